@@ -1,1 +1,39 @@
-//! Drystone: core.
+//! The words every part of Drystone shares: bios and their buffers, devices and their
+//! channels, the per-thread [`Context`] that drives them, and the clock, ring, wake-ups and
+//! locks that everything else gets as parameters.
+//!
+//! Nothing here blocks except [`Context::wait`], and nothing is ambient: time comes from a
+//! [`clock::Clock`], sleeping and kernel I/O from a [`ring::Ring`].
+#![warn(unsafe_op_in_unsafe_fn)]
+
+pub mod bio;
+pub mod buf;
+pub mod clock;
+pub mod context;
+pub mod device;
+pub mod error;
+pub mod extent;
+pub mod gate;
+pub mod histogram;
+pub mod limits;
+pub mod list;
+pub mod mailbox;
+pub mod op;
+pub mod primitive;
+pub mod ring;
+pub mod stats;
+pub mod status;
+pub mod sync;
+pub mod units;
+
+pub use bio::Bio;
+pub use buf::IoBuf;
+pub use context::{Context, ContextSet, DevIndex, Env};
+pub use device::{Channel, Device, DeviceInfo};
+pub use error::{Error, Result};
+pub use extent::Extent;
+pub use limits::Limits;
+pub use list::BioList;
+pub use op::{BioFlags, Op, Priority, PriorityClass};
+pub use status::Status;
+pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector};

@@ -1,0 +1,228 @@
+//! Aligned I/O buffers and the memory segments a bio points at.
+//!
+//! Invariants:
+//! * An [`IoBuf`] owns its allocation alone: nobody else frees or resizes it, and it is never
+//!   null. Its alignment ([`IoBuf::ALIGN`]) suits direct I/O on every device we know.
+//! * While a bio is in flight it owns its `IoBuf`; the memory is freed only after the driver
+//!   has given the bio back.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// A heap buffer aligned for direct I/O. Dropping it frees the memory.
+pub struct IoBuf {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an IoBuf is the only owner of its memory, like a Vec<u8>.
+unsafe impl Send for IoBuf {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for IoBuf {}
+
+impl IoBuf {
+    /// Alignment of every buffer in bytes: a page, the largest alignment that direct I/O asks
+    /// for (a device's logical block size is at most a page, Linux `blk_validate_limits`).
+    pub const ALIGN: usize = 4096;
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1), Self::ALIGN).expect("buffer length below isize::MAX")
+    }
+
+    /// A zeroed buffer of `len` bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        // SAFETY: the layout has a non-zero size.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        match NonNull::new(ptr) {
+            Some(ptr) => IoBuf { ptr, len },
+            None => handle_alloc_error(layout),
+        }
+    }
+
+    /// A zeroed buffer of `len` bytes, or `None` when memory is short.
+    pub fn try_zeroed(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(1), Self::ALIGN).ok()?;
+        // SAFETY: the layout has a non-zero size.
+        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|ptr| IoBuf { ptr, len })
+    }
+
+    /// A buffer that holds a copy of `bytes`.
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        let layout = Self::layout(bytes.len());
+        // SAFETY: the layout has a non-zero size; the copy fills exactly what was allocated.
+        unsafe {
+            let Some(ptr) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len());
+            IoBuf { ptr, len: bytes.len() }
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a buffer of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Start of the memory. Valid for `len` bytes while the buffer lives.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// The whole buffer, or the part `range`, as a segment for a bio or a socket operation.
+    ///
+    /// # Panics
+    /// If `range` lies outside the buffer (our own mistake).
+    #[inline]
+    pub fn segment(&self, range: std::ops::Range<usize>) -> Segment {
+        assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: the start lies inside the allocation, as just checked.
+        Segment { ptr: unsafe { self.ptr.as_ptr().add(range.start) }, len: range.len() }
+    }
+}
+
+impl std::ops::Deref for IoBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the allocation is initialised (zeroed or copied) and `len` bytes long.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl std::ops::DerefMut for IoBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for deref, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for IoBuf {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this very layout and freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+    }
+}
+
+impl std::fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "IoBuf({} bytes)", self.len)
+    }
+}
+
+/// A piece of memory that a bio reads into or writes from (Linux: `bio_vec`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Segment {
+    /// Start of the memory.
+    pub ptr: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+// SAFETY: a segment is an address; whoever dereferences it argues why the memory is there.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A segment of no bytes.
+    pub const EMPTY: Segment = Segment { ptr: std::ptr::null_mut(), len: 0 };
+}
+
+/// Copy `bytes` into `segments`, starting `skip` bytes in. Returns how many were copied.
+///
+/// # Safety
+/// Every segment must be valid for writes and not overlap `bytes`.
+pub unsafe fn copy_to_segments(segments: &[Segment], skip: usize, mut bytes: &[u8]) -> usize {
+    let wanted = bytes.len();
+    each_piece(segments, skip, |ptr, len| {
+        let n = len.min(bytes.len());
+        // SAFETY: the caller vouches for the segment; n is at most its remaining length.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr, n) };
+        bytes = &bytes[n..];
+        !bytes.is_empty()
+    });
+    wanted - bytes.len()
+}
+
+/// Fill `bytes` from `segments`, starting `skip` bytes in. Returns how many were copied.
+///
+/// # Safety
+/// Every segment must be valid for reads and not overlap `bytes`.
+pub unsafe fn copy_from_segments(segments: &[Segment], skip: usize, bytes: &mut [u8]) -> usize {
+    let mut filled = 0;
+    each_piece(segments, skip, |ptr, len| {
+        let n = len.min(bytes.len() - filled);
+        // SAFETY: the caller vouches for the segment; both ranges have n bytes left.
+        unsafe { std::ptr::copy_nonoverlapping(ptr, bytes[filled..].as_mut_ptr(), n) };
+        filled += n;
+        filled < bytes.len()
+    });
+    filled
+}
+
+/// Zero `len` bytes of `segments`, starting `skip` bytes in.
+///
+/// # Safety
+/// Every segment must be valid for writes.
+pub unsafe fn zero_segments(segments: &[Segment], skip: usize, len: usize) {
+    let mut left = len;
+    each_piece(segments, skip, |ptr, piece| {
+        let n = piece.min(left);
+        // SAFETY: the caller vouches for the segment.
+        unsafe { std::ptr::write_bytes(ptr, 0, n) };
+        left -= n;
+        left > 0
+    });
+}
+
+/// Call `f` with each piece of `segments` after `skip` bytes until it returns false.
+fn each_piece(segments: &[Segment], mut skip: usize, mut f: impl FnMut(*mut u8, usize) -> bool) {
+    for segment in segments {
+        if skip >= segment.len {
+            skip -= segment.len;
+            continue;
+        }
+        // Wrapping: an address inside the segment, dereferenced only by the caller's argument.
+        if !f(segment.ptr.wrapping_add(skip), segment.len - skip) {
+            return;
+        }
+        skip = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_zeroed() {
+        let buf = IoBuf::zeroed(10_000);
+        assert_eq!(buf.as_ptr() as usize % IoBuf::ALIGN, 0);
+        assert!(buf.iter().all(|b| *b == 0));
+        assert!(IoBuf::zeroed(0).is_empty());
+    }
+
+    #[test]
+    fn copies_cross_segments() {
+        let (a, b) = (IoBuf::zeroed(5), IoBuf::zeroed(7));
+        let segments = [a.segment(0..5), b.segment(0..7)];
+        let data: Vec<u8> = (1..=12).collect();
+        let mut back = [0u8; 8];
+        // SAFETY: both buffers live and nothing else borrows them.
+        unsafe {
+            assert_eq!(copy_to_segments(&segments, 0, &data), 12);
+            assert_eq!(copy_from_segments(&segments, 3, &mut back), 8);
+            zero_segments(&segments, 4, 3);
+        }
+        assert_eq!(back, [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(&a[..], [1, 2, 3, 4, 0]);
+        assert_eq!(&b[..], [0, 0, 8, 9, 10, 11, 12]);
+    }
+}

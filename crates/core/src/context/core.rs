@@ -1,0 +1,261 @@
+//! The state of a context, behind its gate.
+
+use super::env::Env;
+use super::set::Handle;
+use crate::clock::Ns;
+use crate::device::{Channel, Device};
+use crate::error::{Error, Result};
+use crate::gate::Gate;
+use crate::list::BioList;
+use crate::mailbox::{Mailbox, Message};
+use crate::ring::{RingEvent, Token};
+use std::sync::Arc;
+
+/// Index of a device that a context has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevIndex(pub(crate) u32);
+
+impl DevIndex {
+    /// The channel's number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Most devices a context may open: a token names the channel in 16 bits.
+const MAX_DEVICES: usize = 60_000;
+
+struct Slot {
+    device: Arc<dyn Device>,
+    channel: Box<dyn Channel>,
+}
+
+pub(crate) struct ContextCore {
+    pub(crate) env: Env,
+    slots: Vec<Slot>,
+    /// Scratch for events, kept to save its allocation.
+    events: Vec<RingEvent>,
+    messages: Vec<Arc<Message>>,
+    watching: Vec<[i32; 2]>,
+}
+
+impl ContextCore {
+    pub(crate) fn new(env: Env) -> Self {
+        ContextCore {
+            env,
+            slots: Vec::new(),
+            events: Vec::new(),
+            messages: Vec::new(),
+            watching: Vec::new(),
+        }
+    }
+
+    pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
+        let same = |s: &Slot| Arc::as_ptr(&s.device).addr() == Arc::as_ptr(device).addr();
+        if let Some(found) = self.slots.iter().position(same) {
+            return Ok(DevIndex(found as u32));
+        }
+        if self.slots.len() >= MAX_DEVICES {
+            return Err(Error::invalid(format!("a context can open {MAX_DEVICES} devices")));
+        }
+        let index = self.slots.len() as u32;
+        let channel = device.open_channel(&mut self.env, index)?;
+        self.slots.push(Slot { device: device.clone(), channel });
+        Ok(DevIndex(index))
+    }
+
+    #[inline]
+    pub(crate) fn submit(&mut self, device: DevIndex, bios: &mut BioList) {
+        if bios.is_empty() {
+            return;
+        }
+        self.env.outstanding += bios.len();
+        self.slots[device.0 as usize].channel.submit(&mut self.env, bios);
+        self.env.ring.submit();
+    }
+
+    #[inline]
+    pub(crate) fn reap(&mut self, mailbox: &Mailbox, gate: &Gate, out: &mut BioList) -> usize {
+        self.crank(mailbox, gate);
+        let n = self.env.done.len();
+        self.env.outstanding -= n;
+        out.append(&mut self.env.done);
+        n
+    }
+
+    /// What a visitor, or the owner for one who knocked, does: turn the crank.
+    pub(crate) fn errand(&mut self, gate: &Gate, mailbox: &Mailbox) {
+        self.crank(mailbox, gate);
+        self.env.ring.submit();
+        if self.env.abandoned {
+            self.free_done();
+        }
+    }
+
+    /// Deliver messages and ring events to the channels. Never waits.
+    #[inline]
+    fn crank(&mut self, mailbox: &Mailbox, gate: &Gate) {
+        gate.answer_knock();
+        self.env.time.new_batch();
+        if !mailbox.is_empty() {
+            self.deliver_messages(mailbox);
+        }
+        self.env.ring.reap(&mut self.events);
+        if !self.events.is_empty() {
+            self.deliver_events();
+        }
+    }
+
+    fn deliver_messages(&mut self, mailbox: &Mailbox) {
+        let mut messages = std::mem::take(&mut self.messages);
+        mailbox.take(|m| messages.push(m));
+        for message in messages.drain(..) {
+            if let Some(slot) = self.slots.get_mut(message.channel() as usize) {
+                slot.channel.message(&mut self.env, message);
+            }
+        }
+        self.messages = messages;
+        self.after_delivery();
+    }
+
+    fn deliver_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event.token.owner() {
+                Token::FRONT_END => self.env.events.push(event),
+                Token::CONTEXT => self.watched(event),
+                owner => {
+                    let slot = &mut self.slots[owner as usize];
+                    slot.channel.ring_event(&mut self.env, event);
+                }
+            }
+        }
+        self.events = events;
+        self.after_delivery();
+    }
+
+    fn after_delivery(&mut self) {
+        for slot in &mut self.slots {
+            slot.channel.delivered(&mut self.env);
+        }
+    }
+
+    /// A ring that we watch has news: whoever holds what we wait for may be away.
+    fn watched(&mut self, event: RingEvent) {
+        if let Some(handle) = self.env.handle.upgrade() {
+            handle.set.kick(event.token.value() as u32);
+        }
+    }
+
+    pub(crate) fn poll_channels(&mut self) {
+        for slot in &mut self.slots {
+            slot.channel.poll(&mut self.env);
+        }
+    }
+
+    pub(crate) fn start_plug(&mut self) {
+        self.env.plugged = true;
+    }
+
+    pub(crate) fn finish_plug(&mut self) {
+        if self.env.plugged {
+            self.env.plugged = false;
+            self.flush_plugs();
+            self.env.ring.submit();
+        }
+    }
+
+    fn flush_plugs(&mut self) {
+        for slot in &mut self.slots {
+            slot.channel.flush_plug(&mut self.env);
+        }
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.env.outstanding
+    }
+
+    /// True when a wait has something to return for.
+    fn has_news(&self, handle: &Handle) -> bool {
+        !self.env.done.is_empty() || !self.env.events.is_empty() || !handle.mailbox.is_empty()
+    }
+
+    pub(crate) fn wait(&mut self, handle: &Handle, deadline: Option<Ns>) {
+        self.flush_plugs();
+        self.crank(&handle.mailbox, &handle.gate);
+        if self.has_news(handle) {
+            self.env.ring.submit();
+            return;
+        }
+        self.watch_if_starving(handle);
+        let until = self.slots.iter().filter_map(|s| s.channel.deadline()).chain(deadline).min();
+        self.env.time.slept();
+        handle.park();
+        if !self.has_news(handle) && !handle.knocked() {
+            self.env.ring.wait(until);
+        } else {
+            self.env.ring.submit();
+        }
+        handle.unpark();
+        self.crank(&handle.mailbox, &handle.gate);
+        self.tick_channels();
+    }
+
+    fn tick_channels(&mut self) {
+        let due = self.slots.iter().filter_map(|s| s.channel.deadline()).min();
+        let Some(due) = due else { return };
+        let now = self.env.time.now();
+        if now < due {
+            return;
+        }
+        for slot in &mut self.slots {
+            if slot.channel.deadline().is_some_and(|d| d <= now) {
+                slot.channel.tick(&mut self.env, now);
+            }
+        }
+        self.env.ring.submit();
+    }
+
+    /// While a channel waits for a tag that another context holds, that context's ring is
+    /// watched, so that its completions are reaped even if its thread stays away.
+    fn watch_if_starving(&mut self, handle: &Handle) {
+        let starving = self.slots.iter().any(|s| s.channel.starving());
+        if !starving && self.watching.is_empty() {
+            return;
+        }
+        let others = if starving { handle.set.others(self.env.id) } else { Vec::new() };
+        for gone in self.watching.extract_if(.., |w| !others.iter().any(|(_, o)| o == w)) {
+            self.env.ring.unwatch(gone, Token::new(Token::CONTEXT, 0));
+        }
+        for (id, descriptors) in others {
+            if !self.watching.contains(&descriptors) {
+                let token = Token::new(Token::CONTEXT, u64::from(id));
+                self.env.ring.watch(descriptors, token);
+                self.watching.push(descriptors);
+                handle.set.kick(id);
+            }
+        }
+    }
+
+    /// The owner is gone: end what no driver has, free what is done.
+    pub(crate) fn abandon(&mut self) {
+        self.env.abandoned = true;
+        self.env.plugged = false;
+        for slot in &mut self.slots {
+            slot.channel.cancel_pending(&mut self.env);
+        }
+        self.env.ring.submit();
+        self.free_done();
+    }
+
+    fn free_done(&mut self) {
+        self.env.outstanding -= self.env.done.len();
+        drop(self.env.done.take());
+        self.env.events.clear();
+    }
+
+    /// True when no driver and no kernel operation refers to this context any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slots.iter().all(|s| s.channel.in_flight() == 0)
+    }
+}

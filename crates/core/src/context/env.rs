@@ -1,0 +1,149 @@
+//! What a channel may use while it is called: the context's ring, time, and the ways a bio can
+//! go on (end, or down to another device).
+
+use crate::bio::{Bio, End};
+use crate::clock::TimeCache;
+use crate::context::set::Handle;
+use crate::list::BioList;
+use crate::op::BioFlags;
+use crate::ring::{Ring, RingEvent, Token};
+use crate::status::Status;
+use crate::sync::LockCounters;
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+/// Most bios a plug holds back before it flushes (Linux `BLK_MAX_REQUEST_COUNT`).
+pub const PLUG_MAX_BIOS: usize = 32;
+/// A bio of at least this many bytes flushes the plug (Linux `BLK_PLUG_FLUSH_SIZE`).
+pub const PLUG_MAX_BYTES: u64 = 128 << 10;
+
+/// Most idle boxes for parts of split bios that a context keeps.
+const PARTS_KEPT: usize = 256;
+
+/// The part of a context that its channels share.
+pub struct Env {
+    /// Kernel I/O and timers.
+    pub ring: Box<dyn Ring>,
+    /// Time.
+    pub time: TimeCache,
+    /// Whom lock acquisitions are counted for.
+    pub locks: Arc<LockCounters>,
+    /// Events of front ends' operations.
+    pub(crate) events: Vec<RingEvent>,
+    /// Completed bios of the submitter.
+    pub(crate) done: BioList,
+    /// Idle boxes for parts.
+    parts: Vec<Box<Bio>>,
+    /// Bios submitted and not yet reaped.
+    pub(crate) outstanding: usize,
+    /// The owner asked for bios to be held back.
+    pub plugged: bool,
+    pub(crate) handle: Weak<Handle>,
+    pub(crate) id: u32,
+    /// The context was dropped: completed bios are freed instead of kept.
+    pub(crate) abandoned: bool,
+}
+
+impl Env {
+    pub(crate) fn new(
+        ring: Box<dyn Ring>,
+        time: TimeCache,
+        locks: Arc<LockCounters>,
+        handle: Weak<Handle>,
+        id: u32,
+    ) -> Self {
+        Env {
+            ring,
+            time,
+            locks,
+            events: Vec::new(),
+            done: BioList::new(),
+            parts: Vec::new(),
+            outstanding: 0,
+            plugged: false,
+            handle,
+            id,
+            abandoned: false,
+        }
+    }
+
+    /// Number of this context.
+    pub fn context_id(&self) -> u32 {
+        self.id
+    }
+
+    /// What other threads use to reach this context.
+    pub fn handle(&self) -> Weak<Handle> {
+        self.handle.clone()
+    }
+
+    /// A token for an operation of channel `channel`.
+    #[inline]
+    pub fn token(channel: u32, value: u64) -> Token {
+        Token::new(channel as u16, value)
+    }
+
+    /// `bio` is over. A part of another bio counts its parent down, which ends with its last
+    /// part and with the first error among them.
+    #[inline]
+    pub fn end_bio(&mut self, bio: Box<Bio>) {
+        match bio.end {
+            End::Submitter => self.done.push(bio),
+            End::Chain(parent) => self.end_part(bio, parent),
+        }
+    }
+
+    #[cold]
+    fn end_part(&mut self, bio: Box<Bio>, parent: NonNull<Bio>) {
+        // SAFETY: a parent does not end before its last part, and `split` released its box.
+        let p = unsafe { &mut *parent.as_ptr() };
+        if p.status.is_ok() {
+            p.status = bio.status;
+        }
+        p.remaining -= 1;
+        if p.remaining == 0 {
+            // SAFETY: all parts have ended, so the box that `split` released is ours again.
+            self.end_bio(unsafe { Box::from_raw(parent.as_ptr()) });
+        }
+        if self.parts.len() < PARTS_KEPT {
+            self.parts.push(bio);
+        }
+    }
+
+    /// Cut `bio`, which is in flight, in two: its first `bytes` bytes and the rest. Both borrow
+    /// its memory; the original ends when all its parts have (Linux `bio_split`, `bio_chain`).
+    /// A part that is cut again gets a sibling, so parents are never nested.
+    pub fn split(&mut self, bio: Box<Bio>, bytes: u64) -> (Box<Bio>, Box<Bio>) {
+        debug_assert!(bytes > 0 && bytes < bio.bytes);
+        let (mut front, mut rest, parent) = match bio.end {
+            End::Chain(parent) => (self.part(), bio, parent),
+            End::Submitter => self.whole_as_part(bio),
+        };
+        // SAFETY: the parent is in flight and held by `remaining`, which `rest` counts in.
+        unsafe { front.clone_of(parent, rest.sector, bytes) };
+        rest.advance(bytes);
+        front.flags |= BioFlags::NOMERGE;
+        (front, rest)
+    }
+
+    /// A part that covers the whole of `bio`, and an idle box for its sibling.
+    fn whole_as_part(&mut self, bio: Box<Bio>) -> (Box<Bio>, Box<Bio>, NonNull<Bio>) {
+        let (front, mut whole) = (self.part(), self.part());
+        let (sector, bytes) = (bio.sector, bio.bytes);
+        let parent = NonNull::from(Box::leak(bio));
+        // SAFETY: the original's box is released until `remaining` is 0 again.
+        unsafe { whole.clone_of(parent, sector, bytes) };
+        (front, whole, parent)
+    }
+
+    /// End `bio` with `status`.
+    #[inline]
+    pub fn end_with(&mut self, mut bio: Box<Bio>, status: Status) {
+        bio.status = status;
+        self.end_bio(bio);
+    }
+
+    fn part(&mut self) -> Box<Bio> {
+        self.parts.pop().unwrap_or_else(Bio::flush)
+    }
+}

@@ -1,0 +1,226 @@
+//! The context: one thread's queue pair into the block layer. It submits bios, reaps
+//! completions, waits with a deadline, polls. A completion always arrives in the context that
+//! submitted, whichever thread ran the device.
+//!
+//! Invariants:
+//! * All state of a context is behind its [`Gate`]: touched by the owner inside a call, or by a
+//!   visitor while the owner is away ([`ContextSet::kick`]). So everything inside is written as
+//!   if there were one thread.
+//! * After any call the owner may stay away for ever: what its context holds for others is
+//!   advanced by those who need it. A bio in a plug holds nothing for others.
+//! * A bio handed in ends exactly once. Its buffers are given back only after the driver has
+//!   given them back.
+//!
+//! What becomes of I/O in flight:
+//! * **The context is dropped** (also by a panic that unwinds its thread): bios that no driver
+//!   has end cancelled and are freed; the others stay with the set until their drivers give
+//!   them back, and are then freed. Nothing waits.
+//! * **A thread exits** without dropping the context: as if it stayed away.
+//! * **fork**: the child must not use a context; dropping one there does nothing at all (its
+//!   memory is leaked), so the parent's I/O is not disturbed.
+
+mod core;
+mod env;
+mod set;
+
+pub use self::core::DevIndex;
+pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
+pub use set::{ContextSet, Handle};
+
+use self::core::ContextCore;
+use crate::clock::Ns;
+use crate::device::Device;
+use crate::error::Result;
+use crate::list::BioList;
+use crate::ring::{NetOp, RingEvent, Token};
+use crate::sync::LockCounters;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// A thread's queue pair. May be moved to another thread, but is used by one at a time.
+pub struct Context {
+    handle: Arc<Handle>,
+}
+
+/// A call in progress: the gate is ours until this is dropped.
+struct Call<'a> {
+    handle: &'a Handle,
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    fn begin(handle: &'a Handle) -> Self {
+        handle.gate.enter(&handle.locks);
+        Call { handle }
+    }
+
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    fn core(&mut self) -> &mut ContextCore {
+        // SAFETY: we are inside the gate, which admits one at a time, and only this borrow of
+        // the call hands the state out.
+        unsafe { &mut *self.handle.core.get() }
+    }
+}
+
+impl Drop for Call<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        while self.handle.gate.leave() {
+            self.handle.gate.enter(&self.handle.locks);
+            let handle = self.handle;
+            self.core().errand(&handle.gate, &handle.mailbox);
+        }
+    }
+}
+
+impl Context {
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        Context { handle }
+    }
+
+    /// Number of this context in its set. Numbers of dropped contexts are used again.
+    pub fn id(&self) -> u32 {
+        self.handle.id
+    }
+
+    /// The set it belongs to.
+    pub fn set(&self) -> &Arc<ContextSet> {
+        &self.handle.set
+    }
+
+    /// Open `device` for this context. Opening it again gives the same index.
+    ///
+    /// # Errors
+    /// When the device's channel cannot be opened; the message says why.
+    pub fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
+        Call::begin(&self.handle).core().open(device)
+    }
+
+    /// Submit `bios` (emptied) to a device. Nothing waits. Without a plug they are on their way
+    /// when this returns, so submit what belongs together in one call: it is one plug.
+    #[inline]
+    pub fn submit(&mut self, device: DevIndex, bios: &mut BioList) {
+        Call::begin(&self.handle).core().submit(device, bios);
+    }
+
+    /// Move completed bios to `out`, without waiting. Returns how many came.
+    #[inline]
+    pub fn reap(&mut self, out: &mut BioList) -> usize {
+        let handle = &*self.handle;
+        Call::begin(handle).core().reap(&handle.mailbox, &handle.gate, out)
+    }
+
+    /// Look for completions of polled I/O and reap. Returns how many came.
+    pub fn poll(&mut self, out: &mut BioList) -> usize {
+        let handle = &*self.handle;
+        let mut call = Call::begin(handle);
+        call.core().poll_channels();
+        call.core().reap(&handle.mailbox, &handle.gate, out)
+    }
+
+    /// Flush the plug, then sleep until a bio has completed, a front end's operation has ended,
+    /// somebody woke the context, or the clock passed `deadline`. Reap afterwards.
+    pub fn wait(&mut self, deadline: Option<Ns>) {
+        let mut call = Call::begin(&self.handle);
+        let handle = call.handle;
+        call.core().wait(handle, deadline);
+    }
+
+    /// Hold bios back, so that neighbours merge, until [`Context::finish_plug`], a wait, or the
+    /// plug's limits ([`PLUG_MAX_BIOS`], [`PLUG_MAX_BYTES`]). Starting twice is starting once.
+    pub fn start_plug(&mut self) {
+        Call::begin(&self.handle).core().start_plug();
+    }
+
+    /// End the plug: what it holds is on its way when this returns.
+    pub fn finish_plug(&mut self) {
+        Call::begin(&self.handle).core().finish_plug();
+    }
+
+    /// Bios submitted here that have not been reaped.
+    pub fn outstanding(&mut self) -> usize {
+        Call::begin(&self.handle).core().outstanding()
+    }
+
+    /// Start an operation of a front end on the context's ring; its event comes through
+    /// [`Context::take_events`]. `value` (48 bits) comes back in the token. It is handed to the
+    /// kernel by the next wait or [`Context::submit_ring`].
+    pub fn start_net(&mut self, fd: RawFd, op: NetOp, value: u64) {
+        let token = Token::new(Token::FRONT_END, value);
+        Call::begin(&self.handle).core().env.ring.net(fd, op, token);
+    }
+
+    /// A front end's timer: an event with `value` when the clock passes `at`.
+    pub fn start_timer(&mut self, at: Ns, value: u64) {
+        let token = Token::new(Token::FRONT_END, value);
+        Call::begin(&self.handle).core().env.ring.timer(at, token);
+    }
+
+    /// Ask for the operation started with `value` to end early. Its event still comes.
+    pub fn cancel_net(&mut self, value: u64) {
+        let token = Token::new(Token::FRONT_END, value);
+        Call::begin(&self.handle).core().env.ring.cancel(token);
+    }
+
+    /// Close a descriptor that the ring was used on.
+    pub fn close(&mut self, fd: OwnedFd) {
+        Call::begin(&self.handle).core().env.ring.close(fd);
+    }
+
+    /// Hand started operations to the kernel without waiting.
+    pub fn submit_ring(&mut self) {
+        Call::begin(&self.handle).core().env.ring.submit();
+    }
+
+    /// Move the events of a front end's operations to `out`. Call after reap or wait.
+    pub fn take_events(&mut self, out: &mut Vec<RingEvent>) {
+        out.append(&mut Call::begin(&self.handle).core().env.events);
+    }
+
+    /// The shared clock reading if there is a fresh one, else a new one.
+    pub fn now(&mut self) -> Ns {
+        Call::begin(&self.handle).core().env.time.now()
+    }
+
+    /// The latest reading that this context took (0 if none is kept), without taking one.
+    pub fn last_time(&mut self) -> Ns {
+        Call::begin(&self.handle).core().env.time.last()
+    }
+
+    /// How often this context has read the clock.
+    pub fn clock_reads(&mut self) -> u64 {
+        Call::begin(&self.handle).core().env.time.reads()
+    }
+
+    /// Lock acquisitions and waits of this context.
+    pub fn locks(&self) -> &Arc<LockCounters> {
+        &self.handle.locks
+    }
+
+    /// What others use to reach this context: wake it, or send it messages.
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// The ring's engine: `io_uring` or `plain`.
+    pub fn engine(&mut self) -> &'static str {
+        Call::begin(&self.handle).core().env.ring.engine()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if std::process::id() != self.handle.set.pid() {
+            return;
+        }
+        {
+            let mut call = Call::begin(&self.handle);
+            call.core().abandon();
+        }
+        self.handle.set.orphan(&self.handle);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,252 @@
+//! The set of contexts that share devices: how they find, wake and visit each other.
+//!
+//! Invariants:
+//! * A handle stays in the set until its context is dropped *and* idle, so the memory that
+//!   drivers and the kernel refer to stays.
+//! * `kick` is lock-free but for the set's own lock, which is held for a look-up only.
+
+use super::Context;
+use super::core::ContextCore;
+use super::env::Env;
+use crate::clock::{Clock, TimeCache};
+use crate::error::Result;
+use crate::gate::{Gate, Visit};
+use crate::mailbox::{Mailbox, Message};
+use crate::primitive::{self, AtomicBool, Barriers, Ordering::*};
+use crate::ring::{Ring, Waker};
+use crate::sync::{Lock, LockClass, LockCounters};
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+/// The part of a context that other threads may reach.
+pub struct Handle {
+    pub(super) id: u32,
+    pub(super) gate: Gate,
+    pub(super) mailbox: Mailbox,
+    pub(super) locks: Arc<LockCounters>,
+    pub(super) set: Arc<ContextSet>,
+    pub(super) core: UnsafeCell<ContextCore>,
+    waker: Arc<dyn Waker>,
+    descriptors: [RawFd; 2],
+    /// The owner sleeps, or is about to.
+    parked: AtomicBool,
+    /// Somebody watches our descriptors, so they must show messages too.
+    watched: AtomicBool,
+}
+
+// SAFETY: `core` is touched only inside the gate, which admits one thread at a time and orders
+// their accesses; everything in it is Send.
+unsafe impl Send for Handle {}
+// SAFETY: as above; all other fields are Sync.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// The context's number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Wake the context from its wait, from any thread.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Send `message` to the context, from any thread, and wake it if it sleeps.
+    pub fn send(&self, message: Arc<Message>) {
+        self.mailbox.push(message);
+        // Pairs with the fence in `park`: either the owner sees the message before it sleeps,
+        // or we see that it is parked.
+        primitive::fence(SeqCst);
+        if self.parked.load(Relaxed) || self.watched.load(Relaxed) {
+            self.waker.wake();
+        }
+    }
+
+    /// The owner is about to sleep; it must look at mailbox and knock after this.
+    pub(super) fn park(&self) {
+        self.parked.store(true, Relaxed);
+        primitive::fence(SeqCst);
+    }
+
+    pub(super) fn unpark(&self) {
+        self.parked.store(false, Relaxed);
+    }
+
+    pub(super) fn knocked(&self) -> bool {
+        self.gate.knocked()
+    }
+
+    /// Turn this context's crank, or have it turned: when this returns, everything that had
+    /// arrived for the context before the call has been or will be delivered without its owner
+    /// having to come back.
+    pub fn kick(&self) {
+        loop {
+            match self.gate.visit() {
+                Visit::Granted => {
+                    // SAFETY: the visit was granted, so nobody else is inside the gate.
+                    let core = unsafe { &mut *self.core.get() };
+                    core.errand(&self.gate, &self.mailbox);
+                    if !self.gate.end_visit() {
+                        return;
+                    }
+                }
+                Visit::VisitorWill => return,
+                Visit::OwnerWill => {
+                    if self.parked.load(Relaxed) {
+                        self.waker.wake();
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        loop {
+            match self.gate.visit() {
+                Visit::Granted => {
+                    // SAFETY: the visit was granted.
+                    let core = unsafe { &mut *self.core.get() };
+                    core.errand(&self.gate, &self.mailbox);
+                    let idle = core.is_idle();
+                    if !self.gate.end_visit() {
+                        return idle;
+                    }
+                }
+                _ => return false,
+            }
+        }
+    }
+}
+
+struct Members {
+    /// By number; a gap is a context that is gone.
+    handles: Vec<Option<Arc<Handle>>>,
+    orphans: Vec<Arc<Handle>>,
+}
+
+/// The contexts of one stack. Shared by all threads.
+pub struct ContextSet {
+    clock: Arc<dyn Clock>,
+    locks: Arc<LockCounters>,
+    members: Lock<Members>,
+    pid: u32,
+}
+
+impl ContextSet {
+    /// An empty set on `clock`.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let members = Members { handles: Vec::new(), orphans: Vec::new() };
+        Arc::new(ContextSet {
+            locks: LockCounters::new(clock.clone()),
+            clock,
+            members: Lock::new(LockClass::ContextSet, members),
+            pid: std::process::id(),
+        })
+    }
+
+    /// The clock of the set.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Open a context on `ring` for the calling thread (or one that it will be moved to).
+    pub fn context(self: &Arc<Self>, ring: Box<dyn Ring>) -> Context {
+        self.free_idle_orphans();
+        let barriers = Barriers::detect();
+        let mut members = self.members.lock(&self.locks);
+        let free = members.handles.iter().position(Option::is_none);
+        let id = free.unwrap_or(members.handles.len()) as u32;
+        let locks = LockCounters::new(self.clock.clone());
+        let handle = Arc::new_cyclic(|weak: &Weak<Handle>| Handle {
+            id,
+            gate: Gate::new(barriers),
+            mailbox: Mailbox::new(),
+            locks: locks.clone(),
+            set: self.clone(),
+            waker: ring.waker(),
+            descriptors: ring.descriptors(),
+            parked: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            core: UnsafeCell::new(ContextCore::new(Env::new(
+                ring,
+                TimeCache::new(self.clock.clone()),
+                locks,
+                weak.clone(),
+                id,
+            ))),
+        });
+        match free {
+            Some(_) => members.handles[id as usize] = Some(handle.clone()),
+            None => members.handles.push(Some(handle.clone())),
+        }
+        drop(members);
+        Context::new(handle)
+    }
+
+    /// Open a context on a ring of `engine`.
+    ///
+    /// # Errors
+    /// When the kernel refuses the ring.
+    pub fn open(self: &Arc<Self>, engine: crate::ring::Engine) -> Result<Context> {
+        Ok(self.context(crate::ring::open(engine, self.clock.clone())?))
+    }
+
+    /// Have the crank of context number `id` turned, whoever and wherever its owner is.
+    pub fn kick(&self, id: u32) {
+        let members = self.members.lock(&self.locks);
+        let handle = members.handles.get(id as usize).cloned().flatten();
+        drop(members);
+        if let Some(handle) = handle {
+            handle.kick();
+        }
+    }
+
+    /// Have every context's crank turned.
+    pub fn kick_all(&self) {
+        let all: Vec<_> =
+            self.members.lock(&self.locks).handles.iter().flatten().cloned().collect();
+        all.iter().for_each(|handle| handle.kick());
+    }
+
+    /// Number and descriptors of every context but `id`; they count as watched from now on.
+    pub(super) fn others(&self, id: u32) -> Vec<(u32, [RawFd; 2])> {
+        let members = self.members.lock(&self.locks);
+        let others = members.handles.iter().flatten().filter(|h| h.id != id);
+        let found = others
+            .map(|h| {
+                h.watched.store(true, Relaxed);
+                (h.id, h.descriptors)
+            })
+            .collect();
+        primitive::fence(SeqCst);
+        found
+    }
+
+    /// Keep the state of a dropped context until its drivers have given everything back.
+    pub(super) fn orphan(&self, handle: &Arc<Handle>) {
+        if handle.is_idle() {
+            self.members.lock(&self.locks).handles[handle.id as usize] = None;
+        } else {
+            self.members.lock(&self.locks).orphans.push(handle.clone());
+        }
+        self.free_idle_orphans();
+    }
+
+    /// Free the state of dropped contexts whose I/O has ended. Returns how many are left.
+    pub fn free_idle_orphans(&self) -> usize {
+        let orphans = self.members.lock(&self.locks).orphans.clone();
+        let idle: Vec<_> = orphans.into_iter().filter(|handle| handle.is_idle()).collect();
+        let mut members = self.members.lock(&self.locks);
+        for handle in &idle {
+            members.handles[handle.id as usize] = None;
+        }
+        members.orphans.retain(|o| !idle.iter().any(|i| Arc::ptr_eq(i, o)));
+        members.orphans.len()
+    }
+}

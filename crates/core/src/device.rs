@@ -1,0 +1,106 @@
+//! Devices and their channels.
+//!
+//! A [`Device`] is shared by all threads and holds what all of them need to know. For each
+//! context it opens a [`Channel`], which holds what that context alone uses (plug, statistics,
+//! requests). A context knows a channel only by this trait and an index.
+
+use crate::clock::Ns;
+use crate::context::Env;
+use crate::error::Result;
+use crate::extent::Extent;
+use crate::histogram::Snapshot;
+use crate::limits::Limits;
+use crate::list::BioList;
+use crate::mailbox::Message;
+use crate::op::OpGroup;
+use crate::ring::RingEvent;
+use crate::stats::DiskStats;
+use std::sync::Arc;
+
+/// What is known of a device at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Name in the stack.
+    pub name: String,
+    /// Kind: `file`, `ram`, `null`, a target's name.
+    pub kind: &'static str,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// A block device: something that takes bios. All methods may be called from any thread.
+pub trait Device: Send + Sync {
+    /// Name, kind, size and limits as of now. The size may grow.
+    fn info(&self) -> DeviceInfo;
+
+    /// Open this device for a context, whose channel number `index` it becomes.
+    ///
+    /// # Errors
+    /// When the operating system refuses what the channel needs.
+    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>>;
+
+    /// The allocation query: what is known of `length` bytes from `offset` (both inside the
+    /// device), as contiguous extents from `offset`, at most `max` of them. May ask the file
+    /// system, which is a short system call; never waits for I/O in flight.
+    ///
+    /// # Errors
+    /// When the file system refuses; the caller may then treat everything as data.
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>>;
+
+    /// The sums of all contexts' statistics.
+    fn stats(&self) -> DiskStats;
+
+    /// Latencies of `group`, summed over all contexts.
+    fn latencies(&self, group: OpGroup) -> Snapshot;
+
+    /// The value of the attribute `name` (named as in sysfs, `queue/nr_requests`), if it has one.
+    fn attribute(&self, name: &str) -> Option<String>;
+
+    /// Change the attribute `name`, on the live device.
+    ///
+    /// # Errors
+    /// The value is refused: the message names the permitted range, and nothing changed.
+    fn set_attribute(&self, name: &str, value: &str) -> Result<()>;
+}
+
+/// A device as one context uses it. Called only with that context in hand: by its owner inside
+/// a call, or by a visitor through the context's gate.
+pub trait Channel: Send {
+    /// Take `bios`. Nothing waits: a bio that cannot go on is kept and goes on when it can.
+    /// Every bio ends exactly once, through [`Env::end_bio`].
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList);
+
+    /// The context's plug ends: hand on what was held back.
+    fn flush_plug(&mut self, env: &mut Env);
+
+    /// An operation that this channel started on the context's ring has ended.
+    fn ring_event(&mut self, env: &mut Env, event: RingEvent);
+
+    /// A message for this channel came through the context's mailbox.
+    fn message(&mut self, env: &mut Env, message: Arc<Message>);
+
+    /// All events and messages that had come were given to the channels: what they freed can be
+    /// used now, and their completions accounted together.
+    fn delivered(&mut self, env: &mut Env);
+
+    /// Look for completions of polled I/O. Returns how many were found.
+    fn poll(&mut self, env: &mut Env) -> usize;
+
+    /// When [`Channel::tick`] is to be called next, if ever.
+    fn deadline(&self) -> Option<Ns>;
+
+    /// The clock shows `now`, at or past the deadline.
+    fn tick(&mut self, env: &mut Env, now: Ns);
+
+    /// Bios inside this channel that have not ended.
+    fn in_flight(&self) -> usize;
+
+    /// True while the channel waits for something another context holds (a tag): then the
+    /// waiting context also watches the others' rings.
+    fn starving(&self) -> bool;
+
+    /// End every bio that the driver does not have yet, with [`crate::Status::Cancelled`].
+    fn cancel_pending(&mut self, env: &mut Env);
+}

@@ -1,0 +1,65 @@
+//! The allocation query: which ranges of a device hold data.
+
+/// A range of a device and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes, never 0.
+    pub length: u64,
+    /// Space is allocated for it below.
+    pub allocated: bool,
+    /// It surely reads as zeroes.
+    pub zero: bool,
+}
+
+impl Extent {
+    /// A range that holds, or may hold, data.
+    pub const fn data(offset: u64, length: u64) -> Self {
+        Extent { offset, length, allocated: true, zero: false }
+    }
+
+    /// A hole: not allocated, reads as zeroes.
+    pub const fn hole(offset: u64, length: u64) -> Self {
+        Extent { offset, length, allocated: false, zero: true }
+    }
+}
+
+/// Collects extents of one query in order, joining neighbours of the same kind.
+///
+/// Invariant: extents are contiguous from the query's start and never longer than it.
+#[derive(Debug, Default)]
+pub struct ExtentList {
+    extents: Vec<Extent>,
+}
+
+impl ExtentList {
+    /// An empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Append `extent`, which begins where the last one ended.
+    pub fn push(&mut self, extent: Extent) {
+        if extent.length == 0 {
+            return;
+        }
+        match self.extents.last_mut() {
+            Some(last) if last.allocated == extent.allocated && last.zero == extent.zero => {
+                debug_assert_eq!(last.offset + last.length, extent.offset);
+                last.length += extent.length;
+            }
+            _ => self.extents.push(extent),
+        }
+    }
+
+    /// The extents, in order.
+    pub fn as_slice(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// The extents, in order.
+    pub fn into_vec(self) -> Vec<Extent> {
+        self.extents
+    }
+}

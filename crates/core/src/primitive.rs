@@ -1,0 +1,76 @@
+//! The one place where atomics come from, so that the model checker runs the shipped code:
+//! under `--cfg loom` these are loom's, otherwise the standard library's.
+//!
+//! The two barriers are the halves of an asymmetric fence: the side that passes often pays
+//! nothing but the compiler's ordering, the side that passes seldom interrupts every core that
+//! runs a thread of this process (`membarrier(2)`, private expedited). Where the kernel has no
+//! membarrier, and under loom, both are full fences.
+
+#[cfg(loom)]
+pub use loom::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+#[cfg(not(loom))]
+pub use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+};
+
+/// Which kind of asymmetric fence this process can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barriers {
+    /// `membarrier` is registered: the light side is free.
+    Asymmetric,
+    /// Both sides are full fences.
+    Full,
+}
+
+impl Barriers {
+    /// Register with the kernel, once a process; every later call gives the same answer.
+    #[cfg(not(loom))]
+    pub fn detect() -> Barriers {
+        static KIND: std::sync::OnceLock<Barriers> = std::sync::OnceLock::new();
+        *KIND.get_or_init(|| match membarrier(REGISTER_PRIVATE_EXPEDITED) {
+            true => Barriers::Asymmetric,
+            false => Barriers::Full,
+        })
+    }
+
+    /// Under the model checker both sides are full fences.
+    #[cfg(loom)]
+    pub fn detect() -> Barriers {
+        Barriers::Full
+    }
+
+    /// The frequent side: orders earlier stores before later loads against [`Barriers::heavy`].
+    #[inline(always)]
+    pub fn light(self) {
+        match self {
+            #[cfg(not(loom))]
+            Barriers::Asymmetric => std::sync::atomic::compiler_fence(Ordering::SeqCst),
+            _ => fence(Ordering::SeqCst),
+        }
+    }
+
+    /// The rare side.
+    pub fn heavy(self) {
+        #[cfg(not(loom))]
+        if self == Barriers::Asymmetric {
+            let done = membarrier(PRIVATE_EXPEDITED);
+            assert!(done, "membarrier worked when it was registered");
+        }
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(not(loom))]
+const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+#[cfg(not(loom))]
+const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+#[cfg(not(loom))]
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}

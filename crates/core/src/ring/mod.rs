@@ -1,0 +1,212 @@
+//! The ring of a context: kernel I/O and sleeping, as a parameter.
+//!
+//! One interface, two engines: [`uring`] on io_uring, and [`plain`] where io_uring is forbidden
+//! (containers' default seccomp): epoll for sockets, helper threads for files, so that the
+//! context's thread never blocks in a file operation. The simulator brings its own.
+//!
+//! Ownership: an operation on memory of a bio is started with [`Ring::file`] by a driver, whose
+//! request keeps the bio until the event; operations on sockets own their buffers
+//! ([`NetOp`]) and give them back with the event. So no buffer is freed or reused before the
+//! kernel has given it back, however the operation ends.
+
+pub mod uring;
+
+use crate::buf::{IoBuf, Segment};
+use crate::clock::Ns;
+use crate::error::Result;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Whom an event is for: the upper 16 bits of a token name the owner, the rest is the owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// Bits of the owner's own value.
+    pub const VALUE_BITS: u32 = 48;
+    /// Owner number of the program that drives the context (a front end).
+    pub const FRONT_END: u16 = u16::MAX;
+    /// Owner number of the context itself.
+    pub const CONTEXT: u16 = u16::MAX - 1;
+
+    /// A token of `owner` with its own `value`, which must fit into 48 bits.
+    #[inline]
+    pub const fn new(owner: u16, value: u64) -> Self {
+        debug_assert!(value >> Self::VALUE_BITS == 0);
+        Token(((owner as u64) << Self::VALUE_BITS) | value)
+    }
+
+    /// The owner.
+    #[inline]
+    pub const fn owner(self) -> u16 {
+        (self.0 >> Self::VALUE_BITS) as u16
+    }
+
+    /// The owner's value.
+    #[inline]
+    pub const fn value(self) -> u64 {
+        self.0 & ((1 << Self::VALUE_BITS) - 1)
+    }
+}
+
+/// A file as a ring knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingFile {
+    /// By its descriptor.
+    Fd(RawFd),
+    /// By its place in the ring's table of registered files.
+    Registered(u32),
+}
+
+/// An operation on a file, on behalf of a driver.
+#[derive(Clone, Copy, Debug)]
+pub enum FileOp {
+    /// Read one piece of memory from `offset`.
+    Read { segment: Segment, offset: u64 },
+    /// Write one piece of memory at `offset`; `dsync` makes it durable (`RWF_DSYNC`).
+    Write { segment: Segment, offset: u64, dsync: bool },
+    /// Read `count` iovecs from `offset`.
+    Readv { iovecs: *const libc::iovec, count: u32, offset: u64 },
+    /// Write `count` iovecs at `offset`.
+    Writev { iovecs: *const libc::iovec, count: u32, offset: u64, dsync: bool },
+    /// `fdatasync`.
+    DataSync,
+    /// `fallocate` with `mode`.
+    Allocate { mode: i32, offset: u64, length: u64 },
+}
+
+// SAFETY: the pointers are memory that the starter of the operation vouches for from any thread.
+unsafe impl Send for FileOp {}
+
+/// An operation on a socket or another descriptor that is waited for, with the buffers it owns.
+#[derive(Debug)]
+pub enum NetOp {
+    /// Accept a connection.
+    Accept,
+    /// Receive into `buf[range]`.
+    Recv { buf: IoBuf, range: std::ops::Range<usize> },
+    /// Send the given parts of buffers, as far as the socket takes them.
+    Send { parts: Vec<SendPart> },
+    /// Wait until the descriptor can be read.
+    PollIn,
+}
+
+/// A part of a buffer to send.
+#[derive(Debug)]
+pub struct SendPart {
+    /// The buffer, owned until it comes back with the event.
+    pub buf: IoBuf,
+    /// The bytes of it to send.
+    pub range: std::ops::Range<usize>,
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub struct RingEvent {
+    /// The token it was started with.
+    pub token: Token,
+    /// What the system call returned: a count or descriptor, or a negative errno.
+    pub result: i32,
+    /// The buffers that the operation owned.
+    pub buffers: Buffers,
+}
+
+/// The buffers that an ended operation gives back.
+#[derive(Debug, Default)]
+pub enum Buffers {
+    /// It owned none.
+    #[default]
+    None,
+    /// Of a receive.
+    One(IoBuf),
+    /// Of a send, with the parts as they were given.
+    Parts(Vec<SendPart>),
+}
+
+/// Wakes the sleeper of a ring, from any thread.
+pub trait Waker: Send + Sync {
+    /// Make the current or next [`Ring::wait`] return. Cheap when a wake-up is already pending.
+    fn wake(&self);
+}
+
+/// Kernel I/O and sleeping of one context. Used only with that context in hand.
+pub trait Ring: Send {
+    /// Start `op` on `fd`. Never fails: what the kernel refuses becomes an event. It may stay
+    /// in memory until [`Ring::submit`].
+    ///
+    /// # Safety
+    /// The memory that `op` names and `file` must stay valid until the event with `token` came.
+    unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token);
+
+    /// Make `fd` known to the ring, which saves the kernel a look-up for each operation. Falls
+    /// back to the descriptor itself. Undone by [`Ring::unregister`].
+    fn register(&mut self, fd: RawFd) -> RingFile;
+
+    /// Forget a registered file.
+    fn unregister(&mut self, file: RingFile);
+
+    /// Start `op` on `fd`, which the caller keeps open until the event.
+    fn net(&mut self, fd: RawFd, op: NetOp, token: Token);
+
+    /// An event with result 0 when the clock passes `at`.
+    fn timer(&mut self, at: Ns, token: Token);
+
+    /// Ask the kernel to end the operation started with `token` early. Its event still comes.
+    fn cancel(&mut self, token: Token);
+
+    /// Close `fd` once everything started on it before has been handed to the kernel.
+    fn close(&mut self, fd: OwnedFd);
+
+    /// Hand everything started so far to the kernel, without waiting.
+    fn submit(&mut self);
+
+    /// Submit, then sleep until there is an event, somebody wakes us, or the clock passes
+    /// `deadline`.
+    fn wait(&mut self, deadline: Option<Ns>);
+
+    /// Move events to `out`, never waiting.
+    fn reap(&mut self, out: &mut Vec<RingEvent>);
+
+    /// Operations that have not had their event.
+    fn in_flight(&self) -> usize;
+
+    /// What wakes this ring's sleeper.
+    fn waker(&self) -> Arc<dyn Waker>;
+
+    /// Get an event with `token` whenever the ring with descriptors `others` has new ones.
+    /// Stays armed until [`Ring::unwatch`]; used by a context that waits for what another holds.
+    fn watch(&mut self, others: [RawFd; 2], token: Token);
+
+    /// End a watch.
+    fn unwatch(&mut self, others: [RawFd; 2], token: Token);
+
+    /// Descriptors that become readable when this ring has events or was woken.
+    fn descriptors(&self) -> [RawFd; 2];
+
+    /// `io_uring` or `plain`.
+    fn engine(&self) -> &'static str;
+}
+
+/// Which engine to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Engine {
+    /// io_uring if the kernel permits it, else the plain one.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// The plain engine.
+    Plain,
+}
+
+/// Make a ring for a new context.
+///
+/// # Errors
+/// When the engine asked for cannot be had; with [`Engine::Auto`], when neither can.
+pub fn open(engine: Engine, clock: Arc<dyn crate::clock::Clock>) -> Result<Box<dyn Ring>> {
+    match engine {
+        Engine::Plain => Err(crate::Error::invalid("the plain engine is not built in")),
+        Engine::Uring => uring::UringRing::open(clock),
+        Engine::Auto => uring::UringRing::open(clock),
+    }
+}

@@ -1,0 +1,472 @@
+//! The ring on io_uring.
+//!
+//! Invariants:
+//! * What the kernel refers to stays: buffers of socket operations and time specifications live
+//!   in `slots` until their completion entry came. A ring that is dropped with operations in
+//!   flight leaks them on purpose.
+//! * No `SINGLE_ISSUER`, `DEFER_TASKRUN` or `COOP_TASKRUN`: a visitor must be able to submit
+//!   and reap while the owner's thread is away, and completions must be posted although it
+//!   makes no system call.
+//! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
+//!   any other, and the ring's own descriptor shows it to watchers.
+
+use super::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use crate::clock::{Clock, Ns};
+use crate::error::{Error, Result};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SQ_ENTRIES: u32 = 256;
+const CQ_ENTRIES: u32 = 4096;
+/// Places in the table of registered files.
+const FILES: u32 = 256;
+
+/// Owner numbers of tokens that never leave this module.
+const SLOT: u16 = Token::CONTEXT - 1;
+const WAKE: u16 = Token::CONTEXT - 2;
+const IGNORE: u16 = Token::CONTEXT - 3;
+
+/// What the kernel may still refer to for one operation.
+enum Slot {
+    Free { next: u32 },
+    Net { token: Token, buffers: Buffers, message: Box<Message> },
+    Timer { token: Token, at: Box<types::Timespec> },
+}
+
+/// Header and vectors of a gathered send; kept with its slot to save the allocations.
+struct Message {
+    header: libc::msghdr,
+    vectors: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers lead to memory that the same slot owns.
+unsafe impl Send for Message {}
+
+impl Default for Message {
+    fn default() -> Self {
+        // SAFETY: a msghdr of zeroes is a message without anything.
+        Message { header: unsafe { std::mem::zeroed() }, vectors: Vec::new() }
+    }
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+/// A ring on io_uring.
+pub struct UringRing {
+    uring: IoUring,
+    waker: Arc<EventFd>,
+    slots: Vec<Slot>,
+    free: u32,
+    spare_messages: Vec<Box<Message>>,
+    /// Entries that found the submission queue full.
+    backlog: VecDeque<squeue::Entry>,
+    in_flight: usize,
+    unsubmitted: bool,
+    free_files: Vec<u32>,
+    clock: Arc<dyn Clock>,
+}
+
+// SAFETY: the ring is used by one thread at a time (the context's gate), and the kernel does not
+// mind which, since the ring was not set up for a single issuer.
+unsafe impl Send for UringRing {}
+
+impl UringRing {
+    /// A ring, if the kernel permits io_uring.
+    ///
+    /// # Errors
+    /// When it does not: forbidden by seccomp or `kernel.io_uring_disabled`, too old, or the
+    /// memory or descriptor limit is too low.
+    pub fn open(clock: Arc<dyn Clock>) -> Result<Box<dyn Ring>> {
+        let uring = IoUring::builder()
+            .setup_cqsize(CQ_ENTRIES)
+            .setup_clamp()
+            .setup_submit_all()
+            .dontfork()
+            .build(SQ_ENTRIES)
+            .map_err(|e| Error::os("io_uring cannot be set up", e))?;
+        if !uring.params().is_feature_ext_arg() || !uring.params().is_feature_nodrop() {
+            return Err(Error::new(
+                crate::error::ErrorKind::NotSupported,
+                "this kernel's io_uring is too old (5.11 or later is needed)",
+            ));
+        }
+        let registered = uring.submitter().register_files_sparse(FILES).is_ok();
+        let mut ring = UringRing {
+            uring,
+            waker: EventFd::new()?,
+            slots: Vec::new(),
+            free: NO_SLOT,
+            spare_messages: Vec::new(),
+            backlog: VecDeque::new(),
+            in_flight: 0,
+            unsubmitted: false,
+            free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
+            clock,
+        };
+        ring.arm_waker();
+        ring.submit();
+        Ok(Box::new(ring))
+    }
+
+    fn arm_waker(&mut self) {
+        let fd = types::Fd(self.waker.fd.as_raw_fd());
+        let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
+        self.push(poll.user_data(Token::new(WAKE, 0).0));
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        self.unsubmitted = true;
+        if !self.backlog.is_empty() || !self.try_push(&entry) {
+            self.backlog.push_back(entry);
+            self.submit();
+        }
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: everything the entry points at is kept until its completion: by the driver
+        // (promised to `file`) or by its slot.
+        unsafe { self.uring.submission().push(entry) }.is_ok()
+    }
+
+    fn take_slot(&mut self, slot: Slot) -> u32 {
+        if self.free == NO_SLOT {
+            self.slots.push(slot);
+            return self.slots.len() as u32 - 1;
+        }
+        let index = self.free;
+        let Slot::Free { next } = self.slots[index as usize] else { unreachable!("free list") };
+        self.free = next;
+        self.slots[index as usize] = slot;
+        index
+    }
+
+    fn free_slot(&mut self, index: u32) -> Slot {
+        let slot =
+            std::mem::replace(&mut self.slots[index as usize], Slot::Free { next: self.free });
+        self.free = index;
+        slot
+    }
+
+    fn slot_event(&mut self, index: u32, result: i32) -> RingEvent {
+        match self.free_slot(index) {
+            Slot::Net { token, buffers, mut message } => {
+                message.vectors.clear();
+                self.spare_messages.push(message);
+                RingEvent { token, result, buffers }
+            }
+            Slot::Timer { token, at } => {
+                drop(at);
+                let result = if result == -libc::ETIME { 0 } else { result };
+                RingEvent { token, result, buffers: Buffers::None }
+            }
+            Slot::Free { .. } => unreachable!("an entry for a slot comes once"),
+        }
+    }
+
+    /// Build the entry of a socket operation whose buffers rest in slot `index`.
+    fn net_entry(&mut self, index: u32, fd: RawFd, op: NetOp) -> squeue::Entry {
+        let fd = types::Fd(fd);
+        let Slot::Net { buffers, message, .. } = &mut self.slots[index as usize] else {
+            unreachable!("just made")
+        };
+        match op {
+            NetOp::Accept => opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                .flags(libc::SOCK_CLOEXEC)
+                .build(),
+            NetOp::PollIn => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+            NetOp::Recv { buf, range } => {
+                let segment = buf.segment(range);
+                *buffers = Buffers::One(buf);
+                opcode::Recv::new(fd, segment.ptr, segment.len as u32).build()
+            }
+            NetOp::Send { parts } if parts.len() == 1 => {
+                let segment = parts[0].buf.segment(parts[0].range.clone());
+                *buffers = Buffers::Parts(parts);
+                opcode::Send::new(fd, segment.ptr, segment.len as u32)
+                    .flags(libc::MSG_NOSIGNAL)
+                    .build()
+            }
+            NetOp::Send { parts } => {
+                message.vectors.extend(parts.iter().map(|p| {
+                    let s = p.buf.segment(p.range.clone());
+                    libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len }
+                }));
+                message.header.msg_iov = message.vectors.as_mut_ptr();
+                message.header.msg_iovlen = message.vectors.len();
+                *buffers = Buffers::Parts(parts);
+                opcode::SendMsg::new(fd, &message.header).flags(libc::MSG_NOSIGNAL as u32).build()
+            }
+        }
+    }
+
+    fn enter(&mut self, wait: bool, timeout: Option<Ns>) {
+        let submitter = self.uring.submitter();
+        let spec = timeout.map(|ns| {
+            types::Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32)
+        });
+        let result = match (&spec, wait) {
+            (None, false) => submitter.submit(),
+            (None, true) => submitter.submit_and_wait(1),
+            (Some(ts), _) => submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(ts)),
+        };
+        // EINTR, ETIME: go on. EBUSY, EAGAIN: entries wait until events were reaped. Anything
+        // else would be a broken ring, which shows as events that never come.
+        if let Err(e) = result {
+            let expected = [libc::EINTR, libc::ETIME, libc::EBUSY, libc::EAGAIN];
+            debug_assert!(e.raw_os_error().is_some_and(|e| expected.contains(&e)), "{e}");
+        }
+    }
+
+    fn drain_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            let entry = entry.clone();
+            if !self.try_push(&entry) {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+}
+
+/// Build the entry for `op`; a macro, because descriptor and registered index differ in type
+/// and the crate's trait for both is sealed.
+macro_rules! file_entry {
+    ($fd:expr, $op:expr) => {
+        match $op {
+            FileOp::Read { segment, offset } => {
+                opcode::Read::new($fd, segment.ptr, segment.len as u32).offset(offset).build()
+            }
+            FileOp::Write { segment, offset, dsync } => {
+                opcode::Write::new($fd, segment.ptr, segment.len as u32)
+                    .offset(offset)
+                    .rw_flags(sync_flag(dsync))
+                    .build()
+            }
+            FileOp::Readv { iovecs, count, offset } => {
+                opcode::Readv::new($fd, iovecs, count).offset(offset).build()
+            }
+            FileOp::Writev { iovecs, count, offset, dsync } => {
+                opcode::Writev::new($fd, iovecs, count)
+                    .offset(offset)
+                    .rw_flags(sync_flag(dsync))
+                    .build()
+            }
+            FileOp::DataSync => opcode::Fsync::new($fd).flags(types::FsyncFlags::DATASYNC).build(),
+            FileOp::Allocate { mode, offset, length } => {
+                opcode::Fallocate::new($fd, length).offset(offset).mode(mode).build()
+            }
+        }
+    };
+}
+
+fn sync_flag(dsync: bool) -> i32 {
+    if dsync { libc::RWF_DSYNC } else { 0 }
+}
+
+fn file_entry(file: RingFile, op: FileOp) -> squeue::Entry {
+    match file {
+        RingFile::Fd(fd) => file_entry!(types::Fd(fd), op),
+        RingFile::Registered(index) => file_entry!(types::Fixed(index), op),
+    }
+}
+
+impl Ring for UringRing {
+    unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
+        self.in_flight += 1;
+        self.push(file_entry(file, op).user_data(token.0));
+    }
+
+    fn register(&mut self, fd: RawFd) -> RingFile {
+        let Some(index) = self.free_files.pop() else { return RingFile::Fd(fd) };
+        match self.uring.submitter().register_files_update(index, &[fd]) {
+            Ok(_) => RingFile::Registered(index),
+            Err(_) => {
+                self.free_files.push(index);
+                RingFile::Fd(fd)
+            }
+        }
+    }
+
+    fn unregister(&mut self, file: RingFile) {
+        if let RingFile::Registered(index) = file {
+            let _ = self.uring.submitter().register_files_update(index, &[-1]);
+            self.free_files.push(index);
+        }
+    }
+
+    fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
+        let message = self.spare_messages.pop().unwrap_or_default();
+        let index = self.take_slot(Slot::Net { token, buffers: Buffers::None, message });
+        let entry = self.net_entry(index, fd, op);
+        self.in_flight += 1;
+        self.push(entry.user_data(Token::new(SLOT, index.into()).0));
+    }
+
+    fn timer(&mut self, at: Ns, token: Token) {
+        let spec = types::Timespec::new().sec(at / 1_000_000_000).nsec((at % 1_000_000_000) as u32);
+        let at = Box::new(spec);
+        let spec: *const types::Timespec = &*at;
+        let index = self.take_slot(Slot::Timer { token, at });
+        let entry = opcode::Timeout::new(spec).flags(types::TimeoutFlags::ABS).build();
+        self.in_flight += 1;
+        self.push(entry.user_data(Token::new(SLOT, index.into()).0));
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let slot = self.slots.iter().position(|s| match s {
+            Slot::Net { token: t, .. } | Slot::Timer { token: t, .. } => *t == token,
+            Slot::Free { .. } => false,
+        });
+        let user_data = slot.map_or(token.0, |index| Token::new(SLOT, index as u64).0);
+        let entry = opcode::AsyncCancel::new(user_data).build();
+        self.push(entry.user_data(Token::new(IGNORE, 0).0));
+    }
+
+    fn close(&mut self, fd: OwnedFd) {
+        self.submit();
+        let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
+        self.push(entry.user_data(Token::new(IGNORE, 0).0));
+    }
+
+    #[inline]
+    fn submit(&mut self) {
+        if !self.unsubmitted {
+            return;
+        }
+        loop {
+            self.enter(false, None);
+            if self.backlog.is_empty() {
+                self.unsubmitted = !self.uring.submission().is_empty();
+                return;
+            }
+            let before = self.backlog.len();
+            self.drain_backlog();
+            if self.backlog.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Ns>) {
+        if !self.uring.completion().is_empty() {
+            return self.submit();
+        }
+        self.drain_backlog();
+        let timeout = deadline.map(|at| at.saturating_sub(self.clock.now()));
+        self.enter(timeout != Some(0), timeout);
+        self.unsubmitted = !self.uring.submission().is_empty() || !self.backlog.is_empty();
+    }
+
+    fn reap(&mut self, out: &mut Vec<RingEvent>) {
+        if self.uring.completion().is_empty() {
+            return;
+        }
+        loop {
+            let Some(entry) = self.uring.completion().next() else { return };
+            let (token, result) = (Token(entry.user_data()), entry.result());
+            let more = io_uring::cqueue::more(entry.flags());
+            match token.owner() {
+                WAKE => {
+                    self.waker.clear();
+                    if !more {
+                        self.arm_waker();
+                    }
+                }
+                IGNORE => {}
+                SLOT => {
+                    self.in_flight -= 1;
+                    let event = self.slot_event(token.value() as u32, result);
+                    out.push(event);
+                }
+                Token::CONTEXT => {
+                    if result >= 0 {
+                        out.push(RingEvent { token, result, buffers: Buffers::None });
+                    }
+                }
+                _ => {
+                    self.in_flight -= 1;
+                    out.push(RingEvent { token, result, buffers: Buffers::None });
+                }
+            }
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        self.waker.clone()
+    }
+
+    fn watch(&mut self, others: [RawFd; 2], token: Token) {
+        for fd in others {
+            let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true);
+            self.push(poll.build().user_data(token.0));
+        }
+    }
+
+    fn unwatch(&mut self, others: [RawFd; 2], token: Token) {
+        for _ in others {
+            let cancel = opcode::PollRemove::new(token.0).build();
+            self.push(cancel.user_data(Token::new(IGNORE, 0).0));
+        }
+    }
+
+    fn descriptors(&self) -> [RawFd; 2] {
+        [self.uring.as_raw_fd(), self.waker.fd.as_raw_fd()]
+    }
+
+    fn engine(&self) -> &'static str {
+        "io_uring"
+    }
+}
+
+impl Drop for UringRing {
+    fn drop(&mut self) {
+        // The kernel may still use what these slots own.
+        std::mem::forget(std::mem::take(&mut self.slots));
+    }
+}
+
+/// An event descriptor that wakes a ring's sleeper.
+pub(super) struct EventFd {
+    pub(super) fd: OwnedFd,
+    pending: AtomicBool,
+}
+
+impl EventFd {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        // SAFETY: eventfd takes no pointers; the descriptor it returns is ours alone.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            let reason = std::io::Error::last_os_error();
+            return Err(Error::os("no event descriptor for a context", reason));
+        }
+        // SAFETY: as above.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Arc::new(EventFd { fd, pending: AtomicBool::new(false) }))
+    }
+
+    /// Forget wake-ups so far; called by the sleeper before it looks for what it was woken for.
+    pub(super) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads 8 bytes into a u64; the descriptor does not block.
+        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        self.pending.swap(false, Ordering::SeqCst);
+    }
+}
+
+impl Waker for EventFd {
+    fn wake(&self) {
+        if self.pending.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let one = 1u64;
+        // SAFETY: writes 8 bytes from a u64. A full counter would mean it is readable already.
+        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}

@@ -1,0 +1,39 @@
+//! Units. A sector is always 512 bytes, whatever the block size of a device; sizes in public
+//! interfaces are bytes unless the name says sectors.
+
+/// Bytes in a sector, as a shift.
+pub const SECTOR_SHIFT: u32 = 9;
+/// Bytes in a sector.
+pub const SECTOR_SIZE: u64 = 1 << SECTOR_SHIFT;
+
+/// A position on a device, in sectors of 512 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Sector(pub u64);
+
+impl Sector {
+    /// The sector that holds byte `offset` (rounded down).
+    #[inline]
+    pub const fn from_bytes(offset: u64) -> Self {
+        Sector(offset >> SECTOR_SHIFT)
+    }
+
+    /// Byte offset of the first byte of this sector. Wraps for positions no device can have
+    /// (2^55 sectors and more); ranges are checked against the device before this matters.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.0 << SECTOR_SHIFT
+    }
+
+    /// This position moved forward by `bytes`, which must be a multiple of a sector.
+    #[inline]
+    pub const fn after(self, bytes: u64) -> Self {
+        Sector(self.0.wrapping_add(bytes >> SECTOR_SHIFT))
+    }
+}
+
+impl std::fmt::Display for Sector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
