@@ -60,6 +60,7 @@ pub struct Bio {
     pub(crate) end: End,
     more: Vec<Segment>,
     buf: Option<IoBuf>,
+    more_bufs: Vec<IoBuf>,
 }
 
 // SAFETY: a bio owns its buffer or is built from memory that its maker vouched for as usable by
@@ -87,6 +88,7 @@ impl Bio {
             end: End::Submitter,
             more: Vec::new(),
             buf: None,
+            more_bufs: Vec::new(),
         })
     }
 
@@ -128,12 +130,37 @@ impl Bio {
         bio
     }
 
+    /// A read into, or write of, several buffers that the bio owns, in order.
+    ///
+    /// # Panics
+    /// If a range lies outside its buffer, or the operation has no data.
+    pub fn vectored(
+        op: Op,
+        sector: Sector,
+        parts: impl IntoIterator<Item = (IoBuf, std::ops::Range<usize>)>,
+    ) -> Box<Self> {
+        assert!(op.has_data());
+        let mut bio = Self::empty(op, sector, 0);
+        for (buf, range) in parts {
+            bio.more.push(buf.segment(range));
+            bio.more_bufs.push(buf);
+        }
+        bio.bytes = bio.more.iter().map(|s| s.len as u64).sum();
+        bio
+    }
+
+    /// The buffers of a vectored bio, in order.
+    pub fn bufs(&self) -> &[IoBuf] {
+        &self.more_bufs
+    }
+
     /// Point an idle bio at other memory, keeping its allocation.
     ///
     /// # Safety
     /// As for [`Bio::from_raw_segments`].
     pub unsafe fn set_raw_segments(&mut self, segments: &[Segment]) {
         self.buf = None;
+        self.more_bufs.clear();
         self.skip = 0;
         self.view = std::ptr::null();
         self.bytes = segments.iter().map(|s| s.len as u64).sum();
@@ -155,6 +182,7 @@ impl Bio {
         self.skip = 0;
         self.view = std::ptr::null();
         self.more.clear();
+        self.more_bufs.clear();
         self.buf = Some(buf);
     }
 

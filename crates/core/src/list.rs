@@ -125,6 +125,17 @@ impl BioList {
         self.append(other);
     }
 
+    /// Set the submission time of every bio.
+    #[inline]
+    pub fn stamp(&mut self, now: u64) {
+        let mut at = self.head;
+        // SAFETY: every linked bio is owned by this list, which is borrowed exclusively.
+        while let Some(bio) = unsafe { at.as_mut() } {
+            bio.start_ns = now;
+            at = bio.next;
+        }
+    }
+
     /// Everything, leaving this list empty.
     #[inline]
     pub fn take(&mut self) -> BioList {

@@ -12,13 +12,17 @@
 //! the taker: a sender that finds it set knows that a later `take` will see its payload only if
 //! it wrote the payload before testing the flag (hence the swap is AcqRel on both sides).
 
+use crate::context::Handle;
 use crate::primitive::{Arc, AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::ptr;
+use std::sync::Weak;
 
 /// A reusable message to one channel of a context.
 pub struct Message {
     next: AtomicPtr<Message>,
     queued: AtomicBool,
+    /// The context that it is for.
+    receiver: Weak<Handle>,
     /// The channel (device index) that it is for.
     channel: u32,
     /// What the receiver needs to know, set before the push.
@@ -26,9 +30,15 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message for channel `channel`, not yet sent.
+    /// A message for channel `channel` of no context in particular, not yet sent.
     pub fn new(channel: u32, payload: u64) -> Arc<Self> {
+        Self::to(Weak::new(), channel, payload)
+    }
+
+    /// A message for channel `channel` of the context `receiver`, not yet sent.
+    pub fn to(receiver: Weak<Handle>, channel: u32, payload: u64) -> Arc<Self> {
         Arc::new(Message {
+            receiver,
             next: AtomicPtr::new(ptr::null_mut()),
             queued: AtomicBool::new(false),
             channel,
@@ -39,6 +49,18 @@ impl Message {
     /// The channel it is for.
     pub fn channel(&self) -> u32 {
         self.channel
+    }
+
+    /// The context that it is for, if it still exists.
+    pub fn receiver(&self) -> Option<std::sync::Arc<Handle>> {
+        self.receiver.upgrade()
+    }
+
+    /// Send it to its receiver and wake that if it sleeps. From any thread.
+    pub fn send(self: Arc<Self>) {
+        if let Some(handle) = self.receiver() {
+            handle.send(self);
+        }
     }
 
     /// The payload.

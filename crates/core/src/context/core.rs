@@ -143,8 +143,14 @@ impl ContextCore {
     /// A ring that we watch has news: whoever holds what we wait for may be away.
     fn watched(&mut self, event: RingEvent) {
         if let Some(handle) = self.env.handle.upgrade() {
-            handle.set.kick(event.token.value() as u32);
+            self.env.kicks.extend(handle.set.find(event.token.value() as u32));
         }
+    }
+
+    /// Contexts to be kicked once this one has been left.
+    #[inline]
+    pub(crate) fn take_kicks(&mut self) -> Vec<Arc<Handle>> {
+        std::mem::take(&mut self.env.kicks)
     }
 
     pub(crate) fn poll_channels(&mut self) {
@@ -232,7 +238,7 @@ impl ContextCore {
                 let token = Token::new(Token::CONTEXT, u64::from(id));
                 self.env.ring.watch(descriptors, token);
                 self.watching.push(descriptors);
-                handle.set.kick(id);
+                self.env.kicks.extend(handle.set.find(id));
             }
         }
     }

@@ -5,6 +5,7 @@ use crate::bio::{Bio, End};
 use crate::clock::TimeCache;
 use crate::context::set::Handle;
 use crate::list::BioList;
+use crate::mailbox::Message;
 use crate::op::BioFlags;
 use crate::ring::{Ring, RingEvent, Token};
 use crate::status::Status;
@@ -34,6 +35,8 @@ pub struct Env {
     pub(crate) done: BioList,
     /// Idle boxes for parts.
     parts: Vec<Box<Bio>>,
+    /// Contexts to be kicked when this one has been left.
+    pub(crate) kicks: Vec<Arc<Handle>>,
     /// Bios submitted and not yet reaped.
     pub(crate) outstanding: usize,
     /// The owner asked for bios to be held back.
@@ -59,6 +62,7 @@ impl Env {
             events: Vec::new(),
             done: BioList::new(),
             parts: Vec::new(),
+            kicks: Vec::new(),
             outstanding: 0,
             plugged: false,
             handle,
@@ -141,6 +145,15 @@ impl Env {
     pub fn end_with(&mut self, mut bio: Box<Bio>, status: Status) {
         bio.status = status;
         self.end_bio(bio);
+    }
+
+    /// Send `message` to its context, and have that context's crank turned as soon as this one
+    /// is left: even if its owner is away, it will be delivered.
+    pub fn send_and_kick(&mut self, message: Arc<Message>) {
+        if let Some(handle) = message.receiver() {
+            handle.mailbox.push(message);
+            self.kicks.push(handle);
+        }
     }
 
     fn part(&mut self) -> Box<Bio> {

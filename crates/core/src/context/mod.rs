@@ -66,9 +66,17 @@ impl<'a> Call<'a> {
 impl Drop for Call<'_> {
     #[inline]
     fn drop(&mut self) {
-        while self.handle.gate.leave() {
-            self.handle.gate.enter(&self.handle.locks);
+        loop {
+            let kicks = self.core().take_kicks();
+            let knocked = self.handle.gate.leave();
+            if !kicks.is_empty() {
+                Handle::kick_all(kicks);
+            }
+            if !knocked {
+                return;
+            }
             let handle = self.handle;
+            handle.gate.enter(&handle.locks);
             self.core().errand(&handle.gate, &handle.mailbox);
         }
     }

@@ -80,13 +80,25 @@ impl Handle {
     /// Turn this context's crank, or have it turned: when this returns, everything that had
     /// arrived for the context before the call has been or will be delivered without its owner
     /// having to come back.
-    pub fn kick(&self) {
+    pub fn kick(self: &Arc<Self>) {
+        Self::kick_all(vec![self.clone()]);
+    }
+
+    /// Kick `work`, and whatever needs a kick as a consequence. Call outside every gate.
+    pub(super) fn kick_all(mut work: Vec<Arc<Handle>>) {
+        while let Some(handle) = work.pop() {
+            handle.kick_once(&mut work);
+        }
+    }
+
+    fn kick_once(&self, work: &mut Vec<Arc<Handle>>) {
         loop {
             match self.gate.visit() {
                 Visit::Granted => {
                     // SAFETY: the visit was granted, so nobody else is inside the gate.
                     let core = unsafe { &mut *self.core.get() };
                     core.errand(&self.gate, &self.mailbox);
+                    work.append(&mut core.take_kicks());
                     if !self.gate.end_visit() {
                         return;
                     }
@@ -102,21 +114,22 @@ impl Handle {
         }
     }
 
-    fn is_idle(&self) -> bool {
-        loop {
-            match self.gate.visit() {
-                Visit::Granted => {
-                    // SAFETY: the visit was granted.
-                    let core = unsafe { &mut *self.core.get() };
-                    core.errand(&self.gate, &self.mailbox);
-                    let idle = core.is_idle();
-                    if !self.gate.end_visit() {
-                        return idle;
-                    }
-                }
-                _ => return false,
-            }
+    /// Turn the crank, then see whether any driver still refers to this context. False also
+    /// while anybody else is inside.
+    fn is_idle(self: &Arc<Self>) -> bool {
+        if self.gate.visit() != Visit::Granted {
+            return false;
         }
+        // SAFETY: the visit was granted, so nobody else is inside the gate.
+        let core = unsafe { &mut *self.core.get() };
+        core.errand(&self.gate, &self.mailbox);
+        let (idle, kicks) = (core.is_idle(), core.take_kicks());
+        let again = self.gate.end_visit();
+        Self::kick_all(kicks);
+        if again {
+            self.kick();
+        }
+        idle && !again
     }
 }
 
@@ -197,12 +210,14 @@ impl ContextSet {
         Ok(self.context(crate::ring::open(engine, self.clock.clone())?))
     }
 
+    /// Context number `id`.
+    pub(super) fn find(&self, id: u32) -> Option<Arc<Handle>> {
+        self.members.lock(&self.locks).handles.get(id as usize).cloned().flatten()
+    }
+
     /// Have the crank of context number `id` turned, whoever and wherever its owner is.
     pub fn kick(&self, id: u32) {
-        let members = self.members.lock(&self.locks);
-        let handle = members.handles.get(id as usize).cloned().flatten();
-        drop(members);
-        if let Some(handle) = handle {
+        if let Some(handle) = self.find(id) {
             handle.kick();
         }
     }

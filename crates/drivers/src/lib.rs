@@ -1,0 +1,10 @@
+//! Leaf devices: where requests end.
+//!
+//! | driver   | what it is                                                     |
+//! |----------|----------------------------------------------------------------|
+//! | [`null`] | no data, a latency model; Linux's null_blk                     |
+//! | [`ram`]  | sparse memory                                                  |
+//! | [`file`] | a file or block device, on the context's ring                  |
+
+pub mod null;
+pub mod ram;

@@ -1,0 +1,234 @@
+//! The null device: takes requests and completes them without moving data, inline, from another
+//! thread, or by a timer with a latency model. Parameters as Linux's null_blk
+//! (`Documentation/block/null_blk.rst`).
+//!
+//! Invariants:
+//! * Inline completion touches nothing shared: no lock, no allocation, no shared line.
+//! * In the two other modes the device is a party of its own (a thread, or the kernel's timer
+//!   on the context's ring), so a request ends although its context's thread is away.
+
+mod latency;
+mod queue;
+mod thread;
+
+pub use latency::{Latency, Percentile};
+pub use queue::NullQueue;
+
+use crate::ram::RamStore;
+use drystone_core::sync::{Lock, LockClass};
+use drystone_core::{Error, Extent, Limits, Result};
+use drystone_queue::{Driver, HwQueues};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use thread::CompletionThread;
+
+/// How requests complete (null_blk's `irqmode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Completion {
+    /// In the submit call (`irqmode=0`).
+    #[default]
+    Inline,
+    /// From another thread (`irqmode=1`).
+    Thread,
+    /// After a time (`irqmode=2`).
+    Timer,
+}
+
+/// Parameters of a null device, named as null_blk's.
+#[derive(Clone, Debug)]
+pub struct NullOptions {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Logical and physical block size.
+    pub blocksize: u32,
+    /// How requests complete.
+    pub irqmode: Completion,
+    /// For timer completion: how long a request takes.
+    pub latency: Latency,
+    /// Hardware queues.
+    pub submit_queues: u32,
+    /// Poll queues: more than 0 lets polled bios complete by polling only.
+    pub poll_queues: u32,
+    /// Tags of each hardware queue.
+    pub hw_queue_depth: u32,
+    /// Keep data.
+    pub memory_backed: bool,
+    /// Support discard (only with memory).
+    pub discard: bool,
+    /// Bandwidth limit in MiB/s; 0 for none.
+    pub mbps: u32,
+    /// Ranges of sectors (first, last) that fail with an I/O error.
+    pub badblocks: Vec<(u64, u64)>,
+    /// Say that there is a volatile write cache.
+    pub write_cache: bool,
+    /// Say that FUA is supported (only with a write cache).
+    pub fua: bool,
+    /// Largest request in bytes; 0 for the default.
+    pub max_bytes: u32,
+}
+
+impl Default for NullOptions {
+    fn default() -> Self {
+        NullOptions {
+            size_bytes: 250 << 30,
+            blocksize: 512,
+            irqmode: Completion::Inline,
+            latency: Latency::constant(10_000),
+            submit_queues: 1,
+            poll_queues: 0,
+            hw_queue_depth: 64,
+            memory_backed: false,
+            discard: false,
+            mbps: 0,
+            badblocks: Vec::new(),
+            write_cache: false,
+            fua: true,
+            max_bytes: 0,
+        }
+    }
+}
+
+/// A null device.
+pub struct Null {
+    shared: Arc<NullShared>,
+    options: NullOptions,
+}
+
+/// What the queues of a null device share.
+pub(crate) struct NullShared {
+    pub(crate) memory: Option<RamStore>,
+    /// There are bad blocks: look them up.
+    pub(crate) has_badblocks: AtomicBool,
+    pub(crate) badblocks: Lock<Vec<(u64, u64)>>,
+    pub(crate) bandwidth: Option<Bandwidth>,
+    pub(crate) thread: Option<CompletionThread>,
+}
+
+/// A budget of bytes for each tick of 20 ms, refilled and not accumulated (null_blk's `mbps`).
+pub(crate) struct Bandwidth {
+    pub(crate) bytes_per_tick: u64,
+    pub(crate) tick: AtomicU64,
+    pub(crate) used: AtomicU64,
+}
+
+/// Length of a bandwidth tick.
+pub(crate) const TICK_NS: u64 = 20_000_000;
+
+impl Null {
+    /// A null device with `options`.
+    ///
+    /// # Errors
+    /// When a parameter makes no sense, or no thread can be had for `irqmode` thread.
+    pub fn new(options: NullOptions) -> Result<Self> {
+        check(&options)?;
+        let thread = match options.irqmode {
+            Completion::Thread => Some(CompletionThread::start()?),
+            _ => None,
+        };
+        let bandwidth = (options.mbps > 0).then(|| Bandwidth {
+            bytes_per_tick: (u64::from(options.mbps) << 20) / (1_000_000_000 / TICK_NS),
+            tick: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+        });
+        let memory =
+            options.memory_backed.then(|| RamStore::new(options.size_bytes)).transpose()?;
+        let shared = NullShared {
+            memory,
+            has_badblocks: AtomicBool::new(!options.badblocks.is_empty()),
+            badblocks: Lock::new(LockClass::NullDevice, options.badblocks.clone()),
+            bandwidth,
+            thread,
+        };
+        Ok(Null { shared: Arc::new(shared), options })
+    }
+}
+
+fn check(o: &NullOptions) -> Result<()> {
+    let refuse = |what: String| Err(Error::invalid(what));
+    if !o.blocksize.is_power_of_two() || !(512..=4096).contains(&o.blocksize) {
+        return refuse(format!("blocksize {} is not 512, 1024, 2048 or 4096", o.blocksize));
+    }
+    if o.size_bytes < u64::from(o.blocksize) || o.size_bytes % u64::from(o.blocksize) != 0 {
+        return refuse(format!(
+            "size {} is not a positive multiple of blocksize {}",
+            o.size_bytes, o.blocksize
+        ));
+    }
+    if !(1..=drystone_queue::tags::MAX_DEPTH).contains(&o.hw_queue_depth) {
+        return refuse(format!("hw_queue_depth {} is not 1 to 10240", o.hw_queue_depth));
+    }
+    if !(1..=1024).contains(&o.submit_queues) || o.poll_queues > 1024 {
+        return refuse("submit_queues is 1 to 1024 and poll_queues 0 to 1024".to_owned());
+    }
+    if o.mbps > 40_960 {
+        return refuse(format!("mbps {} is more than 40960", o.mbps));
+    }
+    if o.badblocks.iter().any(|(first, last)| first > last) {
+        return refuse("a range of badblocks ends before it begins".to_owned());
+    }
+    Ok(())
+}
+
+impl Driver for Null {
+    type Queue = NullQueue;
+
+    fn kind(&self) -> &'static str {
+        "null"
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.options.size_bytes
+    }
+
+    fn limits(&self) -> Limits {
+        let o = &self.options;
+        let discard = o.memory_backed && o.discard;
+        Limits {
+            logical_block_size: o.blocksize,
+            physical_block_size: o.blocksize,
+            max_bytes: if o.max_bytes > 0 { o.max_bytes } else { Limits::DEFAULT_MAX_BYTES },
+            max_discard_bytes: if discard { u64::MAX >> 1 } else { 0 },
+            discard_granularity: o.blocksize,
+            max_write_zeroes_bytes: if o.memory_backed { u64::MAX >> 1 } else { 0 },
+            fast_zero: o.memory_backed,
+            write_cache: o.write_cache,
+            fua: o.write_cache && o.fua,
+            ..Limits::default()
+        }
+    }
+
+    fn hw_queues(&self) -> HwQueues {
+        let o = &self.options;
+        HwQueues { default: o.submit_queues, poll: o.poll_queues, depth: o.hw_queue_depth }
+    }
+
+    fn open_queue(
+        &self,
+        env: &mut drystone_core::Env,
+        channel: u32,
+        slots: u32,
+    ) -> Result<NullQueue> {
+        Ok(NullQueue::new(self.shared.clone(), &self.options, env, channel, slots))
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        Ok(match &self.shared.memory {
+            Some(memory) => memory.extents(offset, length, max),
+            None => vec![Extent::data(offset, length)],
+        })
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        let o = &self.options;
+        Some(match name {
+            "completion_nsec" => o.latency.describe(),
+            "irqmode" => (o.irqmode as u8).to_string(),
+            "submit_queues" => o.submit_queues.to_string(),
+            "poll_queues" => o.poll_queues.to_string(),
+            "hw_queue_depth" => o.hw_queue_depth.to_string(),
+            "memory_backed" => u8::from(o.memory_backed).to_string(),
+            "mbps" => o.mbps.to_string(),
+            _ => return None,
+        })
+    }
+}

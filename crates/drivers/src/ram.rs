@@ -1,0 +1,255 @@
+//! The RAM device: sparse anonymous memory. Memory is taken on the first write of a page and
+//! given back by discard.
+//!
+//! Invariants:
+//! * The mapping is as long as the device and lives as long as the store; requests were checked
+//!   against the device's size before they come here.
+//! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its
+//!   copy, a discard clears them before it frees: whatever overlaps, no data is ever called a
+//!   hole.
+//! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
+
+use drystone_core::extent::ExtentList;
+use drystone_core::ring::RingEvent;
+use drystone_core::{Env, Error, Extent, Limits, Op, Result, Status};
+use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Bytes whose state one bit of `written` tells: a page.
+const GRANULE: u64 = 4096;
+/// Tags of each hardware queue. RAM completes inline, so this only bounds a batch.
+const DEPTH: u32 = 256;
+/// Hardware queues: as many contexts have one of their own.
+const QUEUES: u32 = 64;
+
+/// Sparse memory that requests are executed on.
+pub struct RamStore {
+    base: NonNull<u8>,
+    len: usize,
+    written: Box<[AtomicU64]>,
+}
+
+// SAFETY: the mapping belongs to the store; it is accessed by raw copies only, which any thread
+// may make (see the invariants for overlapping ones).
+unsafe impl Send for RamStore {}
+// SAFETY: as above.
+unsafe impl Sync for RamStore {}
+
+impl RamStore {
+    /// Memory for `size_bytes` bytes, all of it a hole.
+    ///
+    /// # Errors
+    /// When that much address space cannot be had.
+    pub fn new(size_bytes: u64) -> Result<Self> {
+        let too_large = || Error::invalid(format!("{size_bytes} bytes of RAM cannot be mapped"));
+        let len = usize::try_from(size_bytes).map_err(|_| too_large())?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new anonymous mapping, placed by the kernel, touches nothing of ours.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(too_large());
+        }
+        let words = (size_bytes.div_ceil(GRANULE)).div_ceil(64) as usize;
+        Ok(RamStore {
+            base: NonNull::new(base.cast()).ok_or_else(too_large)?,
+            len,
+            written: (0..words).map(|_| AtomicU64::new(0)).collect(),
+        })
+    }
+
+    /// Execute a request, which lies inside the store.
+    #[inline]
+    pub fn execute(&self, rq: &Request) -> Status {
+        let (offset, bytes) = (rq.offset() as usize, rq.unit.bytes as usize);
+        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
+            return Status::IoError;
+        }
+        match rq.unit.op {
+            Op::Read => self.read(rq, offset),
+            Op::Write => self.write(rq, offset),
+            Op::Discard | Op::WriteZeroes => self.zero(offset, bytes),
+            Op::Flush => {}
+        }
+        Status::Ok
+    }
+
+    #[inline]
+    fn read(&self, rq: &Request, offset: usize) {
+        let mut from = self.base.as_ptr().wrapping_add(offset);
+        rq.each_segment(|s| {
+            // SAFETY: the segments sum up to the request's bytes, which lie inside the mapping
+            // (checked by execute); the bio's memory is vouched for until it completes.
+            unsafe { std::ptr::copy(from, s.ptr, s.len) };
+            from = from.wrapping_add(s.len);
+        });
+    }
+
+    #[inline]
+    fn write(&self, rq: &Request, offset: usize) {
+        let mut to = self.base.as_ptr().wrapping_add(offset);
+        rq.each_segment(|s| {
+            // SAFETY: as for read.
+            unsafe { std::ptr::copy(s.ptr, to, s.len) };
+            to = to.wrapping_add(s.len);
+        });
+        self.mark(offset as u64, rq.unit.bytes);
+    }
+
+    /// Note that the granules of a range hold data.
+    fn mark(&self, offset: u64, bytes: u64) {
+        for granule in offset / GRANULE..(offset + bytes).div_ceil(GRANULE) {
+            let (word, bit) = (&self.written[(granule / 64) as usize], 1 << (granule % 64));
+            if word.load(Relaxed) & bit == 0 {
+                word.fetch_or(bit, Release);
+            }
+        }
+    }
+
+    /// Zero a range: whole granules are given back to the system, the rest is overwritten.
+    fn zero(&self, offset: usize, bytes: usize) {
+        let granule = GRANULE as usize;
+        let (first, last) =
+            (offset.next_multiple_of(granule), (offset + bytes) / granule * granule);
+        if first >= last {
+            return self.overwrite_with_zeroes(offset, offset + bytes);
+        }
+        self.overwrite_with_zeroes(offset, first);
+        for g in first / granule..last / granule {
+            let (word, bit) = (&self.written[g / 64], 1u64 << (g % 64));
+            if word.load(Relaxed) & bit != 0 {
+                word.fetch_and(!bit, AcqRel);
+            }
+        }
+        // SAFETY: the range lies inside our own mapping and is page aligned; the pages read as
+        // zeroes afterwards.
+        let freed = unsafe {
+            let start = self.base.as_ptr().add(first);
+            libc::madvise(start.cast(), last - first, libc::MADV_DONTNEED) == 0
+        };
+        if !freed {
+            self.overwrite_with_zeroes(first, last);
+        }
+        self.overwrite_with_zeroes(last, offset + bytes);
+    }
+
+    fn overwrite_with_zeroes(&self, from: usize, to: usize) {
+        // SAFETY: inside the mapping, as checked by execute.
+        unsafe { std::ptr::write_bytes(self.base.as_ptr().add(from), 0, to - from) };
+    }
+
+    /// The allocation query.
+    pub fn extents(&self, offset: u64, length: u64, max: usize) -> Vec<Extent> {
+        let mut list = ExtentList::new();
+        let (mut at, end) = (offset, offset + length);
+        while at < end && list.as_slice().len() <= max {
+            let (data, until) = self.run(at / GRANULE, end.div_ceil(GRANULE));
+            let until = (until * GRANULE).min(end);
+            list.push(match data {
+                true => Extent::data(at, until - at),
+                false => Extent::hole(at, until - at),
+            });
+            at = until;
+        }
+        let mut extents = list.into_vec();
+        extents.truncate(max);
+        extents
+    }
+
+    /// Whether `granule` holds data, and the first granule (at most `end`) that differs.
+    fn run(&self, granule: u64, end: u64) -> (bool, u64) {
+        let bits = |g: u64| self.written[(g / 64) as usize].load(Acquire);
+        let data = bits(granule) >> (granule % 64) & 1 == 1;
+        let mut at = granule;
+        while at < end {
+            let differing = if data { !bits(at) } else { bits(at) } >> (at % 64);
+            if differing != 0 {
+                return (data, (at + u64::from(differing.trailing_zeros())).min(end));
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        (data, end)
+    }
+}
+
+impl Drop for RamStore {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody uses the store any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// A RAM device.
+pub struct Ram {
+    store: Arc<RamStore>,
+    discard: bool,
+}
+
+impl Ram {
+    /// A device of `size_bytes` bytes (a multiple of 512). Without `discard`, discards are
+    /// refused; write zeroes frees memory all the same.
+    ///
+    /// # Errors
+    /// When the size is not positive, not a multiple of 512, or cannot be mapped.
+    pub fn new(size_bytes: u64, discard: bool) -> Result<Self> {
+        if size_bytes == 0 || size_bytes % 512 != 0 {
+            return Err(Error::invalid(format!(
+                "size {size_bytes} of a RAM device is not a positive multiple of 512"
+            )));
+        }
+        Ok(Ram { store: Arc::new(RamStore::new(size_bytes)?), discard })
+    }
+}
+
+impl Driver for Ram {
+    type Queue = RamQueue;
+
+    fn kind(&self) -> &'static str {
+        "ram"
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.store.len as u64
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            io_min: GRANULE as u32,
+            physical_block_size: 512,
+            max_segments: 1024,
+            max_discard_bytes: if self.discard { u64::MAX >> 1 } else { 0 },
+            discard_granularity: GRANULE as u32,
+            max_write_zeroes_bytes: u64::MAX >> 1,
+            fast_zero: true,
+            ..Limits::default()
+        }
+    }
+
+    fn hw_queues(&self) -> HwQueues {
+        HwQueues { default: QUEUES, poll: 0, depth: DEPTH }
+    }
+
+    fn open_queue(&self, _: &mut Env, _: u32, _: u32) -> Result<RamQueue> {
+        Ok(RamQueue { store: self.store.clone() })
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        Ok(self.store.extents(offset, length, max))
+    }
+}
+
+/// One context's queue of a RAM device.
+pub struct RamQueue {
+    store: Arc<RamStore>,
+}
+
+impl DriverQueue for RamQueue {
+    #[inline]
+    fn queue_rq(&mut self, _: &mut Env, rq: &mut Request) -> Issue {
+        Issue::Done(self.store.execute(rq))
+    }
+
+    fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}
+}

@@ -1,0 +1,646 @@
+//! The request queue as one context uses it: the way of a bio from submission to the driver.
+//!
+//! Invariants:
+//! * Bios go to the driver in the order in which they were submitted, unless merging or a
+//!   flush sequence moves them. While units wait for a tag, new ones line up behind them.
+//! * The plug holds bios, never tags; so a plug that is left alone keeps nothing from others.
+//! * Every bio is in exactly one place: plug, scheduler, flush machine, a request, or ended.
+//! * A tag taken in advance and not used is given back before the call ends.
+
+use crate::complete::Completions;
+use crate::config::Config;
+use crate::driver::{Driver, DriverQueue, Issue};
+use crate::flush::{FlushMachine, Start};
+use crate::queue::Shared;
+use crate::request::{Kind, Slots, State};
+use crate::scheduler::{NoneScheduler, Scheduler};
+use crate::split::first_part;
+use crate::tags::{TagBatch, TagSet};
+use crate::unit::Unit;
+use drystone_core::clock::Ns;
+use drystone_core::context::{PLUG_MAX_BIOS, PLUG_MAX_BYTES};
+use drystone_core::mailbox::Message;
+use drystone_core::ring::RingEvent;
+use drystone_core::stats::ChannelStats;
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Limits, Op, Status};
+use std::sync::Arc;
+
+/// Payload of the message by which a tag set wakes a channel. Drivers' payloads name a slot in
+/// their lower half, which is never this.
+pub(crate) const TAG_WAKE: u64 = u64::MAX;
+
+/// How long a unit waits before it is offered again to a driver that was busy, when nothing of
+/// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
+const BUSY_RETRY_NS: Ns = 3_000_000;
+
+/// A bio needs no look beyond its range when none of these is set.
+const SPECIAL: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT);
+
+/// One context's way into a [`crate::RequestQueue`].
+pub struct RequestChannel<D: Driver> {
+    pub(crate) shared: Arc<Shared<D>>,
+    pub(crate) driver: D::Queue,
+    pub(crate) slots: Slots,
+    pub(crate) config: Arc<Config>,
+    epoch: u64,
+    /// Bytes of the device when last looked at.
+    size_bytes: u64,
+    /// The tag set of the hardware queue that this context maps to.
+    hctx: u32,
+    hint: u32,
+    /// Tags taken in advance in this call.
+    spare: TagBatch,
+    plug: BioList,
+    plug_bytes: u64,
+    pub(crate) sched: NoneScheduler,
+    pub(crate) flush: FlushMachine,
+    pub(crate) stats: Arc<ChannelStats>,
+    /// Requests that ended in this call and are not accounted yet.
+    pub(crate) done: Vec<u32>,
+    pub(crate) completions: Completions,
+    /// Requests with the driver.
+    pub(crate) in_flight: u32,
+    wake: Arc<Message>,
+    /// The wake message is with the tag set or on its way back.
+    waiting: bool,
+    /// No unit goes to the driver before this time.
+    busy_until: Ns,
+    /// When in-flight requests are looked at for time-outs; 0 is never.
+    timeout_check: Ns,
+}
+
+impl<D: Driver> RequestChannel<D> {
+    pub(crate) fn new(
+        shared: Arc<Shared<D>>,
+        driver: D::Queue,
+        stats: Arc<ChannelStats>,
+        context: u32,
+        index: u32,
+        env: &Env,
+    ) -> Self {
+        let (epoch, config) = shared.config.get(&env.locks);
+        let hctx = context % shared.tags.len() as u32;
+        let tags = &shared.tags[hctx as usize];
+        let hint = context / shared.tags.len() as u32 % tags.words();
+        RequestChannel {
+            slots: Slots::new(tags.depth()),
+            size_bytes: shared.driver.size_bytes(),
+            config,
+            epoch,
+            hctx,
+            hint,
+            spare: TagBatch::default(),
+            plug: BioList::new(),
+            plug_bytes: 0,
+            sched: NoneScheduler::default(),
+            flush: FlushMachine::default(),
+            stats,
+            done: Vec::with_capacity(tags.depth() as usize),
+            completions: Completions::default(),
+            in_flight: 0,
+            wake: Message::to(env.handle(), index, TAG_WAKE),
+            waiting: false,
+            busy_until: 0,
+            timeout_check: 0,
+            shared,
+            driver,
+        }
+    }
+
+    #[inline]
+    fn tags(&self) -> &TagSet {
+        &self.shared.tags[self.hctx as usize]
+    }
+
+    /// Take over a configuration or size that changed since the last call.
+    #[inline]
+    fn refresh(&mut self, env: &Env) {
+        if self.shared.config.epoch() != self.epoch {
+            self.refresh_config(env);
+        }
+    }
+
+    #[cold]
+    fn refresh_config(&mut self, env: &Env) {
+        (self.epoch, self.config) = self.shared.config.get(&env.locks);
+        self.size_bytes = self.shared.driver.size_bytes();
+    }
+
+    /// Send `bios` on their way, one request or merge after the other.
+    #[inline]
+    fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList) {
+        let mut last: Option<u32> = None;
+        while let Some(bio) = bios.pop() {
+            let Some(bio) = self.admit(env, bio) else { continue };
+            let Some(bio) = self.merge_into_last(last, bio) else { continue };
+            if let Some(slot) = last.take() {
+                self.issue(env, slot);
+            }
+            last = self.build(env, bio, bios.len() as u32 + 1);
+        }
+        if let Some(slot) = last {
+            self.issue(env, slot);
+        }
+    }
+
+    /// Check a bio. Gives it back if it is an ordinary one that fits one request.
+    #[inline]
+    fn admit(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
+        let limits = &self.config.limits;
+        let start = bio.sector.bytes();
+        let mask = u64::from(limits.logical_block_size) - 1;
+        let plain = bio.op.has_data()
+            && bio.bytes != 0
+            && bio.bytes <= u64::from(limits.max_bytes)
+            && bio.sector.0 < 1 << 54
+            && start + bio.bytes <= self.size_bytes
+            && (start | bio.bytes) & mask == 0
+            && !bio.flags.intersects(SPECIAL.union(BioFlags::POLLED))
+            && limits.chunk_bytes == 0
+            && bio.single_segment().is_some()
+            && !(limits.read_only && bio.op.is_write());
+        if plain { Some(bio) } else { self.admit_special(env, bio) }
+    }
+
+    #[cold]
+    fn admit_special(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
+        if !self.config.io_poll {
+            bio.flags.remove(BioFlags::POLLED);
+        }
+        if let Err(status) = self.check(&bio) {
+            env.end_with(bio, status);
+            return None;
+        }
+        if bio.is_flush() {
+            return self.start_flush_sequence(env, bio);
+        }
+        if bio.bytes == 0 {
+            env.end_bio(bio);
+            return None;
+        }
+        self.cut(env, bio)
+    }
+
+    /// What Linux's `submit_bio_noacct` checks, in its order.
+    fn check(&mut self, bio: &Bio) -> Result<(), Status> {
+        let limits = self.config.limits;
+        if bio.op == Op::Flush {
+            return Ok(());
+        }
+        if bio.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH) && !bio.op.is_write() {
+            return Err(Status::Invalid);
+        }
+        if limits.read_only && bio.op.is_write() {
+            return Err(Status::Permission);
+        }
+        self.check_range(bio, &limits)?;
+        let supported = match bio.op {
+            Op::Discard => limits.max_discard_bytes > 0,
+            Op::WriteZeroes => limits.max_write_zeroes_bytes > 0,
+            _ => true,
+        };
+        let quick = limits.fast_zero || !bio.flags.contains(BioFlags::FAST_ZERO);
+        if supported && quick { Ok(()) } else { Err(Status::NotSupported) }
+    }
+
+    fn check_range(&mut self, bio: &Bio, limits: &Limits) -> Result<(), Status> {
+        let mask = u64::from(limits.logical_block_size) - 1;
+        let start = bio.sector.0.checked_mul(512).ok_or(Status::IoError)?;
+        let end = start.checked_add(bio.bytes).ok_or(Status::IoError)?;
+        if end > self.size_bytes {
+            self.size_bytes = self.shared.driver.size_bytes();
+        }
+        if end > self.size_bytes {
+            return Err(Status::IoError);
+        }
+        if (start | bio.bytes) & mask != 0 || bio.op.has_data() && bio.data_len() < bio.bytes {
+            return Err(Status::Invalid);
+        }
+        Ok(())
+    }
+
+    fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
+        match self.flush.start(bio, &self.config.limits) {
+            Start::End(bio) => env.end_bio(bio),
+            Start::Normal(bio) => return self.cut(env, bio),
+            Start::ThenFlush(bio) => return self.cut(env, bio),
+            Start::Queued => {}
+        }
+        None
+    }
+
+    /// Cut a bio to the limits. All parts but the last are issued from here.
+    fn cut(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
+        let limits = self.config.limits;
+        loop {
+            let bytes = first_part(&bio, &limits);
+            if bytes == bio.bytes {
+                break;
+            }
+            if bytes == 0 {
+                env.end_with(bio, Status::Invalid);
+                return None;
+            }
+            if bio.flags.contains(BioFlags::NOWAIT) {
+                env.end_with(bio, Status::Again);
+                return None;
+            }
+            bio.flags.remove(BioFlags::POLLED);
+            let (front, rest) = env.split(bio, bytes);
+            if let Some(slot) = self.build(env, front, 1) {
+                self.issue(env, slot);
+            }
+            bio = rest;
+        }
+        Some(bio)
+    }
+
+    #[inline]
+    fn merge_into_last(&mut self, last: Option<u32>, bio: Box<Bio>) -> Option<Box<Bio>> {
+        let Some(slot) = last else { return Some(bio) };
+        if self.config.nomerges == 2 {
+            return Some(bio);
+        }
+        let group = bio.op.group();
+        match self.slots.get(slot).unit.try_merge(bio, &self.config.limits) {
+            Ok(()) => {
+                self.stats.merged(group);
+                None
+            }
+            Err(bio) => Some(bio),
+        }
+    }
+
+    /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
+    #[inline]
+    fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
+        if !self.may_issue(env) {
+            return self.keep(env, bio);
+        }
+        match self.spare.pop() {
+            Some(tag) => Some(self.fill(tag, bio)),
+            None => self.build_with_new_tags(env, bio, want),
+        }
+    }
+
+    fn build_with_new_tags(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
+        if !self.waiting && !self.tags().has_waiters() {
+            self.spare = self.tags().take(self.hint, want.min(PLUG_MAX_BIOS as u32));
+        }
+        match self.spare.pop() {
+            Some(tag) => Some(self.fill(tag, bio)),
+            None => self.keep(env, bio),
+        }
+    }
+
+    #[inline]
+    fn may_issue(&self, _env: &Env) -> bool {
+        !self.sched.has_work() && self.busy_until == 0
+    }
+
+    #[inline]
+    fn fill(&mut self, slot: u32, bio: Box<Bio>) -> u32 {
+        let then_flush = bio.flags.contains(BioFlags::FUA) && !self.config.limits.fua;
+        let rq = self.slots.get(slot);
+        debug_assert_eq!(rq.state, State::Idle);
+        rq.kind = if then_flush { Kind::ThenFlush } else { Kind::Normal };
+        rq.state = State::Built;
+        rq.status = Status::Ok;
+        rq.unit.set(bio);
+        slot
+    }
+
+    #[cold]
+    fn keep(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
+        if bio.flags.contains(BioFlags::NOWAIT) {
+            env.end_with(bio, Status::Again);
+            return None;
+        }
+        let group = bio.op.group();
+        let merge = self.config.nomerges == 0;
+        let bio = match merge {
+            true => match self.sched.try_merge(bio, &self.config.limits) {
+                Ok(()) => {
+                    self.stats.merged(group);
+                    return None;
+                }
+                Err(bio) => bio,
+            },
+            false => bio,
+        };
+        self.sched.insert(Unit::new(bio), false);
+        None
+    }
+
+    /// Hand a built request to the driver.
+    #[inline]
+    fn issue(&mut self, env: &mut Env, slot: u32) {
+        let rq = self.slots.get(slot);
+        rq.state = State::InFlight;
+        match self.driver.queue_rq(env, rq) {
+            Issue::Done(status) => {
+                rq.status = status;
+                self.started(slot);
+                self.done.push(slot);
+            }
+            Issue::Started => {
+                self.started(slot);
+                self.arm_timeout(env, slot);
+            }
+            Issue::Busy(until) => self.take_back(env, slot, until),
+        }
+    }
+
+    #[inline]
+    fn started(&mut self, slot: u32) {
+        self.in_flight += 1;
+        let group = self.slots.get(slot).unit.op.group();
+        self.completions.count_started(group);
+    }
+
+    #[inline]
+    fn arm_timeout(&mut self, env: &mut Env, slot: u32) {
+        let rq = self.slots.get(slot);
+        let last = env.time.last();
+        rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
+        rq.timed_out = false;
+        if self.timeout_check == 0 && self.config.timeout_ns > 0 {
+            self.timeout_check = rq.issue_ns.saturating_add(self.config.timeout_ns);
+        }
+    }
+
+    /// The driver was busy: the unit goes back to the head of the scheduler (requeue).
+    #[cold]
+    fn take_back(&mut self, env: &mut Env, slot: u32, until: Ns) {
+        let rq = self.slots.get(slot);
+        rq.state = State::Idle;
+        let unit = std::mem::take(&mut rq.unit);
+        let flush = rq.kind == Kind::Flush;
+        self.free_tag(env, slot);
+        if flush {
+            // Its bios are still with the flush machine, which asks again.
+            self.flush.flush_refused();
+        } else {
+            self.sched.insert(unit, true);
+        }
+        self.busy_until = match until {
+            0 if self.in_flight > 0 => Ns::MAX,
+            0 => env.time.now() + BUSY_RETRY_NS,
+            at => at,
+        };
+    }
+
+    /// The tag of `slot` as a batch.
+    #[inline]
+    pub(crate) fn tag_batch(&self, slot: u32) -> TagBatch {
+        self.tags().batch_of(slot)
+    }
+
+    /// Give back one tag, and wake whoever waits for it.
+    pub(crate) fn free_tag(&mut self, env: &mut Env, slot: u32) {
+        let batch = self.tags().batch_of(slot);
+        self.free_tags(env, batch);
+    }
+
+    #[inline]
+    pub(crate) fn free_tags(&mut self, env: &mut Env, batch: TagBatch) {
+        if self.tags().free(batch) {
+            self.wake_waiters(env);
+        }
+    }
+
+    #[cold]
+    fn wake_waiters(&mut self, env: &mut Env) {
+        let locks = env.locks.clone();
+        self.tags().wake(&locks, |message| env.send_and_kick(message));
+    }
+
+    /// Everything that could be issued was: account what is done, send what waits, until
+    /// neither is left, then give back unused tags.
+    #[inline]
+    pub(crate) fn settle(&mut self, env: &mut Env) {
+        self.driver.commit(env);
+        loop {
+            if !self.done.is_empty() {
+                self.complete_done(env);
+            }
+            let more = (self.sched.has_work() || self.flush.wants_flush()) && self.dispatch(env);
+            if self.done.is_empty() && !more {
+                break;
+            }
+            self.driver.commit(env);
+        }
+        self.completions.publish_started(&self.stats);
+        if self.spare.mask != 0 {
+            let spare = std::mem::take(&mut self.spare);
+            self.free_tags(env, spare);
+        }
+        if (self.sched.has_work() || self.flush.wants_flush()) && self.busy_until == 0 {
+            self.wait_for_tag(env);
+        }
+    }
+
+    /// Send units that wait, as tags allow. True if something was sent.
+    #[cold]
+    fn dispatch(&mut self, env: &mut Env) -> bool {
+        let mut sent = false;
+        while self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
+            let Some(slot) = self.take_tag_for_waiting() else { break };
+            let flush = self.flush.wants_flush();
+            let unit = if flush { self.flush_unit(env) } else { self.sched.dispatch() };
+            let Some(unit) = unit else {
+                self.free_tag(env, slot);
+                break;
+            };
+            let fua = unit.flags.contains(BioFlags::FUA) && !self.config.limits.fua;
+            let rq = self.slots.get(slot);
+            rq.kind = if flush {
+                Kind::Flush
+            } else if fua {
+                Kind::ThenFlush
+            } else {
+                Kind::Normal
+            };
+            (rq.state, rq.status, rq.unit) = (State::Built, Status::Ok, unit);
+            self.issue(env, slot);
+            sent = true;
+        }
+        sent
+    }
+
+    fn flush_unit(&mut self, env: &mut Env) -> Option<Unit> {
+        self.flush.flush_sent();
+        Some(Unit { op: Op::Flush, start_ns: env.time.submit_time(), ..Unit::default() })
+    }
+
+    fn take_tag_for_waiting(&mut self) -> Option<u32> {
+        if self.spare.mask == 0 && !self.waiting && !self.tags().has_waiters() {
+            self.spare = self.tags().take(self.hint, PLUG_MAX_BIOS as u32);
+        }
+        self.spare.pop()
+    }
+
+    /// Line up for a tag.
+    #[cold]
+    fn wait_for_tag(&mut self, env: &mut Env) {
+        if self.waiting {
+            return;
+        }
+        self.waiting = true;
+        self.shared.tags[self.hctx as usize].wait(self.wake.clone());
+        self.wake_waiters(env);
+    }
+
+    /// It is this channel's turn to take tags.
+    fn tag_turn(&mut self, env: &mut Env) {
+        self.waiting = false;
+        let share = self.tags().share();
+        if self.sched.has_work() || self.flush.wants_flush() {
+            self.spare = self.tags().take(self.hint, share);
+        }
+        self.dispatch_spare(env);
+        self.tags().woken();
+        let spare = std::mem::take(&mut self.spare);
+        if spare.mask != 0 {
+            let _ = self.tags().free(spare);
+        }
+        self.wake_waiters(env);
+    }
+
+    fn dispatch_spare(&mut self, env: &mut Env) {
+        // Others wait too, so `dispatch` takes no tags beyond the spare ones of this turn.
+        self.waiting = true;
+        self.dispatch(env);
+        self.waiting = false;
+    }
+
+    /// Units that wait, for whatever.
+    fn kept(&self) -> usize {
+        self.flush.len() + usize::from(self.sched.has_work())
+    }
+
+    fn check_timeouts(&mut self, env: &mut Env, now: Ns) {
+        let timeout = self.config.timeout_ns;
+        let mut next = Ns::MAX;
+        for rq in self.slots.iter_mut().filter(|rq| rq.state == State::InFlight) {
+            let due = rq.issue_ns.saturating_add(timeout);
+            if due > now {
+                next = next.min(due);
+            } else if !rq.timed_out {
+                rq.timed_out = true;
+                self.driver.timed_out(env, rq);
+            }
+        }
+        self.timeout_check = if next == Ns::MAX { 0 } else { next };
+    }
+}
+
+impl<D: Driver> Channel for RequestChannel<D> {
+    #[inline]
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+        self.refresh(env);
+        let now = env.time.submit_time();
+        self.shared.busy.update(now, false, self.in_flight > 0);
+        bios.stamp(now);
+        if env.plugged {
+            return self.plug_bios(env, bios);
+        }
+        self.issue_bios(env, bios);
+        self.settle(env);
+    }
+
+    fn flush_plug(&mut self, env: &mut Env) {
+        if self.plug.is_empty() {
+            return;
+        }
+        self.plug_bytes = 0;
+        let mut bios = self.plug.take();
+        self.issue_bios(env, &mut bios);
+        self.settle(env);
+    }
+
+    fn ring_event(&mut self, env: &mut Env, event: RingEvent) {
+        self.driver.ring_event(env, event, &mut self.slots, &mut self.done);
+    }
+
+    fn message(&mut self, env: &mut Env, message: Arc<Message>) {
+        if message.payload() == TAG_WAKE {
+            self.tag_turn(env);
+        } else {
+            self.driver.message(env, message, &mut self.slots, &mut self.done);
+        }
+    }
+
+    fn delivered(&mut self, env: &mut Env) {
+        self.settle(env);
+    }
+
+    fn poll(&mut self, env: &mut Env) -> usize {
+        self.driver.poll(env, &mut self.slots, &mut self.done);
+        let found = self.done.len();
+        if found > 0 {
+            self.settle(env);
+        }
+        found
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        let busy = (self.busy_until != 0 && self.busy_until != Ns::MAX).then_some(self.busy_until);
+        let timeout = (self.timeout_check != 0 && self.in_flight > 0).then_some(self.timeout_check);
+        busy.into_iter().chain(timeout).min()
+    }
+
+    fn tick(&mut self, env: &mut Env, now: Ns) {
+        if self.busy_until != Ns::MAX && self.busy_until <= now {
+            self.busy_until = 0;
+        }
+        if self.timeout_check != 0 && self.timeout_check <= now {
+            self.check_timeouts(env, now);
+        }
+        self.settle(env);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight as usize + usize::from(self.waiting)
+    }
+
+    fn starving(&self) -> bool {
+        self.waiting
+    }
+
+    fn cancel_pending(&mut self, env: &mut Env) {
+        let mut bios = self.plug.take();
+        bios.append(&mut self.flush.take_pending());
+        while let Some(mut unit) = self.sched.dispatch() {
+            bios.append(&mut unit.bios);
+        }
+        while let Some(bio) = bios.pop() {
+            env.end_with(bio, Status::Cancelled);
+        }
+        debug_assert!(self.kept() == self.flush.len());
+    }
+}
+
+impl<D: Driver> RequestChannel<D> {
+    fn plug_bios(&mut self, env: &mut Env, bios: &mut BioList) {
+        self.plug_bytes += bios.iter().map(|b| b.bytes).sum::<u64>();
+        self.plug.append(bios);
+        if self.plug.len() >= PLUG_MAX_BIOS || self.plug_bytes >= PLUG_MAX_BYTES {
+            self.flush_plug(env);
+        }
+    }
+
+    /// A driver that was busy may take units again.
+    #[inline]
+    pub(crate) fn no_longer_busy(&mut self) {
+        if self.busy_until == Ns::MAX {
+            self.busy_until = 0;
+        }
+    }
+}
+
+impl<D: Driver> Drop for RequestChannel<D> {
+    fn drop(&mut self) {
+        debug_assert!(self.in_flight == 0 || std::thread::panicking());
+    }
+}

@@ -1,0 +1,160 @@
+//! The end of requests: accounting in batches with one clock reading, then tags, then bios.
+//!
+//! Invariant: runs of requests with the same group and latency bucket are counted together, and
+//! everything counted is published to the channel's statistics before the call ends.
+
+use crate::channel::RequestChannel;
+use crate::driver::Driver;
+use crate::flush::Next;
+use crate::request::{Kind, State};
+use crate::scheduler::Scheduler;
+use crate::tags::TagBatch;
+use crate::unit::Unit;
+use drystone_core::clock::Ns;
+use drystone_core::op::{OP_GROUPS, OpGroup};
+use drystone_core::stats::ChannelStats;
+use drystone_core::{BioFlags, BioList, Env, Status};
+
+/// Counts that are gathered during a call and published at its end.
+#[derive(Default)]
+pub(crate) struct Completions {
+    started: [u32; OP_GROUPS],
+    run: Option<Run>,
+    /// The last batch of slots, kept for its allocation.
+    scratch: Vec<u32>,
+}
+
+/// Requests of one group that took equally long.
+struct Run {
+    group: OpGroup,
+    latency: Ns,
+    count: u64,
+    bytes: u64,
+}
+
+const GROUPS: [OpGroup; OP_GROUPS] =
+    [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
+
+impl Completions {
+    #[inline]
+    pub(crate) fn count_started(&mut self, group: OpGroup) {
+        self.started[group as usize] += 1;
+    }
+
+    #[inline]
+    pub(crate) fn publish_started(&mut self, stats: &ChannelStats) {
+        for group in GROUPS {
+            let n = std::mem::take(&mut self.started[group as usize]);
+            if n != 0 {
+                stats.started(group, n.into());
+            }
+        }
+    }
+
+    #[inline]
+    fn count_ended(&mut self, stats: &ChannelStats, group: OpGroup, latency: Ns, bytes: u64) {
+        match &mut self.run {
+            Some(run) if run.group == group && run.latency == latency => {
+                run.count += 1;
+                run.bytes += bytes;
+            }
+            _ => {
+                self.publish_run(stats);
+                self.run = Some(Run { group, latency, count: 1, bytes });
+            }
+        }
+    }
+
+    #[inline]
+    fn publish_run(&mut self, stats: &ChannelStats) {
+        if let Some(run) = self.run.take() {
+            stats.ended(run.group, run.count, run.bytes, run.latency);
+        }
+    }
+}
+
+impl<D: Driver> RequestChannel<D> {
+    /// End every request in `done`.
+    #[inline]
+    pub(crate) fn complete_done(&mut self, env: &mut Env) {
+        let now = env.time.completion_time();
+        self.no_longer_busy();
+        self.completions.publish_started(&self.stats);
+        let scratch = std::mem::take(&mut self.completions.scratch);
+        let mut done = std::mem::replace(&mut self.done, scratch);
+        let mut freed = TagBatch::default();
+        for slot in done.drain(..) {
+            self.complete(env, slot, now);
+            self.gather_tag(env, &mut freed, slot);
+        }
+        self.completions.publish_run(&self.stats);
+        self.completions.scratch = done;
+        self.shared.busy.update(now, true, self.in_flight > 0);
+        self.free_tags(env, freed);
+    }
+
+    /// Add the tag of `slot` to `freed`, giving back what is of another word.
+    #[inline]
+    fn gather_tag(&mut self, env: &mut Env, freed: &mut TagBatch, slot: u32) {
+        let batch = self.tag_batch(slot);
+        if freed.mask != 0 && freed.base != batch.base {
+            self.free_tags(env, *freed);
+            freed.mask = 0;
+        }
+        *freed = TagBatch { base: batch.base, mask: freed.mask | batch.mask };
+    }
+
+    #[inline]
+    fn complete(&mut self, env: &mut Env, slot: u32, now: Ns) {
+        self.in_flight -= 1;
+        let rq = self.slots.get(slot);
+        debug_assert_eq!(rq.state, State::InFlight, "a request ends once");
+        rq.state = State::Idle;
+        let status = match rq.timed_out && !rq.status.is_ok() {
+            true => Status::Timeout,
+            false => rq.status,
+        };
+        if self.config.iostats {
+            let latency = now.saturating_sub(rq.unit.start_ns);
+            let group = rq.unit.op.group();
+            self.completions.count_ended(&self.stats, group, latency, rq.unit.bytes);
+        }
+        if rq.kind != Kind::Normal {
+            return self.complete_special(env, slot, status);
+        }
+        while let Some(mut bio) = rq.unit.bios.pop() {
+            if !status.is_ok() {
+                bio.status = status;
+            }
+            env.end_bio(bio);
+        }
+    }
+
+    #[cold]
+    fn complete_special(&mut self, env: &mut Env, slot: u32, status: Status) {
+        let rq = self.slots.get(slot);
+        let (kind, mut bios) = (rq.kind, rq.unit.bios.take());
+        rq.kind = Kind::Normal;
+        if kind == Kind::Flush {
+            return self.flush_ended(env, status);
+        }
+        while let Some(bio) = bios.pop() {
+            match status {
+                Status::Ok => self.flush.data_done(bio),
+                _ => env.end_with(bio, status),
+            }
+        }
+    }
+
+    fn flush_ended(&mut self, env: &mut Env, status: Status) {
+        let mut data = BioList::new();
+        self.flush.flush_ended(status, |next| match next {
+            Next::End(bio, status) => env.end_with(bio, status),
+            Next::Data(bio) => data.push(bio),
+        });
+        while let Some(mut bio) = data.pop() {
+            bio.flags.insert(BioFlags::NOMERGE);
+            self.sched.insert(Unit::new(bio), false);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The configuration of a queue that can change on a live device. Channels keep a copy and look
+//! at a counter once a submit call to see whether it is still the current one.
+
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::{Limits, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// What may change on a live queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Limits in force, after the user's own.
+    pub limits: Limits,
+    /// `queue/nomerges`: 0 all merges, 1 only in the plug, 2 none.
+    pub nomerges: u8,
+    /// `queue/iostats`.
+    pub iostats: bool,
+    /// `queue/io_timeout` in nanoseconds.
+    pub timeout_ns: u64,
+    /// `queue/nr_requests`: how many requests a hardware queue may have with the driver.
+    pub nr_requests: u32,
+    /// Polled I/O is accepted as such.
+    pub io_poll: bool,
+}
+
+/// The current configuration and a counter of its changes.
+pub struct ConfigCell {
+    epoch: AtomicU64,
+    current: Lock<Arc<Config>>,
+}
+
+impl ConfigCell {
+    /// A cell that holds `config`.
+    pub fn new(config: Config) -> Self {
+        let current = Lock::new(LockClass::Control, Arc::new(config));
+        ConfigCell { epoch: AtomicU64::new(1), current }
+    }
+
+    /// Counts changes; a copy taken at another count is old.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Acquire)
+    }
+
+    /// The current configuration with its count.
+    pub fn get(&self, user: &LockCounters) -> (u64, Arc<Config>) {
+        let current = self.current.lock(user);
+        (self.epoch.load(Relaxed), current.clone())
+    }
+
+    /// Change the configuration; if `change` refuses, nothing changes.
+    ///
+    /// # Errors
+    /// What `change` returns.
+    pub fn update(
+        &self,
+        user: &LockCounters,
+        change: impl FnOnce(&mut Config) -> Result<()>,
+    ) -> Result<()> {
+        let mut current = self.current.lock(user);
+        let mut next = Config::clone(&current);
+        change(&mut next)?;
+        *current = Arc::new(next);
+        self.epoch.fetch_add(1, Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! What a driver is to the request queue.
+
+use crate::request::{Request, Slots};
+use drystone_core::mailbox::Message;
+use drystone_core::ring::RingEvent;
+use drystone_core::{Env, Extent, Limits, Result, Status};
+use std::sync::Arc;
+
+/// How many hardware queues a device has and how deep they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HwQueues {
+    /// Queues for everything that is not polled; at least 1.
+    pub default: u32,
+    /// Queues for polled I/O; 0 if the device cannot poll.
+    pub poll: u32,
+    /// Tags of each queue.
+    pub depth: u32,
+}
+
+/// What a driver did with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issue {
+    /// It is done already.
+    Done(Status),
+    /// The driver has it and will say when it is done.
+    Started,
+    /// The driver cannot take it before something it has completes, or the clock passes the
+    /// given time if it is not 0; the queue keeps it.
+    Busy(u64),
+}
+
+/// A leaf device. Shared by all contexts; all methods may be called from any thread.
+pub trait Driver: Send + Sync + 'static {
+    /// The driver as one context uses it.
+    type Queue: DriverQueue;
+
+    /// The kind in listings: `null`, `ram`, `file`.
+    fn kind(&self) -> &'static str;
+
+    /// Size in bytes, as of now.
+    fn size_bytes(&self) -> u64;
+
+    /// What a request may be.
+    fn limits(&self) -> Limits;
+
+    /// Its hardware queues.
+    fn hw_queues(&self) -> HwQueues;
+
+    /// Open the device for a context; `channel` is the owner number for ring tokens and
+    /// messages, `slots` how many requests can be in flight.
+    ///
+    /// # Errors
+    /// When the operating system refuses what it needs.
+    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<Self::Queue>;
+
+    /// The allocation query; see [`drystone_core::Device::extents`].
+    ///
+    /// # Errors
+    /// When the file system refuses.
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>>;
+
+    /// The value of an attribute of the driver's own.
+    fn attribute(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    /// Change an attribute of the driver's own; `None` if it has no such attribute.
+    fn set_attribute(&self, _name: &str, _value: &str) -> Option<Result<()>> {
+        None
+    }
+}
+
+/// A leaf device as one context uses it.
+pub trait DriverQueue: Send + 'static {
+    /// Take a request. The memory it names stays until the driver has given it back.
+    fn queue_rq(&mut self, env: &mut Env, request: &mut Request) -> Issue;
+
+    /// No more requests follow for now.
+    fn commit(&mut self, _env: &mut Env) {}
+
+    /// An operation on the ring ended. Slots of requests that are done by it, with their
+    /// `status` set, are pushed to `done`.
+    fn ring_event(
+        &mut self,
+        env: &mut Env,
+        event: RingEvent,
+        slots: &mut Slots,
+        done: &mut Vec<u32>,
+    );
+
+    /// A message came. As for ring events.
+    fn message(
+        &mut self,
+        _env: &mut Env,
+        _message: Arc<Message>,
+        _slots: &mut Slots,
+        _done: &mut Vec<u32>,
+    ) {
+    }
+
+    /// Look for completions of polled requests. As for ring events.
+    fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
+
+    /// A request took longer than the queue's time-out. Ask for it to come back early if that
+    /// is possible; it stays in flight until it does.
+    fn timed_out(&mut self, _env: &mut Env, _request: &mut Request) {}
+}

@@ -1,0 +1,208 @@
+//! The flush machine: turns PREFLUSH, FUA and flush bios into what the device understands
+//! (Linux `Documentation/block/writeback_cache_control.rst`, `block/blk-flush.c`).
+//!
+//! | write cache | device FUA | bio             | steps                     |
+//! |-------------|------------|-----------------|---------------------------|
+//! | no          | -          | any with data   | data                      |
+//! | no          | -          | flush           | none                      |
+//! | yes         | -          | flush           | preflush                  |
+//! | yes         | yes        | FUA             | data (with FUA)           |
+//! | yes         | yes        | PREFLUSH [FUA]  | preflush, data            |
+//! | yes         | no         | FUA             | data, postflush           |
+//! | yes         | no         | PREFLUSH + FUA  | preflush, data, postflush |
+//!
+//! Invariants:
+//! * At most one flush command of a channel is in flight. A bio that comes meanwhile waits for
+//!   the next one, because the running one may have begun before that bio's writes completed.
+//! * A failed flush ends every bio that waited for it with its error: for a write with
+//!   PREFLUSH the data is then not written at all.
+//! * Bios in here never merge.
+
+use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
+
+/// What a bio that came out of the machine needs next.
+pub(crate) enum Next {
+    /// It is over.
+    End(Box<Bio>, Status),
+    /// Its data part goes to the device.
+    Data(Box<Bio>),
+}
+
+/// Where a bio that concerns the flush machine starts.
+pub(crate) enum Start {
+    /// Nothing to do: it is over.
+    End(Box<Bio>),
+    /// A normal bio.
+    Normal(Box<Bio>),
+    /// Data first, then a flush.
+    ThenFlush(Box<Bio>),
+    /// It waits for a flush in the machine.
+    Queued,
+}
+
+#[derive(Default)]
+pub(crate) struct FlushMachine {
+    /// Waiting for the next flush command, before or (FUA cleared) after their data.
+    pending: BioList,
+    /// Served by the command in flight.
+    running: BioList,
+    in_flight: bool,
+}
+
+impl FlushMachine {
+    /// Begin the sequence of `bio`.
+    pub(crate) fn start(&mut self, mut bio: Box<Bio>, limits: &Limits) -> Start {
+        if !limits.write_cache {
+            bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
+            return if bio.op == Op::Flush { Start::End(bio) } else { Start::Normal(bio) };
+        }
+        if bio.op == Op::Flush || bio.flags.contains(BioFlags::PREFLUSH) {
+            self.pending.push(bio);
+            return Start::Queued;
+        }
+        if limits.fua { Start::Normal(bio) } else { Start::ThenFlush(bio) }
+    }
+
+    /// The data of a bio that still needs a flush has been written.
+    pub(crate) fn data_done(&mut self, mut bio: Box<Bio>) {
+        // From here on it is a bio without a data part left.
+        bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
+        self.pending.push(bio);
+    }
+
+    /// True when a flush command should be sent now.
+    pub(crate) fn wants_flush(&self) -> bool {
+        !self.in_flight && !self.pending.is_empty()
+    }
+
+    /// A flush command is being sent: it serves everything that is waiting.
+    pub(crate) fn flush_sent(&mut self) {
+        debug_assert!(self.wants_flush() && self.running.is_empty());
+        self.running = self.pending.take();
+        self.in_flight = true;
+    }
+
+    /// The driver could not take the flush command now: its bios wait again, first in line.
+    pub(crate) fn flush_refused(&mut self) {
+        self.in_flight = false;
+        self.pending.prepend(&mut self.running);
+    }
+
+    /// The flush command ended with `status`. Calls `next` for each bio that it served.
+    pub(crate) fn flush_ended(&mut self, status: Status, mut next: impl FnMut(Next)) {
+        debug_assert!(self.in_flight);
+        self.in_flight = false;
+        let mut served = self.running.take();
+        while let Some(mut bio) = served.pop() {
+            let data_left = bio.op != Op::Flush && bio.flags.contains(BioFlags::PREFLUSH);
+            if status.is_ok() && data_left {
+                bio.flags.remove(BioFlags::PREFLUSH);
+                next(Next::Data(bio));
+            } else {
+                next(Next::End(bio, status));
+            }
+        }
+    }
+
+    /// Bios in the machine.
+    pub(crate) fn len(&self) -> usize {
+        self.pending.len() + self.running.len()
+    }
+
+    /// Take out what no command serves yet.
+    pub(crate) fn take_pending(&mut self) -> BioList {
+        self.pending.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drystone_core::{IoBuf, Sector};
+
+    fn write(flags: BioFlags) -> Box<Bio> {
+        let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
+        bio.flags = flags;
+        bio
+    }
+
+    /// The steps of a bio, as text, with the given status of every flush command.
+    fn steps(mut bio: Box<Bio>, cache: bool, fua: bool, flush: Status) -> String {
+        let limits = Limits { write_cache: cache, fua, ..Limits::default() };
+        let mut machine = FlushMachine::default();
+        let mut log = String::new();
+        let mut then_flush = false;
+        loop {
+            match machine.start(bio, &limits) {
+                Start::End(_) => return log + "end",
+                Start::Normal(b) => bio = b,
+                Start::ThenFlush(b) => (bio, then_flush) = (b, true),
+                Start::Queued => {
+                    let mut next = None;
+                    log += "flush ";
+                    machine.flush_sent();
+                    machine.flush_ended(flush, |n| next = Some(n));
+                    match next.unwrap() {
+                        Next::End(_, status) => {
+                            return log + if status.is_ok() { "end" } else { "error" };
+                        }
+                        Next::Data(b) => {
+                            bio = b;
+                            continue;
+                        }
+                    }
+                }
+            }
+            log += if bio.flags.contains(BioFlags::FUA) && fua { "data+fua " } else { "data " };
+            if !then_flush {
+                return log + "end";
+            }
+            machine.data_done(bio);
+            log += "flush ";
+            machine.flush_sent();
+            let mut end = Status::Ok;
+            machine.flush_ended(flush, |n| match n {
+                Next::End(_, s) => end = s,
+                Next::Data(_) => panic!("data twice"),
+            });
+            return log + if end.is_ok() { "end" } else { "error" };
+        }
+    }
+
+    #[test]
+    fn the_table_holds() {
+        let (pre, fua) = (BioFlags::PREFLUSH, BioFlags::FUA);
+        let ok = |bio, cache, dev_fua| steps(bio, cache, dev_fua, Status::Ok);
+        assert_eq!(ok(write(pre | fua), false, false), "data end");
+        assert_eq!(ok(Bio::flush(), false, false), "end");
+        assert_eq!(ok(Bio::flush(), true, false), "flush end");
+        assert_eq!(ok(write(fua), true, true), "data+fua end");
+        assert_eq!(ok(write(pre), true, true), "flush data end");
+        assert_eq!(ok(write(pre | fua), true, true), "flush data+fua end");
+        assert_eq!(ok(write(fua), true, false), "data flush end");
+        assert_eq!(ok(write(pre | fua), true, false), "flush data flush end");
+    }
+
+    #[test]
+    fn a_failed_flush_reaches_the_bio() {
+        let bad = |bio, dev_fua| steps(bio, true, dev_fua, Status::IoError);
+        assert_eq!(bad(Bio::flush(), false), "flush error");
+        assert_eq!(bad(write(BioFlags::PREFLUSH), false), "flush error");
+        assert_eq!(bad(write(BioFlags::FUA), false), "data flush error");
+    }
+
+    #[test]
+    fn a_late_flush_waits_for_the_next_command() {
+        let limits = Limits { write_cache: true, ..Limits::default() };
+        let mut machine = FlushMachine::default();
+        assert!(matches!(machine.start(Bio::flush(), &limits), Start::Queued));
+        machine.flush_sent();
+        assert!(matches!(machine.start(Bio::flush(), &limits), Start::Queued));
+        assert!(!machine.wants_flush());
+        let mut ended = 0;
+        machine.flush_ended(Status::Ok, |_| ended += 1);
+        assert_eq!(ended, 1);
+        assert!(machine.wants_flush());
+        assert_eq!(machine.len(), 1);
+    }
+}

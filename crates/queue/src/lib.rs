@@ -1,0 +1,24 @@
+//! The request queue of a leaf device: plug, merging, splitting, tags, schedulers, the flush
+//! machine, time-outs and statistics, between bios above and a driver below.
+//!
+//! The order is that of Linux's blk-mq: a bio is checked, split to the device's limits, merged
+//! with what the plug or scheduler holds, gets a tag and becomes a request, and goes to the
+//! driver. One [`channel::RequestChannel`] does this for one context; what contexts share is a
+//! tag set for each hardware queue and a configuration that is read by copy.
+#![forbid(unsafe_code)]
+
+pub mod channel;
+mod complete;
+pub mod config;
+pub mod driver;
+mod flush;
+pub mod queue;
+pub mod request;
+pub mod scheduler;
+pub mod split;
+pub mod tags;
+pub mod unit;
+
+pub use driver::{Driver, DriverQueue, HwQueues, Issue};
+pub use queue::RequestQueue;
+pub use request::{Request, Slots};

@@ -1,0 +1,112 @@
+//! The request: one command for a driver, made of a unit of bios (Linux `struct request`).
+//!
+//! Invariants:
+//! * A request lives in the slot of its tag, in the channel that took the tag. While the tag is
+//!   held nobody else uses the slot, so a driver can name a request by its slot alone.
+//! * A slot is freed, and its tag given back, only after the driver has given the request back;
+//!   a time-out or a cancel only marks it.
+
+use crate::unit::Unit;
+use drystone_core::{Bio, Status};
+
+/// Where a request is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum State {
+    /// Not in use.
+    #[default]
+    Idle,
+    /// Built, not with the driver.
+    Built,
+    /// With the driver.
+    InFlight,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Kind {
+    /// Its bios end with it.
+    #[default]
+    Normal,
+    /// A flush command of the flush machine; it has no bios.
+    Flush,
+    /// Its only bio needs a flush afterwards before it ends.
+    ThenFlush,
+}
+
+/// One command for a driver.
+#[derive(Debug, Default)]
+pub struct Request {
+    /// What to do, and the bios it is for.
+    pub unit: Unit,
+    /// How it ended; set by whoever ends it.
+    pub status: Status,
+    /// Anything the driver wants to remember with the request.
+    pub driver_data: u64,
+    /// When it was handed to the driver, ns.
+    pub(crate) issue_ns: u64,
+    pub(crate) slot: u32,
+    pub(crate) state: State,
+    pub(crate) kind: Kind,
+    pub(crate) timed_out: bool,
+}
+
+impl Request {
+    /// Number of the slot, by which the driver names the request.
+    #[inline]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Byte offset on the device.
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        self.unit.sector.bytes()
+    }
+
+    /// The bios in order.
+    pub fn bios(&self) -> impl Iterator<Item = &Bio> {
+        self.unit.bios.iter()
+    }
+
+    /// The only segment of the request, when it has just one.
+    #[inline]
+    pub fn single_segment(&self) -> Option<drystone_core::buf::Segment> {
+        match self.unit.bios.len() {
+            1 => self.unit.bios.front().and_then(|b| b.single_segment()),
+            _ => None,
+        }
+    }
+
+    /// Call `f` with each segment of data, in order.
+    pub fn each_segment(&self, mut f: impl FnMut(drystone_core::buf::Segment)) {
+        self.bios().for_each(|bio| bio.each_segment(&mut f));
+    }
+}
+
+/// The requests of a channel, by slot.
+pub struct Slots {
+    requests: Vec<Request>,
+}
+
+impl Slots {
+    /// `n` idle requests.
+    pub fn new(n: u32) -> Self {
+        let requests = (0..n).map(|slot| Request { slot, ..Request::default() }).collect();
+        Slots { requests }
+    }
+
+    /// The request in `slot`.
+    #[inline]
+    pub fn get(&mut self, slot: u32) -> &mut Request {
+        &mut self.requests[slot as usize]
+    }
+
+    /// The request in `slot` if the driver has it; for results that come from outside.
+    pub fn in_flight(&mut self, slot: u32) -> Option<&mut Request> {
+        self.requests.get_mut(slot as usize).filter(|rq| rq.state == State::InFlight)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {
+        self.requests.iter_mut()
+    }
+}

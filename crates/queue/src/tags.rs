@@ -1,0 +1,292 @@
+//! Tag sets: which requests of a hardware queue may be with the driver, and who waits for one.
+//!
+//! Layout and search follow Linux's sbitmap (`lib/sbitmap.c`): words of bits, each on a cache
+//! line of its own; a small set is spread over at least four words; a context starts at its own
+//! word and takes several tags with one compare-exchange.
+//!
+//! Waiting is fair: first come, first served, one context woken for each tag that is free.
+//!
+//! Invariants:
+//! * A set bit is a tag in use. It is cleared only by the context that holds it (or one that
+//!   visits that context), after the driver has given the request back.
+//! * While `waiting` is not 0, tags go only to contexts that were woken. A context counts in
+//!   `waiting` from [`TagSet::wait`] until it has answered its wake-up with [`TagSet::woken`].
+//! * No tag is left free while a context waits: whoever frees tags, starts to wait, or answers
+//!   a wake-up calls `wake` afterwards. Only one wakes at a time; the others leave their call in
+//!   `calls`, which the one that wakes looks at again after it has let go.
+//!
+//! Memory order: `free` clears bits with release, `take` sets them with acquire, so what the
+//! former holder did with the slot's shared state is seen by the next. `free` then `waiting`
+//! and `wait` then the bits are the two sides of a store-load race; both have a full fence
+//! between (Linux's rule: clear, barrier, look for waiters; register, barrier, try again).
+
+use crossbeam_utils::CachePadded;
+use drystone_core::mailbox::{Mailbox, Message};
+use drystone_core::primitive::{Arc, AtomicU32, AtomicU64, Ordering::*, fence};
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use std::collections::VecDeque;
+
+/// Most tags of one set (Linux `BLK_MQ_MAX_DEPTH`).
+pub const MAX_DEPTH: u32 = 10_240;
+
+/// Tags taken together: bits of one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagBatch {
+    /// Tag number of bit 0.
+    pub base: u32,
+    /// The tags, one bit each.
+    pub mask: u64,
+}
+
+impl TagBatch {
+    /// Take the lowest tag out of the batch.
+    #[inline]
+    pub fn pop(&mut self) -> Option<u32> {
+        if self.mask == 0 {
+            return None;
+        }
+        let bit = self.mask.trailing_zeros();
+        self.mask &= self.mask - 1;
+        Some(self.base + bit)
+    }
+}
+
+/// The tags of one hardware queue, shared by the contexts that map to it.
+pub struct TagSet {
+    words: Box<[CachePadded<AtomicU64>]>,
+    shift: u32,
+    depth: u32,
+    /// Contexts that wait, those woken but not served yet included.
+    waiting: AtomicU32,
+    /// Contexts woken that have not answered.
+    granted: AtomicU32,
+    /// Calls of `wake` that nobody has answered.
+    calls: AtomicU32,
+    /// Waiters that have just come.
+    arrivals: Mailbox,
+    /// Waiters in order, by whoever wakes.
+    queue: Lock<VecDeque<Arc<Message>>>,
+}
+
+impl TagSet {
+    /// A set of `depth` free tags (1 to [`MAX_DEPTH`]).
+    pub fn new(depth: u32) -> Self {
+        assert!((1..=MAX_DEPTH).contains(&depth));
+        let mut shift = 6;
+        while shift > 0 && depth >= 4 && 4 << shift > depth {
+            shift -= 1;
+        }
+        let words = depth.div_ceil(1 << shift);
+        TagSet {
+            words: (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
+            shift,
+            depth,
+            waiting: AtomicU32::new(0),
+            granted: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+            arrivals: Mailbox::new(),
+            queue: Lock::new(LockClass::TagWaiters, VecDeque::new()),
+        }
+    }
+
+    /// Number of tags.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Words that a context's hint can name.
+    pub fn words(&self) -> u32 {
+        self.words.len() as u32
+    }
+
+    /// True while somebody waits: then only the woken may take.
+    #[inline]
+    pub fn has_waiters(&self) -> bool {
+        self.waiting.load(Relaxed) != 0
+    }
+
+    /// Bits of word `index` that are tags.
+    #[inline]
+    fn valid(&self, index: u32) -> u64 {
+        let bits = (self.depth - (index << self.shift)).min(1 << self.shift);
+        u64::MAX >> (64 - bits)
+    }
+
+    /// Take up to `want` tags of one word, looking at word `hint` first. Empty if none is free.
+    #[inline]
+    pub fn take(&self, hint: u32, want: u32) -> TagBatch {
+        let n = self.words();
+        for i in 0..n {
+            let index = if hint + i < n { hint + i } else { hint + i - n };
+            let mask = self.take_from(index, want);
+            if mask != 0 {
+                return TagBatch { base: index << self.shift, mask };
+            }
+        }
+        TagBatch::default()
+    }
+
+    #[inline]
+    fn take_from(&self, index: u32, want: u32) -> u64 {
+        let word = &self.words[index as usize];
+        let valid = self.valid(index);
+        let mut used = word.load(Relaxed);
+        loop {
+            let free = !used & valid;
+            if free == 0 {
+                return 0;
+            }
+            let mask = lowest_bits(free, want);
+            match word.compare_exchange_weak(used, used | mask, Acquire, Relaxed) {
+                Ok(_) => return mask,
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Give tags back. True if somebody waits, and [`TagSet::wake`] must be called.
+    #[inline]
+    #[must_use]
+    pub fn free(&self, batch: TagBatch) -> bool {
+        let word = &self.words[(batch.base >> self.shift) as usize];
+        let before = word.fetch_and(!batch.mask, FREE);
+        debug_assert_eq!(before & batch.mask, batch.mask, "freed tags were in use");
+        fence(SeqCst);
+        self.has_waiters()
+    }
+
+    /// The batch that holds just `tag`.
+    #[inline]
+    pub fn batch_of(&self, tag: u32) -> TagBatch {
+        let base = tag >> self.shift << self.shift;
+        TagBatch { base, mask: 1 << (tag - base) }
+    }
+
+    /// Tags in use now.
+    pub fn in_use(&self) -> u32 {
+        self.words.iter().map(|w| w.load(Acquire).count_ones()).sum()
+    }
+
+    /// Wait for a tag: `message` will be sent when it is this waiter's turn. The caller must
+    /// then call [`TagSet::wake`], because a tag may have become free meanwhile.
+    pub fn wait(&self, message: Arc<Message>) {
+        self.waiting.fetch_add(1, Relaxed);
+        let fresh = self.arrivals.push(message);
+        debug_assert!(fresh, "a waiter waits once");
+        fence(SeqCst);
+    }
+
+    /// The waiter's message came, and it has taken what it needs of the tags (or needs none any
+    /// more). The caller must then call [`TagSet::wake`], to pass on what is left.
+    pub fn woken(&self) {
+        let granted = self.granted.fetch_sub(1, AcqRel);
+        let waiting = self.waiting.fetch_sub(1, AcqRel);
+        debug_assert!(granted > 0 && waiting > 0);
+        fence(SeqCst);
+    }
+
+    /// How many tags a woken waiter may take at once: its share of the set.
+    pub fn share(&self) -> u32 {
+        (self.depth / (self.waiting.load(Relaxed) + 1)).max(1)
+    }
+
+    /// Wake as many waiters as there are free tags, by `send`ing their messages. Never waits:
+    /// if another context is waking, it will do this call's work.
+    pub fn wake(&self, user: &LockCounters, mut send: impl FnMut(Arc<Message>)) {
+        self.calls.fetch_add(1, AcqRel);
+        while self.calls.load(Acquire) != 0 {
+            let Some(mut queue) = self.queue.try_lock(user) else { return };
+            self.calls.swap(0, AcqRel);
+            self.arrivals.take(|m| queue.push_back(m));
+            let free = self.depth - self.in_use();
+            let n = free.saturating_sub(self.granted.load(Acquire)).min(queue.len() as u32);
+            self.granted.fetch_add(n, AcqRel);
+            let turn: Vec<_> = queue.drain(..n as usize).collect();
+            drop(queue);
+            turn.into_iter().for_each(&mut send);
+            fence(SeqCst);
+        }
+    }
+}
+
+/// The lowest `n` set bits of `bits`.
+#[inline]
+fn lowest_bits(bits: u64, n: u32) -> u64 {
+    if bits.count_ones() <= n {
+        return bits;
+    }
+    let mut left = bits;
+    for _ in 0..n {
+        left &= left - 1;
+    }
+    bits & !left
+}
+
+/// Order of the free; the mutation check weakens it.
+const FREE: drystone_core::primitive::Ordering =
+    if cfg!(drystone_mutate = "tag_free") { Relaxed } else { Release };
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn small_sets_are_spread_and_large_ones_are_not() {
+        let words = |depth| TagSet::new(depth).words();
+        assert_eq!([1, 3, 4, 64, 128, 256, 1000].map(words), [1, 1, 4, 4, 4, 4, 16]);
+    }
+
+    proptest! {
+        /// Against a plain set: no tag twice, every tag reachable, none beyond the depth.
+        #[test]
+        fn tags_are_unique(depth in 1u32..300, ops in prop::collection::vec((0u32..20, 1u32..40, any::<bool>()), 1..200)) {
+            let set = TagSet::new(depth);
+            let mut held: Vec<u32> = Vec::new();
+            for (hint, want, take) in ops {
+                if take {
+                    let mut batch = set.take(hint % set.words(), want);
+                    prop_assert!(batch.mask.count_ones() <= want);
+                    prop_assert_eq!(batch.mask == 0, held.len() as u32 == depth);
+                    while let Some(tag) = batch.pop() {
+                        prop_assert!(tag < depth && !held.contains(&tag));
+                        held.push(tag);
+                    }
+                } else if let Some(tag) = held.pop() {
+                    prop_assert!(!set.free(set.batch_of(tag)));
+                }
+                prop_assert_eq!(set.in_use(), held.len() as u32);
+            }
+        }
+    }
+
+    #[test]
+    fn waiters_are_woken_in_order_one_a_tag() {
+        let user = LockCounters::new(drystone_core::clock::ManualClock::new(1));
+        let set = TagSet::new(2);
+        let held = [set.take(0, 1), set.take(0, 1), set.take(1, 1)];
+        let waiters: Vec<_> = (0..3).map(|i| Message::new(i, 0)).collect();
+        let mut woken = Vec::new();
+        for w in &waiters {
+            set.wait(w.clone());
+            set.wake(&user, |m| woken.push(m.channel()));
+        }
+        assert!(woken.is_empty(), "no tag is free");
+        assert!(set.free(held[0]));
+        set.wake(&user, |m| woken.push(m.channel()));
+        assert_eq!(woken, [0]);
+        assert!(set.free(held[1]));
+        set.wake(&user, |m| woken.push(m.channel()));
+        assert_eq!(woken, [0, 1], "two tags, two woken, though neither has taken one yet");
+        // The first takes its tag; the second needs none any more and passes the tag on.
+        let tag = set.take(0, 1);
+        set.woken();
+        set.wake(&user, |m| woken.push(m.channel()));
+        assert_eq!(woken, [0, 1]);
+        set.woken();
+        set.wake(&user, |m| woken.push(m.channel()));
+        assert_eq!(woken, [0, 1, 2]);
+        set.woken();
+        assert!(!set.has_waiters() && !set.free(tag));
+    }
+}

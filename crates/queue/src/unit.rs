@@ -1,0 +1,202 @@
+//! A unit: one bio or a run of merged bios, contiguous on the device, that will be one request.
+
+use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Priority, Sector};
+
+/// Flags that must be the same in all bios of a unit.
+const SAME: BioFlags = BioFlags::SYNC
+    .union(BioFlags::POLLED)
+    .union(BioFlags::BACKGROUND)
+    .union(BioFlags::NOUNMAP)
+    .union(BioFlags::FAST_ZERO);
+
+/// Flags that forbid merging.
+const ALONE: BioFlags = BioFlags::NOMERGE.union(BioFlags::FUA).union(BioFlags::PREFLUSH);
+
+/// Bios that belong to one request. Invariant: they are contiguous, in order, of one operation.
+#[derive(Debug, Default)]
+pub struct Unit {
+    /// The bios, by sector.
+    pub bios: BioList,
+    /// Operation of all of them.
+    pub op: Op,
+    /// Flags of the first, which decide for all.
+    pub flags: BioFlags,
+    /// Class and level of all of them.
+    pub priority: Priority,
+    /// Throttle group of all of them.
+    pub group: u32,
+    /// First sector.
+    pub sector: Sector,
+    /// Bytes of all bios.
+    pub bytes: u64,
+    /// Segments of all bios.
+    pub segments: u32,
+    /// The earliest submission among them, ns.
+    pub start_ns: u64,
+}
+
+impl Unit {
+    /// A unit of one bio.
+    #[inline]
+    pub fn new(bio: Box<Bio>) -> Self {
+        let mut unit = Unit::default();
+        unit.set(bio);
+        unit
+    }
+
+    /// Make this (empty) unit one of `bio`.
+    #[inline]
+    pub fn set(&mut self, bio: Box<Bio>) {
+        debug_assert!(self.bios.is_empty());
+        self.op = bio.op;
+        self.flags = bio.flags;
+        self.priority = bio.priority;
+        self.group = bio.group;
+        self.sector = bio.sector;
+        self.bytes = bio.bytes;
+        self.segments = bio.segment_count() as u32;
+        self.start_ns = bio.start_ns;
+        self.bios.push(bio);
+    }
+
+    /// First sector behind the unit.
+    #[inline]
+    pub fn end_sector(&self) -> Sector {
+        self.sector.after(self.bytes)
+    }
+
+    /// Take `bio` in at the end (back merge) or in front (front merge) if it adjoins and the
+    /// limits allow. Gives it back otherwise. Rules: Linux `blk_rq_merge_ok` and friends.
+    #[inline]
+    pub fn try_merge(&mut self, bio: Box<Bio>, limits: &Limits) -> Result<(), Box<Bio>> {
+        let back = self.end_sector() == bio.sector;
+        if !back && bio.end_sector() != self.sector {
+            return Err(bio);
+        }
+        self.merge_adjoining(bio, back, limits)
+    }
+
+    fn merge_adjoining(
+        &mut self,
+        bio: Box<Bio>,
+        back: bool,
+        limits: &Limits,
+    ) -> Result<(), Box<Bio>> {
+        let first = if back { self.sector } else { bio.sector };
+        if !self.may_merge(&bio) || !self.fits(&bio, first, limits) {
+            return Err(bio);
+        }
+        self.bytes += bio.bytes;
+        self.segments += bio.segment_count() as u32;
+        self.start_ns = self.start_ns.min(bio.start_ns);
+        self.sector = first;
+        if back {
+            self.bios.push(bio)
+        } else {
+            self.bios.push_front(bio)
+        }
+        Ok(())
+    }
+
+    fn may_merge(&self, bio: &Bio) -> bool {
+        let kind = matches!(bio.op, Op::Read | Op::Write | Op::Discard);
+        kind && bio.op == self.op
+            && !(bio.flags | self.flags).intersects(ALONE)
+            && bio.flags & SAME == self.flags & SAME
+            && bio.priority == self.priority
+            && bio.group == self.group
+            && bio.bytes > 0
+            && self.bytes > 0
+    }
+
+    fn fits(&self, bio: &Bio, first: Sector, limits: &Limits) -> bool {
+        let bytes = self.bytes.saturating_add(bio.bytes);
+        let most = match self.op {
+            Op::Discard => limits.max_discard_bytes,
+            _ => u64::from(limits.max_bytes).min(limits.to_chunk_end(first.bytes())),
+        };
+        let segments = self.segments as usize + bio.segment_count();
+        bytes <= most && segments <= usize::from(limits.max_segments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drystone_core::IoBuf;
+    use proptest::prelude::*;
+
+    fn read(sector: u64, sectors: u64) -> Box<Bio> {
+        Bio::read(Sector(sector), IoBuf::zeroed(sectors as usize * 512))
+    }
+
+    #[test]
+    fn merges_back_and_front_in_order() {
+        let limits = Limits::default();
+        let mut unit = Unit::new(read(10, 2));
+        assert!(unit.try_merge(read(12, 1), &limits).is_ok());
+        assert!(unit.try_merge(read(8, 2), &limits).is_ok());
+        assert!(unit.try_merge(read(14, 1), &limits).is_err(), "a gap");
+        assert_eq!((unit.sector.0, unit.bytes, unit.segments), (8, 5 * 512, 3));
+        let order: Vec<_> = unit.bios.iter().map(|b| b.sector.0).collect();
+        assert_eq!(order, [8, 10, 12]);
+    }
+
+    #[test]
+    fn refuses_what_must_stay_apart() {
+        let limits = Limits { max_segments: 2, chunk_bytes: 16 * 512, ..Limits::default() };
+        let check = |change: &dyn Fn(&mut Bio)| {
+            let mut bio = read(12, 1);
+            change(&mut bio);
+            Unit::new(read(10, 2)).try_merge(bio, &limits).is_ok()
+        };
+        assert!(check(&|_| ()));
+        assert!(!check(&|b| b.op = Op::Write));
+        assert!(!check(&|b| b.flags = BioFlags::FUA));
+        assert!(!check(&|b| b.flags = BioFlags::PREFLUSH));
+        assert!(!check(&|b| b.flags = BioFlags::NOMERGE));
+        assert!(!check(&|b| b.flags = BioFlags::POLLED));
+        assert!(!check(&|b| b.priority.level = 3));
+        assert!(!check(&|b| b.group = 1));
+        let mut unit = Unit::new(read(10, 2));
+        assert!(unit.try_merge(read(12, 5), &limits).is_err(), "crosses a chunk");
+        assert!(unit.try_merge(read(12, 1), &limits).is_ok());
+        assert!(unit.try_merge(read(13, 1), &limits).is_err(), "too many segments");
+    }
+
+    proptest! {
+        /// Against the obvious model: a set of sectors, one run, within the limits.
+        #[test]
+        fn a_unit_is_always_one_run(
+            bios in prop::collection::vec((0u64..24, 1u64..4), 1..40),
+            max_sectors in 1u32..12, chunk_sectors in 0u64..9, max_segments in 1u16..6,
+        ) {
+            let limits = Limits {
+                max_bytes: max_sectors * 512,
+                chunk_bytes: chunk_sectors * 512,
+                max_segments,
+                ..Limits::default()
+            };
+            let mut unit = Unit::new(read(bios[0].0, bios[0].1));
+            let (mut low, mut high, mut count) = (bios[0].0, bios[0].0 + bios[0].1, 1);
+            for &(sector, n) in &bios[1..] {
+                let (l, h) = (low.min(sector), high.max(sector + n));
+                let adjoins = sector == high || sector + n == low;
+                let in_chunk = chunk_sectors == 0 || l / chunk_sectors == (h - 1) / chunk_sectors;
+                let fits = h - l <= u64::from(max_sectors) && in_chunk && count < max_segments;
+                let merged = unit.try_merge(read(sector, n), &limits).is_ok();
+                prop_assert_eq!(merged, adjoins && fits);
+                if merged {
+                    (low, high, count) = (l, h, count + 1);
+                }
+                prop_assert_eq!((unit.sector.0, unit.end_sector().0), (low, high));
+            }
+            let mut at = low;
+            for bio in unit.bios.iter() {
+                prop_assert_eq!(bio.sector.0, at);
+                at = bio.end_sector().0;
+            }
+            prop_assert_eq!(at, high);
+        }
+    }
+}
