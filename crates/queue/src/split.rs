@@ -135,7 +135,7 @@ mod tests {
                 if limits.chunk_bytes > 0 {
                     prop_assert_eq!(start / limits.chunk_bytes, (start + n - 1) / limits.chunk_bytes);
                 }
-                bio.truncate(n);
+                bio.bytes = n;
                 prop_assert!(bio.segment_count() <= usize::from(max_segments));
                 (start, left) = (start + n, left - n);
             }
