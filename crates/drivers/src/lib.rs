@@ -6,5 +6,6 @@
 //! | [`ram`]  | sparse memory                                                  |
 //! | [`file`] | a file or block device, on the context's ring                  |
 
+pub mod file;
 pub mod null;
 pub mod ram;

@@ -10,7 +10,7 @@
 use crate::complete::Completions;
 use crate::config::Config;
 use crate::driver::{Driver, DriverQueue, Issue};
-use crate::flush::{FlushMachine, Start};
+use crate::flush::{FlushMachine, Start, has_fua};
 use crate::queue::Shared;
 use crate::request::{Kind, Slots, State};
 use crate::scheduler::{NoneScheduler, Scheduler};
@@ -300,7 +300,7 @@ impl<D: Driver> RequestChannel<D> {
 
     #[inline]
     fn fill(&mut self, slot: u32, bio: Box<Bio>) -> u32 {
-        let then_flush = bio.flags.contains(BioFlags::FUA) && !self.config.limits.fua;
+        let then_flush = bio.flags.contains(BioFlags::FUA) && !has_fua(bio.op, &self.config.limits);
         let rq = self.slots.get(slot);
         debug_assert_eq!(rq.state, State::Idle);
         rq.kind = if then_flush { Kind::ThenFlush } else { Kind::Normal };
@@ -452,7 +452,7 @@ impl<D: Driver> RequestChannel<D> {
                 self.free_tag(env, slot);
                 break;
             };
-            let fua = unit.flags.contains(BioFlags::FUA) && !self.config.limits.fua;
+            let fua = unit.flags.contains(BioFlags::FUA) && !has_fua(unit.op, &self.config.limits);
             let rq = self.slots.get(slot);
             rq.kind = if flush {
                 Kind::Flush

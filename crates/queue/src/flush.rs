@@ -40,6 +40,11 @@ pub(crate) enum Start {
     Queued,
 }
 
+/// Whether the device itself makes an operation with FUA durable: only writes of data.
+pub(crate) fn has_fua(op: Op, limits: &Limits) -> bool {
+    limits.fua && op == Op::Write
+}
+
 #[derive(Default)]
 pub(crate) struct FlushMachine {
     /// Waiting for the next flush command, before or (FUA cleared) after their data.
@@ -60,7 +65,7 @@ impl FlushMachine {
             self.pending.push(bio);
             return Start::Queued;
         }
-        if limits.fua { Start::Normal(bio) } else { Start::ThenFlush(bio) }
+        if has_fua(bio.op, limits) { Start::Normal(bio) } else { Start::ThenFlush(bio) }
     }
 
     /// The data of a bio that still needs a flush has been written.

@@ -143,6 +143,15 @@ impl<D: Driver> RequestQueue<D> {
         self.refresh_limits(Some((kb as u32) << 10))
     }
 
+    /// Let the driver change one of its own attributes; false if it has none of that name.
+    fn set_driver_attribute(&self, name: &str, value: &str) -> Result<bool> {
+        match self.shared.driver.set_attribute(name, value) {
+            Some(Ok(())) => self.refresh_limits(None).map(|()| true),
+            Some(Err(error)) => Err(error),
+            None => Ok(false),
+        }
+    }
+
     fn set_config(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
         self.shared.config.update(&self.shared.locks, |config| {
             change(config);
@@ -266,11 +275,12 @@ impl<D: Driver> Device for RequestQueue<D> {
             "queue/scheduler" => {
                 Err(Error::invalid(format!("{name}: '{value}' is not permitted: none is")))
             }
-            _ => self.shared.driver.set_attribute(name, value).unwrap_or_else(|| {
+            _ if self.set_driver_attribute(name, value)? => Ok(()),
+            _ => {
                 let known = self.attribute(name).is_some();
                 let problem = if known { "cannot be changed" } else { "is not an attribute" };
                 Err(Error::invalid(format!("{name} {problem} of {}", self.shared.name)))
-            }),
+            }
         }
     }
 }

@@ -1,0 +1,191 @@
+//! Files and block devices, on the context's ring.
+//!
+//! Invariants:
+//! * A file opened for writing is locked against every other writer for as long as the device
+//!   lives (open-file-description lock; `O_EXCL` on block devices).
+//! * After a flush failed, no flush and no FUA write of this device succeeds any more: the
+//!   kernel may have dropped the pages it could not write, so a later success would be a lie.
+//!   Only opening the device again ends that.
+//! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
+//!   is not aligned goes through a bounce buffer.
+
+mod open;
+mod queue;
+
+pub use open::{Direct, FileOptions};
+pub use queue::FileQueue;
+
+use drystone_core::extent::ExtentList;
+use drystone_core::{Env, Error, Extent, Limits, Result};
+use drystone_queue::{Driver, HwQueues};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Tags of a hardware queue.
+const DEPTH: u32 = 256;
+/// Hardware queues: as many contexts have one of their own.
+const QUEUES: u32 = 64;
+
+/// A file or block device.
+pub struct File {
+    shared: Arc<FileShared>,
+}
+
+/// What the queues of a file share.
+pub(crate) struct FileShared {
+    pub(crate) path: PathBuf,
+    pub(crate) fd: OwnedFd,
+    pub(crate) block_device: bool,
+    pub(crate) read_only: bool,
+    /// Required alignment of memory; 1 without direct I/O.
+    pub(crate) memory_alignment: usize,
+    pub(crate) physical_block_size: u32,
+    pub(crate) size_bytes: AtomicU64,
+    /// Holes can be punched.
+    pub(crate) punch_hole: AtomicBool,
+    /// Ranges can be zeroed without being freed.
+    pub(crate) zero_range: AtomicBool,
+    /// A flush failed: see the invariants.
+    pub(crate) flush_failed: AtomicBool,
+}
+
+impl File {
+    /// Open (and create, if the options say so) the file at `options.path`.
+    ///
+    /// # Errors
+    /// A sentence with the path: not there, not permitted, held by another process (with its
+    /// number where it can be found), too small, not a whole number of sectors, no space.
+    pub fn open(options: &FileOptions) -> Result<Self> {
+        Ok(File { shared: Arc::new(open::open(options)?) })
+    }
+
+    /// True when I/O bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.shared.memory_alignment > 1
+    }
+
+    /// The size as it was when last looked at, in bytes.
+    fn size(&self) -> u64 {
+        self.shared.size_bytes.load(Acquire)
+    }
+
+    /// Make the file `bytes` long, or take over that it has grown.
+    fn grow(&self, value: &str) -> Result<()> {
+        let s = &self.shared;
+        let path = s.path.display().to_string();
+        let wanted: u64 = value
+            .trim()
+            .parse()
+            .map_err(|_| Error::invalid(format!("size: '{value}' is not a number of bytes")))?;
+        let now = self.size();
+        if wanted < now || wanted % 512 != 0 {
+            return Err(Error::invalid(format!(
+                "size: {wanted} is not permitted: {path} has {now} bytes and can only grow, by \
+                 whole sectors of 512 bytes"
+            )));
+        }
+        let actual = open::size_of(&s.fd, s.block_device).map_err(|e| Error::os(&path, e))?;
+        if actual < wanted {
+            open::extend(&s.fd, wanted)
+                .map_err(|e| Error::os(format!("{path} cannot grow to {wanted} bytes"), e))?;
+        }
+        s.size_bytes.store(wanted, Release);
+        Ok(())
+    }
+}
+
+impl Driver for File {
+    type Queue = FileQueue;
+
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size()
+    }
+
+    fn limits(&self) -> Limits {
+        let s = &self.shared;
+        let punch = s.punch_hole.load(Relaxed);
+        let no_limit = i64::MAX as u64 & !4095;
+        Limits {
+            physical_block_size: s.physical_block_size,
+            max_segments: 512,
+            max_discard_bytes: if punch { no_limit } else { 0 },
+            discard_granularity: s.physical_block_size.max(4096),
+            max_write_zeroes_bytes: no_limit,
+            fast_zero: punch,
+            write_cache: true,
+            fua: true,
+            read_only: s.read_only,
+            ..Limits::default()
+        }
+    }
+
+    fn hw_queues(&self) -> HwQueues {
+        HwQueues { default: QUEUES, poll: 0, depth: DEPTH }
+    }
+
+    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FileQueue> {
+        Ok(FileQueue::new(self.shared.clone(), env, channel, slots))
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        let s = &self.shared;
+        let mut list = ExtentList::new();
+        let (mut at, end) = (offset, offset + length);
+        while at < end && list.as_slice().len() <= max {
+            let data = seek(&s.fd, at, libc::SEEK_DATA, end)
+                .map_err(|e| Error::os(format!("{}: allocation query", s.path.display()), e))?;
+            list.push(Extent::hole(at, data - at));
+            let hole = seek(&s.fd, data, libc::SEEK_HOLE, end)
+                .map_err(|e| Error::os(format!("{}: allocation query", s.path.display()), e))?;
+            list.push(Extent::data(data, hole - data));
+            at = hole;
+        }
+        let mut extents = list.into_vec();
+        extents.truncate(max);
+        Ok(extents)
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        let s = &self.shared;
+        Some(match name {
+            "path" => s.path.display().to_string(),
+            "direct" => u8::from(self.is_direct()).to_string(),
+            "flush_failed" => u8::from(s.flush_failed.load(Relaxed)).to_string(),
+            _ => return None,
+        })
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> Option<Result<()>> {
+        (name == "size_bytes").then(|| self.grow(value))
+    }
+}
+
+/// Where data (or a hole) next begins from `from`, at most `end`.
+fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> std::io::Result<u64> {
+    if from >= end {
+        return Ok(end);
+    }
+    // SAFETY: lseek takes no pointers. It moves the descriptor's offset, which nothing uses.
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), from as i64, whence) };
+    if found >= 0 {
+        return Ok((found as u64).clamp(from, end));
+    }
+    let error = std::io::Error::last_os_error();
+    match (error.raw_os_error(), whence) {
+        // No more data, or the file became shorter: the rest is a hole.
+        (Some(libc::ENXIO), _) => Ok(end),
+        // The file system cannot tell: everything is data.
+        (Some(libc::EINVAL | libc::EOPNOTSUPP), libc::SEEK_DATA) => Ok(from),
+        (Some(libc::EINVAL | libc::EOPNOTSUPP), _) => Ok(end),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

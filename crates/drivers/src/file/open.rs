@@ -1,0 +1,321 @@
+//! Opening files and block devices: creation, size, locks, what the file system can do.
+
+use super::FileShared;
+use drystone_core::error::ErrorKind;
+use drystone_core::{Error, Result};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Whether to bypass the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direct {
+    /// If the file system can do it for every 512-byte sector.
+    #[default]
+    Auto,
+    /// Yes, or refuse to open.
+    Yes,
+    /// No.
+    No,
+}
+
+/// How to open a file.
+#[derive(Clone, Debug, Default)]
+pub struct FileOptions {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Size in bytes. A file that does not exist is made sparse with this size; one that exists
+    /// must be at least as large, and only this much of it is used.
+    pub size_bytes: Option<u64>,
+    /// Direct I/O.
+    pub direct: Direct,
+    /// Never write.
+    pub read_only: bool,
+}
+
+/// `statx` field of the alignment for direct I/O (Linux 6.1), and its place in the result.
+const STATX_DIOALIGN: u32 = 0x2000;
+
+pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
+    let path = &options.path;
+    let existed = path.exists();
+    if !existed && (options.read_only || options.size_bytes.is_none()) {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("{} does not exist; with a size it would be created", path.display()),
+        ));
+    }
+    let opened = open_locked(options, existed);
+    if opened.is_err() && !existed {
+        let _ = std::fs::remove_file(path);
+    }
+    opened
+}
+
+fn open_locked(options: &FileOptions, existed: bool) -> Result<FileShared> {
+    let path = &options.path;
+    let block_device = existed && is_block_device(path)?;
+    let fd = open_fd(options, 0, block_device)?;
+    lock(&fd, options)?;
+    if let (false, Some(size)) = (existed, options.size_bytes) {
+        let what = format!("{} cannot be made {size} bytes long", path.display());
+        extend(&fd, size).map_err(|e| Error::os(what, e))?;
+    }
+    let size = checked_size(options, &fd, block_device)?;
+    let alignment = direct_alignment(options, &fd, block_device)?;
+    let fd = match alignment {
+        // The lock belongs to the open file, so the flag is set on it instead of opening anew.
+        Some(_) => set_direct(fd, options)?,
+        None => (fd, false),
+    };
+    let (fd, direct) = fd;
+    let physical = physical_block_size(&fd, block_device);
+    let shared = FileShared {
+        path: path.clone(),
+        block_device,
+        read_only: options.read_only,
+        memory_alignment: if direct { alignment.unwrap_or(1) } else { 1 },
+        physical_block_size: physical,
+        size_bytes: AtomicU64::new(size),
+        punch_hole: AtomicBool::new(false),
+        zero_range: AtomicBool::new(false),
+        flush_failed: AtomicBool::new(false),
+        fd,
+    };
+    probe(&shared);
+    Ok(shared)
+}
+
+fn is_block_device(path: &Path) -> Result<bool> {
+    let meta = std::fs::metadata(path).map_err(|e| Error::os(path.display(), e))?;
+    let kind = meta.file_type();
+    if kind.is_block_device() || kind.is_file() {
+        return Ok(kind.is_block_device());
+    }
+    Err(Error::invalid(format!("{} is neither a file nor a block device", path.display())))
+}
+
+fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<OwnedFd> {
+    let path = &options.path;
+    let c_path = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::invalid("a path cannot hold a zero byte"))?;
+    let access = if options.read_only { libc::O_RDONLY } else { libc::O_RDWR };
+    let create = if block_device || options.read_only { 0 } else { libc::O_CREAT };
+    let exclusive = if block_device && !options.read_only { libc::O_EXCL } else { 0 };
+    let flags = access | create | exclusive | extra | libc::O_CLOEXEC;
+    // SAFETY: the path is a C string; the descriptor that comes back is ours alone.
+    let fd = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::EBUSY) {
+            return Err(held(path, None));
+        }
+        return Err(Error::os(format!("{} cannot be opened", path.display()), error));
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Lock the whole file: shared for readers, exclusive for a writer.
+fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
+    let kind = if options.read_only { libc::F_RDLCK } else { libc::F_WRLCK };
+    // SAFETY: a flock of zeroes covers the whole file.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as i16;
+    range.l_whence = libc::SEEK_SET as i16;
+    // SAFETY: fcntl reads one flock.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Err(held(&options.path, Some(fd))),
+        // A file system without locks: nothing to ask.
+        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
+        _ => Err(Error::os(format!("{} cannot be locked", options.path.display()), error)),
+    }
+}
+
+fn held(path: &Path, fd: Option<&OwnedFd>) -> Error {
+    let holder = fd.and_then(|_| find_holder(path));
+    let by = holder.map_or("another process".to_owned(), |pid| format!("process {pid}"));
+    Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
+}
+
+/// A process other than this one that has the file open, as far as /proc shows. If only this
+/// process has it, its own number.
+fn find_holder(path: &Path) -> Option<u32> {
+    let wanted = std::fs::metadata(path).ok()?;
+    let same = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
+    let own = std::process::id();
+    let others = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = others.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let found = pids.find(|pid| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
+        *pid != own
+            && fds.is_ok_and(|mut fds| {
+                fds.any(|fd| fd.is_ok_and(|fd| std::fs::metadata(fd.path()).is_ok_and(same)))
+            })
+    });
+    found.or(Some(own))
+}
+
+/// Make a file longer without allocating space.
+pub(super) fn extend(fd: &OwnedFd, bytes: u64) -> io::Result<()> {
+    let length = i64::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    // SAFETY: ftruncate takes no pointers.
+    match unsafe { libc::ftruncate(fd.as_raw_fd(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Length of a file or block device in bytes.
+pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
+    const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+    if !block_device {
+        return Ok(stat(fd)?.st_size as u64);
+    }
+    let mut bytes = 0u64;
+    // SAFETY: the ioctl writes one u64.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) } {
+        0 => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn stat(fd: &OwnedFd) -> io::Result<libc::stat> {
+    // SAFETY: fstat fills the struct of zeroes.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        match libc::fstat(fd.as_raw_fd(), &mut stat) {
+            0 => Ok(stat),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn checked_size(options: &FileOptions, fd: &OwnedFd, block_device: bool) -> Result<u64> {
+    let path = options.path.display();
+    let actual = size_of(fd, block_device).map_err(|e| Error::os(&path, e))?;
+    let size = options.size_bytes.unwrap_or(actual);
+    if actual < size {
+        return Err(Error::invalid(format!(
+            "{path} has {actual} bytes, fewer than the size of {size} that was asked for"
+        )));
+    }
+    if size == 0 || size % 512 != 0 {
+        return Err(Error::invalid(format!(
+            "{path}: {size} bytes are not a positive multiple of 512; give a size that is"
+        )));
+    }
+    Ok(size)
+}
+
+/// The alignment of memory that direct I/O needs, if it is wanted and can address sectors.
+fn direct_alignment(
+    options: &FileOptions,
+    fd: &OwnedFd,
+    block_device: bool,
+) -> Result<Option<usize>> {
+    if options.direct == Direct::No {
+        return Ok(None);
+    }
+    let (memory, offset) = statx_alignment(fd).unwrap_or(match block_device {
+        true => (512, logical_block_size(fd)),
+        // An older kernel does not tell: a file system may demand up to its block size.
+        false => (4096, 4096),
+    });
+    if offset != 0 && offset <= 512 {
+        return Ok(Some(memory.max(1) as usize));
+    }
+    if options.direct == Direct::Yes {
+        return Err(Error::new(
+            ErrorKind::NotSupported,
+            format!("{}: direct I/O cannot address sectors of 512 bytes", options.path.display()),
+        ));
+    }
+    Ok(None)
+}
+
+fn statx_alignment(fd: &OwnedFd) -> Option<(u32, u32)> {
+    // SAFETY: statx fills the struct of zeroes; an empty path means the descriptor itself.
+    let stat = unsafe {
+        let mut stat: libc::statx = std::mem::zeroed();
+        let done = libc::statx(
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            STATX_DIOALIGN,
+            &mut stat,
+        );
+        (done == 0).then_some(stat)?
+    };
+    (stat.stx_mask & STATX_DIOALIGN != 0)
+        .then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+fn logical_block_size(fd: &OwnedFd) -> u32 {
+    const BLKSSZGET: libc::c_ulong = 0x1268;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the ioctl writes one int.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), BLKSSZGET, &raw mut bytes) } {
+        0 => bytes as u32,
+        _ => 4096,
+    }
+}
+
+fn physical_block_size(fd: &OwnedFd, block_device: bool) -> u32 {
+    const BLKPBSZGET: libc::c_ulong = 0x127B;
+    let mut bytes: libc::c_uint = 0;
+    // SAFETY: the ioctl writes one unsigned int.
+    if block_device && unsafe { libc::ioctl(fd.as_raw_fd(), BLKPBSZGET, &raw mut bytes) } == 0 {
+        return bytes.clamp(512, 1 << 20).next_power_of_two();
+    }
+    stat(fd).map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
+}
+
+/// Switch direct I/O on. With [`Direct::Auto`] a refusal is no error.
+fn set_direct(fd: OwnedFd, options: &FileOptions) -> Result<(OwnedFd, bool)> {
+    // SAFETY: fcntl with integer arguments.
+    let set = unsafe {
+        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) == 0
+    };
+    match (set, options.direct) {
+        (false, Direct::Yes) => {
+            let reason = io::Error::last_os_error();
+            Err(Error::os(format!("{}: no direct I/O", options.path.display()), reason))
+        }
+        _ => Ok((fd, set)),
+    }
+}
+
+/// Find out what the file system can do, behind the end of the file where nothing is lost.
+fn probe(shared: &FileShared) {
+    use std::sync::atomic::Ordering::Relaxed;
+    if shared.read_only {
+        return;
+    }
+    if shared.block_device {
+        // The kernel falls back to writing zeroes by itself; discard is tried when asked for.
+        shared.zero_range.store(true, Relaxed);
+        shared.punch_hole.store(true, Relaxed);
+        return;
+    }
+    let Ok(size) = size_of(&shared.fd, false) else { return };
+    let behind = size.next_multiple_of(1 << 20) as i64;
+    let fd = shared.fd.as_raw_fd();
+    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: fallocate takes no pointers.
+    unsafe {
+        let zero = libc::fallocate(fd, libc::FALLOC_FL_ZERO_RANGE | keep, behind, 4096) == 0;
+        let punch = libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | keep, behind, 4096) == 0;
+        shared.zero_range.store(zero && punch, Relaxed);
+        shared.punch_hole.store(punch, Relaxed);
+    }
+}

@@ -1,0 +1,338 @@
+//! A file as one context uses it: requests become operations on the context's ring.
+//!
+//! Invariants:
+//! * `parts[slot]` holds what the kernel may refer to for the request in that slot (vectors,
+//!   bounce buffer) and is changed only while nothing of it is with the ring.
+//! * A request has one operation with the ring at a time; `progress` of its bytes are done.
+
+use super::FileShared;
+use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
+use drystone_core::ring::{FileOp, RingEvent, RingFile};
+use drystone_core::{BioFlags, Env, Op, Status};
+use drystone_queue::{DriverQueue, Issue, Request, Slots};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+/// Zeroes are written this many bytes at a time where the file system cannot zero by itself.
+const ZERO_CHUNK: u64 = 1 << 20;
+
+/// What one request needs besides the bios' own memory.
+#[derive(Default)]
+struct Part {
+    iovecs: Vec<libc::iovec>,
+    bounce: Option<IoBuf>,
+    progress: u64,
+    /// Zeroes are being written by hand.
+    by_hand: bool,
+}
+
+/// One context's queue of a file.
+pub struct FileQueue {
+    shared: Arc<FileShared>,
+    file: RingFile,
+    channel: u32,
+    parts: Vec<Part>,
+    zeroes: Option<IoBuf>,
+}
+
+// SAFETY: the iovecs point at memory of bios and buffers that the same queue's requests own.
+unsafe impl Send for FileQueue {}
+
+impl FileQueue {
+    pub(super) fn new(shared: Arc<FileShared>, env: &mut Env, channel: u32, slots: u32) -> Self {
+        FileQueue {
+            file: env.ring.register(shared.fd.as_raw_fd()),
+            shared,
+            channel,
+            parts: (0..slots).map(|_| Part::default()).collect(),
+            zeroes: None,
+        }
+    }
+
+    fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
+        // SAFETY: the memory belongs to the request's bios or to `parts[slot]`, both kept until
+        // the request is given back, which happens only in `ring_event`; the descriptor lives
+        // in `shared`, which a channel with requests in flight outlives.
+        unsafe { env.ring.file(self.file, op, Env::token(self.channel, slot.into())) }
+    }
+
+    fn data_op(&mut self, rq: &Request) -> FileOp {
+        let write = rq.unit.op == Op::Write;
+        let dsync = rq.unit.flags.contains(BioFlags::FUA);
+        let offset = rq.offset();
+        if let Some(segment) = rq.single_segment() {
+            let align = self.shared.memory_alignment;
+            if (segment.ptr as usize | segment.len) % align == 0 {
+                return match write {
+                    true => FileOp::Write { segment, offset, dsync },
+                    false => FileOp::Read { segment, offset },
+                };
+            }
+        }
+        self.gather(rq);
+        self.vectored_op(rq)
+    }
+
+    /// Collect the request's vectors, through a bounce buffer if memory is not aligned.
+    fn gather(&mut self, rq: &Request) {
+        let align = self.shared.memory_alignment;
+        let part = &mut self.parts[rq.slot() as usize];
+        part.iovecs.clear();
+        let mut aligned = true;
+        rq.each_segment(|s| {
+            aligned &= (s.ptr as usize | s.len) % align == 0;
+            part.iovecs.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len });
+        });
+        if aligned {
+            return;
+        }
+        let bounce = IoBuf::zeroed(rq.unit.bytes as usize);
+        if rq.unit.op == Op::Write {
+            fill_bounce(rq, &bounce);
+        }
+        let whole = libc::iovec { iov_base: bounce.as_ptr().cast(), iov_len: bounce.len() };
+        part.iovecs.clear();
+        part.iovecs.push(whole);
+        part.bounce = Some(bounce);
+    }
+
+    /// The operation for what is left of a request whose vectors were gathered.
+    fn vectored_op(&mut self, rq: &Request) -> FileOp {
+        let part = &mut self.parts[rq.slot() as usize];
+        let (iovecs, count) = (part.iovecs.as_ptr(), part.iovecs.len() as u32);
+        let offset = rq.offset() + part.progress;
+        match rq.unit.op {
+            Op::Read => FileOp::Readv { iovecs, count, offset },
+            _ => FileOp::Writev {
+                iovecs,
+                count,
+                offset,
+                dsync: rq.unit.flags.contains(BioFlags::FUA),
+            },
+        }
+    }
+
+    fn zero_op(&mut self, rq: &Request) -> Option<FileOp> {
+        let s = &self.shared;
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        let range = |mode| FileOp::Allocate { mode, offset: rq.offset(), length: rq.unit.bytes };
+        if !rq.unit.flags.contains(BioFlags::NOUNMAP) && s.punch_hole.load(Relaxed) {
+            return Some(range(libc::FALLOC_FL_PUNCH_HOLE | keep));
+        }
+        if s.zero_range.load(Relaxed) {
+            return Some(range(libc::FALLOC_FL_ZERO_RANGE | keep));
+        }
+        if rq.unit.flags.contains(BioFlags::FAST_ZERO) {
+            return None;
+        }
+        Some(self.zero_by_hand(rq))
+    }
+
+    fn zero_by_hand(&mut self, rq: &Request) -> FileOp {
+        let zeroes = self.zeroes.get_or_insert_with(|| IoBuf::zeroed(ZERO_CHUNK as usize));
+        let part = &mut self.parts[rq.slot() as usize];
+        part.by_hand = true;
+        let length = (rq.unit.bytes - part.progress).min(ZERO_CHUNK);
+        let dsync = rq.unit.flags.contains(BioFlags::FUA);
+        FileOp::Write {
+            segment: zeroes.segment(0..length as usize),
+            offset: rq.offset() + part.progress,
+            dsync,
+        }
+    }
+
+    /// What to do with the result of an operation: `Ok(None)` when the request is done,
+    /// `Ok(Some)` to go on with another operation.
+    fn advance(&mut self, rq: &mut Request, result: i32) -> Result<Option<FileOp>, Status> {
+        match -result {
+            libc::EINTR | libc::EAGAIN if !rq_cancelled(rq) => return Ok(self.again(rq)),
+            e if e > 0 => return self.failed(rq, e),
+            _ => {}
+        }
+        match rq.unit.op {
+            Op::Read | Op::Write => self.moved(rq, result as u64),
+            Op::WriteZeroes if self.parts[rq.slot() as usize].by_hand => {
+                let part = &mut self.parts[rq.slot() as usize];
+                part.progress += result as u64;
+                match part.progress < rq.unit.bytes && result > 0 {
+                    true => Ok(Some(self.zero_by_hand(rq))),
+                    false if result == 0 => Err(Status::IoError),
+                    false => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The same operation once more.
+    fn again(&mut self, rq: &Request) -> Option<FileOp> {
+        match rq.unit.op {
+            Op::Flush => Some(FileOp::DataSync),
+            Op::Discard => Some(discard_op(rq)),
+            Op::WriteZeroes => self.zero_op(rq),
+            _ if self.parts[rq.slot() as usize].iovecs.is_empty() => Some(self.data_op(rq)),
+            _ => Some(self.vectored_op(rq)),
+        }
+    }
+
+    fn failed(&mut self, rq: &mut Request, errno: i32) -> Result<Option<FileOp>, Status> {
+        let s = &self.shared;
+        let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV);
+        match rq.unit.op {
+            Op::Flush => s.flush_failed.store(true, Release),
+            Op::Discard if unsupported => {
+                s.punch_hole.store(false, Relaxed);
+                return Err(Status::NotSupported);
+            }
+            Op::WriteZeroes if unsupported && !self.parts[rq.slot() as usize].by_hand => {
+                let unmap = !rq.unit.flags.contains(BioFlags::NOUNMAP);
+                let flag =
+                    if unmap && s.punch_hole.load(Relaxed) { &s.punch_hole } else { &s.zero_range };
+                flag.store(false, Relaxed);
+                return self.zero_op(rq).map(Some).ok_or(Status::NotSupported);
+            }
+            _ => {}
+        }
+        Err(Status::from_errno(errno))
+    }
+
+    /// `n` more bytes were read or written.
+    fn moved(&mut self, rq: &Request, n: u64) -> Result<Option<FileOp>, Status> {
+        let slot = rq.slot() as usize;
+        let progress = self.parts[slot].progress + n;
+        if progress >= rq.unit.bytes {
+            return Ok(None);
+        }
+        if n == 0 {
+            // The file ends before the device does: it was cut short below us.
+            return Err(Status::IoError);
+        }
+        if self.parts[slot].iovecs.is_empty() {
+            self.gather(rq);
+            self.skip(slot, progress as usize);
+        } else {
+            self.skip(slot, n as usize);
+        }
+        self.parts[slot].progress = progress;
+        Ok(Some(self.vectored_op(rq)))
+    }
+
+    /// Drop the first `n` bytes of the gathered vectors.
+    fn skip(&mut self, slot: usize, mut n: usize) {
+        let iovecs = &mut self.parts[slot].iovecs;
+        let whole = iovecs.iter().take_while(|v| {
+            let fits = v.iov_len <= n;
+            n -= if fits { v.iov_len } else { 0 };
+            fits
+        });
+        let whole = whole.count();
+        iovecs.drain(..whole);
+        if let Some(first) = iovecs.first_mut() {
+            first.iov_base = first.iov_base.wrapping_byte_add(n);
+            first.iov_len -= n;
+        }
+    }
+
+    /// The request is over: copy back what was bounced, forget what it needed.
+    fn finish(&mut self, rq: &Request, status: Status) {
+        let part = &mut self.parts[rq.slot() as usize];
+        if let Some(bounce) = part.bounce.take()
+            && status.is_ok()
+            && rq.unit.op == Op::Read
+        {
+            empty_bounce(rq, &bounce);
+        }
+        part.iovecs.clear();
+        (part.progress, part.by_hand) = (0, false);
+    }
+
+    fn flush_lost(&self, rq: &Request) -> bool {
+        let durable = rq.unit.op == Op::Flush || rq.unit.flags.contains(BioFlags::FUA);
+        durable && self.shared.flush_failed.load(Acquire)
+    }
+}
+
+/// A cancelled operation is not tried again.
+fn rq_cancelled(rq: &Request) -> bool {
+    rq.driver_data == CANCELLED
+}
+
+/// Mark in `driver_data` of a request whose operation was asked to end early.
+const CANCELLED: u64 = 1;
+
+fn discard_op(rq: &Request) -> FileOp {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    FileOp::Allocate { mode, offset: rq.offset(), length: rq.unit.bytes }
+}
+
+fn fill_bounce(rq: &Request, bounce: &IoBuf) {
+    let mut at = 0;
+    rq.each_segment(|s| {
+        let to = bounce.segment(at..at + s.len);
+        // SAFETY: the bio's memory is vouched for until it completes, the bounce buffer is ours
+        // and nobody else looks at it yet.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(to.ptr, to.len);
+            copy_from_segments(&[s], 0, to);
+        }
+        at += s.len;
+    });
+}
+
+fn empty_bounce(rq: &Request, bounce: &IoBuf) {
+    let mut at = 0;
+    rq.each_segment(|s| {
+        // SAFETY: the bio's memory is vouched for until it completes.
+        unsafe { copy_to_segments(&[s], 0, &bounce[at..at + s.len]) };
+        at += s.len;
+    });
+}
+
+impl DriverQueue for FileQueue {
+    fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
+        rq.driver_data = 0;
+        if self.flush_lost(rq) {
+            return Issue::Done(Status::IoError);
+        }
+        let op = match rq.unit.op {
+            Op::Read | Op::Write => self.data_op(rq),
+            Op::Flush => FileOp::DataSync,
+            Op::Discard => discard_op(rq),
+            Op::WriteZeroes => match self.zero_op(rq) {
+                Some(op) => op,
+                None => return Issue::Done(Status::NotSupported),
+            },
+        };
+        self.start(env, rq.slot(), op);
+        Issue::Started
+    }
+
+    fn ring_event(
+        &mut self,
+        env: &mut Env,
+        event: RingEvent,
+        slots: &mut Slots,
+        done: &mut Vec<u32>,
+    ) {
+        let slot = event.token.value() as u32;
+        let Some(rq) = slots.in_flight(slot) else { return };
+        let status = match self.advance(rq, event.result) {
+            Ok(Some(op)) => {
+                self.start(env, slot, op);
+                return;
+            }
+            Ok(None) if self.flush_lost(rq) => Status::IoError,
+            Ok(None) => Status::Ok,
+            Err(status) => status,
+        };
+        self.finish(rq, status);
+        rq.status = status;
+        done.push(slot);
+    }
+
+    fn timed_out(&mut self, env: &mut Env, rq: &mut Request) {
+        rq.driver_data = CANCELLED;
+        env.ring.cancel(Env::token(self.channel, rq.slot().into()));
+    }
+}
