@@ -287,29 +287,55 @@ impl Bio {
         self.op == Op::Flush || self.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH)
     }
 
-    /// Make `self`, an idle box, the part of `parent` that begins at `sector` and is `bytes`
-    /// long. The parent gains a part.
+    /// Make `self`, an idle box, a part that covers the whole of `parent`, which gains a part.
     ///
     /// # Safety
     /// `parent` must be in flight, in this context's hands, and not end before its parts.
-    pub(crate) unsafe fn clone_of(&mut self, parent: NonNull<Bio>, sector: Sector, bytes: u64) {
-        // SAFETY: the caller vouches that the parent is alive and nobody else uses it.
-        let p = unsafe { &mut *parent.as_ptr() };
-        let offset = (sector.0 - p.sector.0) << crate::units::SECTOR_SHIFT;
-        debug_assert!(offset + bytes <= p.bytes);
-        p.remaining += 1;
-        let (segments, skip) = p.segments();
-        (self.view, self.view_len) = (segments.as_ptr(), segments.len() as u32);
-        self.skip = skip + if p.op.has_data() { offset as usize } else { 0 };
-        (self.sector, self.bytes) = (sector, bytes);
-        (self.op, self.flags, self.priority, self.group) = (p.op, p.flags, p.priority, p.group);
-        (self.start_ns, self.user_data, self.status) = (p.start_ns, p.user_data, Status::Ok);
+    pub(crate) unsafe fn whole_of(&mut self, parent: NonNull<Bio>) {
+        // SAFETY: the caller vouches that the parent is alive and nobody else uses it. Its status
+        // is to be the first error of its parts, whatever it was used for before.
+        unsafe {
+            (*parent.as_ptr()).status = Status::Ok;
+            self.like(&*parent.as_ptr(), parent);
+        }
+    }
+
+    /// Make `self`, an idle box, a copy of `part`, which is a part of `parent`, which gains one.
+    /// The place is the part's own: a target may have moved it to another device.
+    ///
+    /// # Safety
+    /// As for [`Bio::whole_of`].
+    pub(crate) unsafe fn sibling_of(&mut self, part: &Bio, parent: NonNull<Bio>) {
+        debug_assert!(part.is_part());
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.like(part, parent) };
+    }
+
+    /// # Safety
+    /// As for [`Bio::whole_of`], and `model` is the parent or a part of it.
+    unsafe fn like(&mut self, model: &Bio, parent: NonNull<Bio>) {
+        let (segments, skip) = model.segments();
+        (self.view, self.view_len, self.skip) = (segments.as_ptr(), segments.len() as u32, skip);
+        (self.sector, self.bytes, self.op) = (model.sector, model.bytes, model.op);
+        (self.flags, self.priority, self.group) = (model.flags, model.priority, model.group);
+        (self.start_ns, self.user_data, self.status) =
+            (model.start_ns, model.user_data, model.status);
         (self.end, self.remaining) = (End::Chain(parent), 0);
+        // SAFETY: the parent is alive and in our hands; only its count is touched, so that the
+        // views of its segments stay valid.
+        unsafe { (*parent.as_ptr()).remaining += 1 };
+    }
+
+    /// Cut a part down to its first `bytes` bytes.
+    pub(crate) fn truncate(&mut self, bytes: u64) {
+        debug_assert!(self.is_part() && bytes > 0 && bytes < self.bytes);
+        self.bytes = bytes;
     }
 
     /// Move the start of a part forward by `bytes`.
     pub(crate) fn advance(&mut self, bytes: u64) {
-        debug_assert!(bytes < self.bytes);
+        debug_assert!(self.is_part() && bytes < self.bytes);
+        debug_assert!(bytes.is_multiple_of(crate::units::SECTOR_SIZE));
         self.sector = self.sector.after(bytes);
         self.bytes -= bytes;
         if self.op.has_data() {

@@ -7,14 +7,15 @@
 //! membarrier, and under loom, both are full fences.
 
 #[cfg(loom)]
-pub use loom::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+pub use loom::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
+/// Counted references are the standard library's in both: their order is not what is checked,
+/// and messages in them pass through interfaces that are not.
+pub use std::sync::Arc;
 #[cfg(not(loom))]
-pub use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+pub use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
 /// Which kind of asymmetric fence this process can use.

@@ -1,7 +1,7 @@
 //! The state of a context, behind its gate.
 
 use super::env::Env;
-use super::set::Handle;
+use super::set::{Handle, Other};
 use crate::clock::Ns;
 use crate::device::{Channel, Device};
 use crate::error::{Error, Result};
@@ -36,7 +36,8 @@ pub(crate) struct ContextCore {
     /// Scratch for events, kept to save its allocation.
     events: Vec<RingEvent>,
     messages: Vec<Arc<Message>>,
-    watching: Vec<[i32; 2]>,
+    /// The contexts whose rings this one watches.
+    watching: Vec<Other>,
 }
 
 impl ContextCore {
@@ -76,7 +77,10 @@ impl ContextCore {
 
     #[inline]
     pub(crate) fn reap(&mut self, mailbox: &Mailbox, gate: &Gate, out: &mut BioList) -> usize {
-        self.crank(mailbox, gate);
+        if self.crank(mailbox, gate) {
+            // What the channels started in answer must not wait for the owner's next call.
+            self.env.ring.submit();
+        }
         let n = self.env.done.len();
         self.env.outstanding -= n;
         out.append(&mut self.env.done);
@@ -92,18 +96,22 @@ impl ContextCore {
         }
     }
 
-    /// Deliver messages and ring events to the channels. Never waits.
+    /// Deliver messages and ring events to the channels; true if there were any. Never waits.
+    /// The ring comes first, because reaping it forgets the wake-ups so far, and whoever sent a
+    /// message with one relies on a look into the mailbox after that.
     #[inline]
-    fn crank(&mut self, mailbox: &Mailbox, gate: &Gate) {
+    fn crank(&mut self, mailbox: &Mailbox, gate: &Gate) -> bool {
         gate.answer_knock();
         self.env.time.new_batch();
-        if !mailbox.is_empty() {
+        self.env.ring.reap(&mut self.events);
+        let (messages, events) = (!mailbox.is_empty(), !self.events.is_empty());
+        if messages {
             self.deliver_messages(mailbox);
         }
-        self.env.ring.reap(&mut self.events);
-        if !self.events.is_empty() {
+        if events {
             self.deliver_events();
         }
+        messages || events
     }
 
     fn deliver_messages(&mut self, mailbox: &Mailbox) {
@@ -154,8 +162,12 @@ impl ContextCore {
     }
 
     pub(crate) fn poll_channels(&mut self) {
+        let mut found = 0;
         for slot in &mut self.slots {
-            slot.channel.poll(&mut self.env);
+            found += slot.channel.poll(&mut self.env);
+        }
+        if found > 0 {
+            self.env.ring.submit();
         }
     }
 
@@ -196,14 +208,16 @@ impl ContextCore {
         self.watch_if_starving(handle);
         let until = self.slots.iter().filter_map(|s| s.channel.deadline()).chain(deadline).min();
         self.env.time.slept();
-        handle.park();
+        handle.parking().park();
         if !self.has_news(handle) && !handle.knocked() {
             self.env.ring.wait(until);
         } else {
             self.env.ring.submit();
         }
-        handle.unpark();
-        self.crank(&handle.mailbox, &handle.gate);
+        handle.parking().unpark();
+        if self.crank(&handle.mailbox, &handle.gate) {
+            self.env.ring.submit();
+        }
         self.tick_channels();
     }
 
@@ -230,15 +244,14 @@ impl ContextCore {
             return;
         }
         let others = if starving { handle.set.others(self.env.id) } else { Vec::new() };
-        for gone in self.watching.extract_if(.., |w| !others.iter().any(|(_, o)| o == w)) {
-            self.env.ring.unwatch(gone, Token::new(Token::CONTEXT, 0));
+        for gone in self.watching.extract_if(.., |w| !others.contains(w)) {
+            self.env.ring.unwatch(gone.descriptors, gone.token());
         }
-        for (id, descriptors) in others {
-            if !self.watching.contains(&descriptors) {
-                let token = Token::new(Token::CONTEXT, u64::from(id));
-                self.env.ring.watch(descriptors, token);
-                self.watching.push(descriptors);
-                self.env.kicks.extend(handle.set.find(id));
+        for other in others {
+            if !self.watching.contains(&other) {
+                self.env.ring.watch(other.descriptors, other.token());
+                self.env.kicks.extend(handle.set.find(other.id));
+                self.watching.push(other);
             }
         }
     }

@@ -34,7 +34,7 @@ pub struct Env {
     /// Completed bios of the submitter.
     pub(crate) done: BioList,
     /// Idle boxes for parts.
-    parts: Vec<Box<Bio>>,
+    parts: BioList,
     /// Contexts to be kicked when this one has been left.
     pub(crate) kicks: Vec<Arc<Handle>>,
     /// Bios submitted and not yet reaped.
@@ -61,7 +61,7 @@ impl Env {
             locks,
             events: Vec::new(),
             done: BioList::new(),
-            parts: Vec::new(),
+            parts: BioList::new(),
             kicks: Vec::new(),
             outstanding: 0,
             plugged: false,
@@ -100,17 +100,20 @@ impl Env {
     #[cold]
     fn end_part(&mut self, bio: Box<Bio>, parent: NonNull<Bio>) {
         // SAFETY: a parent does not end before its last part, and `split` released its box.
-        let p = unsafe { &mut *parent.as_ptr() };
-        if p.status.is_ok() {
-            p.status = bio.status;
+        let (status, remaining) = unsafe {
+            let p = parent.as_ptr();
+            (&mut (*p).status, &mut (*p).remaining)
+        };
+        if status.is_ok() {
+            *status = bio.status;
         }
-        p.remaining -= 1;
-        if p.remaining == 0 {
+        *remaining -= 1;
+        if *remaining == 0 {
             // SAFETY: all parts have ended, so the box that `split` released is ours again.
             self.end_bio(unsafe { Box::from_raw(parent.as_ptr()) });
         }
         if self.parts.len() < PARTS_KEPT {
-            self.parts.push(bio);
+            self.parts.push_front(bio);
         }
     }
 
@@ -118,13 +121,13 @@ impl Env {
     /// its memory; the original ends when all its parts have (Linux `bio_split`, `bio_chain`).
     /// A part that is cut again gets a sibling, so parents are never nested.
     pub fn split(&mut self, bio: Box<Bio>, bytes: u64) -> (Box<Bio>, Box<Bio>) {
-        debug_assert!(bytes > 0 && bytes < bio.bytes);
         let (mut front, mut rest, parent) = match bio.end {
             End::Chain(parent) => (self.part(), bio, parent),
             End::Submitter => self.whole_as_part(bio),
         };
         // SAFETY: the parent is in flight and held by `remaining`, which `rest` counts in.
-        unsafe { front.clone_of(parent, rest.sector, bytes) };
+        unsafe { front.sibling_of(&rest, parent) };
+        front.truncate(bytes);
         rest.advance(bytes);
         front.flags |= BioFlags::NOMERGE;
         (front, rest)
@@ -133,10 +136,9 @@ impl Env {
     /// A part that covers the whole of `bio`, and an idle box for its sibling.
     fn whole_as_part(&mut self, bio: Box<Bio>) -> (Box<Bio>, Box<Bio>, NonNull<Bio>) {
         let (front, mut whole) = (self.part(), self.part());
-        let (sector, bytes) = (bio.sector, bio.bytes);
         let parent = NonNull::from(Box::leak(bio));
         // SAFETY: the original's box is released until `remaining` is 0 again.
-        unsafe { whole.clone_of(parent, sector, bytes) };
+        unsafe { whole.whole_of(parent) };
         (front, whole, parent)
     }
 

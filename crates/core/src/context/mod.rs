@@ -21,6 +21,7 @@
 
 mod core;
 mod env;
+mod park;
 mod set;
 
 pub use self::core::DevIndex;

@@ -8,12 +8,13 @@
 use super::Context;
 use super::core::ContextCore;
 use super::env::Env;
+use super::park::Parking;
 use crate::clock::{Clock, TimeCache};
 use crate::error::Result;
 use crate::gate::{Gate, Visit};
 use crate::mailbox::{Mailbox, Message};
-use crate::primitive::{self, AtomicBool, Barriers, Ordering::*};
-use crate::ring::{Ring, Waker};
+use crate::primitive::Barriers;
+use crate::ring::{Ring, Token, Waker};
 use crate::sync::{Lock, LockClass, LockCounters};
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
@@ -28,11 +29,9 @@ pub struct Handle {
     pub(super) set: Arc<ContextSet>,
     pub(super) core: UnsafeCell<ContextCore>,
     waker: Arc<dyn Waker>,
+    serial: u64,
     descriptors: [RawFd; 2],
-    /// The owner sleeps, or is about to.
-    parked: AtomicBool,
-    /// Somebody watches our descriptors, so they must show messages too.
-    watched: AtomicBool,
+    parking: Parking,
 }
 
 // SAFETY: `core` is touched only inside the gate, which admits one thread at a time and orders
@@ -55,22 +54,13 @@ impl Handle {
     /// Send `message` to the context, from any thread, and wake it if it sleeps.
     pub fn send(&self, message: Arc<Message>) {
         self.mailbox.push(message);
-        // Pairs with the fence in `park`: either the owner sees the message before it sleeps,
-        // or we see that it is parked.
-        primitive::fence(SeqCst);
-        if self.parked.load(Relaxed) || self.watched.load(Relaxed) {
+        if self.parking.should_wake() {
             self.waker.wake();
         }
     }
 
-    /// The owner is about to sleep; it must look at mailbox and knock after this.
-    pub(super) fn park(&self) {
-        self.parked.store(true, Relaxed);
-        primitive::fence(SeqCst);
-    }
-
-    pub(super) fn unpark(&self) {
-        self.parked.store(false, Relaxed);
+    pub(super) fn parking(&self) -> &Parking {
+        &self.parking
     }
 
     pub(super) fn knocked(&self) -> bool {
@@ -105,7 +95,7 @@ impl Handle {
                 }
                 Visit::VisitorWill => return,
                 Visit::OwnerWill => {
-                    if self.parked.load(Relaxed) {
+                    if self.parking.should_wake() {
                         self.waker.wake();
                     }
                     return;
@@ -133,7 +123,24 @@ impl Handle {
     }
 }
 
+/// A context as another one that watches it knows it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Other {
+    pub(super) id: u32,
+    /// Numbers and descriptors are used again after a context was dropped, serials are not.
+    serial: u64,
+    pub(super) descriptors: [RawFd; 2],
+}
+
+impl Other {
+    /// The token of the watch's events.
+    pub(super) fn token(&self) -> Token {
+        Token::new(Token::CONTEXT, self.id.into())
+    }
+}
+
 struct Members {
+    serial: u64,
     /// By number; a gap is a context that is gone.
     handles: Vec<Option<Arc<Handle>>>,
     orphans: Vec<Arc<Handle>>,
@@ -150,7 +157,7 @@ pub struct ContextSet {
 impl ContextSet {
     /// An empty set on `clock`.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        let members = Members { handles: Vec::new(), orphans: Vec::new() };
+        let members = Members { serial: 0, handles: Vec::new(), orphans: Vec::new() };
         Arc::new(ContextSet {
             locks: LockCounters::new(clock.clone()),
             clock,
@@ -169,13 +176,16 @@ impl ContextSet {
     }
 
     /// Open a context on `ring` for the calling thread (or one that it will be moved to).
-    pub fn context(self: &Arc<Self>, ring: Box<dyn Ring>) -> Context {
+    pub fn context(self: &Arc<Self>, mut ring: Box<dyn Ring>) -> Context {
         self.free_idle_orphans();
         let barriers = Barriers::detect();
         let mut members = self.members.lock(&self.locks);
         let free = members.handles.iter().position(Option::is_none);
         let id = free.unwrap_or(members.handles.len()) as u32;
         let locks = LockCounters::new(self.clock.clone());
+        ring.count_locks_for(&locks);
+        members.serial += 1;
+        let serial = members.serial;
         let handle = Arc::new_cyclic(|weak: &Weak<Handle>| Handle {
             id,
             gate: Gate::new(barriers),
@@ -184,8 +194,8 @@ impl ContextSet {
             set: self.clone(),
             waker: ring.waker(),
             descriptors: ring.descriptors(),
-            parked: AtomicBool::new(false),
-            watched: AtomicBool::new(false),
+            serial,
+            parking: Parking::new(),
             core: UnsafeCell::new(ContextCore::new(Env::new(
                 ring,
                 TimeCache::new(self.clock.clone()),
@@ -229,18 +239,16 @@ impl ContextSet {
         all.iter().for_each(|handle| handle.kick());
     }
 
-    /// Number and descriptors of every context but `id`; they count as watched from now on.
-    pub(super) fn others(&self, id: u32) -> Vec<(u32, [RawFd; 2])> {
+    /// Every context but `id`; they count as watched from now on.
+    pub(super) fn others(&self, id: u32) -> Vec<Other> {
         let members = self.members.lock(&self.locks);
         let others = members.handles.iter().flatten().filter(|h| h.id != id);
-        let found = others
+        others
             .map(|h| {
-                h.watched.store(true, Relaxed);
-                (h.id, h.descriptors)
+                h.parking.watch();
+                Other { id: h.id, serial: h.serial, descriptors: h.descriptors }
             })
-            .collect();
-        primitive::fence(SeqCst);
-        found
+            .collect()
     }
 
     /// Keep the state of a dropped context until its drivers have given everything back.

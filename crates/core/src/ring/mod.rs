@@ -9,11 +9,17 @@
 //! ([`NetOp`]) and give them back with the event. So no buffer is freed or reused before the
 //! kernel has given it back, however the operation ends.
 
+mod eventfd;
+mod helpers;
+pub mod plain;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub mod uring;
 
 use crate::buf::{IoBuf, Segment};
 use crate::clock::Ns;
 use crate::error::Result;
+use crate::sync::LockCounters;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -61,18 +67,53 @@ pub enum RingFile {
 /// An operation on a file, on behalf of a driver.
 #[derive(Clone, Copy, Debug)]
 pub enum FileOp {
-    /// Read one piece of memory from `offset`.
-    Read { segment: Segment, offset: u64 },
-    /// Write one piece of memory at `offset`; `dsync` makes it durable (`RWF_DSYNC`).
-    Write { segment: Segment, offset: u64, dsync: bool },
-    /// Read `count` iovecs from `offset`.
-    Readv { iovecs: *const libc::iovec, count: u32, offset: u64 },
-    /// Write `count` iovecs at `offset`.
-    Writev { iovecs: *const libc::iovec, count: u32, offset: u64, dsync: bool },
+    /// Read one piece of memory.
+    Read {
+        /// Where to.
+        segment: Segment,
+        /// From which byte of the file.
+        offset: u64,
+    },
+    /// Write one piece of memory.
+    Write {
+        /// What.
+        segment: Segment,
+        /// To which byte of the file.
+        offset: u64,
+        /// Make it durable (`RWF_DSYNC`).
+        dsync: bool,
+    },
+    /// Read into several pieces of memory.
+    Readv {
+        /// The first of `count` pieces.
+        iovecs: *const libc::iovec,
+        /// How many.
+        count: u32,
+        /// From which byte of the file.
+        offset: u64,
+    },
+    /// Write several pieces of memory.
+    Writev {
+        /// The first of `count` pieces.
+        iovecs: *const libc::iovec,
+        /// How many.
+        count: u32,
+        /// To which byte of the file.
+        offset: u64,
+        /// Make it durable (`RWF_DSYNC`).
+        dsync: bool,
+    },
     /// `fdatasync`.
     DataSync,
-    /// `fallocate` with `mode`.
-    Allocate { mode: i32, offset: u64, length: u64 },
+    /// `fallocate`.
+    Allocate {
+        /// Its mode, `FALLOC_FL_*`.
+        mode: i32,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
 }
 
 // SAFETY: the pointers are memory that the starter of the operation vouches for from any thread.
@@ -81,12 +122,21 @@ unsafe impl Send for FileOp {}
 /// An operation on a socket or another descriptor that is waited for, with the buffers it owns.
 #[derive(Debug)]
 pub enum NetOp {
-    /// Accept a connection.
+    /// Accept a connection: the result is its descriptor, closed on exec. The plain engine
+    /// makes the listener non-blocking.
     Accept,
-    /// Receive into `buf[range]`.
-    Recv { buf: IoBuf, range: std::ops::Range<usize> },
-    /// Send the given parts of buffers, as far as the socket takes them.
-    Send { parts: Vec<SendPart> },
+    /// Receive what is there, at least one byte; 0 is the peer's end.
+    Recv {
+        /// Owned until it comes back with the event.
+        buf: IoBuf,
+        /// The bytes of it to receive into.
+        range: std::ops::Range<usize>,
+    },
+    /// Send as much as the socket takes at once, at least one byte.
+    Send {
+        /// What, in order.
+        parts: Vec<SendPart>,
+    },
     /// Wait until the descriptor can be read.
     PollIn,
 }
@@ -154,7 +204,8 @@ pub trait Ring: Send {
     /// Ask the kernel to end the operation started with `token` early. Its event still comes.
     fn cancel(&mut self, token: Token);
 
-    /// Close `fd` once everything started on it before has been handed to the kernel.
+    /// Close `fd` once everything started on it before has been handed to the kernel. Cancel
+    /// what waits on it first: such an operation goes on (io_uring) or ends cancelled (plain).
     fn close(&mut self, fd: OwnedFd);
 
     /// Hand everything started so far to the kernel, without waiting.
@@ -183,6 +234,10 @@ pub trait Ring: Send {
     /// Descriptors that become readable when this ring has events or was woken.
     fn descriptors(&self) -> [RawFd; 2];
 
+    /// Count the locks that this ring takes for `user` from now on. A ring without locks has
+    /// nothing to do.
+    fn count_locks_for(&mut self, _user: &Arc<LockCounters>) {}
+
     /// `io_uring` or `plain`.
     fn engine(&self) -> &'static str;
 }
@@ -205,8 +260,10 @@ pub enum Engine {
 /// When the engine asked for cannot be had; with [`Engine::Auto`], when neither can.
 pub fn open(engine: Engine, clock: Arc<dyn crate::clock::Clock>) -> Result<Box<dyn Ring>> {
     match engine {
-        Engine::Plain => Err(crate::Error::invalid("the plain engine is not built in")),
+        Engine::Plain => plain::PlainRing::open(clock),
         Engine::Uring => uring::UringRing::open(clock),
-        Engine::Auto => uring::UringRing::open(clock),
+        Engine::Auto => {
+            uring::UringRing::open(clock.clone()).or_else(|_| plain::PlainRing::open(clock))
+        }
     }
 }

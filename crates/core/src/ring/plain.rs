@@ -1,1 +1,654 @@
+//! The ring without io_uring: epoll for sockets, helper threads for files.
+//!
+//! Invariants:
+//! * A socket operation is tried when it is started. If it would block it waits in `fds`, by
+//!   descriptor and direction, in the order of starting, and the descriptor is armed for one
+//!   report (`EPOLLONESHOT`). The kernel holds no pointer between tries, so the buffers of
+//!   waiting operations are simply dropped with the ring.
+//! * A file operation runs on a helper; its memory is the driver's until the event.
+//! * Everything that can become an event makes the epoll descriptor `inner` readable: sockets,
+//!   the timers (a timerfd armed for the earliest) and wake-ups, which are also how helpers
+//!   announce outcomes. So a watcher needs `inner` alone.
+//! * Watched rings hang on a second epoll, `outer`, above `inner`: epoll refuses cycles, and
+//!   contexts do watch each other. The owner sleeps on `outer` while it watches.
+//! * `ready` holds events that were not reaped; an operation counts as in flight until then.
 
+use super::eventfd::EventFd;
+use super::helpers::{Job, Outbox, POOL, errno};
+use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use crate::clock::{Clock, Ns};
+use crate::error::{Error, Result};
+use crate::sync::{Lock, LockClass, LockCounters};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Kernel reports taken with one call; more are taken by the next.
+const REPORTS: usize = 64;
+
+/// What an epoll entry stands for: the upper half of its data, the lower says which.
+mod source {
+    pub(super) const SOCKET: u32 = 0;
+    pub(super) const WAKER: u32 = 1;
+    pub(super) const TIMERS: u32 = 2;
+    pub(super) const INNER: u32 = 3;
+    pub(super) const WATCH: u32 = 4;
+}
+
+/// A socket operation that waits until its descriptor is ready.
+struct Waiting {
+    token: Token,
+    op: NetOp,
+}
+
+/// What is going on with one descriptor.
+#[derive(Default)]
+struct Use {
+    read: VecDeque<Waiting>,
+    write: VecDeque<Waiting>,
+    /// File operations that have no outcome yet.
+    jobs: usize,
+    /// To be closed when the last of them has ended.
+    closing: Option<OwnedFd>,
+}
+
+impl Use {
+    fn is_idle(&self) -> bool {
+        self.read.is_empty() && self.write.is_empty() && self.jobs == 0
+    }
+
+    fn interest(&self) -> i32 {
+        let read = if self.read.is_empty() { 0 } else { libc::EPOLLIN | libc::EPOLLRDHUP };
+        let write = if self.write.is_empty() { 0 } else { libc::EPOLLOUT };
+        read | write
+    }
+}
+
+struct Watch {
+    others: [RawFd; 2],
+    token: Token,
+}
+
+/// A ring on epoll and helper threads.
+pub struct PlainRing {
+    inner: OwnedFd,
+    outer: Option<OwnedFd>,
+    timerfd: OwnedFd,
+    outbox: Arc<Outbox>,
+    fds: BTreeMap<RawFd, Use>,
+    /// Operations that wait in `fds`.
+    waiting: usize,
+    /// File operations that [`Ring::submit`] hands on.
+    unsubmitted: Vec<Job>,
+    timers: BinaryHeap<Reverse<(Ns, u64, u64)>>,
+    /// Tells timers of the same moment apart, in the order of starting.
+    timer_serial: u64,
+    /// What the timerfd is set to.
+    armed: Option<Ns>,
+    watches: Vec<Option<Watch>>,
+    ready: Vec<RingEvent>,
+    in_flight: usize,
+    /// The wake-up descriptor was seen readable.
+    woken: bool,
+    /// The kernel was asked by a wait, so the reap that follows need not.
+    collected: bool,
+    /// Scratch for gathered sends.
+    vectors: Vec<libc::iovec>,
+    clock: Arc<dyn Clock>,
+    locks: Arc<LockCounters>,
+}
+
+// SAFETY: the only field that is not Send is the scratch of iovecs, which is empty between calls.
+unsafe impl Send for PlainRing {}
+
+impl PlainRing {
+    /// A ring for any Linux.
+    ///
+    /// # Errors
+    /// When the kernel has no descriptor left for us.
+    pub fn open(clock: Arc<dyn Clock>) -> Result<Box<dyn Ring>> {
+        let waker = EventFd::new()?;
+        let outcomes = Lock::new(LockClass::PlainRing, Vec::new());
+        let ring = PlainRing {
+            inner: new_epoll()?,
+            outer: None,
+            timerfd: new_timerfd()?,
+            outbox: Arc::new(Outbox { outcomes, waker }),
+            fds: BTreeMap::new(),
+            waiting: 0,
+            unsubmitted: Vec::new(),
+            timers: BinaryHeap::new(),
+            timer_serial: 0,
+            armed: None,
+            watches: Vec::new(),
+            ready: Vec::new(),
+            in_flight: 0,
+            woken: false,
+            collected: false,
+            vectors: Vec::new(),
+            locks: LockCounters::new(clock.clone()),
+            clock,
+        };
+        let inner = ring.inner.as_raw_fd();
+        add(inner, ring.outbox.waker.fd(), libc::EPOLLIN, source::WAKER, 0)?;
+        add(inner, ring.timerfd.as_raw_fd(), libc::EPOLLIN, source::TIMERS, 0)?;
+        Ok(Box::new(ring))
+    }
+
+    fn end(&mut self, token: Token, result: i32, buffers: Buffers) {
+        self.ready.push(RingEvent { token, result, buffers });
+    }
+
+    // --- sockets
+
+    /// Arm `fd` for what waits on it. If the kernel refuses, what waits ends with its reason.
+    fn arm(&mut self, fd: RawFd) {
+        let Some(interest) = self.fds.get(&fd).map(Use::interest) else { return };
+        if interest == 0 {
+            return self.drop_if_idle(fd);
+        }
+        let events = interest | libc::EPOLLONESHOT;
+        let inner = self.inner.as_raw_fd();
+        // Modifying is the common case. A descriptor that is new, or whose number was used
+        // before by one that was closed behind our back, is not there yet.
+        let mut result = control(inner, libc::EPOLL_CTL_MOD, fd, events, source::SOCKET, fd as u32);
+        if result == -libc::ENOENT {
+            result = control(inner, libc::EPOLL_CTL_ADD, fd, events, source::SOCKET, fd as u32);
+        }
+        if result < 0 {
+            self.end_waiting(fd, result);
+        }
+    }
+
+    fn end_waiting(&mut self, fd: RawFd, result: i32) {
+        let Some(used) = self.fds.get_mut(&fd) else { return };
+        for w in used.read.drain(..).chain(used.write.drain(..)) {
+            self.waiting -= 1;
+            self.ready.push(RingEvent { token: w.token, result, buffers: buffers_of(w.op) });
+        }
+        self.drop_if_idle(fd);
+    }
+
+    fn drop_if_idle(&mut self, fd: RawFd) {
+        if self.fds.get(&fd).is_some_and(Use::is_idle) {
+            // Closes the descriptor if that was asked for.
+            self.fds.remove(&fd);
+        }
+    }
+
+    /// `fd` is ready for something: try what waits on it, in order, as far as it goes.
+    fn try_waiting(&mut self, fd: RawFd) {
+        let Some(used) = self.fds.get_mut(&fd) else { return };
+        for queue in [&mut used.read, &mut used.write] {
+            while let Some(first) = queue.front_mut() {
+                let Some(result) = attempt(fd, &first.op, &mut self.vectors) else { break };
+                let Some(w) = queue.pop_front() else { break };
+                self.waiting -= 1;
+                self.ready.push(RingEvent { token: w.token, result, buffers: buffers_of(w.op) });
+            }
+        }
+        self.arm(fd);
+    }
+
+    // --- timers
+
+    fn arm_timer(&mut self) {
+        let first = self.timers.peek().map(|Reverse((at, ..))| *at);
+        if first == self.armed {
+            return;
+        }
+        self.armed = first;
+        // A time of 0 would disarm; 1 ns after the start of the clock is as much in the past.
+        let spec = first.map_or(timespec(0), |at| timespec(at.max(1)));
+        let value = libc::itimerspec { it_interval: timespec(0), it_value: spec };
+        // SAFETY: the specification lives for the call; no old value is asked for.
+        let result = unsafe {
+            let null = std::ptr::null_mut();
+            libc::timerfd_settime(self.timerfd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &value, null)
+        };
+        debug_assert_eq!(result, 0, "a valid time on our own timerfd");
+    }
+
+    /// The timerfd has expired: the timers that are due become events.
+    fn expire(&mut self) {
+        drain_counter(self.timerfd.as_raw_fd());
+        let due = self.clock.now().max(self.armed.take().unwrap_or(0));
+        while let Some(Reverse((at, _, token))) = self.timers.peek().copied() {
+            if at > due {
+                break;
+            }
+            self.timers.pop();
+            self.end(Token(token), 0, Buffers::None);
+        }
+        self.arm_timer();
+    }
+
+    fn cancel_timer(&mut self, token: Token) -> bool {
+        let Some(timer) = self.timers.iter().find(|Reverse((.., t))| *t == token.0).copied() else {
+            return false;
+        };
+        self.timers.retain(|t| *t != timer);
+        self.arm_timer();
+        true
+    }
+
+    // --- collecting
+
+    /// Ask the kernel what is ready, sleeping until `deadline` at the most (`Some(0)`: not at
+    /// all), and make it events.
+    fn collect(&mut self, deadline: Option<Ns>) {
+        let inner = self.inner.as_raw_fd();
+        match self.outer.as_ref().map(AsRawFd::as_raw_fd) {
+            None => self.collect_from(inner, deadline),
+            Some(outer) => {
+                self.collect_from(outer, deadline);
+                self.collect_from(inner, Some(0));
+            }
+        }
+    }
+
+    /// As long as the kernel fills the reports there may be more, of which nobody who watches
+    /// us will be told again.
+    fn collect_from(&mut self, epoll: RawFd, deadline: Option<Ns>) {
+        let mut reports = [libc::epoll_event { events: 0, u64: 0 }; REPORTS];
+        let mut timeout = deadline.map(|at| match at {
+            0 => 0,
+            at => at.saturating_sub(self.clock.now()),
+        });
+        loop {
+            let n = sleep(epoll, &mut reports, timeout);
+            reports[..n].iter().for_each(|report| self.reported(*report));
+            if n < REPORTS {
+                return;
+            }
+            timeout = Some(0);
+        }
+    }
+
+    fn reported(&mut self, report: libc::epoll_event) {
+        let (kind, which) = ((report.u64 >> 32) as u32, report.u64 as u32);
+        match kind {
+            source::SOCKET => self.try_waiting(which as RawFd),
+            source::TIMERS => self.expire(),
+            source::WATCH => self.watched(which, report.events),
+            source::WAKER => self.woken = true,
+            // The caller looks at `inner` itself.
+            _ => {}
+        }
+    }
+
+    fn watched(&mut self, index: u32, events: u32) {
+        if let Some(Some(watch)) = self.watches.get(index as usize) {
+            let token = watch.token;
+            self.end(token, events as i32, Buffers::None);
+        }
+    }
+
+    /// Make the outcomes that helpers left events.
+    fn take_outcomes(&mut self) {
+        let mut outcomes = std::mem::take(&mut *self.outbox.outcomes.lock(&self.locks));
+        for outcome in outcomes.drain(..) {
+            self.job_over(outcome.fd);
+            self.end(outcome.token, outcome.result, Buffers::None);
+        }
+    }
+
+    fn job_over(&mut self, fd: RawFd) {
+        if let Some(used) = self.fds.get_mut(&fd) {
+            used.jobs -= 1;
+            self.drop_if_idle(fd);
+        }
+    }
+
+    fn cancel_job(&mut self, token: Token) {
+        let ours = self.unsubmitted.iter().position(|j| j.token == token);
+        let job = match ours {
+            Some(index) => Some(self.unsubmitted.remove(index)),
+            None => POOL.take_back(&self.outbox, token, &self.locks),
+        };
+        if let Some(job) = job {
+            self.job_over(job.fd);
+            self.end(token, -libc::ECANCELED, Buffers::None);
+        }
+    }
+
+    /// Take the operation out of its queue; true if it was waiting.
+    fn cancel_waiting(&mut self, token: Token) -> bool {
+        let queues = self.fds.values_mut().flat_map(|used| [&mut used.read, &mut used.write]);
+        let found = { queues }.find_map(|queue| {
+            let index = queue.iter().position(|w| w.token == token)?;
+            queue.remove(index)
+        });
+        let Some(w) = found else { return false };
+        self.waiting -= 1;
+        self.end(token, -libc::ECANCELED, buffers_of(w.op));
+        true
+    }
+}
+
+impl Ring for PlainRing {
+    unsafe fn file(&mut self, file: RingFile, op: super::FileOp, token: Token) {
+        self.in_flight += 1;
+        let RingFile::Fd(fd) = file else {
+            debug_assert!(false, "this ring registers no files");
+            return self.end(token, -libc::EBADF, Buffers::None);
+        };
+        self.fds.entry(fd).or_default().jobs += 1;
+        self.unsubmitted.push(Job { fd, op, token, outbox: self.outbox.clone() });
+    }
+
+    fn register(&mut self, fd: RawFd) -> RingFile {
+        RingFile::Fd(fd)
+    }
+
+    fn unregister(&mut self, _file: RingFile) {}
+
+    fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
+        self.in_flight += 1;
+        if matches!(op, NetOp::Accept) {
+            set_nonblocking(fd);
+        }
+        let used = self.fds.entry(fd).or_default();
+        let queue = if matches!(op, NetOp::Send { .. }) { &mut used.write } else { &mut used.read };
+        let first = queue.is_empty();
+        if first && let Some(result) = attempt(fd, &op, &mut self.vectors) {
+            self.end(token, result, buffers_of(op));
+            return self.drop_if_idle(fd);
+        }
+        queue.push_back(Waiting { token, op });
+        self.waiting += 1;
+        if first {
+            self.arm(fd);
+        }
+    }
+
+    fn timer(&mut self, at: Ns, token: Token) {
+        self.in_flight += 1;
+        self.timer_serial += 1;
+        self.timers.push(Reverse((at, self.timer_serial, token.0)));
+        self.arm_timer();
+    }
+
+    fn cancel(&mut self, token: Token) {
+        if self.cancel_waiting(token) {
+            return;
+        }
+        if self.cancel_timer(token) {
+            return self.end(token, -libc::ECANCELED, Buffers::None);
+        }
+        self.cancel_job(token);
+    }
+
+    fn close(&mut self, fd: OwnedFd) {
+        self.submit();
+        let raw = fd.as_raw_fd();
+        self.end_waiting(raw, -libc::ECANCELED);
+        // Jobs refer to the descriptor by its number, so it is kept for them.
+        if let Some(used) = self.fds.get_mut(&raw) {
+            used.closing = Some(fd);
+        }
+    }
+
+    fn submit(&mut self) {
+        if !self.unsubmitted.is_empty() {
+            POOL.submit(&mut self.unsubmitted, &self.locks);
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Ns>) {
+        self.submit();
+        if self.ready.is_empty() {
+            self.collect(deadline);
+            self.collected = true;
+        }
+    }
+
+    fn reap(&mut self, out: &mut Vec<RingEvent>) {
+        let armed = self.waiting > 0 || !self.timers.is_empty() || self.outer.is_some();
+        if armed && !self.collected {
+            self.collect(Some(0));
+        }
+        self.collected = false;
+        if self.woken || self.outbox.waker.is_pending() {
+            self.woken = false;
+            self.outbox.waker.clear();
+            self.take_outcomes();
+        }
+        let of_watches = |e: &&RingEvent| e.token.owner() == Token::CONTEXT;
+        self.in_flight -= self.ready.len() - self.ready.iter().filter(of_watches).count();
+        out.append(&mut self.ready);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        self.outbox.waker.clone()
+    }
+
+    fn watch(&mut self, others: [RawFd; 2], token: Token) {
+        if self.outer.is_none() {
+            self.outer = new_outer(self.inner.as_raw_fd());
+        }
+        let Some(outer) = &self.outer else { return };
+        let free = self.watches.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.watches.len());
+        for fd in others {
+            let events = libc::EPOLLIN | libc::EPOLLET;
+            let _ = add(outer.as_raw_fd(), fd, events, source::WATCH, index as u32);
+        }
+        let watch = Some(Watch { others, token });
+        match free {
+            Some(_) => self.watches[index] = watch,
+            None => self.watches.push(watch),
+        }
+    }
+
+    fn unwatch(&mut self, others: [RawFd; 2], token: Token) {
+        let ours =
+            |w: &Option<Watch>| w.as_ref().is_some_and(|w| w.others == others && w.token == token);
+        let Some(index) = self.watches.iter().position(ours) else { return };
+        self.watches[index] = None;
+        let Some(outer) = &self.outer else { return };
+        for fd in others {
+            // A ring that is gone has taken its descriptors out itself.
+            control(outer.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, 0, source::WATCH, 0);
+        }
+        if self.watches.iter().all(Option::is_none) {
+            self.watches.clear();
+            self.outer = None;
+        }
+    }
+
+    fn descriptors(&self) -> [RawFd; 2] {
+        [self.inner.as_raw_fd(), self.outbox.waker.fd()]
+    }
+
+    fn engine(&self) -> &'static str {
+        "plain"
+    }
+
+    fn count_locks_for(&mut self, user: &Arc<LockCounters>) {
+        self.locks = user.clone();
+    }
+}
+
+impl Drop for PlainRing {
+    fn drop(&mut self) {
+        POOL.forget(&self.outbox, &self.locks);
+        for used in std::mem::take(&mut self.fds).into_values() {
+            // A helper may be inside an operation on this number: it must not become another
+            // file's. So the descriptor is leaked.
+            if let (Some(fd), true) = (used.closing, used.jobs > 0) {
+                let _ = fd.into_raw_fd();
+            }
+        }
+    }
+}
+
+/// Try `op` without blocking: its result, or `None` if it has to wait.
+fn attempt(fd: RawFd, op: &NetOp, vectors: &mut Vec<libc::iovec>) -> Option<i32> {
+    loop {
+        let result = match op {
+            NetOp::Accept => accept(fd),
+            NetOp::PollIn => return poll_in(fd),
+            NetOp::Recv { buf, range } => {
+                let s = buf.segment(range.clone());
+                // SAFETY: the operation owns the buffer, and nobody looks at it meanwhile.
+                unsafe { libc::recv(fd, s.ptr.cast(), s.len, libc::MSG_DONTWAIT) }
+            }
+            NetOp::Send { parts } => send(fd, parts, vectors),
+        };
+        if result >= 0 {
+            return Some(result as i32);
+        }
+        match errno() {
+            libc::EINTR => {}
+            libc::EAGAIN => return None,
+            e => return Some(-e),
+        }
+    }
+}
+
+fn accept(fd: RawFd) -> isize {
+    let null = std::ptr::null_mut();
+    // SAFETY: no address is asked for.
+    unsafe { libc::accept4(fd, null, null.cast(), libc::SOCK_CLOEXEC) as isize }
+}
+
+fn send(fd: RawFd, parts: &[super::SendPart], vectors: &mut Vec<libc::iovec>) -> isize {
+    vectors.extend(parts.iter().map(|p| {
+        let s = p.buf.segment(p.range.clone());
+        libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len }
+    }));
+    // SAFETY: a msghdr of zeroes is a message without anything.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
+    // SAFETY: the header and its vectors live for the call, the operation owns the buffers.
+    let sent = unsafe { libc::sendmsg(fd, &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    vectors.clear();
+    sent
+}
+
+fn poll_in(fd: RawFd) -> Option<i32> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd that lives for the call, which does not wait.
+    match unsafe { libc::poll(&mut poll, 1, 0) } {
+        0 => None,
+        1 if poll.revents & libc::POLLNVAL != 0 => Some(-libc::EBADF),
+        1 => Some(poll.revents.into()),
+        _ => Some(-errno()),
+    }
+}
+
+/// What an ended operation gives back.
+fn buffers_of(op: NetOp) -> Buffers {
+    match op {
+        NetOp::Accept | NetOp::PollIn => Buffers::None,
+        NetOp::Recv { buf, .. } => Buffers::One(buf),
+        NetOp::Send { parts } => Buffers::Parts(parts),
+    }
+}
+
+/// accept4 has no flag of its own against blocking. A descriptor that is none is left to it.
+fn set_nonblocking(fd: RawFd) {
+    // SAFETY: fcntl with these commands takes no pointers.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        }
+    }
+}
+
+fn owned(fd: i32, what: &str) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::os(what, std::io::Error::last_os_error()));
+    }
+    // SAFETY: the system call just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn new_epoll() -> Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "no epoll for a context")
+}
+
+fn new_timerfd() -> Result<OwnedFd> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: no pointers.
+    owned(
+        unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) },
+        "no timer descriptor for a context",
+    )
+}
+
+/// An epoll above `inner`. Without one there are no watches: a context then learns what others
+/// hold for it only when they come back.
+fn new_outer(inner: RawFd) -> Option<OwnedFd> {
+    let outer = new_epoll().ok()?;
+    add(outer.as_raw_fd(), inner, libc::EPOLLIN, source::INNER, 0).ok()?;
+    Some(outer)
+}
+
+fn add(epoll: RawFd, fd: RawFd, events: i32, kind: u32, which: u32) -> Result<()> {
+    match control(epoll, libc::EPOLL_CTL_ADD, fd, events, kind, which) {
+        0 => Ok(()),
+        e => Err(Error::os("epoll refuses", std::io::Error::from_raw_os_error(-e))),
+    }
+}
+
+/// `epoll_ctl`; 0 or a negative errno.
+fn control(epoll: RawFd, what: i32, fd: RawFd, events: i32, kind: u32, which: u32) -> i32 {
+    let data = (u64::from(kind) << 32) | u64::from(which);
+    let mut event = libc::epoll_event { events: events as u32, u64: data };
+    // SAFETY: the event lives for the call.
+    match unsafe { libc::epoll_ctl(epoll, what, fd, &mut event) } {
+        0 => 0,
+        _ => -errno(),
+    }
+}
+
+fn timespec(ns: Ns) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    }
+}
+
+/// Sleep on `epoll` for at most `timeout` ns; how many `reports` came. A signal ends it early.
+fn sleep(epoll: RawFd, reports: &mut [libc::epoll_event], timeout: Option<Ns>) -> usize {
+    let spec = timeout.map(timespec);
+    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let room = reports.len() as i32;
+    // SAFETY: the kernel writes at most `room` reports; the time lives for the call.
+    let n = unsafe {
+        let none = std::ptr::null::<libc::sigset_t>();
+        libc::syscall(libc::SYS_epoll_pwait2, epoll, reports.as_mut_ptr(), room, spec, none, 0usize)
+    };
+    if n >= 0 {
+        return n as usize;
+    }
+    match errno() {
+        libc::ENOSYS | libc::EPERM => sleep_ms(epoll, reports, timeout),
+        _ => 0,
+    }
+}
+
+/// As [`sleep`], for kernels before 5.11 and filters that do not know `epoll_pwait2`: whole
+/// milliseconds, rounded up so that no deadline is missed early.
+fn sleep_ms(epoll: RawFd, reports: &mut [libc::epoll_event], timeout: Option<Ns>) -> usize {
+    let ms = timeout.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
+    // SAFETY: the kernel writes at most as many reports as there is room for.
+    let n = unsafe { libc::epoll_wait(epoll, reports.as_mut_ptr(), reports.len() as i32, ms) };
+    n.max(0) as usize
+}
+
+/// Read the 8 bytes of a timerfd, which then is no longer readable.
+fn drain_counter(fd: RawFd) {
+    let mut count = 0u64;
+    // SAFETY: reads 8 bytes into a u64; the descriptor does not block.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}

@@ -10,14 +10,14 @@
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.
 
+use super::eventfd::EventFd;
 use super::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::clock::{Clock, Ns};
 use crate::error::{Error, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const SQ_ENTRIES: u32 = 256;
 const CQ_ENTRIES: u32 = 4096;
@@ -28,6 +28,15 @@ const FILES: u32 = 256;
 const SLOT: u16 = Token::CONTEXT - 1;
 const WAKE: u16 = Token::CONTEXT - 2;
 const IGNORE: u16 = Token::CONTEXT - 3;
+const WATCH: u16 = Token::CONTEXT - 4;
+
+/// One descriptor of a watched ring.
+struct Watch {
+    /// Names the poll; never used again, so that late entries of ended watches are known.
+    serial: u64,
+    fd: RawFd,
+    token: Token,
+}
 
 /// What the kernel may still refer to for one operation.
 enum Slot {
@@ -60,11 +69,17 @@ pub struct UringRing {
     waker: Arc<EventFd>,
     slots: Vec<Slot>,
     free: u32,
+    /// Boxed, because the kernel is given their addresses while they are in slots.
+    #[allow(clippy::vec_box)]
     spare_messages: Vec<Box<Message>>,
     /// Entries that found the submission queue full.
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     unsubmitted: bool,
+    /// What is watched: the kernel ends a poll of another ring with its first event, multishot
+    /// or not (to bound recursion), so it is armed again.
+    watches: Vec<Watch>,
+    watch_serial: u64,
     free_files: Vec<u32>,
     clock: Arc<dyn Clock>,
 }
@@ -103,6 +118,8 @@ impl UringRing {
             backlog: VecDeque::new(),
             in_flight: 0,
             unsubmitted: false,
+            watches: Vec::new(),
+            watch_serial: 0,
             free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
         };
@@ -112,9 +129,28 @@ impl UringRing {
     }
 
     fn arm_waker(&mut self) {
-        let fd = types::Fd(self.waker.fd.as_raw_fd());
+        let fd = types::Fd(self.waker.fd());
         let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
         self.push(poll.user_data(Token::new(WAKE, 0).0));
+    }
+
+    fn arm_watch(&mut self, serial: u64, fd: RawFd) {
+        let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true);
+        self.push(poll.build().user_data(Token::new(WATCH, serial).0));
+    }
+
+    /// An entry of the watch `serial`: whom it is for, unless the watch has ended.
+    fn watch_event(&mut self, serial: u64, result: i32, more: bool) -> Option<Token> {
+        let index = self.watches.iter().position(|w| w.serial == serial)?;
+        if result < 0 {
+            self.watches.remove(index);
+            return None;
+        }
+        let (fd, token) = (self.watches[index].fd, self.watches[index].token);
+        if !more {
+            self.arm_watch(serial, fd);
+        }
+        Some(token)
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -381,8 +417,8 @@ impl Ring for UringRing {
                     let event = self.slot_event(token.value() as u32, result);
                     out.push(event);
                 }
-                Token::CONTEXT => {
-                    if result >= 0 {
+                WATCH => {
+                    if let Some(token) = self.watch_event(token.value(), result, more) {
                         out.push(RingEvent { token, result, buffers: Buffers::None });
                     }
                 }
@@ -404,20 +440,24 @@ impl Ring for UringRing {
 
     fn watch(&mut self, others: [RawFd; 2], token: Token) {
         for fd in others {
-            let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true);
-            self.push(poll.build().user_data(token.0));
+            self.watch_serial += 1;
+            self.watches.push(Watch { serial: self.watch_serial, fd, token });
+            self.arm_watch(self.watch_serial, fd);
         }
     }
 
     fn unwatch(&mut self, others: [RawFd; 2], token: Token) {
-        for _ in others {
-            let cancel = opcode::PollRemove::new(token.0).build();
+        let mut watches = std::mem::take(&mut self.watches);
+        let gone = watches.extract_if(.., |w| others.contains(&w.fd) && w.token == token);
+        for watch in gone {
+            let cancel = opcode::PollRemove::new(Token::new(WATCH, watch.serial).0).build();
             self.push(cancel.user_data(Token::new(IGNORE, 0).0));
         }
+        self.watches = watches;
     }
 
     fn descriptors(&self) -> [RawFd; 2] {
-        [self.uring.as_raw_fd(), self.waker.fd.as_raw_fd()]
+        [self.uring.as_raw_fd(), self.waker.fd()]
     }
 
     fn engine(&self) -> &'static str {
@@ -427,46 +467,8 @@ impl Ring for UringRing {
 
 impl Drop for UringRing {
     fn drop(&mut self) {
+        let busy = |s: &Slot| !matches!(s, Slot::Free { .. });
         // The kernel may still use what these slots own.
-        std::mem::forget(std::mem::take(&mut self.slots));
-    }
-}
-
-/// An event descriptor that wakes a ring's sleeper.
-pub(super) struct EventFd {
-    pub(super) fd: OwnedFd,
-    pending: AtomicBool,
-}
-
-impl EventFd {
-    pub(super) fn new() -> Result<Arc<Self>> {
-        // SAFETY: eventfd takes no pointers; the descriptor it returns is ours alone.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            let reason = std::io::Error::last_os_error();
-            return Err(Error::os("no event descriptor for a context", reason));
-        }
-        // SAFETY: as above.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Arc::new(EventFd { fd, pending: AtomicBool::new(false) }))
-    }
-
-    /// Forget wake-ups so far; called by the sleeper before it looks for what it was woken for.
-    pub(super) fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: reads 8 bytes into a u64; the descriptor does not block.
-        unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
-        self.pending.swap(false, Ordering::SeqCst);
-    }
-}
-
-impl Waker for EventFd {
-    fn wake(&self) {
-        if self.pending.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let one = 1u64;
-        // SAFETY: writes 8 bytes from a u64. A full counter would mean it is readable already.
-        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+        self.slots.extract_if(.., |s| busy(s)).for_each(std::mem::forget);
     }
 }

@@ -19,6 +19,8 @@ pub enum LockClass {
     TagWaiters,
     /// The plain engine's job queue and completions.
     PlainRing,
+    /// Helpers of the plain engine that wait for jobs: idle, not contended.
+    PlainIdle,
     /// A shard of a RAM device's pages.
     RamShard,
     /// The null device's completion thread.
@@ -33,11 +35,12 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 9] = [
+    pub const ALL: [LockClass; 10] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
         LockClass::TagWaiters,
         LockClass::PlainRing,
+        LockClass::PlainIdle,
         LockClass::RamShard,
         LockClass::NullDevice,
         LockClass::FileState,
@@ -52,6 +55,7 @@ impl LockClass {
             LockClass::ContextSet => "context_set",
             LockClass::TagWaiters => "tag_waiters",
             LockClass::PlainRing => "plain_ring",
+            LockClass::PlainIdle => "plain_idle",
             LockClass::RamShard => "ram_shard",
             LockClass::NullDevice => "null_device",
             LockClass::FileState => "file_state",

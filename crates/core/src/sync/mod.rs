@@ -7,6 +7,8 @@
 
 mod counters;
 mod lock;
+mod signal;
 
 pub use counters::{LockClass, LockCounters, LockCounts};
 pub use lock::{Guard, Lock};
+pub use signal::Signal;

@@ -1,0 +1,83 @@
+//! The descriptor that wakes the sleeper of a ring.
+//!
+//! Invariant: from a [`Waker::wake`] until the [`EventFd::clear`] after it the descriptor is
+//! readable or about to become so. Whoever clears looks for what it was woken for *afterwards*:
+//! a sender that finds `pending` set writes nothing, and relies on that look.
+
+use super::Waker;
+use crate::error::{Error, Result};
+use crate::primitive::{AtomicBool, Ordering};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Whether a wake-up is on its way; spares all but the first waker the system call.
+pub(crate) struct Pending(AtomicBool);
+
+impl Pending {
+    pub(crate) fn new() -> Self {
+        Pending(AtomicBool::new(false))
+    }
+
+    /// True if it was not yet: the caller has to make the descriptor readable.
+    pub(crate) fn raise(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// After the descriptor was made unreadable, before the look for what came. A swap, so that
+    /// it acquires what those who found it raised have written.
+    pub(crate) fn clear(&self) {
+        self.0.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// An event descriptor that wakes a ring's sleeper.
+pub(super) struct EventFd {
+    fd: OwnedFd,
+    pending: Pending,
+}
+
+impl EventFd {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        // SAFETY: eventfd takes no pointers; the descriptor it returns is ours alone.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            let reason = std::io::Error::last_os_error();
+            return Err(Error::os("no event descriptor for a context", reason));
+        }
+        // SAFETY: as above.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Arc::new(EventFd { fd, pending: Pending::new() }))
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// True from a wake-up until it is cleared.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending.is_raised()
+    }
+
+    /// Forget wake-ups so far; called by the sleeper before it looks for what it was woken for.
+    pub(super) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads 8 bytes into a u64; the descriptor does not block.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+        self.pending.clear();
+    }
+}
+
+impl Waker for EventFd {
+    fn wake(&self) {
+        if !self.pending.raise() {
+            return;
+        }
+        let one = 1u64;
+        // SAFETY: writes 8 bytes from a u64. A full counter would mean it is readable already.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+}

@@ -1,0 +1,193 @@
+//! The helper threads of the plain engine: they run the file operations of every plain ring of
+//! the process, so that no context's thread blocks in one.
+//!
+//! Invariants:
+//! * A [`Job`] holds what running it needs: a descriptor and memory that the starter vouches
+//!   for, and a reference to the [`Outbox`] of its ring. A ring that is gone has nobody who
+//!   looks into its outbox, so the result is dropped with the last job.
+//! * Helpers start when jobs wait and none is idle, at most [`HELPERS`] of them, and never end:
+//!   they hold nothing while idle. A forked child has none, like it has no usable context.
+
+use super::eventfd::EventFd;
+use super::{FileOp, Token, Waker};
+use crate::buf::Segment;
+use crate::clock::SystemClock;
+use crate::sync::{Lock, LockClass, LockCounters, Signal};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// Most helper threads of the process. A helper is one file operation in flight: 16 of them
+/// are about where the random reads of one disk stop gaining, and reads of cached data need
+/// no more than there are cores.
+pub(super) const HELPERS: usize = 16;
+
+/// Stack of a helper; its deepest call is a system call.
+const STACK_BYTES: usize = 128 << 10;
+
+/// A file operation on its way to a helper.
+pub(super) struct Job {
+    pub(super) fd: RawFd,
+    pub(super) op: FileOp,
+    pub(super) token: Token,
+    pub(super) outbox: Arc<Outbox>,
+}
+
+/// How a job ended.
+pub(super) struct Outcome {
+    pub(super) fd: RawFd,
+    pub(super) token: Token,
+    pub(super) result: i32,
+}
+
+/// Where the helpers put the outcomes of one ring's jobs.
+pub(super) struct Outbox {
+    pub(super) outcomes: Lock<Vec<Outcome>>,
+    pub(super) waker: Arc<EventFd>,
+}
+
+impl Job {
+    fn finish(self, result: i32, user: &LockCounters) {
+        let outcome = Outcome { fd: self.fd, token: self.token, result };
+        self.outbox.outcomes.lock(user).push(outcome);
+        self.outbox.waker.wake();
+    }
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+/// The pool; there is one, [`POOL`].
+pub(super) struct Pool {
+    state: Lock<State>,
+    work: Signal,
+}
+
+/// The helpers of this process.
+pub(super) static POOL: Pool = Pool {
+    state: Lock::new(LockClass::PlainRing, State { jobs: VecDeque::new(), threads: 0, idle: 0 }),
+    work: Signal::new(LockClass::PlainIdle),
+};
+
+impl Pool {
+    /// Hand `jobs` (emptied) to the helpers. Never waits for one.
+    pub(super) fn submit(&'static self, jobs: &mut Vec<Job>, user: &LockCounters) {
+        let (mut wake, mut start) = (0, 0);
+        let mut state = self.state.lock(user);
+        let waiting = state.jobs.len() + jobs.len();
+        state.jobs.extend(jobs.drain(..));
+        if waiting > 0 {
+            wake = waiting.min(state.idle);
+            start = (waiting - wake).min(HELPERS - state.threads);
+            state.threads += start;
+        }
+        drop(state);
+        (0..wake).for_each(|_| self.work.notify_one());
+        for _ in 0..start {
+            if !self.start_helper() {
+                self.start_failed(user);
+            }
+        }
+    }
+
+    fn start_helper(&'static self) -> bool {
+        let builder = std::thread::Builder::new().name("drystone-file".into());
+        builder.stack_size(STACK_BYTES).spawn(|| self.help()).is_ok()
+    }
+
+    /// The system has no thread left for us. The other helpers do the work; if there are none,
+    /// the jobs end for want of a resource.
+    fn start_failed(&self, user: &LockCounters) {
+        let mut state = self.state.lock(user);
+        state.threads -= 1;
+        let orphaned =
+            if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        drop(state);
+        orphaned.into_iter().for_each(|job| job.finish(-libc::ENOMEM, user));
+    }
+
+    fn help(&self) -> ! {
+        let user = LockCounters::new(SystemClock::new());
+        loop {
+            let job = self.next_job(&user);
+            let result = run(job.fd, job.op);
+            job.finish(result, &user);
+        }
+    }
+
+    fn next_job(&self, user: &LockCounters) -> Job {
+        let mut state = self.state.lock(user);
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return job;
+            }
+            state.idle += 1;
+            state = self.work.wait(state, user);
+            state.idle -= 1;
+        }
+    }
+
+    /// Take back a job that no helper has begun.
+    pub(super) fn take_back(
+        &self,
+        outbox: &Arc<Outbox>,
+        token: Token,
+        user: &LockCounters,
+    ) -> Option<Job> {
+        let mut state = self.state.lock(user);
+        let ours = |j: &Job| Arc::ptr_eq(&j.outbox, outbox) && j.token == token;
+        let index = state.jobs.iter().position(ours)?;
+        state.jobs.remove(index)
+    }
+
+    /// Forget every job of a ring that is dropped and that no helper has begun.
+    pub(super) fn forget(&self, outbox: &Arc<Outbox>, user: &LockCounters) {
+        self.state.lock(user).jobs.retain(|j| !Arc::ptr_eq(&j.outbox, outbox));
+    }
+}
+
+/// Run `op` on `fd` and return what io_uring would: a count, or a negative errno.
+fn run(fd: RawFd, op: FileOp) -> i32 {
+    loop {
+        let result = once(fd, op);
+        if result != -libc::EINTR {
+            return result;
+        }
+    }
+}
+
+fn once(fd: RawFd, op: FileOp) -> i32 {
+    let flags = |dsync| if dsync { libc::RWF_DSYNC } else { 0 };
+    let one = |s: Segment| libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len };
+    let at = |offset: u64| offset as libc::off_t;
+    // SAFETY: the starter of the operation promised to `Ring::file` that memory and descriptor
+    // stay valid until its event, which comes after this; our own iovecs live for the call.
+    let result = unsafe {
+        match op {
+            FileOp::Read { segment, offset } => libc::preadv(fd, &one(segment), 1, at(offset)),
+            FileOp::Write { segment, offset, dsync } => {
+                libc::pwritev2(fd, &one(segment), 1, at(offset), flags(dsync))
+            }
+            FileOp::Readv { iovecs, count, offset } => {
+                libc::preadv(fd, iovecs, count as i32, at(offset))
+            }
+            FileOp::Writev { iovecs, count, offset, dsync } => {
+                libc::pwritev2(fd, iovecs, count as i32, at(offset), flags(dsync))
+            }
+            FileOp::DataSync => libc::fdatasync(fd) as isize,
+            FileOp::Allocate { mode, offset, length } => {
+                libc::fallocate(fd, mode, at(offset), length as libc::off_t) as isize
+            }
+        }
+    };
+    // A transfer is at most 0x7ffff000 bytes (read(2)), so counts fit.
+    if result < 0 { -errno() } else { result as i32 }
+}
+
+/// The calling thread's last error.
+pub(super) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
