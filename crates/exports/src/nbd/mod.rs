@@ -37,5 +37,5 @@ pub use handshake::{CloseReason, Event, Handshake, Negotiated, SelectedContext, 
 pub use proto::{Command, CommandFlags, ErrorCode, TransmissionFlags};
 pub use reply::{ReplyStyle, ReplyTag};
 pub use request::{ContextSet, Refusal, Request};
-//pub use tls::{TlsConfig, TlsError, TlsSession};
+pub use tls::{TlsConfig, TlsError, TlsSession};
 pub use transmission::{Item, Parsed, Transmission};
