@@ -17,13 +17,10 @@ use super::proto::{
     ReplyCode, STRING_MAX_BYTES, TransmissionFlags,
 };
 use super::reply::ReplyStyle;
+use data as wire;
 
 mod answers;
 mod data;
-
-use data as wire;
-#[cfg(test)]
-mod tests;
 
 pub use super::close::CloseReason;
 
