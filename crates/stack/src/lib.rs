@@ -7,18 +7,22 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attributes;
 mod availability;
 mod build;
+pub mod control;
 pub mod diagnostic;
 pub mod duration;
 mod explain;
 mod fields;
 mod files;
 mod graph;
+pub mod iostat;
 mod listener;
 mod load;
 mod nearest;
 mod node;
+pub mod runtime;
 pub mod schema;
 pub mod size;
 pub mod spec;
