@@ -122,6 +122,11 @@ impl Findings {
         self.errors
     }
 
+    /// Whether further errors are only counted, so that no work is spent on their words.
+    pub fn is_full(&self) -> bool {
+        self.errors >= MAX_FINDINGS
+    }
+
     fn push(
         &mut self,
         severity: Severity,

@@ -55,7 +55,8 @@ fn missing(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
         if known().any(|known| known == name) {
             return;
         }
-        let hint = match nearest(name, known()) {
+        let near = if findings.is_full() { None } else { nearest(name, known()) };
+        let hint = match near {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("add [device.{}], or use one of: {}", shorten(name), listed(known())),
         };

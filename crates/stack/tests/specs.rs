@@ -230,4 +230,10 @@ proptest! {
 fn the_fuzz_entry_tells_good_from_bad() {
     assert!(fuzz_stack_file(b"[device.d]\ntype = \"null\"\n"));
     assert!(!fuzz_stack_file(b"[device.d]\ntype = \"nul\"\n"));
+    assert!(!fuzz_stack_file(format!("a = {}", "[".repeat(100_000)).as_bytes()));
+    assert!(!fuzz_stack_file("[device.d]\nsice = 1\n".repeat(9_000).as_bytes()));
+    let names: String = (0..4_000)
+        .map(|n| format!("[export.e{n}]\ndevice = \"d{n}\"\nnbd = \"unix:a\"\n"))
+        .collect();
+    assert!(!fuzz_stack_file(names.as_bytes()));
 }

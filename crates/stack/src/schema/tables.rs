@@ -131,11 +131,11 @@ static NULL: &[Param] = &[
 
 /// What says which kind a device is; one of the two is given.
 pub static DEVICE_WHAT: &[Param] = &[
-    param("type", Type::Text { max: 64 }, Unset("given by `table`"), "The kind of device."),
+    param("type", Type::Text { max: 64 }, Unset("required, or `table`"), "The kind of device."),
     param(
         "table",
         Type::List(&Type::Table),
-        Unset("given by `type`"),
+        Unset("required, or `type`"),
         "Ranges of other devices in dmsetup's table syntax (not available in this version).",
     ),
 ];
