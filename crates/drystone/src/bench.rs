@@ -73,8 +73,8 @@ const MAX_CPUS: u32 = 8192;
 fn block_size(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     match bytes {
-        bytes if bytes == 0 || bytes % 512 != 0 => Err("not a multiple of 512 bytes".to_owned()),
-        bytes if bytes > 64 << 20 => Err("larger than 64MiB".to_owned()),
+        bytes if bytes == 0 || bytes % 512 != 0 => Err("is not a multiple of 512 bytes".to_owned()),
+        bytes if bytes > 64 << 20 => Err("is larger than 64MiB".to_owned()),
         bytes => Ok(bytes),
     }
 }

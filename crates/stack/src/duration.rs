@@ -47,20 +47,20 @@ const UNITS: [(&str, u64); 7] = [
     ("µs", 1_000),
 ];
 
-/// Why a text is not a duration.
+/// Why a text is not a duration. Its `Display` goes on after the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No digits where a number must stand.
-    #[error("not a duration: write a number and a unit, as in \"10us\" or \"30s\"")]
+    #[error("is not a time such as \"10us\" or \"30s\"")]
     NotANumber,
     /// A unit that is not in the list.
-    #[error("unknown unit: use ns, us, ms, s, m or h")]
+    #[error("has an unknown unit: use ns, us, ms, s, m or h")]
     UnknownUnit,
     /// More than 2^64 - 1 nanoseconds (584 years).
-    #[error("too long")]
+    #[error("is too long")]
     TooLong,
     /// A fraction that leaves part of a nanosecond.
-    #[error("not a whole number of nanoseconds")]
+    #[error("is not a whole number of nanoseconds")]
     NotWhole,
 }
 

@@ -30,22 +30,22 @@ const PRINTED_UNITS: usize = 6;
 /// Most digits taken after a decimal point: 10^18 still fits the arithmetic.
 const MAX_FRACTION_DIGITS: usize = 18;
 
-/// Why a text is not a size. Its `Display` is one sentence without the text itself.
+/// Why a text is not a size. Its `Display` goes on after the text: "has an unknown unit".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No digits where a number must stand, or something between number and unit.
-    #[error("not a size: write a number and a unit, as in \"64KiB\" or \"10G\"")]
+    #[error("is not a size such as \"64KiB\" or \"10G\"")]
     NotANumber,
     /// A unit that is not in the list.
     #[error(
-        "unknown unit: use B, K, M, G, T, P or KiB, MiB, ... (powers of 1024), or KB, MB, ... (powers of 1000)"
+        "has an unknown unit: use B, K, M, G, T, P or KiB, MiB, ... (powers of 1024), or KB, MB, ... (powers of 1000)"
     )]
     UnknownUnit,
     /// More than 2^64 - 1 bytes.
-    #[error("too large: a size is less than 16384PiB")]
+    #[error("is too large: a size is less than 16384PiB")]
     TooLarge,
     /// A fraction that leaves part of a byte.
-    #[error("not a whole number of bytes")]
+    #[error("is not a whole number of bytes")]
     NotWhole,
 }
 

@@ -371,6 +371,8 @@ pub struct Segment {
     pub length_sectors: u64,
     /// What is there.
     pub target: Target,
+    /// Where the first sector's number stands.
+    pub start_span: Span,
     /// Where the target's word stands.
     pub target_span: Span,
 }

@@ -49,7 +49,7 @@ pub fn check_order(check: &mut Check<'_>, segments: &[Segment]) {
         if start != expected {
             let what = if start > expected { "gap" } else { "overlap" };
             check.findings.error(
-                &segment.target_span,
+                &segment.start_span,
                 format!("{what} in the table: this line starts at sector {start}"),
                 format!("start it at sector {expected}"),
             );
@@ -124,7 +124,8 @@ fn segment(check: &Check<'_>, node: &Node, line: &[Word<'_>]) -> Result<Segment,
         }
     };
     let target_span = node.part(check.source, target.part.clone());
-    Ok(Segment { start_sector, length_sectors, target: parsed, target_span })
+    let start_span = node.part(check.source, start.part.clone());
+    Ok(Segment { start_sector, length_sectors, target: parsed, start_span, target_span })
 }
 
 fn nothing(target: &Word<'_>, arguments: &[Word<'_>], parsed: Target) -> Result<Target, Wrong> {

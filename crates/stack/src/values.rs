@@ -206,7 +206,7 @@ fn size(ty: &Type, node: &Node) -> Result<u64, Refusal> {
     match &node.value {
         Raw::Text(text) | Raw::Word(text) => match parse_size(text) {
             Ok(bytes) => Ok(bytes),
-            Err(error) => refusal(ty, format!("is {error}")),
+            Err(error) => refusal(ty, error.to_string()),
         },
         Raw::Integer(Some(number)) => match u64::try_from(*number) {
             Ok(bytes) => Ok(bytes),
@@ -262,7 +262,7 @@ fn duration(ty: &Type, unit: Unit, min: u64, max: u64, node: &Node) -> Result<Va
     let nanoseconds = match &node.value {
         Raw::Text(text) | Raw::Word(text) => match parse_duration(text, unit) {
             Ok(nanoseconds) => nanoseconds,
-            Err(error) => return refusal(ty, format!("is {error}")),
+            Err(error) => return refusal(ty, error.to_string()),
         },
         Raw::Integer(number) => {
             let number = number.and_then(|number| u64::try_from(number).ok());

@@ -186,6 +186,23 @@ fn null_parameters() {
             "`blocksize` is 512",
             "one of the two",
         ),
+        (
+            null("submit_queues = 2\nqueue.hw_queues = 3"),
+            4,
+            19,
+            "3",
+            "`submit_queues` is 2",
+            "one of the two",
+        ),
+        (null("queue.nr_requests = 65"), 3, 21, "65", "has 64 tags", "`hw_queue_depth`"),
+        (
+            null("poll_queues = 0\nqueue.io_poll = true"),
+            4,
+            17,
+            "true",
+            "needs a queue to poll",
+            "`poll_queues`",
+        ),
     ]);
 }
 
@@ -272,8 +289,8 @@ fn tables() {
         (table("0 9 striped 1 8 r0 0"), 3, 3, "9", "whole chunks", "multiple"),
         (table("0 8 linear r9 0"), 3, 12, "r9", "no device `r9`", ""),
         (table("0 8 linear t 0"), 3, 12, "t", "stands on itself", ""),
-        (table("0 8 zero\n9 8 zero"), 4, 5, "zero", "gap", "sector 8"),
-        (table("0 8 zero\n7 8 zero"), 4, 5, "zero", "overlap", "sector 8"),
+        (table("0 8 zero\n9 8 zero"), 4, 1, "9", "gap", "sector 8"),
+        (table("0 8 zero\n7 8 zero"), 4, 1, "7", "overlap", "sector 8"),
         (table("0 4096 linear r0 0"), 3, 15, "r0", "too small", "2048 sectors (1MiB)"),
         (table("0 8 linear r0 0\n8 8 linear r0 7"), 4, 12, "r0", "7 to 14", "other sectors"),
         (table(range), 3, 8, "linear", "not available in this version", "\"file\""),

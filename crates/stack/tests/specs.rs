@@ -77,7 +77,7 @@ fn every_value_arrives() {
          submit_queues = 2\npoll_queues = 0\nhw_queue_depth = 7\nmemory_backed = true\n\
          discard = true\nmbps = 5\nbadblocks = [3, \"8-9\"]\ncache_size = \"1MiB\"\nfua = false\n\
          logical_block_size = 4096\nphysical_block_size = 8192\nread_only = true\n\
-         [device.n.queue]\nnr_requests = 8\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
+         [device.n.queue]\nnr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
          io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 4\n\
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
@@ -106,7 +106,7 @@ fn every_value_arrives() {
     };
     let queue = QueueSpec {
         scheduler: Scheduler::None,
-        nr_requests: Some(8),
+        nr_requests: Some(7),
         nomerges: 2,
         io_poll: true,
         max_sectors_kb: Some(64),

@@ -256,7 +256,35 @@ fn common(
         kind,
     };
     blocks(check, &device, path);
+    if let DeviceKind::Null(null) = &device.kind {
+        null_queue(check, null, &device.queue, path);
+    }
     device
+}
+
+/// Where a null device's own keys and its queue's say something about the same thing.
+fn null_queue(check: &mut Check<'_>, null: &NullSpec, queue: &QueueSpec, path: &str) {
+    let mut wrong = |key: &str, message: String, hint: &str| {
+        let span = check.places.get(&format!("{path}/queue/{key}"));
+        check.findings.error(&span, message, hint);
+    };
+    if let (Some(own), Some(queues)) = (null.submit_queues, queue.hw_queues)
+        && own != queues
+    {
+        let message = format!("`hw_queues` is {queues}, but `submit_queues` is {own}");
+        wrong("hw_queues", message, "keep one of the two");
+    }
+    let depth = null.hw_queue_depth;
+    if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth)
+        && queue.scheduler == Scheduler::None
+    {
+        let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
+        wrong("nr_requests", message, "without a scheduler at most `hw_queue_depth`");
+    }
+    if queue.io_poll && null.poll_queues == 0 {
+        let message = "`io_poll` needs a queue to poll".to_owned();
+        wrong("io_poll", message, "set `poll_queues` to 1 or more");
+    }
 }
 
 /// Block sizes that fit each other and the size.

@@ -41,25 +41,19 @@ pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
     let mut places = Places::default();
     let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
     let built = build(&mut check);
-    let (mut stack, broken) = match built {
-        Some((server, devices, exports, broken)) => {
-            let sizes = devices
-                .iter()
-                .filter_map(|device| Some((device.name.clone(), device.size()?)))
-                .collect();
-            let stack = StackSpec {
-                name: name.to_owned(),
-                server,
-                devices,
-                exports,
-                sizes,
-                warnings: Vec::new(),
-                source: source.clone(),
-                places,
-            };
-            (stack, broken)
-        }
-        None => return Err(findings.into_report(source)),
+    let Some((server, devices, exports, broken)) = built else {
+        return Err(findings.into_report(source));
+    };
+    let size = |device: &DeviceSpec| Some((device.name.clone(), device.size()?));
+    let mut stack = StackSpec {
+        name: name.to_owned(),
+        server,
+        sizes: devices.iter().filter_map(size).collect(),
+        devices,
+        exports,
+        warnings: Vec::new(),
+        source: source.clone(),
+        places,
     };
     graph::check(&stack, &broken, &mut findings);
     availability::check(&stack, &mut findings);
