@@ -193,51 +193,75 @@ fn exported_members(
     }
 }
 
-/// Exports that share an address: what holds for the whole connection must agree.
+/// Exports that share an address: what holds for the whole connection must agree, and one at most
+/// is the default.
 fn exports(stack: &StackSpec, findings: &mut Findings) {
-    for (index, export) in stack.exports.iter().enumerate() {
-        for (at, listener) in export.nbd.iter().enumerate() {
-            let span = stack.places.get(&format!("export/{}/nbd/{at}", export.name));
-            if export.nbd[..at].iter().any(|other| other.same_address(listener)) {
+    for (listener, sharers) in stack.listeners() {
+        let first = &stack.exports[sharers[0]];
+        let mut default: Option<&ExportSpec> = None;
+        for (place, index) in sharers.iter().enumerate() {
+            let export = &stack.exports[*index];
+            if place > 0 && sharers[place - 1] == *index {
+                let span = listener_span(stack, export, listener);
                 findings.error(&span, format!("{listener} is given twice"), "give it once");
+                continue;
             }
-            for other in &stack.exports[..index] {
-                if let Some(theirs) = other.nbd.iter().find(|their| their.same_address(listener)) {
-                    shared(stack, (export, listener), (other, theirs), &span, findings);
+            shared(stack, export, first, listener, findings);
+            match default {
+                Some(other) if export.default => {
+                    two_defaults(stack, export, other, listener, findings)
                 }
+                _ if export.default => default = Some(export),
+                _ => {}
             }
         }
     }
 }
 
+/// Where the export names that address, the last time if it does so twice.
+fn listener_span(stack: &StackSpec, export: &ExportSpec, listener: &Listener) -> Span {
+    let at = export.nbd.iter().rposition(|own| own.same_address(listener)).unwrap_or(0);
+    stack.places.get(&format!("export/{}/nbd/{at}", export.name))
+}
+
+/// What holds for the whole connection is as the first export at this address has it.
 fn shared(
     stack: &StackSpec,
-    (export, listener): (&ExportSpec, &Listener),
-    (other, theirs): (&ExportSpec, &Listener),
-    span: &Span,
+    export: &ExportSpec,
+    first: &ExportSpec,
+    listener: &Listener,
     findings: &mut Findings,
 ) {
-    let first = stack.places.export(&other.name, "nbd");
+    let own = export.nbd.iter().find(|own| own.same_address(listener));
     let differs = [
-        ("mode", listener != theirs),
-        ("tls", export.tls != other.tls),
-        ("max_connections", export.max_connections != other.max_connections),
-        ("handshake_timeout", export.handshake_timeout != other.handshake_timeout),
+        ("mode", own != Some(listener)),
+        ("tls", export.tls != first.tls),
+        ("max_connections", export.max_connections != first.max_connections),
+        ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),
     ];
     for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
         findings.error_also(
-            span,
-            format!("{listener} is shared with export `{}`, but `{key}` differs", other.name),
+            &listener_span(stack, export, listener),
+            format!("{listener} is shared with export `{}`, but `{key}` differs", first.name),
             format!("give both the same `{key}`, or another address"),
-            (&first, "first used here"),
+            (&stack.places.export(&first.name, "nbd"), "first used here"),
         );
     }
-    if export.default && other.default {
-        let place = stack.places.export(&export.name, "default");
-        let message = format!("`{}` and `{}` are both the default", other.name, export.name);
-        let hint = format!("{listener} has one default export");
-        findings.error_also(&place, message, hint, (&first, "shares its address"));
-    }
+}
+
+fn two_defaults(
+    stack: &StackSpec,
+    export: &ExportSpec,
+    other: &ExportSpec,
+    listener: &Listener,
+    findings: &mut Findings,
+) {
+    findings.error_also(
+        &stack.places.export(&export.name, "default"),
+        format!("`{}` and `{}` are both the default", other.name, export.name),
+        format!("{listener} has one default export"),
+        (&stack.places.export(&other.name, "default"), "the other default"),
+    );
 }
 
 fn unused(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {

@@ -87,7 +87,10 @@ pub fn parse_toml(source: &Source, findings: &mut Findings) -> Option<Vec<Entry>
     let (document, errors) = DeTable::parse_recoverable(&source.text);
     for error in &errors {
         let span = widen(source, error.span().unwrap_or(0..0));
-        let hint = syntax_hint(source, &span);
+        let hint = match findings.is_full() {
+            true => String::new(),
+            false => syntax_hint(source, &span),
+        };
         findings.error(&span, format!("not TOML: {}", error.message()), hint);
     }
     errors.is_empty().then(|| entries(document.into_inner()))

@@ -42,9 +42,11 @@ impl StackSpec {
     /// share an address have been checked to agree on TLS and connection limits.
     pub fn listeners(&self) -> Vec<(&Listener, Vec<usize>)> {
         let mut groups: Vec<(&Listener, Vec<usize>)> = Vec::new();
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
         for (index, export) in self.exports.iter().enumerate() {
             for listener in &export.nbd {
-                match groups.iter_mut().find(|(known, _)| known.same_address(listener)) {
+                let place = *places.entry(listener.address()).or_insert(groups.len());
+                match groups.get_mut(place) {
                     Some((_, exports)) => exports.push(index),
                     None => groups.push((listener, vec![index])),
                 }
@@ -492,15 +494,17 @@ pub enum Listener {
 }
 
 impl Listener {
+    /// The address without the mode, in one spelling.
+    pub fn address(&self) -> String {
+        match self {
+            Listener::Unix { .. } => self.to_string(),
+            Listener::Tcp { .. } => self.to_string().to_ascii_lowercase(),
+        }
+    }
+
     /// Whether both are the same address, whatever the mode.
     pub fn same_address(&self, other: &Listener) -> bool {
-        match (self, other) {
-            (Listener::Unix { path: a, .. }, Listener::Unix { path: b, .. }) => a == b,
-            (Listener::Tcp { host: a, port: p }, Listener::Tcp { host: b, port: q }) => {
-                p == q && a.eq_ignore_ascii_case(b)
-            }
-            _ => false,
-        }
+        self.address() == other.address()
     }
 }
 

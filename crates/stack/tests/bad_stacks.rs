@@ -269,6 +269,14 @@ fn exports_that_share_an_address_must_agree() {
             "both the default",
             "one default",
         ),
+        (
+            two("tls.mode = \"off\"", "").replacen("a.sock", "a.sock,mode=0660", 1),
+            9,
+            7,
+            "\"unix:a.sock\"",
+            "`mode` differs",
+            "",
+        ),
         (two("max_connections = 1", ""), 9, 7, "\"unix:a.sock\"", "`max_connections` differs", ""),
     ]);
 }

@@ -74,11 +74,11 @@ fn every_value_arrives() {
         "[server]\nthreads = 3\ncontrol = \"c.sock\"\n\
          [device.n]\ntype = \"null\"\nsize = \"1GiB\"\nirqmode = 2\n\
          latency = { min = 1, p50 = \"10us\", \"p99.9\" = \"80us\", max = \"1ms\" }\n\
-         submit_queues = 2\npoll_queues = 0\nhw_queue_depth = 7\nmemory_backed = true\n\
+         submit_queues = 2\npoll_queues = 3\nhw_queue_depth = 7\nmemory_backed = true\n\
          discard = true\nmbps = 5\nbadblocks = [3, \"8-9\"]\ncache_size = \"1MiB\"\nfua = false\n\
          logical_block_size = 4096\nphysical_block_size = 8192\nread_only = true\n\
          [device.n.queue]\nnr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
-         io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 4\n\
+         io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 2\n\
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
          max_connections = 9\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
@@ -95,7 +95,7 @@ fn every_value_arrives() {
             points: vec![(0, 1), (500_000, 10_000), (999_000, 80_000), (1_000_000, 1_000_000)],
         }),
         submit_queues: Some(2),
-        poll_queues: 0,
+        poll_queues: 3,
         hw_queue_depth: 7,
         memory_backed: true,
         discard: true,
@@ -113,7 +113,7 @@ fn every_value_arrives() {
         io_timeout: 500_000_000,
         iostats: false,
         write_cache: Some(WriteCache::WriteThrough),
-        hw_queues: Some(4),
+        hw_queues: Some(2),
     };
     let expected = DeviceSpec {
         name: "n".to_owned(),
