@@ -1,1 +1,41 @@
-//! Drystone: stack.
+//! The one library that knows every kind of device and export: stack files, their checks, the
+//! attributes of devices, and the control protocol of a running server.
+//!
+//! Nothing here opens a device or a socket: [`load`] reads a stack file and looks at what it
+//! names, [`control::Control`] turns a request line into a response line. The live stack comes in
+//! behind [`runtime::Runtime`].
+
+#![forbid(unsafe_code)]
+
+pub mod attributes;
+mod availability;
+mod build;
+pub mod control;
+pub mod diagnostic;
+pub mod duration;
+mod explain;
+mod fields;
+mod files;
+mod graph;
+pub mod iostat;
+mod listener;
+mod load;
+mod nearest;
+mod node;
+pub mod runtime;
+pub mod schema;
+pub mod size;
+pub mod spec;
+mod table;
+mod uri;
+mod values;
+
+pub use build::parse;
+pub use diagnostic::{Report, Source};
+pub use explain::explain;
+pub use load::{
+    DEFAULT_STACK, DEFAULT_STACK_FOLDER, DEFAULT_STACK_NAME, LoadError, check, fuzz_stack_file,
+    load, load_default,
+};
+pub use spec::StackSpec;
+pub use uri::nbd_uri;

@@ -1,0 +1,121 @@
+//! Arguments of `drystone bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use drystone_stack::duration::{Unit, parse_duration};
+use drystone_stack::size::parse_size;
+
+/// Measures peak IOPS of one device, in the manner of fio's t/io_uring.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// The device: null, ram,size=1GiB, file,path=disk.img,direct=true, ...
+    #[arg(long, value_name = "SPEC", required_unless_present = "stack", conflicts_with = "stack")]
+    pub device: Option<String>,
+    /// A stack file that has the device
+    #[arg(long, value_name = "FILE", requires = "name")]
+    pub stack: Option<PathBuf>,
+    /// The device's name in the stack file
+    #[arg(long, value_name = "DEV", requires = "stack")]
+    pub name: Option<String>,
+    /// Threads that submit
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// I/Os in flight for each thread
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub depth: u32,
+    /// I/Os submitted and reaped together [default: the depth]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub batch: Option<u32>,
+    /// Size of an I/O
+    #[arg(long, default_value = "512", value_parser = block_size)]
+    pub bs: u64,
+    /// What the I/Os do
+    #[arg(long, value_enum, default_value_t = Pattern::Randread)]
+    pub rw: Pattern,
+    /// Time measured, in nanoseconds; a plain number is in seconds
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = time)]
+    pub runtime: u64,
+    /// Time before the measurement, in nanoseconds; a plain number is in seconds
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = time)]
+    pub warmup: u64,
+    /// Poll for completions
+    #[arg(long)]
+    pub poll: bool,
+    /// Cores to run the threads on, as in 0,2,4-7
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    pub cpus: Option<CpuList>,
+    /// Also write the figures as one JSON object
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What the I/Os of a benchmark do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Pattern {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Reads all over the device.
+    Randread,
+    /// Writes all over the device.
+    Randwrite,
+}
+
+/// Numbers of cores, rising, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuList(pub Vec<u32>);
+
+/// Most cores that a list may name: as many as Linux can have.
+const MAX_CPUS: u32 = 8192;
+
+fn block_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    match bytes {
+        bytes if bytes == 0 || bytes % 512 != 0 => Err("is not a multiple of 512 bytes".to_owned()),
+        bytes if bytes > 64 << 20 => Err("is larger than 64MiB".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn time(text: &str) -> Result<u64, String> {
+    parse_duration(text, Unit::Seconds).map_err(|error| error.to_string())
+}
+
+fn cpu_list(text: &str) -> Result<CpuList, String> {
+    let wrong = |part: &str| format!("`{part}` is no core: write 0,2,4-7, each below {MAX_CPUS}");
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse().ok().filter(|cpu: &u32| *cpu < MAX_CPUS);
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => cpus.extend(first..=last),
+            _ => return Err(wrong(part)),
+        }
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(CpuList(cpus))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_listed_as_taskset_lists_them() {
+        assert_eq!(cpu_list("0,4-6,5"), Ok(CpuList(vec![0, 4, 5, 6])));
+        for bad in ["", "x", "3-1", "8192", "1,,2", "0-99999"] {
+            assert!(cpu_list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn block_sizes_are_whole_sectors() {
+        assert_eq!(block_size("4k"), Ok(4096));
+        for bad in ["0", "100", "1G", "x"] {
+            assert!(block_size(bad).is_err(), "{bad}");
+        }
+    }
+}

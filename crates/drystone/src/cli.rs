@@ -1,0 +1,173 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::bench::BenchArgs;
+use crate::commands;
+use crate::failure::Failure;
+use crate::output;
+use crate::serve::{ServeOptions, serve};
+
+/// A multi-queue block layer in user space: serves, controls and measures stacks of devices.
+///
+/// Exit status: 0 done, 1 refused, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "drystone", version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a stack in the foreground until Ctrl-C
+    Serve {
+        /// The stack file [default: an embedded stack of one sparse file in ./drystone-data]
+        stack: Option<PathBuf>,
+        /// The control socket [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
+        #[arg(long, value_name = "PATH")]
+        control: Option<PathBuf>,
+        /// Data threads; 0 is as many as cores [default: the stack file's]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
+        threads: Option<u32>,
+    },
+    /// Explain a stack file as a tree, or point at what is wrong with it
+    Check {
+        /// The stack file
+        stack: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the devices and exports of a running stack
+    List(ClientArgs),
+    /// Show one device with its attributes
+    Show {
+        /// The device
+        #[arg(value_name = "DEV")]
+        device: String,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    /// Set an attribute of a device, as in queue/nr_requests=128
+    Set {
+        /// The device
+        #[arg(value_name = "DEV")]
+        device: String,
+        /// The attribute and its new value
+        #[arg(value_name = "ATTR=VALUE", value_parser = assignment)]
+        assignment: (String, String),
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    /// Show the load of all devices, in the columns of iostat -x
+    Iostat {
+        /// Seconds between reports [default: one report since the start]
+        #[arg(value_parser = interval)]
+        interval: Option<std::time::Duration>,
+        /// Number of reports [default: until interrupted]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    /// Measure peak IOPS of one device
+    Bench(BenchArgs),
+    /// Print help on a command, on stack files or on the control socket
+    Help {
+        /// `stack`, `control`, or a command
+        topic: Option<String>,
+    },
+}
+
+/// Options of commands that ask a running server.
+#[derive(Debug, Clone, Args)]
+pub struct ClientArgs {
+    /// The server's control socket [default: that of the only server running]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::complain(&failure.to_string());
+            failure.status()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve { stack, control, threads } => {
+            serve(&ServeOptions { stack, control, threads }, crate::runtime::start)
+        }
+        Command::Check { stack, json } => commands::check(&stack, json),
+        Command::List(client) => commands::list(&client),
+        Command::Show { device, client } => commands::show(&device, &client),
+        Command::Set { device, assignment: (attribute, value), client } => {
+            commands::set(&device, &attribute, &value, &client)
+        }
+        Command::Iostat { interval, count, client } => commands::iostat(interval, count, &client),
+        Command::Bench(args) => commands::bench(&args),
+        Command::Help { topic } => help(topic.as_deref()),
+    }
+}
+
+fn help(topic: Option<&str>) -> Result<(), Failure> {
+    let mut root = Cli::command();
+    root.build();
+    let text = match topic {
+        None => root.render_long_help().to_string(),
+        Some("stack") => drystone_stack::schema::help_text(),
+        Some("control") => drystone_stack::control::help_text(),
+        Some(name) => match root.find_subcommand_mut(name) {
+            Some(command) => command.render_long_help().to_string(),
+            None => {
+                let names: Vec<&str> = root.get_subcommands().map(|c| c.get_name()).collect();
+                return Err(Failure::Usage(format!(
+                    "no help on `{name}`: there is stack, control, {}",
+                    names.join(", ")
+                )));
+            }
+        },
+    };
+    output::print(&text);
+    Ok(())
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write ATTR=VALUE, as in queue/nr_requests=128".to_owned()),
+    }
+}
+
+fn interval(text: &str) -> Result<std::time::Duration, String> {
+    use drystone_stack::duration::{Unit, parse_duration};
+    match parse_duration(text, Unit::Seconds) {
+        Ok(0) => Err("at least 1ms".to_owned()),
+        Ok(nanoseconds) if nanoseconds < 1_000_000 => Err("at least 1ms".to_owned()),
+        Ok(nanoseconds) => Ok(std::time::Duration::from_nanos(nanoseconds)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

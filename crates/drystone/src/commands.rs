@@ -1,0 +1,187 @@
+//! The commands that check a stack file or ask a running server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use drystone_stack::attributes::ATTRIBUTES;
+use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, Snapshot};
+use drystone_stack::size::format_size;
+use drystone_stack::spec::DeviceSpec;
+use drystone_stack::{LoadError, explain, iostat as columns, load};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::bench::BenchArgs;
+use crate::cli::ClientArgs;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::output;
+
+/// `drystone check`.
+pub fn check(path: &Path, as_json: bool) -> Result<(), Failure> {
+    let loaded = load(path);
+    if as_json {
+        output::print_json(&check_json(&loaded));
+    }
+    let stack = loaded.map_err(output::load_failure)?;
+    if !as_json {
+        output::warn(&stack);
+        output::print(&explain(&stack));
+    }
+    Ok(())
+}
+
+fn check_json(loaded: &Result<drystone_stack::StackSpec, LoadError>) -> Value {
+    let list = |found: &[_]| found.iter().map(output::diagnostic_json).collect::<Vec<Value>>();
+    match loaded {
+        Err(LoadError::Invalid(report)) => json!({
+            "ok": false,
+            "diagnostics": list(&report.diagnostics),
+            "omitted": report.omitted,
+        }),
+        Err(error) => json!({ "ok": false, "error": error.to_string() }),
+        Ok(stack) => json!({
+            "ok": true,
+            "stack": stack.name,
+            "diagnostics": list(&stack.warnings),
+            "devices": stack.devices.iter().map(|device| json!({
+                "name": device.name,
+                "kind": device.kind.name(),
+                "size": stack.sizes.get(&device.name),
+            })).collect::<Vec<Value>>(),
+            "exports": stack.exports.iter().map(|export| json!({
+                "name": export.name,
+                "device": export.device,
+                "nbd": export.nbd.iter().map(ToString::to_string).collect::<Vec<String>>(),
+            })).collect::<Vec<Value>>(),
+        }),
+    }
+}
+
+/// `drystone list`.
+pub fn list(args: &ClientArgs) -> Result<(), Failure> {
+    let mut answer = Client::connect(args.control.as_deref())?.ask("list", &[])?;
+    if args.json {
+        output::print_json(&answer);
+        return Ok(());
+    }
+    let devices: Vec<DeviceSummary> = read(answer["devices"].take())?;
+    let exports: Vec<ExportSummary> = read(answer["exports"].take())?;
+    let access = |read_only: bool| if read_only { "ro" } else { "rw" }.to_owned();
+    let mut rows =
+        vec![["DEVICE", "KIND", "SIZE", "ACCESS", "IN FLIGHT"].map(str::to_owned).to_vec()];
+    rows.extend(devices.into_iter().map(|device| {
+        let in_flight = device.in_flight.to_string();
+        vec![
+            device.name,
+            device.kind,
+            format_size(device.size),
+            access(device.read_only),
+            in_flight,
+        ]
+    }));
+    let mut text = output::columns(&rows);
+    let mut rows =
+        vec![["EXPORT", "DEVICE", "ACCESS", "CONNECTIONS", "URI"].map(str::to_owned).to_vec()];
+    rows.extend(exports.into_iter().map(|export| {
+        let connections = export.connections.to_string();
+        let uris = export.uris.join(" ");
+        vec![export.name, export.device, access(export.read_only), connections, uris]
+    }));
+    text.push('\n');
+    text.push_str(&output::columns(&rows));
+    output::print(&text);
+    Ok(())
+}
+
+/// `drystone show`.
+pub fn show(device: &str, args: &ClientArgs) -> Result<(), Failure> {
+    let answer = Client::connect(args.control.as_deref())?.ask("show", &[("device", device)])?;
+    if args.json {
+        output::print_json(&answer);
+        return Ok(());
+    }
+    output::print(&detail(&read(answer)?));
+    Ok(())
+}
+
+fn detail(device: &DeviceDetail) -> String {
+    let first =
+        [device.name.as_str(), &device.kind, &format_size(device.size), &device.description];
+    let mut text = first.join("  ").trim_end().to_owned() + "\n";
+    for (word, names) in [("members", &device.members), ("exports", &device.exports)] {
+        if !names.is_empty() {
+            text.push_str(&format!("{word}: {}\n", names.join(" ")));
+        }
+    }
+    let rows = ATTRIBUTES.iter().filter_map(|attribute| {
+        let value = device.attributes.get(attribute.name)?.trim();
+        Some(vec![attribute.name.to_owned(), attribute.mode.name().to_owned(), value.to_owned()])
+    });
+    text + &output::columns(&rows.collect::<Vec<_>>())
+}
+
+/// `drystone set`.
+pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Result<(), Failure> {
+    let arguments = [("device", device), ("attribute", attribute), ("value", value)];
+    let answer = Client::connect(args.control.as_deref())?.ask("set", &arguments)?;
+    if args.json {
+        output::print_json(&answer);
+    } else {
+        let now = answer["value"].as_str().unwrap_or(value);
+        output::print(&format!("{device} {attribute}={now}\n"));
+    }
+    Ok(())
+}
+
+/// `drystone iostat`: the first report is since the start of the stack, each further one over
+/// the interval.
+pub fn iostat(
+    interval: Option<Duration>,
+    count: Option<u64>,
+    args: &ClientArgs,
+) -> Result<(), Failure> {
+    let mut client = Client::connect(args.control.as_deref())?;
+    let mut before: Option<Snapshot> = None;
+    let reports = if interval.is_none() { Some(1) } else { count };
+    let mut done = 0;
+    loop {
+        let now: Snapshot = read(client.ask("iostat", &[])?)?;
+        let rows = columns::rows(before.as_ref(), &now);
+        let text = match args.json {
+            true => format!("{}\n", columns::json(&rows)),
+            false => format!("{}\n", columns::table(&rows)),
+        };
+        done += 1;
+        // Whoever read the reports may have gone.
+        if !output::print(&text) || reports == Some(done) {
+            return Ok(());
+        }
+        before = Some(now);
+        std::thread::sleep(interval.unwrap_or_default());
+    }
+}
+
+/// `drystone bench`: checks what is to be measured, then measures.
+pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
+    if let Some(text) = &args.device {
+        let base = std::env::current_dir()
+            .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
+        DeviceSpec::parse(text, &base)
+            .map_err(|report| Failure::Report(report.render(output::colour())))?;
+    }
+    if let (Some(path), Some(name)) = (&args.stack, &args.name) {
+        let stack = load(path).map_err(output::load_failure)?;
+        if stack.device(name).is_none() {
+            let message = format!("{} has no device `{name}`", path.display());
+            return Err(Failure::Refused(message));
+        }
+    }
+    Ok(crate::runtime::bench(args)?)
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
+    serde_json::from_value(value).map_err(|error| {
+        Failure::Refused(format!("the server is of another version: its answer has {error}"))
+    })
+}

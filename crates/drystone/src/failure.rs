@@ -1,0 +1,39 @@
+//! How a command ends when it does not succeed.
+
+use std::process::ExitCode;
+
+/// Why a command failed; `Display` is one sentence, or a drawn report.
+#[derive(Debug)]
+pub enum Failure {
+    /// The thing asked for was refused: exit status 1.
+    Refused(String),
+    /// The command line was wrong: exit status 2.
+    Usage(String),
+    /// Like [`Failure::Refused`], already drawn in full.
+    Report(String),
+}
+
+impl Failure {
+    /// The exit status.
+    pub fn status(&self) -> ExitCode {
+        match self {
+            Failure::Refused(_) | Failure::Report(_) => ExitCode::from(1),
+            Failure::Usage(_) => ExitCode::from(2),
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Refused(text) | Failure::Usage(text) => write!(f, "drystone: {text}"),
+            Failure::Report(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::Refused(format!("{error:#}"))
+    }
+}

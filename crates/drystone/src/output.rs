@@ -1,0 +1,94 @@
+//! Writing to standard output and standard error without dying when nobody reads.
+
+use std::io::{self, IsTerminal, Write};
+
+use drystone_stack::LoadError;
+use drystone_stack::diagnostic::{Diagnostic, Report, Severity};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+
+/// Writes text to standard output at once. False when nobody reads it any more: the reader of a
+/// pipe has gone, which is no failure, or the disk behind it is full.
+pub fn print(text: &str) -> bool {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+}
+
+/// Writes a line to standard error, if anybody reads it.
+pub fn complain(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", text.trim_end());
+}
+
+/// Writes JSON and a line end to standard output.
+pub fn print_json(value: &Value) -> bool {
+    print(&format!("{value}\n"))
+}
+
+/// Whether messages on standard error may have colours.
+pub fn colour() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stderr().is_terminal() && !unwanted
+}
+
+/// A stack file that was refused, drawn for standard error.
+pub fn load_failure(error: LoadError) -> Failure {
+    match error {
+        LoadError::Invalid(report) => Failure::Report(report.render(colour())),
+        other => Failure::Refused(other.to_string()),
+    }
+}
+
+/// A stack's warnings, drawn for standard error.
+pub fn warn(stack: &drystone_stack::StackSpec) {
+    if !stack.warnings.is_empty() {
+        let report = Report {
+            source: stack.source.clone(),
+            diagnostics: stack.warnings.clone(),
+            omitted: 0,
+        };
+        complain(&report.render(colour()));
+    }
+}
+
+/// A finding as JSON.
+pub fn diagnostic_json(found: &Diagnostic) -> Value {
+    json!({
+        "severity": match found.severity { Severity::Error => "error", Severity::Warning => "warning" },
+        "line": found.line,
+        "column": found.column,
+        "word": found.word,
+        "message": found.message,
+        "hint": found.hint,
+    })
+}
+
+/// Lines of cells, each column as wide as its widest cell; the last is not padded.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column).unwrap_or(0);
+            line.push_str(&format!("{cell:<width$}  "));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["a", "bb", "c"], ["aaa", "b", ""]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(columns(&rows), "a    bb  c\naaa  b\n");
+    }
+}

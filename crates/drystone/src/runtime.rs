@@ -1,0 +1,47 @@
+//! From a checked stack to a running one.
+
+use drystone_stack::StackSpec;
+use drystone_stack::runtime::Runtime;
+
+use crate::bench::BenchArgs;
+
+/// How to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopMode {
+    /// Take nothing new, finish what is in flight, flush, close.
+    Drain,
+    /// Close; used when starting failed half-way, before any client was told of the exports.
+    Now,
+}
+
+/// A running stack with its exports.
+pub trait ServerHandle: Send {
+    /// The URIs that clients reach the exports by, the default export's first.
+    fn announce(&self) -> Vec<String>;
+
+    /// A view of the stack for the control socket. Called once; the view must stay usable, if only
+    /// to say that devices are gone, until the process ends.
+    fn runtime(&self) -> Box<dyn Runtime>;
+
+    /// Stops and gives everything back. Unix sockets of exports are removed.
+    ///
+    /// # Errors
+    /// Data that could not be flushed, by device.
+    fn stop(self: Box<Self>, mode: StopMode) -> anyhow::Result<()>;
+}
+
+/// Opens the devices and starts the exports of a stack.
+///
+/// # Errors
+/// What could not be opened or bound; then nothing is left running.
+pub fn start(stack: &StackSpec) -> anyhow::Result<Box<dyn ServerHandle>> {
+    anyhow::bail!("stack `{}`: serving is not wired up yet", stack.name)
+}
+
+/// Runs a benchmark.
+///
+/// # Errors
+/// What could not be opened or measured.
+pub fn bench(_args: &BenchArgs) -> anyhow::Result<()> {
+    anyhow::bail!("benchmarks are not wired up yet")
+}

@@ -1,0 +1,102 @@
+//! `drystone serve`: runs a stack in the foreground until a signal.
+
+use std::path::{Path, PathBuf};
+
+use drystone_stack::control::ServerInfo;
+use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load, load_default};
+
+use crate::control_socket::ControlSocket;
+use crate::failure::Failure;
+use crate::folder;
+use crate::output;
+use crate::runtime::{ServerHandle, StopMode};
+use crate::signals::StopSignal;
+
+/// What `drystone serve` was asked for.
+#[derive(Debug, Clone, Default)]
+pub struct ServeOptions {
+    /// The stack file; `None` serves the embedded default stack.
+    pub stack: Option<PathBuf>,
+    /// The control socket, if not the stack's or the usual one.
+    pub control: Option<PathBuf>,
+    /// Data threads, if not the stack's; 0 is as many as cores.
+    pub threads: Option<u32>,
+}
+
+/// How a stack is started: [`crate::runtime::start`], or a test's own.
+pub type Start = fn(&StackSpec) -> anyhow::Result<Box<dyn ServerHandle>>;
+
+/// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket.
+///
+/// # Errors
+/// Whatever keeps the stack from starting, or data that could not be flushed at the end.
+pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
+    let signal = StopSignal::install()
+        .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
+    let mut stack = stack(options.stack.as_deref())?;
+    output::warn(&stack);
+    stack.server.threads = options.threads.unwrap_or(stack.server.threads);
+    let control = ControlSocket::bind(&control_path(options, &stack)?)?;
+    signal.remove_on_exit(control.place());
+    let handle = start(&stack)?;
+    if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
+        let _ = handle.stop(StopMode::Now);
+        return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));
+    }
+    output::print(&announcement(&stack, &handle.announce(), control.path()));
+    signal.wait();
+    output::complain("drystone: stopping; once more stops at once");
+    handle.stop(StopMode::Drain)?;
+    Ok(())
+}
+
+fn stack(path: Option<&Path>) -> Result<StackSpec, Failure> {
+    match path {
+        Some(path) => load(path).map_err(output::load_failure),
+        None => default_stack(),
+    }
+}
+
+/// The embedded default stack in the current folder, whose data folder is made if need be.
+fn default_stack() -> Result<StackSpec, Failure> {
+    let refused = |what: &str, error: std::io::Error| Failure::Refused(format!("{what}: {error}"));
+    let base = std::env::current_dir().map_err(|error| refused("the current folder", error))?;
+    let folder = base.join(DEFAULT_STACK_FOLDER);
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| refused(&format!("cannot make {}", folder.display()), error))?;
+    load_default(&base).map_err(|report| output::load_failure(LoadError::Invalid(report)))
+}
+
+fn control_path(options: &ServeOptions, stack: &StackSpec) -> Result<PathBuf, Failure> {
+    match options.control.as_ref().or(stack.server.control.as_ref()) {
+        Some(path) => Ok(path.clone()),
+        None => Ok(folder::make_control_folder()?.join(format!("{}.sock", stack.name))),
+    }
+}
+
+fn server_info(stack: &StackSpec) -> ServerInfo {
+    ServerInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        stack: stack.name.clone(),
+    }
+}
+
+/// What `serve` prints: each URI on a line of its own, and commands to try.
+fn announcement(stack: &StackSpec, uris: &[String], control: &Path) -> String {
+    let mut out = format!("drystone: serving stack {}\n", stack.name);
+    out.push_str(&format!("drystone: control socket {}\n", control.display()));
+    for uri in uris {
+        out.push_str(uri);
+        out.push('\n');
+    }
+    if let Some(uri) = uris.first() {
+        out.push_str(&format!(
+            "Try:\n  nbdinfo '{uri}'\n  qemu-img convert -p -O qcow2 '{uri}' copy.qcow2\n  \
+             fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=16 \
+             --time_based --runtime=5\n"
+        ));
+    }
+    out.push_str("Stop with Ctrl-C.\n");
+    out
+}

@@ -1,0 +1,141 @@
+//! The program as its users see it: output, messages, exit status.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn drystone(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_drystone"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Runs and expects a status, nothing on standard output, and words on standard error.
+fn refused(folder: &Path, arguments: &[&str], status: i32, words: &[&str]) {
+    let output = drystone(folder, arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+    assert!(!message.contains("panicked") && !message.contains('\u{1b}'), "{message}");
+    for word in words {
+        assert!(message.contains(word), "{arguments:?}: no {word:?} in {message}");
+    }
+}
+
+const GOOD: &str = "[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n\
+                    [export.e]\ndevice = \"d\"\nnbd = \"tcp:localhost:10809\"\n";
+
+#[test]
+fn check_draws_a_good_stack() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("s.toml"), GOOD).unwrap();
+    let output = drystone(folder.path(), &["check", "s.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let tree = "stack s\nexport e  nbd tcp:localhost:10809\n└── d  ram  1GiB\n";
+    assert_eq!(stdout(&output), tree);
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn check_points_at_what_is_wrong() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("s.toml"), GOOD.replace("size", "siez")).unwrap();
+    let words = ["unknown key `siez`", "s.toml:3:1", "did you mean `size`?"];
+    refused(folder.path(), &["check", "s.toml"], 1, &words);
+    refused(folder.path(), &["serve", "s.toml"], 1, &words);
+    refused(folder.path(), &["check", "none.toml"], 1, &["none.toml: No such file"]);
+    refused(folder.path(), &["check", "."], 1, &["directory"]);
+}
+
+#[test]
+fn check_gives_json() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("s.toml"), GOOD).unwrap();
+    let answer =
+        |output: &Output| -> serde_json::Value { serde_json::from_str(&stdout(output)).unwrap() };
+    let good = answer(&drystone(folder.path(), &["check", "--json", "s.toml"]));
+    assert_eq!(good["ok"], true);
+    assert_eq!(good["devices"][0]["size"], 1u64 << 30);
+    fs::write(folder.path().join("s.toml"), GOOD.replace("size", "siez")).unwrap();
+    let output = drystone(folder.path(), &["check", "--json", "s.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let found = &answer(&output)["diagnostics"];
+    let first = found.as_array().unwrap().iter().find(|found| found["word"] == "siez").unwrap();
+    assert_eq!((&first["line"], &first["column"]), (&3.into(), &1.into()));
+}
+
+#[test]
+fn help_comes_from_the_schemas() {
+    let folder = TempDir::new().unwrap();
+    for (topic, words) in [
+        ("stack", ["completion_nsec", "[export.NAME]"]),
+        ("control", ["queue/nr_requests", "out-of-range"]),
+        ("serve", ["--threads", "--control"]),
+    ] {
+        let output = drystone(folder.path(), &["help", topic]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(words.iter().all(|word| stdout(&output).contains(word)), "{topic}");
+    }
+    refused(folder.path(), &["help", "nothing"], 2, &["no help on `nothing`"]);
+}
+
+#[test]
+fn wrong_usage_is_told_apart_from_refusal() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    refused(at, &["sevre"], 2, &["serve"]);
+    refused(at, &["set", "d", "queue/nomerges"], 2, &["ATTR=VALUE"]);
+    refused(at, &["iostat", "0"], 2, &["at least 1ms"]);
+    refused(at, &["iostat", "1", "0"], 2, &["COUNT"]);
+    refused(at, &["serve", "--threads", "5000"], 2, &["0..=1024"]);
+    refused(at, &["bench"], 2, &["--device"]);
+    refused(at, &["bench", "--stack", "s.toml"], 2, &["--name"]);
+    refused(at, &["bench", "--device", "null", "--bs", "100"], 2, &["multiple of 512"]);
+    refused(at, &["bench", "--device", "null", "--rw", "trim"], 2, &["randread"]);
+    refused(at, &["bench", "--device", "null,siez=1"], 1, &["--device:1:6", "`size`?"]);
+    fs::write(at.join("s.toml"), GOOD).unwrap();
+    refused(at, &["bench", "--stack", "s.toml", "--name", "x"], 1, &["no device `x`"]);
+}
+
+#[test]
+fn without_a_server_clients_say_where_they_looked() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    let run = at.join("run");
+    for command in [&["list"][..], &["show", "d"], &["set", "d", "a=1"], &["iostat"]] {
+        refused(at, command, 1, &["no server is running", run.to_str().unwrap()]);
+    }
+    refused(at, &["list", "--control", "x.sock"], 1, &["no server answers at x.sock"]);
+    fs::create_dir(&run).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(run.join("stale.sock")).unwrap());
+    refused(at, &["list"], 1, &["no server is running"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let folder = TempDir::new().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_drystone"))
+        .args(["help", "stack"])
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stderr(&output), "");
+}

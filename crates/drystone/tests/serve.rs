@@ -1,0 +1,458 @@
+//! `drystone serve` with a stack of the test's own: starting, answering, stopping.
+//!
+//! This program is both the tests and, when [`STACK`] is set in its environment, the server that
+//! they start: `drystone::serve::serve` with [`FakeServer`] as the stack.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use drystone::runtime::{ServerHandle, StopMode};
+use drystone::serve::{ServeOptions, serve};
+use drystone_stack::attributes::{Attribute, Setting};
+use drystone_stack::runtime::{
+    DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
+};
+use drystone_stack::{StackSpec, nbd_uri};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Environment of the server: the stack file (empty: the default stack), the control socket
+/// (empty: the usual one), and what is wrong with it.
+const STACK: &str = "FAKE_STACK";
+const CONTROL: &str = "FAKE_CONTROL";
+const FAULT: &str = "FAKE_FAULT";
+
+fn main() -> ExitCode {
+    if std::env::var_os(STACK).is_some() {
+        return server();
+    }
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    for (name, test) in TESTS {
+        if only.as_ref().is_none_or(|only| name.contains(only.as_str())) {
+            println!("serve {name}");
+            test();
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+const TESTS: &[(&str, fn())] = &[
+    ("announces_and_stops", announces_and_stops),
+    ("answers_clients", answers_clients),
+    ("inherited_ignore_is_undone", inherited_ignore_is_undone),
+    ("a_second_signal_stops_at_once", a_second_signal_stops_at_once),
+    ("a_live_socket_is_refused_with_its_holder", a_live_socket_is_refused_with_its_holder),
+    ("stale_sockets_are_replaced", stale_sockets_are_replaced),
+    ("several_servers_are_listed", several_servers_are_listed),
+    ("nobody_need_read_its_output", nobody_need_read_its_output),
+    ("the_default_stack_makes_its_folder", the_default_stack_makes_its_folder),
+    ("bad_clients_do_no_harm", bad_clients_do_no_harm),
+    ("failures_to_start_and_stop_are_told", failures_to_start_and_stop_are_told),
+];
+
+// The server
+
+fn server() -> ExitCode {
+    let path = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let options = ServeOptions { stack: path(STACK), control: path(CONTROL), threads: None };
+    match serve(&options, start) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.status()
+        }
+    }
+}
+
+fn fault() -> String {
+    std::env::var(FAULT).unwrap_or_default()
+}
+
+fn start(stack: &StackSpec) -> anyhow::Result<Box<dyn ServerHandle>> {
+    anyhow::ensure!(fault() != "start", "device d: on fire");
+    Ok(Box::new(FakeServer { stack: stack.clone() }))
+}
+
+/// Says something to the test, if it still listens.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+struct FakeServer {
+    stack: StackSpec,
+}
+
+impl ServerHandle for FakeServer {
+    fn announce(&self) -> Vec<String> {
+        self.stack.exports.iter().map(|export| nbd_uri(export, &export.nbd[0])).collect()
+    }
+
+    fn runtime(&self) -> Box<dyn Runtime> {
+        Box::new(FakeRuntime { nr_requests: 64 })
+    }
+
+    fn stop(self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
+        match fault().as_str() {
+            "hang" => loop {
+                say("hanging");
+                sleep(Duration::from_secs(60));
+            },
+            "stop" => anyhow::bail!("device d: flush failed"),
+            _ => {}
+        }
+        say(&format!("stopped {mode:?}"));
+        Ok(())
+    }
+}
+
+struct FakeRuntime {
+    nr_requests: u64,
+}
+
+impl Runtime for FakeRuntime {
+    fn devices(&self) -> Vec<DeviceSummary> {
+        let (name, kind) = ("d".to_owned(), "ram".to_owned());
+        vec![DeviceSummary { name, kind, size: 1 << 30, read_only: false, in_flight: 3 }]
+    }
+
+    fn device(&self, name: &str) -> Option<DeviceDetail> {
+        (name == "d").then(|| DeviceDetail {
+            name: "d".to_owned(),
+            kind: "ram".to_owned(),
+            size: 1 << 30,
+            description: String::new(),
+            members: Vec::new(),
+            exports: vec!["e".to_owned()],
+            attributes: [("queue/nr_requests".to_owned(), self.nr_requests.to_string())].into(),
+        })
+    }
+
+    fn set(
+        &mut self,
+        _: &str,
+        attribute: &'static Attribute,
+        value: &Setting,
+    ) -> Result<(), SetError> {
+        match (attribute.name, value) {
+            ("queue/nr_requests", Setting::Number(number)) if *number <= 64 => {
+                self.nr_requests = *number;
+                Ok(())
+            }
+            _ => Err(SetError::OutOfRange { permitted: "4 to 64".to_owned() }),
+        }
+    }
+
+    fn diskstats(&self) -> Vec<DiskStats> {
+        vec![DiskStats { device: "d".to_owned(), reads: 20, ..DiskStats::default() }]
+    }
+
+    fn exports(&self) -> Vec<ExportSummary> {
+        vec![ExportSummary {
+            name: "e".to_owned(),
+            device: "d".to_owned(),
+            uris: vec!["nbd://localhost:1/e".to_owned()],
+            read_only: true,
+            connections: 2,
+        }]
+    }
+
+    fn uptime_ns(&self) -> u64 {
+        10_000_000_000
+    }
+}
+
+// The tests
+
+/// A server that is killed when its test fails.
+struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    lines: Vec<String>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const GOOD: &str = "[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n\
+                    [export.e]\ndevice = \"d\"\nnbd = \"unix:e.sock\"\n";
+
+fn command(folder: &Path, stack: &str, control: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    environment(&mut command, folder, stack, control);
+    command
+}
+
+fn environment(command: &mut Command, folder: &Path, stack: &str, control: &str) {
+    command
+        .current_dir(folder)
+        .env(STACK, stack)
+        .env(CONTROL, control)
+        .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
+        .stdout(Stdio::piped());
+}
+
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("s.toml"), GOOD).unwrap();
+    folder
+}
+
+impl Server {
+    /// Starts a server and waits until it has announced everything.
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut server = Server { child, out, lines: Vec::new() };
+        server.read_until("Stop with");
+        server
+    }
+
+    fn read_until(&mut self, word: &str) {
+        let mut line = String::new();
+        while self.out.read_line(&mut line).unwrap() > 0 {
+            self.lines.push(std::mem::take(&mut line).trim_end().to_owned());
+            if self.lines.last().unwrap().starts_with(word) {
+                return;
+            }
+        }
+        panic!("the server ended after {:?}", self.lines);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn status(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
+    /// Stops by a signal and expects that it drained.
+    fn stop(mut self, signal: Signal) {
+        self.signal(signal);
+        self.read_until("stopped Drain");
+        assert_eq!(self.status(), Some(0));
+    }
+}
+
+fn client(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_drystone"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+fn announces_and_stops() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = folder();
+        let server = Server::spawn(&mut command(folder.path(), "s.toml", "c.sock"));
+        let base = fs::canonicalize(folder.path()).unwrap();
+        let uri = format!("nbd+unix:///e?socket={}/e.sock", base.display());
+        assert!(server.lines.contains(&uri), "{uri} in {:?}", server.lines);
+        for tool in ["nbdinfo", "qemu-img", "fio"] {
+            let with_uri = |line: &&String| line.trim().starts_with(tool) && line.contains(&uri);
+            assert_eq!(server.lines.iter().filter(with_uri).count(), 1, "{tool}");
+        }
+        let control = folder.path().join("c.sock");
+        let mode = fs::symlink_metadata(&control).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        server.stop(signal);
+        assert!(!control.exists());
+    }
+}
+
+fn answers_clients() {
+    let folder = folder();
+    let at = folder.path();
+    let server = Server::spawn(&mut command(at, "s.toml", ""));
+    assert!(at.join("run/s.sock").exists());
+    let ok = |arguments: &[&str]| {
+        let output = client(at, arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let json =
+        |arguments: &[&str]| -> serde_json::Value { serde_json::from_str(&ok(arguments)).unwrap() };
+    let list = ok(&["list"]);
+    assert!(list.contains("d       ram   1GiB  rw      3\n"), "{list}");
+    assert!(list.contains("e       d       ro      2            nbd://localhost:1/e\n"), "{list}");
+    assert_eq!(json(&["list", "--json"])["devices"][0]["name"], "d");
+    let show = ok(&["show", "d"]);
+    assert_eq!(show, "d  ram  1GiB\nexports: e\nqueue/nr_requests  rw  64\n");
+    assert_eq!(ok(&["set", "d", "queue/nr_requests=8"]), "d queue/nr_requests=8\n");
+    assert_eq!(json(&["show", "d", "--json"])["attributes"]["queue/nr_requests"], "8");
+    let report = json(&["iostat", "--json"]);
+    assert_eq!(report[0]["r/s"], 2.0);
+    assert_eq!(ok(&["iostat", "1ms", "3"]).matches("Device").count(), 3);
+    let refused = client(at, &["set", "d", "queue/nr_requests=100"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused).contains("`100` is out of range; permitted: 4 to 64"));
+    assert_eq!(json(&["show", "d", "--json"])["attributes"]["queue/nr_requests"], "8");
+    let missing = client(at, &["show", "x", "--json"]);
+    assert_eq!(missing.status.code(), Some(1), "{}", text(&missing));
+    server.stop(Signal::TERM);
+}
+
+fn inherited_ignore_is_undone() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = folder();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' INT TERM; exec \"$0\""]).arg(std::env::current_exe().unwrap());
+        environment(&mut shell, folder.path(), "s.toml", "c.sock");
+        Server::spawn(&mut shell).stop(signal);
+    }
+}
+
+fn a_second_signal_stops_at_once() {
+    for (second, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let folder = folder();
+        let mut command = command(folder.path(), "s.toml", "c.sock");
+        let mut server = Server::spawn(command.env(FAULT, "hang"));
+        server.signal(Signal::TERM);
+        server.read_until("hanging");
+        server.signal(second);
+        assert_eq!(server.status(), Some(status));
+        assert!(!folder.path().join("c.sock").exists());
+    }
+}
+
+fn a_live_socket_is_refused_with_its_holder() {
+    let folder = folder();
+    let server = Server::spawn(&mut command(folder.path(), "s.toml", "c.sock"));
+    let second = command(folder.path(), "s.toml", "c.sock").output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&second.stderr).into_owned();
+    let holder = format!("c.sock is in use by process {};", server.child.id());
+    assert!(message.contains(&holder), "{message}");
+    server.stop(Signal::TERM);
+    fs::write(folder.path().join("c.sock"), "data").unwrap();
+    let third = command(folder.path(), "s.toml", "c.sock").output().unwrap();
+    assert_eq!(third.status.code(), Some(1));
+    assert_eq!(fs::read_to_string(folder.path().join("c.sock")).unwrap(), "data");
+}
+
+fn stale_sockets_are_replaced() {
+    let folder = folder();
+    drop(UnixListener::bind(folder.path().join("c.sock")).unwrap());
+    let mut killed = Server::spawn(&mut command(folder.path(), "s.toml", "c.sock"));
+    killed.signal(Signal::KILL);
+    assert_eq!(killed.status(), None);
+    assert!(folder.path().join("c.sock").exists());
+    Server::spawn(&mut command(folder.path(), "s.toml", "c.sock")).stop(Signal::TERM);
+}
+
+fn several_servers_are_listed() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("t.toml"), GOOD).unwrap();
+    let first = Server::spawn(&mut command(at, "s.toml", ""));
+    let second = Server::spawn(&mut command(at, "t.toml", ""));
+    let output = client(at, &["list"]);
+    assert_eq!(output.status.code(), Some(2));
+    for name in ["s", "t"] {
+        let path = at.join(format!("run/{name}.sock"));
+        assert!(text(&output).contains(&format!("--control {}", path.display())));
+        let output = client(at, &["list", "--control", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    }
+    first.stop(Signal::TERM);
+    assert_eq!(client(at, &["list"]).status.code(), Some(0));
+    second.stop(Signal::TERM);
+}
+
+/// Waits until something listens at `path`.
+fn until_live(path: &Path) -> UnixStream {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => return stream,
+            Err(error) if Instant::now() > deadline => panic!("{}: {error}", path.display()),
+            Err(_) => sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn nobody_need_read_its_output() {
+    let folder = folder();
+    let mut child =
+        command(folder.path(), "s.toml", "c.sock").stderr(Stdio::piped()).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    until_live(&folder.path().join("c.sock"));
+    let listed = client(folder.path(), &["list", "--control", "c.sock"]);
+    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn the_default_stack_makes_its_folder() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::spawn(&mut command(folder.path(), "", ""));
+    assert!(folder.path().join("run/default.sock").exists());
+    assert!(folder.path().join("drystone-data").is_dir());
+    let base = fs::canonicalize(folder.path()).unwrap();
+    let uri = format!("nbd+unix:///?socket={}/drystone-data/nbd.sock", base.display());
+    assert!(server.lines.contains(&uri), "{:?}", server.lines);
+    server.stop(Signal::INT);
+}
+
+fn bad_clients_do_no_harm() {
+    let folder = folder();
+    let server = Server::spawn(&mut command(folder.path(), "s.toml", "c.sock"));
+    let path = folder.path().join("c.sock");
+    let mut rude = UnixStream::connect(&path).unwrap();
+    rude.write_all(&vec![b'x'; 200_000]).unwrap();
+    rude.write_all(b"\n{\n").unwrap();
+    let mut answers = BufReader::new(rude.try_clone().unwrap()).lines();
+    assert!(answers.next().unwrap().unwrap().contains("longer than"));
+    assert!(answers.next().unwrap().unwrap().contains("not JSON"));
+    drop(UnixStream::connect(&path).unwrap());
+    let mut crowd: Vec<UnixStream> = Vec::new();
+    for _ in 0..100 {
+        crowd.push(UnixStream::connect(&path).unwrap());
+    }
+    // More than the server takes at a time: the last is turned away.
+    let mut byte = [0];
+    let last = crowd.last().unwrap();
+    assert_eq!(std::io::Read::read(&mut &*last, &mut byte).unwrap(), 0);
+    drop(crowd);
+    drop(rude);
+    // The crowd has gone; its threads may need a moment to see that.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while client(folder.path(), &["list", "--control", "c.sock"]).status.code() != Some(0) {
+        assert!(Instant::now() < deadline, "the server does not answer any more");
+    }
+    server.stop(Signal::TERM);
+}
+
+fn failures_to_start_and_stop_are_told() {
+    let folder = folder();
+    let output = command(folder.path(), "s.toml", "c.sock").env(FAULT, "start").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("device d: on fire"));
+    assert!(!folder.path().join("c.sock").exists());
+    let mut command = command(folder.path(), "s.toml", "c.sock");
+    let mut server = Server::spawn(command.env(FAULT, "stop").stderr(Stdio::piped()));
+    server.signal(Signal::TERM);
+    assert_eq!(server.status(), Some(1));
+    let mut message = String::new();
+    let mut stderr = server.child.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut stderr, &mut message).unwrap();
+    assert!(message.contains("device d: flush failed"), "{message}");
+    assert!(!folder.path().join("c.sock").exists());
+}

@@ -1,0 +1,116 @@
+//! The exports of a server: names, devices, and what each client may see.
+
+use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
+use crate::nbd::proto::TransmissionFlags;
+use drystone_core::{Device, DeviceInfo};
+use std::sync::Arc;
+
+/// A device under a name.
+#[derive(Clone)]
+pub struct Export {
+    /// The name clients ask for.
+    pub name: String,
+    /// Shown in listings.
+    pub description: String,
+    /// What is exported.
+    pub device: Arc<dyn Device>,
+    /// Refuse writes, whatever the device does.
+    pub read_only: bool,
+    /// Let clients open several connections at once.
+    pub multi_conn: bool,
+    /// Served over TLS only.
+    pub tls_required: bool,
+}
+
+impl Export {
+    /// What the handshake tells of it now.
+    pub fn info(&self, max_request: u32) -> ExportInfo {
+        let device = self.device.info();
+        let mut info = ExportInfo::new(self.name.clone(), device.size_bytes);
+        info.description = self.description.clone();
+        info.block_sizes = block_sizes(&device, max_request);
+        info.flags = self.flags(&device);
+        info
+    }
+
+    fn flags(&self, device: &DeviceInfo) -> TransmissionFlags {
+        use TransmissionFlags as F;
+        let limits = &device.limits;
+        let zeroes = limits.max_write_zeroes_bytes > 0;
+        let mut flags = F::SEND_FLUSH | F::SEND_FUA | F::SEND_DF | F::SEND_CACHE;
+        flags.set(F::READ_ONLY, self.read_only || limits.read_only);
+        flags.set(F::ROTATIONAL, limits.rotational);
+        flags.set(F::SEND_TRIM, limits.max_discard_bytes > 0);
+        flags.set(F::SEND_WRITE_ZEROES, zeroes);
+        flags.set(F::SEND_FAST_ZERO, zeroes);
+        flags.set(F::CAN_MULTI_CONN, self.multi_conn);
+        flags
+    }
+}
+
+fn block_sizes(device: &DeviceInfo, max_request: u32) -> BlockSizes {
+    let limits = &device.limits;
+    let min = limits.logical_block_size;
+    let preferred = limits.io_min.max(4096).next_power_of_two().min(1 << 20);
+    BlockSizes { min, preferred, max_payload: max_request / min * min }
+}
+
+/// The exports that the listeners of a server share. The first that is `default` (or else the
+/// first) answers to the empty name.
+#[derive(Clone, Default)]
+pub struct ExportTable {
+    exports: Vec<Export>,
+    default: usize,
+    max_request: u32,
+}
+
+impl ExportTable {
+    /// A table of `exports`, of which number `default` answers to the empty name.
+    pub fn new(exports: Vec<Export>, default: usize, max_request: u32) -> Self {
+        ExportTable { exports, default, max_request }
+    }
+
+    /// The exports, in order.
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// Number of the export with this name; the empty name is the default one.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        let by_name = self.exports.iter().position(|e| e.name == name);
+        let default = (name.is_empty() && self.default < self.exports.len()).then_some(self.default);
+        by_name.or(default)
+    }
+
+    /// The directory as a client on a connection with or without TLS sees it.
+    pub(super) fn for_client(&self, tls: bool) -> ClientView<'_> {
+        ClientView { table: self, tls }
+    }
+}
+
+/// What one client may see.
+pub(super) struct ClientView<'a> {
+    table: &'a ExportTable,
+    tls: bool,
+}
+
+impl ClientView<'_> {
+    fn shows(&self, export: &Export) -> bool {
+        self.tls || !export.tls_required
+    }
+}
+
+impl ExportDirectory for ClientView<'_> {
+    fn find(&self, name: &str) -> Lookup {
+        match self.table.index_of(name).map(|i| &self.table.exports[i]) {
+            None => Lookup::Unknown,
+            Some(export) if !self.shows(export) => Lookup::TlsRequired,
+            Some(export) => Lookup::Found(export.info(self.table.max_request)),
+        }
+    }
+
+    fn list(&self, visit: &mut dyn FnMut(&str, &str)) {
+        let shown = self.table.exports.iter().filter(|e| self.shows(e));
+        shown.for_each(|e| visit(&e.name, &e.description));
+    }
+}

@@ -1,0 +1,257 @@
+//! The bytes of a connection: receiving, sending, and TLS between.
+//!
+//! Invariants:
+//! * At most one receive and one send are with the ring. Their buffers belong to the ring until
+//!   their events.
+//! * Without TLS the received bytes are parsed where the kernel put them; with TLS they are
+//!   decrypted into a buffer of their own first.
+//! * `queued` holds what is to be sent, in order; it becomes the next send as a whole.
+
+use super::buffers::{DATA_AT, Pool};
+use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
+use drystone_core::IoBuf;
+use drystone_core::ring::SendPart;
+use std::ops::Range;
+
+/// Bytes received at once.
+pub(super) const RECEIVE_BYTES: usize = 256 << 10;
+/// Bytes of ciphertext in one part of a send.
+const CIPHER_BYTES: usize = 64 << 10;
+/// Most parts of one send: the kernel's limit of vectors.
+const PARTS_MAX: usize = 1024;
+
+/// One connection's bytes.
+pub(super) struct Stream {
+    /// Where received bytes arrive; `None` while it is with the ring.
+    receive: Option<IoBuf>,
+    received: Range<usize>,
+    /// Decrypted bytes.
+    plain: Option<IoBuf>,
+    plain_range: Range<usize>,
+    tls: Option<TlsSession>,
+    /// What is to be sent, in the clear.
+    queued: Vec<SendPart>,
+    /// An idle list for the next send.
+    spare: Vec<SendPart>,
+    /// Replies in `queued`, and in the send under way.
+    queued_replies: u32,
+    sending_replies: u32,
+    pub(super) receiving: bool,
+    pub(super) sending: bool,
+}
+
+impl Stream {
+    pub(super) fn new() -> Self {
+        Stream {
+            receive: Some(IoBuf::zeroed(RECEIVE_BYTES)),
+            received: 0..0,
+            plain: None,
+            plain_range: 0..0,
+            tls: None,
+            queued: Vec::new(),
+            spare: Vec::new(),
+            queued_replies: 0,
+            sending_replies: 0,
+            receiving: false,
+            sending: false,
+        }
+    }
+
+    /// From now on the peer speaks TLS.
+    pub(super) fn start_tls(&mut self, config: &TlsConfig) -> Result<(), TlsError> {
+        self.tls = Some(TlsSession::new(config)?);
+        self.plain = Some(IoBuf::zeroed(RECEIVE_BYTES));
+        Ok(())
+    }
+
+    /// The TLS session, if the connection has one.
+    pub(super) fn tls(&mut self) -> Option<&mut TlsSession> {
+        self.tls.as_mut()
+    }
+
+    /// Received bytes that are ready to be parsed. Decrypts if need be.
+    ///
+    /// # Errors
+    /// When the peer breaks TLS.
+    pub(super) fn input(&mut self) -> Result<&[u8], TlsError> {
+        if self.tls.is_some() {
+            self.decrypt()?;
+            return Ok(self.plain.as_ref().map_or(&[], |b| &b[self.plain_range.clone()]));
+        }
+        Ok(self.receive.as_ref().map_or(&[], |b| &b[self.received.clone()]))
+    }
+
+    fn decrypt(&mut self) -> Result<(), TlsError> {
+        let (Some(tls), Some(plain)) = (&mut self.tls, &mut self.plain) else { return Ok(()) };
+        if !self.plain_range.is_empty() {
+            return Ok(());
+        }
+        self.plain_range = 0..tls.read_plaintext(plain);
+        let Some(cipher) = &self.receive else { return Ok(()) };
+        while !self.received.is_empty() && self.plain_range.end < plain.len() {
+            let taken = tls.receive(&cipher[self.received.clone()])?;
+            self.received.start += taken;
+            let n = tls.read_plaintext(&mut plain[self.plain_range.end..]);
+            self.plain_range.end += n;
+            if taken == 0 && n == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first `n` bytes of [`Stream::input`] were used.
+    pub(super) fn consume(&mut self, n: usize) {
+        let range = if self.tls.is_some() { &mut self.plain_range } else { &mut self.received };
+        range.start += n;
+        debug_assert!(range.start <= range.end);
+    }
+
+    /// True when everything received was used.
+    pub(super) fn is_drained(&self) -> bool {
+        self.received.is_empty() && self.plain_range.is_empty()
+    }
+
+    /// True when bytes can be received straight into their destination.
+    pub(super) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// The buffer for a receive, if there is room for more: all of it was used.
+    pub(super) fn take_receive_buffer(&mut self) -> Option<IoBuf> {
+        if self.received.is_empty() { self.receive.take() } else { None }
+    }
+
+    /// A receive ended: `n` bytes are in `buf`.
+    pub(super) fn received(&mut self, buf: IoBuf, n: usize) {
+        self.received = 0..n;
+        self.receive = Some(buf);
+    }
+
+    /// Queue bytes that do not belong to a reply to a request (the handshake).
+    pub(super) fn queue_bytes(&mut self, pool: &mut Pool, bytes: &[u8]) {
+        for chunk in bytes.chunks(16 << 10) {
+            let Some(mut buf) = pool.take(chunk.len()) else { return };
+            buf[DATA_AT..DATA_AT + chunk.len()].copy_from_slice(chunk);
+            self.queued.push(SendPart { buf, range: DATA_AT..DATA_AT + chunk.len() });
+        }
+    }
+
+    /// Append what `write` puts into the given room (at most `most` bytes) to the queue, next to
+    /// the small replies before it.
+    pub(super) fn queue_small(&mut self, pool: &mut Pool, most: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+        if let Some(part) = self.queued.last_mut()
+            && part.range.end >= DATA_AT
+            && part.range.end + most <= part.buf.len()
+            && part.range.start == DATA_AT
+        {
+            let end = part.range.end;
+            let n = write(&mut part.buf[end..end + most]);
+            part.range.end += n;
+            return;
+        }
+        let Some(mut buf) = pool.take(most.max(4096)) else { return };
+        let n = write(&mut buf[DATA_AT..]);
+        self.queued.push(SendPart { buf, range: DATA_AT..DATA_AT + n });
+    }
+
+    /// Append a part of a buffer to the queue.
+    pub(super) fn queue_part(&mut self, part: SendPart) {
+        self.queued.push(part);
+    }
+
+    /// Everything of one more reply is in the queue.
+    pub(super) fn reply_queued(&mut self) {
+        self.queued_replies += 1;
+    }
+
+    /// True when a send could be started.
+    pub(super) fn wants_send(&self) -> bool {
+        !self.sending && (!self.queued.is_empty() || self.tls.as_ref().is_some_and(|t| t.wants_send()))
+    }
+
+    /// The parts of the next send.
+    pub(super) fn take_send(&mut self, pool: &mut Pool) -> Vec<SendPart> {
+        let mut parts = std::mem::take(&mut self.spare);
+        match &self.tls {
+            None => self.take_clear(&mut parts),
+            Some(_) => self.take_encrypted(pool, &mut parts),
+        }
+        if self.queued.is_empty() {
+            self.sending_replies += std::mem::take(&mut self.queued_replies);
+        }
+        self.sending = !parts.is_empty();
+        parts
+    }
+
+    fn take_clear(&mut self, parts: &mut Vec<SendPart>) {
+        if self.queued.len() <= PARTS_MAX {
+            std::mem::swap(parts, &mut self.queued);
+        } else {
+            parts.extend(self.queued.drain(..PARTS_MAX));
+        }
+    }
+
+    fn take_encrypted(&mut self, pool: &mut Pool, parts: &mut Vec<SendPart>) {
+        let Some(tls) = &mut self.tls else { return };
+        loop {
+            while let Some(part) = self.queued.first_mut() {
+                let n = tls.write_plaintext(&part.buf[part.range.clone()]);
+                part.range.start += n;
+                if !part.range.is_empty() {
+                    break;
+                }
+                let done = self.queued.remove(0);
+                pool.give(done.buf);
+            }
+            let Some(mut buf) = pool.take(CIPHER_BYTES) else { return };
+            let n = tls.take_ciphertext(&mut buf[DATA_AT..DATA_AT + CIPHER_BYTES]);
+            if n == 0 {
+                pool.give(buf);
+                return;
+            }
+            parts.push(SendPart { buf, range: DATA_AT..DATA_AT + n });
+        }
+    }
+
+    /// A send ended after `n` bytes. Returns how many replies are now sent; what was not sent
+    /// goes first in the next send.
+    pub(super) fn sent(&mut self, pool: &mut Pool, mut parts: Vec<SendPart>, mut n: usize) -> Sent {
+        self.sending = false;
+        let whole = parts.iter().take_while(|p| {
+            let fits = p.range.len() <= n;
+            n -= if fits { p.range.len() } else { 0 };
+            fits
+        });
+        let whole = whole.count();
+        parts.drain(..whole).for_each(|p| pool.give(p.buf));
+        if parts.is_empty() {
+            self.spare = parts;
+            return Sent::All(std::mem::take(&mut self.sending_replies));
+        }
+        parts[0].range.start += n;
+        self.sending = true;
+        Sent::Rest(parts)
+    }
+
+    /// The send failed: nothing of it will ever be sent.
+    pub(super) fn send_failed(&mut self) -> u32 {
+        self.sending = false;
+        self.queued.clear();
+        std::mem::take(&mut self.sending_replies) + std::mem::take(&mut self.queued_replies)
+    }
+
+    /// Replies that are queued or under way.
+    #[cfg(test)]
+    pub(super) fn pending_replies(&self) -> u32 {
+        self.queued_replies + self.sending_replies
+    }
+}
+
+/// What became of a send.
+pub(super) enum Sent {
+    /// All of it was sent, so many replies.
+    All(u32),
+    /// These parts are still to be sent, at once.
+    Rest(Vec<SendPart>),
+}

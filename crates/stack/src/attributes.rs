@@ -1,0 +1,210 @@
+//! The attributes of a running device, named as in sysfs.
+//!
+//! The one table of them: `drystone show`, `drystone set`, `drystone help control` and
+//! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
+
+use crate::availability;
+use crate::duration::Unit;
+use crate::fields::Value;
+use crate::nearest::nearest;
+use crate::node::{Node, Raw};
+use crate::schema::Type;
+use crate::values::{Refusal, parse_simple};
+
+/// Whether an attribute can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It is only shown.
+    ReadOnly,
+    /// It can be set while the device runs.
+    ReadWrite,
+}
+
+impl Mode {
+    /// `ro` or `rw`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::ReadOnly => "ro",
+            Mode::ReadWrite => "rw",
+        }
+    }
+}
+
+/// An attribute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attribute {
+    /// Its name, as sysfs' path below the device.
+    pub name: &'static str,
+    /// Whether it can be set.
+    pub mode: Mode,
+    /// What it takes; `None` for those that are only shown.
+    pub ty: Option<Type>,
+    /// One line on what it is, with its unit.
+    pub doc: &'static str,
+}
+
+/// A checked value of an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setting {
+    /// A count, bytes, or nanoseconds, as the attribute's type says.
+    Number(u64),
+    /// A switch.
+    Bool(bool),
+    /// One of the type's words.
+    Choice(&'static str),
+}
+
+const fn shown(name: &'static str, doc: &'static str) -> Attribute {
+    Attribute { name, mode: Mode::ReadOnly, ty: None, doc }
+}
+
+const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute {
+    Attribute { name, mode: Mode::ReadWrite, ty: Some(ty), doc }
+}
+
+const HOUR: u64 = 3_600_000_000_000;
+
+/// All attributes, in the order that `drystone show` prints them.
+pub static ATTRIBUTES: &[Attribute] = &[
+    shown("size", "Size in sectors of 512 bytes."),
+    shown("ro", "1 if writes are refused."),
+    shown("stat", "The 17 numbers of /proc/diskstats."),
+    shown("inflight", "Reads and writes in flight."),
+    settable(
+        "queue/scheduler",
+        Type::Choice(&["none", "mq-deadline"]),
+        "Order of dispatch; the one in use is shown in brackets.",
+    ),
+    settable(
+        "queue/nr_requests",
+        Type::Integer { min: 4, max: 10_240 },
+        "Requests a hardware queue may hold; without a scheduler at most the driver's depth.",
+    ),
+    settable(
+        "queue/nomerges",
+        Type::Integer { min: 0, max: 2 },
+        "0 merges all it can, 1 only with the last request, 2 not at all.",
+    ),
+    settable("queue/io_poll", Type::Bool, "1 if polled I/O is taken."),
+    settable("queue/iostats", Type::Bool, "1 if I/O is counted."),
+    settable(
+        "queue/io_timeout",
+        Type::Duration { unit: Unit::Milliseconds, min: 1_000_000, max: 24 * HOUR },
+        "Milliseconds after which a request counts as lost.",
+    ),
+    settable(
+        "queue/max_sectors_kb",
+        Type::Integer { min: 0, max: 1 << 20 },
+        "Largest request in KiB, at most max_hw_sectors_kb; 0 goes back to the default.",
+    ),
+    shown("queue/max_hw_sectors_kb", "Largest request of the driver in KiB."),
+    shown("queue/logical_block_size", "Smallest unit of an I/O in bytes."),
+    shown("queue/physical_block_size", "Unit written without read-modify-write in bytes."),
+    shown("queue/minimum_io_size", "Smallest preferred I/O in bytes."),
+    shown("queue/optimal_io_size", "Preferred I/O in bytes; 0 if there is none."),
+    shown("queue/discard_granularity", "Unit of discards in bytes; 0 without discard."),
+    settable(
+        "queue/discard_max_bytes",
+        Type::Size { min: 0, max: 1 << 62, multiple: 512 },
+        "Largest discard in bytes, a multiple of the granularity; 0 turns discard off.",
+    ),
+    shown("queue/write_zeroes_max_bytes", "Largest write-zeroes in bytes; 0 without it."),
+    shown("queue/max_segments", "Most memory segments of a request."),
+    settable(
+        "queue/write_cache",
+        Type::Choice(&["write back", "write through"]),
+        "Whether flushes are needed; changes the queue's view, not the device.",
+    ),
+    shown("queue/fua", "1 if the device takes FUA writes."),
+    shown("queue/rotational", "1 if the device is a spinning disk."),
+];
+
+/// The attribute of that name.
+///
+/// # Errors
+/// One sentence with the nearest known name.
+pub fn attribute(name: &str) -> Result<&'static Attribute, String> {
+    if let Some(found) = ATTRIBUTES.iter().find(|attribute| attribute.name == name) {
+        return Ok(found);
+    }
+    let shown = crate::diagnostic::shorten(name);
+    let short = |full: &'static str| full.strip_prefix("queue/").unwrap_or(full);
+    let exact = ATTRIBUTES.iter().find(|attribute| short(attribute.name) == name);
+    let near = exact.map(|attribute| attribute.name);
+    match near.or_else(|| nearest(name, ATTRIBUTES.iter().map(|attribute| attribute.name))) {
+        Some(near) => Err(format!("unknown attribute `{shown}`: did you mean `{near}`?")),
+        None => Err(format!("unknown attribute `{shown}`: `drystone help control` lists them")),
+    }
+}
+
+impl Attribute {
+    /// Reads a value that somebody wants to set.
+    ///
+    /// # Errors
+    /// One sentence that names the attribute, the value and what is permitted.
+    pub fn parse(&self, text: &str) -> Result<Setting, String> {
+        let Some(ty) = (match self.mode {
+            Mode::ReadOnly => None,
+            Mode::ReadWrite => ATTRIBUTES.iter().find(|a| a.name == self.name),
+        })
+        .and_then(|attribute| attribute.ty.as_ref()) else {
+            return Err(format!("`{}` is read-only", self.name));
+        };
+        let shown = crate::diagnostic::shorten(text);
+        let node = Node { span: 0..0, value: Raw::Word(text.to_owned()) };
+        match parse_simple(ty, &node) {
+            Ok(Value::Number(number)) => Ok(Setting::Number(number)),
+            Ok(Value::Bool(switch)) => Ok(Setting::Bool(switch)),
+            Ok(Value::Choice(word)) => match availability::choice_note(word) {
+                Some(note) => Err(format!("`{}`: `{word}` is {note}", self.name)),
+                None => Ok(Setting::Choice(word)),
+            },
+            Ok(other) => unreachable!("no attribute has the value {other:?}"),
+            Err(Refusal { reason, .. }) => {
+                Err(format!("`{}`: `{shown}` {reason}; permitted: {}", self.name, self.permitted()))
+            }
+        }
+    }
+
+    /// What may be set, for messages and docs.
+    pub fn permitted(&self) -> String {
+        match self.ty {
+            None => String::new(),
+            Some(Type::Bool) => "0 or 1".to_owned(),
+            Some(ty) => ty.expected(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_against_the_permitted_range() {
+        let parse = |name: &str, text: &str| attribute(name).unwrap().parse(text);
+        assert_eq!(parse("queue/nr_requests", "64"), Ok(Setting::Number(64)));
+        assert_eq!(parse("queue/io_poll", "1"), Ok(Setting::Bool(true)));
+        assert_eq!(parse("queue/io_timeout", "30000"), Ok(Setting::Number(30_000_000_000)));
+        assert_eq!(parse("queue/io_timeout", "30s"), Ok(Setting::Number(30_000_000_000)));
+        assert_eq!(parse("queue/write_cache", "write back"), Ok(Setting::Choice("write back")));
+        let refused = [
+            ("queue/nr_requests", "3", "permitted: a whole number from 4 to 10240"),
+            ("queue/io_poll", "2", "permitted: 0 or 1"),
+            ("queue/scheduler", "cfq", "permitted: \"none\" or \"mq-deadline\""),
+            ("queue/scheduler", "mq-deadline", "not available in this version"),
+            ("queue/fua", "1", "read-only"),
+        ];
+        for (name, text, sentence) in refused {
+            let error = parse(name, text).unwrap_err();
+            assert!(error.contains(sentence) && error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_attributes_name_the_nearest() {
+        assert!(attribute("nr_requests").unwrap_err().contains("`queue/nr_requests`?"));
+        assert!(attribute("queue/shceduler").unwrap_err().contains("`queue/scheduler`?"));
+        assert!(attribute("colour").unwrap_err().contains("drystone help control"));
+    }
+}

@@ -1,0 +1,78 @@
+//! What this version can serve, and what it only knows by name. The one place to open when a
+//! kind, a target, a scheduler or a key arrives.
+//!
+//! Everything planned is parsed as far as it is understood, passes the graph checks, and is
+//! refused here at the very end, so that one sentence says "not available in this version"
+//! instead of "unknown".
+
+use crate::diagnostic::Findings;
+use crate::schema::DEVICE_KINDS;
+use crate::spec::{DeviceKind, Scheduler, StackSpec};
+
+/// Device kinds that later versions bring.
+const PLANNED_KINDS: &[&str] = &[
+    "raid5", "raid6", "raid1", "nbd", "rbd", "linear", "striped", "zero", "error", "delay",
+    "flakey",
+];
+
+/// Keys that later versions bring, by section.
+const PLANNED_KEYS: &[(&str, &[&str])] =
+    &[("export", &["fuse", "group", "vhost-user-blk", "ublk"]), ("", &["group"])];
+
+/// Table targets that are parsed; none can be served yet.
+const SERVED_TARGETS: &[&str] = &[];
+
+/// The kind's own spelling if `name` is a kind that a later version brings.
+pub fn planned_kind(name: &str) -> Option<&'static str> {
+    PLANNED_KINDS.iter().copied().find(|kind| *kind == name)
+}
+
+/// Whether `key` of `section` (`""`: the sections themselves) comes with a later version.
+pub fn planned_key(section: &str, key: &str) -> bool {
+    PLANNED_KEYS.iter().any(|(name, keys)| *name == section && keys.contains(&key))
+}
+
+/// The kinds of device that can be served, for hints and help.
+pub fn available_kinds() -> String {
+    let names: Vec<String> = DEVICE_KINDS.iter().map(|kind| format!("\"{}\"", kind.name)).collect();
+    names.join(", ")
+}
+
+/// A remark for help and docs on a choice that is parsed but refused.
+pub fn choice_note(choice: &str) -> Option<&'static str> {
+    (choice == "mq-deadline").then_some("not available in this version")
+}
+
+/// Refuses what this version cannot serve.
+pub fn check(stack: &StackSpec, findings: &mut Findings) {
+    for device in &stack.devices {
+        let span = |key: &str| stack.places.device(&device.name, key);
+        match &device.kind {
+            DeviceKind::Planned { kind, .. } => findings.error(
+                &span("type"),
+                format!("device type `{kind}` is not available in this version"),
+                format!("use {}", available_kinds()),
+            ),
+            DeviceKind::Table(segments) => {
+                for segment in segments {
+                    let target = segment.target.name();
+                    if !SERVED_TARGETS.contains(&target) {
+                        findings.error(
+                            &segment.target_span,
+                            format!("target `{target}` is not available in this version"),
+                            format!("use a device of type {}", available_kinds()),
+                        );
+                    }
+                }
+            }
+            DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => {}
+        }
+        if device.queue.scheduler == Scheduler::MqDeadline {
+            findings.error(
+                &span("queue/scheduler"),
+                "scheduler `mq-deadline` is not available in this version",
+                "use \"none\"",
+            );
+        }
+    }
+}

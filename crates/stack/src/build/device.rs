@@ -1,0 +1,353 @@
+//! Builds a `[device.NAME]` section.
+
+use crate::availability;
+use crate::diagnostic::{Span, shorten};
+use crate::duration::format_duration;
+use crate::fields::{Check, Fields, Value};
+use crate::nearest::nearest;
+use crate::node::{Entry, Node, Raw};
+use crate::schema::{DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, QUEUE};
+use crate::size::format_size;
+use crate::spec::{
+    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Latency, Member, NullSpec,
+    QueueSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, WriteCache,
+};
+use crate::table::check_order;
+
+/// Time until completion of a null device that names none, as null_blk's.
+const NULL_COMPLETION_NSEC: u64 = 10_000;
+/// Block size of a device that names none.
+const DEFAULT_BLOCK: u64 = 512;
+
+/// Builds a device, or reports why not.
+pub fn device(
+    check: &mut Check<'_>,
+    name: &str,
+    span: &Span,
+    entries: &[Entry],
+) -> Option<DeviceSpec> {
+    let errors = check.findings.errors();
+    let path = format!("device/{name}");
+    let what = what(check, name, span, entries)?;
+    let own = match &what {
+        What::Kind(kind) => kind.params,
+        What::Table => &[],
+        What::Planned(kind) => return Some(planned(check, name, kind, entries, &path)),
+    };
+    let fields = check.table(&[DEVICE_WHAT, own, DEVICE_COMMON], entries, &path, span);
+    if check.findings.errors() > errors {
+        return None;
+    }
+    let kind = match what {
+        What::Kind(kind) if kind.name == "file" => DeviceKind::File(file(&fields)),
+        What::Kind(kind) if kind.name == "ram" => DeviceKind::Ram(ram(&fields)),
+        What::Kind(_) => DeviceKind::Null(null(check, &fields, &path)),
+        What::Table | What::Planned(_) => DeviceKind::Table(table(check, &fields)),
+    };
+    let device = common(check, name, kind, &fields, &path);
+    (check.findings.errors() == errors).then_some(device)
+}
+
+/// What `type` or `table` says that a device is.
+enum What {
+    Kind(&'static Kind),
+    Planned(&'static str),
+    Table,
+}
+
+fn what(check: &mut Check<'_>, name: &str, span: &Span, entries: &[Entry]) -> Option<What> {
+    let find = |key: &str| entries.iter().find(|entry| entry.key == key);
+    let known = || format!("a `type` ({})", availability::available_kinds());
+    match (find("type"), find("table")) {
+        (Some(_), Some(table)) => {
+            let message = format!("device `{name}` has both `type` and `table`");
+            check.findings.error(&table.key_span, message, "keep one of the two");
+            None
+        }
+        (None, Some(_)) => Some(What::Table),
+        (None, None) => {
+            let message = format!("device `{}` has no `type`", shorten(name));
+            check.findings.error(span, message, format!("add {}", known()));
+            None
+        }
+        (Some(kind), None) => kind_of(check, &kind.node),
+    }
+}
+
+fn kind_of(check: &mut Check<'_>, node: &Node) -> Option<What> {
+    let Some(word) = node.text() else {
+        let message = format!("`type` is {}, not a text", node.written());
+        check.findings.error(
+            &node.span,
+            message,
+            format!("use {}", availability::available_kinds()),
+        );
+        return None;
+    };
+    if let Some(kind) = DEVICE_KINDS.iter().find(|kind| kind.name == word) {
+        return Some(What::Kind(kind));
+    }
+    if let Some(kind) = availability::planned_kind(word) {
+        return Some(What::Planned(kind));
+    }
+    let near = nearest(word, DEVICE_KINDS.iter().map(|kind| kind.name));
+    let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    let message = format!("`{}` is not a device type", shorten(word));
+    check.findings.error(
+        &node.span,
+        message,
+        format!("{near}use {}", availability::available_kinds()),
+    );
+    None
+}
+
+/// A kind of a later version: only what the graph needs is read, the rest is left unchecked.
+fn planned(
+    check: &mut Check<'_>,
+    name: &str,
+    kind: &'static str,
+    entries: &[Entry],
+    path: &str,
+) -> DeviceSpec {
+    let mut members = Vec::new();
+    for entry in entries {
+        check.places.note(format!("{path}/{}", entry.key), entry.node.span.clone());
+        if let ("members", Raw::List(items)) = (entry.key.as_str(), &entry.node.value) {
+            members.extend(items.iter().filter_map(|item| {
+                let device = item.text()?.to_owned();
+                Some(Member { device, area_sectors: None, span: item.span.clone() })
+            }));
+        }
+    }
+    DeviceSpec {
+        name: name.to_owned(),
+        kind: DeviceKind::Planned { kind, members },
+        queue: queue(&Fields::defaults_of(QUEUE)),
+        logical_block_size: None,
+        physical_block_size: None,
+        read_only: false,
+    }
+}
+
+fn file(fields: &Fields) -> FileSpec {
+    FileSpec {
+        path: fields.path("path").unwrap_or_else(|| unreachable!("path is required")),
+        size: fields.number_if("size"),
+        create: match fields.choice("create") {
+            Some("never") => Create::Never,
+            Some("new") => Create::New,
+            _ => Create::Missing,
+        },
+        mode: fields.number32("mode"),
+        direct: match fields.choice("direct") {
+            Some("true") => Direct::Always,
+            Some("false") => Direct::Never,
+            _ => Direct::Auto,
+        },
+        engine: match fields.choice("engine") {
+            Some("io_uring") => Engine::IoUring,
+            Some("plain") => Engine::Plain,
+            _ => Engine::Auto,
+        },
+    }
+}
+
+fn ram(fields: &Fields) -> RamSpec {
+    RamSpec { size: fields.number("size"), discard: fields.bool("discard") }
+}
+
+fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
+    let latency = match fields.get("latency") {
+        Some(Value::Latency(latency)) => Some(latency.clone()),
+        _ => None,
+    };
+    let ranges = fields.list("badblocks").iter().filter_map(|value| match value {
+        Value::Sectors(range) => Some(*range),
+        _ => None,
+    });
+    let spec = NullSpec {
+        size: fields.number("size"),
+        blocksize: fields.number32("blocksize"),
+        irqmode: match fields.choice("irqmode") {
+            Some("thread") => IrqMode::Thread,
+            Some("timer") => IrqMode::Timer,
+            _ => IrqMode::None,
+        },
+        completion_nsec: fields.number_if("completion_nsec").unwrap_or(NULL_COMPLETION_NSEC),
+        latency,
+        submit_queues: fields.number32_if("submit_queues"),
+        poll_queues: fields.number32("poll_queues"),
+        hw_queue_depth: fields.number32("hw_queue_depth"),
+        memory_backed: fields.bool("memory_backed"),
+        discard: fields.bool("discard"),
+        mbps: fields.number32("mbps"),
+        badblocks: ranges.collect(),
+        cache_size: fields.number("cache_size"),
+        fua: fields.bool("fua"),
+    };
+    null_timing(check, fields, &spec, path);
+    null_memory(check, &spec, path);
+    spec
+}
+
+/// Keys about time go with the timer, and only one of the two says how long.
+fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &str) {
+    for key in ["completion_nsec", "latency"] {
+        if fields.has(key) && spec.irqmode != IrqMode::Timer {
+            let span = check.places.get(&format!("{path}/{key}"));
+            let message = format!("`{key}` has no effect without the timer");
+            check.findings.error(&span, message, "add irqmode = \"timer\" or remove it");
+        }
+    }
+    if let (Some(latency), Some(nsec)) = (&spec.latency, fields.number_if("completion_nsec")) {
+        let span = check.places.get(&format!("{path}/completion_nsec"));
+        let message = format!(
+            "`completion_nsec` ({}) and `latency` ({} points) both say how long an I/O takes",
+            format_duration(nsec),
+            latency.points.len()
+        );
+        check.findings.error(&span, message, "keep one of the two");
+    }
+}
+
+fn null_memory(check: &mut Check<'_>, spec: &NullSpec, path: &str) {
+    for (key, wanted) in [("discard", spec.discard), ("cache_size", spec.cache_size > 0)] {
+        if wanted && !spec.memory_backed {
+            let span = check.places.get(&format!("{path}/{key}"));
+            let message = format!("`{key}` needs memory");
+            check.findings.error(&span, message, "add memory_backed = true or remove it");
+        }
+    }
+    let sectors = spec.size / SECTOR_BYTES;
+    let beyond = |range: &&SectorRange| range.last >= sectors;
+    if let Some(range) = spec.badblocks.iter().find(beyond) {
+        let span = check.places.get(&format!("{path}/badblocks"));
+        let message = format!("bad sector {} is beyond the device", range.last);
+        check.findings.error(&span, message, format!("its last sector is {}", sectors - 1));
+    }
+}
+
+fn table(check: &mut Check<'_>, fields: &Fields) -> Vec<Segment> {
+    let parts = fields.list("table").iter().filter_map(|value| match value {
+        Value::Segments(segments) => Some(segments.as_slice()),
+        _ => None,
+    });
+    let segments = parts.collect::<Vec<_>>().concat();
+    check_order(check, &segments);
+    segments
+}
+
+fn common(
+    check: &mut Check<'_>,
+    name: &str,
+    kind: DeviceKind,
+    fields: &Fields,
+    path: &str,
+) -> DeviceSpec {
+    let device = DeviceSpec {
+        name: name.to_owned(),
+        queue: match fields.fields("queue") {
+            Some(given) => queue(given),
+            None => queue(&Fields::defaults_of(QUEUE)),
+        },
+        logical_block_size: fields.number32_if("logical_block_size"),
+        physical_block_size: fields.number32_if("physical_block_size"),
+        read_only: fields.bool("read_only"),
+        kind,
+    };
+    blocks(check, &device, path);
+    if let DeviceKind::Null(null) = &device.kind {
+        null_queue(check, null, &device.queue, path);
+    }
+    device
+}
+
+/// Where a null device's own keys and its queue's say something about the same thing.
+fn null_queue(check: &mut Check<'_>, null: &NullSpec, queue: &QueueSpec, path: &str) {
+    let mut wrong = |key: &str, message: String, hint: &str| {
+        let span = check.places.get(&format!("{path}/queue/{key}"));
+        check.findings.error(&span, message, hint);
+    };
+    if let (Some(own), Some(queues)) = (null.submit_queues, queue.hw_queues)
+        && own != queues
+    {
+        let message = format!("`hw_queues` is {queues}, but `submit_queues` is {own}");
+        wrong("hw_queues", message, "keep one of the two");
+    }
+    let depth = null.hw_queue_depth;
+    if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth)
+        && queue.scheduler == Scheduler::None
+    {
+        let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
+        wrong("nr_requests", message, "without a scheduler at most `hw_queue_depth`");
+    }
+    if queue.io_poll && null.poll_queues == 0 {
+        let message = "`io_poll` needs a queue to poll".to_owned();
+        wrong("io_poll", message, "set `poll_queues` to 1 or more");
+    }
+}
+
+/// Block sizes that fit each other and the size.
+fn blocks(check: &mut Check<'_>, device: &DeviceSpec, path: &str) {
+    let own = match &device.kind {
+        DeviceKind::Null(null) => Some(null.blocksize),
+        _ => None,
+    };
+    let span = |check: &Check<'_>, key: &str| check.places.get(&format!("{path}/{key}"));
+    if let (Some(own), Some(logical)) = (own, device.logical_block_size) {
+        let given = check.places.has(&format!("{path}/blocksize"));
+        if given && own != logical {
+            let span = span(check, "logical_block_size");
+            let message = format!("`logical_block_size` is {logical}, but `blocksize` is {own}");
+            check.findings.error(&span, message, "keep one of the two");
+        }
+    }
+    let logical = device.logical_block_size.or(own).map_or(DEFAULT_BLOCK, u64::from);
+    if let Some(physical) = device.physical_block_size.filter(|size| u64::from(*size) < logical) {
+        let span = span(check, "physical_block_size");
+        let message = format!("`physical_block_size` {physical} is below the logical block size");
+        check.findings.error(&span, message, format!("at least {logical}"));
+    }
+    if let Some(size) = device.size().filter(|size| size % logical != 0) {
+        let span = span(check, "size");
+        let message = format!("{} is not a whole number of blocks", format_size(size));
+        check.findings.error(&span, message, format!("a multiple of {}", format_size(logical)));
+    }
+}
+
+fn queue(fields: &Fields) -> QueueSpec {
+    QueueSpec {
+        scheduler: match fields.choice("scheduler") {
+            Some("mq-deadline") => Scheduler::MqDeadline,
+            _ => Scheduler::None,
+        },
+        nr_requests: fields.number32_if("nr_requests"),
+        nomerges: fields.number32("nomerges") as u8, // at most 2 by its type
+        io_poll: fields.bool("io_poll"),
+        max_sectors_kb: fields.number32_if("max_sectors_kb"),
+        io_timeout: fields.number("io_timeout"),
+        iostats: fields.bool("iostats"),
+        write_cache: fields.choice("write_cache").map(|word| match word {
+            "write back" => WriteCache::WriteBack,
+            _ => WriteCache::WriteThrough,
+        }),
+        hw_queues: fields.number32_if("hw_queues"),
+    }
+}
+
+impl Latency {
+    /// The time of an I/O that takes longer than `ppm` parts per million of them, in nanoseconds:
+    /// linear between the points, flat before the first and after the last.
+    pub fn at(&self, ppm: u32) -> u64 {
+        let after = self.points.partition_point(|(point, _)| *point < ppm);
+        match (after.checked_sub(1).map(|before| self.points[before]), self.points.get(after)) {
+            (Some((low, from)), Some((high, to))) => {
+                let share = u128::from(to - from) * u128::from(ppm - low);
+                from + (share / u128::from(high - low)) as u64
+            }
+            (Some((_, last)), None) => last,
+            (None, Some((_, first))) => *first,
+            (None, None) => 0,
+        }
+    }
+}

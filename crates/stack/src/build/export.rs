@@ -1,0 +1,78 @@
+//! Builds an `[export.NAME]` section.
+
+use crate::fields::{Check, Fields, Value};
+use crate::node::Entry;
+use crate::schema::{EXPORT, TLS};
+use crate::spec::{ExportSpec, Listener, TlsMode, TlsSpec};
+
+use super::table_of;
+
+/// Builds an export, or reports why not.
+pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
+    let errors = check.findings.errors();
+    let path = format!("export/{}", section.key);
+    let fields = check.table(&[EXPORT], table_of(&section.node), &path, &section.key_span);
+    if check.findings.errors() > errors {
+        return None;
+    }
+    let tls = match fields.fields("tls") {
+        Some(given) => tls(given),
+        None => tls(&Fields::defaults_of(TLS)),
+    };
+    check_tls(check, &tls, &path);
+    let export = ExportSpec {
+        name: section.key.clone(),
+        device: fields.text("device"),
+        nbd: listeners(&fields),
+        read_only: fields.bool("read_only"),
+        description: fields.text("description"),
+        default: fields.bool("default"),
+        multi_conn: fields.bool("multi_conn"),
+        tls,
+        max_connections: fields.number32("max_connections"),
+        max_in_flight: fields.number32("max_in_flight"),
+        max_request: fields.number32("max_request"),
+        handshake_timeout: fields.number("handshake_timeout"),
+        idle_timeout: fields.number("idle_timeout"),
+    };
+    (check.findings.errors() == errors).then_some(export)
+}
+
+fn listeners(fields: &Fields) -> Vec<Listener> {
+    let items = fields.list("nbd").iter().filter_map(|value| match value {
+        Value::Listener(listener) => Some(listener.clone()),
+        _ => None,
+    });
+    items.collect()
+}
+
+fn tls(fields: &Fields) -> TlsSpec {
+    TlsSpec {
+        mode: match fields.choice("mode") {
+            Some("optional") => TlsMode::Optional,
+            Some("required") => TlsMode::Required,
+            _ => TlsMode::Off,
+        },
+        cert: fields.path("cert"),
+        key: fields.path("key"),
+        client_ca: fields.path("client_ca"),
+    }
+}
+
+/// Certificates go with a mode that uses them, and the other way round.
+fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
+    let files = [("cert", &tls.cert), ("key", &tls.key), ("client_ca", &tls.client_ca)];
+    for (key, file) in files {
+        let needed = tls.mode != TlsMode::Off && key != "client_ca";
+        if needed && file.is_none() {
+            let span = check.places.get(&format!("{path}/tls"));
+            let message = format!("`tls` has no `{key}`");
+            check.findings.error(&span, message, format!("add {key} = \"FILE.pem\""));
+        }
+        if file.is_some() && tls.mode == TlsMode::Off {
+            let span = check.places.get(&format!("{path}/tls/{key}"));
+            let message = format!("`tls.{key}` has no effect: the mode is off");
+            check.findings.error(&span, message, "add mode = \"required\" or remove it");
+        }
+    }
+}

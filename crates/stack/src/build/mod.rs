@@ -1,0 +1,205 @@
+//! From checked values to the plain specification of a stack.
+
+mod device;
+mod export;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::availability;
+use crate::diagnostic::{Findings, Report, Source, Span, shorten};
+use crate::fields::Check;
+use crate::graph;
+use crate::node::{Entry, Node, Raw, parse_toml, parse_words};
+use crate::schema::SERVER;
+use crate::spec::{DeviceSpec, ExportSpec, Places, ServerSpec, StackSpec};
+
+use device::device;
+use export::export;
+
+/// Largest stack file.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Most devices, and most exports, of a stack.
+pub const MAX_SECTIONS: usize = 4096;
+/// Most bytes of a name.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Sections that a stack file has.
+const SECTIONS: [&str; 3] = ["device", "export", "server"];
+
+/// Names of devices that were found but could not be built, so that nothing that refers to them
+/// is reported as well.
+pub type Broken = BTreeSet<String>;
+
+/// Checks a whole stack file without touching the file system. `base` is the folder that relative
+/// paths start from, `name` the stack's name.
+///
+/// # Errors
+/// Everything that is wrong, with its place.
+pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Report> {
+    let mut findings = Findings::default();
+    let mut places = Places::default();
+    let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
+    let built = build(&mut check);
+    let Some((server, devices, exports, broken)) = built else {
+        return Err(findings.into_report(source));
+    };
+    let size = |device: &DeviceSpec| Some((device.name.clone(), device.size()?));
+    let mut stack = StackSpec {
+        name: name.to_owned(),
+        server,
+        sizes: devices.iter().filter_map(size).collect(),
+        devices,
+        exports,
+        warnings: Vec::new(),
+        source: source.clone(),
+        places,
+    };
+    graph::check(&stack, &broken, &mut findings);
+    availability::check(&stack, &mut findings);
+    let refused = findings.errors() > 0;
+    let report = findings.into_report(source);
+    if refused {
+        return Err(report);
+    }
+    stack.warnings = report.diagnostics;
+    Ok(stack)
+}
+
+/// Checks one device as given on a command line: `file,path=disk.img,direct=true`. The device is
+/// named after its kind.
+///
+/// # Errors
+/// Everything that is wrong, with its column in `text`.
+pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
+    let source = Source { name: "--device".to_owned(), text: text.to_owned() };
+    let mut findings = Findings::default();
+    let mut places = Places::default();
+    let entries = parse_words(&source, &mut findings);
+    let name = source.text.split(',').next().unwrap_or("").to_owned();
+    let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
+    let built = device(&mut check, &name, &(0..name.len()), &entries);
+    let Some(device) = built else { return Err(findings.into_report(source)) };
+    let stack = StackSpec {
+        name: name.clone(),
+        server: ServerSpec { threads: 0, control: None },
+        sizes: BTreeMap::new(),
+        devices: vec![device],
+        exports: Vec::new(),
+        warnings: Vec::new(),
+        source: source.clone(),
+        places,
+    };
+    availability::check(&stack, &mut findings);
+    match findings.errors() {
+        0 => Ok(stack
+            .devices
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| unreachable!("it was put in above"))),
+        _ => Err(findings.into_report(source)),
+    }
+}
+
+type Built = (ServerSpec, Vec<DeviceSpec>, Vec<ExportSpec>, Broken);
+
+fn build(check: &mut Check<'_>) -> Option<Built> {
+    if check.source.text.len() > MAX_TEXT_BYTES {
+        let message = format!("the file has {} bytes", check.source.text.len());
+        let hint = format!("a stack file has at most {MAX_TEXT_BYTES} bytes");
+        check.findings.error(&(0..0), message, hint);
+        return None;
+    }
+    let entries = parse_toml(check.source, check.findings)?;
+    for entry in &entries {
+        if !SECTIONS.contains(&entry.key.as_str()) {
+            check.unknown_key(entry, "", SECTIONS);
+        }
+    }
+    let server = server(check, &entries);
+    let mut broken = Broken::new();
+    let mut devices = Vec::new();
+    for section in sections(check, &entries, "device") {
+        match device(check, &section.key, &section.key_span, table_of(&section.node)) {
+            Some(device) => devices.push(device),
+            None => _ = broken.insert(section.key.clone()),
+        }
+    }
+    let exports: Vec<ExportSpec> = sections(check, &entries, "export")
+        .into_iter()
+        .filter_map(|section| export(check, section))
+        .collect();
+    if devices.is_empty() && broken.is_empty() && check.findings.errors() == 0 {
+        let hint = "add a device, as in [device.disk] with type = \"ram\" and size = \"1GiB\"";
+        check.findings.error(&(0..0), "the stack has no device", hint);
+    }
+    Some((server?, devices, exports, broken))
+}
+
+fn table_of(node: &Node) -> &[Entry] {
+    match &node.value {
+        Raw::Table(entries) => entries,
+        _ => &[],
+    }
+}
+
+/// The `[SECTION.NAME]` tables of a section, with names checked.
+fn sections<'e>(check: &mut Check<'_>, entries: &'e [Entry], section: &str) -> Vec<&'e Entry> {
+    let Some(entry) = entries.iter().find(|entry| entry.key == section) else { return Vec::new() };
+    let hint = format!("write [{section}.NAME] above its keys");
+    let Raw::Table(named) = &entry.node.value else {
+        let message = format!("`{section}` is {}, not a table", entry.node.written());
+        check.findings.error(&entry.key_span, message, hint);
+        return Vec::new();
+    };
+    let mut good = Vec::new();
+    for item in named {
+        check.places.note(format!("{section}/{}", item.key), item.key_span.clone());
+        if !matches!(item.node.value, Raw::Table(_)) {
+            let message = format!("`{section}.{}` is not a table", shorten(&item.key));
+            check.findings.error(&item.key_span, message, hint.clone());
+        } else if name_is_right(check, &item.key, &item.key_span, section) {
+            good.push(item);
+        }
+    }
+    if good.len() > MAX_SECTIONS {
+        let message = format!("{} {section}s", good.len());
+        check.findings.error(&entry.key_span, message, format!("at most {MAX_SECTIONS}"));
+        good.truncate(MAX_SECTIONS);
+    }
+    good
+}
+
+fn name_is_right(check: &mut Check<'_>, name: &str, span: &Span, section: &str) -> bool {
+    let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let right = !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name.chars().all(letters)
+        && !matches!(name, "." | "..");
+    if !right {
+        check.findings.error(
+            span,
+            format!("`{}` is not a name for a {section}", shorten(name)),
+            format!("use 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`"),
+        );
+    }
+    right
+}
+
+fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {
+    let entry = entries.iter().find(|entry| entry.key == "server");
+    let span = entry.map_or(0..0, |entry| entry.key_span.clone());
+    if let Some(entry) = entry.filter(|entry| !matches!(entry.node.value, Raw::Table(_))) {
+        let message = format!("`server` is {}, not a table", entry.node.written());
+        check.findings.error(&entry.key_span, message, "write [server] above its keys");
+        return None;
+    }
+    let errors = check.findings.errors();
+    let inner = entry.map_or(&[][..], |entry| table_of(&entry.node));
+    let fields = check.table(&[SERVER], inner, "server", &span);
+    if check.findings.errors() > errors {
+        // Its values are wrong and reported; the rest is still checked with these.
+        return Some(ServerSpec { threads: 0, control: None });
+    }
+    Some(ServerSpec { threads: fields.number32("threads"), control: fields.path("control") })
+}

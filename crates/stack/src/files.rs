@@ -1,0 +1,250 @@
+//! What a stack needs of the file system: files that exist or can be made, are large enough, and
+//! are not used twice. Looks, never changes anything.
+
+use std::fs::{self, File, Metadata};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::diagnostic::{Findings, Span};
+use crate::size::format_size;
+use crate::spec::{Create, DeviceKind, FileSpec, Listener, StackSpec};
+
+/// Checks all files and sockets of the stack and notes the sizes of existing files in
+/// `stack.sizes`.
+pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
+    let mut seen: Vec<(Identity, String, Span)> = Vec::new();
+    for device in &stack.devices {
+        let DeviceKind::File(file) = &device.kind else { continue };
+        let span = stack.places.device(&device.name, "path");
+        if let Some(size) = file_device(file, &device.name, stack, findings) {
+            stack.sizes.insert(device.name.clone(), size);
+        }
+        let identity = Identity::of(&file.path);
+        if let Some((_, other, first)) = seen.iter().find(|(known, ..)| known.same(&identity)) {
+            let message = format!("`{}` and `{other}` are the same file", device.name);
+            let also = (first, "first used here");
+            findings.error_also(&span, message, "give each device a file of its own", also);
+        }
+        seen.push((identity, device.name.clone(), span));
+    }
+    sockets(stack, &mut seen, findings);
+    tls_files(stack, findings);
+}
+
+/// What makes two paths the same file: the real path, and device and inode where it exists.
+struct Identity {
+    real_path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+impl Identity {
+    fn of(path: &Path) -> Self {
+        let inode = fs::metadata(path).ok().map(|meta| match meta.file_type().is_block_device() {
+            // Two nodes of one block device have inodes of their own, but one device number.
+            true => (u64::MAX, meta.rdev()),
+            false => (meta.dev(), meta.ino()),
+        });
+        Self { real_path: real_path(path), inode }
+    }
+
+    fn same(&self, other: &Identity) -> bool {
+        self.real_path == other.real_path || (self.inode.is_some() && self.inode == other.inode)
+    }
+}
+
+/// The path without symbolic links; of a file that does not exist, its folder's.
+fn real_path(path: &Path) -> PathBuf {
+    if let Ok(real) = fs::canonicalize(path) {
+        return real;
+    }
+    // A dangling link is followed to what it would create.
+    if let Ok(target) = fs::read_link(path) {
+        let target = path.parent().unwrap_or(Path::new("")).join(target);
+        return match fs::symlink_metadata(&target) {
+            Ok(meta) if meta.is_symlink() => target,
+            _ => real_path(&target),
+        };
+    }
+    match (folder(path), path.file_name()) {
+        (folder, Some(name)) => fs::canonicalize(folder).unwrap_or(folder.to_owned()).join(name),
+        (_, None) => path.to_owned(),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Checks the file of a device; its size if known.
+fn file_device(
+    file: &FileSpec,
+    name: &str,
+    stack: &StackSpec,
+    findings: &mut Findings,
+) -> Option<u64> {
+    let span = stack.places.device(name, "path");
+    let shown = file.path.display();
+    match fs::metadata(&file.path) {
+        Ok(meta) if file.create == Create::New => {
+            let size = meta.len();
+            let message = format!("{shown} exists ({})", format_size(size));
+            findings.error(&span, message, "remove create = \"new\", or name another file");
+            None
+        }
+        Ok(meta) => existing(file, name, &meta, stack, findings),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            missing(file, name, stack, findings);
+            file.size
+        }
+        Err(error) => {
+            findings.error(&span, format!("{shown}: {error}"), "name a file that can be reached");
+            None
+        }
+    }
+}
+
+fn missing(file: &FileSpec, name: &str, stack: &StackSpec, findings: &mut Findings) {
+    let path_span = stack.places.device(name, "path");
+    let shown = file.path.display();
+    let read_only = stack.device(name).is_some_and(|device| device.read_only);
+    if file.create == Create::Never || read_only {
+        let reason = if read_only { "the device is read-only" } else { "create is \"never\"" };
+        let message = format!("{shown} does not exist, and {reason}");
+        findings.error(&path_span, message, "name a file that exists");
+    } else if file.size.is_none() {
+        let message = format!("{shown} does not exist");
+        let hint = "add size = \"10GiB\" to have it created, or name a file that exists";
+        findings.error(&path_span, message, hint);
+    } else if !folder(&file.path).is_dir() {
+        let message = format!("{shown} cannot be created: its folder does not exist");
+        let hint = format!("make the folder: mkdir -p {}", folder(&file.path).display());
+        findings.error(&path_span, message, hint);
+    }
+}
+
+fn existing(
+    file: &FileSpec,
+    name: &str,
+    meta: &Metadata,
+    stack: &StackSpec,
+    findings: &mut Findings,
+) -> Option<u64> {
+    let span = stack.places.device(name, "path");
+    let shown = file.path.display();
+    let size = match meta.file_type() {
+        kind if kind.is_file() => Some(meta.len()),
+        kind if kind.is_block_device() => block_device_size(&file.path),
+        _ => {
+            let message = format!("{shown} is neither a file nor a block device");
+            findings.error(&span, message, "name a file or a block device");
+            return None;
+        }
+    };
+    match (file.size, size) {
+        (Some(wanted), Some(size)) if size < wanted => {
+            findings.error(
+                &stack.places.device(name, "size"),
+                format!("{shown} is too small: it has {}", format_size(size)),
+                format!("remove `size`, or grow the file to {}", format_size(wanted)),
+            );
+            None
+        }
+        (Some(wanted), Some(size)) if size > wanted => {
+            findings.warning(
+                &stack.places.device(name, "size"),
+                format!("{shown} is larger than the device: it has {}", format_size(size)),
+                "remove `size` to use all of it",
+            );
+            Some(wanted)
+        }
+        (None, Some(size)) if size < crate::spec::SECTOR_BYTES => {
+            findings.error(&span, format!("{shown} is empty"), "add `size`, or fill it");
+            None
+        }
+        (wanted, size) => wanted.or(size),
+    }
+}
+
+/// Size of a block device, if it may be read.
+fn block_device_size(path: &Path) -> Option<u64> {
+    File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()
+}
+
+/// Sockets need a folder, must not replace another file, and must not be a device's file.
+fn sockets(stack: &StackSpec, seen: &mut Vec<(Identity, String, Span)>, findings: &mut Findings) {
+    let devices = seen.len();
+    for export in &stack.exports {
+        for (at, listener) in export.nbd.iter().enumerate() {
+            let Listener::Unix { path, .. } = listener else { continue };
+            let span = stack.places.get(&format!("export/{}/nbd/{at}", export.name));
+            socket(path, &span, findings);
+            let identity = Identity::of(path);
+            let found = seen.iter().position(|(known, ..)| known.same(&identity));
+            if let Some(index) = found {
+                clash(index < devices, &seen[index], path, &span, stack, findings);
+            }
+            seen.push((identity, export.name.clone(), span));
+        }
+    }
+}
+
+/// A socket's path is a device's file, or an export's socket under another name.
+fn clash(
+    is_device: bool,
+    (_, other, first): &(Identity, String, Span),
+    path: &Path,
+    span: &Span,
+    stack: &StackSpec,
+    findings: &mut Findings,
+) {
+    let also = (first, "first used here");
+    if is_device {
+        let message = format!("{} is the file of device `{other}`", path.display());
+        findings.error_also(span, message, "give the socket a path of its own", also);
+        return;
+    }
+    let spelled_alike = stack.exports.iter().filter(|export| export.name == *other).any(|export| {
+        export
+            .nbd
+            .iter()
+            .any(|theirs| matches!(theirs, Listener::Unix { path: p, .. } if p == path))
+    });
+    if !spelled_alike {
+        let message = format!("{} is the socket of export `{other}`", path.display());
+        findings.error_also(span, message, "write both paths alike to share it", also);
+    }
+}
+
+fn socket(path: &Path, span: &Span, findings: &mut Findings) {
+    let shown = path.display();
+    match fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            let message = format!("{shown} exists and is not a socket");
+            findings.error(span, message, "name another path");
+        }
+        Err(_) if !folder(path).is_dir() => {
+            let message = format!("{shown} cannot be made: its folder does not exist");
+            let hint = format!("make the folder: mkdir -p {}", folder(path).display());
+            findings.error(span, message, hint);
+        }
+        _ => {}
+    }
+}
+
+fn tls_files(stack: &StackSpec, findings: &mut Findings) {
+    for export in &stack.exports {
+        let tls = &export.tls;
+        for (key, file) in [("cert", &tls.cert), ("key", &tls.key), ("client_ca", &tls.client_ca)] {
+            let Some(path) = file else { continue };
+            if let Err(error) = File::open(path) {
+                let span = stack.places.get(&format!("export/{}/tls/{key}", export.name));
+                let message = format!("{}: {error}", path.display());
+                findings.error(&span, message, "name a PEM file that can be read");
+            }
+        }
+    }
+}

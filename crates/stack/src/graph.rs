@@ -1,0 +1,283 @@
+//! Checks of the stack as a graph: members that exist, are large enough and used once, no cycles,
+//! exports of devices that exist and addresses that agree.
+
+use std::collections::BTreeMap;
+
+use crate::build::Broken;
+use crate::diagnostic::{Findings, Span, shorten};
+use crate::nearest::nearest;
+use crate::size::format_size;
+use crate::spec::{ExportSpec, Listener, Member, SECTOR_BYTES, StackSpec};
+
+/// Reports everything that is wrong with how devices and exports hang together. `broken` devices
+/// have been reported before and count as existing, of unknown size.
+pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
+    missing(stack, broken, findings);
+    cycles(stack, findings);
+    used_twice(stack, findings);
+    too_small(stack, &stack.sizes, findings);
+    exports(stack, findings);
+    unused(stack, broken, findings);
+}
+
+/// Reports members that end beyond the device they name. Called again when files were measured.
+pub fn too_small(stack: &StackSpec, sizes: &BTreeMap<String, u64>, findings: &mut Findings) {
+    for (_, member) in uses(stack) {
+        let (Some(size), Some((start, length))) = (sizes.get(&member.device), member.area_sectors)
+        else {
+            continue;
+        };
+        let end = start.saturating_add(length);
+        let has = size / SECTOR_BYTES;
+        if end > has {
+            findings.error(
+                &member.span,
+                format!("`{}` is too small: sectors up to {end} are used", member.device),
+                format!("it has {has} sectors ({})", format_size(*size)),
+            );
+        }
+    }
+}
+
+/// Each device with each of its members.
+fn uses(stack: &StackSpec) -> Vec<(&str, Member)> {
+    let mut uses = Vec::new();
+    for device in &stack.devices {
+        uses.extend(device.members().into_iter().map(|member| (device.name.as_str(), member)));
+    }
+    uses
+}
+
+fn missing(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
+    let names: Vec<&str> = stack.devices.iter().map(|device| device.name.as_str()).collect();
+    let known = || names.iter().copied().chain(broken.iter().map(String::as_str));
+    let mut report = |name: &str, span: &Span| {
+        if known().any(|known| known == name) {
+            return;
+        }
+        let near = if findings.is_full() { None } else { nearest(name, known()) };
+        let hint = match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("add [device.{}], or use one of: {}", shorten(name), listed(known())),
+        };
+        findings.error(span, format!("there is no device `{}`", shorten(name)), hint);
+    };
+    for (_, member) in uses(stack) {
+        report(&member.device, &member.span);
+    }
+    for export in &stack.exports {
+        report(&export.device, &stack.places.export(&export.name, "device"));
+    }
+}
+
+/// Some of the names, for a hint.
+fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<&str> = names.collect();
+    let more = if names.len() > SHOWN { ", ..." } else { "" };
+    format!("{}{more}", names[..names.len().min(SHOWN)].join(", "))
+}
+
+/// Reports each cycle once, at the member that closes it.
+fn cycles(stack: &StackSpec, findings: &mut Findings) {
+    let edges: BTreeMap<&str, Vec<Member>> =
+        stack.devices.iter().map(|device| (device.name.as_str(), device.members())).collect();
+    let mut done: BTreeMap<&str, bool> = BTreeMap::new();
+    for root in stack.devices.iter().map(|device| device.name.as_str()) {
+        walk(root, &edges, &mut done, findings);
+    }
+}
+
+/// Depth first from `root`, with a path of our own instead of recursion, since a chain may be as
+/// long as the file. `done` holds devices seen before (false: on the path now).
+fn walk<'a>(
+    root: &'a str,
+    edges: &'a BTreeMap<&'a str, Vec<Member>>,
+    done: &mut BTreeMap<&'a str, bool>,
+    findings: &mut Findings,
+) {
+    if done.contains_key(root) {
+        return;
+    }
+    let mut path: Vec<(&str, usize)> = vec![(root, 0)];
+    done.insert(root, false);
+    while let Some((name, next)) = path.last_mut() {
+        let Some(member) = edges[name].get(*next) else {
+            done.insert(name, true);
+            path.pop();
+            continue;
+        };
+        *next += 1;
+        let Some((member_name, _)) = edges.get_key_value(member.device.as_str()) else { continue };
+        match done.get(member_name) {
+            Some(true) => {}
+            Some(false) => closed(&path, member, findings),
+            None => {
+                done.insert(member_name, false);
+                path.push((member_name, 0));
+            }
+        }
+    }
+}
+
+fn closed(path: &[(&str, usize)], member: &Member, findings: &mut Findings) {
+    let start = path.iter().position(|(name, _)| *name == member.device).unwrap_or(0);
+    let names: Vec<&str> = path[start..].iter().map(|(name, _)| *name).collect();
+    let message = match names.as_slice() {
+        [one] => format!("`{one}` stands on itself"),
+        names => format!("a cycle: {} -> {}", names.join(" -> "), member.device),
+    };
+    findings.error(&member.span, message, "a device can stand only on devices below it");
+}
+
+/// Reports members whose sectors something else uses as well.
+fn used_twice(stack: &StackSpec, findings: &mut Findings) {
+    let mut by_member: BTreeMap<String, Vec<(&str, Member)>> = BTreeMap::new();
+    for (user, member) in uses(stack) {
+        by_member.entry(member.device.clone()).or_default().push((user, member));
+    }
+    for (name, users) in &mut by_member {
+        // By first sector: what overlaps anything overlaps what reaches furthest before it.
+        users.sort_by_key(|(_, member)| (area(member).0, member.span.start));
+        let mut furthest = 0;
+        for index in 1..users.len() {
+            let ((first_user, first), (user, member)) = (&users[furthest], &users[index]);
+            if area(member).0 < area(first).1 {
+                report_twice(name, (first_user, first), (user, member), findings);
+            }
+            if area(member).1 > area(first).1 {
+                furthest = index;
+            }
+        }
+    }
+    exported_members(stack, &by_member, findings);
+}
+
+/// First sector and the one after the last.
+fn area(member: &Member) -> (u64, u64) {
+    match member.area_sectors {
+        Some((start, length)) => (start, start.saturating_add(length)),
+        None => (0, u64::MAX),
+    }
+}
+
+fn report_twice(name: &str, a: (&str, &Member), b: (&str, &Member), findings: &mut Findings) {
+    let (first, second) = if a.1.span.start <= b.1.span.start { (a, b) } else { (b, a) };
+    let message = match (first.1.area_sectors, second.1.area_sectors) {
+        (Some(_), Some((start, length))) => {
+            format!("sectors {start} to {} of `{name}` are used twice", start + length - 1)
+        }
+        _ => format!("`{name}` is used twice: by `{}` and by `{}`", first.0, second.0),
+    };
+    let also = (&first.1.span, "first used here");
+    findings.error_also(&second.1.span, message, "use another device or other sectors", also);
+}
+
+/// A device below another must not be written past it.
+fn exported_members(
+    stack: &StackSpec,
+    by_member: &BTreeMap<String, Vec<(&str, Member)>>,
+    findings: &mut Findings,
+) {
+    for export in stack.exports.iter().filter(|export| !export.read_only) {
+        let Some((user, member)) = by_member.get(&export.device).and_then(|users| users.first())
+        else {
+            continue;
+        };
+        findings.error_also(
+            &stack.places.export(&export.name, "device"),
+            format!("`{}` is part of `{user}`, so clients must not write to it", export.device),
+            format!("export `{user}`, or add read_only = true"),
+            (&member.span, "used here"),
+        );
+    }
+}
+
+/// Exports that share an address: what holds for the whole connection must agree, and one at most
+/// is the default.
+fn exports(stack: &StackSpec, findings: &mut Findings) {
+    for (listener, sharers) in stack.listeners() {
+        let first = &stack.exports[sharers[0]];
+        let mut default: Option<&ExportSpec> = None;
+        for (place, index) in sharers.iter().enumerate() {
+            let export = &stack.exports[*index];
+            if place > 0 && sharers[place - 1] == *index {
+                let span = listener_span(stack, export, listener);
+                findings.error(&span, format!("{listener} is given twice"), "give it once");
+                continue;
+            }
+            shared(stack, export, first, listener, findings);
+            match default {
+                Some(other) if export.default => {
+                    two_defaults(stack, export, other, listener, findings)
+                }
+                _ if export.default => default = Some(export),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Where the export names that address, the last time if it does so twice.
+fn listener_span(stack: &StackSpec, export: &ExportSpec, listener: &Listener) -> Span {
+    let at = export.nbd.iter().rposition(|own| own.same_address(listener)).unwrap_or(0);
+    stack.places.get(&format!("export/{}/nbd/{at}", export.name))
+}
+
+/// What holds for the whole connection is as the first export at this address has it.
+fn shared(
+    stack: &StackSpec,
+    export: &ExportSpec,
+    first: &ExportSpec,
+    listener: &Listener,
+    findings: &mut Findings,
+) {
+    let own = export.nbd.iter().find(|own| own.same_address(listener));
+    let differs = [
+        ("mode", own != Some(listener)),
+        ("tls", export.tls != first.tls),
+        ("max_connections", export.max_connections != first.max_connections),
+        ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),
+    ];
+    for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
+        findings.error_also(
+            &listener_span(stack, export, listener),
+            format!("{listener} is shared with export `{}`, but `{key}` differs", first.name),
+            format!("give both the same `{key}`, or another address"),
+            (&stack.places.export(&first.name, "nbd"), "first used here"),
+        );
+    }
+}
+
+fn two_defaults(
+    stack: &StackSpec,
+    export: &ExportSpec,
+    other: &ExportSpec,
+    listener: &Listener,
+    findings: &mut Findings,
+) {
+    findings.error_also(
+        &stack.places.export(&export.name, "default"),
+        format!("`{}` and `{}` are both the default", other.name, export.name),
+        format!("{listener} has one default export"),
+        (&stack.places.export(&other.name, "default"), "the other default"),
+    );
+}
+
+fn unused(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
+    // A broken device may have been meant to use any other.
+    if !broken.is_empty() {
+        return;
+    }
+    let used = uses(stack);
+    for device in &stack.devices {
+        let exported = stack.exports.iter().any(|export| export.device == device.name);
+        if !exported && used.iter().all(|(_, member)| member.device != device.name) {
+            findings.warning(
+                &stack.places.get(&format!("device/{}", device.name)),
+                format!("device `{}` is not used", device.name),
+                format!("export it: [export.NAME] with device = \"{}\"", device.name),
+            );
+        }
+    }
+}

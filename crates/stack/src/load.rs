@@ -1,0 +1,112 @@
+//! Opens a stack file: reads it, checks it, and looks at the files that it names.
+
+use std::path::{Path, PathBuf};
+
+use crate::build;
+use crate::diagnostic::{Findings, Report, Source};
+use crate::files;
+use crate::graph;
+use crate::spec::StackSpec;
+
+/// Name of the embedded default stack.
+pub const DEFAULT_STACK_NAME: &str = "default";
+/// Folder that the embedded default stack keeps its files in.
+pub const DEFAULT_STACK_FOLDER: &str = "drystone-data";
+/// The embedded default stack: one sparse file on an NBD socket.
+pub const DEFAULT_STACK: &str = include_str!("default.toml");
+
+/// Why a stack file was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        error: std::io::Error,
+    },
+    /// The file is no text.
+    #[error("{}: not a text: byte {offset} is not UTF-8", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Offset of the first byte that is no text.
+        offset: usize,
+    },
+    /// The stack is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Report),
+}
+
+/// Reads and checks a stack file and looks at the files it names. Relative paths start from its
+/// folder; its stem is the stack's name.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn load(path: &Path) -> Result<StackSpec, LoadError> {
+    let unreadable = |error| LoadError::Unreadable { path: path.to_owned(), error };
+    let bytes = read_bounded(path).map_err(unreadable)?;
+    let text = String::from_utf8(bytes).map_err(|error| LoadError::NotText {
+        path: path.to_owned(),
+        offset: error.utf8_error().valid_up_to(),
+    })?;
+    let whole = std::path::absolute(path).map_err(unreadable)?;
+    let base = whole.parent().unwrap_or(Path::new("/"));
+    let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
+    Ok(check(&name, Source { name: path.display().to_string(), text }, base)?)
+}
+
+/// Checks the embedded default stack with `base` as its folder. Its [`DEFAULT_STACK_FOLDER`] must
+/// exist there.
+///
+/// # Errors
+/// What is wrong with the files that it names.
+pub fn load_default(base: &Path) -> Result<StackSpec, Report> {
+    let source = Source { name: "the default stack".to_owned(), text: DEFAULT_STACK.to_owned() };
+    check(DEFAULT_STACK_NAME, source, base)
+}
+
+/// Checks a stack's text, then the files it names.
+///
+/// # Errors
+/// Everything that is wrong, with its place.
+pub fn check(name: &str, source: Source, base: &Path) -> Result<StackSpec, Report> {
+    let mut stack = build::parse(name, source, base)?;
+    let mut findings = Findings::default();
+    files::check(&mut stack, &mut findings);
+    graph::too_small(&stack, &stack.sizes, &mut findings);
+    let refused = findings.errors() > 0;
+    let report = findings.into_report(stack.source.clone());
+    if refused {
+        return Err(report);
+    }
+    stack.warnings.extend(report.diagnostics);
+    Ok(stack)
+}
+
+/// The file's bytes, one more than a stack file may have at most, so that the check refuses it.
+fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let limit = build::MAX_TEXT_BYTES as u64 + 1;
+    std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Takes any bytes as a stack file and does with it all that needs no file system: for fuzzing.
+/// Returns whether it was a good stack.
+pub fn fuzz_stack_file(data: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(data).into_owned();
+    let source = Source { name: "fuzz.toml".to_owned(), text };
+    match build::parse("fuzz", source, Path::new("/nonexistent")) {
+        Ok(stack) => {
+            let _ = crate::explain::explain(&stack);
+            true
+        }
+        Err(report) => {
+            let _ = report.render(false);
+            false
+        }
+    }
+}

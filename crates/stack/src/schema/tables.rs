@@ -1,0 +1,292 @@
+//! The parameters themselves, one line of doc each. Sources: null_blk's parameters are those of
+//! `Documentation/block/null_blk.rst`, queue attributes those of `ABI/stable/sysfs-block`.
+
+use super::IfAbsent::{Required, Unset, Value};
+use super::{Kind, Param, Type};
+use crate::duration::Unit;
+
+/// Largest device: the largest power of two that a signed 64-bit file offset reaches.
+const MAX_SIZE: u64 = 1 << 62;
+const SECTOR: u64 = 512;
+const SECOND: u64 = 1_000_000_000;
+const HOUR: u64 = 3600 * SECOND;
+
+/// Size of a null device that names none, as null_blk's.
+pub const NULL_DEFAULT_SIZE: &str = "250GiB";
+
+/// What a `latency` table looks like.
+pub const LATENCY_DOC: &str =
+    "a table of percentiles, as in { p50 = \"10us\", p99 = \"80us\", max = \"1ms\" }";
+
+const DEVICE_SIZE: Type = Type::Size { min: SECTOR, max: MAX_SIZE, multiple: SECTOR };
+const BLOCK_SIZE: Type = Type::PowerOfTwo { min: 512, max: 4096 };
+const COUNT: Type = Type::Integer { min: 1, max: 1024 };
+
+const fn param(key: &'static str, ty: Type, default: super::IfAbsent, doc: &'static str) -> Param {
+    Param { key, ty, default, doc }
+}
+
+/// The kinds of device that `type` names, and table devices (named by their `table` key).
+pub static DEVICE_KINDS: &[Kind] = &[
+    Kind { name: "file", doc: "A file or block device of the host.", params: FILE },
+    Kind { name: "ram", doc: "Memory, allocated when first written.", params: RAM },
+    Kind { name: "null", doc: "Completes every I/O without doing it, as null_blk.", params: NULL },
+];
+
+static FILE: &[Param] = &[
+    param("path", Type::Path, Required, "The file or block device."),
+    param(
+        "size",
+        DEVICE_SIZE,
+        Unset("the size of what exists"),
+        "Size of the device; a file that does not exist is created sparse with it, a smaller one is refused.",
+    ),
+    param(
+        "create",
+        Type::Choice(&["missing", "never", "new"]),
+        Value("missing"),
+        "Whether a file may be created: when it is missing, never, or always a new one (an existing file is refused).",
+    ),
+    param("mode", Type::Mode, Value("0600"), "File mode of a created file."),
+    param(
+        "direct",
+        Type::Choice(&["auto", "true", "false"]),
+        Value("auto"),
+        "O_DIRECT: whenever the file system can, always, or never.",
+    ),
+    param(
+        "engine",
+        Type::Choice(&["auto", "io_uring", "plain"]),
+        Value("auto"),
+        "How I/O reaches the kernel; auto takes io_uring where it is permitted.",
+    ),
+];
+
+static RAM: &[Param] = &[
+    param("size", DEVICE_SIZE, Required, "Size of the device."),
+    param("discard", Type::Bool, Value("true"), "Whether discard is offered; it frees memory."),
+];
+
+static NULL: &[Param] = &[
+    param("size", DEVICE_SIZE, Value(NULL_DEFAULT_SIZE), "Size of the device."),
+    param("blocksize", BLOCK_SIZE, Value("512"), "Logical and physical block size."),
+    param(
+        "irqmode",
+        Type::Numbered(&["none", "thread", "timer"]),
+        Value("none"),
+        "Who completes: the submitter inline, another thread, or a timer.",
+    ),
+    param(
+        "completion_nsec",
+        Type::Duration { unit: Unit::Nanoseconds, min: 0, max: HOUR },
+        Unset("10us"),
+        "Time until completion with irqmode \"timer\".",
+    ),
+    param(
+        "latency",
+        Type::Latency,
+        Unset("every I/O takes completion_nsec"),
+        "Distribution of the time until completion with irqmode \"timer\", by percentiles.",
+    ),
+    param("submit_queues", COUNT, Unset("one for each data thread"), "Hardware queues."),
+    param(
+        "poll_queues",
+        Type::Integer { min: 0, max: 1024 },
+        Value("1"),
+        "Further hardware queues for polled I/O.",
+    ),
+    param(
+        "hw_queue_depth",
+        Type::Integer { min: 1, max: 10_240 },
+        Value("64"),
+        "Tags of each hardware queue.",
+    ),
+    param(
+        "memory_backed",
+        Type::Bool,
+        Value("false"),
+        "Keep what is written; without it reads return what is in the buffer.",
+    ),
+    param("discard", Type::Bool, Value("false"), "Offer discard; needs memory_backed."),
+    param(
+        "mbps",
+        Type::Integer { min: 0, max: 40_960 },
+        Value("0"),
+        "Bandwidth limit in MiB a second; 0 is none.",
+    ),
+    param(
+        "badblocks",
+        Type::List(&Type::Sectors),
+        Unset("none"),
+        "Sectors whose I/O fails, as \"FIRST-LAST\".",
+    ),
+    param(
+        "cache_size",
+        Type::Size { min: 0, max: MAX_SIZE, multiple: 4096 },
+        Value("0"),
+        "Volatile write cache; needs memory_backed; 0 is none.",
+    ),
+    param("fua", Type::Bool, Value("true"), "Offer FUA when there is a write cache."),
+];
+
+/// What says which kind a device is; one of the two is given.
+pub static DEVICE_WHAT: &[Param] = &[
+    param("type", Type::Text { max: 64 }, Unset("required, or `table`"), "The kind of device."),
+    param(
+        "table",
+        Type::List(&Type::Table),
+        Unset("required, or `type`"),
+        "Ranges of other devices in dmsetup's table syntax (not available in this version).",
+    ),
+];
+
+/// Parameters that every kind of device has.
+pub static DEVICE_COMMON: &[Param] = &[
+    param(
+        "read_only",
+        Type::Bool,
+        Value("false"),
+        "Refuse writes; the file is opened for reading only.",
+    ),
+    param("logical_block_size", BLOCK_SIZE, Unset("the driver's"), "Smallest unit of an I/O."),
+    param(
+        "physical_block_size",
+        Type::PowerOfTwo { min: 512, max: 65_536 },
+        Unset("the driver's"),
+        "Unit that is written without read-modify-write; never below the logical one.",
+    ),
+    param(
+        "queue",
+        Type::Fields(QUEUE),
+        Unset("each key's own default"),
+        "The request queue's attributes, named as in sysfs.",
+    ),
+];
+
+/// The `queue = { ... }` table of a device.
+pub static QUEUE: &[Param] = &[
+    param("scheduler", Type::Choice(&["none", "mq-deadline"]), Value("none"), "Order of dispatch."),
+    param(
+        "nr_requests",
+        Type::Integer { min: 4, max: 10_240 },
+        Unset("the driver's depth"),
+        "Requests a hardware queue may hold.",
+    ),
+    param(
+        "nomerges",
+        Type::Integer { min: 0, max: 2 },
+        Value("0"),
+        "0 merges all it can, 1 only with the last request, 2 not at all.",
+    ),
+    param("io_poll", Type::Bool, Value("false"), "Whether polled I/O is taken."),
+    param(
+        "max_sectors_kb",
+        Type::Integer { min: 4, max: 1 << 20 },
+        Unset("the driver's, at most 1280"),
+        "Largest request in KiB; larger I/O is split.",
+    ),
+    param(
+        "io_timeout",
+        Type::Duration { unit: Unit::Milliseconds, min: 1_000_000, max: 24 * HOUR },
+        Value("30s"),
+        "Time after which a request counts as lost.",
+    ),
+    param("iostats", Type::Bool, Value("true"), "Whether I/O is counted."),
+    param(
+        "write_cache",
+        Type::Choice(&["write back", "write through"]),
+        Unset("the driver's"),
+        "Whether flushes are needed; changes the queue's view, not the device.",
+    ),
+    param("hw_queues", COUNT, Unset("one for each data thread"), "Hardware queues."),
+];
+
+/// `[export.NAME]`.
+pub static EXPORT: &[Param] = &[
+    param("device", Type::Device, Required, "The device to serve."),
+    param(
+        "nbd",
+        Type::List(&Type::Listener),
+        Required,
+        "Where the NBD server listens; exports that name the same place share it and are told apart by name.",
+    ),
+    param("read_only", Type::Bool, Value("false"), "Refuse writes of clients."),
+    param("description", Type::Text { max: 4096 }, Value(""), "Text that clients see in listings."),
+    param(
+        "default",
+        Type::Bool,
+        Value("false"),
+        "Also the export of clients that ask for no name.",
+    ),
+    param(
+        "multi_conn",
+        Type::Bool,
+        Value("true"),
+        "Tell clients that several connections see one consistent device.",
+    ),
+    param("tls", Type::Fields(TLS), Unset("off"), "Encryption."),
+    param(
+        "max_connections",
+        Type::Integer { min: 1, max: 65_536 },
+        Value("1024"),
+        "Connections at a time.",
+    ),
+    param(
+        "max_in_flight",
+        Type::Integer { min: 1, max: 4096 },
+        Value("128"),
+        "Requests in flight for each connection.",
+    ),
+    param(
+        "max_request",
+        Type::Size { min: 64 << 10, max: 64 << 20, multiple: 4096 },
+        Value("32MiB"),
+        "Largest read or write.",
+    ),
+    param(
+        "handshake_timeout",
+        Type::Duration { unit: Unit::Seconds, min: 100_000_000, max: HOUR },
+        Value("10s"),
+        "Time a client has to negotiate.",
+    ),
+    param(
+        "idle_timeout",
+        Type::Duration { unit: Unit::Seconds, min: 0, max: 720 * HOUR },
+        Value("0"),
+        "Time after which a connection without requests is closed; 0 is never.",
+    ),
+];
+
+/// The `tls = { ... }` table of an export.
+pub static TLS: &[Param] = &[
+    param(
+        "mode",
+        Type::Choice(&["off", "optional", "required"]),
+        Value("off"),
+        "Whether clients may or must encrypt.",
+    ),
+    param("cert", Type::Path, Unset("none"), "The server's certificate chain (PEM)."),
+    param("key", Type::Path, Unset("none"), "The server's private key (PEM)."),
+    param(
+        "client_ca",
+        Type::Path,
+        Unset("any client"),
+        "Certificates that must have signed the client's (PEM).",
+    ),
+];
+
+/// `[server]`.
+pub static SERVER: &[Param] = &[
+    param(
+        "threads",
+        Type::Integer { min: 0, max: 1024 },
+        Value("0"),
+        "Data threads; 0 is as many as cores.",
+    ),
+    param(
+        "control",
+        Type::Path,
+        Unset("$XDG_RUNTIME_DIR/drystone/NAME.sock; for root /run/drystone/NAME.sock"),
+        "The control socket.",
+    ),
+];

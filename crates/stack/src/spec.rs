@@ -1,0 +1,543 @@
+//! A checked stack as plain data: what the live stack is built from.
+//!
+//! All sizes are bytes unless the name says sectors (512 bytes), all times nanoseconds. Paths are
+//! joined with the stack file's folder. Nothing here is open or running.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::diagnostic::{Diagnostic, Report, Source, Span};
+
+/// Bytes in a sector, whatever a device's block size.
+pub const SECTOR_BYTES: u64 = 512;
+
+/// A whole stack file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StackSpec {
+    /// The stack's name: the file's stem.
+    pub name: String,
+    /// `[server]`.
+    pub server: ServerSpec,
+    /// `[device.*]` in the order of the file.
+    pub devices: Vec<DeviceSpec>,
+    /// `[export.*]` in the order of the file.
+    pub exports: Vec<ExportSpec>,
+    /// Sizes of all devices whose size is known, by name; complete after [`crate::load`].
+    pub sizes: BTreeMap<String, u64>,
+    /// Warnings found on the way.
+    pub warnings: Vec<Diagnostic>,
+    /// The text that it came from.
+    pub source: Source,
+    /// Where each key stands in the text.
+    pub places: Places,
+}
+
+impl StackSpec {
+    /// The device of that name.
+    pub fn device(&self, name: &str) -> Option<&DeviceSpec> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    /// The addresses to listen on, each with its exports (indices into `exports`). Exports that
+    /// share an address have been checked to agree on TLS and connection limits.
+    pub fn listeners(&self) -> Vec<(&Listener, Vec<usize>)> {
+        let mut groups: Vec<(&Listener, Vec<usize>)> = Vec::new();
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        for (index, export) in self.exports.iter().enumerate() {
+            for listener in &export.nbd {
+                let place = *places.entry(listener.address()).or_insert(groups.len());
+                match groups.get_mut(place) {
+                    Some((_, exports)) => exports.push(index),
+                    None => groups.push((listener, vec![index])),
+                }
+            }
+        }
+        groups
+    }
+}
+
+/// Byte ranges of keys in the stack file, so that what fails later can point at them too.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Places {
+    spans: BTreeMap<String, Span>,
+}
+
+impl Places {
+    /// Notes where `path` (as `device/d0/queue/scheduler`) has its value; `device/d0` itself is
+    /// the name in the section's header.
+    pub fn note(&mut self, path: String, span: Span) {
+        self.spans.entry(path).or_insert(span);
+    }
+
+    /// Whether `path` was given.
+    pub fn has(&self, path: &str) -> bool {
+        self.spans.contains_key(path)
+    }
+
+    /// Where the value at `path` stands; where it was not given, the nearest enclosing place.
+    pub fn get(&self, path: &str) -> Span {
+        let mut path = path;
+        loop {
+            if let Some(span) = self.spans.get(path) {
+                return span.clone();
+            }
+            match path.rsplit_once('/') {
+                Some((outer, _)) => path = outer,
+                None => return 0..0,
+            }
+        }
+    }
+
+    /// Where `key` of the device stands.
+    pub fn device(&self, name: &str, key: &str) -> Span {
+        self.get(&format!("device/{name}/{key}"))
+    }
+
+    /// Where `key` of the export stands.
+    pub fn export(&self, name: &str, key: &str) -> Span {
+        self.get(&format!("export/{name}/{key}"))
+    }
+}
+
+/// `[server]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSpec {
+    /// Data threads; 0 is as many as cores.
+    pub threads: u32,
+    /// The control socket, if not the usual one.
+    pub control: Option<PathBuf>,
+}
+
+/// `[device.NAME]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceSpec {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Its request queue.
+    pub queue: QueueSpec,
+    /// Logical block size, if not the driver's own.
+    pub logical_block_size: Option<u32>,
+    /// Physical block size, if not the driver's own.
+    pub physical_block_size: Option<u32>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+impl DeviceSpec {
+    /// Reads one device as given on a command line: `file,path=disk.img,direct=true`; keys of
+    /// tables are written `queue.nr_requests=64`, lists by repeating their key, a comma in a value
+    /// as `,,`. Relative paths start from `base`.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with its column in `text`.
+    pub fn parse(text: &str, base: &Path) -> Result<Self, Report> {
+        crate::build::parse_device(text, base)
+    }
+
+    /// The size that the text alone tells.
+    pub fn size(&self) -> Option<u64> {
+        match &self.kind {
+            DeviceKind::File(file) => file.size,
+            DeviceKind::Ram(ram) => Some(ram.size),
+            DeviceKind::Null(null) => Some(null.size),
+            DeviceKind::Table(segments) => {
+                segments.last().map(|last| last.end_sector().saturating_mul(SECTOR_BYTES))
+            }
+            DeviceKind::Planned { .. } => None,
+        }
+    }
+
+    /// What other devices it stands on.
+    pub fn members(&self) -> Vec<Member> {
+        match &self.kind {
+            DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => Vec::new(),
+            DeviceKind::Planned { members, .. } => members.clone(),
+            DeviceKind::Table(segments) => segments.iter().flat_map(Segment::members).collect(),
+        }
+    }
+}
+
+/// A device that another stands on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub device: String,
+    /// First sector and number of sectors; `None` takes the whole member.
+    pub area_sectors: Option<(u64, u64)>,
+    /// Where it is named.
+    pub span: Span,
+}
+
+/// What a device is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DeviceKind {
+    /// A file or block device.
+    File(FileSpec),
+    /// Memory.
+    Ram(RamSpec),
+    /// The null driver.
+    Null(NullSpec),
+    /// Segments of a dmsetup table. Not served in this version, so never in a checked stack.
+    Table(Vec<Segment>),
+    /// A kind of a later version. Never in a checked stack.
+    Planned {
+        /// Its word.
+        kind: &'static str,
+        /// The devices it stands on.
+        members: Vec<Member>,
+    },
+}
+
+impl DeviceKind {
+    /// The word after `type =`, or `table`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceKind::File(_) => "file",
+            DeviceKind::Ram(_) => "ram",
+            DeviceKind::Null(_) => "null",
+            DeviceKind::Table(_) => "table",
+            DeviceKind::Planned { kind, .. } => kind,
+        }
+    }
+}
+
+/// `type = "file"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSpec {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Size of the device; `None`: of what exists.
+    pub size: Option<u64>,
+    /// Whether the file may be created.
+    pub create: Create,
+    /// File mode of a created file.
+    pub mode: u32,
+    /// Use of O_DIRECT.
+    pub direct: Direct,
+    /// How I/O reaches the kernel.
+    pub engine: Engine,
+}
+
+/// Whether a file may be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Create {
+    /// When it does not exist.
+    Missing,
+    /// Never.
+    Never,
+    /// It must not exist yet.
+    New,
+}
+
+/// Use of O_DIRECT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direct {
+    /// Whenever the file system can.
+    Auto,
+    /// Always; failing to is an error.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How file I/O reaches the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring where it is permitted, else plain.
+    Auto,
+    /// io_uring; failing to is an error.
+    IoUring,
+    /// System calls on helper threads.
+    Plain,
+}
+
+/// `type = "ram"`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RamSpec {
+    /// Size of the device.
+    pub size: u64,
+    /// Whether discard is offered.
+    pub discard: bool,
+}
+
+/// `type = "null"`; see null_blk's parameters of the same names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NullSpec {
+    /// Size of the device.
+    pub size: u64,
+    /// Logical and physical block size.
+    pub blocksize: u32,
+    /// Who completes.
+    pub irqmode: IrqMode,
+    /// Time until completion when there is no `latency`.
+    pub completion_nsec: u64,
+    /// Distribution of the time until completion.
+    pub latency: Option<Latency>,
+    /// Hardware queues; `None`: one for each data thread.
+    pub submit_queues: Option<u32>,
+    /// Further hardware queues for polled I/O.
+    pub poll_queues: u32,
+    /// Tags of each hardware queue.
+    pub hw_queue_depth: u32,
+    /// Whether data is kept.
+    pub memory_backed: bool,
+    /// Whether discard is offered.
+    pub discard: bool,
+    /// Bandwidth limit in MiB a second; 0 is none.
+    pub mbps: u32,
+    /// Sectors whose I/O fails.
+    pub badblocks: Vec<SectorRange>,
+    /// Volatile write cache in bytes; 0 is none.
+    pub cache_size: u64,
+    /// Whether FUA is offered when there is a cache.
+    pub fua: bool,
+}
+
+/// Who completes a null device's I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IrqMode {
+    /// The submitter, inline.
+    None,
+    /// Another thread.
+    Thread,
+    /// A timer.
+    Timer,
+}
+
+/// Sectors from `first` to `last`, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SectorRange {
+    /// First sector.
+    pub first: u64,
+    /// Last sector.
+    pub last: u64,
+}
+
+/// Latency percentiles, rising: `(parts per million of the I/Os, nanoseconds)`; 0 ppm is the
+/// minimum, 1 000 000 the maximum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latency {
+    /// The points, at least one.
+    pub points: Vec<(u32, u64)>,
+}
+
+/// The `queue` table of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSpec {
+    /// Order of dispatch.
+    pub scheduler: Scheduler,
+    /// Requests a hardware queue may hold; `None`: the driver's depth.
+    pub nr_requests: Option<u32>,
+    /// 0 to 2, as in sysfs.
+    pub nomerges: u8,
+    /// Whether polled I/O is taken.
+    pub io_poll: bool,
+    /// Largest request in KiB; `None`: the driver's.
+    pub max_sectors_kb: Option<u32>,
+    /// Time after which a request counts as lost, in nanoseconds.
+    pub io_timeout: u64,
+    /// Whether I/O is counted.
+    pub iostats: bool,
+    /// Whether flushes are needed; `None`: as the driver says.
+    pub write_cache: Option<WriteCache>,
+    /// Hardware queues; `None`: one for each data thread.
+    pub hw_queues: Option<u32>,
+}
+
+/// Order of dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduler {
+    /// First come, first served.
+    None,
+    /// mq-deadline; not available in this version.
+    MqDeadline,
+}
+
+/// Whether flushes are needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteCache {
+    /// Yes.
+    WriteBack,
+    /// No.
+    WriteThrough,
+}
+
+/// One line of a dmsetup table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// First sector in the device.
+    pub start_sector: u64,
+    /// Number of sectors, at least 1.
+    pub length_sectors: u64,
+    /// What is there.
+    pub target: Target,
+    /// Where the first sector's number stands.
+    pub start_span: Span,
+    /// Where the target's word stands.
+    pub target_span: Span,
+}
+
+impl Segment {
+    /// The sector after the last.
+    pub fn end_sector(&self) -> u64 {
+        self.start_sector.saturating_add(self.length_sectors)
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let area = |place: &Area, length| Member {
+            device: place.device.clone(),
+            area_sectors: Some((place.offset_sectors, length)),
+            span: place.span.clone(),
+        };
+        match &self.target {
+            Target::Linear(place) => vec![area(place, self.length_sectors)],
+            Target::Striped { stripes, .. } => {
+                let each = self.length_sectors / stripes.len() as u64;
+                stripes.iter().map(|place| area(place, each)).collect()
+            }
+            Target::Zero | Target::Error => Vec::new(),
+        }
+    }
+}
+
+/// A table target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A range of another device.
+    Linear(Area),
+    /// Chunks round-robin over other devices.
+    Striped {
+        /// Sectors of a chunk.
+        chunk_sectors: u32,
+        /// The devices.
+        stripes: Vec<Area>,
+    },
+    /// Reads zeros, drops writes.
+    Zero,
+    /// Fails every I/O.
+    Error,
+}
+
+impl Target {
+    /// dmsetup's word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Target::Linear(_) => "linear",
+            Target::Striped { .. } => "striped",
+            Target::Zero => "zero",
+            Target::Error => "error",
+        }
+    }
+}
+
+/// Where a target's data begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Area {
+    /// The device.
+    pub device: String,
+    /// First sector in it.
+    pub offset_sectors: u64,
+    /// Where the device is named.
+    pub span: Span,
+}
+
+/// `[export.NAME]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportSpec {
+    /// Its name, as NBD clients ask for it.
+    pub name: String,
+    /// The device it serves.
+    pub device: String,
+    /// Where NBD listens.
+    pub nbd: Vec<Listener>,
+    /// Whether clients' writes are refused.
+    pub read_only: bool,
+    /// Text for listings.
+    pub description: String,
+    /// Whether it is also the export of clients that name none.
+    pub default: bool,
+    /// Whether several connections are offered.
+    pub multi_conn: bool,
+    /// Encryption.
+    pub tls: TlsSpec,
+    /// Connections at a time.
+    pub max_connections: u32,
+    /// Requests in flight for each connection.
+    pub max_in_flight: u32,
+    /// Largest read or write in bytes.
+    pub max_request: u32,
+    /// Time to negotiate, in nanoseconds.
+    pub handshake_timeout: u64,
+    /// Time after which an idle connection is closed, in nanoseconds; 0 is never.
+    pub idle_timeout: u64,
+}
+
+/// An address that a server listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listener {
+    /// A Unix socket.
+    Unix {
+        /// Its path.
+        path: PathBuf,
+        /// Its file mode.
+        mode: u32,
+    },
+    /// A TCP port.
+    Tcp {
+        /// Host name or address, without brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+}
+
+impl Listener {
+    /// The address without the mode, in one spelling.
+    pub fn address(&self) -> String {
+        match self {
+            Listener::Unix { .. } => self.to_string(),
+            Listener::Tcp { .. } => self.to_string().to_ascii_lowercase(),
+        }
+    }
+
+    /// Whether both are the same address, whatever the mode.
+    pub fn same_address(&self, other: &Listener) -> bool {
+        self.address() == other.address()
+    }
+}
+
+impl std::fmt::Display for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Listener::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+            Listener::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Listener::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+/// Encryption of an export's listeners.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSpec {
+    /// Whether clients may or must encrypt.
+    pub mode: TlsMode,
+    /// Certificate chain; given unless the mode is off.
+    pub cert: Option<PathBuf>,
+    /// Private key; given unless the mode is off.
+    pub key: Option<PathBuf>,
+    /// Certificates that must have signed the client's.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Whether clients may or must encrypt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsMode {
+    /// Plain text only.
+    Off,
+    /// As the client wants.
+    Optional,
+    /// Encrypted only.
+    Required,
+}

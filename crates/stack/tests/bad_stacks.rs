@@ -1,0 +1,376 @@
+//! Bad stack files, each with the place, the word and the hint that the report must name.
+
+use std::path::Path;
+
+use drystone_stack::diagnostic::{Diagnostic, MAX_FINDINGS, Severity};
+use drystone_stack::spec::DeviceSpec;
+use drystone_stack::{Report, Source, StackSpec, parse};
+
+fn check(text: &str) -> Result<StackSpec, Report> {
+    let source = Source { name: "bad.toml".to_owned(), text: text.to_owned() };
+    parse("bad", source, Path::new("/srv/stack"))
+}
+
+fn errors(text: &str) -> Vec<Diagnostic> {
+    let report = check(text).expect_err(text);
+    assert!(report.render(false).contains("bad.toml:"), "{report}");
+    report.diagnostics.into_iter().filter(|found| found.severity == Severity::Error).collect()
+}
+
+/// A stack of one ram device `d` with `keys` after its type and size.
+fn ram(keys: &str) -> String {
+    format!("[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n{keys}\n")
+}
+
+fn null(keys: &str) -> String {
+    format!("[device.d]\ntype = \"null\"\n{keys}\n")
+}
+
+fn export(keys: &str) -> String {
+    format!("[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n[export.e]\ndevice = \"d\"\n{keys}\n")
+}
+
+fn table(lines: &str) -> String {
+    let ram = |name| format!("[device.{name}]\ntype = \"ram\"\nsize = \"1MiB\"\n");
+    format!("[device.t]\ntable = \"\"\"\n{lines}\n\"\"\"\n{}{}", ram("r0"), ram("r1"))
+}
+
+/// Text; line, column, word; part of the message; part of the hint.
+type Case = (String, usize, usize, &'static str, &'static str, &'static str);
+
+fn verify(cases: Vec<Case>) {
+    for (text, line, column, word, message, hint) in cases {
+        let found = errors(&text);
+        let matching = found.iter().find(|found| {
+            (found.line, found.column, found.word.as_str()) == (line, column, word)
+                && found.message.contains(message)
+                && found.hint.contains(hint)
+        });
+        assert!(matching.is_some(), "{line}:{column} {word:?} {message:?} {hint:?}\nin {found:#?}");
+    }
+}
+
+#[test]
+fn syntax() {
+    verify(vec![
+        ("x".into(), 1, 1, "x", "not TOML", "KEY = VALUE"),
+        ("[device.d]\nsize = 10GiB".into(), 2, 8, "10GiB", "not TOML", "\"10GiB\""),
+        ("[device.d]\nsize = \"1GiB".into(), 2, 8, "\"1GiB", "not TOML", "KEY = VALUE"),
+        ("[device.d]\n[device.d]".into(), 2, 9, "d", "duplicate key", ""),
+        (String::new(), 1, 1, "", "no device", "[device.disk]"),
+    ]);
+}
+
+#[test]
+fn sections_and_names() {
+    verify(vec![
+        ("[devise.d]\n".into(), 1, 2, "devise", "unknown key `devise`", "did you mean `device`?"),
+        ("[group.g]\n".into(), 1, 2, "group", "not available in this version", "remove"),
+        ("device = 3".into(), 1, 1, "device", "a whole number, not a table", "[device.NAME]"),
+        ("server = 3".into(), 1, 1, "server", "a whole number, not a table", "[server]"),
+        ("[device]\nd = 3".into(), 2, 1, "d", "`device.d` is not a table", "[device.NAME]"),
+        ("[device.\"a/b\"]\n".into(), 1, 9, "\"a/b\"", "not a name", "letters, digits"),
+        ("[device.\"\"]\n".into(), 1, 9, "\"\"", "not a name", "1 to 64"),
+        ("[server]\nthreads = 1025".into(), 2, 11, "1025", "out of range", "from 0 to 1024"),
+        ("[server]\nthread = 1".into(), 2, 1, "thread", "unknown key", "did you mean `threads`?"),
+    ]);
+}
+
+#[test]
+fn device_kinds() {
+    verify(vec![
+        ("[device.d]\nsize = 1".into(), 1, 9, "d", "no `type`", "\"file\", \"ram\", \"null\""),
+        ("[device.d]\ntype = 7".into(), 2, 8, "7", "not a text", "\"file\""),
+        ("[device.d]\ntype = \"fil\"".into(), 2, 8, "\"fil\"", "not a device type", "`file`?"),
+        ("[device.d]\ntype = \"raid5\"".into(), 2, 8, "\"raid5\"", "not available", "\"file\""),
+        (
+            "[device.d]\ntype = \"rbd\"\npool = 1".into(),
+            2,
+            8,
+            "\"rbd\"",
+            "not available",
+            "\"ram\"",
+        ),
+        (ram("table = \"0 1 zero\""), 4, 1, "table", "both `type` and `table`", "one of the two"),
+        ("[device.d]\ntype = \"file\"".into(), 1, 9, "d", "no `path`", "path = ..."),
+        ("[device.d]\ntype = \"ram\"".into(), 1, 9, "d", "no `size`", "a size from 512B"),
+    ]);
+}
+
+#[test]
+fn keys_and_values() {
+    verify(vec![
+        (ram("discrad = true"), 4, 1, "discrad", "unknown key", "did you mean `discard`?"),
+        (ram("colour = 1"), 4, 1, "colour", "unknown key", "known here: discard, "),
+        (
+            ram("queue = { shceduler = \"none\" }"),
+            4,
+            11,
+            "shceduler",
+            "in [device.d.queue]",
+            "did you mean `scheduler`?",
+        ),
+        (ram("queue.scheduler = \"deadline\""), 4, 19, "\"deadline\"", "choices", "mq-deadline"),
+        (
+            ram("queue.scheduler = \"mq-deadline\""),
+            4,
+            19,
+            "\"mq-deadline\"",
+            "not available",
+            "none",
+        ),
+        (ram("queue.nr_requests = 3"), 4, 21, "3", "out of range", "from 4 to 10240"),
+        (ram("queue.nr_requests = -3"), 4, 21, "-3", "out of range", "from 4 to 10240"),
+        (ram("queue.nr_requests = \"64\""), 4, 21, "\"64\"", "stands in quotes", "whole number"),
+        (ram("queue.nr_requests = 6.4"), 4, 21, "6.4", "not a whole number", ""),
+        (ram("queue.io_poll = 1"), 4, 17, "1", "neither true nor false", "true or false"),
+        (ram("queue.io_poll = \"true\""), 4, 17, "\"true\"", "stands in quotes", "true or false"),
+        (ram("queue.io_timeout = \"1us\""), 4, 20, "\"1us\"", "out of range", "from 1ms to 24h"),
+        (ram("queue.io_timeout = \"5 days\""), 4, 20, "\"5 days\"", "unknown unit", "plain number"),
+        (ram("queue = 3"), 4, 9, "3", "is not a table", "scheduler"),
+        (ram("logical_block_size = 1000"), 4, 22, "1000", "not a power of two", "512B to 4KiB"),
+        (
+            ram("logical_block_size = 4096\nphysical_block_size = 512"),
+            5,
+            23,
+            "512",
+            "below the logical",
+            "at least 4096",
+        ),
+        (null("size = \"10X\""), 3, 8, "\"10X\"", "unknown unit", "a size from"),
+        (null("size = \"-5\""), 3, 8, "\"-5\"", "not a size", "a size from"),
+        (null("size = 1000"), 3, 8, "1000", "not a multiple of 512B", "a size from"),
+        (null("size = 0"), 3, 8, "0", "too small", "a size from 512B"),
+        (null("size = \"9999P\""), 3, 8, "\"9999P\"", "too large", "a size from"),
+        (null("size = 99999999999999999999"), 3, 8, "99999999999999999999", "out of range", ""),
+        (null("size = [1, 2]"), 3, 8, "[1, 2]", "a list is not a size", "a size from"),
+        (null("size = 1979-05-27"), 3, 8, "1979-05-27", "is not a size", "a size from"),
+        (null("size = \"5KiB\"\nblocksize = 4096"), 3, 8, "\"5KiB\"", "whole number of", "4KiB"),
+    ]);
+}
+
+#[test]
+fn null_parameters() {
+    verify(vec![
+        (null("irqmode = 3"), 3, 11, "3", "out of range", "its number from 0 to 2"),
+        (null("irqmode = \"timed\""), 3, 11, "\"timed\"", "choices", "did you mean `timer`?"),
+        (null("completion_nsec = 5"), 3, 19, "5", "no effect without the timer", "\"timer\""),
+        (null("discard = true"), 3, 11, "true", "needs memory", "memory_backed = true"),
+        (null("badblocks = [\"9-1\"]"), 3, 14, "\"9-1\"", "range of sectors", "FIRST-LAST"),
+        (null("size = 512\nbadblocks = [\"0-1\"]"), 4, 13, "[\"0-1\"]", "beyond", "sector is 0"),
+        (null("badblocks = []"), 3, 13, "[]", "0 entries", "1 to"),
+        (null("latency = {}"), 3, 11, "{}", "is empty", "p50"),
+        (null("latency = { p101 = 1 }"), 3, 13, "p101", "not a percentile", "p99.9"),
+        (null("latency = { p99.9 = 1 }"), 3, 13, "p99", "not a time", "in quotes"),
+        (
+            null("irqmode = 2\nlatency = { p50 = \"2us\", p99 = \"1us\" }"),
+            4,
+            32,
+            "\"1us\"",
+            "shorter than `p50` (2us)",
+            "rise",
+        ),
+        (
+            null("irqmode = 2\nlatency = { p50 = 1 }\ncompletion_nsec = 5"),
+            5,
+            19,
+            "5",
+            "both say how long",
+            "one of the two",
+        ),
+        (
+            null("blocksize = 512\nlogical_block_size = 4096"),
+            4,
+            22,
+            "4096",
+            "`blocksize` is 512",
+            "one of the two",
+        ),
+        (
+            null("submit_queues = 2\nqueue.hw_queues = 3"),
+            4,
+            19,
+            "3",
+            "`submit_queues` is 2",
+            "one of the two",
+        ),
+        (null("queue.nr_requests = 65"), 3, 21, "65", "has 64 tags", "`hw_queue_depth`"),
+        (
+            null("poll_queues = 0\nqueue.io_poll = true"),
+            4,
+            17,
+            "true",
+            "needs a queue to poll",
+            "`poll_queues`",
+        ),
+    ]);
+}
+
+#[test]
+fn exports() {
+    let unix = "nbd = \"unix:a.sock\"";
+    verify(vec![
+        (export(""), 4, 9, "e", "no `nbd`", "unix:PATH"),
+        (export("nbd = 3"), 6, 7, "3", "not a text", "tcp:HOST:PORT"),
+        (export("nbd = \"udp:h:1\""), 6, 8, "udp", "not an address", "unix:PATH"),
+        (export("nbd = \"tcp:localhost\""), 6, 12, "localhost", "no port", "tcp:127.0.0.1:10809"),
+        (export("nbd = [\"tcp:h:0\"]"), 6, 15, "0", "not a port", "HOST:PORT"),
+        (export("nbd = \"tcp:[x]:1\""), 6, 12, "[x]", "not a host", "[::1]"),
+        (export("nbd = \"unix:a,mode=999\""), 6, 15, "mode=999", "not a mode", "mode=0660"),
+        (export("nbd = \"unix:\""), 6, 8, "unix:", "no path", "unix:PATH"),
+        (export("nbd = [\"unix:a\", \"unix:a\"]"), 6, 18, "\"unix:a\"", "given twice", "once"),
+        (export(&format!("{unix}\nfuse = \"x\"")), 7, 1, "fuse", "not available", "remove"),
+        (export(&format!("{unix}\nmax_request = \"1G\"")), 7, 15, "\"1G\"", "too large", "64MiB"),
+        (export(&format!("{unix}\ndescription = \"a\\nb\"")), 7, 15, "\"a\\nb\"", "control", ""),
+        (export(&format!("{unix}\ntls = {{ cert = \"c\" }}")), 7, 16, "\"c\"", "mode is off", ""),
+        (
+            export(&format!("{unix}\ntls.mode = \"required\"\ntls.cert = \"c\"")),
+            7,
+            1,
+            "tls",
+            "`tls` has no `key`",
+            "key = ",
+        ),
+        (
+            "[device.disk]\ntype = \"null\"\n[export.e]\ndevice = \"disc\"\nnbd = \"tcp:h:1\""
+                .into(),
+            4,
+            10,
+            "\"disc\"",
+            "no device `disc`",
+            "did you mean `disk`?",
+        ),
+    ]);
+}
+
+#[test]
+fn long_socket_paths_are_refused_where_they_stand() {
+    let path = "p".repeat(120);
+    let found = errors(&export(&format!("nbd = \"unix:{path}\"")));
+    assert_eq!((found[0].line, found[0].column), (6, 13));
+    assert!(found[0].hint.contains("at most 107 bytes"), "{found:?}");
+}
+
+#[test]
+fn exports_that_share_an_address_must_agree() {
+    let two = |first: &str, second: &str| {
+        let export = |name, keys| {
+            format!("[export.{name}]\ndevice = \"d\"\nnbd = \"unix:a.sock\"\n{keys}\n")
+        };
+        format!("[device.d]\ntype = \"null\"\n{}{}", export("a", first), export("b", second))
+    };
+    assert_eq!(check(&two("", "")).unwrap().listeners().len(), 1);
+    verify(vec![
+        (
+            two("default = true", "default = true"),
+            10,
+            11,
+            "true",
+            "both the default",
+            "one default",
+        ),
+        (
+            two("tls.mode = \"off\"", "").replacen("a.sock", "a.sock,mode=0660", 1),
+            9,
+            7,
+            "\"unix:a.sock\"",
+            "`mode` differs",
+            "",
+        ),
+        (two("max_connections = 1", ""), 9, 7, "\"unix:a.sock\"", "`max_connections` differs", ""),
+    ]);
+}
+
+#[test]
+fn tables() {
+    let range = "0 2048 linear r0 0";
+    verify(vec![
+        (table(""), 2, 9, "\"\"\"", "the table is empty", "START LENGTH TARGET"),
+        (table("0 8"), 3, 3, "8", "too early", "START LENGTH TARGET"),
+        (table("x 8 zero"), 3, 1, "x", "not a start in sectors", "whole number"),
+        (table("0 0 zero"), 3, 3, "0", "not a length", "from 1 to"),
+        (table("0 8 linaer r0 0"), 3, 5, "linaer", "not a target", "did you mean `linear`?"),
+        (table("0 8 linear r0"), 3, 5, "linear", "too few", "linear DEVICE OFFSET"),
+        (table("0 8 linear r0 0 9"), 3, 17, "9", "too much", "linear DEVICE OFFSET"),
+        (table("0 8 zero 1"), 3, 10, "1", "too much", "no arguments"),
+        (table("0 8 striped 2 8 r0 0"), 3, 13, "2", "4 words, but 2", "striped COUNT"),
+        (table("0 9 striped 1 8 r0 0"), 3, 3, "9", "whole chunks", "multiple"),
+        (table("0 8 linear r9 0"), 3, 12, "r9", "no device `r9`", ""),
+        (table("0 8 linear t 0"), 3, 12, "t", "stands on itself", ""),
+        (table("0 8 zero\n9 8 zero"), 4, 1, "9", "gap", "sector 8"),
+        (table("0 8 zero\n7 8 zero"), 4, 1, "7", "overlap", "sector 8"),
+        (table("0 4096 linear r0 0"), 3, 15, "r0", "too small", "2048 sectors (1MiB)"),
+        (table("0 8 linear r0 0\n8 8 linear r0 7"), 4, 12, "r0", "7 to 14", "other sectors"),
+        (table(range), 3, 8, "linear", "not available in this version", "\"file\""),
+    ]);
+}
+
+#[test]
+fn cycles_name_the_way_round() {
+    let device = |name, member| format!("[device.{name}]\ntable = \"0 8 linear {member} 0\"\n");
+    let text = [device("a", "b"), device("b", "c"), device("c", "a")].concat();
+    verify(vec![(text, 6, 21, "a", "a cycle: a -> b -> c -> a", "below it")]);
+}
+
+#[test]
+fn whole_members_are_used_once() {
+    let raid = |name| format!("[device.{name}]\ntype = \"raid5\"\nmembers = [\"m\"]\n");
+    let text = [raid("a"), raid("b"), "[device.m]\ntype = \"null\"\n".into()].concat();
+    verify(vec![(text, 6, 12, "\"m\"", "`m` is used twice: by `a` and by `b`", "another device")]);
+}
+
+#[test]
+fn a_member_is_not_exported_for_writing() {
+    let tail = "[export.e]\ndevice = \"r0\"\nnbd = \"tcp:h:1\"\n";
+    let text = table("0 8 linear r0 0") + tail;
+    verify(vec![(text.clone(), 12, 10, "\"r0\"", "part of `t`", "read_only = true")]);
+    let read_only = errors(&(text + "read_only = true\n"));
+    assert!(read_only.iter().all(|found| !found.message.contains("part of")), "{read_only:?}");
+}
+
+#[test]
+fn unused_devices_are_a_warning() {
+    let stack = check("[device.a]\ntype = \"null\"\n").unwrap();
+    assert_eq!(stack.warnings.len(), 1);
+    assert_eq!(stack.warnings[0].message, "device `a` is not used");
+    assert_eq!((stack.warnings[0].line, stack.warnings[0].column), (1, 9));
+}
+
+#[test]
+fn all_errors_are_reported_up_to_the_bound() {
+    let two = errors("[device.a]\ntype = \"nul\"\n[device.b]\ntype = \"null\"\nsice = 1\n");
+    assert_eq!(two.len(), 2);
+    let many: String = (0..30).map(|n| format!("[device.d{n}]\ntype = \"x\"\n")).collect();
+    let report = check(&many).unwrap_err();
+    assert_eq!(report.diagnostics.len(), MAX_FINDINGS);
+    assert_eq!(report.omitted, 10);
+}
+
+#[test]
+fn a_broken_device_does_not_make_its_users_wrong() {
+    let text =
+        "[device.a]\ntype = \"null\"\nsice = 1\n[export.e]\ndevice = \"a\"\nnbd = \"tcp:h:1\"";
+    assert_eq!(errors(text).len(), 1);
+}
+
+#[test]
+fn device_words_name_their_column() {
+    let cases = [
+        ("nul", 1, "nul", "did you mean `null`?"),
+        ("null,size", 6, "size", "KIND,KEY=VALUE"),
+        ("null,size=5X", 11, "5X", "a size from"),
+        ("null,sise=5", 6, "sise", "did you mean `size`?"),
+        ("file,path=a,direct=yes", 20, "yes", "\"auto\", true or false"),
+        ("null,queue.nr_requests=1", 24, "1", "from 4 to 10240"),
+        ("null,size=1G,size=2G", 14, "size", "a size from"),
+        ("ram,size=1G,,5", 10, "1G,,5", "a size from"),
+        ("", 1, "", "\"file\", \"ram\", \"null\""),
+        ("raid5", 1, "raid5", "use \"file\""),
+    ];
+    for (text, column, word, hint) in cases {
+        let report = DeviceSpec::parse(text, Path::new("/")).expect_err(text);
+        let found = &report.diagnostics[0];
+        assert_eq!((found.line, found.column, found.word.as_str()), (1, column, word), "{report}");
+        assert!(found.hint.contains(hint), "{text}: {report}");
+    }
+}

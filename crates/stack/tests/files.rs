@@ -1,0 +1,202 @@
+//! Stack files on a real file system: sizes, files used twice, sockets.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use drystone_stack::diagnostic::Severity;
+use drystone_stack::{LoadError, StackSpec, explain, load, load_default};
+use tempfile::TempDir;
+
+fn file(name: &str, keys: &str) -> String {
+    let export = format!("[export.{name}]\ndevice = \"{name}\"\nnbd = \"unix:{name}.sock\"\n");
+    format!("[device.{name}]\ntype = \"file\"\n{keys}\n{export}")
+}
+
+fn write(folder: &TempDir, text: &str) -> std::path::PathBuf {
+    let path = folder.path().join("vm.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn good(folder: &TempDir, text: &str) -> StackSpec {
+    load(&write(folder, text)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The one error of a bad stack: its word, message and hint.
+fn bad(folder: &TempDir, text: &str) -> (String, String, String) {
+    match load(&write(folder, text)) {
+        Err(LoadError::Invalid(report)) => {
+            let errors = report.diagnostics.iter().filter(|d| d.severity == Severity::Error);
+            assert_eq!(errors.count(), 1, "{report}");
+            let found = &report.diagnostics[0];
+            (found.word.clone(), found.message.clone(), found.hint.clone())
+        }
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+fn sized(path: &Path, bytes: u64) {
+    File::create(path).unwrap().set_len(bytes).unwrap();
+}
+
+#[test]
+fn a_missing_file_needs_a_size_and_is_not_created_by_checking() {
+    let folder = TempDir::new().unwrap();
+    let (word, message, hint) = bad(&folder, &file("a", "path = \"a.img\""));
+    assert_eq!(word, "\"a.img\"");
+    assert!(message.contains("does not exist") && hint.contains("add size"), "{message} {hint}");
+    let stack = good(&folder, &file("a", "path = \"a.img\"\nsize = \"1MiB\""));
+    assert_eq!(stack.sizes["a"], 1 << 20);
+    assert!(!folder.path().join("a.img").exists());
+}
+
+#[test]
+fn what_may_be_created_is_respected() {
+    let folder = TempDir::new().unwrap();
+    let keys = "path = \"a.img\"\nsize = \"1MiB\"\n";
+    let never = bad(&folder, &file("a", &format!("{keys}create = \"never\"")));
+    assert!(never.1.contains("create is \"never\""), "{never:?}");
+    let read_only = bad(&folder, &file("a", &format!("{keys}read_only = true")));
+    assert!(read_only.1.contains("read-only"), "{read_only:?}");
+    let far = bad(&folder, &file("a", "path = \"x/a.img\"\nsize = \"1MiB\""));
+    assert!(far.2.contains("mkdir -p"), "{far:?}");
+    sized(&folder.path().join("a.img"), 1 << 20);
+    let new = bad(&folder, &file("a", &format!("{keys}create = \"new\"")));
+    assert!(new.1.contains("exists (1MiB)"), "{new:?}");
+}
+
+#[test]
+fn existing_files_tell_their_size() {
+    let folder = TempDir::new().unwrap();
+    sized(&folder.path().join("a.img"), 1 << 20);
+    assert_eq!(good(&folder, &file("a", "path = \"a.img\"")).sizes["a"], 1 << 20);
+    let (word, message, hint) = bad(&folder, &file("a", "path = \"a.img\"\nsize = \"2MiB\""));
+    assert_eq!(word, "\"2MiB\"");
+    assert!(message.contains("too small: it has 1MiB"), "{message}");
+    assert!(hint.contains("grow the file to 2MiB"), "{hint}");
+    let larger = good(&folder, &file("a", "path = \"a.img\"\nsize = \"512KiB\""));
+    assert_eq!(larger.sizes["a"], 512 << 10);
+    assert!(larger.warnings[0].message.contains("larger than the device"));
+    sized(&folder.path().join("a.img"), 0);
+    assert!(bad(&folder, &file("a", "path = \"a.img\"")).1.contains("is empty"));
+}
+
+#[test]
+fn folders_and_other_things_are_no_devices() {
+    let folder = TempDir::new().unwrap();
+    let (_, message, _) = bad(&folder, &file("a", "path = \".\""));
+    assert!(message.contains("neither a file nor a block device"), "{message}");
+    let (_, message, _) = bad(&folder, &file("a", "path = \"/dev/null\""));
+    assert!(message.contains("neither a file nor a block device"), "{message}");
+}
+
+#[test]
+fn one_file_is_not_two_devices_by_any_name() {
+    let folder = TempDir::new().unwrap();
+    let two = |first: &str, second: &str| {
+        let keys = |path: &str| format!("path = \"{path}\"\nsize = \"1MiB\"");
+        file("a", &keys(first)) + &file("b", &keys(second))
+    };
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    symlink("new.img", folder.path().join("dangling")).unwrap();
+    for (first, second) in
+        [("new.img", "new.img"), ("new.img", "sub/../new.img"), ("new.img", "dangling")]
+    {
+        let (_, message, _) = bad(&folder, &two(first, second));
+        assert!(message.contains("`b` and `a` are the same file"), "{second}: {message}");
+    }
+    sized(&folder.path().join("a.img"), 1 << 20);
+    symlink("a.img", folder.path().join("link")).unwrap();
+    fs::hard_link(folder.path().join("a.img"), folder.path().join("hard")).unwrap();
+    for second in ["link", "hard"] {
+        let (_, message, _) = bad(&folder, &two("a.img", second));
+        assert!(message.contains("are the same file"), "{second}: {message}");
+    }
+    sized(&folder.path().join("c.img"), 1 << 20);
+    assert_eq!(good(&folder, &two("a.img", "c.img")).devices.len(), 2);
+}
+
+#[test]
+fn sockets_do_not_replace_files() {
+    let folder = TempDir::new().unwrap();
+    let with = |socket: &str| {
+        format!(
+            "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"1MiB\"\n[export.e]\ndevice = \"a\"\nnbd = \"unix:{socket}\"\n"
+        )
+    };
+    let (word, message, _) = bad(&folder, &with("a.img"));
+    assert!(word == "\"unix:a.img\"" && message.contains("file of device `a`"), "{message}");
+    let (_, message, hint) = bad(&folder, &with("no/x.sock"));
+    assert!(message.contains("folder does not exist") && hint.contains("mkdir"), "{message}");
+    let (_, message, _) = bad(&folder, &with("vm.toml"));
+    assert!(message.contains("is not a socket"), "{message}");
+    drop(UnixListener::bind(folder.path().join("stale.sock")).unwrap());
+    assert_eq!(good(&folder, &with("stale.sock")).exports.len(), 1);
+}
+
+#[test]
+fn one_socket_under_two_names_is_refused() {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    let export = |name: &str, path: &str| {
+        format!("[export.{name}]\ndevice = \"d\"\nnbd = \"unix:{path}\"\n")
+    };
+    let two = |second: &str| {
+        let device = "[device.d]\ntype = \"null\"\n";
+        [device, &export("a", "x.sock"), &export("b", second)].concat()
+    };
+    assert_eq!(good(&folder, &two("x.sock")).listeners().len(), 1);
+    let (_, message, hint) = bad(&folder, &two("sub/../x.sock"));
+    assert!(message.contains("is the socket of export `a`"), "{message}");
+    assert!(hint.contains("write both paths alike"), "{hint}");
+}
+
+#[test]
+fn certificates_must_be_readable() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("c.pem"), "c").unwrap();
+    let tls = "tls = { mode = \"required\", cert = \"c.pem\", key = \"k.pem\" }";
+    let text = file("a", "path = \"a.img\"\nsize = \"1MiB\"") + tls;
+    let (word, message, _) = bad(&folder, &text);
+    assert!(word == "\"k.pem\"" && message.contains("No such file"), "{message}");
+}
+
+#[test]
+fn unreadable_files_say_why() {
+    let folder = TempDir::new().unwrap();
+    let error = load(&folder.path().join("none.toml")).unwrap_err().to_string();
+    assert!(error.contains("none.toml: No such file"), "{error}");
+    fs::write(folder.path().join("b.toml"), b"a = \"\xff\"").unwrap();
+    let error = load(&folder.path().join("b.toml")).unwrap_err().to_string();
+    assert!(error.contains("byte 5 is not UTF-8"), "{error}");
+    fs::write(folder.path().join("big.toml"), vec![b' '; (1 << 20) + 1]).unwrap();
+    let error = load(&folder.path().join("big.toml")).unwrap_err().to_string();
+    assert!(error.contains("at most 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn the_default_stack_needs_only_its_folder() {
+    let folder = TempDir::new().unwrap();
+    assert!(load_default(folder.path()).is_err());
+    fs::create_dir(folder.path().join("drystone-data")).unwrap();
+    let stack = load_default(folder.path()).unwrap();
+    assert_eq!(stack.sizes["disk"], 10 << 30);
+}
+
+#[test]
+fn a_stack_is_explained_as_a_tree() {
+    let folder = TempDir::new().unwrap();
+    let text = file("a", "path = \"a.img\"\nsize = \"1.5GiB\"") + "[device.n]\ntype = \"null\"\n";
+    let drawn = explain(&good(&folder, &text));
+    let at = folder.path().display();
+    let expected = format!(
+        "stack vm\n\
+         export a  nbd unix:{at}/a.sock\n\
+         └── a  file  1.5GiB  {at}/a.img\n\
+         not exported\n\
+         └── n  null  250GiB  irqmode none\n"
+    );
+    assert_eq!(drawn, expected);
+}

@@ -1,0 +1,239 @@
+//! Good stacks become the specification they describe, and no text makes the checks panic.
+
+use std::path::Path;
+
+use drystone_stack::spec::*;
+use drystone_stack::{Source, StackSpec, fuzz_stack_file, parse};
+use proptest::prelude::*;
+
+fn stack(text: &str) -> StackSpec {
+    let source = Source { name: "t".to_owned(), text: text.to_owned() };
+    parse("t", source, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"))
+}
+
+fn device(text: &str) -> DeviceSpec {
+    DeviceSpec::parse(text, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"))
+}
+
+const QUEUE: QueueSpec = QueueSpec {
+    scheduler: Scheduler::None,
+    nr_requests: None,
+    nomerges: 0,
+    io_poll: false,
+    max_sectors_kb: None,
+    io_timeout: 30_000_000_000,
+    iostats: true,
+    write_cache: None,
+    hw_queues: None,
+};
+
+#[test]
+fn defaults_are_those_of_the_schema() {
+    let null = NullSpec {
+        size: 250 << 30,
+        blocksize: 512,
+        irqmode: IrqMode::None,
+        completion_nsec: 10_000,
+        latency: None,
+        submit_queues: None,
+        poll_queues: 1,
+        hw_queue_depth: 64,
+        memory_backed: false,
+        discard: false,
+        mbps: 0,
+        badblocks: Vec::new(),
+        cache_size: 0,
+        fua: true,
+    };
+    let expected = DeviceSpec {
+        name: "null".to_owned(),
+        kind: DeviceKind::Null(null),
+        queue: QUEUE,
+        logical_block_size: None,
+        physical_block_size: None,
+        read_only: false,
+    };
+    assert_eq!(device("null"), expected);
+    let DeviceKind::File(file) = device("file,path=a").kind else { panic!("a file") };
+    let expected = FileSpec {
+        path: "/srv/a".into(),
+        size: None,
+        create: Create::Missing,
+        mode: 0o600,
+        direct: Direct::Auto,
+        engine: Engine::Auto,
+    };
+    assert_eq!(file, expected);
+    let ram = DeviceKind::Ram(RamSpec { size: 1 << 20, discard: true });
+    assert_eq!(device("ram,size=1M").kind, ram);
+}
+
+#[test]
+fn every_value_arrives() {
+    let stack = stack(
+        "[server]\nthreads = 3\ncontrol = \"c.sock\"\n\
+         [device.n]\ntype = \"null\"\nsize = \"1GiB\"\nirqmode = 2\n\
+         latency = { min = 1, p50 = \"10us\", \"p99.9\" = \"80us\", max = \"1ms\" }\n\
+         submit_queues = 2\npoll_queues = 3\nhw_queue_depth = 7\nmemory_backed = true\n\
+         discard = true\nmbps = 5\nbadblocks = [3, \"8-9\"]\ncache_size = \"1MiB\"\nfua = false\n\
+         logical_block_size = 4096\nphysical_block_size = 8192\nread_only = true\n\
+         [device.n.queue]\nnr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
+         io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 2\n\
+         [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
+         read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
+         max_connections = 9\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
+         handshake_timeout = 5\nidle_timeout = \"1m\"\n\
+         tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n",
+    );
+    assert_eq!(stack.server, ServerSpec { threads: 3, control: Some("/srv/c.sock".into()) });
+    let null = NullSpec {
+        size: 1 << 30,
+        blocksize: 512,
+        irqmode: IrqMode::Timer,
+        completion_nsec: 10_000,
+        latency: Some(Latency {
+            points: vec![(0, 1), (500_000, 10_000), (999_000, 80_000), (1_000_000, 1_000_000)],
+        }),
+        submit_queues: Some(2),
+        poll_queues: 3,
+        hw_queue_depth: 7,
+        memory_backed: true,
+        discard: true,
+        mbps: 5,
+        badblocks: vec![SectorRange { first: 3, last: 3 }, SectorRange { first: 8, last: 9 }],
+        cache_size: 1 << 20,
+        fua: false,
+    };
+    let queue = QueueSpec {
+        scheduler: Scheduler::None,
+        nr_requests: Some(7),
+        nomerges: 2,
+        io_poll: true,
+        max_sectors_kb: Some(64),
+        io_timeout: 500_000_000,
+        iostats: false,
+        write_cache: Some(WriteCache::WriteThrough),
+        hw_queues: Some(2),
+    };
+    let expected = DeviceSpec {
+        name: "n".to_owned(),
+        kind: DeviceKind::Null(null),
+        queue,
+        logical_block_size: Some(4096),
+        physical_block_size: Some(8192),
+        read_only: true,
+    };
+    assert_eq!(stack.devices, [expected]);
+    let expected = ExportSpec {
+        name: "e".to_owned(),
+        device: "n".to_owned(),
+        nbd: vec![
+            Listener::Unix { path: "/a".into(), mode: 0o660 },
+            Listener::Tcp { host: "::1".to_owned(), port: 10_809 },
+        ],
+        read_only: true,
+        description: "d".to_owned(),
+        default: true,
+        multi_conn: false,
+        tls: TlsSpec {
+            mode: TlsMode::Optional,
+            cert: Some("/srv/c".into()),
+            key: Some("/k".into()),
+            client_ca: Some("/srv/ca".into()),
+        },
+        max_connections: 9,
+        max_in_flight: 10,
+        max_request: 1 << 20,
+        handshake_timeout: 5_000_000_000,
+        idle_timeout: 60_000_000_000,
+    };
+    assert_eq!(stack.exports, [expected]);
+}
+
+#[test]
+fn places_point_into_the_text() {
+    let stack = stack("[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n");
+    let word = |path: &str| stack.source.word(&stack.places.get(path));
+    assert_eq!(word("device/d/size"), "\"1GiB\"");
+    assert_eq!(word("device/d/queue/nr_requests"), "d");
+}
+
+#[test]
+fn latencies_are_linear_between_their_points() {
+    let latency = Latency { points: vec![(100_000, 10), (500_000, 50), (1_000_000, 1050)] };
+    let cases = [(0, 10), (100_000, 10), (300_000, 30), (500_000, 50), (750_000, 550)];
+    for (ppm, nanoseconds) in cases {
+        assert_eq!(latency.at(ppm), nanoseconds, "{ppm}");
+    }
+    assert_eq!(Latency { points: vec![(500_000, 7)] }.at(1_000_000), 7);
+}
+
+/// Pieces that good stacks are made of, to be put together wrongly.
+const PIECES: [&str; 28] = [
+    "[device.a]\n",
+    "[device.b]\n",
+    "[export.e]\n",
+    "[server]\n",
+    "[device.a.queue]\n",
+    "type = \"file\"\n",
+    "type = \"ram\"\n",
+    "type = \"null\"\n",
+    "type = \"raid5\"\n",
+    "size = \"1GiB\"\n",
+    "size = 512\n",
+    "size = \"x\"\n",
+    "path = \"p\"\n",
+    "path = \"\"\n",
+    "table = \"0 8 linear a 0\\n8 8 linear b 7\"\n",
+    "table = \"\"\"\n0 8 striped 2 4 a 0 b 0\n\"\"\"\n",
+    "table = '0 8 zero'\n",
+    "members = [\"a\", \"b\", 3]\n",
+    "device = \"a\"\n",
+    "nbd = \"unix:s\"\n",
+    "nbd = [\"tcp:h:1\", \"µ\", 5]\n",
+    "nr_requests = 3\n",
+    "queue = 7\n",
+    "latency = { p50 = 1, p99.9 = 2 }\n",
+    "badblocks = [\"1-2\", \"9-1\"]\n",
+    "irqmode = -1\n",
+    "tls = { mode = \"required\" }\n",
+    "default = true\n",
+];
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_checks_panic(text: String) {
+        fuzz_stack_file(text.as_bytes());
+    }
+
+    #[test]
+    fn no_bytes_make_the_checks_panic(bytes: Vec<u8>) {
+        fuzz_stack_file(&bytes);
+    }
+
+    #[test]
+    fn no_mixture_of_good_pieces_makes_the_checks_panic(
+        pieces in prop::collection::vec(prop::sample::select(&PIECES[..]), 0..24),
+    ) {
+        fuzz_stack_file(pieces.concat().as_bytes());
+    }
+
+    #[test]
+    fn no_device_words_make_the_checks_panic(text in "(null|ram|file|x)?([,=.a-z0-9µ\"]{0,12},?(size|queue|latency|path)?=?){0,4}") {
+        if let Err(report) = DeviceSpec::parse(&text, Path::new("/")) {
+            prop_assert!(!report.render(true).is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_fuzz_entry_tells_good_from_bad() {
+    assert!(fuzz_stack_file(b"[device.d]\ntype = \"null\"\n"));
+    assert!(!fuzz_stack_file(b"[device.d]\ntype = \"nul\"\n"));
+    assert!(!fuzz_stack_file(format!("a = {}", "[".repeat(100_000)).as_bytes()));
+    assert!(!fuzz_stack_file("[device.d]\nsice = 1\n".repeat(9_000).as_bytes()));
+    let names: String = (0..4_000)
+        .map(|n| format!("[export.e{n}]\ndevice = \"d{n}\"\nnbd = \"unix:a\"\n"))
+        .collect();
+    assert!(!fuzz_stack_file(names.as_bytes()));
+}
