@@ -14,7 +14,9 @@
 //! What becomes of I/O in flight:
 //! * **The context is dropped** (also by a panic that unwinds its thread): bios that no driver
 //!   has end cancelled and are freed; the others stay with the set until their drivers give
-//!   them back, and are then freed. Nothing waits.
+//!   them back, and are then freed by the next call that opens or drops a context of the set,
+//!   or [`ContextSet::free_idle_orphans`]. Nothing waits. Operations of front ends end without
+//!   an event; a buffer that the kernel may still use is leaked.
 //! * **A thread exits** without dropping the context: as if it stayed away.
 //! * **fork**: the child must not use a context; dropping one there does nothing at all (its
 //!   memory is leaked), so the parent's I/O is not disturbed.

@@ -14,7 +14,7 @@
 //! * `ready` holds events that were not reaped; an operation counts as in flight until then.
 
 use super::eventfd::EventFd;
-use super::helpers::{Job, Outbox, POOL, errno};
+use super::helpers::{Job, Outbox, Outcome, POOL, errno};
 use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::clock::{Clock, Ns};
 use crate::error::{Error, Result};
@@ -93,6 +93,8 @@ pub struct PlainRing {
     woken: bool,
     /// The kernel was asked by a wait, so the reap that follows need not.
     collected: bool,
+    /// Scratch, swapped with the outbox's to save allocations.
+    outcomes: Vec<Outcome>,
     /// Scratch for gathered sends.
     vectors: Vec<libc::iovec>,
     clock: Arc<dyn Clock>,
@@ -126,6 +128,7 @@ impl PlainRing {
             in_flight: 0,
             woken: false,
             collected: false,
+            outcomes: Vec::new(),
             vectors: Vec::new(),
             locks: LockCounters::new(clock.clone()),
             clock,
@@ -287,11 +290,13 @@ impl PlainRing {
 
     /// Make the outcomes that helpers left events.
     fn take_outcomes(&mut self) {
-        let mut outcomes = std::mem::take(&mut *self.outbox.outcomes.lock(&self.locks));
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        std::mem::swap(&mut outcomes, &mut *self.outbox.outcomes.lock(&self.locks));
         for outcome in outcomes.drain(..) {
             self.job_over(outcome.fd);
             self.end(outcome.token, outcome.result, Buffers::None);
         }
+        self.outcomes = outcomes;
     }
 
     fn job_over(&mut self, fd: RawFd) {
