@@ -3,7 +3,7 @@
 //! submitted, whichever thread ran the device.
 //!
 //! Invariants:
-//! * All state of a context is behind its [`Gate`]: touched by the owner inside a call, or by a
+//! * All state of a context is behind its [`crate::gate::Gate`]: touched by the owner inside a call, or by a
 //!   visitor while the owner is away ([`ContextSet::kick`]). So everything inside is written as
 //!   if there were one thread.
 //! * After any call the owner may stay away for ever: what its context holds for others is
@@ -225,5 +225,7 @@ impl Drop for Context {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod split_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
