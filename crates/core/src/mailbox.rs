@@ -191,7 +191,7 @@ mod loom_tests {
                 loom::thread::spawn(move || mailbox.push(Message::new(2, 2)))
             };
             let mut got = 0;
-            let mut take = |got: &mut u32| {
+            let take = |got: &mut u32| {
                 mailbox.take(|m| {
                     *got += 1;
                     if m.channel() == 1 {

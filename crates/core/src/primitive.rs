@@ -47,6 +47,9 @@ impl Barriers {
     /// The frequent side: orders earlier stores before later loads against [`Barriers::heavy`].
     #[inline(always)]
     pub fn light(self) {
+        if cfg!(drystone_mutate = "gate_light_fence") {
+            return;
+        }
         match self {
             #[cfg(not(loom))]
             Barriers::Asymmetric => std::sync::atomic::compiler_fence(Ordering::SeqCst),
@@ -56,6 +59,9 @@ impl Barriers {
 
     /// The rare side.
     pub fn heavy(self) {
+        if cfg!(drystone_mutate = "gate_heavy_fence") {
+            return;
+        }
         #[cfg(not(loom))]
         if self == Barriers::Asymmetric {
             let done = membarrier(PRIVATE_EXPEDITED);

@@ -3,7 +3,7 @@
 //! submitted, whichever thread ran the device.
 //!
 //! Invariants:
-//! * All state of a context is behind its [`Gate`]: touched by the owner inside a call, or by a
+//! * All state of a context is behind its [`crate::gate::Gate`]: touched by the owner inside a call, or by a
 //!   visitor while the owner is away ([`ContextSet::kick`]). So everything inside is written as
 //!   if there were one thread.
 //! * After any call the owner may stay away for ever: what its context holds for others is
@@ -14,7 +14,9 @@
 //! What becomes of I/O in flight:
 //! * **The context is dropped** (also by a panic that unwinds its thread): bios that no driver
 //!   has end cancelled and are freed; the others stay with the set until their drivers give
-//!   them back, and are then freed. Nothing waits.
+//!   them back, and are then freed by the next call that opens or drops a context of the set,
+//!   or [`ContextSet::free_idle_orphans`]. Nothing waits. Operations of front ends end without
+//!   an event; a buffer that the kernel may still use is leaked.
 //! * **A thread exits** without dropping the context: as if it stayed away.
 //! * **fork**: the child must not use a context; dropping one there does nothing at all (its
 //!   memory is leaked), so the parent's I/O is not disturbed.
@@ -231,5 +233,7 @@ impl Drop for Context {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod split_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -18,11 +18,13 @@ pub(super) struct Parking {
     watched: AtomicBool,
 }
 
-impl Parking {
-    pub(super) fn new() -> Self {
+impl Default for Parking {
+    fn default() -> Self {
         Parking { parked: AtomicBool::new(false), watched: AtomicBool::new(false) }
     }
+}
 
+impl Parking {
     /// The owner is about to sleep; it must look at mailbox and knock after this.
     pub(super) fn park(&self) {
         self.parked.store(true, Relaxed);
@@ -39,7 +41,15 @@ impl Parking {
     /// Somebody is about to watch; it must have the context's crank turned after this.
     pub(super) fn watch(&self) {
         self.watched.store(true, Relaxed);
-        fence(SeqCst);
+        if !cfg!(drystone_mutate = "park_watch_fence") {
+            fence(SeqCst);
+        }
+    }
+
+    /// True while the owner sleeps or is about to; for whoever has left a knock and passed a
+    /// full fence since.
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked.load(Relaxed)
     }
 
     /// True if the waker is needed for what was left before this call.
@@ -48,5 +58,83 @@ impl Parking {
             fence(SeqCst);
         }
         self.parked.load(Relaxed) || self.watched.load(Relaxed)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::mailbox::{Mailbox, Message};
+    use crate::primitive::Arc;
+    use loom::sync::{Condvar, Mutex};
+
+    #[derive(Default)]
+    struct Model {
+        mailbox: Mailbox,
+        parking: Parking,
+        /// The wake-up descriptor.
+        woken: Mutex<bool>,
+        readable: Condvar,
+    }
+
+    impl Model {
+        fn send(&self, channel: u32) {
+            self.mailbox.push(Message::new(channel, 0));
+            if self.parking.should_wake() {
+                *self.woken.lock().unwrap() = true;
+                self.readable.notify_one();
+            }
+        }
+
+        /// As a context's wait. A wake-up that is lost leaves the model without a thread that
+        /// can go on, which the checker reports.
+        fn wait(&self) {
+            self.parking.park();
+            if self.mailbox.is_empty() {
+                let mut woken = self.woken.lock().unwrap();
+                while !*woken {
+                    woken = self.readable.wait(woken).unwrap();
+                }
+                *woken = false;
+            }
+            self.parking.unpark();
+        }
+    }
+
+    /// The owner goes to sleep while messages are sent: it gets them all.
+    #[test]
+    fn loom_park_misses_no_message() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let model = Arc::new(Model::default());
+            let senders = [1, 2].map(|channel| {
+                let model = model.clone();
+                loom::thread::spawn(move || model.send(channel))
+            });
+            let mut got = 0;
+            while got < 2 {
+                model.wait();
+                model.mailbox.take(|_| got += 1);
+            }
+            senders.into_iter().for_each(|s| s.join().unwrap());
+        });
+    }
+
+    /// A watcher begins to watch and then looks itself: a message sent meanwhile is seen by
+    /// that look or is announced.
+    #[test]
+    fn loom_park_watched_is_announced() {
+        loom::model(|| {
+            let model = Arc::new(Model::default());
+            let sender = {
+                let model = model.clone();
+                loom::thread::spawn(move || model.send(1))
+            };
+            model.parking.watch();
+            let seen = !model.mailbox.is_empty();
+            sender.join().unwrap();
+            assert!(seen || *model.woken.lock().unwrap(), "neither seen nor announced");
+        });
     }
 }

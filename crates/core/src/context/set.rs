@@ -95,7 +95,8 @@ impl Handle {
                 }
                 Visit::VisitorWill => return,
                 Visit::OwnerWill => {
-                    if self.parking.should_wake() {
+                    // Not for those who watch: they would be told of their own kicks.
+                    if self.parking.is_parked() {
                         self.waker.wake();
                     }
                     return;
@@ -195,7 +196,7 @@ impl ContextSet {
             waker: ring.waker(),
             descriptors: ring.descriptors(),
             serial,
-            parking: Parking::new(),
+            parking: Parking::default(),
             core: UnsafeCell::new(ContextCore::new(Env::new(
                 ring,
                 TimeCache::new(self.clock.clone()),

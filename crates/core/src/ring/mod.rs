@@ -9,9 +9,11 @@
 //! ([`NetOp`]) and give them back with the event. So no buffer is freed or reused before the
 //! kernel has given it back, however the operation ends.
 
+mod epoll;
 mod eventfd;
 mod helpers;
 pub mod plain;
+mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod uring;

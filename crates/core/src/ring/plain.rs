@@ -13,28 +13,21 @@
 //!   contexts do watch each other. The owner sleeps on `outer` while it watches.
 //! * `ready` holds events that were not reaped; an operation counts as in flight until then.
 
+use super::epoll::{add, control, new_epoll, new_timerfd, sleep, source, timespec};
 use super::eventfd::EventFd;
-use super::helpers::{Job, Outbox, POOL, errno};
+use super::helpers::{Job, Outbox, Outcome, POOL};
+use super::sockets::{attempt, buffers_of, set_nonblocking};
 use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::clock::{Clock, Ns};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sync::{Lock, LockClass, LockCounters};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// Kernel reports taken with one call; more are taken by the next.
 const REPORTS: usize = 64;
-
-/// What an epoll entry stands for: the upper half of its data, the lower says which.
-mod source {
-    pub(super) const SOCKET: u32 = 0;
-    pub(super) const WAKER: u32 = 1;
-    pub(super) const TIMERS: u32 = 2;
-    pub(super) const INNER: u32 = 3;
-    pub(super) const WATCH: u32 = 4;
-}
 
 /// A socket operation that waits until its descriptor is ready.
 struct Waiting {
@@ -93,6 +86,8 @@ pub struct PlainRing {
     woken: bool,
     /// The kernel was asked by a wait, so the reap that follows need not.
     collected: bool,
+    /// Scratch, swapped with the outbox's to save allocations.
+    outcomes: Vec<Outcome>,
     /// Scratch for gathered sends.
     vectors: Vec<libc::iovec>,
     clock: Arc<dyn Clock>,
@@ -126,6 +121,7 @@ impl PlainRing {
             in_flight: 0,
             woken: false,
             collected: false,
+            outcomes: Vec::new(),
             vectors: Vec::new(),
             locks: LockCounters::new(clock.clone()),
             clock,
@@ -287,11 +283,13 @@ impl PlainRing {
 
     /// Make the outcomes that helpers left events.
     fn take_outcomes(&mut self) {
-        let mut outcomes = std::mem::take(&mut *self.outbox.outcomes.lock(&self.locks));
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        std::mem::swap(&mut outcomes, &mut *self.outbox.outcomes.lock(&self.locks));
         for outcome in outcomes.drain(..) {
             self.job_over(outcome.fd);
             self.end(outcome.token, outcome.result, Buffers::None);
         }
+        self.outcomes = outcomes;
     }
 
     fn job_over(&mut self, fd: RawFd) {
@@ -488,162 +486,12 @@ impl Drop for PlainRing {
     }
 }
 
-/// Try `op` without blocking: its result, or `None` if it has to wait.
-fn attempt(fd: RawFd, op: &NetOp, vectors: &mut Vec<libc::iovec>) -> Option<i32> {
-    loop {
-        let result = match op {
-            NetOp::Accept => accept(fd),
-            NetOp::PollIn => return poll_in(fd),
-            NetOp::Recv { buf, range } => {
-                let s = buf.segment(range.clone());
-                // SAFETY: the operation owns the buffer, and nobody looks at it meanwhile.
-                unsafe { libc::recv(fd, s.ptr.cast(), s.len, libc::MSG_DONTWAIT) }
-            }
-            NetOp::Send { parts } => send(fd, parts, vectors),
-        };
-        if result >= 0 {
-            return Some(result as i32);
-        }
-        match errno() {
-            libc::EINTR => {}
-            libc::EAGAIN => return None,
-            e => return Some(-e),
-        }
-    }
-}
-
-fn accept(fd: RawFd) -> isize {
-    let null = std::ptr::null_mut();
-    // SAFETY: no address is asked for.
-    unsafe { libc::accept4(fd, null, null.cast(), libc::SOCK_CLOEXEC) as isize }
-}
-
-fn send(fd: RawFd, parts: &[super::SendPart], vectors: &mut Vec<libc::iovec>) -> isize {
-    vectors.extend(parts.iter().map(|p| {
-        let s = p.buf.segment(p.range.clone());
-        libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len }
-    }));
-    // SAFETY: a msghdr of zeroes is a message without anything.
-    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    (header.msg_iov, header.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
-    // SAFETY: the header and its vectors live for the call, the operation owns the buffers.
-    let sent = unsafe { libc::sendmsg(fd, &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
-    vectors.clear();
-    sent
-}
-
-fn poll_in(fd: RawFd) -> Option<i32> {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd that lives for the call, which does not wait.
-    match unsafe { libc::poll(&mut poll, 1, 0) } {
-        0 => None,
-        1 if poll.revents & libc::POLLNVAL != 0 => Some(-libc::EBADF),
-        1 => Some(poll.revents.into()),
-        _ => Some(-errno()),
-    }
-}
-
-/// What an ended operation gives back.
-fn buffers_of(op: NetOp) -> Buffers {
-    match op {
-        NetOp::Accept | NetOp::PollIn => Buffers::None,
-        NetOp::Recv { buf, .. } => Buffers::One(buf),
-        NetOp::Send { parts } => Buffers::Parts(parts),
-    }
-}
-
-/// accept4 has no flag of its own against blocking. A descriptor that is none is left to it.
-fn set_nonblocking(fd: RawFd) {
-    // SAFETY: fcntl with these commands takes no pointers.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
-            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        }
-    }
-}
-
-fn owned(fd: i32, what: &str) -> Result<OwnedFd> {
-    if fd < 0 {
-        return Err(Error::os(what, std::io::Error::last_os_error()));
-    }
-    // SAFETY: the system call just made this descriptor for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn new_epoll() -> Result<OwnedFd> {
-    // SAFETY: no pointers.
-    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "no epoll for a context")
-}
-
-fn new_timerfd() -> Result<OwnedFd> {
-    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-    // SAFETY: no pointers.
-    owned(
-        unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) },
-        "no timer descriptor for a context",
-    )
-}
-
 /// An epoll above `inner`. Without one there are no watches: a context then learns what others
 /// hold for it only when they come back.
 fn new_outer(inner: RawFd) -> Option<OwnedFd> {
     let outer = new_epoll().ok()?;
     add(outer.as_raw_fd(), inner, libc::EPOLLIN, source::INNER, 0).ok()?;
     Some(outer)
-}
-
-fn add(epoll: RawFd, fd: RawFd, events: i32, kind: u32, which: u32) -> Result<()> {
-    match control(epoll, libc::EPOLL_CTL_ADD, fd, events, kind, which) {
-        0 => Ok(()),
-        e => Err(Error::os("epoll refuses", std::io::Error::from_raw_os_error(-e))),
-    }
-}
-
-/// `epoll_ctl`; 0 or a negative errno.
-fn control(epoll: RawFd, what: i32, fd: RawFd, events: i32, kind: u32, which: u32) -> i32 {
-    let data = (u64::from(kind) << 32) | u64::from(which);
-    let mut event = libc::epoll_event { events: events as u32, u64: data };
-    // SAFETY: the event lives for the call.
-    match unsafe { libc::epoll_ctl(epoll, what, fd, &mut event) } {
-        0 => 0,
-        _ => -errno(),
-    }
-}
-
-fn timespec(ns: Ns) -> libc::timespec {
-    libc::timespec {
-        tv_sec: (ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
-    }
-}
-
-/// Sleep on `epoll` for at most `timeout` ns; how many `reports` came. A signal ends it early.
-fn sleep(epoll: RawFd, reports: &mut [libc::epoll_event], timeout: Option<Ns>) -> usize {
-    let spec = timeout.map(timespec);
-    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let room = reports.len() as i32;
-    // SAFETY: the kernel writes at most `room` reports; the time lives for the call.
-    let n = unsafe {
-        let none = std::ptr::null::<libc::sigset_t>();
-        libc::syscall(libc::SYS_epoll_pwait2, epoll, reports.as_mut_ptr(), room, spec, none, 0usize)
-    };
-    if n >= 0 {
-        return n as usize;
-    }
-    match errno() {
-        libc::ENOSYS | libc::EPERM => sleep_ms(epoll, reports, timeout),
-        _ => 0,
-    }
-}
-
-/// As [`sleep`], for kernels before 5.11 and filters that do not know `epoll_pwait2`: whole
-/// milliseconds, rounded up so that no deadline is missed early.
-fn sleep_ms(epoll: RawFd, reports: &mut [libc::epoll_event], timeout: Option<Ns>) -> usize {
-    let ms = timeout.map_or(-1, |ns| ns.div_ceil(1_000_000).min(i32::MAX as u64) as i32);
-    // SAFETY: the kernel writes at most as many reports as there is room for.
-    let n = unsafe { libc::epoll_wait(epoll, reports.as_mut_ptr(), reports.len() as i32, ms) };
-    n.max(0) as usize
 }
 
 /// Read the 8 bytes of a timerfd, which then is no longer readable.

@@ -1,0 +1,80 @@
+//! One try of a socket operation, which never blocks.
+
+use super::helpers::errno;
+use super::{Buffers, NetOp, SendPart};
+use std::os::fd::RawFd;
+
+/// Try `op` without blocking: its result, or `None` if it has to wait.
+pub(super) fn attempt(fd: RawFd, op: &NetOp, vectors: &mut Vec<libc::iovec>) -> Option<i32> {
+    loop {
+        let result = match op {
+            NetOp::Accept => accept(fd),
+            NetOp::PollIn => return poll_in(fd),
+            NetOp::Recv { buf, range } => {
+                let s = buf.segment(range.clone());
+                // SAFETY: the operation owns the buffer, and nobody looks at it meanwhile.
+                unsafe { libc::recv(fd, s.ptr.cast(), s.len, libc::MSG_DONTWAIT) }
+            }
+            NetOp::Send { parts } => send(fd, parts, vectors),
+        };
+        if result >= 0 {
+            return Some(result as i32);
+        }
+        match errno() {
+            libc::EINTR => {}
+            libc::EAGAIN => return None,
+            e => return Some(-e),
+        }
+    }
+}
+
+fn accept(fd: RawFd) -> isize {
+    let null = std::ptr::null_mut();
+    // SAFETY: no address is asked for.
+    unsafe { libc::accept4(fd, null, null.cast(), libc::SOCK_CLOEXEC) as isize }
+}
+
+fn send(fd: RawFd, parts: &[SendPart], vectors: &mut Vec<libc::iovec>) -> isize {
+    vectors.extend(parts.iter().map(|p| {
+        let s = p.buf.segment(p.range.clone());
+        libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len }
+    }));
+    // SAFETY: a msghdr of zeroes is a message without anything.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
+    // SAFETY: the header and its vectors live for the call, the operation owns the buffers.
+    let sent = unsafe { libc::sendmsg(fd, &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    vectors.clear();
+    sent
+}
+
+fn poll_in(fd: RawFd) -> Option<i32> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd that lives for the call, which does not wait.
+    match unsafe { libc::poll(&mut poll, 1, 0) } {
+        0 => None,
+        1 if poll.revents & libc::POLLNVAL != 0 => Some(-libc::EBADF),
+        1 => Some(poll.revents.into()),
+        _ => Some(-errno()),
+    }
+}
+
+/// What an ended operation gives back.
+pub(super) fn buffers_of(op: NetOp) -> Buffers {
+    match op {
+        NetOp::Accept | NetOp::PollIn => Buffers::None,
+        NetOp::Recv { buf, .. } => Buffers::One(buf),
+        NetOp::Send { parts } => Buffers::Parts(parts),
+    }
+}
+
+/// accept4 has no flag of its own against blocking. A descriptor that is none is left to it.
+pub(super) fn set_nonblocking(fd: RawFd) {
+    // SAFETY: fcntl with these commands takes no pointers.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        }
+    }
+}

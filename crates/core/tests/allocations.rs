@@ -1,0 +1,168 @@
+//! No heap allocation for an I/O in the steady state, counted by an allocator that counts; and
+//! the public interface as a device's author sees it.
+
+use drystone_core::buf::IoBuf;
+use drystone_core::clock::{Ns, SystemClock};
+use drystone_core::device::{Channel, Device, DeviceInfo};
+use drystone_core::histogram::Snapshot;
+use drystone_core::mailbox::Message;
+use drystone_core::op::OpGroup;
+use drystone_core::ring::{Engine, RingEvent};
+use drystone_core::stats::DiskStats;
+use drystone_core::{
+    Bio, BioList, Context, ContextSet, DevIndex, Env, Extent, Limits, Result, Sector, Status,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Splits every bio into pieces of one sector and completes them inline, or keeps them until a
+/// message, which it sends itself, comes back.
+struct Splitter {
+    by_message: bool,
+}
+
+struct SplitterChannel {
+    message: Option<Arc<Message>>,
+    held: BioList,
+}
+
+impl Device for Splitter {
+    fn info(&self) -> DeviceInfo {
+        let limits = Limits::default();
+        DeviceInfo { name: "splitter".into(), kind: "test", size_bytes: 1 << 20, limits }
+    }
+
+    fn open_channel(&self, _env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+        let message = self.by_message.then(|| Message::new(index, 0));
+        Ok(Box::new(SplitterChannel { message, held: BioList::new() }))
+    }
+
+    fn extents(&self, _offset: u64, _length: u64, _max: usize) -> Result<Vec<Extent>> {
+        Ok(Vec::new())
+    }
+
+    fn stats(&self) -> DiskStats {
+        DiskStats::default()
+    }
+
+    fn latencies(&self, _group: OpGroup) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn attribute(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Channel for SplitterChannel {
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+        while let Some(mut bio) = bios.pop() {
+            while bio.bytes > 512 {
+                let (front, rest) = env.split(bio, 512);
+                self.held.push(front);
+                bio = rest;
+            }
+            self.held.push(bio);
+        }
+        match &self.message {
+            None => self.end_all(env),
+            Some(message) => env.handle().upgrade().unwrap().send(message.clone()),
+        }
+    }
+
+    fn flush_plug(&mut self, _env: &mut Env) {}
+
+    fn ring_event(&mut self, _env: &mut Env, _event: RingEvent) {}
+
+    fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
+        self.end_all(env);
+    }
+
+    fn delivered(&mut self, _env: &mut Env) {}
+
+    fn poll(&mut self, _env: &mut Env) -> usize {
+        0
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        None
+    }
+
+    fn tick(&mut self, _env: &mut Env, _now: Ns) {}
+
+    fn in_flight(&self) -> usize {
+        self.held.len()
+    }
+
+    fn starving(&self) -> bool {
+        false
+    }
+
+    fn cancel_pending(&mut self, _env: &mut Env) {}
+}
+
+impl SplitterChannel {
+    fn end_all(&mut self, env: &mut Env) {
+        while let Some(bio) = self.held.pop() {
+            env.end_with(bio, Status::Ok);
+        }
+    }
+}
+
+fn round(context: &mut Context, device: DevIndex, bios: &mut BioList, out: &mut BioList) {
+    let count = bios.len();
+    context.submit(device, bios);
+    while out.len() < count {
+        context.wait(Some(0));
+        context.reap(out);
+    }
+    bios.append(out);
+}
+
+/// One test, because the count is the process's.
+#[test]
+fn submitting_splitting_and_reaping_allocate_nothing() {
+    let set = ContextSet::new(SystemClock::new());
+    for engine in [Engine::Uring, Engine::Plain] {
+        for by_message in [false, true] {
+            let device: Arc<dyn Device> = Arc::new(Splitter { by_message });
+            let mut context = set.open(engine).unwrap();
+            let index = context.open(&device).unwrap();
+            let (mut bios, mut out) = (BioList::new(), BioList::new());
+            (0..32).for_each(|i| bios.push(Bio::read(Sector(i * 8), IoBuf::zeroed(4096))));
+            (0..4).for_each(|_| round(&mut context, index, &mut bios, &mut out));
+            let before = ALLOCATIONS.load(Relaxed);
+            (0..100).for_each(|_| round(&mut context, index, &mut bios, &mut out));
+            let allocations = ALLOCATIONS.load(Relaxed) - before;
+            assert_eq!(allocations, 0, "{} by_message={by_message}", context.engine());
+            assert_eq!(bios.len(), 32);
+            assert_eq!(context.locks().total().acquisitions, 0, "and no lock is taken");
+        }
+    }
+}
