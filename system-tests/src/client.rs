@@ -133,6 +133,7 @@ uri = sys.argv[1]
 def connect(strict=True, meta=False, structured=True):
     """A connected handle; without strict, libnbd lets wrong requests through to the server."""
     handle = nbd.NBD()
+    handle.set_uri_allow_local_file(True)
     handle.set_request_structured_replies(structured)
     if meta:
         handle.add_meta_context("base:allocation")

@@ -33,7 +33,6 @@ fn verified(stack_text: &str, options: &[&str]) {
     let result: Value = serde_json::from_str(&text[start..]).expect("JSON");
     let job = &result["jobs"][0];
     assert_eq!(job["error"], 0, "{job:#}");
-    assert_eq!(job["total_err"], 0, "{job:#}");
     assert!(job["write"]["io_bytes"].as_u64() >= Some(32 << 20), "{job:#}");
     assert!(job["read"]["io_bytes"].as_u64() >= Some(32 << 20), "it did verify: {job:#}");
 }
