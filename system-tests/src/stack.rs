@@ -6,7 +6,7 @@
 pub const READ_ONLY: &str = "read_only = true";
 
 /// Keys of an export whose listener demands TLS, with the files that [`crate::client::make_certificates`] makes.
-pub const TLS_REQUIRED: &str = r#"tls = { cert = "DIR/pki/server-cert.pem", key = "DIR/pki/server-key.pem", required = true }"#;
+pub const TLS_REQUIRED: &str = r#"tls = { mode = "required", cert = "DIR/pki/server-cert.pem", key = "DIR/pki/server-key.pem" }"#;
 
 /// A RAM device of `size` behind an export of the name `vol`.
 pub fn ram(size: &str) -> String {

@@ -79,6 +79,9 @@ const BANS: [Ban; 22] = [
     above_drivers("std::thread", &["thread", "current"], NO_THREADS),
 ];
 
+/// Paths that hold a refused name and are fine: they depend on nothing that a seed leaves open.
+const HARMLESS: [&[&str]; 1] = [&["thread", "panicking"]];
+
 /// Folders whose code runs in the simulator, and takes everything ambient as a parameter.
 const ABOVE_DRIVERS: [&str; 6] = [
     "crates/core/src/",
@@ -107,7 +110,7 @@ const ALLOWED: [Allow; 8] = [
         reason: "this is the real clock, which is passed in to everything else",
     },
     Allow {
-        path: "crates/core/src/ring/plain.rs",
+        path: "crates/core/src/ring/helpers.rs",
         names: &["std::thread"],
         reason: "without io_uring, helper threads make the blocking calls",
     },
@@ -160,6 +163,9 @@ fn check_file(file: &SourceFile, allowed: &[Allow], report: &mut Report) {
 }
 
 fn matches(ban: &Ban, path: &PathUse<'_>) -> bool {
+    if HARMLESS.iter().any(|harmless| path.segments.ends_with(harmless)) {
+        return false;
+    }
     match ban.segments.strip_suffix(&["$"]) {
         Some(whole) => path.segments == whole,
         None => path.segments.windows(ban.segments.len()).any(|part| part == ban.segments),
@@ -264,7 +270,8 @@ mod tests {
     #[test]
     fn comments_literals_and_similar_names_do_not_count() {
         let source = "// std::sync::Mutex\nconst A: &str = \"Instant::now\"; use std::sync::Arc; \
-                      use std::sync::atomic::AtomicU64; struct HashMapper; use crate::sync::{Lock, Mutex};";
+                      use std::sync::atomic::AtomicU64; struct HashMapper; use crate::sync::{Lock, Mutex}; \
+                      fn f() { assert!(!std::thread::panicking()); }";
         assert_eq!(failures(&[(QUEUE, source)]), Vec::<String>::new());
     }
 
