@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Writes the seed inputs of the fuzz targets, one small file for each thing worth starting from.
 
-The bytes are what an NBD client sends, put together from the protocol text: `handshake` begins
-with the client's flags, `transmission` with the first request after the negotiation. Inputs that
-a fuzzer found are added by hand under other names; this script leaves them alone.
+The bytes are what an NBD client sends, put together from the protocol text: for the handshake from
+the client's flags on, for the transmission from the first request on. Before them stand a few bytes
+by which the entry points (crates/exports/src/nbd/fuzz.rs) choose the configuration and the pieces
+in which the bytes arrive. Inputs that a fuzzer found are added by hand under other names; this
+script leaves them alone.
 """
 import pathlib
 import struct
 
 FOLDER = pathlib.Path(__file__).parent / "corpus"
 
+EXPORT = b"a"  # the entry points offer "a" and "b"
 EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO = 1, 2, 3, 5, 6, 7
 STRUCTURED_REPLY, LIST_META, SET_META, EXTENDED_HEADERS = 8, 9, 10, 11
 READ, WRITE, DISCONNECT, FLUSH, TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS = range(8)
@@ -45,34 +48,54 @@ def extended(kind, offset=0, length=512, flag=0, cookie=0x1122334455667788, magi
 
 
 HANDSHAKE = {
-    "go": flags() + option(GO, info(b"vol", 3)),
+    "go": flags() + option(GO, info(EXPORT, 3)),
     "go-default": flags() + option(GO, info(b"")),
     "go-unknown": flags() + option(GO, info(b"nowhere", 0, 1, 2, 3, 9)),
-    "info-then-go": flags() + option(INFO, info(b"vol", 3)) + option(GO, info(b"vol")),
-    "export-name": flags() + option(EXPORT_NAME, b"vol"),
+    "info-then-go": flags() + option(INFO, info(EXPORT, 3)) + option(GO, info(EXPORT)),
+    "export-name": flags() + option(EXPORT_NAME, EXPORT),
     "export-name-zeroes": flags(1) + option(EXPORT_NAME, b""),
     "list": flags() + option(LIST) + option(ABORT),
     "list-with-data": flags() + option(LIST, b"x"),
-    "starttls": flags() + option(STARTTLS) + option(STARTTLS, b"data"),
-    "structured": flags() + option(STRUCTURED_REPLY) + option(GO, info(b"vol")),
-    "meta": flags() + option(STRUCTURED_REPLY) + option(SET_META, meta(b"vol", b"base:allocation"))
-    + option(GO, info(b"vol")),
-    "meta-list": flags() + option(STRUCTURED_REPLY) + option(LIST_META, meta(b"vol"))
-    + option(LIST_META, meta(b"vol", b"base:", b"x:y")),
-    "meta-too-early": flags() + option(SET_META, meta(b"vol", b"base:allocation")),
+    "starttls-with-data": flags() + option(STARTTLS, b"data"),
+    "structured": flags() + option(STRUCTURED_REPLY) + option(GO, info(EXPORT)),
+    "meta": flags() + option(STRUCTURED_REPLY) + option(SET_META, meta(EXPORT, b"base:allocation"))
+    + option(GO, info(EXPORT)),
+    "meta-list": flags() + option(STRUCTURED_REPLY) + option(LIST_META, meta(EXPORT))
+    + option(LIST_META, meta(EXPORT, b"base:", b"x:y")),
+    "meta-too-early": flags() + option(SET_META, meta(EXPORT, b"base:allocation")),
     "meta-lying-count": flags() + option(STRUCTURED_REPLY)
-    + option(SET_META, text(b"vol") + struct.pack(">I", 0xFFFFFFFF)),
-    "extended": flags() + option(EXTENDED_HEADERS) + option(GO, info(b"vol")),
+    + option(SET_META, text(EXPORT) + struct.pack(">I", 0xFFFFFFFF)),
+    "extended": flags() + option(EXTENDED_HEADERS) + option(GO, info(EXPORT)),
     "unknown-option": flags() + option(99, b"abc") + option(ABORT),
     "long-option": flags() + option(GO, b"", length=0xFFFFFFFF),
     "long-name": flags() + option(GO, info(b"n" * 4097)),
-    "lying-name": flags() + option(GO, struct.pack(">I", 0xFFFFFFFF) + b"vol"),
+    "lying-name": flags() + option(GO, struct.pack(">I", 0xFFFFFFFF) + EXPORT),
     "bad-flags": flags(0xFFFFFFFF),
-    "bad-magic": flags() + option(GO, info(b"vol"), magic=b"IHAVEOPS"),
+    "bad-magic": flags() + option(GO, info(EXPORT), magic=b"IHAVEOPS"),
     "not-utf8": flags() + option(GO, info(b"\xff\xfe")),
-    "half-option": flags() + option(GO, info(b"vol"))[:13],
+    "half-option": flags() + option(GO, info(EXPORT))[:13],
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "empty": b"",
+}
+
+PIECES = 11  # any number will do: it seeds the lengths of the pieces
+TLS_OFF, TLS_OPTIONAL, TLS_REQUIRED = 0, 1, 2
+
+
+def handshake_input(clear, secret=b"", policy=TLS_OFF):
+    """`secret` is what the client says once TLS is up."""
+    return struct.pack(">BBH", policy, PIECES, len(clear)) + clear + secret
+
+
+TLS_HANDSHAKE = {
+    "tls-then-go": (flags() + option(STARTTLS), option(GO, info(EXPORT, 3)), TLS_REQUIRED),
+    "tls-then-list": (flags() + option(LIST) + option(STARTTLS), option(LIST), TLS_OPTIONAL),
+    "tls-twice": (flags() + option(STARTTLS), option(STARTTLS), TLS_OPTIONAL),
+    "tls-plain-rest": (flags() + option(STARTTLS) + option(GO, info(EXPORT)), b"", TLS_REQUIRED),
+    "tls-refusing-plain": (flags() + option(GO, info(EXPORT)), b"", TLS_REQUIRED),
+    "tls-meta": (flags() + option(STRUCTURED_REPLY) + option(STARTTLS),
+                 option(SET_META, meta(EXPORT, b"base:allocation")) + option(GO, info(EXPORT)),
+                 TLS_OPTIONAL),
 }
 
 TRANSMISSION = {
@@ -110,7 +133,7 @@ STACK_FILE = {
     "ram": DEVICE + '\n[export.vol]\ndevice = "d0"\nnbd = ["unix:vol.sock", "tcp:127.0.0.1:10809"]\n',
     "file": '[device.d0]\ntype = "file"\npath = "d0.img"\nsize = "10GiB"\n'
     'queue = { scheduler = "none", nr_requests = 256, io_poll = false }\n',
-    "null": '[device.n]\ntype = "null"\nsize = "1TiB"\n[export.""]\ndevice = "n"\nnbd = ["unix:n"]\n',
+    "null": '[device.n]\ntype = "null"\nsize = "1TiB"\n[export.n]\ndevice = "n"\nnbd = ["unix:n"]\ndefault = true\n',
     "array": "".join(DEVICE.replace("d0", f"d{n}") for n in range(4))
     + '[device.a]\ntype = "raid5"\nmembers = ["d0", "d1", "d2", "d3"]\nchunk = "64KiB"\n',
     "table": DEVICE + '[device.t]\ntable = "0 131072 striped 1 128 d0 0"\n',
@@ -129,8 +152,25 @@ STACK_FILE = {
 }
 
 
+SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
+
+
+def transmission_inputs():
+    """Each stream in the reply style it belongs to."""
+    for name, data in TRANSMISSION.items():
+        style = EXTENDED if name.startswith("extended") else STRUCTURED
+        yield name, struct.pack(">BB", style, PIECES) + data
+    yield "simple-read", struct.pack(">BB", SIMPLE, PIECES) + TRANSMISSION["read"]
+    yield "simple-write", struct.pack(">BB", SIMPLE, PIECES) + TRANSMISSION["write"]
+    yield "aligned-export", struct.pack(">BB", STRUCTURED + 1, PIECES) + TRANSMISSION["unaligned"]
+    yield "wrong-style", struct.pack(">BB", STRUCTURED, PIECES) + TRANSMISSION["extended-read"]
+
+
 def main():
-    targets = {"nbd_handshake": HANDSHAKE, "nbd_transmission": TRANSMISSION, "stack_file": STACK_FILE}
+    handshake = {name: handshake_input(data) for name, data in HANDSHAKE.items()}
+    handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
+    targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
+               "stack_file": STACK_FILE}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,9 @@ fn nbd_transmission() {
 
 #[test]
 fn stack_file() {
-    smoke("stack_file", drystone_stack::fuzz_stack_file);
+    smoke("stack_file", |input| {
+        drystone_stack::fuzz_stack_file(input);
+    });
 }
 
 /// The run must notice a target that panics, or it proves nothing.
