@@ -124,7 +124,7 @@ unsafe impl Send for FileOp {}
 /// An operation on a socket or another descriptor that is waited for, with the buffers it owns.
 #[derive(Debug)]
 pub enum NetOp {
-    /// Accept a connection: the result is its descriptor, closed on exec. The plain engine
+    /// Accept a connection, which comes as [`Buffers::Socket`]. The plain engine
     /// makes the listener non-blocking.
     Accept,
     /// Receive what is there, at least one byte; 0 is the peer's end.
@@ -173,6 +173,8 @@ pub enum Buffers {
     One(IoBuf),
     /// Of a send, with the parts as they were given.
     Parts(Vec<SendPart>),
+    /// Of an accept: the new socket, closed on exec.
+    Socket(OwnedFd),
 }
 
 /// Wakes the sleeper of a ring, from any thread.

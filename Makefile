@@ -1,0 +1,23 @@
+# Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
+# The work is done by the short scripts in scripts/.
+
+.PHONY: build run test bench bench-peers clean
+.NOTPARALLEL:
+
+build:            ## build the release program: target/release/drystone
+	@scripts/build.sh
+
+run:              ## build, then serve the embedded default stack until Ctrl-C
+	@scripts/run.sh
+
+test:             ## install what the tests need and run all of them
+	@scripts/test.sh
+
+bench:            ## measure this machine; results go to target/bench/
+	@scripts/bench.sh
+
+bench-peers:      ## measure beside nbdkit and qemu-storage-daemon
+	@scripts/bench-peers.sh
+
+clean:            ## remove what was built
+	@rm -rf target fuzz/target

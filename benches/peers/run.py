@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Measures drystone's NBD server beside nbdkit and qemu-storage-daemon, on this machine, in one run.
+
+All servers run at once, idle but for the one that is measured. Each workload goes round all of them
+(A B C D, A B C D, ...), so that a machine that drifts drifts for all alike. Reported are the median
+over the rounds and the range, for the client's IOPS and for the server's CPU time an I/O (all its
+threads, from /proc/PID/stat): where fio's client is the limit, only the second tells servers apart.
+
+The answer is Markdown on standard output; --json keeps every single sample.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+DEVICE_MIB = 1024
+
+
+class Server:
+    """A peer: how it is started, and the socket it listens on."""
+
+    def __init__(self, name, folder, command, compares=True):
+        self.name = name
+        self.socket = f"{folder}/{name.replace(' ', '-')}.sock"
+        self.uri = f"nbd+unix:///vol?socket={self.socket}"
+        self.command = [word.replace("SOCKET", self.socket) for word in command]
+        self.compares = compares  # whether it holds data, so that it counts as "the better peer"
+        self.process = None
+
+    def start(self, folder):
+        with open(f"{folder}/{self.name.replace(' ', '-')}.log", "wb") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=log, cwd=folder)
+        deadline = time.monotonic() + 30
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{self.name} does not start: {pathlib.Path(log.name).read_text()}")
+            time.sleep(0.05)
+
+    def cpu_seconds(self):
+        text = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text()
+        fields = text.rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_SECONDS
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def servers(options, folder):
+    """The peers, each set up for speed as its own users would."""
+    stack = pathlib.Path(folder, "peers.toml")
+    stack.write_text(f'[device.mem]\ntype = "ram"\nsize = "{DEVICE_MIB}MiB"\n\n'
+                     f'[export.vol]\ndevice = "mem"\nnbd = ["unix:{folder}/drystone.sock"]\n')
+    image = f"{folder}/qsd.img"
+    with open(image, "wb") as file:
+        file.truncate(DEVICE_MIB << 20)
+    # No iothread of its own for the export: with one, version 7.2 aborts by an assertion when a
+    # client goes, and one thread serves the export in either case.
+    daemon = ["qemu-storage-daemon", "--nbd-server", "addr.type=unix,addr.path=SOCKET"]
+    export = ["--export", "type=nbd,id=e,node-name=d,name=vol,writable=on"]
+    file = ["--blockdev", f"driver=file,node-name=d,filename={image},aio={options.qsd_aio}"]
+    null = ["--blockdev", f"driver=null-co,node-name=d,size={DEVICE_MIB << 20},read-zeroes=off"]
+    return [
+        Server("drystone", folder, [options.drystone, "serve", str(stack), "--control",
+                                    f"{folder}/drystone.control"]),
+        Server("nbdkit memory", folder, ["nbdkit", "-f", "-U", "SOCKET", "-t",
+                                         str(options.nbdkit_threads), "memory", f"{DEVICE_MIB}M"]),
+        Server("qsd tmpfs", folder, daemon + file + export),
+        Server("qsd null-co", folder, daemon + null + export, compares=False),
+    ]
+
+
+def fio(server, options, rw, jobs):
+    """One fio run; returns the I/Os a second, the I/Os in all, and the mean latency."""
+    command = ["fio", "--name=peer", "--ioengine=nbd", f"--uri={server.uri}", f"--rw={rw}",
+               "--bs=4k", "--iodepth=16", f"--numjobs={jobs}", f"--size={DEVICE_MIB}M",
+               "--time_based", f"--runtime={options.runtime}",
+               "--norandommap", "--randrepeat=0", "--group_reporting", "--output-format=json"]
+    text = checked(command)
+    job = json.loads(text[text.index("{"):])["jobs"][0]
+    side = job["read" if "read" in rw else "write"]
+    return {"iops": side["iops"], "ios": side["total_ios"],
+            "latency_us": side["clat_ns"]["mean"] / 1000}
+
+
+def random_sample(server, options, rw, jobs):
+    before = server.cpu_seconds()
+    sample = fio(server, options, rw, jobs)
+    cpu = server.cpu_seconds() - before
+    return {"rate": sample["iops"], "cpu_ns": cpu * 1e9 / max(1, sample["ios"]),
+            "latency_us": sample["latency_us"]}
+
+
+def copy_sample(server, options, rw, _jobs):
+    source, target = (server.uri, "null:") if rw == "read" else (options.source, server.uri)
+    before, started = server.cpu_seconds(), time.monotonic()
+    checked(["nbdcopy", "--connections=4", "--", source, target])
+    wall = time.monotonic() - started
+    cpu = server.cpu_seconds() - before
+    return {"rate": DEVICE_MIB / wall, "cpu_ns": cpu * 1e9 / DEVICE_MIB}
+
+
+def checked(command):
+    result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed: {result.stderr.strip()}")
+    return result.stdout
+
+
+def measure(peers, options, workloads):
+    """Runs every workload on every peer, interleaved; returns samples by (workload, peer)."""
+    samples = {}
+    for title, function, rw, jobs in workloads:
+        for turn in range(options.rounds):
+            for peer in peers:
+                sample = function(peer, options, rw, jobs)
+                samples.setdefault((title, peer.name), []).append(sample)
+                print(f"{title}, round {turn + 1} of {options.rounds}, {peer.name}: "
+                      f"{sample['rate']:,.0f}", file=sys.stderr)
+    return samples
+
+
+def spread(values, digits=0):
+    middle, low, high = (f"{value:,.{digits}f}" for value in
+                         (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({low} to {high})"
+
+
+def median(samples, key):
+    return statistics.median(sample[key] for sample in samples)
+
+
+def table(peers, samples, workloads, unit, cpu_unit):
+    """One table: a row for each workload and peer, with drystone's ratio to the better data peer."""
+    lines = [f"| workload | server | {unit} | server CPU, {cpu_unit} | against drystone |",
+             "|---|---|---|---|---|"]
+    for title, *_ in workloads:
+        own = samples[title, peers[0].name]
+        for peer in peers:
+            theirs = samples[title, peer.name]
+            ratio = "" if peer is peers[0] else verdict(own, theirs)
+            lines.append(f"| {title} | {peer.name} | {spread([s['rate'] for s in theirs])} | "
+                         f"{spread([s['cpu_ns'] for s in theirs])} | {ratio} |")
+    return "\n".join(lines)
+
+
+def verdict(own, theirs):
+    rate = median(own, "rate") / max(1e-9, median(theirs, "rate"))
+    cpu = median(own, "cpu_ns") / max(1e-9, median(theirs, "cpu_ns"))
+    return f"drystone {rate:.2f} x the rate, {cpu:.2f} x the CPU"
+
+
+def summary(peers, samples, workloads):
+    """Says for each workload how drystone stands to the better peer that holds data."""
+    lines = []
+    for title, *_ in workloads:
+        rivals = [peer for peer in peers[1:] if peer.compares]
+        best = max(rivals, key=lambda peer: median(samples[title, peer.name], "rate"))
+        own = samples[title, peers[0].name]
+        lines.append(f"- {title}: the better is {best.name}; "
+                     f"{verdict(own, samples[title, best.name])}.")
+    return "\n".join(lines)
+
+
+def version(*command):
+    result = subprocess.run(command, capture_output=True, text=True)
+    return (result.stdout or result.stderr).strip().splitlines()[0]
+
+
+def machine(options):
+    info = pathlib.Path("/proc/cpuinfo").read_text()
+    model = next((line.split(":")[1].strip() for line in info.splitlines()
+                  if line.startswith("model name")), platform.machine())
+    versions = [version(options.drystone, "--version"), version("nbdkit", "--version"),
+                version("qemu-storage-daemon", "--version"), version("fio", "--version"),
+                version("nbdcopy", "--version")]
+    return (f"{datetime.date.today()}, {os.cpu_count()} processors ({model}), "
+            f"Linux {platform.release()}; " + ", ".join(versions) +
+            f". {options.rounds} rounds, {options.runtime} s each; "
+            f"qsd with aio={options.qsd_aio}, nbdkit with {options.nbdkit_threads} threads. "
+            "Median, and in brackets the lowest and highest round.")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--drystone", default="target/release/drystone", help="the program")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
+    parser.add_argument("--runtime", type=int, default=5, help="seconds of each fio run (5)")
+    parser.add_argument("--jobs", default="1,4,16", help="numbers of fio jobs (1,4,16)")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 1 s, to see that it works")
+    parser.add_argument("--qsd-aio", default="io_uring", choices=["io_uring", "threads"])
+    parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
+    parser.add_argument("--only", default="", help="only workloads whose name holds this word")
+    parser.add_argument("--json", help="file for all samples")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.runtime = 2, 1
+    options.drystone = str(pathlib.Path(options.drystone).resolve())
+    missing = [tool for tool in ("nbdkit", "qemu-storage-daemon", "fio", "nbdcopy",
+                                 options.drystone) if not shutil.which(tool)]
+    if missing:
+        raise SystemExit(f"missing: {', '.join(missing)}")
+    return options
+
+
+def main():
+    options = arguments()
+    jobs = [int(number) for number in options.jobs.split(",")]
+    random = [(f"{rw} 4 KiB, {n} job{'s' * (n > 1)}", random_sample, rw, n)
+              for rw in ("randread", "randwrite") for n in jobs]
+    copies = [(f"nbdcopy {rw}", copy_sample, rw, 4) for rw in ("read", "write")]
+    random, copies = ([item for item in items if options.only in item[0]]
+                      for items in (random, copies))
+    # /dev/shm is a tmpfs: no disk takes part.
+    with tempfile.TemporaryDirectory(prefix="drystone-peers-", dir="/dev/shm") as folder:
+        options.source = f"{folder}/source.img"
+        checked(["dd", "if=/dev/urandom", f"of={options.source}", "bs=1M", f"count={DEVICE_MIB}",
+                 "status=none"])
+        peers = servers(options, folder)
+        try:
+            for peer in peers:
+                peer.start(folder)
+            for peer in peers:  # memory that was never written is read too fast
+                checked(["nbdcopy", "--", options.source, peer.uri])
+            samples = measure(peers, options, random + copies)
+            print(machine(options) + "\n")
+            if random:
+                print(table(peers, samples, random, "IOPS", "ns an I/O") + "\n")
+            if copies:
+                print(table(peers, samples, copies, "MiB/s", "ns a MiB") + "\n")
+            print(summary(peers, samples, random + copies))
+            if options.json:
+                records = [{"workload": workload, "server": server, "samples": values}
+                           for (workload, server), values in samples.items()]
+                pathlib.Path(options.json).write_text(json.dumps(records, indent=1) + "\n")
+        finally:
+            for peer in peers:
+                peer.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Writes the seed inputs of the fuzz targets, one small file for each thing worth starting from.
+
+The bytes are what an NBD client sends, put together from the protocol text: for the handshake from
+the client's flags on, for the transmission from the first request on. Before them stand a few bytes
+by which the entry points (crates/exports/src/nbd/fuzz.rs) choose the configuration and the pieces
+in which the bytes arrive. Inputs that a fuzzer found are added by hand under other names; this
+script leaves them alone.
+"""
+import pathlib
+import struct
+
+FOLDER = pathlib.Path(__file__).parent / "corpus"
+
+EXPORT = b"a"  # the entry points offer "a" and "b"
+EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO = 1, 2, 3, 5, 6, 7
+STRUCTURED_REPLY, LIST_META, SET_META, EXTENDED_HEADERS = 8, 9, 10, 11
+READ, WRITE, DISCONNECT, FLUSH, TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS = range(8)
+FUA, NO_HOLE, DF, REQ_ONE, FAST_ZERO, PAYLOAD_LEN = 1, 2, 4, 8, 16, 32
+
+
+def flags(value=3):
+    return struct.pack(">I", value)
+
+
+def option(number, data=b"", length=None, magic=b"IHAVEOPT"):
+    return magic + struct.pack(">II", number, len(data) if length is None else length) + data
+
+
+def text(value):
+    return struct.pack(">I", len(value)) + value
+
+
+def info(name, *wanted):
+    return text(name) + struct.pack(f">H{len(wanted)}H", len(wanted), *wanted)
+
+
+def meta(name, *queries):
+    return text(name) + struct.pack(">I", len(queries)) + b"".join(map(text, queries))
+
+
+def request(kind, offset=0, length=512, flag=0, cookie=0x1122334455667788, magic=0x25609513):
+    return struct.pack(">IHHQQI", magic, flag, kind, cookie, offset, length)
+
+
+def extended(kind, offset=0, length=512, flag=0, cookie=0x1122334455667788, magic=0x21E41C71):
+    return struct.pack(">IHHQQQ", magic, flag, kind, cookie, offset, length)
+
+
+HANDSHAKE = {
+    "go": flags() + option(GO, info(EXPORT, 3)),
+    "go-default": flags() + option(GO, info(b"")),
+    "go-unknown": flags() + option(GO, info(b"nowhere", 0, 1, 2, 3, 9)),
+    "info-then-go": flags() + option(INFO, info(EXPORT, 3)) + option(GO, info(EXPORT)),
+    "export-name": flags() + option(EXPORT_NAME, EXPORT),
+    "export-name-zeroes": flags(1) + option(EXPORT_NAME, b""),
+    "list": flags() + option(LIST) + option(ABORT),
+    "list-with-data": flags() + option(LIST, b"x"),
+    "starttls-with-data": flags() + option(STARTTLS, b"data"),
+    "structured": flags() + option(STRUCTURED_REPLY) + option(GO, info(EXPORT)),
+    "meta": flags() + option(STRUCTURED_REPLY) + option(SET_META, meta(EXPORT, b"base:allocation"))
+    + option(GO, info(EXPORT)),
+    "meta-list": flags() + option(STRUCTURED_REPLY) + option(LIST_META, meta(EXPORT))
+    + option(LIST_META, meta(EXPORT, b"base:", b"x:y")),
+    "meta-too-early": flags() + option(SET_META, meta(EXPORT, b"base:allocation")),
+    "meta-lying-count": flags() + option(STRUCTURED_REPLY)
+    + option(SET_META, text(EXPORT) + struct.pack(">I", 0xFFFFFFFF)),
+    "extended": flags() + option(EXTENDED_HEADERS) + option(GO, info(EXPORT)),
+    "unknown-option": flags() + option(99, b"abc") + option(ABORT),
+    "long-option": flags() + option(GO, b"", length=0xFFFFFFFF),
+    "long-name": flags() + option(GO, info(b"n" * 4097)),
+    "lying-name": flags() + option(GO, struct.pack(">I", 0xFFFFFFFF) + EXPORT),
+    "bad-flags": flags(0xFFFFFFFF),
+    "bad-magic": flags() + option(GO, info(EXPORT), magic=b"IHAVEOPS"),
+    "not-utf8": flags() + option(GO, info(b"\xff\xfe")),
+    "half-option": flags() + option(GO, info(EXPORT))[:13],
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "empty": b"",
+}
+
+PIECES = 11  # any number will do: it seeds the lengths of the pieces
+TLS_OFF, TLS_OPTIONAL, TLS_REQUIRED = 0, 1, 2
+
+
+def handshake_input(clear, secret=b"", policy=TLS_OFF):
+    """`secret` is what the client says once TLS is up."""
+    return struct.pack(">BBH", policy, PIECES, len(clear)) + clear + secret
+
+
+TLS_HANDSHAKE = {
+    "tls-then-go": (flags() + option(STARTTLS), option(GO, info(EXPORT, 3)), TLS_REQUIRED),
+    "tls-then-list": (flags() + option(LIST) + option(STARTTLS), option(LIST), TLS_OPTIONAL),
+    "tls-twice": (flags() + option(STARTTLS), option(STARTTLS), TLS_OPTIONAL),
+    "tls-plain-rest": (flags() + option(STARTTLS) + option(GO, info(EXPORT)), b"", TLS_REQUIRED),
+    "tls-refusing-plain": (flags() + option(GO, info(EXPORT)), b"", TLS_REQUIRED),
+    "tls-meta": (flags() + option(STRUCTURED_REPLY) + option(STARTTLS),
+                 option(SET_META, meta(EXPORT, b"base:allocation")) + option(GO, info(EXPORT)),
+                 TLS_OPTIONAL),
+}
+
+TRANSMISSION = {
+    "read": request(READ),
+    "read-df": request(READ, length=4096, flag=DF),
+    "write": request(WRITE) + bytes(512),
+    "write-fua": request(WRITE, flag=FUA) + b"\xaa" * 512,
+    "write-short": request(WRITE) + bytes(100),
+    "flush": request(FLUSH, length=0),
+    "trim": request(TRIM, length=65536) + request(TRIM, flag=FUA),
+    "zero": request(WRITE_ZEROES, length=65536, flag=NO_HOLE) + request(WRITE_ZEROES, flag=FAST_ZERO),
+    "cache": request(CACHE),
+    "status": request(BLOCK_STATUS, length=65536) + request(BLOCK_STATUS, flag=REQ_ONE),
+    "disconnect": request(DISCONNECT, length=0) + request(READ),
+    "pipeline": b"".join(request(READ, offset=n * 512, cookie=n) for n in range(8)),
+    "out-of-range": request(READ, offset=2**63) + request(WRITE, offset=2**64 - 512) + bytes(512),
+    "wraps": request(READ, offset=2**64 - 1, length=2**32 - 1),
+    "oversize": request(READ, length=2**32 - 1),
+    "oversize-write": request(WRITE, length=2**32 - 1),
+    "zero-length": b"".join(request(kind, length=0) for kind in (READ, WRITE, TRIM, WRITE_ZEROES)),
+    "unaligned": request(READ, offset=1, length=3),
+    "unknown-command": request(77) + request(READ),
+    "unknown-flags": request(READ, flag=0xFFFF),
+    "bad-magic": request(READ, magic=0x25609514),
+    "extended-read": extended(READ),
+    "extended-write": extended(WRITE, flag=PAYLOAD_LEN) + bytes(512),
+    "extended-big-trim": extended(TRIM, length=2**40),
+    "extended-status": extended(BLOCK_STATUS, length=2**63),
+    "half-request": request(READ)[:15],
+    "empty": b"",
+}
+
+DEVICE = '[device.d0]\ntype = "ram"\nsize = "64MiB"\n'
+STACK_FILE = {
+    "ram": DEVICE + '\n[export.vol]\ndevice = "d0"\nnbd = ["unix:vol.sock", "tcp:127.0.0.1:10809"]\n',
+    "file": '[device.d0]\ntype = "file"\npath = "d0.img"\nsize = "10GiB"\n'
+    'queue = { scheduler = "none", nr_requests = 256, io_poll = false }\n',
+    "null": '[device.n]\ntype = "null"\nsize = "1TiB"\n[export.n]\ndevice = "n"\nnbd = ["unix:n"]\ndefault = true\n',
+    "array": "".join(DEVICE.replace("d0", f"d{n}") for n in range(4))
+    + '[device.a]\ntype = "raid5"\nmembers = ["d0", "d1", "d2", "d3"]\nchunk = "64KiB"\n',
+    "table": DEVICE + '[device.t]\ntable = "0 131072 striped 1 128 d0 0"\n',
+    "groups": DEVICE + '[group.a]\n[group."a/b"]\nio.max = ["d0 rbps=200MiB wiops=3000"]\n',
+    "cycle": '[device.a]\nmembers = ["b"]\n[device.b]\nmembers = ["a"]\n',
+    "unknown-key": DEVICE + 'sise = "1"\n',
+    "wrong-type": '[device.d0]\ntype = 7\nsize = ["a"]\n',
+    "sizes": "".join(f'[device.d{n}]\ntype = "ram"\nsize = "{size}"\n' for n, size in enumerate(
+        ["0", "-1", "1.5GiB", "99999999999999999999", "16EiB", "1 KB", "KiB", "1KiBKiB", ""])),
+    "duplicate": DEVICE + DEVICE,
+    "deep": "a = " + "[" * 200 + "]" * 200 + "\n",
+    "bad-toml": "[device\n",
+    "not-utf8": b"[device.\xff\xfe]\n",
+    "controls": '[device."\\u0000\\u001b[31m"]\ntype = "ram"\n',
+    "empty": "",
+}
+
+
+SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
+
+
+def transmission_inputs():
+    """Each stream in the reply style it belongs to."""
+    for name, data in TRANSMISSION.items():
+        style = EXTENDED if name.startswith("extended") else STRUCTURED
+        yield name, struct.pack(">BB", style, PIECES) + data
+    yield "simple-read", struct.pack(">BB", SIMPLE, PIECES) + TRANSMISSION["read"]
+    yield "simple-write", struct.pack(">BB", SIMPLE, PIECES) + TRANSMISSION["write"]
+    yield "aligned-export", struct.pack(">BB", STRUCTURED + 1, PIECES) + TRANSMISSION["unaligned"]
+    yield "wrong-style", struct.pack(">BB", STRUCTURED, PIECES) + TRANSMISSION["extended-read"]
+
+
+def main():
+    handshake = {name: handshake_input(data) for name, data in HANDSHAKE.items()}
+    handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
+    targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
+               "stack_file": STACK_FILE}
+    for target, inputs in targets.items():
+        folder = FOLDER / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in inputs.items():
+            (folder / name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+if __name__ == "__main__":
+    main()

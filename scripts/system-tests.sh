@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs the tests with real clients; further arguments go to `cargo test`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# Every file of tests but the fuzz smoke run, which is a step of its own.
+TARGETS=(--lib)
+for file in system-tests/tests/*.rs; do
+    name=$(basename "$file" .rs)
+    [ "$name" = fuzz_smoke ] || TARGETS+=(--test "$name")
+done
+cargo test --locked -p system-tests --no-fail-fast "${TARGETS[@]}" "$@"

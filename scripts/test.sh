@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Runs every check and test, goes on after a failure, and ends with a summary.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup-build.sh
+source scripts/setup-tests.sh
+export CARGO_TERM_PROGRESS_WHEN=never
+
+SUMMARY=()
+FAILED=0
+
+# step NAME COMMAND...: runs a step and notes how it went.
+step() {
+    local name=$1 outcome=ok started=$SECONDS
+    shift
+    say "== $name"
+    "$@" </dev/null || { outcome=FAILED; FAILED=$((FAILED + 1)); }
+    SUMMARY+=("$(printf '%-28s %-7s %4d s' "$name" "$outcome" $((SECONDS - started)))")
+}
+
+# The tests drive the program that this builds; debug, so that its assertions are on.
+export DRYSTONE_BIN="${CARGO_TARGET_DIR:-$PWD/target}/debug/drystone"
+
+step "build for the tests" cargo build --locked -p drystone
+step "rules (cargo xtask check)" cargo xtask check
+step "formatting" cargo fmt --all --check
+step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+step "unit tests" cargo test --locked --workspace --exclude system-tests --no-fail-fast
+step "model checks (loom)" scripts/loom.sh
+step "fuzz smoke run" cargo test --locked -p system-tests --test fuzz_smoke
+step "system tests" scripts/system-tests.sh
+
+say "== summary"
+printf '%s\n' "${SUMMARY[@]}"
+if [ "$FAILED" -gt 0 ]; then
+    echo "make test: $FAILED of ${#SUMMARY[@]} steps FAILED"
+    exit 1
+fi
+echo "make test: all ${#SUMMARY[@]} steps passed"

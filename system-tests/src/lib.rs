@@ -1,0 +1,15 @@
+//! What the tests with real clients share: a running server, and the clients run against it.
+//!
+//! A test starts a [`Server`] on a stack file of its own in a folder of its own, runs clients
+//! that others wrote against it, and drops it. Dropping kills the server and fails the test if the
+//! server's messages hold a panic, so no test passes over one. Tests share nothing and run in
+//! parallel.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod server;
+pub mod stack;
+
+pub use client::{Outcome, python, requires, run, shell};
+pub use server::{Server, new_folder, program};

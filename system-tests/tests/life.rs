@@ -1,0 +1,167 @@
+//! Start, stop and rest of a server: signals, stale sockets, second starts, an idle server's CPU.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::Command;
+
+use system_tests::{Server, new_folder, program, python, requires, run, stack};
+
+/// Writes through a client, stops the server by a signal, and checks the file it leaves.
+fn stops_cleanly_on(signal: &str, prefix: &[&str]) {
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start_in(&new_folder(), &stack::file("4MiB"), prefix);
+    let uri = server.uri("vol");
+    python(server.dir(), &uri, "h.pwrite(b'k' * 4096, 8192)").ok();
+    server.signal(signal);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
+    assert!(!Path::new(&server.path("nbd.sock")).exists(), "the socket is removed");
+    let image = std::fs::read(server.path("disk.img")).expect("the image");
+    assert_eq!(image.len(), 4 << 20);
+    assert!(image[8192..12288].iter().all(|byte| *byte == b'k'));
+}
+
+#[test]
+fn sigterm_stops_cleanly() {
+    stops_cleanly_on("TERM", &[]);
+}
+
+#[test]
+fn sigint_stops_cleanly() {
+    stops_cleanly_on("INT", &[]);
+}
+
+#[test]
+fn sigterm_works_when_inherited_as_ignored() {
+    stops_cleanly_on("TERM", &["env", "--ignore-signal=INT,TERM"]);
+}
+
+#[test]
+fn sigint_works_when_inherited_as_ignored() {
+    stops_cleanly_on("INT", &["env", "--ignore-signal=INT,TERM"]);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_clients_that_stay_connected() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start(&stack::ram("4MiB"));
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+        idle = [connect() for _ in range(4)]
+        half = unix_socket()
+        os.kill({}, 15)
+        eventually(lambda: half.recv(4096) == b'', 'the connection is closed')",
+        server.pid()
+    );
+    python(server.dir(), &uri, &script).ok();
+    assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
+}
+
+#[test]
+fn a_stale_socket_left_by_kill_is_replaced() {
+    if !requires("nbdinfo") {
+        return;
+    }
+    let mut first = Server::start(&stack::file("4MiB"));
+    first.uri("vol");
+    first.signal("KILL");
+    first.wait();
+    assert!(Path::new(&first.path("nbd.sock")).exists(), "kill -9 leaves the socket");
+    let mut second = Server::start_in(&first.folder(), &stack::file("4MiB"), &[]);
+    let uri = second.uri("vol");
+    run(second.dir(), &["nbdinfo", &uri]).ok();
+}
+
+#[test]
+fn a_live_socket_is_refused_and_its_server_unharmed() {
+    if !requires("nbdinfo") {
+        return;
+    }
+    let mut first = Server::start(&stack::ram("4MiB"));
+    let uri = first.uri("vol");
+    let mut second = Server::spawn_in(&first.folder(), &stack::ram("4MiB"), &[]);
+    let message = second.refusal();
+    assert!(message.contains("nbd.sock"), "{message}");
+    run(first.dir(), &["nbdinfo", &uri]).ok();
+}
+
+#[test]
+fn a_second_start_on_the_same_file_names_path_and_holder() {
+    let mut first = Server::start(&stack::file("4MiB"));
+    first.uri("vol");
+    let text = stack::file("4MiB").replace("nbd.sock", "second.sock");
+    let mut second = Server::spawn_in(&first.folder(), &text, &[]);
+    let message = second.refusal();
+    assert!(message.contains(&first.path("disk.img")), "{message}");
+    assert!(message.contains(&first.pid().to_string()), "{message}");
+    assert!(!Path::new(&first.path("second.sock")).exists(), "a refused start leaves no socket");
+    assert!(first.is_running());
+}
+
+#[test]
+fn two_exports_of_one_writable_file_are_refused() {
+    let text = stack::file("4MiB")
+        + "[device.e]\ntype = \"file\"\npath = \"DIR/disk.img\"\n"
+        + &stack::export("again", "e", "");
+    let mut server = Server::spawn_in(&new_folder(), &text, &[]);
+    let message = server.refusal();
+    assert!(message.contains("disk.img"), "{message}");
+}
+
+#[test]
+fn an_unwritable_path_is_refused_by_name() {
+    let text = stack::file("4MiB").replace("DIR/disk.img", "DIR/missing/disk.img");
+    let mut server = Server::spawn_in(&new_folder(), &text, &[]);
+    let message = server.refusal();
+    assert!(message.contains("missing/disk.img"), "{message}");
+}
+
+#[test]
+fn a_wrong_stack_file_is_refused_with_line_and_word() {
+    let text = stack::ram("4MiB").replace("size", "sise");
+    let mut server = Server::spawn_in(&new_folder(), &text, &[]);
+    let message = server.refusal();
+    assert!(message.contains("sise") && message.contains("size"), "{message}");
+    assert!(message.contains(".toml:3"), "{message}");
+}
+
+#[test]
+fn wrong_usage_has_its_own_exit_status() {
+    for words in [&["serve", "--no-such-option"][..], &["no-such-command"]] {
+        let output = Command::new(program()).args(words).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+/// CPU time, not wall time: a tick is 10 ms, so one tick in 10 s is the promised 0.1 %.
+#[test]
+fn an_idle_server_uses_no_cpu() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start(&stack::file("4MiB"));
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+        def ticks():
+            fields = open('/proc/{}/stat').read().rsplit(')', 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+        clients = [connect() for _ in range(16)]
+        for client in clients:
+            client.pread(4096, 0)
+        time.sleep(1)
+        before = ticks()
+        time.sleep(10)
+        print(ticks() - before)",
+        server.pid()
+    );
+    let said = python(server.dir(), &uri, &script).ok();
+    let ticks: u64 = said.trim().parse().expect("a number");
+    assert!(ticks <= 1, "{ticks} ticks of 10 ms in 10 s with 16 connections");
+}

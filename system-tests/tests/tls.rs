@@ -1,0 +1,124 @@
+//! TLS with clients that bring their own TLS library.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use system_tests::client::make_certificates;
+use system_tests::{Server, new_folder, python, requires, run, stack};
+use tempfile::TempDir;
+
+/// A folder with certificates and a server in it that demands TLS; nothing if a tool is missing.
+fn server() -> Option<Server> {
+    if !requires("certtool") || !requires("nbdinfo") || !requires("qemu-img") {
+        return None;
+    }
+    let folder: Arc<TempDir> = new_folder();
+    make_certificates(folder.path());
+    let device = "[device.d]\ntype = \"ram\"\nsize = \"16MiB\"\n";
+    let text = format!("{device}{}", stack::export("vol", "d", stack::TLS_REQUIRED));
+    Some(Server::start_in(&folder, &text, &[]))
+}
+
+/// QEMU's options for credentials in a folder and for the image behind them.
+fn qemu_options(server: &Server, pki: &str) -> (String, String) {
+    let object = format!("tls-creds-x509,id=tls0,endpoint=client,verify-peer=yes,dir={pki}");
+    let image = format!(
+        "driver=nbd,server.type=unix,server.path={},export=vol,tls-creds=tls0,\
+         tls-hostname=localhost",
+        server.path("nbd.sock")
+    );
+    (object, image)
+}
+
+#[test]
+fn nbdinfo_speaks_tls() {
+    let Some(mut server) = server() else { return };
+    let uri = server.uri("vol");
+    assert!(uri.starts_with("nbds+unix://"), "{uri}");
+    let uri = format!("{uri}&tls-certificates={}", server.path("pki"));
+    let text = run(server.dir(), &["nbdinfo", "--json", &uri]).ok();
+    let info: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(info["TLS"], true);
+    assert_eq!(info["exports"][0]["export-size"], 16 << 20);
+}
+
+#[test]
+fn data_goes_through_tls_unchanged() {
+    let Some(mut server) = server() else { return };
+    let uri = format!("{}&tls-certificates={}", server.uri("vol"), server.path("pki"));
+    let script = "
+        data = os.urandom(3 * 1024 * 1024)
+        h.pwrite(data, 4096)
+        h.flush()
+        assert h.pread(len(data), 4096) == data
+        second = connect()
+        assert second.pread(len(data), 4096) == data";
+    python(server.dir(), &uri, script).ok();
+}
+
+#[test]
+fn qemu_speaks_tls() {
+    let Some(mut server) = server() else { return };
+    server.uri("vol");
+    let (object, image) = qemu_options(&server, &server.path("pki"));
+    let qemu_io = ["qemu-io", "--object", &object, "--image-opts"];
+    let commands =
+        ["-c", "write -P 0x77 1M 1M", "-c", "read -P 0x77 1M 1M", "-c", "read -P 0 0 1M"];
+    run(server.dir(), &[&qemu_io[..], &commands, &[&image]].concat()).ok();
+    let info = ["qemu-img", "info", "--object", &object, "--image-opts", &image];
+    assert!(run(server.dir(), &info).ok().contains("16 MiB"));
+}
+
+#[test]
+fn plain_clients_are_refused_once_tls_is_required() {
+    let Some(mut server) = server() else { return };
+    let plain = server.uri("vol").replace("nbds+unix", "nbd+unix");
+    run(server.dir(), &["nbdinfo", &plain]).refused();
+    run(server.dir(), &["nbdinfo", "--list", &plain]).refused();
+    run(server.dir(), &["qemu-img", "info", &plain]).refused();
+    assert!(server.is_running());
+}
+
+/// No option but the demand for TLS and the farewell is answered in plain text, and a request
+/// that follows a refusal at once reaches no device.
+#[test]
+fn nothing_is_told_in_plain_text() {
+    let Some(mut server) = server() else { return };
+    let uri = format!("{}&tls-certificates={}", server.uri("vol"), server.path("pki"));
+    let script = "
+        def answer(option, data=b''):
+            plain = unix_socket()
+            exactly(plain, 18)
+            plain.sendall(struct.pack('>I', 3) + b'IHAVEOPT' + struct.pack('>II', option, len(data)) + data)
+            magic, echoed, kind, length = struct.unpack('>QIII', exactly(plain, 20))
+            assert magic == 0x3E889045565A9 and echoed == option
+            said = exactly(plain, length)
+            assert b'vol' not in said, said
+            plain.close()
+            return kind
+        tls_required = 2**31 + 5
+        name = struct.pack('>I', 3) + b'vol' + struct.pack('>H', 0)
+        assert answer(3) == tls_required
+        assert answer(6, name) == tls_required
+        assert answer(7, name) == tls_required
+        assert answer(8) == tls_required
+        assert h.get_size() == 16 * 1024 * 1024";
+    python(server.dir(), &uri, script).ok();
+}
+
+#[test]
+fn a_client_that_distrusts_the_certificate_goes_away_and_harms_nobody() {
+    let Some(mut server) = server() else { return };
+    let strangers = new_folder();
+    make_certificates(strangers.path());
+    let uri = server.uri("vol");
+    let pki = format!("{}/pki", strangers.path().display());
+    // libnbd judges no certificate on Unix sockets, so QEMU is the one that distrusts.
+    let (object, image) = qemu_options(&server, &pki);
+    let info = ["qemu-img", "info", "--object", &object, "--image-opts", &image];
+    let message = run(server.dir(), &info).refused();
+    assert!(message.contains("certificate"), "{message}");
+    let right = format!("{uri}&tls-certificates={}", server.path("pki"));
+    run(server.dir(), &["nbdinfo", &right]).ok();
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask`: the checks that keep the repository true to its own rules.
+//!
+//! Every check reports all that it finds, not the first finding; `check` runs all checks and
+//! `prepush` runs what continuous integration runs, as far as it needs no installed clients.
+//! The tables that a developer edits (who may import whom, which names are refused where, which
+//! modules may hold `unsafe`) stand at the top of the module that enforces them.
+
+#![forbid(unsafe_code)]
+
+mod allow;
+mod deps;
+mod docs;
+mod names;
+mod report;
+mod rust_source;
+mod size;
+mod tree;
+mod unsafety;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use report::Report;
+use tree::Tree;
+
+/// One check: its name on the command line and the function that fills the report.
+type Check = (&'static str, fn(&Tree, &mut Report));
+
+const CHECKS: [Check; 5] = [
+    ("check-deps", deps::check),
+    ("check-names", names::check),
+    ("check-unsafe", unsafety::check),
+    ("check-docs", docs::check),
+    ("check-size", size::check),
+];
+
+const USAGE: &str = "usage: cargo xtask check | check-deps | check-names | check-unsafe | \
+                     check-docs | check-size | prepush";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root");
+    let succeeded = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => run_checks(root, &CHECKS),
+        ["prepush"] => prepush(root),
+        [name] => match CHECKS.iter().find(|(known, _)| *known == name) {
+            Some(check) => run_checks(root, &[*check]),
+            None => return usage(),
+        },
+        _ => return usage(),
+    };
+    if succeeded { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+/// Runs `checks` over the repository at `root`; true when none found a failure.
+fn run_checks(root: &Path, checks: &[Check]) -> bool {
+    let tree = match Tree::load(root) {
+        Ok(tree) => tree,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            return false;
+        }
+    };
+    let mut all_good = true;
+    for (name, check) in checks {
+        let mut report = Report::default();
+        check(&tree, &mut report);
+        report.print();
+        println!("{name}: {}", report.verdict());
+        all_good &= report.failures.is_empty();
+    }
+    all_good
+}
+
+/// Formatting, lints, checks and tests: all of them run, all failures are named at the end.
+fn prepush(root: &Path) -> bool {
+    let mut failed = Vec::new();
+    for (name, arguments) in [
+        ("fmt", &["fmt", "--all", "--check"][..]),
+        ("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"][..]),
+        ("test", &["test", "--workspace", "--no-fail-fast"][..]),
+    ] {
+        let status = Command::new(env!("CARGO")).args(arguments).current_dir(root).status();
+        if !status.is_ok_and(|status| status.success()) {
+            failed.push(name);
+        }
+    }
+    if !run_checks(root, &CHECKS) {
+        failed.push("check");
+    }
+    if failed.is_empty() {
+        println!("prepush: ok");
+    } else {
+        println!("prepush: FAILED: {}", failed.join(", "));
+    }
+    failed.is_empty()
+}
