@@ -161,7 +161,11 @@ impl PlainRing {
         let Some(used) = self.fds.get_mut(&fd) else { return };
         for w in used.read.drain(..).chain(used.write.drain(..)) {
             self.waiting -= 1;
-            self.ready.push(RingEvent { token: w.token, result, buffers: buffers_of(w.op) });
+            self.ready.push(RingEvent {
+                token: w.token,
+                result,
+                buffers: buffers_of(w.op, result),
+            });
         }
         self.drop_if_idle(fd);
     }
@@ -181,7 +185,11 @@ impl PlainRing {
                 let Some(result) = attempt(fd, &first.op, &mut self.vectors) else { break };
                 let Some(w) = queue.pop_front() else { break };
                 self.waiting -= 1;
-                self.ready.push(RingEvent { token: w.token, result, buffers: buffers_of(w.op) });
+                self.ready.push(RingEvent {
+                    token: w.token,
+                    result,
+                    buffers: buffers_of(w.op, result),
+                });
             }
         }
         self.arm(fd);
@@ -320,7 +328,7 @@ impl PlainRing {
         });
         let Some(w) = found else { return false };
         self.waiting -= 1;
-        self.end(token, -libc::ECANCELED, buffers_of(w.op));
+        self.end(token, -libc::ECANCELED, buffers_of(w.op, -libc::ECANCELED));
         true
     }
 }
@@ -351,7 +359,7 @@ impl Ring for PlainRing {
         let queue = if matches!(op, NetOp::Send { .. }) { &mut used.write } else { &mut used.read };
         let first = queue.is_empty();
         if first && let Some(result) = attempt(fd, &op, &mut self.vectors) {
-            self.end(token, result, buffers_of(op));
+            self.end(token, result, buffers_of(op, result));
             return self.drop_if_idle(fd);
         }
         queue.push_back(Waiting { token, op });

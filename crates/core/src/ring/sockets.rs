@@ -2,7 +2,7 @@
 
 use super::helpers::errno;
 use super::{Buffers, NetOp, SendPart};
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Try `op` without blocking: its result, or `None` if it has to wait.
 pub(super) fn attempt(fd: RawFd, op: &NetOp, vectors: &mut Vec<libc::iovec>) -> Option<i32> {
@@ -60,8 +60,10 @@ fn poll_in(fd: RawFd) -> Option<i32> {
 }
 
 /// What an ended operation gives back.
-pub(super) fn buffers_of(op: NetOp) -> Buffers {
+pub(super) fn buffers_of(op: NetOp, result: i32) -> Buffers {
     match op {
+        // SAFETY: accept4 made this descriptor for us, and told nobody else.
+        NetOp::Accept if result >= 0 => Buffers::Socket(unsafe { OwnedFd::from_raw_fd(result) }),
         NetOp::Accept | NetOp::PollIn => Buffers::None,
         NetOp::Recv { buf, .. } => Buffers::One(buf),
         NetOp::Send { parts } => Buffers::Parts(parts),

@@ -230,10 +230,9 @@ fn connections_are_accepted_and_closed(engine: Engine) {
     f.ring.net(listener.as_raw_fd(), NetOp::Accept, token(1));
     f.none_yet();
     let mut client = UnixStream::connect_addr(&address).unwrap();
-    let fd = f.event(1).result;
-    assert!(fd > 0);
-    // SAFETY: the event has just handed us this descriptor.
-    let peer = unsafe { UnixStream::from_raw_fd(fd) };
+    let Buffers::Socket(socket) = f.event(1).buffers else { panic!("no socket") };
+    let peer = UnixStream::from(socket);
+    let fd = peer.as_raw_fd();
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
     f.recv(&peer, 4, 2);

@@ -16,7 +16,7 @@ use crate::clock::{Clock, Ns};
 use crate::error::{Error, Result};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 const SQ_ENTRIES: u32 = 256;
@@ -41,7 +41,7 @@ struct Watch {
 /// What the kernel may still refer to for one operation.
 enum Slot {
     Free { next: u32 },
-    Net { token: Token, buffers: Buffers, message: Box<Message> },
+    Net { token: Token, buffers: Buffers, message: Box<Message>, accept: bool },
     Timer { token: Token, at: Box<types::Timespec> },
 }
 
@@ -188,7 +188,13 @@ impl UringRing {
 
     fn slot_event(&mut self, index: u32, result: i32) -> RingEvent {
         match self.free_slot(index) {
-            Slot::Net { token, buffers, mut message } => {
+            Slot::Net { token, message, accept: true, .. } if result >= 0 => {
+                self.spare_messages.push(message);
+                // SAFETY: the kernel made this descriptor for us, and told nobody else.
+                let socket = unsafe { OwnedFd::from_raw_fd(result) };
+                RingEvent { token, result: 0, buffers: Buffers::Socket(socket) }
+            }
+            Slot::Net { token, buffers, mut message, .. } => {
                 message.vectors.clear();
                 self.spare_messages.push(message);
                 RingEvent { token, result, buffers }
@@ -335,7 +341,8 @@ impl Ring for UringRing {
 
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
         let message = self.spare_messages.pop().unwrap_or_default();
-        let index = self.take_slot(Slot::Net { token, buffers: Buffers::None, message });
+        let accept = matches!(op, NetOp::Accept);
+        let index = self.take_slot(Slot::Net { token, buffers: Buffers::None, message, accept });
         let entry = self.net_entry(index, fd, op);
         self.in_flight += 1;
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
