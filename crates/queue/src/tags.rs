@@ -94,6 +94,12 @@ impl TagSet {
         self.depth
     }
 
+    /// Where the words lie.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn word_addresses(&self) -> Vec<usize> {
+        self.words.iter().map(|w| std::ptr::from_ref(w).addr()).collect()
+    }
+
     /// Words that a context's hint can name.
     pub fn words(&self) -> u32 {
         self.words.len() as u32
