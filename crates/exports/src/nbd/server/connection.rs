@@ -155,6 +155,18 @@ impl Connection {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
+    /// Nothing was heard of the client for too long. Close, unless its I/O is what takes long;
+    /// then true.
+    pub(super) fn end_idle(&mut self) -> bool {
+        if self.in_flight == 0 {
+            self.drain();
+        } else if self.stream.sending {
+            // It does not take its replies.
+            self.kill();
+        }
+        self.life == Life::Open
+    }
+
     /// A receive ended.
     pub(super) fn received(&mut self, buf: IoBuf, result: i32) {
         self.stream.receiving = false;

@@ -353,11 +353,14 @@ impl Worker {
             let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
             let idle = self.tables[connection.table].settings().idle_timeout_ns;
             let due = connection.active_ns + idle;
-            if !connection.in_handshake() && due > now {
+            if connection.in_handshake() {
+                connection.kill();
+            } else if due > now {
                 self.set_deadline(number, due);
                 continue;
+            } else if connection.end_idle() {
+                self.set_deadline(number, now + idle);
             }
-            connection.drain();
             self.touched.push(number);
         }
     }
