@@ -115,21 +115,6 @@ const ALLOWED: [Allow; 8] = [
         reason: "without io_uring, helper threads make the blocking calls",
     },
     Allow {
-        path: "crates/exports/src/server/*",
-        names: &["std::thread"],
-        reason: "the socket side starts the data threads; the protocol side knows none",
-    },
-    Allow {
-        path: "crates/exports/src/nbd/server.rs",
-        names: &["std::thread"],
-        reason: "the socket side starts the data threads; the protocol side knows none",
-    },
-    Allow {
-        path: "crates/exports/src/nbd/server/*",
-        names: &["std::thread"],
-        reason: "the socket side starts the data threads; the protocol side knows none",
-    },
-    Allow {
         path: "crates/exports/src/nbd/tls.rs",
         names: &["SystemTime", "UNIX_EPOCH"],
         reason: "certificates are judged by the calendar",
