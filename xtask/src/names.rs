@@ -93,7 +93,7 @@ const ABOVE_DRIVERS: [&str; 6] = [
 ];
 
 /// Modules excused from a name, each with the reason.
-const ALLOWED: [Allow; 8] = [
+const ALLOWED: [Allow; 5] = [
     Allow {
         path: "crates/core/src/sync/*",
         names: &["Mutex", "RwLock", "Condvar", "spin_loop", "std::thread", "std::sync"],
