@@ -28,6 +28,7 @@ pub mod handshake;
 pub mod proto;
 pub mod reply;
 pub mod request;
+pub mod server;
 pub mod tls;
 pub mod transmission;
 

@@ -1,5 +1,6 @@
 //! The exports of a server: names, devices, and what each client may see.
 
+use super::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
 use drystone_core::{Device, DeviceInfo};
@@ -55,19 +56,24 @@ fn block_sizes(device: &DeviceInfo, max_request: u32) -> BlockSizes {
     BlockSizes { min, preferred, max_payload: max_request / min * min }
 }
 
-/// The exports that the listeners of a server share. The first that is `default` (or else the
+/// The exports of one listener, with its bounds. The first that is `default` (or else the
 /// first) answers to the empty name.
 #[derive(Clone, Default)]
 pub struct ExportTable {
     exports: Vec<Export>,
     default: usize,
-    max_request: u32,
+    settings: Settings,
 }
 
 impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
-    pub fn new(exports: Vec<Export>, default: usize, max_request: u32) -> Self {
-        ExportTable { exports, default, max_request }
+    pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
+        ExportTable { exports, default, settings }
+    }
+
+    /// Bounds and times of the listener.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The exports, in order.
@@ -78,7 +84,8 @@ impl ExportTable {
     /// Number of the export with this name; the empty name is the default one.
     pub fn index_of(&self, name: &str) -> Option<usize> {
         let by_name = self.exports.iter().position(|e| e.name == name);
-        let default = (name.is_empty() && self.default < self.exports.len()).then_some(self.default);
+        let default =
+            (name.is_empty() && self.default < self.exports.len()).then_some(self.default);
         by_name.or(default)
     }
 
@@ -105,7 +112,7 @@ impl ExportDirectory for ClientView<'_> {
         match self.table.index_of(name).map(|i| &self.table.exports[i]) {
             None => Lookup::Unknown,
             Some(export) if !self.shows(export) => Lookup::TlsRequired,
-            Some(export) => Lookup::Found(export.info(self.table.max_request)),
+            Some(export) => Lookup::Found(export.info(self.table.settings.max_request)),
         }
     }
 

@@ -34,8 +34,8 @@ pub(super) struct Stream {
     /// An idle list for the next send.
     spare: Vec<SendPart>,
     /// Replies in `queued`, and in the send under way.
-    queued_replies: u32,
-    sending_replies: u32,
+    queued_replies: Replies,
+    sending_replies: Replies,
     pub(super) receiving: bool,
     pub(super) sending: bool,
 }
@@ -50,8 +50,8 @@ impl Stream {
             tls: None,
             queued: Vec::new(),
             spare: Vec::new(),
-            queued_replies: 0,
-            sending_replies: 0,
+            queued_replies: Replies::default(),
+            sending_replies: Replies::default(),
             receiving: false,
             sending: false,
         }
@@ -112,6 +112,11 @@ impl Stream {
         self.received.is_empty() && self.plain_range.is_empty()
     }
 
+    /// True when [`Stream::input`] might give more without another receive.
+    pub(super) fn may_have_more(&self) -> bool {
+        self.tls.is_some() || !self.is_drained()
+    }
+
     /// True when bytes can be received straight into their destination.
     pub(super) fn is_plain(&self) -> bool {
         self.tls.is_none()
@@ -139,7 +144,12 @@ impl Stream {
 
     /// Append what `write` puts into the given room (at most `most` bytes) to the queue, next to
     /// the small replies before it.
-    pub(super) fn queue_small(&mut self, pool: &mut Pool, most: usize, write: impl FnOnce(&mut [u8]) -> usize) {
+    pub(super) fn queue_small(
+        &mut self,
+        pool: &mut Pool,
+        most: usize,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) {
         if let Some(part) = self.queued.last_mut()
             && part.range.end >= DATA_AT
             && part.range.end + most <= part.buf.len()
@@ -161,13 +171,14 @@ impl Stream {
     }
 
     /// Everything of one more reply is in the queue.
-    pub(super) fn reply_queued(&mut self) {
-        self.queued_replies += 1;
+    pub(super) fn reply_queued(&mut self, bytes: u64) {
+        self.queued_replies += Replies { count: 1, bytes };
     }
 
     /// True when a send could be started.
     pub(super) fn wants_send(&self) -> bool {
-        !self.sending && (!self.queued.is_empty() || self.tls.as_ref().is_some_and(|t| t.wants_send()))
+        !self.sending
+            && (!self.queued.is_empty() || self.tls.as_ref().is_some_and(|t| t.wants_send()))
     }
 
     /// The parts of the next send.
@@ -235,23 +246,33 @@ impl Stream {
     }
 
     /// The send failed: nothing of it will ever be sent.
-    pub(super) fn send_failed(&mut self) -> u32 {
+    pub(super) fn send_failed(&mut self) -> Replies {
         self.sending = false;
         self.queued.clear();
-        std::mem::take(&mut self.sending_replies) + std::mem::take(&mut self.queued_replies)
+        let mut lost = std::mem::take(&mut self.sending_replies);
+        lost += std::mem::take(&mut self.queued_replies);
+        lost
     }
+}
 
-    /// Replies that are queued or under way.
-    #[cfg(test)]
-    pub(super) fn pending_replies(&self) -> u32 {
-        self.queued_replies + self.sending_replies
+/// Requests whose replies are queued, and the bytes they were for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Replies {
+    pub(super) count: u32,
+    pub(super) bytes: u64,
+}
+
+impl std::ops::AddAssign for Replies {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
     }
 }
 
 /// What became of a send.
 pub(super) enum Sent {
-    /// All of it was sent, so many replies.
-    All(u32),
+    /// All of it was sent, which ended these replies.
+    All(Replies),
     /// These parts are still to be sent, at once.
     Rest(Vec<SendPart>),
 }

@@ -1,0 +1,477 @@
+//! One connection: from greeting to close.
+//!
+//! Invariants:
+//! * A connection is dropped only when no receive, no send and no bio of it is under way.
+//! * `in_flight` and `bytes` count requests from when they were read until their reply was
+//!   sent. At a bound nothing more is parsed or received, so a client that does not read its
+//!   replies costs no more than its bounds.
+//! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
+
+use super::buffers::{DATA_AT, Pool};
+use super::exports::ExportTable;
+use super::service::{Service, queue_refusal, request_bytes};
+use super::stream::{Sent, Stream};
+use super::{Incoming, ListenerTls};
+use crate::nbd::handshake::{Event, Handshake, Negotiated};
+use crate::nbd::request::Request;
+use crate::nbd::transmission::{Item, Transmission};
+use drystone_core::clock::Ns;
+use drystone_core::ring::SendPart;
+use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Payload that is still missing at least this many bytes is received in place.
+const DIRECT_BYTES: usize = 16 << 10;
+
+/// How far a connection's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Life {
+    Open,
+    /// Finish what is in flight, send it, close.
+    Draining,
+    /// The socket is of no use: close as soon as nothing refers to the connection.
+    Dead,
+}
+
+enum Phase {
+    Handshake(Box<Handshake>),
+    /// The TLS handshake goes on; the NBD handshake waits.
+    Tls(Box<Handshake>),
+    Transmission(Box<Transmission>, Service),
+}
+
+/// A write whose data is still arriving.
+struct Payload {
+    request: Request,
+    /// `None` when memory was short: the data is skipped.
+    buf: Option<IoBuf>,
+    got: usize,
+}
+
+/// What a connection wants from its ring next.
+pub(super) enum Want {
+    Receive(IoBuf, std::ops::Range<usize>),
+    /// As `Receive`, into the data of a write.
+    ReceivePayload(IoBuf, std::ops::Range<usize>),
+    Send(Vec<SendPart>),
+}
+
+/// A connection.
+pub(super) struct Connection {
+    socket: UnixStream,
+    tls: ListenerTls,
+    pub(super) table: usize,
+    number: usize,
+    life: Life,
+    phase: Option<Phase>,
+    stream: Stream,
+    pool: Pool,
+    payload: Option<Payload>,
+    device: Option<DevIndex>,
+    in_flight: u32,
+    bytes: u64,
+    max_in_flight: u32,
+    max_bytes: u64,
+    /// TLS was told that nothing more comes.
+    goodbye: bool,
+    /// When the connection last brought anything.
+    pub(super) active_ns: Ns,
+    /// When it is to be looked at for having taken too long; 0 is never.
+    pub(super) deadline_ns: Ns,
+}
+
+impl Connection {
+    pub(super) fn new(incoming: Incoming, number: usize, table: &ExportTable, now: Ns) -> Self {
+        let mut connection = Connection {
+            // A TCP socket too: the type only stands for a socket that can be shut down.
+            socket: UnixStream::from(incoming.socket),
+            table: incoming.table,
+            number,
+            life: Life::Open,
+            phase: Some(Phase::Handshake(Box::new(Handshake::new(incoming.tls.policy)))),
+            tls: incoming.tls,
+            stream: Stream::new(),
+            pool: Pool::default(),
+            payload: None,
+            device: None,
+            in_flight: 0,
+            bytes: 0,
+            max_in_flight: table.settings().max_in_flight.max(1),
+            max_bytes: table.settings().max_bytes_in_flight,
+            goodbye: false,
+            active_ns: now,
+            deadline_ns: 0,
+        };
+        connection.stream.queue_bytes(&mut connection.pool, &Handshake::greeting());
+        connection
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+
+    /// The device that the client chose, once it has.
+    pub(super) fn device(&self) -> Option<DevIndex> {
+        self.device
+    }
+
+    /// True until the client has chosen an export.
+    pub(super) fn in_handshake(&self) -> bool {
+        self.device.is_none()
+    }
+
+    /// True when nothing refers to the connection and it can be dropped.
+    pub(super) fn is_over(&self) -> bool {
+        let bios = match &self.phase {
+            Some(Phase::Transmission(_, service)) => service.in_flight(),
+            _ => 0,
+        };
+        self.life == Life::Dead && !self.stream.receiving && !self.stream.sending && bios == 0
+    }
+
+    /// The socket, to be closed.
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket.into()
+    }
+
+    fn at_bound(&self) -> bool {
+        self.in_flight >= self.max_in_flight || self.bytes >= self.max_bytes
+    }
+
+    /// Read no more; finish what is in flight.
+    pub(super) fn drain(&mut self) {
+        if self.life == Life::Open {
+            self.life = Life::Draining;
+            // Wakes a receive that waits for the client, which may never send again.
+            let _ = self.socket.shutdown(Shutdown::Read);
+        }
+    }
+
+    /// The socket failed, or the client broke the protocol beyond repair.
+    pub(super) fn kill(&mut self) {
+        self.life = Life::Dead;
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Nothing was heard of the client for too long. Close, unless its I/O is what takes long;
+    /// then true.
+    pub(super) fn end_idle(&mut self) -> bool {
+        if self.in_flight == 0 {
+            self.drain();
+        } else if self.stream.sending {
+            // It does not take its replies.
+            self.kill();
+        }
+        self.life == Life::Open
+    }
+
+    /// A receive ended.
+    pub(super) fn received(&mut self, buf: IoBuf, result: i32) {
+        self.stream.receiving = false;
+        self.stream.received(buf, result.max(0) as usize);
+        if result <= 0 {
+            self.end_of_input();
+        }
+    }
+
+    /// A receive into a write's data ended.
+    pub(super) fn received_payload(&mut self, buf: IoBuf, result: i32) {
+        self.stream.receiving = false;
+        if let Some(payload) = &mut self.payload {
+            payload.buf = Some(buf);
+            payload.got += result.max(0) as usize;
+        }
+        if result <= 0 {
+            self.end_of_input();
+        }
+    }
+
+    /// The client sends no more. What it asked for is still done, and its replies are sent if
+    /// it still reads.
+    fn end_of_input(&mut self) {
+        if self.life == Life::Open {
+            self.life = Life::Draining;
+        }
+    }
+
+    /// A send ended.
+    pub(super) fn sent(&mut self, parts: Vec<SendPart>, result: i32) -> Option<Vec<SendPart>> {
+        if result <= 0 {
+            let lost = self.stream.send_failed();
+            self.replied(lost.count, lost.bytes);
+            self.kill();
+            return None;
+        }
+        match self.stream.sent(&mut self.pool, parts, result as usize) {
+            Sent::Rest(parts) => Some(parts),
+            Sent::All(replies) => {
+                self.replied(replies.count, replies.bytes);
+                None
+            }
+        }
+    }
+
+    fn replied(&mut self, count: u32, bytes: u64) {
+        debug_assert!(self.in_flight >= count && self.bytes >= bytes);
+        self.in_flight -= count;
+        self.bytes -= bytes;
+    }
+
+    /// A bio of this connection came back.
+    pub(super) fn completed(&mut self, bio: Box<Bio>) {
+        if let Some(Phase::Transmission(_, service)) = &mut self.phase {
+            service.completed(bio, &mut self.pool, &mut self.stream);
+        }
+    }
+
+    /// Use what was received: negotiate, start requests. Bios go to `bios`.
+    pub(super) fn advance(&mut self, cx: &mut Context, table: &ExportTable, bios: &mut BioList) {
+        while self.life == Life::Open && !self.at_bound() {
+            let used = match self.phase.take() {
+                Some(Phase::Handshake(handshake)) => self.negotiate(handshake, cx, table),
+                Some(Phase::Tls(handshake)) => self.negotiate_tls(handshake),
+                Some(Phase::Transmission(transmission, service)) => {
+                    self.transmit(transmission, service, bios)
+                }
+                None => false,
+            };
+            if !used {
+                break;
+            }
+        }
+    }
+
+    /// One step of the handshake. True if there may be another.
+    fn negotiate(
+        &mut self,
+        mut handshake: Box<Handshake>,
+        cx: &mut Context,
+        table: &ExportTable,
+    ) -> bool {
+        let tls = self.stream.tls().is_some();
+        let mut out = Vec::new();
+        let step = match self.stream.input() {
+            Ok(input) => handshake.advance(input, &table.for_client(tls), &mut out),
+            Err(_) => {
+                self.phase = Some(Phase::Handshake(handshake));
+                self.life = Life::Draining;
+                return false;
+            }
+        };
+        self.stream.consume(step.consumed);
+        self.stream.queue_bytes(&mut self.pool, &out);
+        match step.event {
+            Event::Replied => {}
+            Event::NeedMore => {
+                self.phase = Some(Phase::Handshake(handshake));
+                return step.consumed > 0 && self.stream.may_have_more();
+            }
+            Event::StartTls => return self.begin_tls(handshake),
+            Event::Transmission(negotiated) => {
+                return self.begin_transmission(*negotiated, cx, table);
+            }
+            Event::Close(_) => self.drain(),
+        }
+        self.phase = Some(Phase::Handshake(handshake));
+        true
+    }
+
+    fn begin_tls(&mut self, handshake: Box<Handshake>) -> bool {
+        // The reply that allows it goes out in the clear: it must leave before the session
+        // starts, so it is sent by itself (see `wants`).
+        self.phase = Some(Phase::Tls(handshake));
+        false
+    }
+
+    /// Go on with the TLS handshake.
+    fn negotiate_tls(&mut self, mut handshake: Box<Handshake>) -> bool {
+        if self.stream.tls().is_none() {
+            if self.stream.sending || self.stream.wants_send() {
+                self.phase = Some(Phase::Tls(handshake));
+                return false;
+            }
+            let started = self.tls.config.as_ref().map(|config| self.stream.start_tls(config));
+            if !matches!(started, Some(Ok(()))) {
+                self.kill();
+                return false;
+            }
+        }
+        if self.stream.input().is_err() {
+            // The alert in the session's output still goes out.
+            self.phase = Some(Phase::Tls(handshake));
+            self.drain();
+            return false;
+        }
+        let done = self.stream.tls().is_some_and(|tls| !tls.is_handshaking());
+        if done {
+            handshake.tls_established();
+            self.phase = Some(Phase::Handshake(handshake));
+        } else {
+            self.phase = Some(Phase::Tls(handshake));
+        }
+        done
+    }
+
+    fn begin_transmission(
+        &mut self,
+        negotiated: Negotiated,
+        cx: &mut Context,
+        table: &ExportTable,
+    ) -> bool {
+        let export = table.index_of(&negotiated.export.name).map(|i| &table.exports()[i]);
+        let opened = export.map(|e| (e.device.clone(), cx.open(&e.device)));
+        let Some((device, Ok(index))) = opened else {
+            self.kill();
+            return false;
+        };
+        let ids = negotiated.contexts.iter().map(|c| c.id).collect();
+        let min_block = negotiated.export.block_sizes.min;
+        let service = Service::new(device, negotiated.style, min_block, ids, self.number);
+        self.device = Some(index);
+        self.phase = Some(Phase::Transmission(Box::new(Transmission::new(&negotiated)), service));
+        true
+    }
+
+    /// Parse and start one request, or take more of a write's data. True if there may be more.
+    #[inline]
+    fn transmit(
+        &mut self,
+        mut transmission: Box<Transmission>,
+        mut service: Service,
+        bios: &mut BioList,
+    ) -> bool {
+        let more = match self.payload.take() {
+            Some(payload) => self.take_payload(payload, &mut service, bios),
+            None => self.next_request(&mut transmission, &mut service, bios),
+        };
+        self.phase = Some(Phase::Transmission(transmission, service));
+        more
+    }
+
+    #[inline]
+    fn next_request(
+        &mut self,
+        transmission: &mut Transmission,
+        service: &mut Service,
+        bios: &mut BioList,
+    ) -> bool {
+        let Ok(input) = self.stream.input() else {
+            self.drain();
+            return false;
+        };
+        let parsed = transmission.next(input);
+        self.stream.consume(parsed.consumed);
+        match parsed.item {
+            Item::NeedMore => return parsed.consumed > 0 && self.stream.may_have_more(),
+            Item::Request(request) => {
+                self.in_flight += 1;
+                self.bytes += request_bytes(&request);
+                if request.payload_bytes() > 0 {
+                    let buf = self.pool.take(request.length as usize);
+                    self.payload = Some(Payload { request, buf, got: 0 });
+                } else {
+                    service.start(request, None, &mut self.pool, &mut self.stream, bios);
+                }
+            }
+            Item::Refused(refusal) => {
+                self.in_flight += 1;
+                queue_refusal(transmission.style(), &refusal, &mut self.pool, &mut self.stream);
+            }
+            Item::Close(_) => self.drain(),
+        }
+        true
+    }
+
+    /// Move received bytes into a write's data; start the write when it is whole.
+    #[inline]
+    fn take_payload(
+        &mut self,
+        mut payload: Payload,
+        service: &mut Service,
+        bios: &mut BioList,
+    ) -> bool {
+        let wanted = payload.request.length as usize - payload.got;
+        if wanted > 0 {
+            let Ok(input) = self.stream.input() else {
+                self.drain();
+                return false;
+            };
+            let n = input.len().min(wanted);
+            if let Some(buf) = &mut payload.buf {
+                let at = DATA_AT + payload.got;
+                buf[at..at + n].copy_from_slice(&input[..n]);
+            }
+            payload.got += n;
+            self.stream.consume(n);
+            if n < wanted {
+                self.payload = Some(payload);
+                return n > 0;
+            }
+        }
+        service.start(payload.request, payload.buf, &mut self.pool, &mut self.stream, bios);
+        true
+    }
+
+    /// What to start on the ring now, if anything. Call until it wants nothing more.
+    pub(super) fn wants(&mut self) -> Option<Want> {
+        if self.life == Life::Dead {
+            return None;
+        }
+        if self.stream.wants_send() {
+            let parts = self.stream.take_send(&mut self.pool);
+            if !parts.is_empty() {
+                return Some(Want::Send(parts));
+            }
+        }
+        if self.life == Life::Draining {
+            self.finish_draining();
+            return None;
+        }
+        if self.stream.receiving || self.at_bound() && self.payload.is_none() {
+            return None;
+        }
+        self.wants_receive()
+    }
+
+    fn wants_receive(&mut self) -> Option<Want> {
+        let drained = self.stream.is_drained();
+        if drained
+            && self.stream.is_plain()
+            && let Some(payload) = &mut self.payload
+            && payload.request.length as usize - payload.got >= DIRECT_BYTES
+            && let Some(buf) = payload.buf.take()
+        {
+            self.stream.receiving = true;
+            let range = DATA_AT + payload.got..DATA_AT + payload.request.length as usize;
+            return Some(Want::ReceivePayload(buf, range));
+        }
+        let buf = self.stream.take_receive_buffer()?;
+        self.stream.receiving = true;
+        let all = 0..buf.len();
+        Some(Want::Receive(buf, all))
+    }
+
+    /// Draining, with nothing to send: close once nothing is in flight.
+    fn finish_draining(&mut self) {
+        let busy = match &self.phase {
+            Some(Phase::Transmission(_, service)) => service.in_flight() > 0,
+            _ => false,
+        };
+        if busy || self.stream.sending {
+            return;
+        }
+        if let Some(tls) = self.stream.tls()
+            && !tls.is_handshaking()
+            && !self.goodbye
+        {
+            self.goodbye = true;
+            tls.close_notify();
+            if self.stream.wants_send() {
+                return;
+            }
+        }
+        self.kill();
+    }
+}

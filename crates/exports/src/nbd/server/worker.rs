@@ -1,0 +1,405 @@
+//! A data thread: its context, its connections, its loop.
+//!
+//! Invariants:
+//! * Everything here belongs to one thread. The only thing others touch is the [`Inbox`].
+//! * Each round does all that has come, submits what came of it as one batch for each device,
+//!   and enters the kernel once, in the wait.
+//! * Without connections that have a deadline, the wait has none: an idle server sleeps.
+
+use super::connection::{Connection, Want};
+use super::exports::ExportTable;
+use super::service::connection_of;
+use super::{Inbox, Incoming, ListenerTls};
+use drystone_core::clock::Ns;
+use drystone_core::ring::{Buffers, NetOp, RingEvent};
+use drystone_core::{BioList, Context, DevIndex};
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A socket that accepts connections.
+pub struct Listener {
+    /// The socket, bound and listening.
+    pub socket: OwnedFd,
+    /// How its connections treat TLS.
+    pub tls: ListenerTls,
+    /// Number of the export table that it serves.
+    pub table: usize,
+}
+
+/// What an event on the ring is about: the upper bits of its value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum About {
+    Accept = 0,
+    Receive = 1,
+    Payload = 2,
+    Send = 3,
+    /// Accepting goes on after the descriptors ran out.
+    AcceptAgain = 4,
+}
+
+const ABOUT_SHIFT: u32 = 40;
+
+fn value(about: About, number: usize) -> u64 {
+    (about as u64) << ABOUT_SHIFT | number as u64
+}
+
+/// How long accepting pauses when the process is out of descriptors or memory.
+const ACCEPT_PAUSE_NS: Ns = 100_000_000;
+
+/// A data thread's server. Made for one thread, and run by it.
+pub struct Worker {
+    cx: Context,
+    inbox: Arc<Inbox>,
+    peers: Vec<Arc<Inbox>>,
+    tables: Arc<Vec<ExportTable>>,
+    listeners: Vec<Option<Listener>>,
+    accepting: Vec<bool>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Connections that something happened to in this round.
+    touched: Vec<usize>,
+    /// Bios of this round, by device.
+    bios: Vec<(DevIndex, BioList)>,
+    /// When a connection is to be looked at for having taken too long.
+    deadlines: BTreeSet<(Ns, usize)>,
+    events: Vec<RingEvent>,
+    done: BioList,
+    /// The time of this round; kept only while there are deadlines.
+    now: Ns,
+    stopping: bool,
+}
+
+impl Worker {
+    /// A worker on `cx`. `peers` are the doors of all workers, this one's included, over which
+    /// new connections are spread.
+    pub fn new(
+        cx: Context,
+        inbox: Arc<Inbox>,
+        peers: Vec<Arc<Inbox>>,
+        tables: Arc<Vec<ExportTable>>,
+    ) -> Self {
+        Worker {
+            cx,
+            inbox,
+            peers,
+            tables,
+            listeners: Vec::new(),
+            accepting: Vec::new(),
+            connections: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            bios: Vec::new(),
+            deadlines: BTreeSet::new(),
+            events: Vec::new(),
+            done: BioList::new(),
+            now: 0,
+            stopping: false,
+        }
+    }
+
+    /// Accept connections on `listener`. Before [`Worker::run`].
+    pub fn listen(&mut self, listener: Listener) {
+        self.listeners.push(Some(listener));
+        self.accepting.push(false);
+    }
+
+    /// Serve until [`Inbox::stop`], then finish what is in flight and close every connection.
+    pub fn run(&mut self) {
+        (0..self.listeners.len()).for_each(|number| self.accept(number));
+        while !(self.stopping && self.is_empty()) {
+            self.round();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.connections.len() == self.free.len() && !self.accepting.contains(&true)
+    }
+
+    fn round(&mut self) {
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        self.cx.wait(deadline);
+        self.collect();
+        // What completes at once may bring replies, room for requests, and so more bios.
+        while !self.touched.is_empty() {
+            self.advance_touched();
+            self.submit();
+            self.reap();
+        }
+    }
+
+    /// Take in everything that has happened.
+    fn collect(&mut self) {
+        if !self.deadlines.is_empty() {
+            self.now = self.cx.now();
+        }
+        let mut events = std::mem::take(&mut self.events);
+        self.reap();
+        self.cx.take_events(&mut events);
+        for event in events.drain(..) {
+            self.handle(event);
+        }
+        self.events = events;
+        for incoming in self.inbox.take(self.cx.locks()) {
+            self.admit(incoming);
+        }
+        if self.inbox.is_stopping() && !self.stopping {
+            self.begin_stop();
+        }
+        if !self.deadlines.is_empty() {
+            self.expire();
+        }
+    }
+
+    fn reap(&mut self) {
+        self.cx.reap(&mut self.done);
+        while let Some(bio) = self.done.pop() {
+            let number = connection_of(&bio);
+            if let Some(Some(connection)) = self.connections.get_mut(number) {
+                connection.completed(bio);
+                self.touched.push(number);
+            }
+        }
+    }
+
+    fn handle(&mut self, event: RingEvent) {
+        let about = event.token.value() >> ABOUT_SHIFT;
+        let number = (event.token.value() & ((1 << ABOUT_SHIFT) - 1)) as usize;
+        if about == About::Accept as u64 {
+            return self.accepted(number, event);
+        }
+        if about == About::AcceptAgain as u64 {
+            self.accepting[number] = false;
+            return self.accept(number);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        connection.active_ns = self.now;
+        match event.buffers {
+            Buffers::One(buf) if about == About::Payload as u64 => {
+                connection.received_payload(buf, event.result);
+            }
+            Buffers::One(buf) => connection.received(buf, event.result),
+            Buffers::Parts(parts) => {
+                if let Some(rest) = connection.sent(parts, event.result) {
+                    let fd = connection.fd();
+                    self.cx.start_net(fd, NetOp::Send { parts: rest }, value(About::Send, number));
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.touched.push(number);
+    }
+
+    // --- accepting
+
+    fn accept(&mut self, number: usize) {
+        if let (Some(listener), false) = (&self.listeners[number], self.stopping) {
+            self.cx.start_net(
+                listener.socket.as_raw_fd(),
+                NetOp::Accept,
+                value(About::Accept, number),
+            );
+            self.accepting[number] = true;
+        }
+    }
+
+    fn accepted(&mut self, number: usize, event: RingEvent) {
+        self.accepting[number] = false;
+        let exhausted =
+            [libc_errno::EMFILE, libc_errno::ENFILE, libc_errno::ENOMEM, libc_errno::ENOBUFS];
+        match event.buffers {
+            Buffers::Socket(socket) => self.deal_out(number, socket),
+            _ if exhausted.contains(&-event.result) && !self.stopping => {
+                let at = self.cx.now() + ACCEPT_PAUSE_NS;
+                self.cx.start_timer(at, value(About::AcceptAgain, number));
+                self.accepting[number] = true;
+                return;
+            }
+            _ => {}
+        }
+        self.accept(number);
+    }
+
+    /// Give a new connection to the worker that has the fewest.
+    fn deal_out(&mut self, number: usize, socket: OwnedFd) {
+        let Some(listener) = &self.listeners[number] else { return };
+        let incoming = Incoming { socket, tls: listener.tls.clone(), table: listener.table };
+        let most = self.tables[listener.table].settings().max_connections;
+        let all: u32 = self.peers.iter().map(|p| p.connections()).sum();
+        if all >= most {
+            return;
+        }
+        set_no_delay(&incoming.socket);
+        if let Some(peer) = self.peers.iter().min_by_key(|p| p.connections()) {
+            peer.put(incoming, self.cx.locks());
+        }
+    }
+
+    fn admit(&mut self, incoming: Incoming) {
+        if self.stopping {
+            self.inbox.connections.fetch_sub(1, Relaxed);
+            return;
+        }
+        let number = self.free.pop().unwrap_or(self.connections.len());
+        let table = &self.tables[incoming.table];
+        let timeout = table.settings().handshake_timeout_ns;
+        let now = self.cx.now();
+        let connection = Some(Connection::new(incoming, number, table, now));
+        match self.connections.get_mut(number) {
+            Some(place) => *place = connection,
+            None => self.connections.push(connection),
+        }
+        self.set_deadline(number, if timeout > 0 { now + timeout } else { 0 });
+        self.touched.push(number);
+    }
+
+    // --- connections
+
+    /// Let every touched connection go on, and start what it wants on the ring.
+    fn advance_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for number in touched.drain(..) {
+            self.advance(number);
+        }
+        self.touched = touched;
+    }
+
+    fn advance(&mut self, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let handshake = connection.in_handshake();
+        let mut bios = BioList::new();
+        connection.advance(&mut self.cx, &self.tables[connection.table], &mut bios);
+        if handshake && !connection.in_handshake() {
+            self.negotiated(number);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        if let (Some(device), false) = (connection.device(), bios.is_empty()) {
+            match self.bios.iter_mut().find(|(d, _)| *d == device) {
+                Some((_, list)) => list.append(&mut bios),
+                None => self.bios.push((device, bios)),
+            }
+        }
+        self.start_wanted(number);
+    }
+
+    fn start_wanted(&mut self, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let fd = connection.fd();
+        while let Some(want) = connection.wants() {
+            let (op, about) = match want {
+                Want::Receive(buf, range) => (NetOp::Recv { buf, range }, About::Receive),
+                Want::ReceivePayload(buf, range) => (NetOp::Recv { buf, range }, About::Payload),
+                Want::Send(parts) => (NetOp::Send { parts }, About::Send),
+            };
+            self.cx.start_net(fd, op, value(about, number));
+        }
+        if connection.is_over() {
+            self.forget(number);
+        }
+    }
+
+    fn forget(&mut self, number: usize) {
+        self.set_deadline(number, 0);
+        let Some(connection) = self.connections[number].take() else { return };
+        self.cx.close(connection.into_socket());
+        self.free.push(number);
+        self.inbox.connections.fetch_sub(1, Relaxed);
+    }
+
+    fn submit(&mut self) {
+        let mut bios = std::mem::take(&mut self.bios);
+        for (device, list) in &mut bios {
+            self.cx.submit(*device, list);
+        }
+        bios.clear();
+        self.bios = bios;
+    }
+
+    // --- deadlines
+
+    /// Look at a connection again at `at`; 0 for never.
+    fn set_deadline(&mut self, number: usize, at: Ns) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let before = std::mem::replace(&mut connection.deadline_ns, at);
+        if before != 0 {
+            self.deadlines.remove(&(before, number));
+        }
+        if at != 0 {
+            self.deadlines.insert((at, number));
+        }
+    }
+
+    /// A handshake is over: from now on only idleness counts.
+    fn negotiated(&mut self, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let idle = self.tables[connection.table].settings().idle_timeout_ns;
+        connection.active_ns = if idle > 0 { self.cx.now() } else { 0 };
+        let due = connection.active_ns + idle;
+        self.set_deadline(number, due);
+    }
+
+    /// Close connections that took too long.
+    fn expire(&mut self) {
+        let now = self.now;
+        while let Some((at, number)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.set_deadline(number, 0);
+            let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
+            let idle = self.tables[connection.table].settings().idle_timeout_ns;
+            let due = connection.active_ns + idle;
+            if connection.in_handshake() {
+                connection.kill();
+            } else if due > now {
+                self.set_deadline(number, due);
+                continue;
+            } else if connection.end_idle() {
+                self.set_deadline(number, now + idle);
+            }
+            self.touched.push(number);
+        }
+    }
+
+    fn begin_stop(&mut self) {
+        self.stopping = true;
+        for number in 0..self.listeners.len() {
+            self.cx.cancel_net(value(About::Accept, number));
+            self.cx.cancel_net(value(About::AcceptAgain, number));
+        }
+        for number in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[number] {
+                connection.drain();
+                self.touched.push(number);
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Whatever the ring still has of the connections comes back before their memory goes.
+    fn drop(&mut self) {
+        for connection in self.connections.iter_mut().flatten() {
+            connection.kill();
+        }
+    }
+}
+
+/// Replies must not wait for more (TCP only; a Unix socket refuses, which is fine).
+fn set_no_delay(socket: &OwnedFd) {
+    if let Ok(copy) = socket.try_clone() {
+        let _ = std::net::TcpStream::from(copy).set_nodelay(true);
+    }
+}
+
+/// The few error numbers that accepting looks at.
+mod libc_errno {
+    pub(super) const ENOMEM: i32 = 12;
+    pub(super) const ENFILE: i32 = 23;
+    pub(super) const EMFILE: i32 = 24;
+    pub(super) const ENOBUFS: i32 = 105;
+}
