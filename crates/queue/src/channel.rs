@@ -175,7 +175,7 @@ impl<D: Driver> RequestChannel<D> {
             return self.start_flush_sequence(env, bio);
         }
         if bio.bytes == 0 {
-            env.end_bio(bio);
+            env.end_with(bio, Status::Ok);
             return None;
         }
         self.cut(env, bio)
@@ -221,7 +221,7 @@ impl<D: Driver> RequestChannel<D> {
 
     fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
         match self.flush.start(bio, &self.config.limits) {
-            Start::End(bio) => env.end_bio(bio),
+            Start::End(bio) => env.end_with(bio, Status::Ok),
             Start::Normal(bio) => return self.cut(env, bio),
             Start::ThenFlush(bio) => return self.cut(env, bio),
             Start::Queued => {}

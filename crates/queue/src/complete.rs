@@ -111,7 +111,7 @@ impl<D: Driver> RequestChannel<D> {
         }
         let plain = rq.status.is_ok() && rq.kind == Kind::Normal;
         match rq.unit.bios.take_only() {
-            Some(bio) if plain => env.end_bio(bio),
+            Some(bio) if plain => env.end_with(bio, Status::Ok),
             only => self.complete_other(env, slot, only),
         }
         tag
@@ -129,11 +129,8 @@ impl<D: Driver> RequestChannel<D> {
         if rq.kind != Kind::Normal {
             return self.complete_special(env, slot, status);
         }
-        while let Some(mut bio) = rq.unit.bios.pop() {
-            if !status.is_ok() {
-                bio.status = status;
-            }
-            env.end_bio(bio);
+        while let Some(bio) = rq.unit.bios.pop() {
+            env.end_with(bio, status);
         }
     }
 
