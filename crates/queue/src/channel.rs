@@ -131,7 +131,7 @@ impl<D: Driver> RequestChannel<D> {
     fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList) {
         let mut last: Option<u32> = None;
         while let Some(bio) = bios.pop() {
-            let Some(bio) = self.admit(env, bio) else { continue };
+            let Some(bio) = self.admit(env, bio, bios) else { continue };
             let Some(bio) = self.merge_into_last(last, bio) else { continue };
             if let Some(slot) = last.take() {
                 self.issue(env, slot);
@@ -143,9 +143,10 @@ impl<D: Driver> RequestChannel<D> {
         }
     }
 
-    /// Check a bio. Gives it back if it is an ordinary one that fits one request.
+    /// Check a bio. Gives it back if it is an ordinary one, cut to what fits one request: what
+    /// is left of it goes to the head of `bios`.
     #[inline]
-    fn admit(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
+    fn admit(&mut self, env: &mut Env, bio: Box<Bio>, bios: &mut BioList) -> Option<Box<Bio>> {
         let limits = &self.config.limits;
         let start = bio.sector.bytes();
         let mask = u64::from(limits.logical_block_size) - 1;
@@ -159,11 +160,16 @@ impl<D: Driver> RequestChannel<D> {
             && limits.chunk_bytes == 0
             && bio.is_contiguous()
             && !(limits.read_only && bio.op.is_write());
-        if plain { Some(bio) } else { self.admit_special(env, bio) }
+        if plain { Some(bio) } else { self.admit_special(env, bio, bios) }
     }
 
     #[cold]
-    fn admit_special(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
+    fn admit_special(
+        &mut self,
+        env: &mut Env,
+        mut bio: Box<Bio>,
+        bios: &mut BioList,
+    ) -> Option<Box<Bio>> {
         if !self.config.io_poll {
             bio.flags.remove(BioFlags::POLLED);
         }
@@ -172,13 +178,13 @@ impl<D: Driver> RequestChannel<D> {
             return None;
         }
         if bio.is_flush() {
-            return self.start_flush_sequence(env, bio);
+            bio = self.start_flush_sequence(env, bio)?;
         }
         if bio.bytes == 0 {
             env.end_with(bio, Status::Ok);
             return None;
         }
-        self.cut(env, bio)
+        self.cut(env, bio, bios)
     }
 
     /// What Linux's `submit_bio_noacct` checks, in its order.
@@ -222,37 +228,31 @@ impl<D: Driver> RequestChannel<D> {
     fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
         match self.flush.start(bio, &self.config.limits) {
             Start::End(bio) => env.end_with(bio, Status::Ok),
-            Start::Normal(bio) => return self.cut(env, bio),
-            Start::ThenFlush(bio) => return self.cut(env, bio),
+            Start::Normal(bio) | Start::ThenFlush(bio) => return Some(bio),
             Start::Queued => {}
         }
         None
     }
 
-    /// Cut a bio to the limits. All parts but the last are issued from here.
-    fn cut(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
-        let limits = self.config.limits;
-        loop {
-            let bytes = first_part(&bio, &limits);
-            if bytes == bio.bytes {
-                break;
-            }
-            if bytes == 0 {
-                env.end_with(bio, Status::Invalid);
-                return None;
-            }
-            if bio.flags.contains(BioFlags::NOWAIT) {
-                env.end_with(bio, Status::Again);
-                return None;
-            }
-            bio.flags.remove(BioFlags::POLLED);
-            let (front, rest) = env.split(bio, bytes);
-            if let Some(slot) = self.build(env, front, 1) {
-                self.issue(env, slot);
-            }
-            bio = rest;
+    /// The part of a bio that fits one request; what is left goes to the head of `rest`.
+    pub(crate) fn cut(
+        &mut self,
+        env: &mut Env,
+        mut bio: Box<Bio>,
+        rest: &mut BioList,
+    ) -> Option<Box<Bio>> {
+        let bytes = first_part(&bio, &self.config.limits);
+        if bytes == bio.bytes {
+            return Some(bio);
         }
-        Some(bio)
+        if bytes == 0 || bio.flags.contains(BioFlags::NOWAIT) {
+            env.end_with(bio, if bytes == 0 { Status::Invalid } else { Status::Again });
+            return None;
+        }
+        bio.flags.remove(BioFlags::POLLED);
+        let (front, left) = env.split(bio, bytes);
+        rest.push_front(left);
+        Some(front)
     }
 
     #[inline]
