@@ -158,7 +158,9 @@ impl<D: Driver> RequestChannel<D> {
         });
         while let Some(mut bio) = data.pop() {
             bio.flags.insert(BioFlags::NOMERGE);
-            self.sched.insert(Unit::new(bio), false);
+            if let Some(bio) = self.cut(env, bio, &mut data) {
+                self.sched.insert(Unit::new(bio), false);
+            }
         }
     }
 }
