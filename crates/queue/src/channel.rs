@@ -124,6 +124,8 @@ impl<D: Driver> RequestChannel<D> {
     fn refresh_config(&mut self, env: &Env) {
         (self.epoch, self.config) = self.shared.config.get(&env.locks);
         self.size_bytes = self.shared.driver.size_bytes();
+        // The time-out may have become shorter: look again at the next chance.
+        self.timeout_check = self.timeout_check.min(1);
     }
 
     /// Send `bios` on their way, one request or merge after the other.
@@ -540,6 +542,7 @@ impl<D: Driver> Channel for RequestChannel<D> {
         if self.plug.is_empty() {
             return;
         }
+        self.refresh(env);
         self.plug_bytes = 0;
         let mut bios = self.plug.take();
         self.issue_bios(env, &mut bios);
