@@ -343,7 +343,8 @@ impl<D: Driver> RequestChannel<D> {
             Issue::Done(status) => {
                 rq.status = status;
                 self.in_flight += 1;
-                self.completions.count_started(rq.unit.op.group());
+                rq.counted = self.config.iostats;
+                self.completions.count_started(rq.unit.op.group(), rq.counted);
                 self.done.push(slot);
             }
             Issue::Started => self.started(env, slot),
@@ -355,7 +356,8 @@ impl<D: Driver> RequestChannel<D> {
     fn started(&mut self, env: &mut Env, slot: u32) {
         let rq = self.slots.get(slot);
         self.in_flight += 1;
-        self.completions.count_started(rq.unit.op.group());
+        rq.counted = self.config.iostats;
+        self.completions.count_started(rq.unit.op.group(), rq.counted);
         let last = env.time.last();
         rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
         rq.timed_out = false;

@@ -37,8 +37,8 @@ const GROUPS: [OpGroup; OP_GROUPS] =
 
 impl Completions {
     #[inline]
-    pub(crate) fn count_started(&mut self, group: OpGroup) {
-        self.started[group as usize] += 1;
+    pub(crate) fn count_started(&mut self, group: OpGroup, counted: bool) {
+        self.started[group as usize] += u32::from(counted);
     }
 
     #[inline]
@@ -104,7 +104,7 @@ impl<D: Driver> RequestChannel<D> {
         debug_assert_eq!(rq.state, State::InFlight, "a request ends once");
         rq.state = State::Idle;
         let tag = rq.tag;
-        if self.config.iostats {
+        if rq.counted {
             let latency = now.saturating_sub(rq.unit.start_ns);
             let group = rq.unit.op.group();
             self.completions.count_ended(&self.stats, group, latency, rq.unit.bytes);

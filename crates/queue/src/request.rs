@@ -51,6 +51,8 @@ pub struct Request {
     pub(crate) state: State,
     pub(crate) kind: Kind,
     pub(crate) timed_out: bool,
+    /// It was counted as started, so it will be counted as ended.
+    pub(crate) counted: bool,
 }
 
 impl Request {
