@@ -36,7 +36,8 @@ const BUSY_RETRY_NS: Ns = 3_000_000;
 /// A bio needs no look beyond its range when none of these is set.
 const SPECIAL: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT);
 
-/// One context's way into a [`crate::RequestQueue`].
+/// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
+#[repr(align(128))]
 pub struct RequestChannel<D: Driver> {
     pub(crate) shared: Arc<Shared<D>>,
     pub(crate) driver: D::Queue,

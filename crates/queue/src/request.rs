@@ -34,8 +34,9 @@ pub(crate) enum Kind {
     ThenFlush,
 }
 
-/// One command for a driver.
+/// One command for a driver. Its slot fills whole cache lines: no other context's data is there.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct Request {
     /// What to do, and the bios it is for.
     pub unit: Unit,
