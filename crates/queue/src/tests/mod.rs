@@ -68,6 +68,17 @@ impl Rig {
         ended(&mut self.cx)
     }
 
+    /// What has ended and what ends in consequence.
+    fn all_ended(&mut self) -> Vec<(u64, Status)> {
+        let mut all = Vec::new();
+        loop {
+            match self.ended() {
+                some if some.is_empty() => return all,
+                some => all.extend(some),
+            }
+        }
+    }
+
     /// The requests that the driver took, as (sector, bytes).
     fn taken(&self) -> Vec<(u64, u64)> {
         self.stage.seen().iter().map(|s| (s.sector, s.bytes)).collect()

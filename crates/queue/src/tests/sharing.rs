@@ -58,8 +58,7 @@ fn order_holds_within_each_context() {
     }
     let seen = rig.stage.seen();
     for context in [rig.cx.id(), other.id()] {
-        let own: Vec<_> =
-            seen.iter().filter(|s| s.context == context).map(|s| s.sector).collect();
+        let own: Vec<_> = seen.iter().filter(|s| s.context == context).map(|s| s.sector).collect();
         assert_eq!(own.len(), 50);
         assert!(own.is_sorted(), "{own:?}");
     }
