@@ -31,6 +31,7 @@ pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
 pub use set::{ContextSet, Handle};
 
 use self::core::ContextCore;
+use crate::buf::Arena;
 use crate::clock::Ns;
 use crate::device::Device;
 use crate::error::Result;
@@ -187,6 +188,15 @@ impl Context {
     /// Move the events of a front end's operations to `out`. Call after reap or wait.
     pub fn take_events(&mut self, out: &mut Vec<RingEvent>) {
         out.append(&mut Call::begin(&self.handle).core().env.events);
+    }
+
+    /// Make `arena` known to the kernel for this context's I/O; see
+    /// [`crate::ring::Ring::register_memory`].
+    ///
+    /// # Errors
+    /// When the kernel refuses; everything works as before.
+    pub fn register_memory(&mut self, arena: Arc<Arena>) -> Result<()> {
+        Call::begin(&self.handle).core().env.ring.register_memory(arena)
     }
 
     /// The shared clock reading if there is a fresh one, else a new one.
