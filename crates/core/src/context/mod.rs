@@ -132,7 +132,8 @@ impl Context {
     }
 
     /// Flush the plug, then sleep until a bio has completed, a front end's operation has ended,
-    /// somebody woke the context, or the clock passed `deadline`. Reap afterwards.
+    /// somebody woke the context, or the clock passed `deadline`. Reap afterwards. While polled
+    /// I/O is in flight it looks once instead of sleeping, and may return with nothing.
     pub fn wait(&mut self, deadline: Option<Ns>) {
         let mut call = Call::begin(&self.handle);
         let handle = call.handle;

@@ -13,6 +13,7 @@ mod epoll;
 mod eventfd;
 mod helpers;
 pub mod plain;
+pub mod polled;
 mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -341,7 +341,7 @@ fn sync_flag(dsync: bool) -> i32 {
     if dsync { libc::RWF_DSYNC } else { 0 }
 }
 
-fn file_entry(file: RingFile, op: FileOp, memory: Option<u16>) -> squeue::Entry {
+pub(super) fn file_entry(file: RingFile, op: FileOp, memory: Option<u16>) -> squeue::Entry {
     match file {
         RingFile::Fd(fd) => file_entry!(types::Fd(fd), op, memory),
         RingFile::Registered(index) => file_entry!(types::Fixed(index), op, memory),
