@@ -577,6 +577,10 @@ impl<D: Driver> Channel for RequestChannel<D> {
         found
     }
 
+    fn must_poll(&self) -> bool {
+        self.driver.must_poll()
+    }
+
     fn deadline(&self) -> Option<Ns> {
         let busy = (self.busy_until != 0 && self.busy_until != Ns::MAX).then_some(self.busy_until);
         let timeout = (self.timeout_check != 0 && self.in_flight > 0).then_some(self.timeout_check);

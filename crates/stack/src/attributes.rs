@@ -66,7 +66,11 @@ const HOUR: u64 = 3_600_000_000_000;
 
 /// All attributes, in the order that `drystone show` prints them.
 pub static ATTRIBUTES: &[Attribute] = &[
-    shown("size", "Size in sectors of 512 bytes."),
+    settable(
+        "size",
+        Type::Size { min: 512, max: 1 << 62, multiple: 512 },
+        "Shown in sectors of 512 bytes; set in bytes or with a unit, as 20GiB: a file can grow.",
+    ),
     shown("ro", "1 if writes are refused."),
     shown("stat", "The 17 numbers of /proc/diskstats."),
     shown("inflight", "Reads and writes in flight."),

@@ -237,7 +237,10 @@ fn shared(
         ("mode", own != Some(listener)),
         ("tls", export.tls != first.tls),
         ("max_connections", export.max_connections != first.max_connections),
+        ("max_in_flight", export.max_in_flight != first.max_in_flight),
+        ("max_request", export.max_request != first.max_request),
         ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),
+        ("idle_timeout", export.idle_timeout != first.idle_timeout),
     ];
     for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
         findings.error_also(

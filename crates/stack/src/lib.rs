@@ -1,9 +1,9 @@
 //! The one library that knows every kind of device and export: stack files, their checks, the
 //! attributes of devices, and the control protocol of a running server.
 //!
-//! Nothing here opens a device or a socket: [`load`] reads a stack file and looks at what it
-//! names, [`control::Control`] turns a request line into a response line. The live stack comes in
-//! behind [`runtime::Runtime`].
+//! [`load`] reads a stack file and looks at what it names without opening anything, [`live`] opens
+//! the devices of a checked stack, [`control::Control`] turns a request line into a response line
+//! with the live stack behind [`runtime::Runtime`]. Sockets and threads are the program's.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod files;
 mod graph;
 pub mod iostat;
 mod listener;
+pub mod live;
 mod load;
 mod nearest;
 mod node;

@@ -1,0 +1,247 @@
+//! Opens one device of a checked stack.
+
+use std::fs::{Permissions, set_permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use drystone_core::clock::Clock;
+use drystone_core::ring;
+use drystone_core::sync::LockCounters;
+use drystone_core::{Device, Error};
+use drystone_drivers::file::{self, File, FileOptions};
+use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile};
+use drystone_drivers::ram::Ram;
+use drystone_queue::queue::QueueOptions;
+use drystone_queue::{Driver, RequestQueue};
+
+use super::shape::{Shape, Shaped};
+use crate::spec::{
+    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, NullSpec, RamSpec,
+    WriteCache,
+};
+
+/// Why a device could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("device `{device}`: {message}")]
+pub struct OpenError {
+    /// The device.
+    pub device: String,
+    /// The key of its section that the error is about, as `queue/nr_requests`.
+    pub key: &'static str,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// What would be right; empty if the message says it all.
+    pub hint: String,
+}
+
+/// What opening a device needs to know of the program it is opened for.
+pub struct Surroundings {
+    /// Data threads: as many hardware queues a null device gets by itself.
+    pub threads: u32,
+    /// The clock of the contexts that will use the device.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Opens the device that `spec` describes, behind its request queue.
+///
+/// # Errors
+/// [`OpenError`]; then nothing stays open, and a file that was made is removed again.
+pub fn open_device(spec: &DeviceSpec, at: &Surroundings) -> Result<Arc<dyn Device>, OpenError> {
+    let opening = Opening { spec, at };
+    match &spec.kind {
+        DeviceKind::File(file) => opening.file(file),
+        DeviceKind::Ram(ram) => opening.ram(ram),
+        DeviceKind::Null(null) => opening.null(null),
+        DeviceKind::Table(_) | DeviceKind::Planned { .. } => {
+            let message = format!("type `{}` is not available in this version", spec.kind.name());
+            Err(opening.error("type", message, ""))
+        }
+    }
+}
+
+/// The ring's engine that a device asks for.
+///
+/// # Errors
+/// When it must be io_uring and the kernel does not permit it.
+pub fn engine_of(spec: &DeviceSpec, clock: &Arc<dyn Clock>) -> Result<ring::Engine, OpenError> {
+    let DeviceKind::File(file) = &spec.kind else { return Ok(ring::Engine::Auto) };
+    match file.engine {
+        Engine::Auto => Ok(ring::Engine::Auto),
+        Engine::Plain => Ok(ring::Engine::Plain),
+        Engine::IoUring => match ring::open(ring::Engine::Uring, clock.clone()) {
+            Ok(_) => Ok(ring::Engine::Uring),
+            Err(error) => Err(OpenError {
+                device: spec.name.clone(),
+                key: "engine",
+                message: error.message,
+                hint: "engine = \"auto\" takes io_uring only where it is permitted".to_owned(),
+            }),
+        },
+    }
+}
+
+struct Opening<'a> {
+    spec: &'a DeviceSpec,
+    at: &'a Surroundings,
+}
+
+impl Opening<'_> {
+    fn error(
+        &self,
+        key: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> OpenError {
+        OpenError {
+            device: self.spec.name.clone(),
+            key,
+            message: message.into(),
+            hint: hint.into(),
+        }
+    }
+
+    fn refused(&self, key: &'static str) -> impl Fn(Error) -> OpenError + '_ {
+        move |error| self.error(key, error.message, "")
+    }
+
+    fn file(&self, file: &FileSpec) -> Result<Arc<dyn Device>, OpenError> {
+        let existed = file.path.exists();
+        let shown = file.path.display();
+        match file.create {
+            Create::New if existed => {
+                let hint = "remove create = \"new\", or name another file";
+                return Err(self.error("path", format!("{shown} exists"), hint));
+            }
+            Create::Never if !existed => {
+                let message = format!("{shown} does not exist, and create is \"never\"");
+                return Err(self.error("path", message, "name a file that exists"));
+            }
+            _ => {}
+        }
+        let options = FileOptions {
+            path: file.path.clone(),
+            size_bytes: file.size,
+            direct: match file.direct {
+                Direct::Auto => file::Direct::Auto,
+                Direct::Always => file::Direct::Yes,
+                Direct::Never => file::Direct::No,
+            },
+            read_only: self.spec.read_only,
+        };
+        let driver = File::open(&options).map_err(self.refused("path"))?;
+        let queued = self.set_mode(file, existed).and_then(|()| self.queue(driver, self.shape()));
+        if queued.is_err() && !existed {
+            // The device was never there; its path says all that is left of it.
+            let _ = std::fs::remove_file(&file.path);
+        }
+        queued
+    }
+
+    /// A file that was just made gets the mode that was asked for, whatever the umask.
+    fn set_mode(&self, file: &FileSpec, existed: bool) -> Result<(), OpenError> {
+        if existed {
+            return Ok(());
+        }
+        set_permissions(&file.path, Permissions::from_mode(file.mode)).map_err(|error| {
+            let path = file.path.display();
+            self.error("mode", format!("{path} cannot have mode {:o}: {error}", file.mode), "")
+        })
+    }
+
+    fn ram(&self, ram: &RamSpec) -> Result<Arc<dyn Device>, OpenError> {
+        let driver = Ram::new(ram.size, ram.discard).map_err(self.refused("size"))?;
+        self.queue(driver, self.shape())
+    }
+
+    fn null(&self, spec: &NullSpec) -> Result<Arc<dyn Device>, OpenError> {
+        let queues = spec.submit_queues.or(self.spec.queue.hw_queues);
+        let options = NullOptions {
+            size_bytes: spec.size,
+            blocksize: self.spec.logical_block_size.unwrap_or(spec.blocksize),
+            irqmode: match spec.irqmode {
+                IrqMode::None => Completion::Inline,
+                IrqMode::Thread => Completion::Thread,
+                IrqMode::Timer => Completion::Timer,
+            },
+            latency: self.latency(spec)?,
+            submit_queues: queues.unwrap_or(self.at.threads.clamp(1, 1024)),
+            poll_queues: spec.poll_queues,
+            hw_queue_depth: spec.hw_queue_depth,
+            memory_backed: spec.memory_backed,
+            discard: spec.discard,
+            mbps: spec.mbps,
+            badblocks: spec.badblocks.iter().map(|range| (range.first, range.last)).collect(),
+            write_cache: spec.cache_size > 0,
+            fua: spec.fua,
+            max_bytes: 0,
+        };
+        let driver = Null::new(options).map_err(self.refused("type"))?;
+        self.queue(driver, Shape { hw_queues: None, ..self.shape() })
+    }
+
+    fn latency(&self, spec: &NullSpec) -> Result<null::Latency, OpenError> {
+        let Some(latency) = &spec.latency else {
+            return Ok(null::Latency::constant(spec.completion_nsec));
+        };
+        let point = |(ppm, ns): &(u32, u64)| Percentile { percent: f64::from(*ppm) / 1e4, ns: *ns };
+        null::Latency::percentiles(latency.points.iter().map(point).collect())
+            .map_err(|message| self.error("latency", message, ""))
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            logical_block_size: self.spec.logical_block_size,
+            physical_block_size: self.spec.physical_block_size,
+            hw_queues: self.spec.queue.hw_queues,
+        }
+    }
+
+    fn queue<D: Driver>(&self, driver: D, shape: Shape) -> Result<Arc<dyn Device>, OpenError> {
+        let driver = Shaped::new(driver, shape);
+        self.check_depth(driver.hw_queues().depth)?;
+        self.check_size(driver.size_bytes(), driver.limits().logical_block_size)?;
+        let polls = driver.hw_queues().poll > 0;
+        if self.spec.queue.io_poll && !polls {
+            let message = format!("a {} device has no queues to poll", driver.kind());
+            return Err(self.error("queue/io_poll", message, "remove io_poll"));
+        }
+        let locks = LockCounters::new(self.at.clock.clone());
+        let queue = RequestQueue::new(&self.spec.name, driver, &self.options(), locks);
+        Ok(Arc::new(queue.map_err(self.refused("queue"))?))
+    }
+
+    fn options(&self) -> QueueOptions {
+        let queue = &self.spec.queue;
+        QueueOptions {
+            nr_requests: queue.nr_requests,
+            nomerges: Some(queue.nomerges),
+            iostats: Some(queue.iostats),
+            io_timeout_ms: Some((queue.io_timeout / 1_000_000).max(1)),
+            max_sectors_kb: queue.max_sectors_kb,
+            io_poll: Some(queue.io_poll),
+            read_only: self.spec.read_only,
+            write_cache: queue.write_cache.map(|cache| cache == WriteCache::WriteBack),
+        }
+    }
+
+    fn check_depth(&self, depth: u32) -> Result<(), OpenError> {
+        match self.spec.queue.nr_requests {
+            Some(requests) if requests > depth => {
+                let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
+                let hint = format!("without a scheduler at most {depth}");
+                Err(self.error("queue/nr_requests", message, hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A file's size is known only now; the size of others was checked with the stack file.
+    fn check_size(&self, size: u64, block: u32) -> Result<(), OpenError> {
+        if size.is_multiple_of(block.into()) {
+            return Ok(());
+        }
+        let message = format!("{size} bytes are not a whole number of blocks of {block}");
+        let hint = format!("give a `size` that is a multiple of {block}");
+        Err(self.error("logical_block_size", message, hint))
+    }
+}

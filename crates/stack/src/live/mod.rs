@@ -1,0 +1,183 @@
+//! A stack that is open: its devices, and the export tables that front ends serve them by.
+//!
+//! Invariants:
+//! * A device is opened before whatever stands on it, and stays open as long as anything here or
+//!   a context refers to it.
+//! * Nothing here has a thread or a socket. The program opens contexts on [`LiveStack::engine`]
+//!   and hands [`LiveStack::tables`] to its front ends.
+
+mod device;
+mod exports;
+mod runtime;
+mod shape;
+
+use std::sync::Arc;
+
+use drystone_core::Device;
+use drystone_core::clock::{Clock, Ns};
+use drystone_core::ring::Engine;
+use drystone_exports::nbd::server::ExportTable;
+
+pub use device::{OpenError, Surroundings, engine_of, open_device};
+pub use exports::LiveListener;
+pub use runtime::{Connections, LiveRuntime};
+
+use crate::diagnostic::{Findings, Report};
+use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
+
+/// An open device.
+#[derive(Clone)]
+pub struct LiveDevice {
+    /// Its name in the stack.
+    pub name: String,
+    /// What it is made of, for people: a file's path, else empty.
+    pub description: String,
+    /// The devices it stands on.
+    pub members: Vec<String>,
+    /// The device.
+    pub device: Arc<dyn Device>,
+}
+
+/// An open stack. Shared by all threads.
+#[derive(Clone)]
+pub struct LiveStack {
+    devices: Vec<LiveDevice>,
+    exports: Vec<ExportSpec>,
+    listeners: Vec<LiveListener>,
+    tables: Arc<Vec<ExportTable>>,
+    engine: Engine,
+    clock: Arc<dyn Clock>,
+    started: Ns,
+}
+
+impl LiveStack {
+    /// Opens all devices of a checked stack and reads the certificates of its exports.
+    ///
+    /// # Errors
+    /// What could not be opened, with its place in the stack file; then nothing stays open.
+    pub fn open(stack: &StackSpec, at: &Surroundings) -> Result<LiveStack, Report> {
+        let mut findings = Findings::default();
+        let engine = engine(stack, &at.clock, &mut findings);
+        let devices = match findings.errors() {
+            0 => devices(stack, at, &mut findings),
+            _ => Vec::new(),
+        };
+        let (listeners, tables) = match findings.errors() {
+            0 => exports::build(stack, &devices, &mut findings),
+            _ => Default::default(),
+        };
+        if findings.errors() > 0 {
+            return Err(findings.into_report(stack.source.clone()));
+        }
+        Ok(LiveStack {
+            devices,
+            exports: stack.exports.clone(),
+            listeners,
+            tables: Arc::new(tables),
+            engine,
+            started: at.clock.now(),
+            clock: at.clock.clone(),
+        })
+    }
+
+    /// The devices, in the order of the stack file.
+    pub fn devices(&self) -> &[LiveDevice] {
+        &self.devices
+    }
+
+    /// The exports, in the order of the stack file.
+    pub fn exports(&self) -> &[ExportSpec] {
+        &self.exports
+    }
+
+    /// The addresses to listen on.
+    pub fn listeners(&self) -> &[LiveListener] {
+        &self.listeners
+    }
+
+    /// The export tables, which the listeners name by number.
+    pub fn tables(&self) -> &Arc<Vec<ExportTable>> {
+        &self.tables
+    }
+
+    /// The engine that the contexts of this stack must have.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The view of the control socket. `connections` counts an export's clients.
+    pub fn runtime(&self, connections: Connections) -> LiveRuntime {
+        LiveRuntime::new(self.clone(), connections)
+    }
+}
+
+/// Reports an error of a device at its key in the stack file.
+fn report(stack: &StackSpec, error: &OpenError, findings: &mut Findings) {
+    let span = stack.places.device(&error.device, error.key);
+    findings.error(&span, error.to_string(), error.hint.clone());
+}
+
+/// One context serves all devices, so they must agree on its engine.
+fn engine(stack: &StackSpec, clock: &Arc<dyn Clock>, findings: &mut Findings) -> Engine {
+    let mut chosen: Option<(&str, Engine)> = None;
+    for device in &stack.devices {
+        let wanted = match engine_of(device, clock) {
+            Ok(Engine::Auto) => continue,
+            Ok(wanted) => wanted,
+            Err(error) => {
+                report(stack, &error, findings);
+                continue;
+            }
+        };
+        match chosen {
+            Some((other, engine)) if engine != wanted => findings.error_also(
+                &stack.places.device(&device.name, "engine"),
+                format!("`{}` and `{other}` ask for different engines", device.name),
+                "all devices of a stack share one; give both the same, or \"auto\"",
+                (&stack.places.device(other, "engine"), "the other engine"),
+            ),
+            _ => chosen = Some((&device.name, wanted)),
+        }
+    }
+    chosen.map_or(Engine::Auto, |(_, engine)| engine)
+}
+
+/// Opens the devices, members first; the result is in the order of the stack file.
+fn devices(stack: &StackSpec, at: &Surroundings, findings: &mut Findings) -> Vec<LiveDevice> {
+    let mut open: Vec<Option<LiveDevice>> = vec![None; stack.devices.len()];
+    for index in members_first(&stack.devices) {
+        let spec = &stack.devices[index];
+        match open_device(spec, at) {
+            Ok(device) => open[index] = Some(live(spec, device)),
+            Err(error) => report(stack, &error, findings),
+        }
+    }
+    open.into_iter().flatten().collect()
+}
+
+fn live(spec: &DeviceSpec, device: Arc<dyn Device>) -> LiveDevice {
+    let description = match &spec.kind {
+        DeviceKind::File(file) => file.path.display().to_string(),
+        _ => String::new(),
+    };
+    let members = spec.members().into_iter().map(|member| member.device).collect();
+    LiveDevice { name: spec.name.clone(), description, members, device }
+}
+
+/// Indices of the devices, each after its members. The checks refused cycles and unknown names.
+fn members_first(devices: &[DeviceSpec]) -> Vec<usize> {
+    fn visit(devices: &[DeviceSpec], index: usize, order: &mut Vec<usize>) {
+        if order.contains(&index) {
+            return;
+        }
+        for member in devices[index].members() {
+            if let Some(below) = devices.iter().position(|device| device.name == member.device) {
+                visit(devices, below, order);
+            }
+        }
+        order.push(index);
+    }
+    let mut order = Vec::with_capacity(devices.len());
+    (0..devices.len()).for_each(|index| visit(devices, index, &mut order));
+    order
+}

@@ -1,0 +1,202 @@
+//! The live stack as the control socket sees it.
+
+use drystone_core::Device;
+use drystone_core::error::ErrorKind;
+
+use super::{LiveDevice, LiveStack};
+use crate::attributes::{ATTRIBUTES, Attribute, Setting};
+use crate::nbd_uri;
+use crate::runtime::{DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError};
+use crate::size::format_size;
+
+/// Counts the connections of the export with that name.
+pub type Connections = Box<dyn Fn(&str) -> u64 + Send>;
+
+/// A view of a [`LiveStack`]. It keeps the devices open.
+pub struct LiveRuntime {
+    stack: LiveStack,
+    connections: Connections,
+}
+
+/// Largest request in KiB of a device that nothing was said about, as Linux's.
+const DEFAULT_MAX_SECTORS_KB: u64 = 1280;
+
+impl LiveRuntime {
+    pub(super) fn new(stack: LiveStack, connections: Connections) -> Self {
+        LiveRuntime { stack, connections }
+    }
+
+    fn find(&self, name: &str) -> Option<&LiveDevice> {
+        self.stack.devices.iter().find(|device| device.name == name)
+    }
+
+    fn exports_of<'a>(&'a self, device: &'a str) -> impl Iterator<Item = String> + 'a {
+        let exports = self.stack.exports.iter().filter(move |export| export.device == device);
+        exports.map(|export| export.name.clone())
+    }
+}
+
+impl Runtime for LiveRuntime {
+    fn devices(&self) -> Vec<DeviceSummary> {
+        self.stack.devices.iter().map(summary).collect()
+    }
+
+    fn device(&self, name: &str) -> Option<DeviceDetail> {
+        let live = self.find(name)?;
+        let info = live.device.info();
+        let values = ATTRIBUTES.iter().filter_map(|attribute| {
+            Some((attribute.name.to_owned(), live.device.attribute(attribute.name)?))
+        });
+        Some(DeviceDetail {
+            name: live.name.clone(),
+            kind: info.kind.to_owned(),
+            size: info.size_bytes,
+            description: live.description.clone(),
+            members: live.members.clone(),
+            exports: self.exports_of(name).collect(),
+            attributes: values.collect(),
+        })
+    }
+
+    fn set(
+        &mut self,
+        device: &str,
+        attribute: &'static Attribute,
+        value: &Setting,
+    ) -> Result<(), SetError> {
+        let live = self.find(device).ok_or(SetError::NoSuchDevice)?;
+        set(&*live.device, attribute.name, value)
+    }
+
+    fn diskstats(&self) -> Vec<DiskStats> {
+        self.stack.devices.iter().map(diskstats).collect()
+    }
+
+    fn exports(&self) -> Vec<ExportSummary> {
+        let summary = |export: &crate::spec::ExportSpec| ExportSummary {
+            name: export.name.clone(),
+            device: export.device.clone(),
+            uris: export.nbd.iter().map(|listener| nbd_uri(export, listener)).collect(),
+            read_only: export.read_only
+                || self.find(&export.device).is_some_and(|d| d.device.info().limits.read_only),
+            connections: (self.connections)(&export.name),
+        };
+        self.stack.exports.iter().map(summary).collect()
+    }
+
+    fn uptime_ns(&self) -> u64 {
+        self.stack.clock.now().saturating_sub(self.stack.started)
+    }
+}
+
+fn summary(live: &LiveDevice) -> DeviceSummary {
+    let info = live.device.info();
+    let (reads, writes) = live.device.stats().in_flight();
+    DeviceSummary {
+        name: live.name.clone(),
+        kind: info.kind.to_owned(),
+        size: info.size_bytes,
+        read_only: info.limits.read_only,
+        in_flight: reads + writes,
+    }
+}
+
+fn diskstats(live: &LiveDevice) -> DiskStats {
+    let [
+        reads,
+        reads_merged,
+        sectors_read,
+        read_ms,
+        writes,
+        writes_merged,
+        sectors_written,
+        write_ms,
+        in_flight,
+        busy_ms,
+        weighted_ms,
+        discards,
+        discards_merged,
+        sectors_discarded,
+        discard_ms,
+        flushes,
+        flush_ms,
+    ] = live.device.stats().fields();
+    DiskStats {
+        device: live.name.clone(),
+        reads,
+        reads_merged,
+        sectors_read,
+        read_ms,
+        writes,
+        writes_merged,
+        sectors_written,
+        write_ms,
+        in_flight,
+        busy_ms,
+        weighted_ms,
+        discards,
+        discards_merged,
+        sectors_discarded,
+        discard_ms,
+        flushes,
+        flush_ms,
+    }
+}
+
+/// Sets an attribute of a device; the value is in the attribute's unit, the device's may differ.
+fn set(device: &dyn Device, name: &str, value: &Setting) -> Result<(), SetError> {
+    let text = match (name, value) {
+        ("size", Setting::Number(bytes)) => return grow(device, *bytes),
+        ("queue/io_timeout", Setting::Number(ns)) => (ns / 1_000_000).to_string(),
+        ("queue/max_sectors_kb", Setting::Number(kib)) => max_sectors(device, *kib)?,
+        (_, Setting::Number(number)) => number.to_string(),
+        (_, Setting::Bool(switch)) => u8::from(*switch).to_string(),
+        (_, Setting::Choice(word)) => (*word).to_owned(),
+    };
+    device.set_attribute(name, &text).map_err(|error| refusal(name, error))
+}
+
+fn refusal(name: &str, error: drystone_core::Error) -> SetError {
+    match error.kind {
+        ErrorKind::Invalid if name == "queue/io_poll" => {
+            SetError::Unsupported { reason: "the device has no queues to poll".to_owned() }
+        }
+        ErrorKind::Invalid | ErrorKind::NotSupported => {
+            SetError::Unsupported { reason: error.message }
+        }
+        _ => SetError::Failed { reason: error.message },
+    }
+}
+
+/// A value of `queue/max_sectors_kb` that the device takes; 0 is its default.
+fn max_sectors(device: &dyn Device, kib: u64) -> Result<String, SetError> {
+    let hardware = device.attribute("queue/max_hw_sectors_kb");
+    let most = hardware.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    let least = u64::from(device.info().limits.logical_block_size >> 10).max(4).min(most);
+    match kib {
+        0 => Ok(DEFAULT_MAX_SECTORS_KB.min(most).to_string()),
+        kib if (least..=most).contains(&kib) => Ok(kib.to_string()),
+        _ => Err(SetError::OutOfRange { permitted: format!("{least} to {most}, or 0") }),
+    }
+}
+
+/// Makes the device larger while it is in use.
+fn grow(device: &dyn Device, bytes: u64) -> Result<(), SetError> {
+    let info = device.info();
+    let block = info.limits.logical_block_size;
+    let unsupported = |reason: String| Err(SetError::Unsupported { reason });
+    if info.kind != "file" {
+        return unsupported(format!("a {} device keeps its size, only a file grows", info.kind));
+    }
+    if info.limits.read_only {
+        return unsupported("the device is read-only".to_owned());
+    }
+    if bytes < info.size_bytes || !bytes.is_multiple_of(block.into()) {
+        let now = format_size(info.size_bytes);
+        let permitted = format!("{now} or more, in blocks of {block}: a device only grows");
+        return Err(SetError::OutOfRange { permitted });
+    }
+    device
+        .set_attribute("size_bytes", &bytes.to_string())
+        .map_err(|error| SetError::Failed { reason: error.message })
+}
