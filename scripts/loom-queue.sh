@@ -19,7 +19,7 @@ tag_unlock_fence:loom_tags_three_contexts
 tag_recheck:loom_tags_three_contexts
 "
 # Seconds for one model. One that takes longer decides nothing, which counts as not caught.
-LIMIT=120
+LIMIT=180
 
 # Build the tests with further flags for the crate; prints the program's path.
 build() {
