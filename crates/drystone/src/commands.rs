@@ -162,22 +162,26 @@ pub fn iostat(
     }
 }
 
-/// `drystone bench`: checks what is to be measured, then measures.
+/// `drystone bench`: finds what is to be measured, then measures.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
+    Ok(crate::bench::run(args, &bench_device(args)?)?)
+}
+
+fn bench_device(args: &BenchArgs) -> Result<DeviceSpec, Failure> {
     if let Some(text) = &args.device {
         let base = std::env::current_dir()
             .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
-        DeviceSpec::parse(text, &base)
-            .map_err(|report| Failure::Report(report.render(output::colour())))?;
+        return DeviceSpec::parse(text, &base)
+            .map_err(|report| Failure::Report(report.render(output::colour())));
     }
-    if let (Some(path), Some(name)) = (&args.stack, &args.name) {
-        let stack = load(path).map_err(output::load_failure)?;
-        if stack.device(name).is_none() {
-            let message = format!("{} has no device `{name}`", path.display());
-            return Err(Failure::Refused(message));
-        }
+    let (Some(path), Some(name)) = (&args.stack, &args.name) else {
+        return Err(Failure::Usage("name a device: --device SPEC".to_owned()));
+    };
+    let stack = load(path).map_err(output::load_failure)?;
+    match stack.device(name) {
+        Some(device) => Ok(device.clone()),
+        None => Err(Failure::Refused(format!("{} has no device `{name}`", path.display()))),
     }
-    Ok(crate::runtime::bench(args)?)
 }
 
 fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {

@@ -2,6 +2,10 @@
 
 use std::process::ExitCode;
 
+use drystone_stack::Report;
+
+use crate::output;
+
 /// Why a command failed; `Display` is one sentence, or a drawn report.
 #[derive(Debug)]
 pub enum Failure {
@@ -34,6 +38,9 @@ impl std::fmt::Display for Failure {
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        Failure::Refused(format!("{error:#}"))
+        match error.downcast::<Report>() {
+            Ok(report) => Failure::Report(report.render(output::colour())),
+            Err(error) => Failure::Refused(format!("{error:#}")),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The program `drystone`: serves a stack, controls a running one, explains and checks stack
-//! files. A library, so that tests can run its parts with a stack of their own.
+//! files, measures devices. A library, so that tests can run its parts with a stack of their own.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod alloc;
 pub mod bench;
 pub mod cli;
 mod client;
@@ -13,4 +14,6 @@ mod folder;
 mod output;
 pub mod runtime;
 pub mod serve;
+mod serve_nbd;
 mod signals;
+pub mod unix_socket;

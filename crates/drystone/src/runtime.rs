@@ -3,7 +3,8 @@
 use drystone_stack::StackSpec;
 use drystone_stack::runtime::Runtime;
 
-use crate::bench::BenchArgs;
+use crate::serve_nbd::NbdServer;
+use crate::unix_socket::Place;
 
 /// How to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,11 @@ pub trait ServerHandle: Send {
     /// to say that devices are gone, until the process ends.
     fn runtime(&self) -> Box<dyn Runtime>;
 
+    /// Paths of sockets, to be removed also when the process is ended in a hurry.
+    fn sockets(&self) -> Vec<Place> {
+        Vec::new()
+    }
+
     /// Stops and gives everything back. Unix sockets of exports are removed.
     ///
     /// # Errors
@@ -35,13 +41,5 @@ pub trait ServerHandle: Send {
 /// # Errors
 /// What could not be opened or bound; then nothing is left running.
 pub fn start(stack: &StackSpec) -> anyhow::Result<Box<dyn ServerHandle>> {
-    anyhow::bail!("stack `{}`: serving is not wired up yet", stack.name)
-}
-
-/// Runs a benchmark.
-///
-/// # Errors
-/// What could not be opened or measured.
-pub fn bench(_args: &BenchArgs) -> anyhow::Result<()> {
-    anyhow::bail!("benchmarks are not wired up yet")
+    Ok(Box::new(NbdServer::start(stack)?))
 }

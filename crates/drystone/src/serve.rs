@@ -39,6 +39,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     let control = ControlSocket::bind(&control_path(options, &stack)?)?;
     signal.remove_on_exit(control.place());
     let handle = start(&stack)?;
+    handle.sockets().into_iter().for_each(|place| signal.remove_on_exit(place));
     if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
         let _ = handle.stop(StopMode::Now);
         return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));

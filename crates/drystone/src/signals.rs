@@ -11,8 +11,8 @@ use std::thread;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::control_socket::Place;
 use crate::output;
+use crate::unix_socket::Place;
 
 /// Tells when to stop.
 pub struct StopSignal {

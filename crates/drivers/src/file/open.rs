@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -121,8 +122,28 @@ fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// How long to wait for a lock that no living process seems to hold: a process that was killed
+/// keeps its locks until the kernel has taken its rings apart, some milliseconds later.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How often to look meanwhile.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Lock the whole file: shared for readers, exclusive for a writer.
 fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
+    let mut waited = Duration::ZERO;
+    while !try_lock(fd, options)? {
+        let holder = find_holder(&options.path);
+        if holder.is_some() || waited >= LOCK_PATIENCE {
+            return Err(held(&options.path, holder));
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        waited += LOCK_PAUSE;
+    }
+    Ok(())
+}
+
+/// True when the file is locked, false when somebody else has it.
+fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
     let kind = if options.read_only { libc::F_RDLCK } else { libc::F_WRLCK };
     // SAFETY: a flock of zeroes covers the whole file.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
@@ -130,39 +151,35 @@ fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
     range.l_whence = libc::SEEK_SET as i16;
     // SAFETY: fcntl reads one flock.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
-        return Ok(());
+        return Ok(true);
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Err(held(&options.path, Some(fd))),
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         // A file system without locks: nothing to ask.
-        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
+        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
         _ => Err(Error::os(format!("{} cannot be locked", options.path.display()), error)),
     }
 }
 
-fn held(path: &Path, fd: Option<&OwnedFd>) -> Error {
-    let holder = fd.and_then(|_| find_holder(path));
+fn held(path: &Path, holder: Option<u32>) -> Error {
     let by = holder.map_or("another process".to_owned(), |pid| format!("process {pid}"));
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process other than this one that has the file open, as far as /proc shows. If only this
-/// process has it, its own number.
+/// A process that has the file open, as far as /proc shows; this one only if it has it open
+/// once more than for the descriptor that asks.
 fn find_holder(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let same = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
+    let opened = |pid: u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        fds.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(same)).count()
+    };
     let own = std::process::id();
     let others = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = others.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let found = pids.find(|pid| {
-        let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
-        *pid != own
-            && fds.is_ok_and(|mut fds| {
-                fds.any(|fd| fd.is_ok_and(|fd| std::fs::metadata(fd.path()).is_ok_and(same)))
-            })
-    });
-    found.or(Some(own))
+    pids.find(|pid| *pid != own && opened(*pid) > 0).or((opened(own) > 1).then_some(own))
 }
 
 /// Make a file longer without allocating space.

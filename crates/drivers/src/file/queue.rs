@@ -72,6 +72,14 @@ impl FileQueue {
         unsafe { ring.start(self.shared.fd.as_raw_fd(), op, token) }
     }
 
+    /// The file cannot be polled after all: the request goes the ordinary way.
+    fn polled_refused(&mut self, env: &mut Env, event: RingEvent, slots: &mut Slots) {
+        let slot = event.token.value() as u32;
+        let Some(rq) = slots.in_flight(slot) else { return };
+        let op = self.data_op(rq);
+        self.start(env, slot, op);
+    }
+
     /// The result of an operation is there: go on with the request, or end it.
     fn operation_ended(
         &mut self,
@@ -371,7 +379,11 @@ impl DriverQueue for FileQueue {
         let mut events = std::mem::take(&mut self.polled_events);
         ring.poll(&mut events);
         for event in events.drain(..) {
-            self.operation_ended(env, event, slots, done);
+            if event.result == -libc::EOPNOTSUPP {
+                self.polled_refused(env, event, slots);
+            } else {
+                self.operation_ended(env, event, slots, done);
+            }
         }
         self.polled_events = events;
     }

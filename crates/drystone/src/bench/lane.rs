@@ -1,0 +1,335 @@
+//! One thread of a benchmark: keeps its I/Os in flight and counts what that takes.
+//!
+//! Invariants:
+//! - In the loop nothing allocates, locks, or reads a clock: whoever watches says when to begin
+//!   and to stop by [`Shared::phase`], which is read once a round.
+//! - A bio is either in `idle` or in flight; together they are as many as the depth.
+//! - Counts are taken by this thread, of this thread, at the first and last moment of the phase
+//!   that is measured.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crossbeam_utils::CachePadded;
+use drystone_core::clock::Ns;
+use drystone_core::sync::LockCounts;
+use drystone_core::{Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Sector};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Pattern;
+use crate::alloc;
+
+/// Phases of a run, in order.
+pub mod phase {
+    /// Threads get ready.
+    pub const PREPARE: u32 = 0;
+    /// I/O runs, but is not counted yet.
+    pub const WARM_UP: u32 = 1;
+    /// I/O is counted.
+    pub const MEASURE: u32 = 2;
+    /// Enough.
+    pub const STOP: u32 = 3;
+}
+
+/// What a lane shows of its progress; on a cache line of its own.
+#[derive(Default)]
+pub struct Progress {
+    /// I/Os completed.
+    pub completed: AtomicU64,
+    /// I/Os submitted.
+    pub submitted: AtomicU64,
+    /// Submit calls.
+    pub calls: AtomicU64,
+}
+
+/// What lanes and their watcher share.
+pub struct Shared {
+    /// See [`phase`]; only the watcher changes it.
+    pub phase: CachePadded<AtomicU32>,
+    /// One for each lane.
+    pub progress: Vec<CachePadded<Progress>>,
+}
+
+/// What a lane is to do.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// I/Os in flight.
+    pub depth: usize,
+    /// I/Os submitted, and waited for, together.
+    pub batch: usize,
+    /// Bytes of an I/O.
+    pub bs: u64,
+    /// What the I/Os do.
+    pub pattern: Pattern,
+    /// Poll instead of sleeping.
+    pub poll: bool,
+    /// First block and number of blocks that this lane uses, in units of `bs`.
+    pub blocks: (u64, u64),
+    /// Start of the generator of random places.
+    pub seed: u64,
+}
+
+/// What a lane counted while it was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// I/Os completed.
+    pub ios: u64,
+    /// I/Os submitted.
+    pub submitted: u64,
+    /// Submit calls.
+    pub calls: u64,
+    /// Time on the clock.
+    pub wall_ns: Ns,
+    /// CPU time of the thread.
+    pub cpu_ns: u64,
+    /// Clock readings of the context.
+    pub clock_reads: u64,
+    /// Locks of the context, all classes.
+    pub locks: LockCounts,
+    /// Heap allocations of the thread.
+    pub allocations: u64,
+}
+
+/// Where the next I/O goes.
+trait Place {
+    /// Number of a block.
+    fn next(&mut self) -> u64;
+}
+
+/// Uniform over all blocks: xorshift, reduced to the range by a multiplication.
+struct Random {
+    state: u64,
+    first: u64,
+    count: u64,
+}
+
+impl Place for Random {
+    #[inline(always)]
+    fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.first + ((u128::from(self.state) * u128::from(self.count)) >> 64) as u64
+    }
+}
+
+/// One block after the other, again from the first behind the last.
+struct Sequential {
+    at: u64,
+    first: u64,
+    end: u64,
+}
+
+impl Place for Sequential {
+    #[inline(always)]
+    fn next(&mut self) -> u64 {
+        let block = self.at;
+        self.at = if block + 1 == self.end { self.first } else { block + 1 };
+        block
+    }
+}
+
+/// A thread's context with its bios.
+pub struct Lane<'a> {
+    cx: Context,
+    device: DevIndex,
+    work: Work,
+    phase: &'a AtomicU32,
+    progress: &'a Progress,
+    idle: BioList,
+    out: BioList,
+    counts: Counts,
+}
+
+impl<'a> Lane<'a> {
+    /// Makes the bios and touches their memory. Call on the thread that will run.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn new(
+        cx: Context,
+        device: DevIndex,
+        work: Work,
+        shared: &'a Shared,
+        number: usize,
+    ) -> Result<Self, String> {
+        let mut idle = BioList::new();
+        for index in 0..work.depth {
+            let buf = IoBuf::try_zeroed(work.bs as usize).ok_or_else(|| {
+                format!("no memory for {} buffers of {} bytes", work.depth, work.bs)
+            })?;
+            idle.push(bio(buf, &work, index as u64));
+        }
+        Ok(Lane {
+            cx,
+            device,
+            work,
+            phase: &shared.phase,
+            progress: &shared.progress[number],
+            idle,
+            out: BioList::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Runs until the watcher says stop, then lets everything in flight end.
+    ///
+    /// # Errors
+    /// The first I/O that failed.
+    pub fn run(mut self) -> Result<Counts, String> {
+        let (first, count) = self.work.blocks;
+        match self.work.pattern {
+            Pattern::Randread | Pattern::Randwrite => {
+                let state = self.work.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+                self.phases(Random { state, first, count })
+            }
+            Pattern::Read | Pattern::Write => {
+                self.phases(Sequential { at: first, first, end: first + count })
+            }
+        }
+    }
+
+    fn phases(&mut self, mut place: impl Place) -> Result<Counts, String> {
+        self.rounds(&mut place, phase::MEASURE)?;
+        let begin = self.begin();
+        self.rounds(&mut place, phase::STOP)?;
+        let measured = self.end(&begin);
+        while self.idle.len() < self.work.depth {
+            self.reap(1);
+        }
+        Ok(measured)
+    }
+
+    /// Rounds until the watcher has reached a phase.
+    #[inline(never)]
+    fn rounds(&mut self, place: &mut impl Place, until: u32) -> Result<(), String> {
+        while self.phase.load(Relaxed) < until {
+            if !self.idle.is_empty() {
+                self.submit(place)?;
+            }
+            let want = match self.idle.is_empty() {
+                true => self.work.batch.min(self.work.depth),
+                false => 0,
+            };
+            self.reap(want);
+            self.progress.completed.store(self.counts.ios, Relaxed);
+            self.progress.submitted.store(self.counts.submitted, Relaxed);
+            self.progress.calls.store(self.counts.calls, Relaxed);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, place: &mut impl Place) -> Result<(), String> {
+        let sectors = self.work.bs >> drystone_core::SECTOR_SHIFT;
+        let count = self.idle.len().min(self.work.batch);
+        for _ in 0..count {
+            let Some(mut bio) = self.idle.pop() else { break };
+            if !bio.status.is_ok() {
+                return Err(failure(&bio));
+            }
+            bio.sector = Sector(place.next() * sectors);
+            self.out.push(bio);
+        }
+        self.cx.submit(self.device, &mut self.out);
+        self.counts.submitted += count as u64;
+        self.counts.calls += 1;
+        Ok(())
+    }
+
+    /// Reaps what has completed, and at least `want`.
+    #[inline(always)]
+    fn reap(&mut self, want: usize) {
+        let mut got = 0;
+        loop {
+            got += match self.work.poll {
+                true => self.cx.poll(&mut self.idle),
+                false => self.cx.reap(&mut self.idle),
+            };
+            if got >= want {
+                break;
+            }
+            if !self.work.poll {
+                self.cx.wait(None);
+            }
+        }
+        self.counts.ios += got as u64;
+    }
+
+    /// The counts at the first moment that is measured.
+    fn begin(&mut self) -> Counts {
+        Counts {
+            wall_ns: self.cx.now(),
+            cpu_ns: thread_cpu_ns(),
+            clock_reads: self.cx.clock_reads(),
+            locks: self.cx.locks().total(),
+            allocations: alloc::count(),
+            ..self.counts
+        }
+    }
+
+    /// What was counted since `begin`. The two readings of the clock at the ends are not part of
+    /// what they measure.
+    fn end(&mut self, begin: &Counts) -> Counts {
+        let allocations = alloc::count() - begin.allocations;
+        let locks = self.cx.locks().total();
+        Counts {
+            ios: self.counts.ios - begin.ios,
+            submitted: self.counts.submitted - begin.submitted,
+            calls: self.counts.calls - begin.calls,
+            allocations,
+            locks: LockCounts {
+                acquisitions: locks.acquisitions - begin.locks.acquisitions,
+                contentions: locks.contentions - begin.locks.contentions,
+                wait_ns: locks.wait_ns - begin.locks.wait_ns,
+            },
+            clock_reads: self.cx.clock_reads() - begin.clock_reads,
+            cpu_ns: thread_cpu_ns() - begin.cpu_ns,
+            wall_ns: self.cx.now() - begin.wall_ns,
+        }
+    }
+}
+
+fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
+    // Different bytes in every buffer, and every page of it is real memory.
+    let mut fill = Random { state: (work.seed << 32 | index) * 2 + 1, first: 0, count: u64::MAX };
+    buf.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&fill.next().to_le_bytes()));
+    let mut bio = match work.pattern {
+        Pattern::Read | Pattern::Randread => Bio::read(Sector(0), buf),
+        Pattern::Write | Pattern::Randwrite => Bio::write(Sector(0), buf),
+    };
+    if work.poll {
+        bio.flags |= BioFlags::POLLED;
+    }
+    bio
+}
+
+#[cold]
+fn failure(bio: &Bio) -> String {
+    let op = if bio.op.is_write() { "write" } else { "read" };
+    format!("a {op} of {} bytes at sector {} failed: {}", bio.bytes, bio.sector, bio.status)
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_places_are_inside_and_everywhere() {
+        let mut place = Random { state: 1, first: 100, count: 8 };
+        let mut seen = [0u32; 8];
+        (0..8000).for_each(|_| seen[(place.next() - 100) as usize] += 1);
+        assert!(seen.iter().all(|hits| (700..1300).contains(hits)), "{seen:?}");
+    }
+
+    #[test]
+    fn sequential_places_begin_again() {
+        let mut place = Sequential { at: 5, first: 5, end: 8 };
+        let places: Vec<u64> = (0..7).map(|_| place.next()).collect();
+        assert_eq!(places, [5, 6, 7, 5, 6, 7, 5]);
+    }
+}

@@ -1,0 +1,13 @@
+//! `drystone bench`: peak IOPS of one device, in the manner of fio's t/io_uring.
+//!
+//! [`run`] opens the device and watches; a [`lane::Lane`] on each thread submits and reaps;
+//! [`report`] turns what they counted into lines and JSON.
+
+mod args;
+mod lane;
+mod machine;
+mod report;
+mod watch;
+
+pub use args::{BenchArgs, CpuList, Pattern};
+pub use watch::run;

@@ -1,0 +1,291 @@
+//! Runs a benchmark: opens the device, starts the lanes, tells them the phases, reports.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use drystone_core::clock::{Clock, SystemClock};
+use drystone_core::histogram::Snapshot;
+use drystone_core::op::OpGroup;
+use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo};
+use drystone_stack::live::{Surroundings, engine_of, open_device};
+use drystone_stack::spec::DeviceSpec;
+use rustix::thread::CpuSet;
+use serde_json::{Value, json};
+
+use super::lane::{Counts, Lane, Shared, Work, phase};
+use super::report::{Figures, Rate};
+use super::{BenchArgs, CpuList, Pattern, machine};
+use crate::output;
+
+/// A lane's words to the watcher: its thread's number when it is ready, or what went wrong.
+type News = Result<i32, String>;
+
+/// Opened and ready to start.
+struct Run<'a> {
+    args: &'a BenchArgs,
+    device: Arc<dyn Device>,
+    shared: Shared,
+    works: Vec<Work>,
+    engine: &'static str,
+}
+
+/// What the watcher has seen of the measured time.
+struct Watched {
+    helpers_cpu_ns: u64,
+    latency: Snapshot,
+}
+
+/// Measures the device that `spec` describes.
+///
+/// # Errors
+/// What could not be opened or does not fit the device, an I/O that failed, a JSON file that
+/// cannot be written.
+pub fn run(args: &BenchArgs, spec: &DeviceSpec) -> anyhow::Result<()> {
+    let clock: Arc<dyn Clock> = SystemClock::new();
+    let at = Surroundings { threads: args.threads, clock: clock.clone() };
+    let engine = engine_of(spec, &clock)?;
+    let device = open_device(spec, &at)?;
+    let works = works(args, &device.info())?;
+    if args.poll {
+        enable_poll(&*device);
+    }
+    let set = ContextSet::new(clock);
+    let mut contexts = Vec::new();
+    for _ in 0..args.threads {
+        let mut cx = set.open(engine)?;
+        let index = cx.open(&device)?;
+        contexts.push((cx, index));
+    }
+    let engine = contexts[0].0.engine();
+    let progress = (0..args.threads).map(|_| Default::default()).collect();
+    let shared = Shared { phase: Default::default(), progress };
+    let run = Run { args, device, shared, works, engine };
+    let figures = run.measure(contexts)?;
+    ensure!(figures.ios() > 0, "no I/O completed in the measured time; take a longer --runtime");
+    output::print(&figures.lines());
+    match &args.json {
+        Some(path) => std::fs::write(path, format!("{}\n", figures.json(run.configuration())))
+            .with_context(|| format!("cannot write {}", path.display())),
+        None => Ok(()),
+    }
+}
+
+/// What each lane is to do: random I/O goes everywhere, sequential I/O to a part for each lane.
+fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
+    let (threads, block) = (u64::from(args.threads), info.limits.logical_block_size);
+    ensure!(
+        args.bs.is_multiple_of(block.into()),
+        "--bs: {} is not a multiple of the device's block of {block} bytes",
+        args.bs
+    );
+    let blocks = info.size_bytes / args.bs;
+    let sequential = matches!(args.rw, Pattern::Read | Pattern::Write);
+    let needed = if sequential { threads } else { 1 };
+    ensure!(
+        blocks >= needed,
+        "--bs: the device has {} bytes, too few for {needed} blocks of {}",
+        info.size_bytes,
+        args.bs
+    );
+    let writes = matches!(args.rw, Pattern::Write | Pattern::Randwrite);
+    ensure!(!(writes && info.limits.read_only), "--rw: the device is read-only");
+    let part = |lane: u64| match sequential {
+        true => (lane * (blocks / threads), blocks / threads),
+        false => (0, blocks),
+    };
+    let batch = args.batch.unwrap_or(args.depth).min(args.depth) as usize;
+    Ok((0..threads)
+        .map(|lane| Work {
+            depth: args.depth as usize,
+            batch,
+            bs: args.bs,
+            pattern: args.rw,
+            poll: args.poll,
+            blocks: part(lane),
+            seed: lane + 1,
+        })
+        .collect())
+}
+
+fn enable_poll(device: &dyn Device) {
+    if device.set_attribute("queue/io_poll", "1").is_err() {
+        output::complain(
+            "drystone: the device has no queues to poll; completions are looked for without sleep",
+        );
+    }
+}
+
+impl Run<'_> {
+    fn measure(&self, contexts: Vec<(Context, DevIndex)>) -> anyhow::Result<Figures> {
+        thread::scope(|scope| {
+            let (news, inbox) = channel();
+            let lanes: Vec<ScopedJoinHandle<'_, _>> = contexts
+                .into_iter()
+                .enumerate()
+                .map(|(number, (cx, index))| {
+                    let news = news.clone();
+                    scope.spawn(move || self.lane(number, cx, index, &news))
+                })
+                .collect();
+            drop(news);
+            let watched = self.watch(&lanes, &inbox);
+            self.enter(phase::STOP, &lanes);
+            let ended = lanes.into_iter().map(ScopedJoinHandle::join);
+            let counts: Vec<Option<Counts>> = ended.map(|lane| lane.ok().flatten()).collect();
+            let watched = watched?;
+            // A lane may have failed after the watcher looked away.
+            if let Some(error) = inbox.try_iter().find_map(Result::err) {
+                bail!(error);
+            }
+            let lanes: Option<Vec<Counts>> = counts.into_iter().collect();
+            Ok(Figures {
+                bs: self.args.bs,
+                lanes: lanes.ok_or_else(|| anyhow!("a thread ended by a panic"))?,
+                helpers_cpu_ns: watched.helpers_cpu_ns,
+                latency: watched.latency,
+            })
+        })
+    }
+
+    /// A lane's thread.
+    fn lane(
+        &self,
+        number: usize,
+        cx: Context,
+        index: DevIndex,
+        news: &Sender<News>,
+    ) -> Option<Counts> {
+        let pinned = pin(self.args.cpus.as_ref(), number);
+        let work = self.works[number].clone();
+        let lane = pinned.and_then(|()| Lane::new(cx, index, work, &self.shared, number));
+        let counts = lane.and_then(|lane| {
+            let _ = news.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
+            while self.shared.phase.load(Relaxed) == phase::PREPARE {
+                thread::park();
+            }
+            lane.run()
+        });
+        counts.map_err(|error| news.send(Err(error))).ok()
+    }
+
+    fn enter<T>(&self, phase: u32, lanes: &[ScopedJoinHandle<'_, T>]) {
+        self.shared.phase.store(phase, Relaxed);
+        lanes.iter().for_each(|lane| lane.thread().unpark());
+    }
+
+    /// Leads the lanes through the phases up to the end of the measured time.
+    fn watch<T>(
+        &self,
+        lanes: &[ScopedJoinHandle<'_, T>],
+        inbox: &Receiver<News>,
+    ) -> anyhow::Result<Watched> {
+        let mut threads = Vec::new();
+        for _ in lanes {
+            let news = inbox.recv().context("a thread ended by a panic")?;
+            threads.push(news.map_err(|error| anyhow!(error))?);
+        }
+        self.enter(phase::WARM_UP, lanes);
+        pause(inbox, Instant::now() + Duration::from_nanos(self.args.warmup))?;
+        let (helpers, latency) = (machine::helpers_cpu_ns(&threads), self.latencies());
+        self.enter(phase::MEASURE, lanes);
+        self.print_seconds(inbox)?;
+        Ok(Watched {
+            latency: self.latencies().since(&latency),
+            helpers_cpu_ns: machine::helpers_cpu_ns(&threads).saturating_sub(helpers),
+        })
+    }
+
+    /// Waits for the end of the measured time, with a line for each second of it.
+    fn print_seconds(&self, inbox: &Receiver<News>) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let end = start + Duration::from_nanos(self.args.runtime);
+        let (mut before, mut at) = (self.progress(), start);
+        loop {
+            let next = at + Duration::from_secs(1);
+            if next > end {
+                return pause(inbox, end);
+            }
+            pause(inbox, next)?;
+            let (now, seconds) = (self.progress(), at.elapsed().as_secs_f64());
+            let [completed, submitted, calls] = [0, 1, 2].map(|part| now[part] - before[part]);
+            let iops = completed as f64 / seconds;
+            let rate = Rate { iops, bs: self.args.bs, completed, submitted, calls };
+            output::print(&format!("{}\n", rate.line()));
+            (before, at) = (now, next);
+        }
+    }
+
+    /// I/Os completed and submitted, and submit calls, of all lanes so far.
+    fn progress(&self) -> [u64; 3] {
+        self.shared.progress.iter().fold([0; 3], |sum, lane| {
+            let cells = [&lane.completed, &lane.submitted, &lane.calls];
+            [0, 1, 2].map(|part| sum[part] + cells[part].load(Relaxed))
+        })
+    }
+
+    fn latencies(&self) -> Snapshot {
+        let group = match self.args.rw {
+            Pattern::Read | Pattern::Randread => OpGroup::Read,
+            Pattern::Write | Pattern::Randwrite => OpGroup::Write,
+        };
+        self.device.latencies(group)
+    }
+
+    /// Everything that the figures depend on.
+    fn configuration(&self) -> Value {
+        let (args, info) = (self.args, self.device.info());
+        let attributes = drystone_stack::attributes::ATTRIBUTES.iter().filter_map(|attribute| {
+            let value = self.device.attribute(attribute.name)?;
+            let is_fixed = !["stat", "inflight"].contains(&attribute.name);
+            is_fixed.then(|| (attribute.name.to_owned(), json!(value)))
+        });
+        json!({
+            "device": args.device,
+            "stack": args.stack,
+            "name": args.name,
+            "threads": args.threads,
+            "depth": args.depth,
+            "batch": self.works[0].batch,
+            "bs": args.bs,
+            "rw": format!("{:?}", args.rw).to_lowercase(),
+            "runtime_ns": args.runtime,
+            "warmup_ns": args.warmup,
+            "poll": args.poll,
+            "cpus": args.cpus.as_ref().map(|cpus| &cpus.0),
+            "kind": info.kind,
+            "size_bytes": info.size_bytes,
+            "attributes": attributes.collect::<serde_json::Map<String, Value>>(),
+            "engine": self.engine,
+            "machine": machine::describe(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "debug": cfg!(debug_assertions),
+            "date": machine::now(),
+        })
+    }
+}
+
+/// Waits until `end`, or for a lane that fails.
+fn pause(inbox: &Receiver<News>, end: Instant) -> anyhow::Result<()> {
+    match inbox.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        Ok(Err(error)) => bail!(error),
+        Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => Ok(()),
+        Err(RecvTimeoutError::Disconnected) => bail!("all threads ended by a panic"),
+    }
+}
+
+/// Keeps the calling thread on one of the cores, dealt out in turn.
+fn pin(cpus: Option<&CpuList>, number: usize) -> Result<(), String> {
+    let Some(CpuList(cpus)) = cpus else { return Ok(()) };
+    let cpu = cpus[number % cpus.len()] as usize;
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(format!("--cpus: core {cpu} is beyond {}", CpuSet::MAX_CPU - 1));
+    }
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| format!("--cpus: a thread cannot run on core {cpu}: {error}"))
+}
