@@ -2,7 +2,7 @@
 //! lock, one clock reading for 32. In a process of its own, because the allocator counts for
 //! all threads; one test, for the same reason.
 
-use drystone_core::clock::SystemClock;
+use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, BioList, ContextSet, Device, IoBuf, Sector};
@@ -88,7 +88,10 @@ fn check(what: &str, costs: Costs, engine: Engine) {
     // One a round, and one more whenever the thread lost its processor between two calls: how
     // often that is depends on what else the machine does.
     assert!(costs.clock_reads >= ROUNDS, "{what}: a latency without a reading");
-    assert!(costs.clock_reads < ROUNDS + ROUNDS / 4, "{what}: {} readings", costs.clock_reads);
+    let counter = SystemClock::new().cycles().is_some();
+    // Without a cycle counter no reading is kept across calls.
+    let most = if counter { ROUNDS + ROUNDS / 4 } else { 2 * ROUNDS };
+    assert!(costs.clock_reads <= most, "{what}: {} readings", costs.clock_reads);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A file opened for writing is locked against every other writer for as long as the device
 //!   lives (open-file-description lock; `O_EXCL` on block devices).
-//! * After a flush failed, no flush and no FUA write of this device succeeds any more: the
+//! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device succeeds any more: the
 //!   kernel may have dropped the pages it could not write, so a later success would be a lie.
 //!   Only opening the device again ends that.
 //! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
@@ -138,15 +138,19 @@ impl Driver for File {
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
         let s = &self.shared;
         let mut list = ExtentList::new();
-        let (mut at, end) = (offset, offset + length);
+        let what = |e| Error::os(format!("{}: allocation query", s.path.display()), e);
+        let actual = open::size_of(&s.fd, s.block_device).map_err(what)?;
+        let (mut at, end) = (offset, (offset + length).min(actual));
         while at < end && list.as_slice().len() <= max {
-            let data = seek(&s.fd, at, libc::SEEK_DATA, end)
-                .map_err(|e| Error::os(format!("{}: allocation query", s.path.display()), e))?;
+            let data = seek(&s.fd, at, libc::SEEK_DATA, end).map_err(what)?;
             list.push(Extent::hole(at, data - at));
-            let hole = seek(&s.fd, data, libc::SEEK_HOLE, end)
-                .map_err(|e| Error::os(format!("{}: allocation query", s.path.display()), e))?;
+            let hole = seek(&s.fd, data, libc::SEEK_HOLE, end).map_err(what)?;
             list.push(Extent::data(data, hole - data));
             at = hole;
+        }
+        // The file was cut short below us: what is gone does not read as zeroes.
+        if at >= end {
+            list.push(Extent::data(at, offset + length - at));
         }
         let mut extents = list.into_vec();
         extents.truncate(max);

@@ -50,19 +50,29 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
             format!("{} does not exist; with a size it would be created", path.display()),
         ));
     }
-    let opened = open_locked(options, existed);
-    if opened.is_err() && !existed {
+    let block_device = existed && is_block_device(path)?;
+    let fd = open_fd(options, 0, block_device)?;
+    lock(&fd, options)?;
+    // Several may have found nothing there: the file is new for whoever has the lock first, and
+    // only that one may take it away again.
+    let new = !existed && size_of(&fd, false).is_ok_and(|size| size == 0);
+    // A second descriptor of the same open file: the lock is held until this returns.
+    let _held = fd.try_clone();
+    let opened = open_locked(options, fd, block_device, new);
+    if opened.is_err() && new {
         let _ = std::fs::remove_file(path);
     }
     opened
 }
 
-fn open_locked(options: &FileOptions, existed: bool) -> Result<FileShared> {
+fn open_locked(
+    options: &FileOptions,
+    fd: OwnedFd,
+    block_device: bool,
+    new: bool,
+) -> Result<FileShared> {
     let path = &options.path;
-    let block_device = existed && is_block_device(path)?;
-    let fd = open_fd(options, 0, block_device)?;
-    lock(&fd, options)?;
-    if let (false, Some(size)) = (existed, options.size_bytes) {
+    if let (true, Some(size)) = (new, options.size_bytes) {
         let what = format!("{} cannot be made {size} bytes long", path.display());
         extend(&fd, size).map_err(|e| Error::os(what, e))?;
     }

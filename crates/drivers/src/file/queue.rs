@@ -234,6 +234,8 @@ impl FileQueue {
         let s = &self.shared;
         let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV);
         match rq.unit.op {
+            // The kernel had not begun: nothing is lost.
+            Op::Flush if errno == libc::ECANCELED => {}
             Op::Flush => s.flush_failed.store(true, Release),
             Op::Discard if unsupported => {
                 s.punch_hole.store(false, Relaxed);
@@ -245,6 +247,10 @@ impl FileQueue {
                     if unmap && s.punch_hole.load(Relaxed) { &s.punch_hole } else { &s.zero_range };
                 flag.store(false, Relaxed);
                 return self.zero_op(rq).map(Some).ok_or(Status::NotSupported);
+            }
+            // The error may be that of other writes, which the kernel reports only once.
+            _ if errno == libc::EIO && rq.unit.flags.contains(BioFlags::FUA) => {
+                s.flush_failed.store(true, Release);
             }
             _ => {}
         }
@@ -258,7 +264,8 @@ impl FileQueue {
         if progress >= rq.unit.bytes {
             return Ok(None);
         }
-        if n == 0 {
+        let direct = self.shared.memory_alignment > 1;
+        if n == 0 || direct && progress % 512 != 0 {
             // The file ends before the device does: it was cut short below us.
             return Err(Status::IoError);
         }

@@ -129,8 +129,13 @@ impl Step {
 
 fn step() -> impl Strategy<Value = Step> {
     (0u8..6, 0..SECTORS, 1u64..40, 1u64..6, 0u8..8, any::<u8>()).prop_map(
-        |(op, sector, sectors, pieces, flags, fill)| {
-            Step { op, sector, sectors, pieces, flags, fill }
+        |(op, sector, sectors, pieces, flags, fill)| Step {
+            op,
+            sector,
+            sectors,
+            pieces,
+            flags,
+            fill,
         },
     )
 }

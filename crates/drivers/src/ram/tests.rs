@@ -100,8 +100,7 @@ fn a_query_may_ask_for_few_extents() {
     let mut rig = ram(1 << 20);
     (0..10).for_each(|i| assert_eq!(rig.write(i * 8192, &[1; 4096], NONE), Status::Ok));
     let extents = rig.device.extents(2048, 81920, 3).unwrap();
-    let expected =
-        [Extent::data(2048, 2048), Extent::hole(4096, 4096), Extent::data(8192, 4096)];
+    let expected = [Extent::data(2048, 2048), Extent::hole(4096, 4096), Extent::data(8192, 4096)];
     assert_eq!(extents, expected);
 }
 

@@ -1,0 +1,195 @@
+//! Files that fail: cut short, full, or with flushes that did not work.
+
+use super::fault_ring::{Fault, FaultRing, Faults};
+use super::*;
+use drystone_core::clock::SystemClock;
+use drystone_core::ring::{self, FileOp};
+use drystone_queue::queue::QueueOptions;
+
+/// A file of 4 MiB on a ring that fails as told.
+fn faulty(dir: &Path, engine: Engine) -> (Rig, Faults) {
+    let clock = SystemClock::new();
+    let (ring, faults) = FaultRing::new(ring::open(engine, clock.clone()).unwrap());
+    (Rig::on(file(dir, 4 * MIB), &QueueOptions::default(), ring, clock), faults)
+}
+
+fn plan(faults: &Faults, plan: impl FnMut(&FileOp) -> Option<Fault> + Send + 'static) {
+    *faults.lock().unwrap() = Box::new(plan);
+}
+
+#[test]
+fn after_a_failed_flush_no_flush_succeeds_until_it_is_opened_again() {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut rig, faults) = faulty(dir.path(), engine);
+        assert_eq!((rig.write(0, &[1; 4096], NONE), rig.flush()), (Status::Ok, Status::Ok));
+        plan(&faults, |op| matches!(op, FileOp::DataSync).then_some(Fault::Result(-libc::EIO)));
+        assert_eq!(rig.flush(), Status::IoError);
+        plan(&faults, |_| None);
+        assert_eq!(rig.flush(), Status::IoError, "the kernel forgot the loss, we do not");
+        assert_eq!(rig.write(0, &[1; 4096], BioFlags::FUA), Status::IoError);
+        assert_eq!(rig.write(0, &[1; 4096], BioFlags::PREFLUSH), Status::IoError);
+        assert_eq!(rig.write(0, &[2; 4096], NONE), Status::Ok, "the rest lives");
+        assert_eq!(rig.read(0, 4096).unwrap(), [2; 4096]);
+        assert_eq!(rig.device.attribute("flush_failed").unwrap(), "1");
+        drop(rig);
+        let mut rig = Rig::new(File::open(&options(dir.path(), None)).unwrap(), engine);
+        assert_eq!(rig.device.attribute("flush_failed").unwrap(), "0");
+        assert_eq!(rig.flush(), Status::Ok);
+    }
+}
+
+/// A durable write that fails has taken the kernel's report of other writes that were lost.
+#[test]
+fn a_failed_fua_write_counts_as_a_failed_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rig, faults) = faulty(dir.path(), Engine::Auto);
+    plan(&faults, |op| match op {
+        FileOp::Write { dsync: true, .. } => Some(Fault::Result(-libc::EIO)),
+        _ => None,
+    });
+    assert_eq!(rig.write(0, &[1; 4096], BioFlags::FUA), Status::IoError);
+    assert_eq!(rig.flush(), Status::IoError);
+    assert_eq!(rig.read(0, 512).unwrap(), [0; 512]);
+}
+
+#[test]
+fn a_failed_plain_write_does_not_poison_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rig, faults) = faulty(dir.path(), Engine::Auto);
+    plan(&faults, |op| match op {
+        FileOp::Write { .. } => Some(Fault::Result(-libc::ENOSPC)),
+        _ => None,
+    });
+    assert_eq!(rig.write(0, &[1; 4096], NONE), Status::NoSpace);
+    assert_eq!(rig.write(0, &[1; 4096], BioFlags::FUA), Status::NoSpace);
+    assert_eq!(rig.flush(), Status::Ok, "what failed was never acknowledged");
+}
+
+#[test]
+fn a_cancelled_flush_lost_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rig, faults) = faulty(dir.path(), Engine::Auto);
+    plan(&faults, |op| matches!(op, FileOp::DataSync).then_some(Fault::Result(-libc::ECANCELED)));
+    assert_eq!(rig.flush(), Status::Cancelled);
+    plan(&faults, |_| None);
+    assert_eq!(rig.flush(), Status::Ok, "the kernel had not begun");
+}
+
+#[test]
+fn interrupted_and_short_operations_go_on() {
+    for engine in ENGINES {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut rig, faults) = faulty(dir.path(), engine);
+        let mut n = 0;
+        plan(&faults, move |op| {
+            n += 1;
+            match (n % 3, op) {
+                (0, _) => Some(Fault::Result(-libc::EINTR)),
+                (1, FileOp::Read { .. } | FileOp::Write { .. }) => Some(Fault::Short(512)),
+                (1, FileOp::Readv { .. } | FileOp::Writev { .. }) => Some(Fault::Short(0)),
+                _ => None,
+            }
+        });
+        let data = pattern(8192, 6);
+        for round in 0..6 {
+            assert_eq!(rig.write(round * 8192, &data, NONE), Status::Ok);
+            assert_eq!(rig.read(round * 8192, 8192).unwrap(), data);
+        }
+        let pieces = [1024usize, 512, 2560].map(|n| (IoBuf::from_slice(&data[..n]), 0..n));
+        assert_eq!(rig.one(Bio::vectored(Op::Write, Sector(200), pieces)).status, Status::Ok);
+        let expected = [&data[..1024], &data[..512], &data[..2560]].concat();
+        assert_eq!(rig.read(200 * 512, 4096).unwrap(), expected);
+        assert_eq!((rig.flush(), rig.flush()), (Status::Ok, Status::Ok));
+        assert_eq!(rig.range(Op::Discard, 0, 8192, NONE), Status::Ok);
+    }
+}
+
+#[test]
+fn a_file_system_that_cannot_punch_is_found_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rig, faults) = faulty(dir.path(), Engine::Auto);
+    rig.write(0, &pattern(65536, 1), NONE);
+    plan(&faults, |op| match op {
+        FileOp::Allocate { .. } => Some(Fault::Result(-libc::EOPNOTSUPP)),
+        _ => None,
+    });
+    assert_eq!(rig.range(Op::WriteZeroes, 0, 4096, NONE), Status::Ok, "written by hand");
+    assert_eq!(rig.read(0, 4096).unwrap(), [0; 4096]);
+    assert_eq!(rig.range(Op::Discard, 0, 4096, NONE), Status::NotSupported);
+    let flags = BioFlags::FAST_ZERO;
+    assert_eq!(rig.range(Op::WriteZeroes, 4096, 4096, flags), Status::NotSupported);
+}
+
+#[test]
+fn a_file_cut_short_below_fails_there_and_lives_elsewhere() {
+    for length in [MIB, MIB + 512, MIB + 1000] {
+        everywhere(|mut rig, dir| {
+            rig.write(0, &pattern(2 * MIB as usize, 3), NONE);
+            let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();
+            disk.set_len(length).unwrap();
+            assert_eq!(rig.read(0, 65536).unwrap(), pattern(65536, 3));
+            assert_eq!(rig.read(3 * MIB, 4096), Err(Status::IoError), "{length}");
+            assert_eq!(rig.read(MIB - 4096, 8192), Err(Status::IoError), "{length}");
+            // What is gone is not called a hole: it does not read as zeroes.
+            let extents = rig.device.extents(2 * MIB, MIB, 10).unwrap();
+            assert!(extents.iter().all(|e| !e.zero), "{extents:?}");
+            assert_eq!(rig.write(0, &[5; 4096], NONE), Status::Ok);
+            assert_eq!(rig.read(0, 4096).unwrap(), [5; 4096]);
+        });
+    }
+}
+
+#[test]
+fn a_full_file_system_is_said_to_be_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = std::ffi::CString::new(dir.path().to_str().unwrap()).unwrap();
+    // SAFETY: strings that live for the call.
+    let mounted = unsafe {
+        let (kind, options) = (c"tmpfs".as_ptr(), c"size=1m".as_ptr().cast());
+        libc::mount(kind, target.as_ptr(), kind, 0, options) == 0
+    };
+    if !mounted {
+        println!("SKIPPED a_full_file_system_is_said_to_be_full: mounting is not permitted here");
+        return;
+    }
+    let result = std::panic::catch_unwind(|| {
+        for engine in ENGINES {
+            let mut rig = Rig::new(file(dir.path(), 8 * MIB), engine);
+            let data = pattern(65536, 1);
+            let end = (0..128).map(|i| rig.write(i * 65536, &data, NONE)).find(|s| !s.is_ok());
+            assert_eq!(end, Some(Status::NoSpace));
+            assert_eq!(rig.read(0, 65536).unwrap(), data, "the rest lives");
+            assert_eq!(rig.flush(), Status::Ok);
+            assert_eq!(rig.range(Op::Discard, 0, MIB, NONE), Status::Ok);
+            assert_eq!(rig.write(0, &data, NONE), Status::Ok, "there is space again");
+            drop(rig);
+            std::fs::remove_file(dir.path().join("disk.img")).unwrap();
+        }
+    });
+    // SAFETY: as above.
+    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    assert!(result.is_ok());
+}
+
+#[test]
+fn a_time_out_ends_when_the_kernel_gives_back() {
+    // The operation is done at once here; what counts is that a late cancel harms nothing.
+    let dir = tempfile::tempdir().unwrap();
+    let options = QueueOptions { io_timeout_ms: Some(1), ..QueueOptions::default() };
+    for engine in ENGINES {
+        let driver = File::open(&super::options(dir.path(), Some(4 * MIB))).unwrap();
+        let mut rig = Rig::with(driver, &options, engine, SystemClock::new());
+        for i in 0..200u64 {
+            rig.submit((0..8).map(|j| {
+                let mut bio = Bio::write(Sector((i * 8 + j) % 4000), IoBuf::zeroed(512));
+                bio.flags = BioFlags::FUA;
+                bio
+            }));
+            let ended = rig.drain();
+            assert_eq!(ended.len(), 8);
+            assert!(ended.iter().all(|b| matches!(b.status, Status::Ok | Status::Timeout)));
+        }
+        assert_eq!(rig.device.stats().in_flight(), (0, 0));
+    }
+}

@@ -1,0 +1,129 @@
+//! Which files are opened, and who else may have them.
+
+use super::*;
+use drystone_core::error::ErrorKind;
+
+fn refused(options: &FileOptions) -> Error {
+    let error = File::open(options).err().expect("refused");
+    assert!(error.message.contains("disk.img") || options.path.is_dir(), "{error}");
+    error
+}
+
+#[test]
+fn a_second_writer_is_refused_with_path_and_process() {
+    for dir in places() {
+        let first = file(dir.path(), MIB);
+        let again = options(dir.path(), None);
+        let error = refused(&again);
+        assert_eq!(error.kind, ErrorKind::Busy);
+        let process = format!("in use by process {}", std::process::id());
+        assert!(error.message.contains(&process), "{error}");
+        let reader = FileOptions { read_only: true, ..again.clone() };
+        assert_eq!(refused(&reader).kind, ErrorKind::Busy, "nor a reader beside a writer");
+        drop(first);
+        File::open(&again).expect("free again");
+    }
+}
+
+#[test]
+fn another_process_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(file(dir.path(), MIB));
+    let path = dir.path().join("disk.img");
+    // flock(1) takes locks of another kind; python takes ours.
+    let script = "import fcntl,sys,struct\n\
+                  f=open(sys.argv[1],'r+b')\n\
+                  fcntl.fcntl(f,37,struct.pack('hhllhh',fcntl.F_WRLCK,0,0,0,0,0)+b'\\0'*4)\n\
+                  print('held',flush=True)\n\
+                  sys.stdin.read()";
+    let child = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(&path)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        println!("SKIPPED another_process_is_named: there is no python3");
+        return;
+    };
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    assert_eq!(line, "held\n");
+    let error = refused(&options(dir.path(), None));
+    assert!(error.message.contains(&format!("process {}", child.id())), "{error}");
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    File::open(&options(dir.path(), None)).expect("free again");
+}
+
+#[test]
+fn readers_share() {
+    for dir in places() {
+        drop(file(dir.path(), MIB));
+        let reader = FileOptions { read_only: true, ..options(dir.path(), None) };
+        let (a, b) = (File::open(&reader).unwrap(), File::open(&reader).unwrap());
+        assert_eq!(refused(&options(dir.path(), None)).kind, ErrorKind::Busy);
+        let mut rig = Rig::new(a, Engine::Auto);
+        assert_eq!(rig.read(0, 512).unwrap(), [0; 512]);
+        assert_eq!(rig.write(0, &[1; 512], NONE), Status::Permission);
+        assert_eq!(rig.range(Op::Discard, 0, 4096, NONE), Status::Permission);
+        assert_eq!(rig.flush(), Status::Ok);
+        assert_eq!(rig.device.attribute("ro").unwrap(), "1");
+        drop(b);
+    }
+}
+
+#[test]
+fn of_many_that_create_at_once_one_wins_and_the_file_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..100 {
+        let path = dir.path().join(format!("disk.img{round}"));
+        let options = FileOptions { path, size_bytes: Some(MIB), ..FileOptions::default() };
+        let start = std::sync::Barrier::new(4);
+        let opened: Vec<_> = std::thread::scope(|s| {
+            let open = || {
+                start.wait();
+                File::open(&options)
+            };
+            let threads: Vec<_> = (0..4).map(|_| s.spawn(open)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(opened.iter().filter(|o| o.is_ok()).count(), 1, "round {round}");
+        assert_eq!(std::fs::metadata(&options.path).unwrap().len(), MIB, "round {round}");
+    }
+}
+
+#[test]
+fn unsuitable_files_are_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let error = refused(&options(dir.path(), None));
+    assert!(error.message.contains("does not exist") && error.kind == ErrorKind::NotFound);
+    for size in [0, 513] {
+        let error = refused(&options(dir.path(), Some(size)));
+        assert!(error.message.contains("positive multiple of 512"), "{error}");
+        assert!(!path.exists(), "what was made for nothing is removed");
+    }
+    std::fs::write(&path, [7; 1000]).unwrap();
+    assert!(refused(&options(dir.path(), None)).message.contains("1000 bytes are not"));
+    let error = refused(&options(dir.path(), Some(4096)));
+    assert!(error.message.contains("1000 bytes, fewer than the size of 4096"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), [7; 1000]);
+    let folder = FileOptions { path: dir.path().to_owned(), ..FileOptions::default() };
+    assert!(refused(&folder).message.contains("neither a file nor a block device"));
+    let nowhere =
+        FileOptions { path: dir.path().join("no/disk.img"), ..options(dir.path(), Some(512)) };
+    assert!(refused(&nowhere).message.contains("cannot be opened"));
+}
+
+#[test]
+fn direct_io_can_be_demanded_or_declined() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |direct| FileOptions { direct, ..options(dir.path(), Some(MIB)) };
+    assert!(!File::open(&with(Direct::No)).unwrap().is_direct());
+    match File::open(&with(Direct::Yes)) {
+        Ok(file) => assert!(file.is_direct()),
+        Err(error) => assert!(error.message.contains("direct I/O"), "{error}"),
+    }
+}
