@@ -132,9 +132,8 @@ mod tests {
                 }
                 prop_assert!(n <= u64::from(limits.max_bytes));
                 prop_assert_eq!(n % lbs, 0);
-                if limits.chunk_bytes > 0 {
-                    prop_assert_eq!(start / limits.chunk_bytes, (start + n - 1) / limits.chunk_bytes);
-                }
+                let chunk = |at: u64| at.checked_div(limits.chunk_bytes);
+                prop_assert_eq!(chunk(start), chunk(start + n - 1));
                 bio.bytes = n;
                 prop_assert!(bio.segment_count() <= usize::from(max_segments));
                 (start, left) = (start + n, left - n);

@@ -82,7 +82,7 @@ impl File {
             .parse()
             .map_err(|_| Error::invalid(format!("size: '{value}' is not a number of bytes")))?;
         let now = self.size();
-        if wanted < now || wanted % 512 != 0 {
+        if wanted < now || !wanted.is_multiple_of(512) {
             return Err(Error::invalid(format!(
                 "size: {wanted} is not permitted: {path} has {now} bytes and can only grow, by \
                  whole sectors of 512 bytes"

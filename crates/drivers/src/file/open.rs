@@ -236,7 +236,7 @@ fn checked_size(options: &FileOptions, fd: &OwnedFd, block_device: bool) -> Resu
             "{path} has {actual} bytes, fewer than the size of {size} that was asked for"
         )));
     }
-    if size == 0 || size % 512 != 0 {
+    if size == 0 || !size.is_multiple_of(512) {
         return Err(Error::invalid(format!(
             "{path}: {size} bytes are not a positive multiple of 512; give a size that is"
         )));

@@ -117,7 +117,7 @@ impl FileQueue {
         let offset = rq.offset();
         if let Some(segment) = rq.single_segment() {
             let align = self.shared.memory_alignment;
-            if (segment.ptr as usize | segment.len) % align == 0 {
+            if (segment.ptr as usize | segment.len).is_multiple_of(align) {
                 return match write {
                     true => FileOp::Write { segment, offset, dsync },
                     false => FileOp::Read { segment, offset },
@@ -135,7 +135,7 @@ impl FileQueue {
         part.iovecs.clear();
         let mut aligned = true;
         rq.each_segment(|s| {
-            aligned &= (s.ptr as usize | s.len) % align == 0;
+            aligned &= (s.ptr as usize | s.len).is_multiple_of(align);
             part.iovecs.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len });
         });
         if aligned {
@@ -265,7 +265,7 @@ impl FileQueue {
             return Ok(None);
         }
         let direct = self.shared.memory_alignment > 1;
-        if n == 0 || direct && progress % 512 != 0 {
+        if n == 0 || direct && !progress.is_multiple_of(512) {
             // The file ends before the device does: it was cut short below us.
             return Err(Status::IoError);
         }

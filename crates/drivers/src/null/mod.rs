@@ -150,7 +150,8 @@ fn check(o: &NullOptions) -> Result<()> {
     if !o.blocksize.is_power_of_two() || !(512..=4096).contains(&o.blocksize) {
         return refuse(format!("blocksize {} is not 512, 1024, 2048 or 4096", o.blocksize));
     }
-    if o.size_bytes < u64::from(o.blocksize) || o.size_bytes % u64::from(o.blocksize) != 0 {
+    if o.size_bytes < u64::from(o.blocksize) || !o.size_bytes.is_multiple_of(u64::from(o.blocksize))
+    {
         return refuse(format!(
             "size {} is not a positive multiple of blocksize {}",
             o.size_bytes, o.blocksize

@@ -66,9 +66,8 @@ impl DriverQueue for CheckedQueue {
         if rq.unit.op.has_data() {
             rq.each_segment(|_| segments += 1);
             assert!(bytes <= u64::from(l.max_bytes) && segments <= usize::from(l.max_segments));
-            if l.chunk_bytes > 0 {
-                assert_eq!(start / l.chunk_bytes, (start + bytes - 1) / l.chunk_bytes);
-            }
+            let chunk = |at: u64| at.checked_div(l.chunk_bytes);
+            assert_eq!(chunk(start), chunk(start + bytes - 1));
         }
         assert!(rq.unit.op != Op::Discard || bytes <= l.max_discard_bytes);
         assert!(rq.unit.op != Op::WriteZeroes || bytes <= l.max_write_zeroes_bytes);

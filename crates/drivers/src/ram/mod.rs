@@ -198,7 +198,7 @@ impl Ram {
     /// # Errors
     /// When the size is not positive, not a multiple of 512, or cannot be mapped.
     pub fn new(size_bytes: u64, discard: bool) -> Result<Self> {
-        if size_bytes == 0 || size_bytes % 512 != 0 {
+        if size_bytes == 0 || !size_bytes.is_multiple_of(512) {
             return Err(Error::invalid(format!(
                 "size {size_bytes} of a RAM device is not a positive multiple of 512"
             )));

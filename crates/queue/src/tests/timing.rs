@@ -4,8 +4,8 @@ use super::*;
 use drystone_core::clock::AGE_BOUND_NS;
 use drystone_core::op::OpGroup;
 
-fn batch() -> Vec<Box<Bio>> {
-    (0..32).map(|i| read(i * 10, 1)).collect()
+fn batch() -> impl Iterator<Item = Box<Bio>> {
+    (0..32).map(|i| read(i * 10, 1))
 }
 
 #[test]

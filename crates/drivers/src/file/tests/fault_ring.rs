@@ -26,7 +26,7 @@ pub(super) struct FaultRing {
 }
 
 impl FaultRing {
-    pub(super) fn new(inner: Box<dyn Ring>) -> (Box<dyn Ring>, Faults) {
+    pub(super) fn around(inner: Box<dyn Ring>) -> (Box<dyn Ring>, Faults) {
         let faults: Faults = Arc::new(Mutex::new(Box::new(|_| None)));
         let ring = FaultRing { inner, faults: faults.clone(), ready: Vec::new() };
         (Box::new(ring), faults)

@@ -9,7 +9,7 @@ use drystone_queue::queue::QueueOptions;
 /// A file of 4 MiB on a ring that fails as told.
 fn faulty(dir: &Path, engine: Engine) -> (Rig, Faults) {
     let clock = SystemClock::new();
-    let (ring, faults) = FaultRing::new(ring::open(engine, clock.clone()).unwrap());
+    let (ring, faults) = FaultRing::around(ring::open(engine, clock.clone()).unwrap());
     (Rig::on(file(dir, 4 * MIB), &QueueOptions::default(), ring, clock), faults)
 }
 
@@ -138,6 +138,20 @@ fn a_file_cut_short_below_fails_there_and_lives_elsewhere() {
             assert_eq!(rig.read(0, 4096).unwrap(), [5; 4096]);
         });
     }
+}
+
+/// Some file systems refuse to go on with a direct read from inside a sector.
+#[test]
+fn a_direct_read_that_ends_inside_a_sector_is_an_error_of_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rig, faults) = faulty(dir.path(), Engine::Auto);
+    if rig.device.attribute("direct").unwrap() == "0" {
+        println!("SKIPPED a_direct_read_that_ends_inside_a_sector: no direct I/O here");
+        return;
+    }
+    let mut results = vec![-libc::EINVAL, 1000].into_iter();
+    plan(&faults, move |_| results.next_back().map(Fault::Result));
+    assert_eq!(rig.read(0, 4096), Err(Status::IoError));
 }
 
 #[test]
