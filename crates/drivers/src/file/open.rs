@@ -177,19 +177,32 @@ fn held(path: &Path, holder: Option<u32>) -> Error {
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process that has the file open, as far as /proc shows; this one only if it has it open
-/// once more than for the descriptor that asks.
+/// The process that holds a lock of the file, as far as /proc shows.
 fn find_holder(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let same = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
-    let opened = |pid: u32| {
+    let holds = |pid: u32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        fds.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(same)).count()
+        let mut opened = fds.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(same));
+        opened.any(|fd| {
+            let number = fd.file_name();
+            let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
+            std::fs::read_to_string(info).is_ok_and(|text| text.contains("\nlock:"))
+        })
     };
-    let own = std::process::id();
-    let others = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = others.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| *pid != own && opened(*pid) > 0).or((opened(own) > 1).then_some(own))
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| holds(*pid))
+}
+
+/// Let go of the lock at once: a ring that still knows the file would keep it a little longer.
+pub(super) fn unlock(fd: &OwnedFd) {
+    // SAFETY: a flock of zeroes covers the whole file; fcntl reads it.
+    unsafe {
+        let mut range: libc::flock = std::mem::zeroed();
+        range.l_type = libc::F_UNLCK as i16;
+        libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range);
+    }
 }
 
 /// Make a file longer without allocating space.
