@@ -93,7 +93,7 @@ const ABOVE_DRIVERS: [&str; 6] = [
 ];
 
 /// Modules excused from a name, each with the reason.
-const ALLOWED: [Allow; 8] = [
+const ALLOWED: [Allow; 5] = [
     Allow {
         path: "crates/core/src/sync/*",
         names: &["Mutex", "RwLock", "Condvar", "spin_loop", "std::thread", "std::sync"],
@@ -113,21 +113,6 @@ const ALLOWED: [Allow; 8] = [
         path: "crates/core/src/ring/helpers.rs",
         names: &["std::thread"],
         reason: "without io_uring, helper threads make the blocking calls",
-    },
-    Allow {
-        path: "crates/exports/src/server/*",
-        names: &["std::thread"],
-        reason: "the socket side starts the data threads; the protocol side knows none",
-    },
-    Allow {
-        path: "crates/exports/src/nbd/server.rs",
-        names: &["std::thread"],
-        reason: "the socket side starts the data threads; the protocol side knows none",
-    },
-    Allow {
-        path: "crates/exports/src/nbd/server/*",
-        names: &["std::thread"],
-        reason: "the socket side starts the data threads; the protocol side knows none",
     },
     Allow {
         path: "crates/exports/src/nbd/tls.rs",

@@ -212,6 +212,12 @@ impl Bio {
         (segments, self.skip)
     }
 
+    /// True when the bio's data is the beginning of one segment of its own.
+    #[inline]
+    pub fn is_contiguous(&self) -> bool {
+        self.view.is_null() && self.more.is_empty() && self.bytes <= self.first.len as u64
+    }
+
     /// The only segment, cut to this bio, when there is just one.
     #[inline]
     pub fn single_segment(&self) -> Option<Segment> {

@@ -8,11 +8,15 @@
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A heap buffer aligned for direct I/O. Dropping it frees the memory.
 pub struct IoBuf {
     ptr: NonNull<u8>,
     len: usize,
+    /// The memory it is a part of; `None` if it has an allocation of its own.
+    arena: Option<Arc<Arena>>,
 }
 
 // SAFETY: an IoBuf is the only owner of its memory, like a Vec<u8>.
@@ -35,7 +39,7 @@ impl IoBuf {
         // SAFETY: the layout has a non-zero size.
         let ptr = unsafe { alloc_zeroed(layout) };
         match NonNull::new(ptr) {
-            Some(ptr) => IoBuf { ptr, len },
+            Some(ptr) => IoBuf { ptr, len, arena: None },
             None => handle_alloc_error(layout),
         }
     }
@@ -44,7 +48,7 @@ impl IoBuf {
     pub fn try_zeroed(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.max(1), Self::ALIGN).ok()?;
         // SAFETY: the layout has a non-zero size.
-        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|ptr| IoBuf { ptr, len })
+        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|ptr| IoBuf { ptr, len, arena: None })
     }
 
     /// A buffer that holds a copy of `bytes`.
@@ -54,7 +58,7 @@ impl IoBuf {
         unsafe {
             let Some(ptr) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len());
-            IoBuf { ptr, len: bytes.len() }
+            IoBuf { ptr, len: bytes.len(), arena: None }
         }
     }
 
@@ -104,14 +108,49 @@ impl std::ops::DerefMut for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        // SAFETY: allocated with this very layout and freed once.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        if self.arena.is_none() {
+            // SAFETY: allocated with this very layout and freed once.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        }
     }
 }
 
 impl std::fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "IoBuf({} bytes)", self.len)
+    }
+}
+
+/// Memory from which buffers are cut, once each, so that a ring can know all of it beforehand
+/// ([`crate::Context::register_memory`]). It lives until the last buffer and ring let go of it.
+pub struct Arena {
+    whole: IoBuf,
+    /// Bytes handed out.
+    used: AtomicUsize,
+}
+
+impl Arena {
+    /// An arena of `bytes` zeroed bytes; `None` when memory is short.
+    pub fn new(bytes: usize) -> Option<Arc<Self>> {
+        let whole = IoBuf::try_zeroed(bytes)?;
+        Some(Arc::new(Arena { whole, used: AtomicUsize::new(0) }))
+    }
+
+    /// Cut a buffer of `bytes` bytes; `None` when too little is left. What a dropped buffer
+    /// leaves is not handed out again: keep buffers and use them again.
+    pub fn cut(self: &Arc<Self>, bytes: usize) -> Option<IoBuf> {
+        let room = bytes.checked_next_multiple_of(IoBuf::ALIGN)?;
+        let fits = |used: usize| used.checked_add(room).filter(|end| *end <= self.whole.len);
+        let start = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        let segment = self.whole.segment(start..start + bytes);
+        // The range was handed out to nobody else, and `arena` keeps the memory.
+        let ptr = NonNull::new(segment.ptr)?;
+        Some(IoBuf { ptr, len: bytes, arena: Some(self.clone()) })
+    }
+
+    /// All of it.
+    pub fn segment(&self) -> Segment {
+        self.whole.segment(0..self.whole.len)
     }
 }
 
@@ -207,6 +246,20 @@ mod tests {
         assert_eq!(buf.as_ptr() as usize % IoBuf::ALIGN, 0);
         assert!(buf.iter().all(|b| *b == 0));
         assert!(IoBuf::zeroed(0).is_empty());
+    }
+
+    #[test]
+    fn an_arena_is_cut_once() {
+        let arena = Arena::new(3 * IoBuf::ALIGN).unwrap();
+        let mut a = arena.cut(100).unwrap();
+        let mut b = arena.cut(2 * IoBuf::ALIGN).unwrap();
+        assert!(arena.cut(1).is_none() && arena.cut(usize::MAX).is_none());
+        a.fill(1);
+        b.fill(2);
+        assert!(a.iter().all(|x| *x == 1) && b.iter().all(|x| *x == 2));
+        assert_eq!(b.as_ptr() as usize - arena.segment().ptr as usize, IoBuf::ALIGN);
+        drop(arena);
+        assert!(b.iter().all(|x| *x == 2), "the buffers keep the memory");
     }
 
     #[test]

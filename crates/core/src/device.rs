@@ -88,6 +88,9 @@ pub trait Channel: Send {
     /// Look for completions of polled I/O. Returns how many were found.
     fn poll(&mut self, env: &mut Env) -> usize;
 
+    /// True while something is in flight that only [`Channel::poll`] can find.
+    fn must_poll(&self) -> bool;
+
     /// When [`Channel::tick`] is to be called next, if ever.
     fn deadline(&self) -> Option<Ns>;
 

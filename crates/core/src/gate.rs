@@ -18,7 +18,7 @@
 //! asymmetric fence, because it passes twice a call and visitors are rare.
 
 use crate::primitive::{AtomicBool, AtomicU32, Barriers, Ordering::*};
-use crate::sync::{LockClass, LockCounters};
+use crate::sync::{LockClass, LockCounters, pause};
 
 /// What [`Gate::visit`] found.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,17 +129,6 @@ impl Gate {
 
 fn fence_seq() {
     crate::primitive::fence(SeqCst);
-}
-
-#[cfg(not(loom))]
-fn pause(tries: &mut u32) {
-    *tries += 1;
-    if *tries < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
-}
-
-#[cfg(loom)]
-fn pause(_: &mut u32) {
-    loom::thread::yield_now();
 }
 
 #[cfg(all(test, loom))]

@@ -50,6 +50,28 @@ impl BioList {
         self.len += 1;
     }
 
+    /// Put `bio` into this list, which is empty.
+    #[inline]
+    pub fn set_only(&mut self, bio: Box<Bio>) {
+        debug_assert!(self.is_empty());
+        let bio = Box::into_raw(bio);
+        // SAFETY: `bio` was just released from its box.
+        unsafe { (*bio).next = std::ptr::null_mut() };
+        (self.head, self.tail, self.len) = (bio, bio, 1);
+    }
+
+    /// Take the only bio of this list; `None` if there are none or several.
+    #[inline]
+    pub fn take_only(&mut self) -> Option<Box<Bio>> {
+        if self.len != 1 {
+            return None;
+        }
+        let bio = self.head;
+        (self.head, self.tail, self.len) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: head was a released box that only this list owned; it is unlinked now.
+        Some(unsafe { Box::from_raw(bio) })
+    }
+
     /// Put `bio` in front.
     pub fn push_front(&mut self, bio: Box<Bio>) {
         let bio = Box::into_raw(bio);

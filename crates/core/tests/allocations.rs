@@ -106,6 +106,10 @@ impl Channel for SplitterChannel {
 
     fn delivered(&mut self, _env: &mut Env) {}
 
+    fn must_poll(&self) -> bool {
+        false
+    }
+
     fn poll(&mut self, _env: &mut Env) -> usize {
         0
     }

@@ -83,7 +83,7 @@ impl<D: Driver> RequestChannel<D> {
         let tags = &shared.tags[hctx as usize];
         let hint = context / shared.tags.len() as u32 % tags.words();
         RequestChannel {
-            slots: Slots::new(tags.depth()),
+            slots: Slots::new(tags),
             size_bytes: shared.driver.size_bytes(),
             config,
             epoch,
@@ -157,7 +157,7 @@ impl<D: Driver> RequestChannel<D> {
             && (start | bio.bytes) & mask == 0
             && !bio.flags.intersects(SPECIAL.union(BioFlags::POLLED))
             && limits.chunk_bytes == 0
-            && bio.single_segment().is_some()
+            && bio.is_contiguous()
             && !(limits.read_only && bio.op.is_write());
         if plain { Some(bio) } else { self.admit_special(env, bio) }
     }
@@ -333,34 +333,27 @@ impl<D: Driver> RequestChannel<D> {
     }
 
     /// Hand a built request to the driver.
-    #[inline]
+    #[inline(always)]
     fn issue(&mut self, env: &mut Env, slot: u32) {
         let rq = self.slots.get(slot);
         rq.state = State::InFlight;
         match self.driver.queue_rq(env, rq) {
             Issue::Done(status) => {
                 rq.status = status;
-                self.started(slot);
+                self.in_flight += 1;
+                self.completions.count_started(rq.unit.op.group());
                 self.done.push(slot);
             }
-            Issue::Started => {
-                self.started(slot);
-                self.arm_timeout(env, slot);
-            }
+            Issue::Started => self.started(env, slot),
             Issue::Busy(until) => self.take_back(env, slot, until),
         }
     }
 
-    #[inline]
-    fn started(&mut self, slot: u32) {
-        self.in_flight += 1;
-        let group = self.slots.get(slot).unit.op.group();
-        self.completions.count_started(group);
-    }
-
-    #[inline]
-    fn arm_timeout(&mut self, env: &mut Env, slot: u32) {
+    /// The driver has a request and will say when it is done.
+    fn started(&mut self, env: &mut Env, slot: u32) {
         let rq = self.slots.get(slot);
+        self.in_flight += 1;
+        self.completions.count_started(rq.unit.op.group());
         let last = env.time.last();
         rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
         rq.timed_out = false;
@@ -388,12 +381,6 @@ impl<D: Driver> RequestChannel<D> {
             0 => env.time.now() + BUSY_RETRY_NS,
             at => at,
         };
-    }
-
-    /// The tag of `slot` as a batch.
-    #[inline]
-    pub(crate) fn tag_batch(&self, slot: u32) -> TagBatch {
-        self.tags().batch_of(slot)
     }
 
     /// Give back one tag, and wake whoever waits for it.
@@ -582,6 +569,10 @@ impl<D: Driver> Channel for RequestChannel<D> {
             self.settle(env);
         }
         found
+    }
+
+    fn must_poll(&self) -> bool {
+        self.driver.must_poll()
     }
 
     fn deadline(&self) -> Option<Ns> {

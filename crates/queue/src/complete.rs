@@ -13,7 +13,7 @@ use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
-use drystone_core::{BioFlags, BioList, Env, Status};
+use drystone_core::{Bio, BioFlags, BioList, Env, Status};
 
 /// Counts that are gathered during a call and published at its end.
 #[derive(Default)]
@@ -84,8 +84,11 @@ impl<D: Driver> RequestChannel<D> {
         let mut done = std::mem::replace(&mut self.done, scratch);
         let mut freed = TagBatch::default();
         for slot in done.drain(..) {
-            self.complete(env, slot, now);
-            self.gather_tag(env, &mut freed, slot);
+            let tag = self.complete(env, slot, now);
+            if freed.base != tag.base && freed.mask != 0 {
+                self.free_tags(env, std::mem::take(&mut freed));
+            }
+            freed = TagBatch { base: tag.base, mask: freed.mask | tag.mask };
         }
         self.completions.publish_run(&self.stats);
         self.completions.scratch = done;
@@ -93,32 +96,36 @@ impl<D: Driver> RequestChannel<D> {
         self.free_tags(env, freed);
     }
 
-    /// Add the tag of `slot` to `freed`, giving back what is of another word.
-    #[inline]
-    fn gather_tag(&mut self, env: &mut Env, freed: &mut TagBatch, slot: u32) {
-        let batch = self.tag_batch(slot);
-        if freed.mask != 0 && freed.base != batch.base {
-            self.free_tags(env, *freed);
-            freed.mask = 0;
-        }
-        *freed = TagBatch { base: batch.base, mask: freed.mask | batch.mask };
-    }
-
-    #[inline]
-    fn complete(&mut self, env: &mut Env, slot: u32, now: Ns) {
+    /// End one request; its tag is free for the caller to give back.
+    #[inline(always)]
+    fn complete(&mut self, env: &mut Env, slot: u32, now: Ns) -> TagBatch {
         self.in_flight -= 1;
         let rq = self.slots.get(slot);
         debug_assert_eq!(rq.state, State::InFlight, "a request ends once");
         rq.state = State::Idle;
-        let status = match rq.timed_out && !rq.status.is_ok() {
-            true => Status::Timeout,
-            false => rq.status,
-        };
+        let tag = rq.tag;
         if self.config.iostats {
             let latency = now.saturating_sub(rq.unit.start_ns);
             let group = rq.unit.op.group();
             self.completions.count_ended(&self.stats, group, latency, rq.unit.bytes);
         }
+        let plain = rq.status.is_ok() && rq.kind == Kind::Normal;
+        match rq.unit.bios.take_only() {
+            Some(bio) if plain => env.end_bio(bio),
+            only => self.complete_other(env, slot, only),
+        }
+        tag
+    }
+
+    /// A request that failed, has several bios, or concerns the flush machine.
+    #[cold]
+    fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) {
+        let rq = self.slots.get(slot);
+        rq.unit.bios.extend(only);
+        let status = match rq.timed_out && !rq.status.is_ok() {
+            true => Status::Timeout,
+            false => rq.status,
+        };
         if rq.kind != Kind::Normal {
             return self.complete_special(env, slot, status);
         }

@@ -101,6 +101,11 @@ pub trait DriverQueue: Send + 'static {
     /// Look for completions of polled requests. As for ring events.
     fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
 
+    /// True while a request is in flight that only [`DriverQueue::poll`] can find.
+    fn must_poll(&self) -> bool {
+        false
+    }
+
     /// A request took longer than the queue's time-out. Ask for it to come back early if that
     /// is possible; it stays in flight until it does.
     fn timed_out(&mut self, _env: &mut Env, _request: &mut Request) {}

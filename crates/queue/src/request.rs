@@ -6,6 +6,7 @@
 //! * A slot is freed, and its tag given back, only after the driver has given the request back;
 //!   a time-out or a cancel only marks it.
 
+use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
 use drystone_core::{Bio, Status};
 
@@ -45,6 +46,8 @@ pub struct Request {
     /// When it was handed to the driver, ns.
     pub(crate) issue_ns: u64,
     pub(crate) slot: u32,
+    /// The tag of the slot.
+    pub(crate) tag: TagBatch,
     pub(crate) state: State,
     pub(crate) kind: Kind,
     pub(crate) timed_out: bool,
@@ -89,10 +92,10 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `n` idle requests.
-    pub fn new(n: u32) -> Self {
-        let requests = (0..n).map(|slot| Request { slot, ..Request::default() }).collect();
-        Slots { requests }
+    /// An idle request for each tag of `tags`.
+    pub fn new(tags: &TagSet) -> Self {
+        let request = |slot| Request { slot, tag: tags.batch_of(slot), ..Request::default() };
+        Slots { requests: (0..tags.depth()).map(request).collect() }
     }
 
     /// The request in `slot`.

@@ -56,7 +56,7 @@ impl Unit {
         self.bytes = bio.bytes;
         self.segments = bio.segment_count() as u32;
         self.start_ns = bio.start_ns;
-        self.bios.push(bio);
+        self.bios.set_only(bio);
     }
 
     /// First sector behind the unit.

@@ -90,6 +90,7 @@ impl ContextCore {
     /// What a visitor, or the owner for one who knocked, does: turn the crank.
     pub(crate) fn errand(&mut self, gate: &Gate, mailbox: &Mailbox) {
         self.crank(mailbox, gate);
+        self.poll_channels();
         self.env.ring.submit();
         if self.env.abandoned {
             self.free_done();
@@ -207,6 +208,9 @@ impl ContextCore {
         }
         self.watch_if_starving(handle);
         let until = self.slots.iter().filter_map(|s| s.channel.deadline()).chain(deadline).min();
+        // What only polling finds would be slept over: look, and let the caller come again.
+        let must_poll = self.slots.iter().any(|s| s.channel.must_poll());
+        let until = if must_poll { Some(0) } else { until };
         self.env.time.slept();
         handle.parking().park();
         if !self.has_news(handle) && !handle.knocked() {
@@ -217,6 +221,9 @@ impl ContextCore {
         handle.parking().unpark();
         if self.crank(&handle.mailbox, &handle.gate) {
             self.env.ring.submit();
+        }
+        if must_poll {
+            self.poll_channels();
         }
         self.tick_channels();
     }

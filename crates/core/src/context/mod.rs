@@ -31,6 +31,7 @@ pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
 pub use set::{ContextSet, Handle};
 
 use self::core::ContextCore;
+use crate::buf::Arena;
 use crate::clock::Ns;
 use crate::device::Device;
 use crate::error::Result;
@@ -131,7 +132,8 @@ impl Context {
     }
 
     /// Flush the plug, then sleep until a bio has completed, a front end's operation has ended,
-    /// somebody woke the context, or the clock passed `deadline`. Reap afterwards.
+    /// somebody woke the context, or the clock passed `deadline`. Reap afterwards. While polled
+    /// I/O is in flight it looks once instead of sleeping, and may return with nothing.
     pub fn wait(&mut self, deadline: Option<Ns>) {
         let mut call = Call::begin(&self.handle);
         let handle = call.handle;
@@ -187,6 +189,15 @@ impl Context {
     /// Move the events of a front end's operations to `out`. Call after reap or wait.
     pub fn take_events(&mut self, out: &mut Vec<RingEvent>) {
         out.append(&mut Call::begin(&self.handle).core().env.events);
+    }
+
+    /// Make `arena` known to the kernel for this context's I/O; see
+    /// [`crate::ring::Ring::register_memory`].
+    ///
+    /// # Errors
+    /// When the kernel refuses; everything works as before.
+    pub fn register_memory(&mut self, arena: Arc<Arena>) -> Result<()> {
+        Call::begin(&self.handle).core().env.ring.register_memory(arena)
     }
 
     /// The shared clock reading if there is a fresh one, else a new one.

@@ -243,6 +243,10 @@ impl Channel for FakeChannel {
 
     fn delivered(&mut self, _: &mut Env) {}
 
+    fn must_poll(&self) -> bool {
+        false
+    }
+
     fn poll(&mut self, _: &mut Env) -> usize {
         0
     }

@@ -13,12 +13,13 @@ mod epoll;
 mod eventfd;
 mod helpers;
 pub mod plain;
+pub mod polled;
 mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod uring;
 
-use crate::buf::{IoBuf, Segment};
+use crate::buf::{Arena, IoBuf, Segment};
 use crate::clock::Ns;
 use crate::error::Result;
 use crate::sync::LockCounters;
@@ -195,6 +196,16 @@ pub trait Ring: Send {
     /// Make `fd` known to the ring, which saves the kernel a look-up for each operation. Falls
     /// back to the descriptor itself. Undone by [`Ring::unregister`].
     fn register(&mut self, fd: RawFd) -> RingFile;
+
+    /// Make memory known to the ring, which saves the kernel pinning it for each operation.
+    /// Operations inside it then use that by themselves. The ring keeps the memory alive.
+    ///
+    /// # Errors
+    /// When the kernel refuses, most often because of a small limit of locked memory
+    /// (`RLIMIT_MEMLOCK`); everything works as before, only slower.
+    fn register_memory(&mut self, _arena: Arc<Arena>) -> Result<()> {
+        Ok(())
+    }
 
     /// Forget a registered file.
     fn unregister(&mut self, file: RingFile);

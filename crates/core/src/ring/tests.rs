@@ -89,6 +89,26 @@ fn files_are_read_and_written(engine: Engine) {
     assert_eq!(f.ring.in_flight(), 0);
 }
 
+fn registered_memory_is_read_and_written(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let file = temp_file();
+    let arena = Arena::new(1 << 20).unwrap();
+    f.ring.register_memory(arena.clone()).expect("a limit of locked memory above 1 MiB");
+    let (mut inside, back) = (arena.cut(8192).unwrap(), arena.cut(8192).unwrap());
+    inside.fill(7);
+    let segment = inside.segment(512..8192);
+    for dsync in [false, true] {
+        assert_eq!(f.file(&file, FileOp::Write { segment, offset: 0, dsync }), 7680);
+    }
+    let read = FileOp::Read { segment: back.segment(0..4096), offset: 100 };
+    assert_eq!(f.file(&file, read), 4096);
+    assert!(back[..4096].iter().all(|b| *b == 7) && back[4096..].iter().all(|b| *b == 0));
+    let outside = IoBuf::zeroed(512);
+    let read = FileOp::Read { segment: outside.segment(0..512), offset: 0 };
+    assert_eq!(f.file(&file, read), 512, "other memory works as ever");
+    assert!(outside.iter().all(|b| *b == 7));
+}
+
 fn vectors_and_allocation(engine: Engine) {
     let mut f = Fixture::new(engine);
     let file = temp_file();
@@ -431,6 +451,7 @@ macro_rules! on_both_engines {
 
 on_both_engines!(
     files_are_read_and_written,
+    registered_memory_is_read_and_written,
     vectors_and_allocation,
     errors_are_results,
     sockets_send_and_receive,

@@ -12,6 +12,7 @@
 
 use super::eventfd::EventFd;
 use super::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use crate::buf::Arena;
 use crate::clock::{Clock, Ns};
 use crate::error::{Error, Result};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -21,6 +22,8 @@ use std::sync::Arc;
 
 const SQ_ENTRIES: u32 = 256;
 const CQ_ENTRIES: u32 = 4096;
+/// Places in the table of registered memory.
+const ARENAS: u32 = 16;
 /// Places in the table of registered files.
 const FILES: u32 = 256;
 
@@ -81,6 +84,8 @@ pub struct UringRing {
     watches: Vec<Watch>,
     watch_serial: u64,
     free_files: Vec<u32>,
+    /// Registered memory, by its place in the ring's table.
+    memory: Vec<Arc<Arena>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -109,6 +114,8 @@ impl UringRing {
             ));
         }
         let registered = uring.submitter().register_files_sparse(FILES).is_ok();
+        // Without the table, registering memory is refused later, with the kernel's reason.
+        let _ = uring.submitter().register_buffers_sparse(ARENAS);
         let mut ring = UringRing {
             uring,
             waker: EventFd::new()?,
@@ -120,6 +127,7 @@ impl UringRing {
             unsubmitted: false,
             watches: Vec::new(),
             watch_serial: 0,
+            memory: Vec::new(),
             free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
         };
@@ -165,6 +173,19 @@ impl UringRing {
         // SAFETY: everything the entry points at is kept until its completion: by the driver
         // (promised to `file`) or by its slot.
         unsafe { self.uring.submission().push(entry) }.is_ok()
+    }
+
+    /// The registered memory that an operation's segment lies in.
+    fn place_of(&self, op: &FileOp) -> Option<u16> {
+        let (FileOp::Read { segment, .. } | FileOp::Write { segment, .. }) = op else {
+            return None;
+        };
+        let inside = |arena: &Arc<Arena>| {
+            let all = arena.segment();
+            let start = (segment.ptr as usize).wrapping_sub(all.ptr as usize);
+            start < all.len && segment.len <= all.len - start
+        };
+        self.memory.iter().position(inside).map(|place| place as u16)
     }
 
     fn take_slot(&mut self, slot: Slot) -> u32 {
@@ -276,10 +297,22 @@ impl UringRing {
 /// Build the entry for `op`; a macro, because descriptor and registered index differ in type
 /// and the crate's trait for both is sealed.
 macro_rules! file_entry {
-    ($fd:expr, $op:expr) => {
+    ($fd:expr, $op:expr, $memory:expr) => {
         match $op {
-            FileOp::Read { segment, offset } => {
-                opcode::Read::new($fd, segment.ptr, segment.len as u32).offset(offset).build()
+            FileOp::Read { segment, offset } => match $memory {
+                Some(place) => opcode::ReadFixed::new($fd, segment.ptr, segment.len as u32, place)
+                    .offset(offset)
+                    .build(),
+                None => {
+                    opcode::Read::new($fd, segment.ptr, segment.len as u32).offset(offset).build()
+                }
+            },
+            FileOp::Write { segment, offset, dsync } if $memory.is_some() => {
+                let place = $memory.unwrap_or_default();
+                opcode::WriteFixed::new($fd, segment.ptr, segment.len as u32, place)
+                    .offset(offset)
+                    .rw_flags(sync_flag(dsync))
+                    .build()
             }
             FileOp::Write { segment, offset, dsync } => {
                 opcode::Write::new($fd, segment.ptr, segment.len as u32)
@@ -308,17 +341,18 @@ fn sync_flag(dsync: bool) -> i32 {
     if dsync { libc::RWF_DSYNC } else { 0 }
 }
 
-fn file_entry(file: RingFile, op: FileOp) -> squeue::Entry {
+pub(super) fn file_entry(file: RingFile, op: FileOp, memory: Option<u16>) -> squeue::Entry {
     match file {
-        RingFile::Fd(fd) => file_entry!(types::Fd(fd), op),
-        RingFile::Registered(index) => file_entry!(types::Fixed(index), op),
+        RingFile::Fd(fd) => file_entry!(types::Fd(fd), op, memory),
+        RingFile::Registered(index) => file_entry!(types::Fixed(index), op, memory),
     }
 }
 
 impl Ring for UringRing {
     unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
         self.in_flight += 1;
-        self.push(file_entry(file, op).user_data(token.0));
+        let memory = self.place_of(&op);
+        self.push(file_entry(file, op, memory).user_data(token.0));
     }
 
     fn register(&mut self, fd: RawFd) -> RingFile {
@@ -330,6 +364,20 @@ impl Ring for UringRing {
                 RingFile::Fd(fd)
             }
         }
+    }
+
+    fn register_memory(&mut self, arena: Arc<Arena>) -> Result<()> {
+        let place = self.memory.len() as u32;
+        if place == ARENAS {
+            return Err(Error::invalid(format!("a ring registers memory {ARENAS} times")));
+        }
+        let all = arena.segment();
+        let vector = libc::iovec { iov_base: all.ptr.cast(), iov_len: all.len };
+        // SAFETY: the arena's memory stays as long as the ring, which keeps a reference.
+        unsafe { self.uring.submitter().register_buffers_update(place, &[vector], None) }
+            .map_err(|e| Error::os("memory cannot be registered with io_uring", e))?;
+        self.memory.push(arena);
+        Ok(())
     }
 
     fn unregister(&mut self, file: RingFile) {

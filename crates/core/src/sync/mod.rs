@@ -8,7 +8,9 @@
 mod counters;
 mod lock;
 mod signal;
+mod spin;
 
 pub use counters::{LockClass, LockCounters, LockCounts};
 pub use lock::{Guard, Lock};
 pub use signal::Signal;
+pub(crate) use spin::pause;

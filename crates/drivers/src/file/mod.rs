@@ -42,6 +42,8 @@ pub(crate) struct FileShared {
     /// Required alignment of memory; 1 without direct I/O.
     pub(crate) memory_alignment: usize,
     pub(crate) physical_block_size: u32,
+    /// The device below polls, and I/O goes to it directly.
+    pub(crate) poll_queues: bool,
     pub(crate) size_bytes: AtomicU64,
     /// Holes can be punched.
     pub(crate) punch_hole: AtomicBool,
@@ -126,7 +128,7 @@ impl Driver for File {
     }
 
     fn hw_queues(&self) -> HwQueues {
-        HwQueues { default: QUEUES, poll: 0, depth: DEPTH }
+        HwQueues { default: QUEUES, poll: u32::from(self.shared.poll_queues), depth: DEPTH }
     }
 
     fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FileQueue> {

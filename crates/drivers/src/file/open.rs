@@ -80,6 +80,7 @@ fn open_locked(options: &FileOptions, existed: bool) -> Result<FileShared> {
         read_only: options.read_only,
         memory_alignment: if direct { alignment.unwrap_or(1) } else { 1 },
         physical_block_size: physical,
+        poll_queues: direct && has_poll_queues(&fd, block_device),
         size_bytes: AtomicU64::new(size),
         punch_hole: AtomicBool::new(false),
         zero_range: AtomicBool::new(false),
@@ -277,6 +278,18 @@ fn physical_block_size(fd: &OwnedFd, block_device: bool) -> u32 {
         return bytes.clamp(512, 1 << 20).next_power_of_two();
     }
     stat(fd).map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
+}
+
+/// Whether the device that the file lies on has poll queues, as sysfs tells.
+fn has_poll_queues(fd: &OwnedFd, block_device: bool) -> bool {
+    let Ok(stat) = stat(fd) else { return false };
+    let device = if block_device { stat.st_rdev } else { stat.st_dev };
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let of = |folder: &str| {
+        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{folder}queue/io_poll"))
+    };
+    // A partition has no queue of its own: it stands in its disk's folder.
+    of("").or_else(|_| of("../")).is_ok_and(|value| value.trim() == "1")
 }
 
 /// Switch direct I/O on. With [`Direct::Auto`] a refusal is no error.

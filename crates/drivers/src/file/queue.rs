@@ -7,6 +7,7 @@
 
 use super::FileShared;
 use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
+use drystone_core::ring::polled::PolledRing;
 use drystone_core::ring::{FileOp, RingEvent, RingFile};
 use drystone_core::{BioFlags, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
@@ -34,6 +35,9 @@ pub struct FileQueue {
     channel: u32,
     parts: Vec<Part>,
     zeroes: Option<IoBuf>,
+    /// For polled reads and writes, where the device below has poll queues.
+    polled: Option<PolledRing>,
+    polled_events: Vec<RingEvent>,
 }
 
 // SAFETY: the iovecs point at memory of bios and buffers that the same queue's requests own.
@@ -47,7 +51,57 @@ impl FileQueue {
             channel,
             parts: (0..slots).map(|_| Part::default()).collect(),
             zeroes: None,
+            polled: None,
+            polled_events: Vec::new(),
         }
+    }
+
+    /// Start a polled read or write. False if it has to go the ordinary way.
+    fn start_polled(&mut self, rq: &Request, op: FileOp) -> bool {
+        let plain = matches!(op, FileOp::Read { .. } | FileOp::Write { dsync: false, .. });
+        let wanted = rq.unit.flags.contains(BioFlags::POLLED) && self.shared.poll_queues;
+        if !wanted || !plain {
+            return false;
+        }
+        if self.polled.is_none() {
+            self.polled = PolledRing::open().ok();
+        }
+        let Some(ring) = &mut self.polled else { return false };
+        let token = Env::token(self.channel, rq.slot().into());
+        // SAFETY: as in `start`.
+        unsafe { ring.start(self.shared.fd.as_raw_fd(), op, token) }
+    }
+
+    /// The file cannot be polled after all: the request goes the ordinary way.
+    fn polled_refused(&mut self, env: &mut Env, event: RingEvent, slots: &mut Slots) {
+        let slot = event.token.value() as u32;
+        let Some(rq) = slots.in_flight(slot) else { return };
+        let op = self.data_op(rq);
+        self.start(env, slot, op);
+    }
+
+    /// The result of an operation is there: go on with the request, or end it.
+    fn operation_ended(
+        &mut self,
+        env: &mut Env,
+        event: RingEvent,
+        slots: &mut Slots,
+        done: &mut Vec<u32>,
+    ) {
+        let slot = event.token.value() as u32;
+        let Some(rq) = slots.in_flight(slot) else { return };
+        let status = match self.advance(rq, event.result) {
+            Ok(Some(op)) => {
+                self.start(env, slot, op);
+                return;
+            }
+            Ok(None) if self.flush_lost(rq) => Status::IoError,
+            Ok(None) => Status::Ok,
+            Err(status) => status,
+        };
+        self.finish(rq, status);
+        rq.status = status;
+        done.push(slot);
     }
 
     fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
@@ -304,7 +358,9 @@ impl DriverQueue for FileQueue {
                 None => return Issue::Done(Status::NotSupported),
             },
         };
-        self.start(env, rq.slot(), op);
+        if !self.start_polled(rq, op) {
+            self.start(env, rq.slot(), op);
+        }
         Issue::Started
     }
 
@@ -315,20 +371,25 @@ impl DriverQueue for FileQueue {
         slots: &mut Slots,
         done: &mut Vec<u32>,
     ) {
-        let slot = event.token.value() as u32;
-        let Some(rq) = slots.in_flight(slot) else { return };
-        let status = match self.advance(rq, event.result) {
-            Ok(Some(op)) => {
-                self.start(env, slot, op);
-                return;
+        self.operation_ended(env, event, slots, done);
+    }
+
+    fn poll(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {
+        let Some(ring) = &mut self.polled else { return };
+        let mut events = std::mem::take(&mut self.polled_events);
+        ring.poll(&mut events);
+        for event in events.drain(..) {
+            if event.result == -libc::EOPNOTSUPP {
+                self.polled_refused(env, event, slots);
+            } else {
+                self.operation_ended(env, event, slots, done);
             }
-            Ok(None) if self.flush_lost(rq) => Status::IoError,
-            Ok(None) => Status::Ok,
-            Err(status) => status,
-        };
-        self.finish(rq, status);
-        rq.status = status;
-        done.push(slot);
+        }
+        self.polled_events = events;
+    }
+
+    fn must_poll(&self) -> bool {
+        self.polled.as_ref().is_some_and(|ring| ring.in_flight() > 0)
     }
 
     fn timed_out(&mut self, env: &mut Env, rq: &mut Request) {

@@ -163,6 +163,10 @@ impl DriverQueue for NullQueue {
         }
     }
 
+    fn must_poll(&self) -> bool {
+        !self.polled.is_empty()
+    }
+
     fn timed_out(&mut self, env: &mut Env, rq: &mut Request) {
         match self.irqmode {
             Completion::Timer => {

@@ -1,0 +1,20 @@
+//! The one step of a waiting spin. Whoever waits counts the whole wait with
+//! [`super::LockCounters`].
+
+/// How often a wait looks again before it offers its core to others. Longer than a visit that
+/// is not interrupted takes.
+#[cfg(not(loom))]
+const TRIES: u32 = 100;
+
+/// Wait a moment; `tries` counts the moments of one wait.
+#[cfg(not(loom))]
+pub(crate) fn pause(tries: &mut u32) {
+    *tries += 1;
+    if *tries < TRIES { std::hint::spin_loop() } else { std::thread::yield_now() }
+}
+
+/// Under the model checker: let another thread go on.
+#[cfg(loom)]
+pub(crate) fn pause(_: &mut u32) {
+    loom::thread::yield_now();
+}
