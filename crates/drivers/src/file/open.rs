@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -121,8 +122,32 @@ fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// How long to wait for the kernel to take down what an ended process had open. With io_uring it
+/// closes files some time after the process is gone, and with them their locks.
+const AFTERLIFE: Duration = Duration::from_secs(2);
+/// How often to look meanwhile.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
 /// Lock the whole file: shared for readers, exclusive for a writer.
 fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
+    let path = &options.path;
+    if try_lock(fd, options)? {
+        return Ok(());
+    }
+    if let Some(holder) = find_holder(path) {
+        return Err(held(path, Some(holder)));
+    }
+    for _ in 0..AFTERLIFE.as_millis() / LOCK_PAUSE.as_millis() {
+        std::thread::sleep(LOCK_PAUSE);
+        if try_lock(fd, options)? {
+            return Ok(());
+        }
+    }
+    Err(held(path, find_holder(path)))
+}
+
+/// False if somebody else holds the lock.
+fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
     let kind = if options.read_only { libc::F_RDLCK } else { libc::F_WRLCK };
     // SAFETY: a flock of zeroes covers the whole file.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
@@ -130,39 +155,37 @@ fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
     range.l_whence = libc::SEEK_SET as i16;
     // SAFETY: fcntl reads one flock.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
-        return Ok(());
+        return Ok(true);
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Err(held(&options.path, Some(fd))),
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         // A file system without locks: nothing to ask.
-        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
+        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
         _ => Err(Error::os(format!("{} cannot be locked", options.path.display()), error)),
     }
 }
 
-fn held(path: &Path, fd: Option<&OwnedFd>) -> Error {
-    let holder = fd.and_then(|_| find_holder(path));
+fn held(path: &Path, holder: Option<u32>) -> Error {
     let by = holder.map_or("another process".to_owned(), |pid| format!("process {pid}"));
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process other than this one that has the file open, as far as /proc shows. If only this
-/// process has it, its own number.
+/// A process that has the file locked, as far as /proc shows. Having it open alone does not count.
 fn find_holder(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let same = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
-    let own = std::process::id();
-    let others = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = others.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    let found = pids.find(|pid| {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let locks = |fd: std::fs::DirEntry| {
+            let info = format!("/proc/{pid}/fdinfo/{}", fd.file_name().display());
+            std::fs::metadata(fd.path()).is_ok_and(same)
+                && std::fs::read_to_string(info).is_ok_and(|info| info.contains("lock:"))
+        };
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
-        *pid != own
-            && fds.is_ok_and(|mut fds| {
-                fds.any(|fd| fd.is_ok_and(|fd| std::fs::metadata(fd.path()).is_ok_and(same)))
-            })
-    });
-    found.or(Some(own))
+        fds.is_ok_and(|fds| fds.flatten().any(locks))
+    })
 }
 
 /// Make a file longer without allocating space.
