@@ -4,6 +4,7 @@
 //! owned by the list; `tail.next` is null; `len` counts them.
 
 use crate::bio::Bio;
+use crate::status::Status;
 
 /// A list of bios without allocation of its own. Dropping it drops the bios in it.
 pub struct BioList {
@@ -147,13 +148,14 @@ impl BioList {
         self.append(other);
     }
 
-    /// Set the submission time of every bio.
+    /// Make every bio one that was just submitted: its time, and no outcome yet.
     #[inline]
     pub fn stamp(&mut self, now: u64) {
         let mut at = self.head;
         // SAFETY: every linked bio is owned by this list, which is borrowed exclusively.
         while let Some(bio) = unsafe { at.as_mut() } {
             bio.start_ns = now;
+            bio.status = Status::Ok;
             at = bio.next;
         }
     }

@@ -11,7 +11,7 @@
 
 use drystone_core::extent::ExtentList;
 use drystone_core::ring::RingEvent;
-use drystone_core::{Env, Error, Extent, Limits, Op, Result, Status};
+use drystone_core::{BioFlags, Env, Error, Extent, Limits, Op, Result, Status};
 use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -70,6 +70,10 @@ impl RamStore {
         match rq.unit.op {
             Op::Read => self.read(rq, offset),
             Op::Write => self.write(rq, offset),
+            Op::WriteZeroes if rq.unit.flags.contains(BioFlags::NOUNMAP) => {
+                self.overwrite_with_zeroes(offset, offset + bytes);
+                self.mark(offset as u64, rq.unit.bytes);
+            }
             Op::Discard | Op::WriteZeroes => self.zero(offset, bytes),
             Op::Flush => {}
         }

@@ -53,6 +53,12 @@ pub(crate) struct FileShared {
     pub(crate) flush_failed: AtomicBool,
 }
 
+impl Drop for FileShared {
+    fn drop(&mut self) {
+        open::unlock(&self.fd);
+    }
+}
+
 impl File {
     /// Open (and create, if the options say so) the file at `options.path`.
     ///

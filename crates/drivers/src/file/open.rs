@@ -122,31 +122,27 @@ fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// How long to wait for the kernel to take down what an ended process had open. With io_uring it
-/// closes files some time after the process is gone, and with them their locks.
-const AFTERLIFE: Duration = Duration::from_secs(2);
+/// How long to wait for a lock that no living process seems to hold: a process that was killed
+/// keeps its locks until the kernel has taken its rings apart, some milliseconds later.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Lock the whole file: shared for readers, exclusive for a writer.
 fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
-    let path = &options.path;
-    if try_lock(fd, options)? {
-        return Ok(());
-    }
-    if let Some(holder) = find_holder(path) {
-        return Err(held(path, Some(holder)));
-    }
-    for _ in 0..AFTERLIFE.as_millis() / LOCK_PAUSE.as_millis() {
-        std::thread::sleep(LOCK_PAUSE);
-        if try_lock(fd, options)? {
-            return Ok(());
+    let mut waited = Duration::ZERO;
+    while !try_lock(fd, options)? {
+        let holder = find_holder(&options.path);
+        if holder.is_some() || waited >= LOCK_PATIENCE {
+            return Err(held(&options.path, holder));
         }
+        std::thread::sleep(LOCK_PAUSE);
+        waited += LOCK_PAUSE;
     }
-    Err(held(path, find_holder(path)))
+    Ok(())
 }
 
-/// False if somebody else holds the lock.
+/// True when the file is locked, false when somebody else has it.
 fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
     let kind = if options.read_only { libc::F_RDLCK } else { libc::F_WRLCK };
     // SAFETY: a flock of zeroes covers the whole file.
@@ -171,21 +167,32 @@ fn held(path: &Path, holder: Option<u32>) -> Error {
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process that has the file locked, as far as /proc shows. Having it open alone does not count.
+/// The process that holds a lock of the file, as far as /proc shows.
 fn find_holder(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let same = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
-    let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let mut pids = processes.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| {
-        let locks = |fd: std::fs::DirEntry| {
-            let info = format!("/proc/{pid}/fdinfo/{}", fd.file_name().display());
-            std::fs::metadata(fd.path()).is_ok_and(same)
-                && std::fs::read_to_string(info).is_ok_and(|info| info.contains("lock:"))
-        };
-        let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
-        fds.is_ok_and(|fds| fds.flatten().any(locks))
-    })
+    let holds = |pid: u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut opened = fds.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(same));
+        opened.any(|fd| {
+            let number = fd.file_name();
+            let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
+            std::fs::read_to_string(info).is_ok_and(|text| text.contains("\nlock:"))
+        })
+    };
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| holds(*pid))
+}
+
+/// Let go of the lock at once: a ring that still knows the file would keep it a little longer.
+pub(super) fn unlock(fd: &OwnedFd) {
+    // SAFETY: a flock of zeroes covers the whole file; fcntl reads it.
+    unsafe {
+        let mut range: libc::flock = std::mem::zeroed();
+        range.l_type = libc::F_UNLCK as i16;
+        libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range);
+    }
 }
 
 /// Make a file longer without allocating space.

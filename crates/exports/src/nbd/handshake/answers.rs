@@ -176,7 +176,8 @@ impl Handshake {
         };
         let flags = self.flags_for(&export);
         Self::send_info(out, option, &request, &export, flags);
-        if export.block_sizes.min > 1 && !request.wants_block_size {
+        // Clients that do not ask were written for disks, so whole sectors are no surprise to them.
+        if export.block_sizes.min > 512 && !request.wants_block_size {
             let message = "ask for the block sizes and keep to them";
             return Self::refuse(out, option, ReplyCode::ErrBlockSizeReqd, message);
         }

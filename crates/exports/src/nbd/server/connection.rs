@@ -330,6 +330,7 @@ impl Connection {
         let min_block = negotiated.export.block_sizes.min;
         let service = Service::new(device, negotiated.style, min_block, ids, self.number);
         self.device = Some(index);
+        self.stream.make_roomy();
         self.phase = Some(Phase::Transmission(Box::new(Transmission::new(&negotiated)), service));
         true
     }
@@ -419,14 +420,16 @@ impl Connection {
         if self.life == Life::Dead {
             return None;
         }
+        if self.life == Life::Draining && !self.stream.wants_send() {
+            self.finish_draining();
+        }
         if self.stream.wants_send() {
             let parts = self.stream.take_send(&mut self.pool);
             if !parts.is_empty() {
                 return Some(Want::Send(parts));
             }
         }
-        if self.life == Life::Draining {
-            self.finish_draining();
+        if self.life != Life::Open {
             return None;
         }
         if self.stream.receiving || self.at_bound() && self.payload.is_none() {

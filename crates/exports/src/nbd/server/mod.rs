@@ -46,7 +46,7 @@ impl Default for Settings {
         Settings {
             max_connections: 4096,
             max_in_flight: 128,
-            max_bytes_in_flight: 64 << 20,
+            max_bytes_in_flight: 32 << 20,
             max_request: 32 << 20,
             handshake_timeout_ns: 10_000_000_000,
             idle_timeout_ns: 0,

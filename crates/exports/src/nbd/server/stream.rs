@@ -13,8 +13,10 @@ use drystone_core::IoBuf;
 use drystone_core::ring::SendPart;
 use std::ops::Range;
 
-/// Bytes received at once.
-pub(super) const RECEIVE_BYTES: usize = 256 << 10;
+/// Bytes received at once from a client that has chosen its export.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// The same during the handshake, when thousands of clients may do nothing at all.
+const HANDSHAKE_BYTES: usize = 4 << 10;
 /// Bytes of ciphertext in one part of a send.
 const CIPHER_BYTES: usize = 64 << 10;
 /// Most parts of one send: the kernel's limit of vectors.
@@ -43,7 +45,7 @@ pub(super) struct Stream {
 impl Stream {
     pub(super) fn new() -> Self {
         Stream {
-            receive: Some(IoBuf::zeroed(RECEIVE_BYTES)),
+            receive: Some(IoBuf::zeroed(HANDSHAKE_BYTES)),
             received: 0..0,
             plain: None,
             plain_range: 0..0,
@@ -60,8 +62,14 @@ impl Stream {
     /// From now on the peer speaks TLS.
     pub(super) fn start_tls(&mut self, config: &TlsConfig) -> Result<(), TlsError> {
         self.tls = Some(TlsSession::new(config)?);
-        self.plain = Some(IoBuf::zeroed(RECEIVE_BYTES));
+        self.plain = Some(IoBuf::zeroed(HANDSHAKE_BYTES));
         Ok(())
+    }
+
+    /// The handshake is over: from now on there is much to receive at once.
+    pub(super) fn make_roomy(&mut self) {
+        enlarge(&mut self.receive, &mut self.received);
+        enlarge(&mut self.plain, &mut self.plain_range);
     }
 
     /// The TLS session, if the connection has one.
@@ -266,6 +274,17 @@ impl std::ops::AddAssign for Replies {
     fn add_assign(&mut self, other: Self) {
         self.count += other.count;
         self.bytes += other.bytes;
+    }
+}
+
+/// Exchange a buffer for a large one, with what it still holds.
+fn enlarge(buf: &mut Option<IoBuf>, range: &mut Range<usize>) {
+    if let Some(small) = buf {
+        let mut large = IoBuf::zeroed(RECEIVE_BYTES);
+        let left = &small[range.clone()];
+        large[..left.len()].copy_from_slice(left);
+        *range = 0..left.len();
+        *buf = Some(large);
     }
 }
 
