@@ -30,14 +30,18 @@ pub fn bucket_top(bucket: usize) -> u64 {
     ((sub + 1) << octave) - 1
 }
 
+/// Whole cache lines, so that no writer shares one with another.
+#[repr(align(64))]
+struct Buckets([AtomicU64; BUCKETS]);
+
 /// A histogram that its one writer fills while others read.
 pub struct Histogram {
-    buckets: Box<[AtomicU64; BUCKETS]>,
+    buckets: Box<Buckets>,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { buckets: Box::new([const { AtomicU64::new(0) }; BUCKETS]) }
+        Histogram { buckets: Box::new(Buckets([const { AtomicU64::new(0) }; BUCKETS])) }
     }
 }
 
@@ -45,13 +49,13 @@ impl Histogram {
     /// Count `n` values of `bucket`. Only the owner may call this.
     #[inline]
     pub fn add(&self, bucket: usize, n: u64) {
-        let cell = &self.buckets[bucket];
+        let cell = &self.buckets.0[bucket];
         cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
     /// Add what was counted so far to `sum`.
     pub fn add_to(&self, sum: &mut Snapshot) {
-        for (cell, s) in self.buckets.iter().zip(sum.counts.iter_mut()) {
+        for (cell, s) in self.buckets.0.iter().zip(sum.counts.iter_mut()) {
             *s += cell.load(Relaxed);
         }
     }
@@ -127,6 +131,18 @@ mod tests {
             assert!(top - low <= low / 16, "bucket {bucket}: {low} to {top}");
         }
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn two_histograms_share_no_line() {
+        let all: Vec<_> = (0..16).map(|_| Histogram::default()).collect();
+        let lines = |h: &Histogram| {
+            let start = h.buckets.0.as_ptr().addr();
+            (start / 64, (start + BUCKETS * 8 - 1) / 64)
+        };
+        let mut ranges: Vec<_> = all.iter().map(lines).collect();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|w| w[0].1 < w[1].0), "{ranges:?}");
     }
 
     #[test]

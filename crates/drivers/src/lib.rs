@@ -9,3 +9,5 @@
 pub mod file;
 pub mod null;
 pub mod ram;
+#[cfg(test)]
+mod testing;

@@ -36,7 +36,8 @@ const BUSY_RETRY_NS: Ns = 3_000_000;
 /// A bio needs no look beyond its range when none of these is set.
 const SPECIAL: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT);
 
-/// One context's way into a [`crate::RequestQueue`].
+/// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
+#[repr(align(128))]
 pub struct RequestChannel<D: Driver> {
     pub(crate) shared: Arc<Shared<D>>,
     pub(crate) driver: D::Queue,
@@ -124,6 +125,8 @@ impl<D: Driver> RequestChannel<D> {
     fn refresh_config(&mut self, env: &Env) {
         (self.epoch, self.config) = self.shared.config.get(&env.locks);
         self.size_bytes = self.shared.driver.size_bytes();
+        // The time-out may have become shorter: look again at the next chance.
+        self.timeout_check = self.timeout_check.min(1);
     }
 
     /// Send `bios` on their way, one request or merge after the other.
@@ -131,7 +134,7 @@ impl<D: Driver> RequestChannel<D> {
     fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList) {
         let mut last: Option<u32> = None;
         while let Some(bio) = bios.pop() {
-            let Some(bio) = self.admit(env, bio) else { continue };
+            let Some(bio) = self.admit(env, bio, bios) else { continue };
             let Some(bio) = self.merge_into_last(last, bio) else { continue };
             if let Some(slot) = last.take() {
                 self.issue(env, slot);
@@ -143,9 +146,10 @@ impl<D: Driver> RequestChannel<D> {
         }
     }
 
-    /// Check a bio. Gives it back if it is an ordinary one that fits one request.
+    /// Check a bio. Gives it back if it is an ordinary one, cut to what fits one request: what
+    /// is left of it goes to the head of `bios`.
     #[inline]
-    fn admit(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
+    fn admit(&mut self, env: &mut Env, bio: Box<Bio>, bios: &mut BioList) -> Option<Box<Bio>> {
         let limits = &self.config.limits;
         let start = bio.sector.bytes();
         let mask = u64::from(limits.logical_block_size) - 1;
@@ -159,11 +163,16 @@ impl<D: Driver> RequestChannel<D> {
             && limits.chunk_bytes == 0
             && bio.is_contiguous()
             && !(limits.read_only && bio.op.is_write());
-        if plain { Some(bio) } else { self.admit_special(env, bio) }
+        if plain { Some(bio) } else { self.admit_special(env, bio, bios) }
     }
 
     #[cold]
-    fn admit_special(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
+    fn admit_special(
+        &mut self,
+        env: &mut Env,
+        mut bio: Box<Bio>,
+        bios: &mut BioList,
+    ) -> Option<Box<Bio>> {
         if !self.config.io_poll {
             bio.flags.remove(BioFlags::POLLED);
         }
@@ -172,13 +181,13 @@ impl<D: Driver> RequestChannel<D> {
             return None;
         }
         if bio.is_flush() {
-            return self.start_flush_sequence(env, bio);
+            bio = self.start_flush_sequence(env, bio)?;
         }
         if bio.bytes == 0 {
-            env.end_bio(bio);
+            env.end_with(bio, Status::Ok);
             return None;
         }
-        self.cut(env, bio)
+        self.cut(env, bio, bios)
     }
 
     /// What Linux's `submit_bio_noacct` checks, in its order.
@@ -221,38 +230,32 @@ impl<D: Driver> RequestChannel<D> {
 
     fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
         match self.flush.start(bio, &self.config.limits) {
-            Start::End(bio) => env.end_bio(bio),
-            Start::Normal(bio) => return self.cut(env, bio),
-            Start::ThenFlush(bio) => return self.cut(env, bio),
+            Start::End(bio) => env.end_with(bio, Status::Ok),
+            Start::Normal(bio) | Start::ThenFlush(bio) => return Some(bio),
             Start::Queued => {}
         }
         None
     }
 
-    /// Cut a bio to the limits. All parts but the last are issued from here.
-    fn cut(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
-        let limits = self.config.limits;
-        loop {
-            let bytes = first_part(&bio, &limits);
-            if bytes == bio.bytes {
-                break;
-            }
-            if bytes == 0 {
-                env.end_with(bio, Status::Invalid);
-                return None;
-            }
-            if bio.flags.contains(BioFlags::NOWAIT) {
-                env.end_with(bio, Status::Again);
-                return None;
-            }
-            bio.flags.remove(BioFlags::POLLED);
-            let (front, rest) = env.split(bio, bytes);
-            if let Some(slot) = self.build(env, front, 1) {
-                self.issue(env, slot);
-            }
-            bio = rest;
+    /// The part of a bio that fits one request; what is left goes to the head of `rest`.
+    pub(crate) fn cut(
+        &mut self,
+        env: &mut Env,
+        mut bio: Box<Bio>,
+        rest: &mut BioList,
+    ) -> Option<Box<Bio>> {
+        let bytes = first_part(&bio, &self.config.limits);
+        if bytes == bio.bytes {
+            return Some(bio);
         }
-        Some(bio)
+        if bytes == 0 || bio.flags.contains(BioFlags::NOWAIT) {
+            env.end_with(bio, if bytes == 0 { Status::Invalid } else { Status::Again });
+            return None;
+        }
+        bio.flags.remove(BioFlags::POLLED);
+        let (front, left) = env.split(bio, bytes);
+        rest.push_front(left);
+        Some(front)
     }
 
     #[inline]
@@ -341,7 +344,8 @@ impl<D: Driver> RequestChannel<D> {
             Issue::Done(status) => {
                 rq.status = status;
                 self.in_flight += 1;
-                self.completions.count_started(rq.unit.op.group());
+                rq.counted = self.config.iostats;
+                self.completions.count_started(rq.unit.op.group(), rq.counted);
                 self.done.push(slot);
             }
             Issue::Started => self.started(env, slot),
@@ -353,7 +357,8 @@ impl<D: Driver> RequestChannel<D> {
     fn started(&mut self, env: &mut Env, slot: u32) {
         let rq = self.slots.get(slot);
         self.in_flight += 1;
-        self.completions.count_started(rq.unit.op.group());
+        rq.counted = self.config.iostats;
+        self.completions.count_started(rq.unit.op.group(), rq.counted);
         let last = env.time.last();
         rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
         rq.timed_out = false;
@@ -540,6 +545,7 @@ impl<D: Driver> Channel for RequestChannel<D> {
         if self.plug.is_empty() {
             return;
         }
+        self.refresh(env);
         self.plug_bytes = 0;
         let mut bios = self.plug.take();
         self.issue_bios(env, &mut bios);

@@ -37,8 +37,8 @@ const GROUPS: [OpGroup; OP_GROUPS] =
 
 impl Completions {
     #[inline]
-    pub(crate) fn count_started(&mut self, group: OpGroup) {
-        self.started[group as usize] += 1;
+    pub(crate) fn count_started(&mut self, group: OpGroup, counted: bool) {
+        self.started[group as usize] += u32::from(counted);
     }
 
     #[inline]
@@ -104,14 +104,14 @@ impl<D: Driver> RequestChannel<D> {
         debug_assert_eq!(rq.state, State::InFlight, "a request ends once");
         rq.state = State::Idle;
         let tag = rq.tag;
-        if self.config.iostats {
+        if rq.counted {
             let latency = now.saturating_sub(rq.unit.start_ns);
             let group = rq.unit.op.group();
             self.completions.count_ended(&self.stats, group, latency, rq.unit.bytes);
         }
         let plain = rq.status.is_ok() && rq.kind == Kind::Normal;
         match rq.unit.bios.take_only() {
-            Some(bio) if plain => env.end_bio(bio),
+            Some(bio) if plain => env.end_with(bio, Status::Ok),
             only => self.complete_other(env, slot, only),
         }
         tag
@@ -129,11 +129,8 @@ impl<D: Driver> RequestChannel<D> {
         if rq.kind != Kind::Normal {
             return self.complete_special(env, slot, status);
         }
-        while let Some(mut bio) = rq.unit.bios.pop() {
-            if !status.is_ok() {
-                bio.status = status;
-            }
-            env.end_bio(bio);
+        while let Some(bio) = rq.unit.bios.pop() {
+            env.end_with(bio, status);
         }
     }
 
@@ -161,7 +158,9 @@ impl<D: Driver> RequestChannel<D> {
         });
         while let Some(mut bio) = data.pop() {
             bio.flags.insert(BioFlags::NOMERGE);
-            self.sched.insert(Unit::new(bio), false);
+            if let Some(bio) = self.cut(env, bio, &mut data) {
+                self.sched.insert(Unit::new(bio), false);
+            }
         }
     }
 }

@@ -16,7 +16,8 @@
 //!   the next one, because the running one may have begun before that bio's writes completed.
 //! * A failed flush ends every bio that waited for it with its error: for a write with
 //!   PREFLUSH the data is then not written at all.
-//! * Bios in here never merge.
+//! * Bios in here never merge. What comes out has not been cut to the limits yet.
+//! * A bio without bytes is a flush if it has PREFLUSH, and nothing at all if it has only FUA.
 
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
 
@@ -99,7 +100,8 @@ impl FlushMachine {
         self.in_flight = false;
         let mut served = self.running.take();
         while let Some(mut bio) = served.pop() {
-            let data_left = bio.op != Op::Flush && bio.flags.contains(BioFlags::PREFLUSH);
+            let data_left =
+                bio.op != Op::Flush && bio.bytes > 0 && bio.flags.contains(BioFlags::PREFLUSH);
             if status.is_ok() && data_left {
                 bio.flags.remove(BioFlags::PREFLUSH);
                 next(Next::Data(bio));

@@ -17,6 +17,8 @@ pub mod request;
 pub mod scheduler;
 pub mod split;
 pub mod tags;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub mod unit;
 
 pub use driver::{Driver, DriverQueue, HwQueues, Issue};

@@ -4,6 +4,7 @@ use crate::channel::RequestChannel;
 use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
 use crate::tags::TagSet;
+use crossbeam_utils::CachePadded;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{BusyTime, ChannelStats, DiskStats};
@@ -40,7 +41,7 @@ pub(crate) struct Shared<D> {
     name: String,
     pub(crate) driver: D,
     pub(crate) config: ConfigCell,
-    pub(crate) tags: Vec<TagSet>,
+    pub(crate) tags: Vec<CachePadded<TagSet>>,
     pub(crate) busy: BusyTime,
     stats: Lock<Vec<Arc<ChannelStats>>>,
     locks: Arc<LockCounters>,
@@ -77,7 +78,9 @@ impl<D: Driver> RequestQueue<D> {
         let queue = RequestQueue {
             shared: Arc::new(Shared {
                 name: name.to_owned(),
-                tags: (0..hw.default.max(1)).map(|_| TagSet::new(depth)).collect(),
+                tags: (0..hw.default.max(1))
+                    .map(|_| CachePadded::new(TagSet::new(depth)))
+                    .collect(),
                 driver,
                 config: ConfigCell::new(config),
                 busy: BusyTime::default(),

@@ -34,8 +34,9 @@ pub(crate) enum Kind {
     ThenFlush,
 }
 
-/// One command for a driver.
+/// One command for a driver. Its slot fills whole cache lines: no other context's data is there.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct Request {
     /// What to do, and the bios it is for.
     pub unit: Unit,
@@ -51,6 +52,8 @@ pub struct Request {
     pub(crate) state: State,
     pub(crate) kind: Kind,
     pub(crate) timed_out: bool,
+    /// It was counted as started, so it will be counted as ended.
+    pub(crate) counted: bool,
 }
 
 impl Request {

@@ -16,9 +16,12 @@
 //!   `calls`, which the one that wakes looks at again after it has let go.
 //!
 //! Memory order: `free` clears bits with release, `take` sets them with acquire, so what the
-//! former holder did with the slot's shared state is seen by the next. `free` then `waiting`
-//! and `wait` then the bits are the two sides of a store-load race; both have a full fence
-//! between (Linux's rule: clear, barrier, look for waiters; register, barrier, try again).
+//! former holder did with the slot's shared state is seen by the next. There are two store-load
+//! races, and each of their sides has a full fence between: `free` clears bits and looks at
+//! `waiting`, while `wait` adds to `waiting` and (at the start of `wake`) looks at the bits
+//! (Linux's rule: clear, barrier, look for waiters; register, barrier, try again); and a call of
+//! `wake` adds to `calls` and tries the lock, while the one that wakes lets the lock go and
+//! looks at `calls`.
 
 use crossbeam_utils::CachePadded;
 use drystone_core::mailbox::{Mailbox, Message};
@@ -94,6 +97,12 @@ impl TagSet {
         self.depth
     }
 
+    /// Where the words lie.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn word_addresses(&self) -> Vec<usize> {
+        self.words.iter().map(|w| std::ptr::from_ref(w).addr()).collect()
+    }
+
     /// Words that a context's hint can name.
     pub fn words(&self) -> u32 {
         self.words.len() as u32
@@ -151,7 +160,9 @@ impl TagSet {
         let word = &self.words[(batch.base >> self.shift) as usize];
         let before = word.fetch_and(!batch.mask, FREE);
         debug_assert_eq!(before & batch.mask, batch.mask, "freed tags were in use");
-        fence(SeqCst);
+        if !cfg!(drystone_mutate = "tag_free_fence") {
+            fence(SeqCst);
+        }
         self.has_waiters()
     }
 
@@ -173,7 +184,6 @@ impl TagSet {
         self.waiting.fetch_add(1, Relaxed);
         let fresh = self.arrivals.push(message);
         debug_assert!(fresh, "a waiter waits once");
-        fence(SeqCst);
     }
 
     /// The waiter's message came, and it has taken what it needs of the tags (or needs none any
@@ -182,7 +192,6 @@ impl TagSet {
         let granted = self.granted.fetch_sub(1, AcqRel);
         let waiting = self.waiting.fetch_sub(1, AcqRel);
         debug_assert!(granted > 0 && waiting > 0);
-        fence(SeqCst);
     }
 
     /// How many tags a woken waiter may take at once: its share of the set.
@@ -194,6 +203,9 @@ impl TagSet {
     /// if another context is waking, it will do this call's work.
     pub fn wake(&self, user: &LockCounters, mut send: impl FnMut(Arc<Message>)) {
         self.calls.fetch_add(1, AcqRel);
+        if !cfg!(drystone_mutate = "tag_wake_fence") {
+            fence(SeqCst);
+        }
         while self.calls.load(Acquire) != 0 {
             let Some(mut queue) = self.queue.try_lock(user) else { return };
             self.calls.swap(0, AcqRel);
@@ -204,7 +216,12 @@ impl TagSet {
             let turn: Vec<_> = queue.drain(..n as usize).collect();
             drop(queue);
             turn.into_iter().for_each(&mut send);
-            fence(SeqCst);
+            if cfg!(drystone_mutate = "tag_recheck") {
+                return;
+            }
+            if !cfg!(drystone_mutate = "tag_unlock_fence") {
+                fence(SeqCst);
+            }
         }
     }
 }
@@ -288,5 +305,118 @@ mod tests {
         assert_eq!(woken, [0, 1, 2]);
         set.woken();
         assert!(!set.has_waiters() && !set.free(tag));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::primitive::{AtomicBool, AtomicUsize};
+    use loom::cell::UnsafeCell;
+
+    /// Contexts on one tag set, each of which needs a tag once. As in a channel, the turn of a
+    /// waiter is taken by whoever sends its message.
+    struct Model {
+        set: TagSet,
+        /// What a tag guards; the checker sees two holders at once, or one too early.
+        slots: Vec<UnsafeCell<()>>,
+        messages: Vec<Arc<Message>>,
+        served: Vec<AtomicBool>,
+        sent: AtomicUsize,
+    }
+
+    impl Model {
+        fn new(depth: u32, contexts: u32) -> Arc<Self> {
+            let set = TagSet::new(depth);
+            // The lock must have been used before threads meet at it.
+            set.wake(&LockCounters::new(ManualClock::new(1)), |_| ());
+            Arc::new(Model {
+                set,
+                slots: (0..depth).map(|_| UnsafeCell::new(())).collect(),
+                messages: (0..contexts).map(|i| Message::new(i, 0)).collect(),
+                served: (0..contexts).map(|_| AtomicBool::new(false)).collect(),
+                sent: AtomicUsize::new(0),
+            })
+        }
+
+        fn use_and_free(&self, context: u32, mut tags: TagBatch) -> bool {
+            let tag = tags.pop().expect("a tag");
+            assert_eq!(tags.mask, 0, "one was asked for");
+            self.slots[tag as usize].with_mut(|_| ());
+            assert!(!self.served[context as usize].swap(true, Relaxed), "served once");
+            self.set.free(self.set.batch_of(tag))
+        }
+
+        fn wake(&self, user: &LockCounters) {
+            let mut turns = Vec::new();
+            self.set.wake(user, |m| turns.push(m));
+            while let Some(message) = turns.pop() {
+                self.sent.fetch_add(1, Relaxed);
+                let tags = self.set.take(0, 1);
+                let got = tags.mask != 0;
+                if got {
+                    let _ = self.use_and_free(message.channel(), tags);
+                }
+                self.set.woken();
+                if !got {
+                    // Somebody who had not seen that others wait was quicker.
+                    self.set.wait(message);
+                }
+                self.set.wake(user, |m| turns.push(m));
+            }
+        }
+
+        /// One context needs a tag.
+        fn context(&self, context: u32) {
+            let user = LockCounters::new(ManualClock::new(1));
+            let tags = match self.set.has_waiters() {
+                true => TagBatch::default(),
+                false => self.set.take(0, 1),
+            };
+            if tags.mask == 0 {
+                self.set.wait(self.messages[context as usize].clone());
+                self.wake(&user);
+            } else if self.use_and_free(context, tags) {
+                self.wake(&user);
+            }
+        }
+    }
+
+    fn run(depth: u32, contexts: u32) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let model = Model::new(depth, contexts);
+            let threads: Vec<_> = (1..contexts)
+                .map(|i| {
+                    let model = model.clone();
+                    loom::thread::spawn(move || model.context(i))
+                })
+                .collect();
+            model.context(0);
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            let stranded = model.served.iter().filter(|s| !s.load(Relaxed)).count();
+            assert_eq!(stranded, 0, "a context waits while all tags are free");
+            assert_eq!((model.set.in_use(), model.set.has_waiters()), (0, false));
+        });
+    }
+
+    /// Two contexts and one tag.
+    #[test]
+    fn loom_tags_two_contexts() {
+        run(1, 2);
+    }
+
+    /// Three contexts and one tag: wakers meet.
+    #[test]
+    fn loom_tags_three_contexts() {
+        run(1, 3);
+    }
+
+    /// Three contexts and two tags: two may be woken at once.
+    #[test]
+    fn loom_tags_two_tags() {
+        run(2, 3);
     }
 }

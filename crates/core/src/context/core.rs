@@ -213,7 +213,8 @@ impl ContextCore {
         let until = if must_poll { Some(0) } else { until };
         self.env.time.slept();
         handle.parking().park();
-        if !self.has_news(handle) && !handle.knocked() {
+        // Kicks are given only once this context has been left, so it may not sleep on them.
+        if self.env.kicks.is_empty() && !self.has_news(handle) && !handle.knocked() {
             self.env.ring.wait(until);
         } else {
             self.env.ring.submit();

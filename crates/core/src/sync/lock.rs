@@ -1,8 +1,12 @@
 //! A mutual exclusion lock with a class. A panic while it is held does not poison it: the data
 //! it guards must be valid between statements, which every user's invariants ensure.
 
+#[cfg(loom)]
+use super::modelled::{Mutex, MutexGuard};
 use super::{LockClass, LockCounters};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
+use std::sync::{PoisonError, TryLockError};
 
 /// A lock of a named class around a value.
 pub struct Lock<T> {
@@ -55,7 +59,7 @@ impl<T> Lock<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::clock::ManualClock;

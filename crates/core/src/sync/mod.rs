@@ -7,6 +7,8 @@
 
 mod counters;
 mod lock;
+#[cfg(loom)]
+mod modelled;
 mod signal;
 mod spin;
 

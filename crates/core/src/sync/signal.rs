@@ -1,8 +1,12 @@
 //! A condition that holders of a [`super::Lock`] wait for, with a class of its own, so that
 //! threads that are idle by design never look like contention of the lock.
 
+#[cfg(loom)]
+use super::modelled::Condvar;
 use super::{Guard, LockClass, LockCounters};
-use std::sync::{Condvar, PoisonError};
+#[cfg(not(loom))]
+use std::sync::Condvar;
+use std::sync::PoisonError;
 
 /// A condition of a named class, tied to whatever lock its waiters hold.
 pub struct Signal {

@@ -9,6 +9,8 @@
 
 mod latency;
 mod queue;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub use latency::{Latency, Percentile};

@@ -156,11 +156,14 @@ impl DriverQueue for NullQueue {
     }
 
     fn poll(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {
-        for slot in std::mem::take(&mut self.polled) {
+        let mut polled = std::mem::take(&mut self.polled);
+        for slot in polled.drain(..) {
             let status = self.execute(env, slots.get(slot));
             slots.get(slot).status = status;
             done.push(slot);
         }
+        // Kept for its allocation.
+        self.polled = polled;
     }
 
     fn must_poll(&self) -> bool {

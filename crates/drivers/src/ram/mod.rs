@@ -257,3 +257,8 @@ impl DriverQueue for RamQueue {
 
     fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}
 }
+
+#[cfg(test)]
+mod histories;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! The RAM device: data, freeing, allocation.
+
+use super::*;
+use crate::testing::{Rig, pattern};
+use drystone_core::BioFlags;
+use drystone_core::ring::Engine;
+use proptest::prelude::*;
+
+const NONE: BioFlags = BioFlags::empty();
+
+fn ram(size_bytes: u64) -> Rig {
+    Rig::new(Ram::new(size_bytes, true).expect("memory"), Engine::Auto)
+}
+
+#[test]
+fn data_comes_back() {
+    let mut rig = ram(1 << 20);
+    let data = pattern(40_960, 1);
+    assert_eq!(rig.read(0, 4096).unwrap(), [0; 4096], "fresh memory is zero");
+    assert_eq!(rig.write(512, &data, NONE), Status::Ok);
+    assert_eq!(rig.read(512, 40_960).unwrap(), data);
+    assert_eq!(rig.read((1 << 20) - 512, 512).unwrap(), [0; 512]);
+    assert_eq!(rig.read(1 << 20, 512), Err(Status::IoError));
+    assert_eq!((rig.flush(), rig.write(0, &data[..512], BioFlags::FUA)), (Status::Ok, Status::Ok));
+}
+
+#[test]
+fn discard_frees_whole_pages_and_zeroes_the_rest() {
+    let mut rig = ram(1 << 20);
+    rig.write(0, &[7; 32768], NONE);
+    assert_eq!(rig.allocation(65536), [(32768, true), (32768, false)]);
+    assert_eq!(rig.range(Op::Discard, 512, 12288, NONE), Status::Ok);
+    let mut expected = vec![7u8; 32768];
+    expected[512..12800].fill(0);
+    assert_eq!(rig.read(0, 32768).unwrap(), expected);
+    let map = [(4096, true), (8192, false), (20480, true), (32768, false)];
+    assert_eq!(rig.allocation(65536), map, "the first and the last page hold data still");
+}
+
+#[test]
+fn a_part_of_a_page_is_zeroed_and_stays() {
+    let mut rig = ram(1 << 20);
+    rig.write(4096, &[9; 4096], NONE);
+    assert_eq!(rig.range(Op::WriteZeroes, 4096 + 512, 1024, NONE), Status::Ok);
+    let mut expected = [9u8; 4096];
+    expected[512..1536].fill(0);
+    assert_eq!(rig.read(4096, 4096).unwrap(), expected);
+    assert_eq!(rig.allocation(12288), [(4096, false), (4096, true), (4096, false)]);
+}
+
+#[test]
+fn discarded_memory_goes_back_to_the_system() {
+    let mut rig = ram(64 << 20);
+    let data = vec![5u8; 1 << 20];
+    (0..64).for_each(|i| assert_eq!(rig.write(i << 20, &data, NONE), Status::Ok));
+    let before = resident_pages();
+    assert_eq!(rig.range(Op::Discard, 0, 64 << 20, NONE), Status::Ok);
+    let freed = before.saturating_sub(resident_pages()) * 4096;
+    assert!(freed > 32 << 20, "{freed} bytes of 64 MiB came back");
+    assert_eq!(rig.allocation(64 << 20), [(64 << 20, false)]);
+}
+
+fn resident_pages() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn sizes_have_limits() {
+    let error = |size| Ram::new(size, true).err().expect("refused").to_string();
+    for size in [0, 511, 513] {
+        assert!(error(size).contains(&format!("size {size} of a RAM device")));
+    }
+    assert!(error(u64::MAX - 511).contains("cannot be mapped"));
+    assert!(error(1 << 60).contains("cannot be mapped"));
+    // Sparse: more than the machine has.
+    let mut rig = ram(1 << 40);
+    assert_eq!(rig.write((1 << 40) - 512, &[1; 512], NONE), Status::Ok);
+    assert_eq!(rig.read((1 << 40) - 512, 512).unwrap(), [1; 512]);
+}
+
+#[test]
+fn an_odd_size_ends_inside_a_page() {
+    let mut rig = ram(4096 + 512);
+    rig.write(4096, &[3; 512], NONE);
+    assert_eq!(rig.allocation(4608), [(4096, false), (512, true)]);
+    assert_eq!(rig.range(Op::Discard, 0, 4608, NONE), Status::Ok);
+    assert_eq!(rig.read(0, 4608).unwrap(), [0; 4608]);
+}
+
+#[test]
+fn discard_can_be_switched_off() {
+    let mut rig = Rig::new(Ram::new(1 << 20, false).unwrap(), Engine::Auto);
+    assert_eq!(rig.range(Op::Discard, 0, 4096, NONE), Status::NotSupported);
+    assert_eq!(rig.range(Op::WriteZeroes, 0, 4096, BioFlags::FAST_ZERO), Status::Ok);
+}
+
+#[test]
+fn a_query_may_ask_for_few_extents() {
+    let mut rig = ram(1 << 20);
+    (0..10).for_each(|i| assert_eq!(rig.write(i * 8192, &[1; 4096], NONE), Status::Ok));
+    let extents = rig.device.extents(2048, 81920, 3).unwrap();
+    let expected =
+        [Extent::data(2048, 2048), Extent::hole(4096, 4096), Extent::data(8192, 4096)];
+    assert_eq!(extents, expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Against a vector of bytes and a set of pages.
+    #[test]
+    fn memory_is_what_was_written(
+        ops in prop::collection::vec((0u8..4, 0u64..640, 1u64..200, any::<u8>()), 1..60),
+        query in (0u64..640, 1u64..640),
+    ) {
+        const SECTORS: u64 = 640;
+        let mut rig = ram(SECTORS * 512);
+        let mut bytes = vec![0u8; (SECTORS * 512) as usize];
+        let mut pages = vec![false; (SECTORS / 8) as usize];
+        for (op, sector, sectors, seed) in ops {
+            let (at, len) = (sector * 512, sectors.min(SECTORS - sector) * 512);
+            let range = at as usize..(at + len) as usize;
+            if op == 0 {
+                let data = pattern(len as usize, seed);
+                prop_assert_eq!(rig.write(at, &data, NONE), Status::Ok);
+                bytes[range].copy_from_slice(&data);
+                pages[(at / 4096) as usize..(at + len).div_ceil(4096) as usize].fill(true);
+            } else if op == 1 {
+                prop_assert_eq!(&rig.read(at, len as usize).unwrap()[..], &bytes[range]);
+            } else {
+                let op = if op == 2 { Op::Discard } else { Op::WriteZeroes };
+                prop_assert_eq!(rig.range(op, at, len, NONE), Status::Ok);
+                bytes[range].fill(0);
+                let (first, last) = (at.div_ceil(4096) as usize, ((at + len) / 4096) as usize);
+                if first < last {
+                    pages[first..last].fill(false);
+                }
+            }
+        }
+        prop_assert_eq!(rig.read(0, bytes.len()).unwrap(), bytes);
+        let (from, len) = (query.0 * 512, query.1.min(SECTORS - query.0) * 512);
+        let extents = rig.device.extents(from, len, usize::MAX).unwrap();
+        let mut at = from;
+        for e in &extents {
+            prop_assert_eq!(e.offset, at);
+            for page in e.offset / 4096..(e.offset + e.length).div_ceil(4096) {
+                prop_assert_eq!(pages[page as usize], e.allocated, "page {}", page);
+            }
+            at += e.length;
+        }
+        prop_assert_eq!(at, from + len);
+        prop_assert!(extents.windows(2).all(|w| w[0].allocated != w[1].allocated));
+    }
+}

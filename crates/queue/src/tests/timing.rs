@@ -1,0 +1,153 @@
+//! Clock readings and the latencies that are made of them.
+
+use super::*;
+use drystone_core::clock::AGE_BOUND_NS;
+use drystone_core::op::OpGroup;
+
+fn batch() -> Vec<Box<Bio>> {
+    (0..32).map(|i| read(i * 10, 1)).collect()
+}
+
+#[test]
+fn a_loop_of_32_reads_the_clock_once_a_round() {
+    for held in [false, true] {
+        let mut rig = Rig::new(Setup::depth(64));
+        rig.stage.otherwise(if held { Answer::Hold } else { Answer::Done(Status::Ok) });
+        let mut before = 0;
+        for round in 0..11 {
+            if round == 1 {
+                before = rig.cx.clock_reads();
+            }
+            rig.submit(batch());
+            rig.clock.advance(500);
+            while rig.stage.give_back(0, Status::Ok) {}
+            rig.clock.advance(500);
+            assert_eq!(rig.ended().len(), 32);
+        }
+        assert_eq!(rig.cx.clock_reads() - before, 10, "held: {held}");
+    }
+}
+
+#[test]
+fn no_latency_is_zero() {
+    let mut rig = Rig::new(Setup::depth(64));
+    rig.stage.otherwise(Answer::Hold);
+    for _ in 0..10 {
+        rig.submit(batch());
+        rig.clock.advance(700);
+        while rig.stage.give_back(0, Status::Ok) {}
+        assert_eq!(rig.ended().len(), 32);
+    }
+    let latencies = rig.device.latencies(OpGroup::Read);
+    assert_eq!(latencies.total(), 320);
+    let (least, most) = (latencies.min().unwrap(), latencies.max().unwrap());
+    assert!(least <= 700 && 700 <= most && least > 650 && most < 750, "{least} to {most}");
+}
+
+#[test]
+fn a_reading_that_is_too_old_opens_no_plug() {
+    let mut rig = Rig::new(Setup::depth(64));
+    rig.stage.otherwise(Answer::Hold);
+    for away in [AGE_BOUND_NS - 1, AGE_BOUND_NS, 5 * MS] {
+        rig.submit(batch());
+        while rig.stage.give_back(0, Status::Ok) {}
+        rig.ended();
+        // The thread is taken off its processor between two calls.
+        rig.clock.advance(away);
+        let now = rig.clock.now();
+        rig.submit([read(0, 1)]);
+        rig.stage.give_back(0, Status::Ok);
+        let mut out = BioList::new();
+        rig.cx.reap(&mut out);
+        let start = out.pop().unwrap().start_ns;
+        assert!(now - start < AGE_BOUND_NS, "{away}: {} ns too early", now - start);
+        assert_eq!(start == now, away >= AGE_BOUND_NS);
+    }
+}
+
+#[test]
+fn statistics_survive_pre_emption() {
+    let mut rig = Rig::new(Setup::depth(64));
+    rig.stage.otherwise(Answer::Hold);
+    for _ in 0..50 {
+        rig.submit([read(0, 1)]);
+        rig.clock.advance(10_000);
+        rig.stage.give_back(0, Status::Ok);
+        assert_eq!(rig.ended().len(), 1);
+        rig.clock.advance(5 * MS);
+    }
+    let reads = *rig.device.stats().group(OpGroup::Read);
+    assert_eq!((reads.completed, reads.time_ns), (50, 50 * 10_000));
+}
+
+#[test]
+fn a_sleep_ends_a_reading() {
+    let mut rig = Rig::new(Setup::depth(64));
+    rig.submit([read(0, 1)]);
+    rig.ended();
+    rig.cx.wait(Some(0));
+    rig.clock.advance(100);
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit([read(0, 1)]);
+    rig.clock.advance(100);
+    rig.stage.give_back(0, Status::Ok);
+    let mut out = BioList::new();
+    rig.cx.reap(&mut out);
+    assert_eq!(out.pop().unwrap().start_ns, rig.clock.now() - 100);
+}
+
+#[test]
+fn a_plugged_bio_counts_from_its_submission() {
+    let mut rig = Rig::new(Setup::depth(64));
+    rig.cx.start_plug();
+    rig.submit([read(0, 1)]);
+    rig.clock.advance(3 * MS);
+    rig.cx.finish_plug();
+    rig.ended();
+    assert_eq!(rig.device.stats().group(OpGroup::Read).time_ns, 3 * MS);
+}
+
+#[test]
+fn all_seventeen_fields() {
+    let mut rig = Rig::new(Setup::cache(false));
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit([read(0, 2), read(2, 2), read(100, 4)]);
+    rig.submit([write(0, 8), write(8, 8), write(16, 8)]);
+    rig.submit([without_data(Op::WriteZeroes, 800, 8)]);
+    rig.submit([without_data(Op::Discard, 0, 64), without_data(Op::Discard, 64, 64)]);
+    rig.submit([Bio::flush()]);
+    let before = rig.device.stats().fields();
+    assert_eq!(before[8], 5, "two reads, two writes, one discard; flushes are not counted");
+    assert_eq!(rig.attribute("inflight").split_whitespace().collect::<Vec<_>>(), ["2", "3"]);
+    rig.clock.advance(8 * MS);
+    rig.give_back_all();
+    let fields = rig.device.stats().fields();
+    let (reads, writes) = ([2, 1, 8, 16], [2, 2, 32, 16]);
+    let (discards, flushes) = ([1, 1, 128, 8], [1, 8]);
+    assert_eq!(fields[0..4], reads);
+    assert_eq!(fields[4..8], writes);
+    assert_eq!(fields[8], 0, "in flight");
+    assert!((6..=9).contains(&fields[9]), "busy for {} ms", fields[9]);
+    assert_eq!(fields[10], 16 + 16 + 8 + 8, "weighted");
+    assert_eq!(fields[11..15], discards);
+    assert_eq!(fields[15..17], flushes);
+    let text = rig.attribute("stat");
+    let shown: Vec<u64> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    assert_eq!(shown, fields);
+}
+
+#[test]
+fn without_statistics_nothing_is_left_in_flight() {
+    let mut rig = Rig::new(Setup::depth(8));
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit([read(0, 1)]);
+    rig.device.set_attribute("queue/iostats", "0").unwrap();
+    rig.submit([read(10, 1)]);
+    rig.device.set_attribute("queue/iostats", "1").unwrap();
+    rig.submit([read(20, 1)]);
+    assert_eq!(rig.give_back_all().len(), 3);
+    let stats = rig.device.stats();
+    assert_eq!(stats.in_flight(), (0, 0));
+    assert_eq!(stats.group(OpGroup::Read).completed, 2, "the second was not counted");
+    assert_eq!(rig.device.latencies(OpGroup::Read).total(), 2);
+}
