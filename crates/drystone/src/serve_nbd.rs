@@ -15,7 +15,7 @@ use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::{Bio, BioList, Context, ContextSet};
-use drystone_exports::nbd::server::{Inbox, Listener, Worker};
+use drystone_exports::nbd::server::{ExportTable, Inbox, Listener, Worker};
 use drystone_stack::live::{LiveDevice, LiveStack, Surroundings};
 use drystone_stack::runtime::Runtime;
 use drystone_stack::spec::Listener as Address;
@@ -108,9 +108,9 @@ impl ServerHandle for NbdServer {
     }
 
     fn runtime(&self) -> Box<dyn Runtime> {
-        let inboxes = self.inboxes.clone();
-        let all = move |_: &str| inboxes.iter().map(|inbox| u64::from(inbox.connections())).sum();
-        Box::new(self.stack.runtime(Box::new(all)))
+        let tables = self.stack.tables().clone();
+        let clients = move |name: &str| tables.iter().map(|table| clients_of(table, name)).sum();
+        Box::new(self.stack.runtime(Box::new(clients)))
     }
 
     fn sockets(&self) -> Vec<Place> {
@@ -125,6 +125,12 @@ impl ServerHandle for NbdServer {
         let flushed = flush(&self.contexts, self.stack.engine(), self.stack.devices());
         ended.and(flushed)
     }
+}
+
+/// Connections of an export at the addresses of one table.
+fn clients_of(table: &ExportTable, name: &str) -> u64 {
+    let exports = table.exports().iter().enumerate();
+    exports.filter(|(_, e)| e.name == name).map(|(at, _)| u64::from(table.clients(at))).sum()
 }
 
 /// As many as asked for; 0 is as many as cores.
@@ -175,7 +181,11 @@ fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<OwnedFd>> {
     for address in (host, port).to_socket_addrs()? {
         // The standard library sets SO_REUSEADDR.
         match TcpListener::bind(address) {
-            Ok(listener) => sockets.push(listener.into()),
+            Ok(listener) => {
+                // Accepted sockets inherit it: a reply is one send and must not wait for another.
+                rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
+                sockets.push(listener.into());
+            }
             // A name may stand for an address of a protocol that this machine does not have.
             Err(error) if is_absent(&error) => absent = Some(error),
             Err(error) => return Err(error),

@@ -139,3 +139,80 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(stderr(&output), "");
 }
+
+fn bench(folder: &Path, arguments: &[&str]) -> (serde_json::Value, String) {
+    let words = ["bench", "--runtime", "100ms", "--warmup", "10ms", "--json", "b.json"];
+    let output = drystone(folder, &[&words, arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
+    let text = fs::read_to_string(folder.join("b.json")).unwrap();
+    (serde_json::from_str(&text).unwrap(), stdout(&output))
+}
+
+#[test]
+fn a_benchmark_counts_what_it_promises() {
+    let folder = TempDir::new().unwrap();
+    let (json, text) = bench(folder.path(), &["--device", "null"]);
+    let number = |key: &str| json[key].as_f64().unwrap_or_else(|| panic!("{key}: {json}"));
+    assert!(text.contains("IOPS=") && text.contains("IOS/call=32/32"), "{text}");
+    assert!(number("iops") > 0.0 && number("cpu_ns_per_io") > 0.0, "{json}");
+    // The numbers went through decimal text, so they agree to many digits, not to all.
+    let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    assert!(close(number("bytes_per_second"), number("iops") * 512.0), "{json}");
+    assert!(close(number("wall_ns_per_io"), 1e9 / number("iops")), "{json}");
+    assert_eq!(number("allocations_per_io"), 0.0);
+    assert_eq!(number("lock_acquisitions_per_io"), 0.0);
+    assert_eq!(number("lock_wait_ns_per_io"), 0.0);
+    // One reading for 32 I/Os; a reading that became old while the thread was off the processor
+    // is taken again, which on a busy machine is a few in a thousand.
+    let reads = number("clock_reads_per_io") * 32.0;
+    assert!((1.0..1.05).contains(&reads), "{reads} clock reads for 32 I/Os");
+    let names = ["min", "p50", "p90", "p99", "p99.9", "p99.99", "max"];
+    let latency: Vec<u64> =
+        names.iter().map(|name| json["latency_ns"][name].as_u64().unwrap()).collect();
+    assert!(latency.is_sorted() && latency[0] > 0, "{latency:?}");
+    let configuration = &json["configuration"];
+    for key in ["device", "threads", "depth", "batch", "bs", "rw", "runtime_ns", "warmup_ns"] {
+        assert!(!configuration[key].is_null(), "{key}: {configuration}");
+    }
+    for key in ["kind", "size_bytes", "attributes", "engine", "machine", "version", "date"] {
+        assert!(!configuration[key].is_null(), "{key}: {configuration}");
+    }
+}
+
+#[test]
+fn benchmarks_run_on_every_kind_of_device() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("s.toml"), GOOD).unwrap();
+    for arguments in [
+        &["--device", "ram,size=1MiB", "--rw", "write", "--threads", "2", "--bs", "4k"][..],
+        &["--device", "null,irqmode=timer,completion_nsec=1us", "--depth", "4", "--batch", "2"],
+        &["--device", "null,irqmode=thread", "--rw", "randwrite"],
+        &["--device", "null", "--poll", "--depth", "8"],
+        &["--device", "file,path=f.img,size=1MiB", "--rw", "read", "--bs", "4k"],
+        &["--device", "file,path=f.img,engine=plain", "--rw", "randwrite", "--bs", "4k"],
+        &["--stack", "s.toml", "--name", "d", "--cpus", "0"],
+    ] {
+        let (json, _) = bench(folder.path(), arguments);
+        assert!(json["ios"].as_u64().unwrap() > 0, "{arguments:?}: {json}");
+        let poll = arguments.contains(&"--poll");
+        assert_eq!(json["configuration"]["poll"], poll, "{arguments:?}");
+    }
+}
+
+#[test]
+fn benchmarks_that_cannot_run_say_why() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    let bench = |device: &str, more: &[&str], words: &[&str]| {
+        let arguments = [&["bench", "--runtime", "1m", "--device", device], more].concat();
+        refused(at, &arguments, 1, words);
+    };
+    bench("ram,size=1MiB", &["--bs", "2MiB"], &["--bs", "too few"]);
+    bench("null,blocksize=4096", &["--bs", "512"], &["--bs", "block of 4096"]);
+    bench("ram,size=1KiB", &["--threads", "3", "--rw", "read"], &["3 blocks of 512"]);
+    bench("ram,size=1MiB,read_only=true", &["--rw", "write"], &["--rw", "read-only"]);
+    bench("null,badblocks=0-524287999", &[], &["read of 512 bytes at sector", "failed"]);
+    bench("null", &["--cpus", "8000"], &["--cpus", "8000"]);
+    bench("ram,size=1MiB,queue.nr_requests=300", &[], &["256 tags"]);
+    bench("file,path=none.img", &[], &["none.img does not exist"]);
+}

@@ -174,7 +174,15 @@ impl Check<'_> {
             }
         }
         for param in known().filter(|param| entries.iter().all(|entry| entry.key != param.key)) {
-            self.absent(param, path, owner, &mut fields);
+            let keys = || known().map(|param| param.key);
+            let misspelt = |entry: &Entry| {
+                keys().all(|key| key != entry.key) && nearest(&entry.key, keys()) == Some(param.key)
+            };
+            // A misspelt key has been reported; that the right one is missing is the same error.
+            let reported = matches!(param.default, IfAbsent::Required);
+            if !(reported && entries.iter().any(misspelt)) {
+                self.absent(param, path, owner, &mut fields);
+            }
         }
         fields
     }

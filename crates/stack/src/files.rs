@@ -17,14 +17,16 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
     for device in &stack.devices {
         let DeviceKind::File(file) = &device.kind else { continue };
         let span = stack.places.device(&device.name, "path");
-        if let Some(size) = file_device(file, &device.name, stack, findings) {
-            stack.sizes.insert(device.name.clone(), size);
-        }
         let identity = Identity::of(&file.path);
         if let Some((_, other, first)) = seen.iter().find(|(known, ..)| known.same(&identity)) {
+            // Whether it exists and how large it is was said of the first device.
             let message = format!("`{}` and `{other}` are the same file", device.name);
             let also = (first, "first used here");
             findings.error_also(&span, message, "give each device a file of its own", also);
+            continue;
+        }
+        if let Some(size) = file_device(file, &device.name, stack, findings) {
+            stack.sizes.insert(device.name.clone(), size);
         }
         seen.push((identity, device.name.clone(), span));
     }

@@ -8,7 +8,7 @@
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
 use super::buffers::{DATA_AT, Pool};
-use super::exports::ExportTable;
+use super::exports::{Client, ExportTable};
 use super::service::{Service, queue_refusal, request_bytes};
 use super::stream::{Sent, Stream};
 use super::{Incoming, ListenerTls};
@@ -70,6 +70,8 @@ pub(super) struct Connection {
     pool: Pool,
     payload: Option<Payload>,
     device: Option<DevIndex>,
+    /// The export counts us.
+    client: Option<Client>,
     in_flight: u32,
     bytes: u64,
     max_in_flight: u32,
@@ -96,6 +98,7 @@ impl Connection {
             pool: Pool::default(),
             payload: None,
             device: None,
+            client: None,
             in_flight: 0,
             bytes: 0,
             max_in_flight: table.settings().max_in_flight.max(1),
@@ -320,12 +323,14 @@ impl Connection {
         cx: &mut Context,
         table: &ExportTable,
     ) -> bool {
-        let export = table.index_of(&negotiated.export.name).map(|i| &table.exports()[i]);
-        let opened = export.map(|e| (e.device.clone(), cx.open(&e.device)));
-        let Some((device, Ok(index))) = opened else {
+        let number = table.index_of(&negotiated.export.name);
+        let export = number.map(|i| (table.enter(i), table.exports()[i].device.clone()));
+        let opened = export.map(|(client, device)| (client, cx.open(&device), device));
+        let Some((client, Ok(index), device)) = opened else {
             self.kill();
             return false;
         };
+        self.client = Some(client);
         let ids = negotiated.contexts.iter().map(|c| c.id).collect();
         let min_block = negotiated.export.block_sizes.min;
         let service = Service::new(device, negotiated.style, min_block, ids, self.number);

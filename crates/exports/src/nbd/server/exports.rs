@@ -5,6 +5,7 @@ use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
 use drystone_core::{Device, DeviceInfo};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A device under a name.
 #[derive(Clone)]
@@ -63,12 +64,35 @@ pub struct ExportTable {
     exports: Vec<Export>,
     default: usize,
     settings: Settings,
+    /// Clients of each export.
+    clients: Vec<Arc<AtomicU32>>,
+}
+
+/// One client of an export, counted while this lives.
+pub(super) struct Client(Arc<AtomicU32>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
     pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
-        ExportTable { exports, default, settings }
+        let clients = exports.iter().map(|_| Arc::default()).collect();
+        ExportTable { exports, default, settings, clients }
+    }
+
+    /// Connections that have chosen export number `index`.
+    pub fn clients(&self, index: usize) -> u32 {
+        self.clients[index].load(Relaxed)
+    }
+
+    /// A connection has chosen export number `index`.
+    pub(super) fn enter(&self, index: usize) -> Client {
+        self.clients[index].fetch_add(1, Relaxed);
+        Client(self.clients[index].clone())
     }
 
     /// Bounds and times of the listener.
@@ -119,5 +143,22 @@ impl ExportDirectory for ClientView<'_> {
     fn list(&self, visit: &mut dyn FnMut(&str, &str)) {
         let shown = self.table.exports.iter().filter(|e| self.shows(e));
         shown.for_each(|e| visit(&e.name, &e.description));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_count_while_they_are_there() {
+        let clients = vec![Arc::default(), Arc::default()];
+        let table = ExportTable { clients, ..ExportTable::default() };
+        let (first, second) = (table.enter(1), table.enter(1));
+        assert_eq!((table.clients(0), table.clients(1)), (0, 2));
+        drop(first);
+        assert_eq!(table.clients(1), 1);
+        drop(second);
+        assert_eq!(table.clients(1), 0);
     }
 }

@@ -1,0 +1,289 @@
+//! Opening checked stacks, and the view of them that the control socket has.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use drystone_core::clock::{Clock, ManualClock};
+use drystone_core::ring::Engine;
+use drystone_core::{Bio, BioList, ContextSet, IoBuf, Sector};
+use drystone_exports::nbd::TlsPolicy;
+use drystone_stack::attributes::attribute;
+use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
+use drystone_stack::runtime::{Runtime, SetError};
+use drystone_stack::{Report, Source, StackSpec, check};
+use tempfile::TempDir;
+
+fn spec(folder: &Path, text: &str) -> StackSpec {
+    let source = Source { name: "s.toml".to_owned(), text: text.to_owned() };
+    check("s", source, folder).unwrap_or_else(|report| panic!("{report}"))
+}
+
+fn surroundings() -> (Arc<ManualClock>, Surroundings) {
+    let clock = ManualClock::new(1_000);
+    (clock.clone(), Surroundings { threads: 3, clock })
+}
+
+fn open(folder: &Path, text: &str) -> Result<LiveStack, Report> {
+    LiveStack::open(&spec(folder, text), &surroundings().1)
+}
+
+fn opened(folder: &Path, text: &str) -> LiveStack {
+    open(folder, text).unwrap_or_else(|report| panic!("{report}"))
+}
+
+/// Opens a stack that must be refused with one error at `word`, whose message has all `parts`.
+fn refused(folder: &Path, text: &str, word: &str, parts: &[&str]) {
+    let Err(report) = open(folder, text) else { panic!("was opened:\n{text}") };
+    let [found] = &report.diagnostics[..] else { panic!("{report}") };
+    assert_eq!(found.word, word, "{report}");
+    for part in parts {
+        assert!(found.message.contains(part), "no {part:?} in {report}");
+    }
+}
+
+fn runtime(stack: &LiveStack) -> LiveRuntime {
+    stack.runtime(Box::new(|name| name.len() as u64))
+}
+
+fn value(stack: &LiveStack, device: &str, name: &str) -> String {
+    runtime(stack).device(device).unwrap().attributes[name].clone()
+}
+
+fn set(stack: &LiveStack, device: &str, name: &str, text: &str) -> Result<(), SetError> {
+    let attribute = attribute(name).unwrap();
+    runtime(stack).set(device, attribute, &attribute.parse(text).unwrap())
+}
+
+const ALL: &str = "
+[device.f]
+type = \"file\"
+path = \"f.img\"
+size = \"1MiB\"
+mode = \"0640\"
+logical_block_size = 4096
+queue = { nr_requests = 8, nomerges = 1, max_sectors_kb = 64, io_timeout = \"2s\" }
+[device.r]
+type = \"ram\"
+size = \"2MiB\"
+discard = false
+read_only = true
+queue = { iostats = false, write_cache = \"write back\", hw_queues = 2 }
+[device.n]
+type = \"null\"
+irqmode = \"timer\"
+latency = { p50 = \"10us\", max = \"1ms\" }
+queue = { io_poll = true }
+[export.a]
+device = \"f\"
+nbd = [\"unix:x.sock\", \"tcp:127.0.0.1:10809\"]
+max_in_flight = 7
+[export.b]
+device = \"r\"
+nbd = \"unix:x.sock\"
+max_in_flight = 7
+default = true
+[export.c]
+device = \"n\"
+nbd = \"unix:c.sock\"
+";
+
+#[test]
+fn what_the_file_says_is_what_the_devices_have() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), ALL);
+    for (device, name, expected) in [
+        ("f", "size", "2048"),
+        ("f", "queue/nr_requests", "8"),
+        ("f", "queue/nomerges", "1"),
+        ("f", "queue/max_sectors_kb", "64"),
+        ("f", "queue/io_timeout", "2000"),
+        ("f", "queue/logical_block_size", "4096"),
+        ("f", "queue/iostats", "1"),
+        ("r", "ro", "1"),
+        ("r", "queue/iostats", "0"),
+        ("r", "queue/discard_max_bytes", "0"),
+        ("r", "queue/write_cache", "write back"),
+        ("n", "queue/io_poll", "1"),
+        ("n", "queue/nr_requests", "64"),
+    ] {
+        assert_eq!(value(&stack, device, name), expected, "{device} {name}");
+    }
+    let null = &stack.devices()[2].device;
+    assert_eq!(null.attribute("submit_queues").unwrap(), "3", "one for each data thread");
+    assert_eq!(null.attribute("completion_nsec").unwrap(), "p50=10000 p100=1000000");
+    let meta = fs::metadata(folder.path().join("f.img")).unwrap();
+    assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (1 << 20, 0o640));
+    assert_eq!(stack.engine(), Engine::Auto);
+}
+
+#[test]
+fn exports_are_grouped_by_address() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), ALL);
+    let addresses: Vec<String> = stack.listeners().iter().map(|l| l.address.to_string()).collect();
+    let socket = |name: &str| format!("unix:{}", folder.path().join(name).display());
+    assert_eq!(addresses, [socket("x.sock"), "tcp:127.0.0.1:10809".to_owned(), socket("c.sock")]);
+    let table = |at: usize| &stack.tables()[stack.listeners()[at].table];
+    let names = |at: usize| -> Vec<String> {
+        table(at).exports().iter().map(|export| export.name.clone()).collect()
+    };
+    assert_eq!(
+        (names(0), names(1), names(2)),
+        (vec!["a".into(), "b".into()], vec!["a".into()], vec!["c".into()])
+    );
+    assert_eq!(table(0).index_of(""), Some(1), "b is the default");
+    assert_eq!(table(2).index_of(""), None, "there is no default");
+    assert_eq!(table(0).settings().max_in_flight, 7);
+    assert_eq!(stack.listeners()[0].tls.policy, TlsPolicy::Off);
+}
+
+#[test]
+fn refusals_point_into_the_file() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    let ram = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    refused(at, &format!("{ram}queue = {{ nr_requests = 300 }}"), "300", &["`d`", "256 tags"]);
+    refused(at, &format!("{ram}queue = {{ io_poll = true }}"), "true", &["no queues to poll"]);
+    let large = "[device.d]\ntype = \"ram\"\nsize = \"4194304TiB\"\n";
+    refused(at, large, "\"4194304TiB\"", &["cannot be mapped"]);
+    let file = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
+    refused(at, &format!("{file}queue = {{ nr_requests = 300 }}"), "300", &["256 tags"]);
+    assert!(!at.join("d.img").exists(), "a refused device leaves no file");
+    fs::write(at.join("odd.img"), [0; 5 * 512]).unwrap();
+    let odd = "[device.d]\ntype = \"file\"\npath = \"odd.img\"\nlogical_block_size = 4096\n";
+    refused(at, odd, "4096", &["2560 bytes", "blocks of 4096"]);
+}
+
+#[test]
+fn a_file_in_use_is_refused_with_its_path() {
+    let folder = TempDir::new().unwrap();
+    let file = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
+    let first = opened(folder.path(), file);
+    let path = folder.path().join("d.img").display().to_string();
+    refused(folder.path(), file, "\"d.img\"", &["device `d`", &path, "in use by process"]);
+    drop(first);
+    opened(folder.path(), file);
+}
+
+#[test]
+fn devices_of_a_stack_share_an_engine() {
+    let folder = TempDir::new().unwrap();
+    let device = |name: &str, engine: &str| {
+        format!(
+            "[device.{name}]\ntype = \"file\"\npath = \"{name}\"\nsize = \"1MiB\"\nengine = \"{engine}\"\n"
+        )
+    };
+    let plain = device("a", "plain") + &device("b", "auto");
+    assert_eq!(opened(folder.path(), &plain).engine(), Engine::Plain);
+    let clock: Arc<dyn Clock> = ManualClock::new(0);
+    if drystone_core::ring::open(Engine::Uring, clock).is_ok() {
+        let both = device("a", "plain") + &device("c", "io_uring");
+        refused(folder.path(), &both, "\"io_uring\"", &["`c`", "`a`", "different engines"]);
+    } else {
+        refused(folder.path(), &device("c", "io_uring"), "\"io_uring\"", &["`c`"]);
+    }
+}
+
+#[test]
+fn certificates_are_read_and_refused_where_they_stand() {
+    let folder = TempDir::new().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("cert.pem", &made.cert.pem());
+    write("key.pem", &made.signing_key.serialize_pem());
+    write("bad.pem", "nothing");
+    let text = |cert: &str, key: &str, more: &str| {
+        format!(
+            "[device.d]\ntype = \"null\"\n[export.e]\ndevice = \"d\"\nnbd = \"unix:e.sock\"\n\
+             tls = {{ mode = \"required\", cert = \"{cert}\", key = \"{key}\"{more} }}\n"
+        )
+    };
+    let stack = opened(folder.path(), &text("cert.pem", "key.pem", ""));
+    let tls = &stack.listeners()[0].tls;
+    assert!(tls.policy == TlsPolicy::Required && tls.config.is_some());
+    assert!(stack.tables()[0].exports()[0].tls_required);
+    let at = folder.path();
+    refused(at, &text("bad.pem", "key.pem", ""), "\"bad.pem\"", &["certificate"]);
+    refused(at, &text("cert.pem", "bad.pem", ""), "\"bad.pem\"", &["key"]);
+    let ca = ", client_ca = \"bad.pem\"";
+    refused(at, &text("cert.pem", "key.pem", ca), "\"bad.pem\"", &["client"]);
+}
+
+#[test]
+fn attributes_are_set_in_their_units_or_refused() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), ALL);
+    set(&stack, "f", "queue/io_timeout", "5s").unwrap();
+    assert_eq!(value(&stack, "f", "queue/io_timeout"), "5000");
+    set(&stack, "f", "queue/max_sectors_kb", "8").unwrap();
+    assert_eq!(value(&stack, "f", "queue/max_sectors_kb"), "8");
+    set(&stack, "f", "queue/max_sectors_kb", "0").unwrap();
+    assert_eq!(value(&stack, "f", "queue/max_sectors_kb"), "1280");
+    let range = set(&stack, "f", "queue/max_sectors_kb", "2000").unwrap_err();
+    assert_eq!(range, SetError::OutOfRange { permitted: "4 to 1280, or 0".to_owned() });
+    set(&stack, "n", "queue/io_poll", "0").unwrap();
+    assert_eq!(value(&stack, "n", "queue/io_poll"), "0");
+    let poll = set(&stack, "r", "queue/io_poll", "1").unwrap_err();
+    assert!(matches!(&poll, SetError::Unsupported { reason } if reason.contains("poll")));
+    assert_eq!(set(&stack, "x", "queue/iostats", "1"), Err(SetError::NoSuchDevice));
+}
+
+#[test]
+fn a_file_grows_and_nothing_else_does() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), ALL);
+    set(&stack, "f", "size", "3MiB").unwrap();
+    assert_eq!(value(&stack, "f", "size"), "6144");
+    assert_eq!(runtime(&stack).devices()[0].size, 3 << 20);
+    assert_eq!(fs::metadata(folder.path().join("f.img")).unwrap().len(), 3 << 20);
+    for wrong in ["2MiB", "3146240"] {
+        let error = set(&stack, "f", "size", wrong).unwrap_err();
+        let SetError::OutOfRange { permitted } = &error else { panic!("{wrong}: {error}") };
+        assert!(permitted.contains("3MiB or more, in blocks of 4096"), "{permitted}");
+    }
+    let error = set(&stack, "r", "size", "3MiB").unwrap_err();
+    assert!(error.to_string().contains("a ram device keeps its size"), "{error}");
+    assert_eq!(value(&stack, "f", "size"), "6144");
+}
+
+#[test]
+fn listings_show_the_live_stack() {
+    let folder = TempDir::new().unwrap();
+    let (clock, at) = surroundings();
+    let stack = LiveStack::open(&spec(folder.path(), ALL), &at).unwrap();
+    let runtime = runtime(&stack);
+    clock.advance(500);
+    assert_eq!(runtime.uptime_ns(), 500);
+    let devices = runtime.devices();
+    let kinds: Vec<(&str, &str, bool)> =
+        devices.iter().map(|d| (&*d.name, &*d.kind, d.read_only)).collect();
+    assert_eq!(kinds, [("f", "file", false), ("r", "ram", true), ("n", "null", false)]);
+    let detail = runtime.device("f").unwrap();
+    assert!(detail.description.ends_with("f.img") && detail.exports == ["a"], "{detail:?}");
+    assert_eq!(runtime.device("x"), None);
+    let exports = runtime.exports();
+    assert_eq!(exports[0].uris.len(), 2);
+    assert!(!exports[0].read_only && exports[1].read_only, "as their devices");
+    assert_eq!(exports[2].connections, 1);
+}
+
+#[test]
+fn counters_are_those_of_the_devices() {
+    let folder = TempDir::new().unwrap();
+    let text = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let (_, at) = surroundings();
+    let stack = LiveStack::open(&spec(folder.path(), text), &at).unwrap();
+    let mut cx = ContextSet::new(at.clock).open(Engine::Plain).unwrap();
+    let device = cx.open(&stack.devices()[0].device).unwrap();
+    let (mut bios, mut done) = (BioList::new(), BioList::new());
+    bios.push(Bio::write(Sector(8), IoBuf::zeroed(4096)));
+    bios.push(Bio::read(Sector(0), IoBuf::zeroed(1024)));
+    cx.submit(device, &mut bios);
+    cx.reap(&mut done);
+    assert_eq!(done.len(), 2);
+    let stats = &runtime(&stack).diskstats()[0];
+    let counted = (stats.reads, stats.sectors_read, stats.writes, stats.sectors_written);
+    assert_eq!((counted, stats.in_flight), ((1, 2, 1, 8), 0));
+}
