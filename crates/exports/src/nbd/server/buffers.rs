@@ -11,7 +11,7 @@ pub(super) const DATA_AT: usize = IoBuf::ALIGN;
 /// Classes of buffers: room for 4 KiB of data times 4 to the power of the class.
 const CLASSES: usize = 8;
 /// Bytes of idle buffers that a connection keeps.
-const KEEP_BYTES: usize = 4 << 20;
+const KEEP_BYTES: usize = 8 << 20;
 /// Idle bios that a connection keeps.
 const KEEP_BIOS: usize = 256;
 
