@@ -7,7 +7,7 @@
 //!   replies costs no more than its bounds.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
-use super::buffers::{DATA_AT, Pool};
+use super::buffers::{DATA_AT, Pool, Reserve};
 use super::coalesce::Coalesce;
 use super::exports::{Client, ExportTable};
 use super::service::{Service, queue_refusal, request_bytes};
@@ -22,6 +22,7 @@ use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// Payload that is still missing at least this many bytes is received in place.
 const DIRECT_BYTES: usize = 16 << 10;
@@ -95,7 +96,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(incoming: Incoming, number: usize, table: &ExportTable, now: Ns) -> Self {
+    pub(super) fn new(
+        incoming: Incoming,
+        number: usize,
+        table: &ExportTable,
+        reserve: &Arc<Reserve>,
+        now: Ns,
+    ) -> Self {
         let mut connection = Connection {
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
@@ -105,7 +112,7 @@ impl Connection {
             phase: Some(Phase::Handshake(Box::new(Handshake::new(incoming.tls.policy)))),
             tls: incoming.tls,
             stream: Stream::new(),
-            pool: Pool::default(),
+            pool: Pool::new(reserve.clone()),
             payload: None,
             coalesce: Coalesce::new(),
             delaying: false,

@@ -6,6 +6,7 @@
 //!   and enters the kernel once, in the wait.
 //! * Without connections that have a deadline, the wait has none: an idle server sleeps.
 
+use super::buffers::Reserve;
 use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
@@ -13,7 +14,7 @@ use super::service::connection_of;
 use super::{Inbox, Incoming, ListenerTls};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
-use drystone_core::{BioList, Context, DevIndex};
+use drystone_core::{Arena, BioList, Context, DevIndex, Error, Result};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub struct Worker {
     /// When a connection is to be looked at for having taken too long.
     deadlines: BTreeSet<(Ns, usize)>,
     events: Vec<RingEvent>,
+    reserve: Arc<Reserve>,
     done: BioList,
     /// The time of this round; kept only while there are deadlines.
     now: Ns,
@@ -87,8 +89,10 @@ impl Worker {
         peers: Vec<Arc<Inbox>>,
         tables: Arc<Vec<ExportTable>>,
     ) -> Self {
+        let reserve = Reserve::new(None, cx.locks().clone());
         Worker {
             cx,
+            reserve,
             inbox,
             peers,
             tables,
@@ -107,6 +111,19 @@ impl Worker {
             now: 0,
             stopping: false,
         }
+    }
+
+    /// Let `bytes` bytes of this worker's buffers lie in memory that its ring knows, which saves
+    /// the kernel work with direct I/O. Before [`Worker::run`].
+    ///
+    /// # Errors
+    /// When memory is short or the kernel refuses; everything works as before.
+    pub fn register_memory(&mut self, bytes: usize) -> Result<()> {
+        let arena = Arena::new(bytes);
+        let arena = arena.ok_or_else(|| Error::invalid(format!("no memory for {bytes} bytes")))?;
+        self.cx.register_memory(arena.clone())?;
+        self.reserve = Reserve::new(Some(arena), self.cx.locks().clone());
+        Ok(())
     }
 
     /// Accept connections on `listener`. Before [`Worker::run`].
@@ -260,7 +277,7 @@ impl Worker {
         let table = &self.tables[incoming.table];
         let timeout = table.settings().handshake_timeout_ns;
         let now = self.cx.now();
-        let connection = Some(Connection::new(incoming, number, table, now));
+        let connection = Some(Connection::new(incoming, number, table, &self.reserve, now));
         match self.connections.get_mut(number) {
             Some(place) => *place = connection,
             None => self.connections.push(connection),
