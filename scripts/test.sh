@@ -29,6 +29,7 @@ step "unit tests" cargo test --locked --workspace --exclude system-tests --no-fa
 step "model checks (loom)" scripts/loom.sh
 step "fuzz smoke run" cargo test --locked -p system-tests --test fuzz_smoke
 step "system tests" scripts/system-tests.sh
+step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 scripts/system-tests.sh
 
 say "== summary"
 printf '%s\n' "${SUMMARY[@]}"

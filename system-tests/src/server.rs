@@ -25,6 +25,17 @@ pub fn program() -> &'static Path {
     })
 }
 
+/// Says whether this run of the tests denies io_uring to every server: `DRYSTONE_DENY_IO_URING=1`.
+pub fn denies_io_uring() -> bool {
+    std::env::var_os("DRYSTONE_DENY_IO_URING").is_some_and(|value| value == "1")
+}
+
+/// A command prefix that denies io_uring to the rest, as containers do.
+pub fn without_io_uring() -> Vec<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/deny_io_uring.py");
+    ["/usr/bin/python3", "-IS", script].map(str::to_owned).to_vec()
+}
+
 fn built_program() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo)
@@ -77,7 +88,9 @@ impl Server {
         let name = format!("stack{}", SERVERS.fetch_add(1, Ordering::Relaxed));
         fs::write(folder.path().join(format!("{name}.toml")), stack.replace("DIR", &dir))
             .expect("a stack file is written");
-        let words: Vec<String> = prefix.iter().map(|word| word.replace("DIR", &dir)).collect();
+        let filter = if denies_io_uring() { without_io_uring() } else { Vec::new() };
+        let words = prefix.iter().map(|word| word.replace("DIR", &dir));
+        let words: Vec<String> = filter.into_iter().chain(words).collect();
         let mut child = serve_command(&words, &dir, &name).spawn().expect("the server starts");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, lines) = channel();

@@ -200,6 +200,23 @@ fn benchmarks_run_on_every_kind_of_device() {
 }
 
 #[test]
+fn a_filled_device_has_no_hole() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    // Not a whole number of writes, and more than are in flight together.
+    let bytes = (9 << 20) + 4096;
+    let file = format!("file,path=f.img,size={bytes}");
+    let (json, _) = bench(at, &["--device", &file, "--bs", "4k", "--fill"]);
+    assert_eq!(json["configuration"]["fill"], true);
+    assert_eq!(json["configuration"]["rw"], "randread");
+    assert!(fs::read(at.join("f.img")).unwrap() == vec![0xA5; bytes]);
+    for device in ["ram,size=5MiB", "null,size=1MiB,memory_backed=true,irqmode=timer"] {
+        let (json, _) = bench(at, &["--device", device, "--fill"]);
+        assert!(json["ios"].as_u64().unwrap() > 0, "{device}");
+    }
+}
+
+#[test]
 fn benchmarks_that_cannot_run_say_why() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
@@ -212,6 +229,9 @@ fn benchmarks_that_cannot_run_say_why() {
     bench("ram,size=1KiB", &["--threads", "3", "--rw", "read"], &["3 blocks of 512"]);
     bench("ram,size=1MiB,read_only=true", &["--rw", "write"], &["--rw", "read-only"]);
     bench("null,badblocks=0-524287999", &[], &["read of 512 bytes at sector", "failed"]);
+    bench("ram,size=1MiB,read_only=true", &["--fill"], &["--fill", "read-only"]);
+    bench("null", &["--fill"], &["--fill", "memory_backed=true"]);
+    bench("null,memory_backed=true,badblocks=8-8", &["--fill"], &["--fill: a write", "failed"]);
     bench("null", &["--cpus", "8000"], &["--cpus", "8000"]);
     bench("ram,size=1MiB,queue.nr_requests=300", &[], &["256 tags"]);
     bench("file,path=none.img", &[], &["none.img does not exist"]);

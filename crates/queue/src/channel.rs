@@ -83,6 +83,7 @@ impl<D: Driver> RequestChannel<D> {
         let hctx = context % shared.tags.len() as u32;
         let tags = &shared.tags[hctx as usize];
         let hint = context / shared.tags.len() as u32 % tags.words();
+        tags.join();
         RequestChannel {
             slots: Slots::new(tags),
             size_bytes: shared.driver.size_bytes(),
@@ -432,9 +433,20 @@ impl<D: Driver> RequestChannel<D> {
         }
     }
 
+    /// Whether this channel's own completions will free the tags that it lacks: nobody else
+    /// uses the set. If somebody begins to, the next completion finds out.
+    fn frees_for_itself(&self) -> bool {
+        self.in_flight > 0 && self.tags().users() == 1
+    }
+
     /// Send units that wait, as tags allow. True if something was sent.
     #[cold]
     fn dispatch(&mut self, env: &mut Env) -> bool {
+        if env.is_abandoned() {
+            // If the driver were busy, or a tag had to be waited for, nobody would ask again.
+            self.cancel_pending(env);
+            return false;
+        }
         let mut sent = false;
         while self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
             let Some(slot) = self.take_tag_for_waiting() else { break };
@@ -475,7 +487,7 @@ impl<D: Driver> RequestChannel<D> {
     /// Line up for a tag.
     #[cold]
     fn wait_for_tag(&mut self, env: &mut Env) {
-        if self.waiting {
+        if self.waiting || self.frees_for_itself() {
             return;
         }
         self.waiting = true;
@@ -639,5 +651,6 @@ impl<D: Driver> RequestChannel<D> {
 impl<D: Driver> Drop for RequestChannel<D> {
     fn drop(&mut self) {
         debug_assert!(self.in_flight == 0 || std::thread::panicking());
+        self.tags().leave();
     }
 }

@@ -21,6 +21,10 @@ pub struct Config {
     pub nr_requests: u32,
     /// Polled I/O is accepted as such.
     pub io_poll: bool,
+    /// `queue/write_cache` as the user sees it, whatever the driver says.
+    pub write_cache: Option<bool>,
+    /// `queue/discard_max_bytes` of the user; the driver's own limit holds beside it.
+    pub max_discard_bytes: Option<u64>,
 }
 
 /// The current configuration and a counter of its changes.

@@ -46,7 +46,6 @@ pub(crate) struct Shared<D> {
     stats: Lock<Vec<Arc<ChannelStats>>>,
     locks: Arc<LockCounters>,
     read_only: bool,
-    write_cache: Option<bool>,
 }
 
 /// A leaf device: a driver behind a request queue.
@@ -66,7 +65,8 @@ impl<D: Driver> RequestQueue<D> {
         locks: Arc<LockCounters>,
     ) -> Result<Self> {
         let hw = driver.hw_queues();
-        let depth = options.nr_requests.unwrap_or(hw.depth).min(hw.depth).max(1);
+        let most = hw.depth.max(1);
+        let depth = options.nr_requests.unwrap_or(most).clamp(1, most);
         let config = Config {
             limits: driver.limits(),
             nomerges: 0,
@@ -74,22 +74,22 @@ impl<D: Driver> RequestQueue<D> {
             timeout_ns: TIMEOUT_MS * 1_000_000,
             nr_requests: depth,
             io_poll: hw.poll > 0,
+            write_cache: options.write_cache,
+            max_discard_bytes: None,
         };
         let queue = RequestQueue {
             shared: Arc::new(Shared {
                 name: name.to_owned(),
-                tags: (0..hw.default.max(1))
-                    .map(|_| CachePadded::new(TagSet::new(depth)))
-                    .collect(),
+                tags: (0..hw.default.max(1)).map(|_| CachePadded::new(TagSet::new(most))).collect(),
                 driver,
                 config: ConfigCell::new(config),
                 busy: BusyTime::default(),
                 stats: Lock::new(LockClass::Control, Vec::new()),
                 locks,
                 read_only: options.read_only,
-                write_cache: options.write_cache,
             }),
         };
+        queue.shared.tags.iter().for_each(|tags| tags.set_limit(depth));
         queue.refresh_limits(None)?;
         queue.apply(options)?;
         Ok(queue)
@@ -121,16 +121,26 @@ impl<D: Driver> RequestQueue<D> {
     /// # Errors
     /// Never with `max_bytes` unset; else when it is outside the permitted range.
     pub fn refresh_limits(&self, max_bytes: Option<u32>) -> Result<()> {
+        self.set_limits(|config| {
+            config.limits.max_bytes = max_bytes.unwrap_or(config.limits.max_bytes);
+        })
+    }
+
+    /// Change what the user wishes, and make the limits anew of that and the driver's.
+    fn set_limits(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
         let s = &self.shared;
         s.config.update(&s.locks, |config| {
+            change(config);
             let hw = s.driver.limits().normalized();
-            let limits = Limits {
+            let discard = config.max_discard_bytes.unwrap_or(u64::MAX).min(hw.max_discard_bytes);
+            config.limits = Limits {
                 read_only: hw.read_only || s.read_only,
-                write_cache: s.write_cache.unwrap_or(hw.write_cache),
+                write_cache: config.write_cache.unwrap_or(hw.write_cache),
+                max_bytes: config.limits.max_bytes.min(hw.max_bytes),
+                max_discard_bytes: discard,
                 ..hw
-            };
-            let max = max_bytes.unwrap_or(config.limits.max_bytes.min(hw.max_bytes));
-            config.limits = Limits { max_bytes: max, ..limits }.normalized();
+            }
+            .normalized();
             Ok(())
         })
     }
@@ -144,6 +154,55 @@ impl<D: Driver> RequestQueue<D> {
         let least = (self.config().limits.logical_block_size >> 10).max(4).min(hw);
         let kb = parse_in("queue/max_sectors_kb", value, least.into(), hw.into())?;
         self.refresh_limits(Some((kb as u32) << 10))
+    }
+
+    /// `queue/write_cache`: what the queue believes of the device, which itself stays as it is.
+    fn set_write_cache(&self, name: &str, value: &str) -> Result<()> {
+        let write_cache = match value.trim() {
+            "write back" => true,
+            "write through" => false,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{name}: '{value}' is not permitted: write back or write through is"
+                )));
+            }
+        };
+        self.set_limits(|c| c.write_cache = Some(write_cache))
+    }
+
+    fn set_discard_max(&self, name: &str, value: &str) -> Result<()> {
+        let hw = self.shared.driver.limits().normalized();
+        let (most, unit) = (hw.max_discard_bytes, u64::from(hw.discard_granularity.max(1)));
+        let bytes = value.trim().parse().ok().filter(|n: &u64| *n <= most && n % unit == 0);
+        let Some(bytes) = bytes else {
+            return Err(Error::invalid(format!(
+                "{name}: '{value}' is not permitted: a multiple of {unit} from 0 to {most} is"
+            )));
+        };
+        self.set_limits(|c| c.max_discard_bytes = Some(bytes))
+    }
+
+    fn set_nr_requests(&self, name: &str, value: &str) -> Result<()> {
+        let most = self.shared.driver.hw_queues().depth.max(1);
+        let n = parse_in(name, value, 1, most.into())? as u32;
+        self.set_config(|c| {
+            c.nr_requests = n;
+            self.shared.tags.iter().for_each(|tags| tags.set_limit(n));
+        })?;
+        self.wake_waiters();
+        Ok(())
+    }
+
+    /// Whoever waits for a tag that may be handed out now is woken, even if its owner is away.
+    fn wake_waiters(&self) {
+        for tags in &self.shared.tags {
+            let mut woken = Vec::new();
+            tags.wake(&self.shared.locks, |message| {
+                woken.extend(message.receiver());
+                message.send();
+            });
+            woken.iter().for_each(|handle| handle.kick());
+        }
     }
 
     /// Let the driver change one of its own attributes; false if it has none of that name.
@@ -269,6 +328,9 @@ impl<D: Driver> Device for RequestQueue<D> {
                 self.set_config(|c| c.timeout_ns = n * 1_000_000)
             }
             "queue/max_sectors_kb" => self.set_max_sectors(value),
+            "queue/write_cache" => self.set_write_cache(name, value),
+            "queue/discard_max_bytes" => self.set_discard_max(name, value),
+            "queue/nr_requests" => self.set_nr_requests(name, value),
             "queue/io_poll" => {
                 let most = u64::from(self.shared.driver.hw_queues().poll > 0);
                 let n = parse_in(name, value, 0, most)?;

@@ -59,6 +59,10 @@ pub struct TagSet {
     words: Box<[CachePadded<AtomicU64>]>,
     shift: u32,
     depth: u32,
+    /// Only tags below this number are handed out; at most `depth`.
+    limit: AtomicU32,
+    /// Channels that take tags from here.
+    users: AtomicU32,
     /// Contexts that wait, those woken but not served yet included.
     waiting: AtomicU32,
     /// Contexts woken that have not answered.
@@ -84,6 +88,8 @@ impl TagSet {
             words: (0..words).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             shift,
             depth,
+            limit: AtomicU32::new(depth),
+            users: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             granted: AtomicU32::new(0),
             calls: AtomicU32::new(0),
@@ -95,6 +101,29 @@ impl TagSet {
     /// Number of tags.
     pub fn depth(&self) -> u32 {
         self.depth
+    }
+
+    /// Hand out only tags below `limit` (1 to the depth) from now on. Tags beyond it that are
+    /// held stay valid until they are given back. The caller must then call [`TagSet::wake`].
+    pub fn set_limit(&self, limit: u32) {
+        assert!((1..=self.depth).contains(&limit));
+        self.limit.store(limit, Release);
+    }
+
+    /// A channel begins to use the set.
+    pub fn join(&self) {
+        self.users.fetch_add(1, Relaxed);
+    }
+
+    /// A channel that holds and awaits nothing is gone.
+    pub fn leave(&self) {
+        let users = self.users.fetch_sub(1, Relaxed);
+        debug_assert!(users > 0);
+    }
+
+    /// Channels that use the set.
+    pub fn users(&self) -> u32 {
+        self.users.load(Relaxed)
     }
 
     /// Where the words lie.
@@ -114,11 +143,20 @@ impl TagSet {
         self.waiting.load(Relaxed) != 0
     }
 
-    /// Bits of word `index` that are tags.
+    /// Bits of word `index` that may be handed out.
     #[inline]
     fn valid(&self, index: u32) -> u64 {
-        let bits = (self.depth - (index << self.shift)).min(1 << self.shift);
-        u64::MAX >> (64 - bits)
+        let limit = self.limit.load(Relaxed);
+        let bits = limit.saturating_sub(index << self.shift).min(1 << self.shift);
+        u64::MAX.checked_shr(64 - bits).unwrap_or(0)
+    }
+
+    /// Tags that may be taken now.
+    fn free_now(&self) -> u32 {
+        let free = |(index, word): (usize, &CachePadded<AtomicU64>)| {
+            (!word.load(Acquire) & self.valid(index as u32)).count_ones()
+        };
+        self.words.iter().enumerate().map(free).sum()
     }
 
     /// Take up to `want` tags of one word, looking at word `hint` first. Empty if none is free.
@@ -196,7 +234,7 @@ impl TagSet {
 
     /// How many tags a woken waiter may take at once: its share of the set.
     pub fn share(&self) -> u32 {
-        (self.depth / (self.waiting.load(Relaxed) + 1)).max(1)
+        (self.limit.load(Relaxed) / (self.waiting.load(Relaxed) + 1)).max(1)
     }
 
     /// Wake as many waiters as there are free tags, by `send`ing their messages. Never waits:
@@ -210,8 +248,8 @@ impl TagSet {
             let Some(mut queue) = self.queue.try_lock(user) else { return };
             self.calls.swap(0, AcqRel);
             self.arrivals.take(|m| queue.push_back(m));
-            let free = self.depth - self.in_use();
-            let n = free.saturating_sub(self.granted.load(Acquire)).min(queue.len() as u32);
+            let n =
+                self.free_now().saturating_sub(self.granted.load(Acquire)).min(queue.len() as u32);
             self.granted.fetch_add(n, AcqRel);
             let turn: Vec<_> = queue.drain(..n as usize).collect();
             drop(queue);
@@ -272,6 +310,33 @@ mod tests {
                 } else if let Some(tag) = held.pop() {
                     prop_assert!(!set.free(set.batch_of(tag)));
                 }
+                prop_assert_eq!(set.in_use(), held.len() as u32);
+            }
+        }
+    }
+
+    proptest! {
+        /// With a limit that moves: nothing beyond it is handed out, what is held stays held,
+        /// and all below it can be had.
+        #[test]
+        fn a_limit_holds_from_the_next_tag(depth in 1u32..300, ops in prop::collection::vec((0u32..20, 1u32..400), 1..60)) {
+            let set = TagSet::new(depth);
+            let mut held: Vec<u32> = Vec::new();
+            for (hint, limit) in ops {
+                let limit = limit.min(depth);
+                set.set_limit(limit);
+                prop_assert_eq!(set.free_now(), limit - held.iter().filter(|t| **t < limit).count() as u32);
+                while set.free_now() > 0 {
+                    let mut batch = set.take(hint % set.words(), 7);
+                    prop_assert!(batch.mask != 0);
+                    while let Some(tag) = batch.pop() {
+                        prop_assert!(tag < limit && !held.contains(&tag));
+                        held.push(tag);
+                    }
+                }
+                prop_assert_eq!(set.take(hint % set.words(), 7).mask, 0);
+                let keep = held.len() / 2;
+                held.drain(keep..).for_each(|tag| assert!(!set.free(set.batch_of(tag))));
                 prop_assert_eq!(set.in_use(), held.len() as u32);
             }
         }

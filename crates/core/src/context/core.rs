@@ -22,6 +22,9 @@ impl DevIndex {
     }
 }
 
+/// Every so many calls of reap the channels' deadlines are looked at, for loops that never wait.
+const REAPS_A_TICK: u32 = 256;
+
 /// Most devices a context may open: a token names the channel in 16 bits.
 const MAX_DEVICES: usize = 60_000;
 
@@ -38,6 +41,8 @@ pub(crate) struct ContextCore {
     messages: Vec<Arc<Message>>,
     /// The contexts whose rings this one watches.
     watching: Vec<Other>,
+    /// Calls of reap, for [`REAPS_A_TICK`].
+    reaps: u32,
 }
 
 impl ContextCore {
@@ -48,6 +53,7 @@ impl ContextCore {
             events: Vec::new(),
             messages: Vec::new(),
             watching: Vec::new(),
+            reaps: 0,
         }
     }
 
@@ -80,6 +86,10 @@ impl ContextCore {
         if self.crank(mailbox, gate) {
             // What the channels started in answer must not wait for the owner's next call.
             self.env.ring.submit();
+        }
+        self.reaps = self.reaps.wrapping_add(1);
+        if self.reaps.is_multiple_of(REAPS_A_TICK) {
+            self.tick_channels();
         }
         let n = self.env.done.len();
         self.env.outstanding -= n;
@@ -203,6 +213,7 @@ impl ContextCore {
         self.flush_plugs();
         self.crank(&handle.mailbox, &handle.gate);
         if self.has_news(handle) {
+            self.tick_channels();
             self.env.ring.submit();
             return;
         }
@@ -229,10 +240,13 @@ impl ContextCore {
         self.tick_channels();
     }
 
+    /// Call the channels whose deadline has passed. Without a deadline no clock is read, else
+    /// the reading is the one of the completions just delivered, if there were any.
+    #[cold]
     fn tick_channels(&mut self) {
         let due = self.slots.iter().filter_map(|s| s.channel.deadline()).min();
         let Some(due) = due else { return };
-        let now = self.env.time.now();
+        let now = self.env.time.completion_time();
         if now < due {
             return;
         }

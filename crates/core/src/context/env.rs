@@ -76,6 +76,12 @@ impl Env {
         self.id
     }
 
+    /// The context was dropped: what no driver has is to end, because nobody will come back to
+    /// offer it again.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
     /// What other threads use to reach this context.
     pub fn handle(&self) -> Weak<Handle> {
         self.handle.clone()

@@ -39,6 +39,9 @@ pub struct BenchArgs {
     /// Time before the measurement, in nanoseconds; a plain number is in seconds
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = time)]
     pub warmup: u64,
+    /// Write the whole device once before the warm-up
+    #[arg(long)]
+    pub fill: bool,
     /// Poll for completions
     #[arg(long)]
     pub poll: bool,

@@ -308,8 +308,9 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
     bio
 }
 
+/// What is said of a bio that failed.
 #[cold]
-fn failure(bio: &Bio) -> String {
+pub fn failure(bio: &Bio) -> String {
     let op = if bio.op.is_write() { "write" } else { "read" };
     format!("a {op} of {} bytes at sector {} failed: {}", bio.bytes, bio.sector, bio.status)
 }

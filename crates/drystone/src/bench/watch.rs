@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::lane::{Counts, Lane, Shared, Work, phase};
 use super::report::{Figures, Rate};
-use super::{BenchArgs, CpuList, Pattern, machine};
+use super::{BenchArgs, CpuList, Pattern, fill, machine};
 use crate::output;
 
 /// A lane's words to the watcher: its thread's number when it is ready, or what went wrong.
@@ -59,6 +59,11 @@ pub fn run(args: &BenchArgs, spec: &DeviceSpec) -> anyhow::Result<()> {
         let mut cx = set.open(engine)?;
         let index = cx.open(&device)?;
         contexts.push((cx, index));
+    }
+    if args.fill {
+        fill::check(&*device)?;
+        let (cx, index) = &mut contexts[0];
+        fill::fill(cx, *index, &*device)?;
     }
     let engine = contexts[0].0.engine();
     let progress = (0..args.threads).map(|_| Default::default()).collect();
@@ -254,6 +259,7 @@ impl Run<'_> {
             "rw": format!("{:?}", args.rw).to_lowercase(),
             "runtime_ns": args.runtime,
             "warmup_ns": args.warmup,
+            "fill": args.fill,
             "poll": args.poll,
             "cpus": args.cpus.as_ref().map(|cpus| &cpus.0),
             "kind": info.kind,

@@ -22,6 +22,11 @@ fn refused_values_name_the_range_and_change_nothing() {
     refused(&rig, "queue/max_sectors_kb", "1281", "from 4 to 1280");
     refused(&rig, "queue/io_poll", "1", "from 0 to 0");
     refused(&rig, "queue/scheduler", "cfq", "none is");
+    refused(&rig, "queue/write_cache", "writeback", "write back or write through");
+    refused(&rig, "queue/nr_requests", "0", "from 1 to 8");
+    refused(&rig, "queue/nr_requests", "9", "from 1 to 8");
+    refused(&rig, "queue/discard_max_bytes", "100", "a multiple of 512 from 0 to 1073741824");
+    refused(&rig, "queue/discard_max_bytes", "1073742336", "from 0 to 1073741824");
 }
 
 #[test]
@@ -61,6 +66,114 @@ fn a_smaller_max_sectors_holds_from_the_next_submission() {
     rig.device.set_attribute("queue/max_sectors_kb", "1280").unwrap();
     rig.submit([read(0, 64)]);
     assert_eq!(rig.taken().len(), 1 + 8 + 1);
+}
+
+#[test]
+fn the_write_cache_is_what_the_user_says() {
+    let mut rig = Rig::new(Setup::cache(true));
+    rig.device.set_attribute("queue/write_cache", "write through").unwrap();
+    assert_eq!(
+        (rig.attribute("queue/write_cache"), rig.attribute("queue/fua")),
+        ("write through".into(), "0".into())
+    );
+    rig.submit([Bio::flush(), with(write(0, 1), BioFlags::FUA | BioFlags::PREFLUSH)]);
+    assert_eq!(rig.ended().len(), 2);
+    assert_eq!(rig.ops(), [Op::Write], "nothing to flush");
+    assert!(!rig.stage.seen()[0].flags.contains(BioFlags::FUA));
+    rig.device.set_attribute("queue/write_cache", "write back").unwrap();
+    assert_eq!(
+        (rig.attribute("queue/write_cache"), rig.attribute("queue/fua")),
+        ("write back".into(), "1".into())
+    );
+    rig.submit([Bio::flush(), with(write(8, 1), BioFlags::FUA)]);
+    assert_eq!(rig.all_ended().len(), 2);
+    assert_eq!(rig.ops(), [Op::Write, Op::Write, Op::Flush]);
+    assert!(rig.stage.seen()[1].flags.contains(BioFlags::FUA));
+    // What the driver changes later does not undo it.
+    rig.device.set_attribute("queue/write_cache", "write through").unwrap();
+    rig.device.set_attribute("no_discard", "true").unwrap();
+    assert_eq!(rig.attribute("queue/write_cache"), "write through");
+}
+
+#[test]
+fn discards_are_cut_to_what_the_user_wants() {
+    let mut rig = Rig::new(Setup::limits(|l| l.discard_granularity = 4096));
+    refused(&rig, "queue/discard_max_bytes", "512", "a multiple of 4096");
+    rig.device.set_attribute("queue/discard_max_bytes", "0").unwrap();
+    rig.submit([without_data(Op::Discard, 0, 8)]);
+    assert_eq!(rig.ended(), [(0, Status::NotSupported)]);
+    for bytes in ["4096", "8192"] {
+        rig.device.set_attribute("queue/discard_max_bytes", bytes).unwrap();
+        assert_eq!(rig.attribute("queue/discard_max_bytes"), bytes);
+        let before = rig.taken().len();
+        rig.submit([without_data(Op::Discard, 0, 64)]);
+        assert_eq!(rig.all_ended(), [(0, Status::Ok)]);
+        let bytes: u64 = bytes.parse().unwrap();
+        let cut: Vec<_> = (0..32768 / bytes).map(|i| (i * bytes / 512, bytes)).collect();
+        assert_eq!(rig.taken()[before..], cut);
+    }
+    rig.device.set_attribute("no_discard", "true").unwrap();
+    assert_eq!(rig.attribute("queue/discard_max_bytes"), "0");
+    rig.device.set_attribute("no_discard", "false").unwrap();
+    assert_eq!(rig.attribute("queue/discard_max_bytes"), "8192", "the wish is remembered");
+}
+
+#[test]
+fn the_number_of_requests_changes_under_load() {
+    let mut rig = Rig::new(Setup::depth(16));
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit((0..40).map(|i| read(i * 10, 1)));
+    assert_eq!(rig.stage.held(), 16);
+    rig.device.set_attribute("queue/nr_requests", "3").unwrap();
+    assert_eq!(rig.attribute("queue/nr_requests"), "3");
+    // What is held stays held; from then on there are three.
+    for held in (3..16).rev() {
+        assert!(rig.stage.give_back(0, Status::Ok));
+        rig.ended();
+        assert!(rig.stage.held() >= held && rig.stage.held() <= 16);
+    }
+    while rig.stage.seen().len() < 30 {
+        assert!(rig.stage.give_back(0, Status::Ok), "a tag is idle while bios wait");
+        rig.ended();
+    }
+    assert_eq!(rig.stage.held(), 3);
+    rig.device.set_attribute("queue/nr_requests", "16").unwrap();
+    rig.stage.give_back(0, Status::Ok);
+    rig.ended();
+    assert_eq!(rig.stage.held(), 40 - 31 + 3);
+    rig.give_back_all();
+    assert_eq!(rig.cx.outstanding(), 0);
+}
+
+#[test]
+fn more_requests_serve_those_who_wait_though_their_owners_are_away() {
+    let mut rig = Rig::new(Setup::depth(8));
+    rig.stage.otherwise(Answer::Hold);
+    rig.device.set_attribute("queue/nr_requests", "1").unwrap();
+    let (mut other, dev) = rig.another();
+    rig.submit([read(0, 1), read(10, 1)]);
+    let mut list = BioList::new();
+    list.extend((2..5).map(|i| read(i * 10, 1)));
+    other.submit(dev, &mut list);
+    assert_eq!(rig.taken(), [(0, 512)]);
+    rig.device.set_attribute("queue/nr_requests", "8").unwrap();
+    assert_eq!(rig.stage.held(), 5);
+    rig.give_back_all();
+    assert_eq!(ended(&mut other).len(), 3);
+}
+
+#[test]
+fn an_option_for_fewer_requests_can_be_undone() {
+    let options = QueueOptions { nr_requests: Some(2), ..QueueOptions::default() };
+    let mut rig = Rig::with(Setup::depth(8), &options, Engine::Auto);
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit((0..8).map(|i| read(i * 10, 1)));
+    assert_eq!((rig.stage.held(), rig.attribute("queue/nr_requests")), (2, "2".into()));
+    rig.device.set_attribute("queue/nr_requests", "8").unwrap();
+    rig.stage.give_back(0, Status::Ok);
+    rig.ended();
+    assert_eq!(rig.stage.held(), 7);
+    rig.give_back_all();
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A driver that is busy: requests wait at the head of the queue, in order.
 
 use super::*;
+use drystone_core::Limits;
+use drystone_core::buf::Arena;
 
 #[test]
 fn a_refused_request_goes_first_when_something_completes() {
@@ -49,6 +51,16 @@ fn with_nothing_in_flight_a_deadline_brings_it_back() {
         assert_eq!(rig.taken(), [(0, 512), (10, 512)]);
         assert_eq!(rig.ended().len(), 2);
     }
+}
+
+#[test]
+fn a_loop_that_only_reaps_offers_it_again() {
+    let mut rig = Rig::new(Setup::depth(8));
+    rig.stage.next(Answer::Busy(0));
+    rig.submit([read(0, 1)]);
+    rig.clock.advance(3 * MS);
+    let ended: usize = (0..256).map(|_| rig.ended().len()).sum();
+    assert_eq!((rig.taken(), ended), (vec![(0, 512)], 1));
 }
 
 #[test]
@@ -105,4 +117,50 @@ fn a_dropped_context_cancels_what_was_refused() {
     rig.clock.advance(10 * MS);
     assert_eq!(rig.set.free_idle_orphans(), 0);
     assert!(rig.taken().is_empty());
+}
+
+/// What the flush machine lets go after the drop meets a driver that is busy, or no tag: nobody
+/// would come back to offer it again.
+#[test]
+fn what_comes_up_after_the_drop_ends_too() {
+    for busy in [Answer::Busy(0), Answer::Busy(u64::MAX - 1)] {
+        let setup = Setup {
+            limits: Limits { max_bytes: 4096, ..Setup::cache(false).limits },
+            ..Setup::depth(1)
+        };
+        let mut rig = Rig::new(setup);
+        rig.stage.next(Answer::Hold);
+        rig.stage.otherwise(busy);
+        // The flush is with the driver; its data, and the parts of the other, come after it.
+        rig.submit([
+            with(write(0, 8), BioFlags::PREFLUSH),
+            with(write(64, 64), BioFlags::PREFLUSH),
+        ]);
+        let (other, _) = rig.another();
+        drop(std::mem::replace(&mut rig.cx, other));
+        assert_eq!(rig.set.free_idle_orphans(), 1, "the driver has the flush");
+        rig.stage.give_back(0, Status::Ok);
+        assert_eq!(rig.set.free_idle_orphans(), 0);
+        assert!(rig.stage.refused().is_empty() && rig.ops() == [Op::Flush], "nothing new is sent");
+        assert_eq!(rig.device.stats().in_flight(), (0, 0));
+    }
+}
+
+/// A split bio whose parts are with the driver, refused, and not offered yet, all at once.
+#[test]
+fn a_split_bio_ends_as_a_whole_when_its_context_is_dropped() {
+    let mut rig = Rig::new(Setup::limits(|l| l.max_bytes = 4096));
+    rig.stage.next(Answer::Hold);
+    rig.stage.otherwise(Answer::Busy(0));
+    let arena = Arena::new(64 << 10).expect("memory");
+    let (buf, alive) = (arena.cut(64 << 10).expect("a buffer"), Arc::downgrade(&arena));
+    drop(arena);
+    rig.submit([tag(Bio::write(Sector(0), buf), 1)]);
+    assert_eq!((rig.stage.held(), rig.stage.refused().len()), (1, 1));
+    let (other, _) = rig.another();
+    drop(std::mem::replace(&mut rig.cx, other));
+    assert!(alive.upgrade().is_some(), "the driver has its memory");
+    rig.stage.give_back(0, Status::Ok);
+    assert_eq!(rig.set.free_idle_orphans(), 0);
+    assert!(alive.upgrade().is_none(), "the parent and its memory are gone");
 }

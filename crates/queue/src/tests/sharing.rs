@@ -44,6 +44,37 @@ fn a_greedy_context_does_not_starve_a_modest_one() {
     }
 }
 
+/// Gates of a context that is alone on its tags: its own completions go on, without messages.
+#[test]
+fn a_lone_context_does_not_line_up_for_its_own_tags() {
+    let mut rig = Rig::new(Setup::depth(4));
+    rig.stage.otherwise(Answer::Hold);
+    let locks = rig.cx.locks().total().acquisitions;
+    rig.submit((0..100).map(|i| read(i * 10, 1)));
+    for _ in 0..50 {
+        assert!(rig.stage.give_back(0, Status::Ok));
+        assert_eq!(rig.ended().len(), 1);
+        assert_eq!(rig.stage.held(), 4, "no tag is idle");
+    }
+    assert_eq!(rig.cx.locks().total().acquisitions, locks, "nobody was queued or woken");
+    // Somebody comes: from the next completion on both line up.
+    let (mut other, dev) = rig.another();
+    submit_one(&mut other, dev, 5);
+    let mut turns = 0;
+    while ended(&mut other).is_empty() {
+        assert!(rig.stage.give_back(0, Status::Ok));
+        rig.ended();
+        turns += 1;
+        assert!(turns <= 9, "the newcomer waits for two turns of all tags at most");
+    }
+    // And goes: the one that is left goes on alone.
+    drop(other);
+    while rig.stage.give_back(0, Status::Ok) {
+        rig.ended();
+    }
+    assert_eq!(rig.cx.outstanding(), 0);
+}
+
 #[test]
 fn order_holds_within_each_context() {
     let mut rig = Rig::new(Setup::depth(2));

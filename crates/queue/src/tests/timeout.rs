@@ -29,6 +29,43 @@ fn a_slow_request_is_reported_once_and_ends_when_given_back() {
 }
 
 #[test]
+fn news_do_not_keep_time_outs_from_being_seen() {
+    let mut rig = rig();
+    rig.submit([read(1, 1)]);
+    rig.clock.advance(100 * MS);
+    // Every wait finds something that has completed.
+    rig.stage.next(Answer::Done(Status::Ok));
+    rig.submit([read(2, 1)]);
+    rig.cx.wait(None);
+    assert_eq!(rig.stage.timed_out(), [1]);
+    assert_eq!(rig.ended(), [(2, Status::Ok)]);
+    rig.give_back_all();
+}
+
+#[test]
+fn a_loop_that_only_reaps_sees_time_outs() {
+    let mut rig = rig();
+    rig.submit([read(1, 1)]);
+    rig.clock.advance(99 * MS);
+    let before = rig.cx.clock_reads();
+    for _ in 0..2560 {
+        assert!(rig.ended().is_empty());
+    }
+    assert!(rig.stage.timed_out().is_empty());
+    assert!((1..=10).contains(&(rig.cx.clock_reads() - before)), "few readings");
+    rig.clock.advance(MS);
+    for _ in 0..256 {
+        rig.ended();
+    }
+    assert_eq!(rig.stage.timed_out(), [1]);
+    rig.give_back_all();
+    // Without a deadline nothing is read at all.
+    let before = rig.cx.clock_reads();
+    (0..2560).for_each(|_| assert!(rig.ended().is_empty()));
+    assert_eq!(rig.cx.clock_reads(), before);
+}
+
+#[test]
 fn success_after_all_is_success() {
     let mut rig = rig();
     rig.submit([read(1, 1)]);
