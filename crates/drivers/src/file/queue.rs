@@ -18,14 +18,22 @@ use std::sync::atomic::Ordering::*;
 /// Zeroes are written this many bytes at a time where the file system cannot zero by itself.
 const ZERO_CHUNK: u64 = 1 << 20;
 
+/// Vectors that a slot has room for from the start; a request of more bios allocates once.
+const VECTORS: usize = 16;
+
 /// What one request needs besides the bios' own memory.
-#[derive(Default)]
 struct Part {
     iovecs: Vec<libc::iovec>,
     bounce: Option<IoBuf>,
     progress: u64,
     /// Zeroes are being written by hand.
     by_hand: bool,
+}
+
+impl Part {
+    fn new() -> Self {
+        Part { iovecs: Vec::with_capacity(VECTORS), bounce: None, progress: 0, by_hand: false }
+    }
 }
 
 /// One context's queue of a file.
@@ -49,7 +57,7 @@ impl FileQueue {
             file: env.ring.register(shared.fd.as_raw_fd()),
             shared,
             channel,
-            parts: (0..slots).map(|_| Part::default()).collect(),
+            parts: (0..slots).map(|_| Part::new()).collect(),
             zeroes: None,
             polled: None,
             polled_events: Vec::new(),
