@@ -68,6 +68,11 @@ impl IoBuf {
         self.len
     }
 
+    /// True when it was cut from an [`Arena`].
+    pub fn is_in_arena(&self) -> bool {
+        self.arena.is_some()
+    }
+
     /// True for a buffer of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0

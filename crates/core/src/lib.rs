@@ -27,7 +27,7 @@ pub mod sync;
 pub mod units;
 
 pub use bio::Bio;
-pub use buf::IoBuf;
+pub use buf::{Arena, IoBuf};
 pub use context::{Context, ContextSet, DevIndex, Env};
 pub use device::{Channel, Device, DeviceInfo};
 pub use error::{Error, Result};

@@ -70,17 +70,27 @@ impl NbdServer {
 
     /// Starts the data threads; the first one gets all sockets.
     fn run(&mut self, contexts: Vec<Context>, mut sockets: Vec<Listener>) -> anyhow::Result<()> {
+        let mut unregistered = None;
         for (number, cx) in contexts.into_iter().enumerate() {
             let (inbox, peers) = (self.inboxes[number].clone(), self.inboxes.clone());
             let tables = self.stack.tables().clone();
             let listeners = std::mem::take(&mut sockets);
+            let mut worker = Worker::new(cx, inbox, peers, tables);
+            if let Err(error) = worker.register_memory(REGISTERED_BYTES) {
+                unregistered = Some(error);
+            }
             let work = move || {
-                let mut worker = Worker::new(cx, inbox, peers, tables);
                 listeners.into_iter().for_each(|listener| worker.listen(listener));
                 worker.run();
             };
             let thread = std::thread::Builder::new().name(format!("data{number}"));
             self.workers.push(thread.spawn(work).context("cannot start a data thread")?);
+        }
+        if let Some(error) = unregistered {
+            output::complain(&format!(
+                "drystone: {error}; buffers stay unregistered, which costs direct I/O some speed \
+                 (see the limit of locked memory, ulimit -l)"
+            ));
         }
         Ok(())
     }
@@ -140,6 +150,10 @@ fn data_threads(wanted: u32) -> u32 {
         wanted => wanted,
     }
 }
+
+/// Bytes of each data thread's buffers that its ring knows beforehand: a thousand requests of
+/// 4 KiB. A usual limit of locked memory (8 MiB) covers this for one thread.
+const REGISTERED_BYTES: usize = 8 << 20;
 
 /// Opens a context for each data thread, and says so when they have to do without io_uring.
 fn open_contexts(

@@ -27,6 +27,8 @@ pub enum LockClass {
     NullDevice,
     /// A file device's error and reopen state.
     FileState,
+    /// A worker's reserve of buffers.
+    Buffers,
     /// Control plane: attributes, exports, the stack.
     Control,
     /// Tests and tools.
@@ -35,7 +37,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 10] = [
+    pub const ALL: [LockClass; 11] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
         LockClass::TagWaiters,
@@ -44,6 +46,7 @@ impl LockClass {
         LockClass::RamShard,
         LockClass::NullDevice,
         LockClass::FileState,
+        LockClass::Buffers,
         LockClass::Control,
         LockClass::Other,
     ];
@@ -59,6 +62,7 @@ impl LockClass {
             LockClass::RamShard => "ram_shard",
             LockClass::NullDevice => "null_device",
             LockClass::FileState => "file_state",
+            LockClass::Buffers => "buffers",
             LockClass::Control => "control",
             LockClass::Other => "other",
         }

@@ -42,6 +42,8 @@ pub(crate) struct FileShared {
     /// Required alignment of memory; 1 without direct I/O.
     pub(crate) memory_alignment: usize,
     pub(crate) physical_block_size: u32,
+    /// The file lies in memory (tmpfs, ramfs).
+    pub(crate) memory_fs: bool,
     /// The device below polls, and I/O goes to it directly.
     pub(crate) poll_queues: bool,
     pub(crate) size_bytes: AtomicU64,

@@ -91,6 +91,7 @@ fn open_locked(
         read_only: options.read_only,
         memory_alignment: if direct { alignment.unwrap_or(1) } else { 1 },
         physical_block_size: physical,
+        memory_fs: !block_device && is_in_memory(&fd),
         poll_queues: direct && has_poll_queues(&fd, block_device),
         size_bytes: AtomicU64::new(size),
         punch_hole: AtomicBool::new(false),
@@ -318,6 +319,20 @@ fn physical_block_size(fd: &OwnedFd, block_device: bool) -> u32 {
         return bytes.clamp(512, 1 << 20).next_power_of_two();
     }
     stat(fd).map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
+}
+
+/// Whether the file system is memory: nothing in it waits for a device.
+fn is_in_memory(fd: &OwnedFd) -> bool {
+    // SAFETY: fstatfs fills the struct of zeroes.
+    let kind = unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        if libc::fstatfs(fd.as_raw_fd(), &mut stat) != 0 {
+            return false;
+        }
+        stat.f_type
+    };
+    const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
+    kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC
 }
 
 /// Whether the device that the file lies on has poll queues, as sysfs tells.

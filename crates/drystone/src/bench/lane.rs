@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounts;
-use drystone_core::{Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Sector};
+use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Sector};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Pattern;
 use crate::alloc;
+use crate::output;
 
 /// Phases of a run, in order.
 pub mod phase {
@@ -146,17 +147,21 @@ impl<'a> Lane<'a> {
     /// # Errors
     /// When memory is short.
     pub fn new(
-        cx: Context,
+        mut cx: Context,
         device: DevIndex,
         work: Work,
         shared: &'a Shared,
         number: usize,
     ) -> Result<Self, String> {
+        let short = || format!("no memory for {} buffers of {} bytes", work.depth, work.bs);
+        let each = (work.bs as usize).next_multiple_of(IoBuf::ALIGN);
+        let arena = each.checked_mul(work.depth as usize).and_then(Arena::new).ok_or_else(short)?;
+        if let Err(error) = cx.register_memory(arena.clone()) {
+            output::complain(&format!("drystone: {error}; buffers stay unregistered"));
+        }
         let mut idle = BioList::new();
         for index in 0..work.depth {
-            let buf = IoBuf::try_zeroed(work.bs as usize).ok_or_else(|| {
-                format!("no memory for {} buffers of {} bytes", work.depth, work.bs)
-            })?;
+            let buf = arena.cut(work.bs as usize).ok_or_else(short)?;
             idle.push(bio(buf, &work, index as u64));
         }
         Ok(Lane {

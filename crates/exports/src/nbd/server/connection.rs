@@ -7,7 +7,8 @@
 //!   replies costs no more than its bounds.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
-use super::buffers::{DATA_AT, Pool};
+use super::buffers::{DATA_AT, Pool, Reserve};
+use super::coalesce::Coalesce;
 use super::exports::{Client, ExportTable};
 use super::service::{Service, queue_refusal, request_bytes};
 use super::stream::{Sent, Stream};
@@ -21,9 +22,14 @@ use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// Payload that is still missing at least this many bytes is received in place.
 const DIRECT_BYTES: usize = 16 << 10;
+
+/// Bytes that are asked for in one go before they are sent on their way: what fits a core's
+/// cache, so that data copied there is still there when the socket takes it.
+const GO_BYTES: u64 = 1 << 20;
 
 /// How far a connection's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -53,6 +59,8 @@ struct Payload {
 /// What a connection wants from its ring next.
 pub(super) enum Want {
     Receive(IoBuf, std::ops::Range<usize>),
+    /// A receive after a moment: call [`Connection::delay_over`] then.
+    ReceiveLater,
     /// As `Receive`, into the data of a write.
     ReceivePayload(IoBuf, std::ops::Range<usize>),
     Send(Vec<SendPart>),
@@ -69,6 +77,9 @@ pub(super) struct Connection {
     stream: Stream,
     pool: Pool,
     payload: Option<Payload>,
+    coalesce: Coalesce,
+    /// The next receive waits, and has been announced.
+    delaying: bool,
     device: Option<DevIndex>,
     /// The export counts us.
     client: Option<Client>,
@@ -85,7 +96,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(incoming: Incoming, number: usize, table: &ExportTable, now: Ns) -> Self {
+    pub(super) fn new(
+        incoming: Incoming,
+        number: usize,
+        table: &ExportTable,
+        reserve: &Arc<Reserve>,
+        now: Ns,
+    ) -> Self {
         let mut connection = Connection {
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
@@ -95,8 +112,10 @@ impl Connection {
             phase: Some(Phase::Handshake(Box::new(Handshake::new(incoming.tls.policy)))),
             tls: incoming.tls,
             stream: Stream::new(),
-            pool: Pool::default(),
+            pool: Pool::new(reserve.clone()),
             payload: None,
+            coalesce: Coalesce::new(),
+            delaying: false,
             device: None,
             client: None,
             in_flight: 0,
@@ -131,7 +150,8 @@ impl Connection {
             Some(Phase::Transmission(_, service)) => service.in_flight(),
             _ => 0,
         };
-        self.life == Life::Dead && !self.stream.receiving && !self.stream.sending && bios == 0
+        let busy = self.stream.receiving || self.stream.sending || self.delaying;
+        self.life == Life::Dead && !busy && bios == 0
     }
 
     /// The socket, to be closed.
@@ -140,7 +160,9 @@ impl Connection {
     }
 
     fn at_bound(&self) -> bool {
-        self.in_flight >= self.max_in_flight || self.bytes >= self.max_bytes
+        self.in_flight >= self.max_in_flight
+            || self.bytes >= self.max_bytes
+            || self.stream.unsent_bytes() >= GO_BYTES
     }
 
     /// Read no more; finish what is in flight.
@@ -173,6 +195,7 @@ impl Connection {
     /// A receive ended.
     pub(super) fn received(&mut self, buf: IoBuf, result: i32) {
         self.stream.receiving = false;
+        self.coalesce.receive();
         self.stream.received(buf, result.max(0) as usize);
         if result <= 0 {
             self.end_of_input();
@@ -229,9 +252,19 @@ impl Connection {
         }
     }
 
-    /// Use what was received: negotiate, start requests. Bios go to `bios`.
-    pub(super) fn advance(&mut self, cx: &mut Context, table: &ExportTable, bios: &mut BioList) {
+    /// Use what was received: negotiate, start requests. Bios go to `bios`. True if there is more
+    /// to do once these are on their way.
+    pub(super) fn advance(
+        &mut self,
+        cx: &mut Context,
+        table: &ExportTable,
+        bios: &mut BioList,
+    ) -> bool {
+        let before = self.bytes;
         while self.life == Life::Open && !self.at_bound() {
+            if self.bytes - before >= GO_BYTES {
+                return true;
+            }
             let used = match self.phase.take() {
                 Some(Phase::Handshake(handshake)) => self.negotiate(handshake, cx, table),
                 Some(Phase::Tls(handshake)) => self.negotiate_tls(handshake),
@@ -244,6 +277,7 @@ impl Connection {
                 break;
             }
         }
+        false
     }
 
     /// One step of the handshake. True if there may be another.
@@ -372,6 +406,7 @@ impl Connection {
         match parsed.item {
             Item::NeedMore => return parsed.consumed > 0 && self.stream.may_have_more(),
             Item::Request(request) => {
+                self.coalesce.request();
                 self.in_flight += 1;
                 self.bytes += request_bytes(&request);
                 if request.payload_bytes() > 0 {
@@ -455,6 +490,24 @@ impl Connection {
             let range = DATA_AT + payload.got..DATA_AT + payload.request.length as usize;
             return Some(Want::ReceivePayload(buf, range));
         }
+        if self.delaying {
+            return None;
+        }
+        if self.coalesce.delays() && !self.in_handshake() && self.payload.is_none() && drained {
+            self.delaying = true;
+            return Some(Want::ReceiveLater);
+        }
+        self.receive_now()
+    }
+
+    /// The moment is over for which the next receive waited.
+    pub(super) fn delay_over(&mut self) -> Option<Want> {
+        self.delaying = false;
+        let may = self.life == Life::Open && !self.stream.receiving && !self.at_bound();
+        if may { self.receive_now() } else { None }
+    }
+
+    fn receive_now(&mut self) -> Option<Want> {
         let buf = self.stream.take_receive_buffer()?;
         self.stream.receiving = true;
         let all = 0..buf.len();

@@ -10,6 +10,7 @@
 //! sent, and nothing more is read from it.
 
 mod buffers;
+mod coalesce;
 mod connection;
 mod exports;
 mod inbox;

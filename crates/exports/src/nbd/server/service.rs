@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 /// A read at least this long is looked up for holes first, where the reply can tell of them.
 const SPARSE_READ_BYTES: u64 = 64 << 10;
-/// Zeroes in runs shorter than this are sent as data.
-const MIN_HOLE_BYTES: u64 = 4096;
+/// Zeroes in runs shorter than this are sent as data: a chunk, a bio and a part of a send of
+/// their own cost more than moving so few bytes.
+const MIN_HOLE_BYTES: u64 = 64 << 10;
 /// Most extents that one request asks the device for.
 const EXTENTS_MAX: usize = 1024;
 /// A cache request reads at most this much; what is beyond it is advice not taken.

@@ -183,6 +183,11 @@ impl Stream {
         self.queued_replies += Replies { count: 1, bytes };
     }
 
+    /// Bytes of requests whose replies are not sent yet.
+    pub(super) fn unsent_bytes(&self) -> u64 {
+        self.queued_replies.bytes + self.sending_replies.bytes
+    }
+
     /// True when a send could be started.
     pub(super) fn wants_send(&self) -> bool {
         !self.sending

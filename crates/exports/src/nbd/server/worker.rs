@@ -6,13 +6,15 @@
 //!   and enters the kernel once, in the wait.
 //! * Without connections that have a deadline, the wait has none: an idle server sleeps.
 
+use super::buffers::Reserve;
+use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
 use super::service::connection_of;
 use super::{Inbox, Incoming, ListenerTls};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
-use drystone_core::{BioList, Context, DevIndex};
+use drystone_core::{Arena, BioList, Context, DevIndex, Error, Result};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -61,11 +63,17 @@ pub struct Worker {
     free: Vec<usize>,
     /// Connections that something happened to in this round.
     touched: Vec<usize>,
+    /// Connections that have more to do once their bios are on their way.
+    again: Vec<usize>,
+    /// Connections whose next receive waits, and until when.
+    delayed: Vec<usize>,
+    resume_at: Ns,
     /// Bios of this round, by device.
     bios: Vec<(DevIndex, BioList)>,
     /// When a connection is to be looked at for having taken too long.
     deadlines: BTreeSet<(Ns, usize)>,
     events: Vec<RingEvent>,
+    reserve: Arc<Reserve>,
     done: BioList,
     /// The time of this round; kept only while there are deadlines.
     now: Ns,
@@ -81,8 +89,10 @@ impl Worker {
         peers: Vec<Arc<Inbox>>,
         tables: Arc<Vec<ExportTable>>,
     ) -> Self {
+        let reserve = Reserve::new(None, cx.locks().clone());
         Worker {
             cx,
+            reserve,
             inbox,
             peers,
             tables,
@@ -91,6 +101,9 @@ impl Worker {
             connections: Vec::new(),
             free: Vec::new(),
             touched: Vec::new(),
+            again: Vec::new(),
+            delayed: Vec::new(),
+            resume_at: 0,
             bios: Vec::new(),
             deadlines: BTreeSet::new(),
             events: Vec::new(),
@@ -98,6 +111,19 @@ impl Worker {
             now: 0,
             stopping: false,
         }
+    }
+
+    /// Let `bytes` bytes of this worker's buffers lie in memory that its ring knows, which saves
+    /// the kernel work with direct I/O. Before [`Worker::run`].
+    ///
+    /// # Errors
+    /// When memory is short or the kernel refuses; everything works as before.
+    pub fn register_memory(&mut self, bytes: usize) -> Result<()> {
+        let arena = Arena::new(bytes);
+        let arena = arena.ok_or_else(|| Error::invalid(format!("no memory for {bytes} bytes")))?;
+        self.cx.register_memory(arena.clone())?;
+        self.reserve = Reserve::new(Some(arena), self.cx.locks().clone());
+        Ok(())
     }
 
     /// Accept connections on `listener`. Before [`Worker::run`].
@@ -119,8 +145,12 @@ impl Worker {
     }
 
     fn round(&mut self) {
+        let resume = (!self.delayed.is_empty()).then_some(self.resume_at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        self.cx.wait(deadline);
+        self.cx.wait(resume.into_iter().chain(deadline).min());
+        if !self.delayed.is_empty() {
+            self.resume();
+        }
         self.collect();
         // What completes at once may bring replies, room for requests, and so more bios.
         while !self.touched.is_empty() {
@@ -247,7 +277,7 @@ impl Worker {
         let table = &self.tables[incoming.table];
         let timeout = table.settings().handshake_timeout_ns;
         let now = self.cx.now();
-        let connection = Some(Connection::new(incoming, number, table, now));
+        let connection = Some(Connection::new(incoming, number, table, &self.reserve, now));
         match self.connections.get_mut(number) {
             Some(place) => *place = connection,
             None => self.connections.push(connection),
@@ -267,13 +297,17 @@ impl Worker {
             self.advance(number);
         }
         self.touched = touched;
+        self.touched.append(&mut self.again);
     }
 
     fn advance(&mut self, number: usize) {
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
         let handshake = connection.in_handshake();
         let mut bios = BioList::new();
-        connection.advance(&mut self.cx, &self.tables[connection.table], &mut bios);
+        let more = connection.advance(&mut self.cx, &self.tables[connection.table], &mut bios);
+        if more {
+            self.again.push(number);
+        }
         if handshake && !connection.in_handshake() {
             self.negotiated(number);
         }
@@ -293,6 +327,13 @@ impl Worker {
         while let Some(want) = connection.wants() {
             let (op, about) = match want {
                 Want::Receive(buf, range) => (NetOp::Recv { buf, range }, About::Receive),
+                Want::ReceiveLater => {
+                    self.delayed.push(number);
+                    if self.delayed.len() == 1 {
+                        self.resume_at = self.cx.now() + DELAY_NS;
+                    }
+                    continue;
+                }
                 Want::ReceivePayload(buf, range) => (NetOp::Recv { buf, range }, About::Payload),
                 Want::Send(parts) => (NetOp::Send { parts }, About::Send),
             };
@@ -301,6 +342,26 @@ impl Worker {
         if connection.is_over() {
             self.forget(number);
         }
+    }
+
+    /// Start the receives that waited, if their moment is over.
+    fn resume(&mut self) {
+        if !self.stopping && self.cx.now() < self.resume_at {
+            return;
+        }
+        let mut delayed = std::mem::take(&mut self.delayed);
+        for number in delayed.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
+            if let Some(Want::Receive(buf, range)) = connection.delay_over() {
+                let fd = connection.fd();
+                let value = value(About::Receive, number);
+                self.cx.start_net(fd, NetOp::Recv { buf, range }, value);
+            }
+            self.touched.push(number);
+        }
+        self.delayed = delayed;
+        // What has come is there at once, without another round.
+        self.cx.submit_ring();
     }
 
     fn forget(&mut self, number: usize) {

@@ -1,0 +1,106 @@
+//! Whether a connection's next receive waits a moment, so that it finds several requests at once
+//! (as network cards hold interrupts back).
+//!
+//! A client that keeps many requests in flight but sends them one by one makes a fast server
+//! wake up, enter the kernel and answer once for each. A receive that waits for
+//! [`DELAY_NS`] finds the requests that came meanwhile and answers them together, at less than
+//! half the processor time of both sides.
+//!
+//! Nobody says how many requests a client keeps in flight, so it is tried: every
+//! [`PAUSE`] receives a [`TRIAL`] of delayed ones. If those find [`WORTH`] requests each or more,
+//! delaying goes on for as long as that stays so. A client that waits for each reply is thus
+//! delayed in 1.5 % of its requests, and one that fills receives by itself never.
+
+use drystone_core::clock::Ns;
+
+/// How long a receive waits. Three to five requests of a client that sends as fast as it can;
+/// short against the 50 us of a fast disk.
+pub(super) const DELAY_NS: Ns = 20_000;
+/// Receives of a trial, and of a look at how things go.
+const TRIAL: u32 = 16;
+/// Receives without delay between two trials.
+const PAUSE: u32 = 1024;
+/// Requests a delayed receive must find on average.
+const WORTH: u32 = 2;
+/// With this many requests a receive by themselves, clients need no delay.
+const PLENTY: u32 = 6;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Prompt,
+    Delayed,
+}
+
+/// The state of one connection.
+pub(super) struct Coalesce {
+    mode: Mode,
+    /// Receives left until the mode is looked at.
+    left: u32,
+    /// Requests found since.
+    requests: u32,
+}
+
+impl Coalesce {
+    pub(super) fn new() -> Self {
+        // A new client gets a quarter of the pause before the first trial.
+        Coalesce { mode: Mode::Prompt, left: PAUSE / 4, requests: 0 }
+    }
+
+    /// Whether the next receive is to wait.
+    #[inline]
+    pub(super) fn delays(&self) -> bool {
+        self.mode == Mode::Delayed
+    }
+
+    /// A request was found.
+    #[inline]
+    pub(super) fn request(&mut self) {
+        self.requests += 1;
+    }
+
+    /// A receive ended.
+    #[inline]
+    pub(super) fn receive(&mut self) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.look();
+        }
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        (self.mode, self.left) = match self.mode {
+            Mode::Prompt if self.requests >= PLENTY * PAUSE / 4 => (Mode::Prompt, PAUSE),
+            Mode::Prompt => (Mode::Delayed, TRIAL),
+            Mode::Delayed if self.requests >= WORTH * TRIAL => (Mode::Delayed, TRIAL),
+            Mode::Delayed => (Mode::Prompt, PAUSE),
+        };
+        self.requests = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feed receives that find `prompt` requests without and `delayed` with a delay; the share
+    /// of receives that were delayed, in percent.
+    fn share(prompt: u32, delayed: u32) -> u32 {
+        let mut c = Coalesce::new();
+        let mut count = 0;
+        for _ in 0..100_000 {
+            let found = if c.delays() { delayed } else { prompt };
+            count += u32::from(c.delays());
+            (0..found).for_each(|_| c.request());
+            c.receive();
+        }
+        count / 1000
+    }
+
+    #[test]
+    fn delays_only_where_it_pays() {
+        assert!(share(1, 4) >= 98, "many in flight, sent one by one");
+        assert!(share(1, 1) <= 2, "one in flight");
+        assert_eq!(share(8, 8), 0, "receives are full by themselves");
+    }
+}
