@@ -173,7 +173,8 @@ impl<D: Driver> RequestQueue<D> {
     fn set_discard_max(&self, name: &str, value: &str) -> Result<()> {
         let hw = self.shared.driver.limits().normalized();
         let (most, unit) = (hw.max_discard_bytes, u64::from(hw.discard_granularity.max(1)));
-        let bytes = value.trim().parse().ok().filter(|n: &u64| *n <= most && n % unit == 0);
+        let bytes =
+            value.trim().parse().ok().filter(|n: &u64| *n <= most && n.is_multiple_of(unit));
         let Some(bytes) = bytes else {
             return Err(Error::invalid(format!(
                 "{name}: '{value}' is not permitted: a multiple of {unit} from 0 to {most} is"

@@ -227,6 +227,25 @@ fn attributes_are_set_in_their_units_or_refused() {
     assert_eq!(value(&stack, "n", "queue/io_poll"), "0");
     let poll = set(&stack, "r", "queue/io_poll", "1").unwrap_err();
     assert!(matches!(&poll, SetError::Unsupported { reason } if reason.contains("poll")));
+    for (attribute, value_set) in [
+        ("queue/nr_requests", "32"),
+        ("queue/nr_requests", "64"),
+        ("queue/write_cache", "write back"),
+        ("queue/write_cache", "write through"),
+    ] {
+        set(&stack, "n", attribute, value_set).unwrap();
+        assert_eq!(value(&stack, "n", attribute), value_set);
+    }
+    let most: u64 = value(&stack, "f", "queue/discard_max_bytes").parse().unwrap();
+    assert!(most > 1 << 20);
+    set(&stack, "f", "queue/discard_max_bytes", "1MiB").unwrap();
+    assert_eq!(value(&stack, "f", "queue/discard_max_bytes"), "1048576");
+    set(&stack, "f", "queue/discard_max_bytes", "0").unwrap();
+    assert_eq!(value(&stack, "f", "queue/discard_max_bytes"), "0");
+    let depth = set(&stack, "n", "queue/nr_requests", "65").unwrap_err().to_string();
+    assert!(depth.contains("from 1 to 64"), "{depth}");
+    let discard = set(&stack, "f", "queue/discard_max_bytes", "512").unwrap_err().to_string();
+    assert!(discard.contains("a multiple of 4096"), "{discard}");
     assert_eq!(set(&stack, "x", "queue/iostats", "1"), Err(SetError::NoSuchDevice));
 }
 
