@@ -37,6 +37,35 @@ fn nbdsh_itself() {
     assert_eq!(said.trim(), "16777216");
 }
 
+/// One request as large as may be fills a connection's bound by itself, and must still go through,
+/// also with others before and behind it.
+#[test]
+fn the_largest_requests() {
+    if !requires("nbdsh") {
+        return;
+    }
+    for text in [stack::ram("96MiB"), stack::file("96MiB")] {
+        let script = "
+        most = 32 * 1024 * 1024
+        data = os.urandom(most)
+        h.pwrite(data, most)
+        assert h.pread(most, most) == data
+        writes = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), n * most) for n in range(3)]
+        writes += [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(b'q' * 4096)), 8192) for _ in range(40)]
+        buffers = [nbd.Buffer(most) for _ in range(3)]
+        def finish(cookies):
+            while cookies:
+                h.poll(-1)
+                cookies = [c for c in cookies if not h.aio_command_completed(c)]
+        finish(writes)
+        reads = [h.aio_pread(b, n * most) for n, b in enumerate(buffers)]
+        finish(reads)
+        assert bytes(buffers[2].to_bytearray()) == data
+        assert bytes(buffers[0].to_bytearray())[16384:] == data[16384:]";
+        on(&text, script);
+    }
+}
+
 #[test]
 fn write_and_read() {
     on_each_device(

@@ -159,10 +159,12 @@ impl Connection {
         self.socket.into()
     }
 
-    fn at_bound(&self) -> bool {
-        self.in_flight >= self.max_in_flight
+    /// True at a bound: nothing new is taken. A write whose data is arriving is not new.
+    fn is_paused(&self) -> bool {
+        let bound = self.in_flight >= self.max_in_flight
             || self.bytes >= self.max_bytes
-            || self.stream.unsent_bytes() >= GO_BYTES
+            || self.stream.unsent_bytes() >= GO_BYTES;
+        bound && self.payload.is_none()
     }
 
     /// Read no more; finish what is in flight.
@@ -261,7 +263,7 @@ impl Connection {
         bios: &mut BioList,
     ) -> bool {
         let before = self.bytes;
-        while self.life == Life::Open && !self.at_bound() {
+        while self.life == Life::Open && !self.is_paused() {
             if self.bytes - before >= GO_BYTES {
                 return true;
             }
@@ -472,7 +474,7 @@ impl Connection {
         if self.life != Life::Open {
             return None;
         }
-        if self.stream.receiving || self.at_bound() && self.payload.is_none() {
+        if self.stream.receiving || self.is_paused() {
             return None;
         }
         self.wants_receive()
@@ -493,7 +495,7 @@ impl Connection {
         if self.delaying {
             return None;
         }
-        if self.coalesce.delays() && !self.in_handshake() && self.payload.is_none() && drained {
+        if self.coalesce.delays() && !self.in_handshake() && drained {
             self.delaying = true;
             return Some(Want::ReceiveLater);
         }
@@ -503,7 +505,7 @@ impl Connection {
     /// The moment is over for which the next receive waited.
     pub(super) fn delay_over(&mut self) -> Option<Want> {
         self.delaying = false;
-        let may = self.life == Life::Open && !self.stream.receiving && !self.at_bound();
+        let may = self.life == Life::Open && !self.stream.receiving && !self.is_paused();
         if may { self.receive_now() } else { None }
     }
 
