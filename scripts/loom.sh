@@ -12,6 +12,7 @@ drystone-core  mailbox_push        loom_mailbox
 drystone-core  gate_light_fence    loom_gate
 drystone-core  gate_heavy_fence    loom_gate
 drystone-core  gate_knock_recheck  loom_gate
+drystone-core  gate_visit_recheck  loom_gate
 drystone-core  park_fence          loom_park_misses
 drystone-core  park_send_fence     loom_park_misses
 drystone-core  park_watch_fence    loom_park_watched

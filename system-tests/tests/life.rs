@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -164,4 +165,48 @@ fn an_idle_server_uses_no_cpu() {
     let said = python(server.dir(), &uri, &script).ok();
     let ticks: u64 = said.trim().parse().expect("a number");
     assert!(ticks <= 1, "{ticks} ticks of 10 ms in 10 s with 16 connections");
+}
+
+/// A client that asks for megabytes and takes none of them must not keep the server from ending.
+#[test]
+fn a_client_that_does_not_read_cannot_hold_up_the_end() {
+    use std::io::{Read, Write};
+    let mut server = Server::start(&stack::ram("16MiB"));
+    server.uri("vol");
+    let mut socket = UnixStream::connect(server.path("nbd.sock")).expect("a connection");
+    socket.read_exact(&mut [0; 18]).expect("a greeting");
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+    socket.write_all(&hello).expect("the export's name goes out");
+    socket.read_exact(&mut [0; 10]).expect("size and flags");
+    for cookie in 0..64u64 {
+        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+        request.extend([0, 0, 0, 0]);
+        request.extend(cookie.to_be_bytes());
+        request.extend(0u64.to_be_bytes());
+        request.extend((1u32 << 20).to_be_bytes());
+        socket.write_all(&request).expect("a request goes out");
+    }
+    assert!(server.sigterm().success(), "{}", server.messages());
+    drop(socket);
+}
+
+/// With one request in flight at a time, a write's own header must not keep its data out.
+#[test]
+fn one_request_at_a_time_is_enough() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let export = stack::export("vol", "d", "max_in_flight = 1\n");
+    let device = "[device.d]\ntype = \"ram\"\nsize = \"16MiB\"\n";
+    let mut server = Server::start(&format!("{device}{export}"));
+    let uri = server.uri("vol");
+    let script = "
+        data = os.urandom(4096)
+        writes = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), n * 4096) for n in range(32)]
+        while writes:
+            h.poll(-1)
+            writes = [c for c in writes if not h.aio_command_completed(c)]
+        assert h.pread(4096, 31 * 4096) == data";
+    python(server.dir(), &uri, script).ok();
 }

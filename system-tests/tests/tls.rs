@@ -122,3 +122,28 @@ fn a_client_that_distrusts_the_certificate_goes_away_and_harms_nobody() {
     let right = format!("{uri}&tls-certificates={}", server.path("pki"));
     run(server.dir(), &["nbdinfo", &right]).ok();
 }
+
+/// More ciphertext than one send can name parts for.
+#[test]
+fn the_largest_reads_go_through_tls() {
+    if !requires("certtool") || !requires("nbdinfo") {
+        return;
+    }
+    let folder: Arc<TempDir> = new_folder();
+    make_certificates(folder.path());
+    let device = "[device.d]\ntype = \"ram\"\nsize = \"96MiB\"\n";
+    let text = format!("{device}{}", stack::export("vol", "d", stack::TLS_REQUIRED));
+    let mut server = Server::start_in(&folder, &text, &[]);
+    let uri = format!("{}&tls-certificates={}", server.uri("vol"), server.path("pki"));
+    let script = "
+        most = 32 * 1024 * 1024
+        data = os.urandom(most)
+        h.pwrite(data, most)
+        buffers = [nbd.Buffer(most) for _ in range(3)]
+        reads = [h.aio_pread(b, n * most) for n, b in enumerate(buffers)]
+        while reads:
+            h.poll(-1)
+            reads = [c for c in reads if not h.aio_command_completed(c)]
+        assert bytes(buffers[1].to_bytearray()) == data";
+    python(server.dir(), &uri, script).ok();
+}

@@ -15,8 +15,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct IoBuf {
     ptr: NonNull<u8>,
     len: usize,
-    /// The memory it is a part of; `None` if it has an allocation of its own.
-    arena: Option<Arc<Arena>>,
+    memory: Memory,
+}
+
+/// Where a buffer's memory comes from.
+enum Memory {
+    /// An allocation of its own.
+    Heap,
+    /// A mapping of its own: pages that are never touched take no memory.
+    Mapped,
+    /// A part of an arena, which this keeps alive.
+    Arena { _whole: Arc<Arena> },
 }
 
 // SAFETY: an IoBuf is the only owner of its memory, like a Vec<u8>.
@@ -33,22 +42,36 @@ impl IoBuf {
         Layout::from_size_align(len.max(1), Self::ALIGN).expect("buffer length below isize::MAX")
     }
 
-    /// A zeroed buffer of `len` bytes.
+    /// Buffers from this length on are mapped: an allocator would have to zero them, and touch
+    /// memory that may never be used.
+    const MAP_FROM: usize = 128 << 10;
+
+    /// A zeroed buffer of `len` bytes. Ends the program when memory is short.
     pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
-        // SAFETY: the layout has a non-zero size.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        match NonNull::new(ptr) {
-            Some(ptr) => IoBuf { ptr, len, arena: None },
-            None => handle_alloc_error(layout),
-        }
+        Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(Self::layout(len)))
     }
 
     /// A zeroed buffer of `len` bytes, or `None` when memory is short.
     pub fn try_zeroed(len: usize) -> Option<Self> {
+        if len >= Self::MAP_FROM {
+            return Self::mapped(len);
+        }
         let layout = Layout::from_size_align(len.max(1), Self::ALIGN).ok()?;
         // SAFETY: the layout has a non-zero size.
-        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|ptr| IoBuf { ptr, len, arena: None })
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(IoBuf { ptr, len, memory: Memory::Heap })
+    }
+
+    fn mapped(len: usize) -> Option<Self> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new anonymous mapping, placed by the kernel, touches nothing of ours. It is
+        // page aligned, and a page is ALIGN bytes or a multiple.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        NonNull::new(start.cast()).map(|ptr| IoBuf { ptr, len, memory: Memory::Mapped })
     }
 
     /// A buffer that holds a copy of `bytes`.
@@ -58,7 +81,7 @@ impl IoBuf {
         unsafe {
             let Some(ptr) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len());
-            IoBuf { ptr, len: bytes.len(), arena: None }
+            IoBuf { ptr, len: bytes.len(), memory: Memory::Heap }
         }
     }
 
@@ -70,7 +93,7 @@ impl IoBuf {
 
     /// True when it was cut from an [`Arena`].
     pub fn is_in_arena(&self) -> bool {
-        self.arena.is_some()
+        matches!(self.memory, Memory::Arena { .. })
     }
 
     /// True for a buffer of no bytes.
@@ -113,9 +136,14 @@ impl std::ops::DerefMut for IoBuf {
 
 impl Drop for IoBuf {
     fn drop(&mut self) {
-        if self.arena.is_none() {
+        match self.memory {
             // SAFETY: allocated with this very layout and freed once.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+            Memory::Heap => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
+            // SAFETY: mapped with this very length and unmapped once.
+            Memory::Mapped => unsafe {
+                libc::munmap(self.ptr.as_ptr().cast(), self.len);
+            },
+            Memory::Arena { .. } => {}
         }
     }
 }
@@ -150,7 +178,7 @@ impl Arena {
         let segment = self.whole.segment(start..start + bytes);
         // The range was handed out to nobody else, and `arena` keeps the memory.
         let ptr = NonNull::new(segment.ptr)?;
-        Some(IoBuf { ptr, len: bytes, arena: Some(self.clone()) })
+        Some(IoBuf { ptr, len: bytes, memory: Memory::Arena { _whole: self.clone() } })
     }
 
     /// All of it.

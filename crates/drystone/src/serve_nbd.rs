@@ -80,6 +80,7 @@ impl NbdServer {
                 unregistered = Some(error);
             }
             let work = move || {
+                let _guard = EndsWithIt;
                 listeners.into_iter().for_each(|listener| worker.listen(listener));
                 worker.run();
             };
@@ -148,6 +149,19 @@ fn data_threads(wanted: u32) -> u32 {
     match wanted {
         0 => std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         wanted => wanted,
+    }
+}
+
+/// Held by a data thread: a panic there ends the program at once. A server that lives on without
+/// one of its threads would leave clients hanging that a restart serves.
+struct EndsWithIt;
+
+impl Drop for EndsWithIt {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            output::complain("drystone: a data thread failed; ending");
+            std::process::abort();
+        }
     }
 }
 

@@ -149,6 +149,16 @@ struct Members {
     orphans: Vec<Arc<Handle>>,
 }
 
+impl Members {
+    /// Free the number of `handle`, unless somebody else has it by now.
+    fn forget(&mut self, handle: &Arc<Handle>) {
+        let place = &mut self.handles[handle.id as usize];
+        if place.as_ref().is_some_and(|there| Arc::ptr_eq(there, handle)) {
+            *place = None;
+        }
+    }
+}
+
 /// The contexts of one stack. Shared by all threads.
 pub struct ContextSet {
     clock: Arc<dyn Clock>,
@@ -257,7 +267,7 @@ impl ContextSet {
     /// Keep the state of a dropped context until its drivers have given everything back.
     pub(super) fn orphan(&self, handle: &Arc<Handle>) {
         if handle.is_idle() {
-            self.members.lock(&self.locks).handles[handle.id as usize] = None;
+            self.members.lock(&self.locks).forget(handle);
         } else {
             self.members.lock(&self.locks).orphans.push(handle.clone());
         }
@@ -269,9 +279,7 @@ impl ContextSet {
         let orphans = self.members.lock(&self.locks).orphans.clone();
         let idle: Vec<_> = orphans.into_iter().filter(|handle| handle.is_idle()).collect();
         let mut members = self.members.lock(&self.locks);
-        for handle in &idle {
-            members.handles[handle.id as usize] = None;
-        }
+        idle.iter().for_each(|handle| members.forget(handle));
         members.orphans.retain(|o| !idle.iter().any(|i| Arc::ptr_eq(i, o)));
         members.orphans.len()
     }

@@ -112,11 +112,6 @@ impl Transmission {
         self.style
     }
 
-    /// The export's size changed; later requests are checked against the new one.
-    pub fn set_size_bytes(&mut self, size_bytes: u64) {
-        self.size_bytes = size_bytes;
-    }
-
     /// Finds the next request in the received bytes.
     ///
     /// The driver calls again with the rest of the input (less the payload of a write) until it gets

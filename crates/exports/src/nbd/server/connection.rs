@@ -70,6 +70,7 @@ pub(super) enum Want {
 pub(super) struct Connection {
     socket: UnixStream,
     tls: ListenerTls,
+    _place: Client,
     pub(super) table: usize,
     number: usize,
     life: Life,
@@ -106,6 +107,7 @@ impl Connection {
         let mut connection = Connection {
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
+            _place: incoming.place,
             table: incoming.table,
             number,
             life: Life::Open,
@@ -187,8 +189,8 @@ impl Connection {
     pub(super) fn end_idle(&mut self) -> bool {
         if self.in_flight == 0 {
             self.drain();
-        } else if self.stream.sending {
-            // It does not take its replies.
+        } else if self.stream.sending || self.payload.is_some() {
+            // It does not take its replies, or does not send the data it announced.
             self.kill();
         }
         self.life == Life::Open
@@ -459,6 +461,9 @@ impl Connection {
 
     /// What to start on the ring now, if anything. Call until it wants nothing more.
     pub(super) fn wants(&mut self) -> Option<Want> {
+        if self.stream.lost && self.life != Life::Dead {
+            self.kill();
+        }
         if self.life == Life::Dead {
             return None;
         }

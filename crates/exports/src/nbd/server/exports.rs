@@ -66,10 +66,12 @@ pub struct ExportTable {
     settings: Settings,
     /// Clients of each export.
     clients: Vec<Arc<AtomicU32>>,
+    /// Connections of the listener, those that have not chosen an export included.
+    connections: Arc<AtomicU32>,
 }
 
-/// One client of an export, counted while this lives.
-pub(super) struct Client(Arc<AtomicU32>);
+/// One client of a listener or export, counted while this lives.
+pub struct Client(Arc<AtomicU32>);
 
 impl Drop for Client {
     fn drop(&mut self) {
@@ -81,12 +83,21 @@ impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
     pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
         let clients = exports.iter().map(|_| Arc::default()).collect();
-        ExportTable { exports, default, settings, clients }
+        ExportTable { exports, default, settings, clients, connections: Arc::default() }
     }
 
     /// Connections that have chosen export number `index`.
     pub fn clients(&self, index: usize) -> u32 {
         self.clients[index].load(Relaxed)
+    }
+
+    /// A connection was accepted; `None` if there are too many already. Called by one thread.
+    pub(super) fn admit(&self) -> Option<Client> {
+        if self.connections.load(Relaxed) >= self.settings.max_connections {
+            return None;
+        }
+        self.connections.fetch_add(1, Relaxed);
+        Some(Client(self.connections.clone()))
     }
 
     /// A connection has chosen export number `index`.

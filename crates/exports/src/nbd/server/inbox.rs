@@ -1,6 +1,7 @@
 //! How new connections reach the worker that will serve them.
 
 use super::ListenerTls;
+use super::exports::Client;
 use drystone_core::context::Handle;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::os::fd::OwnedFd;
@@ -15,6 +16,8 @@ pub struct Incoming {
     pub tls: ListenerTls,
     /// Which of the server's export tables it is for.
     pub table: usize,
+    /// Its place among the connections of that table.
+    pub place: Client,
 }
 
 /// The door of a worker. Any thread may put something in.

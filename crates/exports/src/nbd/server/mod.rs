@@ -18,7 +18,7 @@ mod service;
 mod stream;
 mod worker;
 
-pub use exports::{Export, ExportTable};
+pub use exports::{Client, Export, ExportTable};
 pub use inbox::{Inbox, Incoming};
 pub use worker::{Listener, Worker};
 
@@ -28,7 +28,7 @@ use super::tls::TlsConfig;
 /// Bounds and times of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Most connections of the whole server; more are closed at once.
+    /// Most connections of a listener; more are closed at once.
     pub max_connections: u32,
     /// Most requests in flight of a connection.
     pub max_in_flight: u32,

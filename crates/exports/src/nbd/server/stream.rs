@@ -40,6 +40,8 @@ pub(super) struct Stream {
     sending_replies: Replies,
     pub(super) receiving: bool,
     pub(super) sending: bool,
+    /// Memory was too short for a reply: the client would wait for ever, so close.
+    pub(super) lost: bool,
 }
 
 impl Stream {
@@ -56,6 +58,7 @@ impl Stream {
             sending_replies: Replies::default(),
             receiving: false,
             sending: false,
+            lost: false,
         }
     }
 
@@ -144,7 +147,10 @@ impl Stream {
     /// Queue bytes that do not belong to a reply to a request (the handshake).
     pub(super) fn queue_bytes(&mut self, pool: &mut Pool, bytes: &[u8]) {
         for chunk in bytes.chunks(16 << 10) {
-            let Some(mut buf) = pool.take(chunk.len()) else { return };
+            let Some(mut buf) = pool.take(chunk.len()) else {
+                self.lost = true;
+                return;
+            };
             buf[DATA_AT..DATA_AT + chunk.len()].copy_from_slice(chunk);
             self.queued.push(SendPart { buf, range: DATA_AT..DATA_AT + chunk.len() });
         }
@@ -168,7 +174,10 @@ impl Stream {
             part.range.end += n;
             return;
         }
-        let Some(mut buf) = pool.take(most.max(4096)) else { return };
+        let Some(mut buf) = pool.take(most.max(4096)) else {
+            self.lost = true;
+            return;
+        };
         let n = write(&mut buf[DATA_AT..]);
         self.queued.push(SendPart { buf, range: DATA_AT..DATA_AT + n });
     }
@@ -201,7 +210,8 @@ impl Stream {
             None => self.take_clear(&mut parts),
             Some(_) => self.take_encrypted(pool, &mut parts),
         }
-        if self.queued.is_empty() {
+        let encrypted = self.tls.as_ref().is_some_and(|tls| tls.wants_send());
+        if self.queued.is_empty() && !encrypted {
             self.sending_replies += std::mem::take(&mut self.queued_replies);
         }
         self.sending = !parts.is_empty();
@@ -218,24 +228,28 @@ impl Stream {
 
     fn take_encrypted(&mut self, pool: &mut Pool, parts: &mut Vec<SendPart>) {
         let Some(tls) = &mut self.tls else { return };
-        loop {
-            while let Some(part) = self.queued.first_mut() {
+        let mut finished = 0;
+        while parts.len() < PARTS_MAX {
+            while let Some(part) = self.queued.get_mut(finished) {
                 let n = tls.write_plaintext(&part.buf[part.range.clone()]);
                 part.range.start += n;
                 if !part.range.is_empty() {
                     break;
                 }
-                let done = self.queued.remove(0);
-                pool.give(done.buf);
+                finished += 1;
             }
-            let Some(mut buf) = pool.take(CIPHER_BYTES) else { return };
+            let Some(mut buf) = pool.take(CIPHER_BYTES) else {
+                self.lost = true;
+                break;
+            };
             let n = tls.take_ciphertext(&mut buf[DATA_AT..DATA_AT + CIPHER_BYTES]);
             if n == 0 {
                 pool.give(buf);
-                return;
+                break;
             }
             parts.push(SendPart { buf, range: DATA_AT..DATA_AT + n });
         }
+        self.queued.drain(..finished).for_each(|part| pool.give(part.buf));
     }
 
     /// A send ended after `n` bytes. Returns how many replies are now sent; what was not sent

@@ -48,6 +48,8 @@ fn value(about: About, number: usize) -> u64 {
     (about as u64) << ABOUT_SHIFT | number as u64
 }
 
+/// How long a stopping server waits for clients to take the replies that they are owed.
+const DRAIN_NS: Ns = 5_000_000_000;
 /// How long accepting pauses when the process is out of descriptors or memory.
 const ACCEPT_PAUSE_NS: Ns = 100_000_000;
 
@@ -256,13 +258,9 @@ impl Worker {
     /// Give a new connection to the worker that has the fewest.
     fn deal_out(&mut self, number: usize, socket: OwnedFd) {
         let Some(listener) = &self.listeners[number] else { return };
-        let incoming = Incoming { socket, tls: listener.tls.clone(), table: listener.table };
-        let most = self.tables[listener.table].settings().max_connections;
-        let all: u32 = self.peers.iter().map(|p| p.connections()).sum();
-        if all >= most {
-            return;
-        }
-        set_no_delay(&incoming.socket);
+        let Some(place) = self.tables[listener.table].admit() else { return };
+        let incoming = Incoming { socket, tls: listener.tls.clone(), table: listener.table, place };
+        prepare(&incoming.socket);
         if let Some(peer) = self.peers.iter().min_by_key(|p| p.connections()) {
             peer.put(incoming, self.cx.locks());
         }
@@ -414,7 +412,7 @@ impl Worker {
             let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
             let idle = self.tables[connection.table].settings().idle_timeout_ns;
             let due = connection.active_ns + idle;
-            if connection.in_handshake() {
+            if connection.in_handshake() || self.stopping {
                 connection.kill();
             } else if due > now {
                 self.set_deadline(number, due);
@@ -432,10 +430,12 @@ impl Worker {
             self.cx.cancel_net(value(About::Accept, number));
             self.cx.cancel_net(value(About::AcceptAgain, number));
         }
+        self.now = self.cx.now();
         for number in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[number] {
                 connection.drain();
                 self.touched.push(number);
+                self.set_deadline(number, self.now + DRAIN_NS);
             }
         }
     }
@@ -450,11 +450,11 @@ impl Drop for Worker {
     }
 }
 
-/// Replies must not wait for more (TCP only; a Unix socket refuses, which is fine).
-fn set_no_delay(socket: &OwnedFd) {
-    if let Ok(copy) = socket.try_clone() {
-        let _ = std::net::TcpStream::from(copy).set_nodelay(true);
-    }
+/// Set a new socket up: replies must not wait for more, and a client that vanished without a
+/// word must be found out some day. TCP only; a Unix socket refuses, which is fine.
+fn prepare(socket: &OwnedFd) {
+    let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
+    let _ = rustix::net::sockopt::set_socket_keepalive(socket, true);
 }
 
 /// The few error numbers that accepting looks at.
