@@ -159,10 +159,25 @@ impl ContextCore {
         }
     }
 
-    /// A ring that we watch has news: whoever holds what we wait for may be away.
+    /// A ring that we watch has news: whoever holds what we wait for may be away. If nothing is
+    /// waited for any more the watches end here, because two contexts that go on watching each
+    /// other while their owners are away would have each other's cranks turned for ever.
     fn watched(&mut self, event: RingEvent) {
+        if !self.is_starving() {
+            return self.unwatch_all();
+        }
         if let Some(handle) = self.env.handle.upgrade() {
             self.env.kicks.extend(handle.set.find(event.token.value() as u32));
+        }
+    }
+
+    fn is_starving(&self) -> bool {
+        self.slots.iter().any(|s| s.channel.starving())
+    }
+
+    fn unwatch_all(&mut self) {
+        for gone in self.watching.drain(..) {
+            self.env.ring.unwatch(gone.descriptors, gone.token());
         }
     }
 
@@ -261,7 +276,7 @@ impl ContextCore {
     /// While a channel waits for a tag that another context holds, that context's ring is
     /// watched, so that its completions are reaped even if its thread stays away.
     fn watch_if_starving(&mut self, handle: &Handle) {
-        let starving = self.slots.iter().any(|s| s.channel.starving());
+        let starving = self.is_starving();
         if !starving && self.watching.is_empty() {
             return;
         }
