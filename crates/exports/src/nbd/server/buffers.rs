@@ -5,7 +5,7 @@
 //! data is aligned for direct I/O.
 
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Arena, Bio, IoBuf};
+use drystone_core::{Arena, Bio, BioList, IoBuf};
 use std::sync::Arc;
 
 /// Where data begins in a buffer; the header of its reply ends there.
@@ -50,7 +50,7 @@ pub(super) struct Pool {
     reserve: Arc<Reserve>,
     idle: [Vec<IoBuf>; CLASSES],
     idle_bytes: usize,
-    bios: Vec<Box<Bio>>,
+    bios: BioList,
 }
 
 fn class_of(data_bytes: usize) -> Option<usize> {
@@ -59,7 +59,7 @@ fn class_of(data_bytes: usize) -> Option<usize> {
 
 impl Pool {
     pub(super) fn new(reserve: Arc<Reserve>) -> Self {
-        Pool { reserve, idle: Default::default(), idle_bytes: 0, bios: Vec::new() }
+        Pool { reserve, idle: Default::default(), idle_bytes: 0, bios: BioList::new() }
     }
 
     /// A buffer with room for `data_bytes` from [`DATA_AT`] on. Its contents are whatever this
