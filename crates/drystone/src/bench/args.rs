@@ -27,6 +27,9 @@ pub struct BenchArgs {
     /// I/Os submitted and reaped together [default: the depth]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub batch: Option<u32>,
+    /// I/Os waited for at once, as t/io_uring's -c [default: the batch]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub batch_complete: Option<u32>,
     /// Size of an I/O
     #[arg(long, default_value = "512", value_parser = block_size)]
     pub bs: u64,

@@ -57,6 +57,8 @@ pub struct Work {
     pub depth: usize,
     /// I/Os submitted, and waited for, together.
     pub batch: usize,
+    /// I/Os waited for when none is free.
+    pub batch_complete: usize,
     /// Bytes of an I/O.
     pub bs: u64,
     /// What the I/Os do.
@@ -212,7 +214,7 @@ impl<'a> Lane<'a> {
                 self.submit(place)?;
             }
             let want = match self.idle.is_empty() {
-                true => self.work.batch.min(self.work.depth),
+                true => self.work.batch_complete,
                 false => 0,
             };
             self.reap(want);

@@ -107,6 +107,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
         .map(|lane| Work {
             depth: args.depth as usize,
             batch,
+            batch_complete: args.batch_complete.map_or(batch, |n| n.min(args.depth) as usize),
             bs: args.bs,
             pattern: args.rw,
             poll: args.poll,
@@ -255,6 +256,7 @@ impl Run<'_> {
             "threads": args.threads,
             "depth": args.depth,
             "batch": self.works[0].batch,
+            "batch_complete": self.works[0].batch_complete,
             "bs": args.bs,
             "rw": format!("{:?}", args.rw).to_lowercase(),
             "runtime_ns": args.runtime,
