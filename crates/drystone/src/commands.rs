@@ -147,6 +147,8 @@ pub fn iostat(
     let mut done = 0;
     loop {
         let now: Snapshot = read(client.ask("iostat", &[])?)?;
+        // A server that was started anew counts from its own start.
+        before = before.filter(|before| before.uptime_ns <= now.uptime_ns);
         let rows = columns::rows(before.as_ref(), &now);
         let text = match args.json {
             true => format!("{}\n", columns::json(&rows)),
@@ -159,6 +161,7 @@ pub fn iostat(
         }
         before = Some(now);
         std::thread::sleep(interval.unwrap_or_default());
+        client.reconnect()?;
     }
 }
 

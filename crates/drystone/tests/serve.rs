@@ -48,6 +48,7 @@ const TESTS: &[(&str, fn())] = &[
     ("inherited_ignore_is_undone", inherited_ignore_is_undone),
     ("a_second_signal_stops_at_once", a_second_signal_stops_at_once),
     ("a_live_socket_is_refused_with_its_holder", a_live_socket_is_refused_with_its_holder),
+    ("a_stopped_server_is_told", a_stopped_server_is_told),
     ("stale_sockets_are_replaced", stale_sockets_are_replaced),
     ("several_servers_are_listed", several_servers_are_listed),
     ("nobody_need_read_its_output", nobody_need_read_its_output),
@@ -245,13 +246,19 @@ impl Server {
     }
 }
 
-fn client(folder: &Path, arguments: &[&str]) -> Output {
+fn start_client(folder: &Path, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_drystone"))
         .args(arguments)
         .current_dir(folder)
         .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap()
+}
+
+fn client(folder: &Path, arguments: &[&str]) -> Output {
+    start_client(folder, arguments).wait_with_output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -345,6 +352,30 @@ fn a_live_socket_is_refused_with_its_holder() {
     let third = command(folder.path(), "s.toml", "c.sock").output().unwrap();
     assert_eq!(third.status.code(), Some(1));
     assert_eq!(fs::read_to_string(folder.path().join("c.sock")).unwrap(), "data");
+}
+
+fn a_stopped_server_is_told() {
+    let folder = folder();
+    let at = folder.path();
+    let server = Server::spawn(&mut command(at, "s.toml", ""));
+    server.signal(Signal::STOP);
+    let path = at.join("run/s.sock");
+    let named = format!("{} (process {})", path.display(), server.child.id());
+    let commands = [&["list"][..], &["show", "d"], &["set", "d", "size=1"], &["iostat"]];
+    // They wait at the same time.
+    let children = commands.map(|arguments| start_client(at, arguments));
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output);
+        assert!(message.contains(&named) && message.contains("does not answer"), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    let second = command(at, "s.toml", "").stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second).contains("in use by process"), "{}", text(&second));
+    server.signal(Signal::CONT);
+    server.stop(Signal::TERM);
 }
 
 fn stale_sockets_are_replaced() {
