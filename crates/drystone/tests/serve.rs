@@ -457,10 +457,16 @@ fn bad_clients_do_no_harm() {
     for _ in 0..100 {
         crowd.push(UnixStream::connect(&path).unwrap());
     }
-    // More than the server takes at a time: the last is turned away.
-    let mut byte = [0];
-    let last = crowd.last().unwrap();
-    assert_eq!(std::io::Read::read(&mut &*last, &mut byte).unwrap(), 0);
+    // More than the server takes at a time: the last is turned away, and told.
+    let mut told = String::new();
+    std::io::Read::read_to_string(&mut crowd.last().unwrap(), &mut told).unwrap();
+    let sentence = "64 clients are connected; try again later";
+    assert!(told.contains(sentence) && told.ends_with("}\n"), "{told}");
+    for _ in 0..20 {
+        let output = client(folder.path(), &["list", "--control", "c.sock"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(text(&output), format!("drystone: {sentence}\n"));
+    }
     drop(crowd);
     drop(rude);
     // The crowd has gone; its threads may need a moment to see that.
