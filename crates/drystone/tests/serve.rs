@@ -52,6 +52,7 @@ const TESTS: &[(&str, fn())] = &[
     ("stale_sockets_are_replaced", stale_sockets_are_replaced),
     ("several_servers_are_listed", several_servers_are_listed),
     ("nobody_need_read_its_output", nobody_need_read_its_output),
+    ("a_full_disk_does_not_keep_it_from_serving", a_full_disk_does_not_keep_it_from_serving),
     ("the_default_stack_makes_its_folder", the_default_stack_makes_its_folder),
     ("bad_clients_do_no_harm", bad_clients_do_no_harm),
     ("failures_to_start_and_stop_are_told", failures_to_start_and_stop_are_told),
@@ -433,6 +434,20 @@ fn nobody_need_read_its_output() {
     assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn a_full_disk_does_not_keep_it_from_serving() {
+    let folder = folder();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = command(folder.path(), "s.toml", "c.sock");
+    let child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    until_live(&folder.path().join("c.sock"));
+    let listed = client(folder.path(), &["list", "--control", "c.sock"]);
+    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output).contains("cannot write to the standard output"), "{}", text(&output));
 }
 
 fn the_default_stack_makes_its_folder() {
