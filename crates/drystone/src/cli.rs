@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -96,8 +97,12 @@ pub struct ClientArgs {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
+    let done = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(help) => output::written(help.print().and_then(|()| io::stdout().flush())).map(drop),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&failure.to_string());
@@ -141,7 +146,7 @@ fn help(topic: Option<&str>) -> Result<(), Failure> {
             }
         },
     };
-    output::print(&text);
+    output::print(&text)?;
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The client's end of the control socket: finding the server and asking it.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::folder;
+use crate::unix_socket;
 
 /// Longest answer that is read: far more than all devices of a stack take.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
-/// Time that a server has to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that a server has to take a request, and to send the next part of its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a running server.
 pub struct Client {
@@ -27,15 +28,19 @@ impl Client {
     /// Connects to the server at `control`, or to the only one that is running.
     pub fn connect(control: Option<&Path>) -> Result<Self, Failure> {
         match control {
-            Some(path) => Self::open(path).map_err(|error| {
-                Failure::Refused(format!("no server answers at {}: {error}", path.display()))
-            }),
+            Some(path) => Self::open(path).map_err(|error| unreachable(path, &error)),
             None => Self::only_one(),
         }
     }
 
-    fn open(path: &Path) -> std::io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
+    /// Connects once more: a server lets go of clients that are silent for long.
+    pub fn reconnect(&mut self) -> Result<(), Failure> {
+        *self = Self::open(&self.path).map_err(|error| unreachable(&self.path, &error))?;
+        Ok(())
+    }
+
+    fn open(path: &Path) -> io::Result<Self> {
+        let stream = unix_socket::connect_now(path)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream, path: path.to_owned() })
@@ -44,20 +49,24 @@ impl Client {
     fn only_one() -> Result<Self, Failure> {
         let folder = folder::control_folder();
         folder::check(&folder)?;
-        let mut live: Vec<Client> =
-            sockets(&folder)?.iter().filter_map(|path| Self::open(path).ok()).collect();
+        let tried = sockets(&folder)?.into_iter().map(|path| (Self::open(&path), path));
+        // A server that takes no connections is running all the same.
+        let running = |(opened, _): &(io::Result<Self>, PathBuf)| {
+            opened.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        let mut live: Vec<_> = tried.filter(running).collect();
         match (live.pop(), live.len()) {
             (None, _) => Err(Failure::Refused(format!(
                 "no server is running (none listens in {}); start one with `drystone serve`, or \
                  name its socket with --control",
                 folder.display()
             ))),
-            (Some(client), 0) => Ok(client),
+            (Some((opened, path)), 0) => opened.map_err(|error| unreachable(&path, &error)),
             (Some(last), _) => {
                 live.push(last);
                 let paths: Vec<String> = live
                     .iter()
-                    .map(|client| format!("  --control {}", client.path.display()))
+                    .map(|(_, path)| format!("  --control {}", path.display()))
                     .collect();
                 let message =
                     format!("several servers are running; say which:\n{}", paths.join("\n"));
@@ -69,19 +78,34 @@ impl Client {
     /// Asks and waits for the answer.
     pub fn ask(&mut self, command: &str, arguments: &[(&str, &str)]) -> Result<Value, Failure> {
         let line = request(command, arguments) + "\n";
-        let answer = self.exchange(&line).map_err(|error| {
-            Failure::Refused(format!("the server at {}: {error}", self.path.display()))
-        })?;
+        let answer = self.exchange(&line).map_err(|error| self.lost(&error))?;
         response(&answer).map_err(|error| Failure::Refused(error.message))
     }
 
-    fn exchange(&mut self, line: &str) -> std::io::Result<String> {
-        self.stream.write_all(line.as_bytes())?;
+    fn lost(&self, error: &io::Error) -> Failure {
+        let holder = unix_socket::holder(&self.stream);
+        let holder = holder.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+        let what = match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => format!(
+                "does not answer within {} s; it is stopped or overloaded",
+                ANSWER_TIMEOUT.as_secs()
+            ),
+            _ => format!("broke off: {error}"),
+        };
+        Failure::Refused(format!("the server at {}{holder} {what}", self.path.display()))
+    }
+
+    fn exchange(&mut self, line: &str) -> io::Result<String> {
+        match self.stream.write_all(line.as_bytes()) {
+            // A server that turned us away has gone, but said why before.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
         let mut answer = Vec::new();
         let mut bytes = [0; 16 << 10];
         loop {
             let count = match self.stream.read(&mut bytes) {
-                Ok(0) => return Err(std::io::Error::other("it closed the connection")),
+                Ok(0) => return Err(io::Error::other("it closed the connection")),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,
             };
@@ -90,10 +114,22 @@ impl Client {
                 return Ok(String::from_utf8_lossy(&answer).into_owned());
             }
             if answer.len() as u64 > MAX_ANSWER_BYTES {
-                return Err(std::io::Error::other("its answer is too long"));
+                return Err(io::Error::other("its answer is too long"));
             }
         }
     }
+}
+
+/// Why a path could not be connected to.
+fn unreachable(path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    Failure::Refused(match error.kind() {
+        ErrorKind::WouldBlock => format!(
+            "the server at {path} does not answer, and takes no connections: it is stopped or \
+             overloaded"
+        ),
+        _ => format!("no server answers at {path}: {error}"),
+    })
 }
 
 /// The `*.sock` files of the folder, by name.

@@ -21,12 +21,12 @@ use crate::output;
 pub fn check(path: &Path, as_json: bool) -> Result<(), Failure> {
     let loaded = load(path);
     if as_json {
-        output::print_json(&check_json(&loaded));
+        output::print_json(&check_json(&loaded))?;
     }
     let stack = loaded.map_err(output::load_failure)?;
     if !as_json {
         output::warn(&stack);
-        output::print(&explain(&stack));
+        output::print(&explain(&stack))?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ fn check_json(loaded: &Result<drystone_stack::StackSpec, LoadError>) -> Value {
 pub fn list(args: &ClientArgs) -> Result<(), Failure> {
     let mut answer = Client::connect(args.control.as_deref())?.ask("list", &[])?;
     if args.json {
-        output::print_json(&answer);
+        output::print_json(&answer)?;
         return Ok(());
     }
     let devices: Vec<DeviceSummary> = read(answer["devices"].take())?;
@@ -90,7 +90,7 @@ pub fn list(args: &ClientArgs) -> Result<(), Failure> {
     }));
     text.push('\n');
     text.push_str(&output::columns(&rows));
-    output::print(&text);
+    output::print(&text)?;
     Ok(())
 }
 
@@ -98,10 +98,10 @@ pub fn list(args: &ClientArgs) -> Result<(), Failure> {
 pub fn show(device: &str, args: &ClientArgs) -> Result<(), Failure> {
     let answer = Client::connect(args.control.as_deref())?.ask("show", &[("device", device)])?;
     if args.json {
-        output::print_json(&answer);
+        output::print_json(&answer)?;
         return Ok(());
     }
-    output::print(&detail(&read(answer)?));
+    output::print(&detail(&read(answer)?))?;
     Ok(())
 }
 
@@ -126,10 +126,10 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
     let arguments = [("device", device), ("attribute", attribute), ("value", value)];
     let answer = Client::connect(args.control.as_deref())?.ask("set", &arguments)?;
     if args.json {
-        output::print_json(&answer);
+        output::print_json(&answer)?;
     } else {
         let now = answer["value"].as_str().unwrap_or(value);
-        output::print(&format!("{device} {attribute}={now}\n"));
+        output::print(&format!("{device} {attribute}={now}\n"))?;
     }
     Ok(())
 }
@@ -147,6 +147,8 @@ pub fn iostat(
     let mut done = 0;
     loop {
         let now: Snapshot = read(client.ask("iostat", &[])?)?;
+        // A server that was started anew counts from its own start.
+        before = before.filter(|before| before.uptime_ns <= now.uptime_ns);
         let rows = columns::rows(before.as_ref(), &now);
         let text = match args.json {
             true => format!("{}\n", columns::json(&rows)),
@@ -154,11 +156,12 @@ pub fn iostat(
         };
         done += 1;
         // Whoever read the reports may have gone.
-        if !output::print(&text) || reports == Some(done) {
+        if !output::print(&text)? || reports == Some(done) {
             return Ok(());
         }
         before = Some(now);
         std::thread::sleep(interval.unwrap_or_default());
+        client.reconnect()?;
     }
 }
 

@@ -14,18 +14,21 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use drystone_stack::control::{Control, Line, LineBuffer, ServerInfo, too_long};
+use drystone_stack::control::{Control, Line, LineBuffer, ServerInfo, too_long, too_many_clients};
 use drystone_stack::runtime::Runtime;
 
 use crate::failure::Failure;
 use crate::unix_socket::{self, Place};
 
-/// Most clients at a time; more are turned away.
+/// Most clients at a time; more are told so and turned away.
 const MAX_CONNECTIONS: usize = 64;
 /// How long to wait for file descriptors when there are none.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Time a client has to take its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time a client may be silent before it has to connect anew.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A bound control socket; dropping it removes its path.
 pub struct ControlSocket {
@@ -97,11 +100,12 @@ fn accept(listener: &UnixListener, requests: &Sender<Request>) {
             continue;
         };
         if connections >= MAX_CONNECTIONS {
+            refuse(stream);
             continue;
         }
         let (requests, done) = (requests.clone(), done.clone());
         let work = move || {
-            let _ = talk(stream, &requests);
+            let _ = talk(stream, &requests, IDLE_TIMEOUT);
             let _ = done.send(());
         };
         if thread::Builder::new().name("control-client".to_owned()).spawn(work).is_ok() {
@@ -110,9 +114,17 @@ fn accept(listener: &UnixListener, requests: &Sender<Request>) {
     }
 }
 
-/// Moves lines between a client and the owner of the runtime until the client goes.
-fn talk(mut stream: UnixStream, requests: &Sender<Request>) -> io::Result<()> {
+/// Says why a client is turned away, without waiting for it to listen.
+fn refuse(mut stream: UnixStream) {
+    let line = too_many_clients(MAX_CONNECTIONS) + "\n";
+    let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(line.as_bytes()));
+}
+
+/// Moves lines between a client and the owner of the runtime until the client goes, or is silent
+/// for longer than `idle`.
+fn talk(mut stream: UnixStream, requests: &Sender<Request>, idle: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    stream.set_read_timeout(Some(idle))?;
     let gone = || io::Error::from(ErrorKind::BrokenPipe);
     let mut lines = LineBuffer::default();
     let mut bytes = [0; 4096];
@@ -134,5 +146,29 @@ fn talk(mut stream: UnixStream, requests: &Sender<Request>) -> io::Result<()> {
             answer.push('\n');
             stream.write_all(answer.as_bytes())?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_client_is_let_go() {
+        let (requests, inbox) = channel::<Request>();
+        let answering = thread::spawn(move || {
+            for (line, reply) in inbox {
+                reply.send(line).unwrap();
+            }
+        });
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(b"ping\nhalf a line").unwrap();
+        let error = talk(server, &requests, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        drop(requests);
+        answering.join().unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "ping\n", "what it had asked was answered");
     }
 }

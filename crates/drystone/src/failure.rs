@@ -36,8 +36,14 @@ impl std::fmt::Display for Failure {
     }
 }
 
+impl std::error::Error for Failure {}
+
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
+        let error = match error.downcast::<Failure>() {
+            Ok(failure) => return failure,
+            Err(error) => error,
+        };
         match error.downcast::<Report>() {
             Ok(report) => Failure::Report(report.render(output::colour())),
             Err(error) => Failure::Refused(format!("{error:#}")),

@@ -8,11 +8,25 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 
-/// Writes text to standard output at once. False when nobody reads it any more: the reader of a
-/// pipe has gone, which is no failure, or the disk behind it is full.
-pub fn print(text: &str) -> bool {
+/// Writes text to standard output at once. `Ok(false)` when nobody reads it any more: the reader
+/// of a pipe has gone, which is no failure.
+///
+/// # Errors
+/// One sentence: the disk behind it is full, for example.
+pub fn print(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What came of writing to standard output, as [`print`] tells it.
+pub fn written(result: io::Result<()>) -> Result<bool, Failure> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            Err(Failure::Refused(format!("cannot write to the standard output: {error}")))
+        }
+    }
 }
 
 /// Writes a line to standard error, if anybody reads it.
@@ -20,8 +34,8 @@ pub fn complain(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", text.trim_end());
 }
 
-/// Writes JSON and a line end to standard output.
-pub fn print_json(value: &Value) -> bool {
+/// Writes JSON and a line end to standard output, as [`print`] does.
+pub fn print_json(value: &Value) -> Result<bool, Failure> {
     print(&format!("{value}\n"))
 }
 

@@ -44,7 +44,10 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         let _ = handle.stop(StopMode::Now);
         return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));
     }
-    output::print(&announcement(&stack, &handle.announce(), control.path()));
+    // The stack is served all the same: `drystone list` tells the addresses.
+    if let Err(error) = output::print(&announcement(&stack, &handle.announce(), control.path())) {
+        output::complain(&error.to_string());
+    }
     signal.wait();
     output::complain("drystone: stopping; once more stops at once");
     handle.stop(StopMode::Drain)?;

@@ -1,5 +1,8 @@
 //! SIGINT and SIGTERM: the first asks for an orderly stop, the second ends the process at once.
 //!
+//! What follows the first within [`TOGETHER`] is the same wish: GNU `timeout` signals its child
+//! and then their whole group, a terminal and a script may do so too.
+//!
 //! Installing a handler replaces an inherited "ignore", so a server started in the background of
 //! a script stops like any other.
 
@@ -7,12 +10,36 @@ use std::io;
 use std::process;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
 use crate::unix_socket::Place;
+
+/// Signals this close to the first count as one with it.
+const TOGETHER: Duration = Duration::from_millis(300);
+
+/// What a signal means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reaction {
+    /// Stop in order.
+    Ask,
+    /// It came together with the first.
+    Ignore,
+    /// Stop at once.
+    Exit,
+}
+
+/// What a signal means that comes `since_first` after the first one; `None`: it is the first.
+fn reaction(since_first: Option<Duration>) -> Reaction {
+    match since_first {
+        None => Reaction::Ask,
+        Some(time) if time < TOGETHER => Reaction::Ignore,
+        Some(_) => Reaction::Exit,
+    }
+}
 
 /// Tells when to stop.
 pub struct StopSignal {
@@ -27,12 +54,16 @@ impl StopSignal {
         let (ask, first) = sync_channel(1);
         let (places, to_remove) = std::sync::mpsc::channel::<Place>();
         let work = move || {
-            let mut asked = false;
+            let mut first: Option<Instant> = None;
             for signal in signals.forever() {
-                if !asked {
-                    asked = true;
-                    let _ = ask.send(signal);
-                    continue;
+                match reaction(first.map(|first| first.elapsed())) {
+                    Reaction::Ask => {
+                        first = Some(Instant::now());
+                        let _ = ask.send(signal);
+                        continue;
+                    }
+                    Reaction::Ignore => continue,
+                    Reaction::Exit => {}
                 }
                 to_remove.try_iter().for_each(|place| place.remove());
                 output::complain("drystone: stopped at once; what was not flushed may be lost");
@@ -53,5 +84,18 @@ impl StopSignal {
     pub fn wait(&self) {
         // The thread holds its end as long as the process lives.
         let _ = self.first.recv();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_later_second_signal_stops_at_once() {
+        let after = |ms| reaction(Some(Duration::from_millis(ms)));
+        assert_eq!(reaction(None), Reaction::Ask);
+        assert_eq!((after(0), after(299)), (Reaction::Ignore, Reaction::Ignore));
+        assert_eq!((after(300), after(60_000)), (Reaction::Exit, Reaction::Exit));
     }
 }

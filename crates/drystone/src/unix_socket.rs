@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
 /// How often and how long to wait for another server that is starting in the same folder.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -67,6 +69,25 @@ pub fn bind(path: &Path, mode: u32, hint: &str) -> anyhow::Result<(UnixListener,
     Ok((listener, place))
 }
 
+/// Connects to the listener at `path` without waiting for it to accept.
+///
+/// # Errors
+/// The operating system's; [`ErrorKind::WouldBlock`] when a listener is there, but as many wait
+/// for it as may: it is stopped, or very busy.
+pub fn connect_now(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The process that listens at the other end of `stream`, if it can be seen from here.
+pub fn holder(stream: &UnixStream) -> Option<i32> {
+    rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid.as_raw_nonzero().get())
+}
+
 /// Locks the folder until the file is dropped.
 fn lock_folder(folder: &Path) -> io::Result<File> {
     let file = File::open(folder)?;
@@ -91,16 +112,56 @@ fn clear(path: &Path, hint: &str) -> anyhow::Result<()> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match connect_now(path) {
         Ok(stream) => {
-            let pid = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.pid);
-            let holder = pid.map_or("another process".to_owned(), |pid| {
-                format!("process {}", pid.as_raw_nonzero())
-            });
+            let holder = holder(&stream);
+            let holder = holder.map_or("another process".into(), |pid| format!("process {pid}"));
             anyhow::bail!("{shown} is in use by {holder}; stop it, or {hint}")
         }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => anyhow::bail!(
+            "{shown} is in use by another process, which takes no connections; stop it, or {hint}"
+        ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)
             .map_err(|e| anyhow::anyhow!("cannot replace the stale socket {shown}: {e}")),
         Err(error) => anyhow::bail!("cannot tell whether {shown} is in use: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A listener with as many connections waiting as it takes.
+    fn crowded(path: &Path) -> (UnixListener, Vec<UnixStream>) {
+        let listener = UnixListener::bind(path).unwrap();
+        // Listening once more changes how many may wait.
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting: Vec<_> = std::iter::from_fn(|| connect_now(path).ok()).take(100).collect();
+        assert!((1..100).contains(&waiting.len()), "{} wait", waiting.len());
+        (listener, waiting)
+    }
+
+    #[test]
+    fn a_listener_that_accepts_nothing_is_in_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.sock");
+        let _crowd = crowded(&path);
+        assert_eq!(connect_now(&path).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let error = bind(&path, 0o600, "wait").unwrap_err().to_string();
+        assert!(error.contains("in use by another process") && error.ends_with("wait"), "{error}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn connections_wait_for_data_and_name_the_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let stream = connect_now(&path).unwrap();
+        assert_eq!(holder(&stream), Some(std::process::id() as i32));
+        let flags = rustix::fs::fcntl_getfl(&stream).unwrap();
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+        drop(listener);
+        assert_eq!(connect_now(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
 }

@@ -140,6 +140,30 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!(stderr(&output), "");
 }
 
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("s.toml"), GOOD).unwrap();
+    let bench = ["bench", "--device", "null", "--runtime", "10ms", "--warmup", "1ms"];
+    for arguments in [
+        &["check", "s.toml"][..],
+        &["check", "--json", "s.toml"],
+        &["help", "stack"],
+        &["--help"],
+        &["--version"],
+        &bench,
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_drystone"));
+        let command = command.args(arguments).current_dir(folder.path()).stdout(full);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let message = stderr(&output);
+        let sentence = "drystone: cannot write to the standard output: No space left on device";
+        assert!(message.starts_with(sentence) && message.lines().count() == 1, "{message}");
+    }
+}
+
 fn bench(folder: &Path, arguments: &[&str]) -> (serde_json::Value, String) {
     let words = ["bench", "--runtime", "100ms", "--warmup", "10ms", "--json", "b.json"];
     let output = drystone(folder, &[&words, arguments].concat());

@@ -48,9 +48,11 @@ const TESTS: &[(&str, fn())] = &[
     ("inherited_ignore_is_undone", inherited_ignore_is_undone),
     ("a_second_signal_stops_at_once", a_second_signal_stops_at_once),
     ("a_live_socket_is_refused_with_its_holder", a_live_socket_is_refused_with_its_holder),
+    ("a_stopped_server_is_told", a_stopped_server_is_told),
     ("stale_sockets_are_replaced", stale_sockets_are_replaced),
     ("several_servers_are_listed", several_servers_are_listed),
     ("nobody_need_read_its_output", nobody_need_read_its_output),
+    ("a_full_disk_does_not_keep_it_from_serving", a_full_disk_does_not_keep_it_from_serving),
     ("the_default_stack_makes_its_folder", the_default_stack_makes_its_folder),
     ("bad_clients_do_no_harm", bad_clients_do_no_harm),
     ("failures_to_start_and_stop_are_told", failures_to_start_and_stop_are_told),
@@ -245,13 +247,19 @@ impl Server {
     }
 }
 
-fn client(folder: &Path, arguments: &[&str]) -> Output {
+fn start_client(folder: &Path, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_drystone"))
         .args(arguments)
         .current_dir(folder)
         .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap()
+}
+
+fn client(folder: &Path, arguments: &[&str]) -> Output {
+    start_client(folder, arguments).wait_with_output().unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -326,7 +334,11 @@ fn a_second_signal_stops_at_once() {
         let mut server = Server::spawn(command.env(FAULT, "hang"));
         server.signal(Signal::TERM);
         server.read_until("hanging");
-        server.signal(second);
+        // One that comes together with the first is not a second one.
+        while server.child.try_wait().unwrap().is_none() {
+            server.signal(second);
+            sleep(Duration::from_millis(20));
+        }
         assert_eq!(server.status(), Some(status));
         assert!(!folder.path().join("c.sock").exists());
     }
@@ -345,6 +357,30 @@ fn a_live_socket_is_refused_with_its_holder() {
     let third = command(folder.path(), "s.toml", "c.sock").output().unwrap();
     assert_eq!(third.status.code(), Some(1));
     assert_eq!(fs::read_to_string(folder.path().join("c.sock")).unwrap(), "data");
+}
+
+fn a_stopped_server_is_told() {
+    let folder = folder();
+    let at = folder.path();
+    let server = Server::spawn(&mut command(at, "s.toml", ""));
+    server.signal(Signal::STOP);
+    let path = at.join("run/s.sock");
+    let named = format!("{} (process {})", path.display(), server.child.id());
+    let commands = [&["list"][..], &["show", "d"], &["set", "d", "size=1"], &["iostat"]];
+    // They wait at the same time.
+    let children = commands.map(|arguments| start_client(at, arguments));
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output);
+        assert!(message.contains(&named) && message.contains("does not answer"), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    let second = command(at, "s.toml", "").stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second).contains("in use by process"), "{}", text(&second));
+    server.signal(Signal::CONT);
+    server.stop(Signal::TERM);
 }
 
 fn stale_sockets_are_replaced() {
@@ -400,6 +436,20 @@ fn nobody_need_read_its_output() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+fn a_full_disk_does_not_keep_it_from_serving() {
+    let folder = folder();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = command(folder.path(), "s.toml", "c.sock");
+    let child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    until_live(&folder.path().join("c.sock"));
+    let listed = client(folder.path(), &["list", "--control", "c.sock"]);
+    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output).contains("cannot write to the standard output"), "{}", text(&output));
+}
+
 fn the_default_stack_makes_its_folder() {
     let folder = TempDir::new().unwrap();
     let server = Server::spawn(&mut command(folder.path(), "", ""));
@@ -426,10 +476,16 @@ fn bad_clients_do_no_harm() {
     for _ in 0..100 {
         crowd.push(UnixStream::connect(&path).unwrap());
     }
-    // More than the server takes at a time: the last is turned away.
-    let mut byte = [0];
-    let last = crowd.last().unwrap();
-    assert_eq!(std::io::Read::read(&mut &*last, &mut byte).unwrap(), 0);
+    // More than the server takes at a time: the last is turned away, and told.
+    let mut told = String::new();
+    std::io::Read::read_to_string(&mut crowd.last().unwrap(), &mut told).unwrap();
+    let sentence = "64 clients are connected; try again later";
+    assert!(told.contains(sentence) && told.ends_with("}\n"), "{told}");
+    for _ in 0..20 {
+        let output = client(folder.path(), &["list", "--control", "c.sock"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(text(&output), format!("drystone: {sentence}\n"));
+    }
     drop(crowd);
     drop(rude);
     // The crowd has gone; its threads may need a moment to see that.

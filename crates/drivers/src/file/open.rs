@@ -4,6 +4,7 @@ use super::FileShared;
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
 use std::ffi::CString;
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -125,7 +126,8 @@ fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<Owne
     if fd < 0 {
         let error = io::Error::last_os_error();
         if error.raw_os_error() == Some(libc::EBUSY) {
-            return Err(held(path, None));
+            let unseen = "a mount, another device, or a process that cannot be seen from here";
+            return Err(held(path, find_opener(path), unseen));
         }
         return Err(Error::os(format!("{} cannot be opened", path.display()), error));
     }
@@ -145,7 +147,7 @@ fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
     while !try_lock(fd, options)? {
         let holder = find_holder(&options.path);
         if holder.is_some() || waited >= LOCK_PATIENCE {
-            return Err(held(&options.path, holder));
+            return Err(held(&options.path, holder, "another process"));
         }
         std::thread::sleep(LOCK_PAUSE);
         waited += LOCK_PAUSE;
@@ -173,27 +175,48 @@ fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
     }
 }
 
-fn held(path: &Path, holder: Option<u32>) -> Error {
-    let by = holder.map_or("another process".to_owned(), |pid| format!("process {pid}"));
+/// In use by `holder`, or by what is `unseen`.
+fn held(path: &Path, holder: Option<u32>, unseen: &str) -> Error {
+    let by = holder.map_or(unseen.to_owned(), |pid| format!("process {pid}"));
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
 /// The process that holds a lock of the file, as far as /proc shows.
 fn find_holder(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
-    let same = |m: std::fs::Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
-    let holds = |pid: u32| {
+    let same = |m: &Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
+    find_process(|pid, fd| {
+        let info = || std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"));
+        is_open(pid, fd, same) && info().is_ok_and(|text| text.contains("\nlock:"))
+    })
+}
+
+/// A process that has the device open, through whichever node: who opened it exclusively leaves
+/// no lock that /proc would show.
+pub(super) fn find_opener(path: &Path) -> Option<u32> {
+    let wanted = std::fs::metadata(path).ok()?;
+    let kind = |m: &Metadata| m.mode() & libc::S_IFMT;
+    if ![libc::S_IFBLK, libc::S_IFCHR].contains(&kind(&wanted)) {
+        return None;
+    }
+    let same = |m: &Metadata| (kind(m), m.rdev()) == (kind(&wanted), wanted.rdev());
+    find_process(|pid, fd| is_open(pid, fd, same))
+}
+
+/// Whether a descriptor of a process is of the file that is looked for.
+fn is_open(pid: u32, fd: &str, same: impl FnOnce(&Metadata) -> bool) -> bool {
+    std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).is_ok_and(|meta| same(&meta))
+}
+
+/// The first process with a descriptor that `wanted` says yes to, given both numbers.
+fn find_process(wanted: impl Fn(u32, &str) -> bool) -> Option<u32> {
+    let has = |pid: u32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let mut opened = fds.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(same));
-        opened.any(|fd| {
-            let number = fd.file_name();
-            let info = format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
-            std::fs::read_to_string(info).is_ok_and(|text| text.contains("\nlock:"))
-        })
+        fds.into_iter().any(|fd| fd.file_name().to_str().is_some_and(|fd| wanted(pid, fd)))
     };
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| holds(*pid))
+    pids.find(|pid| has(*pid))
 }
 
 /// Let go of the lock at once: a ring that still knows the file would keep it a little longer.

@@ -71,12 +71,12 @@ pub fn run(args: &BenchArgs, spec: &DeviceSpec) -> anyhow::Result<()> {
     let run = Run { args, device, shared, works, engine };
     let figures = run.measure(contexts)?;
     ensure!(figures.ios() > 0, "no I/O completed in the measured time; take a longer --runtime");
-    output::print(&figures.lines());
-    match &args.json {
-        Some(path) => std::fs::write(path, format!("{}\n", figures.json(run.configuration())))
-            .with_context(|| format!("cannot write {}", path.display())),
-        None => Ok(()),
+    if let Some(path) = &args.json {
+        std::fs::write(path, format!("{}\n", figures.json(run.configuration())))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
+    output::print(&figures.lines())?;
+    Ok(())
 }
 
 /// What each lane is to do: random I/O goes everywhere, sequential I/O to a part for each lane.
@@ -220,7 +220,7 @@ impl Run<'_> {
             let [completed, submitted, calls] = [0, 1, 2].map(|part| now[part] - before[part]);
             let iops = completed as f64 / seconds;
             let rate = Rate { iops, bs: self.args.bs, completed, submitted, calls };
-            output::print(&format!("{}\n", rate.line()));
+            output::print(&format!("{}\n", rate.line()))?;
             (before, at) = (now, next);
         }
     }

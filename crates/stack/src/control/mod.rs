@@ -65,6 +65,12 @@ pub fn too_long() -> String {
     ControlError::new("bad-request", message).into_line()
 }
 
+/// The response to a client that is one more than the `most` that a server takes at a time.
+pub fn too_many_clients(most: usize) -> String {
+    let message = format!("{most} clients are connected; try again later");
+    ControlError::new("busy", message).into_line()
+}
+
 /// A request line for `command`, without line end.
 pub fn request(command: &str, arguments: &[(&str, &str)]) -> String {
     let arguments: Map<String, Value> =

@@ -107,13 +107,14 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// Error codes with what they mean.
-pub const CODES: [(&str, &str); 6] = [
+pub const CODES: [(&str, &str); 7] = [
     ("bad-request", "the line is no request: not JSON, too long, keys missing or unknown"),
     ("unknown-command", "there is no such command"),
     ("not-found", "there is no such device or attribute"),
     ("out-of-range", "the value is not permitted; the message names what is"),
     ("unsupported", "the attribute is read-only, or this device cannot change it"),
     ("failed", "the change was tried and failed"),
+    ("busy", "too many clients are connected; the server closes the connection"),
 ];
 
 const EXAMPLE: &str = "\
@@ -130,7 +131,7 @@ fn intro() -> String {
          is one request in JSON of at most {} bytes, and each gets one line in answer, in order:\n\
          {{\"command\": NAME, \"arguments\": {{...}}, \"id\": ANY}}. `arguments` may be left out when there are\n\
          none; `id` comes back as it was. The answer has either `result` or `error` with `code` and\n\
-         `message`. This is protocol {PROTOCOL}.\n",
+         `message`. A client that is silent for 30 s is disconnected. This is protocol {PROTOCOL}.\n",
         MAX_LINE_BYTES
     )
 }

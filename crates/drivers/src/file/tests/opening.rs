@@ -2,6 +2,9 @@
 
 use super::*;
 use drystone_core::error::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 fn refused(options: &FileOptions) -> Error {
     let error = File::open(options).err().expect("refused");
@@ -23,6 +26,26 @@ fn a_second_writer_is_refused_with_path_and_process() {
         drop(first);
         File::open(&again).expect("free again");
     }
+}
+
+#[test]
+fn who_has_a_device_open_is_found() {
+    // Any device does; that of a new terminal is nobody else's.
+    let terminal = std::fs::File::options().read(true).write(true).open("/dev/ptmx").unwrap();
+    let (mut number, unlocked): (libc::c_uint, libc::c_int) = (0, 0);
+    // SAFETY: the first ioctl reads one int, the second writes one unsigned int.
+    unsafe {
+        assert_eq!(libc::ioctl(terminal.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlocked), 0);
+        assert_eq!(libc::ioctl(terminal.as_raw_fd(), libc::TIOCGPTN, &raw mut number), 0);
+    }
+    let path = PathBuf::from(format!("/dev/pts/{number}"));
+    assert_eq!(open::find_opener(&path), None);
+    let opened = std::fs::File::options().read(true).custom_flags(libc::O_NOCTTY).open(&path);
+    assert_eq!(open::find_opener(&path), Some(std::process::id()));
+    drop(opened.unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let _file = file(dir.path(), MIB);
+    assert_eq!(open::find_opener(&dir.path().join("disk.img")), None, "it is no device");
 }
 
 #[test]
