@@ -157,6 +157,34 @@ fn refusals_point_into_the_file() {
 }
 
 #[test]
+fn a_refused_stack_leaves_only_files_that_were_there() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    let file = |name: &str| {
+        format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\nsize = \"1MiB\"\n")
+    };
+    let exists = |name: &str| at.join(name).exists();
+    fs::write(at.join("old.img"), vec![7; 1 << 20]).unwrap();
+    std::os::unix::fs::symlink("target.img", at.join("link.img")).unwrap();
+    let files = ["old", "new", "link"].map(file).concat();
+    let bad = "[device.bad]\ntype = \"ram\"\nsize = \"4194304TiB\"\n";
+    for text in [format!("{files}{bad}"), format!("{bad}{files}")] {
+        refused(at, &text, "\"4194304TiB\"", &["cannot be mapped"]);
+        assert_eq!(fs::read(at.join("old.img")).unwrap(), vec![7; 1 << 20]);
+        assert!(!exists("new.img") && !exists("target.img"));
+        assert!(at.join("link.img").is_symlink(), "the link was there before");
+    }
+    let stack = opened(at, &files);
+    assert!(exists("new.img") && exists("target.img"));
+    stack.remove_made_files();
+    assert!(exists("old.img") && !exists("new.img") && !exists("target.img"));
+    drop(stack);
+    drop(opened(at, &files));
+    opened(at, &files).remove_made_files();
+    assert!(exists("new.img") && exists("target.img"), "the second start found them");
+}
+
+#[test]
 fn a_file_in_use_is_refused_with_its_path() {
     let folder = TempDir::new().unwrap();
     let file = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
