@@ -175,7 +175,7 @@ impl Attribute {
         match self.ty {
             None => String::new(),
             Some(Type::Bool) => "0 or 1".to_owned(),
-            Some(ty) => ty.expected(),
+            Some(ty) => format!("{}{}", ty.expected(), availability::choice_notes(ty)),
         }
     }
 }
