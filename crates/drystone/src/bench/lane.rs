@@ -155,7 +155,7 @@ impl<'a> Lane<'a> {
     ) -> Result<Self, String> {
         let short = || format!("no memory for {} buffers of {} bytes", work.depth, work.bs);
         let each = (work.bs as usize).next_multiple_of(IoBuf::ALIGN);
-        let arena = each.checked_mul(work.depth as usize).and_then(Arena::new).ok_or_else(short)?;
+        let arena = each.checked_mul(work.depth).and_then(Arena::new).ok_or_else(short)?;
         if let Err(error) = cx.register_memory(arena.clone()) {
             output::complain(&format!("drystone: {error}; buffers stay unregistered"));
         }
