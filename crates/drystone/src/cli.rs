@@ -53,7 +53,7 @@ enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Set an attribute of a device, as in queue/nr_requests=128
+    /// Set an attribute of a device, as in queue/nomerges=2
     Set {
         /// The device
         #[arg(value_name = "DEV")]
@@ -153,7 +153,7 @@ fn help(topic: Option<&str>) -> Result<(), Failure> {
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write ATTR=VALUE, as in queue/nr_requests=128".to_owned()),
+        _ => Err("write ATTR=VALUE, as in queue/nomerges=2".to_owned()),
     }
 }
 

@@ -97,7 +97,7 @@ fn wrong_usage_is_told_apart_from_refusal() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
     refused(at, &["sevre"], 2, &["serve"]);
-    refused(at, &["set", "d", "queue/nomerges"], 2, &["ATTR=VALUE"]);
+    refused(at, &["set", "d", "queue/nomerges"], 2, &["ATTR=VALUE", "queue/nomerges=2"]);
     refused(at, &["iostat", "0"], 2, &["at least 1ms"]);
     refused(at, &["iostat", "1", "0"], 2, &["COUNT"]);
     refused(at, &["serve", "--threads", "5000"], 2, &["0..=1024"]);

@@ -81,7 +81,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     ),
     settable(
         "queue/nr_requests",
-        Type::Integer { min: 4, max: 10_240 },
+        Type::Integer { min: 1, max: 10_240 },
         "Requests a hardware queue may hold; without a scheduler at most the driver's depth.",
     ),
     settable(
@@ -109,7 +109,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown("queue/discard_granularity", "Unit of discards in bytes; 0 without discard."),
     settable(
         "queue/discard_max_bytes",
-        Type::Size { min: 0, max: 1 << 62, multiple: 512 },
+        Type::Size { min: 0, max: 1 << 63, multiple: 512 },
         "Largest discard in bytes, a multiple of the granularity; 0 turns discard off.",
     ),
     shown("queue/write_zeroes_max_bytes", "Largest write-zeroes in bytes; 0 without it."),
@@ -175,7 +175,7 @@ impl Attribute {
         match self.ty {
             None => String::new(),
             Some(Type::Bool) => "0 or 1".to_owned(),
-            Some(ty) => ty.expected(),
+            Some(ty) => format!("{}{}", ty.expected(), availability::choice_notes(ty)),
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(parse("queue/io_timeout", "30s"), Ok(Setting::Number(30_000_000_000)));
         assert_eq!(parse("queue/write_cache", "write back"), Ok(Setting::Choice("write back")));
         let refused = [
-            ("queue/nr_requests", "3", "permitted: a whole number from 4 to 10240"),
+            ("queue/nr_requests", "0", "permitted: a whole number from 1 to 10240"),
             ("queue/io_poll", "2", "permitted: 0 or 1"),
             ("queue/scheduler", "cfq", "permitted: \"none\" or \"mq-deadline\""),
             ("queue/scheduler", "mq-deadline", "not available in this version"),

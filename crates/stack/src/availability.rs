@@ -6,7 +6,7 @@
 //! instead of "unknown".
 
 use crate::diagnostic::Findings;
-use crate::schema::DEVICE_KINDS;
+use crate::schema::{DEVICE_KINDS, Type};
 use crate::spec::{DeviceKind, Scheduler, StackSpec};
 
 /// Device kinds that later versions bring.
@@ -41,6 +41,16 @@ pub fn available_kinds() -> String {
 /// A remark for help and docs on a choice that is parsed but refused.
 pub fn choice_note(choice: &str) -> Option<&'static str> {
     (choice == "mq-deadline").then_some("not available in this version")
+}
+
+/// The remarks on all choices of a type, for help and docs.
+pub fn choice_notes(ty: Type) -> String {
+    let names: &[&str] = match ty {
+        Type::Choice(names) | Type::Numbered(names) => names,
+        _ => &[],
+    };
+    let notes = names.iter().filter_map(|name| Some((name, choice_note(name)?)));
+    notes.map(|(name, note)| format!(" ({name}: {note})")).collect()
 }
 
 /// Refuses what this version cannot serve.

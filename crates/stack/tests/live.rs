@@ -9,7 +9,7 @@ use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, ContextSet, IoBuf, Sector};
 use drystone_exports::nbd::TlsPolicy;
-use drystone_stack::attributes::attribute;
+use drystone_stack::attributes::{ATTRIBUTES, Mode, attribute};
 use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
 use drystone_stack::runtime::{Runtime, SetError};
 use drystone_stack::{Report, Source, StackSpec, check};
@@ -157,6 +157,34 @@ fn refusals_point_into_the_file() {
 }
 
 #[test]
+fn a_refused_stack_leaves_only_files_that_were_there() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    let file = |name: &str| {
+        format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\nsize = \"1MiB\"\n")
+    };
+    let exists = |name: &str| at.join(name).exists();
+    fs::write(at.join("old.img"), vec![7; 1 << 20]).unwrap();
+    std::os::unix::fs::symlink("target.img", at.join("link.img")).unwrap();
+    let files = ["old", "new", "link"].map(file).concat();
+    let bad = "[device.bad]\ntype = \"ram\"\nsize = \"4194304TiB\"\n";
+    for text in [format!("{files}{bad}"), format!("{bad}{files}")] {
+        refused(at, &text, "\"4194304TiB\"", &["cannot be mapped"]);
+        assert_eq!(fs::read(at.join("old.img")).unwrap(), vec![7; 1 << 20]);
+        assert!(!exists("new.img") && !exists("target.img"));
+        assert!(at.join("link.img").is_symlink(), "the link was there before");
+    }
+    let stack = opened(at, &files);
+    assert!(exists("new.img") && exists("target.img"));
+    stack.remove_made_files();
+    assert!(exists("old.img") && !exists("new.img") && !exists("target.img"));
+    drop(stack);
+    drop(opened(at, &files));
+    opened(at, &files).remove_made_files();
+    assert!(exists("new.img") && exists("target.img"), "the second start found them");
+}
+
+#[test]
 fn a_file_in_use_is_refused_with_its_path() {
     let folder = TempDir::new().unwrap();
     let file = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
@@ -247,6 +275,64 @@ fn attributes_are_set_in_their_units_or_refused() {
     let discard = set(&stack, "f", "queue/discard_max_bytes", "512").unwrap_err().to_string();
     assert!(discard.contains("a multiple of 4096"), "{discard}");
     assert_eq!(set(&stack, "x", "queue/iostats", "1"), Err(SetError::NoSuchDevice));
+}
+
+/// One device of each kind, with all that can be left to the driver left to it.
+const KINDS: &str = "
+[device.f]
+type = \"file\"
+path = \"f.img\"
+size = \"1MiB\"
+[device.r]
+type = \"ram\"
+size = \"2MiB\"
+[device.n]
+type = \"null\"
+hw_queue_depth = 1
+[device.m]
+type = \"null\"
+size = \"1MiB\"
+memory_backed = true
+discard = true
+poll_queues = 1
+";
+
+#[test]
+fn every_settable_attribute_takes_the_value_that_it_has() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), KINDS);
+    let settable = || ATTRIBUTES.iter().filter(|attribute| attribute.mode == Mode::ReadWrite);
+    for live in stack.devices() {
+        for attribute in settable().map(|attribute| attribute.name) {
+            let now = value(&stack, &live.name, attribute);
+            let text = match attribute {
+                "size" => (now.parse::<u64>().unwrap() * 512).to_string(),
+                "queue/scheduler" => now.trim_matches(['[', ']']).to_owned(),
+                _ => now.clone(),
+            };
+            let kind = live.device.info().kind;
+            match (attribute, set(&stack, &live.name, attribute, &text)) {
+                (_, Ok(())) => {}
+                ("size", Err(SetError::Unsupported { .. })) if kind != "file" => {}
+                (_, Err(error)) => panic!("{} {attribute}={text}: {error}", live.name),
+            }
+            assert_eq!(value(&stack, &live.name, attribute), now, "{} {attribute}", live.name);
+        }
+    }
+}
+
+#[test]
+fn attributes_that_are_only_shown_cannot_be_set() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), KINDS);
+    let shown = || ATTRIBUTES.iter().filter(|attribute| attribute.mode == Mode::ReadOnly);
+    assert!(shown().count() > 5);
+    for attribute in shown() {
+        for live in stack.devices() {
+            let now = value(&stack, &live.name, attribute.name);
+            live.device.set_attribute(attribute.name, &now).expect_err(attribute.name);
+        }
+    }
 }
 
 #[test]

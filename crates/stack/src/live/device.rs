@@ -2,6 +2,7 @@
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use drystone_core::clock::Clock;
@@ -80,6 +81,21 @@ pub fn engine_of(spec: &DeviceSpec, clock: &Arc<dyn Clock>) -> Result<ring::Engi
     }
 }
 
+/// The file that opening the device would make.
+pub(super) fn file_to_make(spec: &DeviceSpec) -> Option<&Path> {
+    match &spec.kind {
+        DeviceKind::File(file) if !file.path.exists() => Some(&file.path),
+        _ => None,
+    }
+}
+
+/// Removes the file of a device that was made and then not used: where the path leads to, not a
+/// link that was there before. Its device is open, so nobody else can have begun to use it.
+pub(super) fn remove_file(path: &Path) {
+    // If it cannot be removed, an empty sparse file stays behind; the start has failed anyway.
+    let _ = std::fs::canonicalize(path).and_then(std::fs::remove_file);
+}
+
 struct Opening<'a> {
     spec: &'a DeviceSpec,
     at: &'a Surroundings,
@@ -131,8 +147,7 @@ impl Opening<'_> {
         let driver = File::open(&options).map_err(self.refused("path"))?;
         let queued = self.set_mode(file, existed).and_then(|()| self.queue(driver, self.shape()));
         if queued.is_err() && !existed {
-            // The device was never there; its path says all that is left of it.
-            let _ = std::fs::remove_file(&file.path);
+            remove_file(&file.path);
         }
         queued
     }

@@ -11,6 +11,7 @@ mod exports;
 mod runtime;
 mod shape;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use drystone_core::Device;
@@ -42,6 +43,8 @@ pub struct LiveDevice {
 #[derive(Clone)]
 pub struct LiveStack {
     devices: Vec<LiveDevice>,
+    /// Files that were not there before.
+    made: Vec<PathBuf>,
     exports: Vec<ExportSpec>,
     listeners: Vec<LiveListener>,
     tables: Arc<Vec<ExportTable>>,
@@ -54,23 +57,26 @@ impl LiveStack {
     /// Opens all devices of a checked stack and reads the certificates of its exports.
     ///
     /// # Errors
-    /// What could not be opened, with its place in the stack file; then nothing stays open.
+    /// What could not be opened, with its place in the stack file; then nothing stays open, and
+    /// files that were made for other devices are removed again.
     pub fn open(stack: &StackSpec, at: &Surroundings) -> Result<LiveStack, Report> {
         let mut findings = Findings::default();
         let engine = engine(stack, &at.clock, &mut findings);
-        let devices = match findings.errors() {
+        let (devices, made) = match findings.errors() {
             0 => devices(stack, at, &mut findings),
-            _ => Vec::new(),
+            _ => Default::default(),
         };
         let (listeners, tables) = match findings.errors() {
             0 => exports::build(stack, &devices, &mut findings),
             _ => Default::default(),
         };
         if findings.errors() > 0 {
+            made.iter().for_each(|path| device::remove_file(path));
             return Err(findings.into_report(stack.source.clone()));
         }
         Ok(LiveStack {
             devices,
+            made,
             exports: stack.exports.clone(),
             listeners,
             tables: Arc::new(tables),
@@ -78,6 +84,12 @@ impl LiveStack {
             started: at.clock.now(),
             clock: at.clock.clone(),
         })
+    }
+
+    /// Removes the files that opening this stack made: for a start that fails after it. Only
+    /// before anybody could write to the devices.
+    pub fn remove_made_files(&self) {
+        self.made.iter().for_each(|path| device::remove_file(path));
     }
 
     /// The devices, in the order of the stack file.
@@ -142,17 +154,27 @@ fn engine(stack: &StackSpec, clock: &Arc<dyn Clock>, findings: &mut Findings) ->
     chosen.map_or(Engine::Auto, |(_, engine)| engine)
 }
 
-/// Opens the devices, members first; the result is in the order of the stack file.
-fn devices(stack: &StackSpec, at: &Surroundings, findings: &mut Findings) -> Vec<LiveDevice> {
+/// Opens the devices, members first; the result is in the order of the stack file. Also the
+/// files that were made.
+fn devices(
+    stack: &StackSpec,
+    at: &Surroundings,
+    findings: &mut Findings,
+) -> (Vec<LiveDevice>, Vec<PathBuf>) {
     let mut open: Vec<Option<LiveDevice>> = vec![None; stack.devices.len()];
+    let mut made = Vec::new();
     for index in members_first(&stack.devices) {
         let spec = &stack.devices[index];
+        let to_make = device::file_to_make(spec);
         match open_device(spec, at) {
-            Ok(device) => open[index] = Some(live(spec, device)),
+            Ok(device) => {
+                open[index] = Some(live(spec, device));
+                made.extend(to_make.map(Path::to_owned));
+            }
             Err(error) => report(stack, &error, findings),
         }
     }
-    open.into_iter().flatten().collect()
+    (open.into_iter().flatten().collect(), made)
 }
 
 fn live(spec: &DeviceSpec, device: Arc<dyn Device>) -> LiveDevice {

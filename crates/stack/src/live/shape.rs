@@ -41,11 +41,15 @@ impl<D: Driver> Driver for Shaped<D> {
     fn limits(&self) -> Limits {
         let own = self.inner.limits();
         let logical = self.shape.logical_block_size.unwrap_or(own.logical_block_size);
-        Limits {
+        let limits = Limits {
             logical_block_size: logical.max(own.logical_block_size),
             physical_block_size: self.shape.physical_block_size.unwrap_or(own.physical_block_size),
             ..own
         }
+        .normalized();
+        // Whole granules, so that the largest discard that is shown can also be set.
+        let part = limits.max_discard_bytes % u64::from(limits.discard_granularity.max(1));
+        Limits { max_discard_bytes: limits.max_discard_bytes - part, ..limits }
     }
 
     fn hw_queues(&self) -> HwQueues {

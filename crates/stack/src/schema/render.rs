@@ -47,16 +47,10 @@ fn default_text(param: &Param) -> String {
 
 /// What the key takes, with remarks on choices that are not available yet.
 fn type_text(param: &Param) -> String {
-    let names: &[&str] = match param.ty {
-        Type::Choice(names) | Type::Numbered(names) => names,
-        _ => &[],
-    };
-    let notes = names.iter().filter_map(|name| Some((name, availability::choice_note(name)?)));
-    let notes: Vec<String> = notes.map(|(name, note)| format!(" ({name}: {note})")).collect();
     match (param.key, param.ty) {
         ("type", _) => availability::available_kinds(),
         ("queue" | "tls", Type::Fields(_)) => "a table, see below".to_owned(),
-        _ => format!("{}{}", param.ty.expected(), notes.concat()),
+        _ => format!("{}{}", param.ty.expected(), availability::choice_notes(param.ty)),
     }
 }
 

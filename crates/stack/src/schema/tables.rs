@@ -168,7 +168,7 @@ pub static QUEUE: &[Param] = &[
     param("scheduler", Type::Choice(&["none", "mq-deadline"]), Value("none"), "Order of dispatch."),
     param(
         "nr_requests",
-        Type::Integer { min: 4, max: 10_240 },
+        Type::Integer { min: 1, max: 10_240 },
         Unset("the driver's depth"),
         "Requests a hardware queue may hold.",
     ),
