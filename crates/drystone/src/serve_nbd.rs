@@ -53,6 +53,7 @@ impl NbdServer {
             Ok(()) => Ok(server),
             Err(error) => {
                 let _ = server.end();
+                server.stack.remove_made_files();
                 Err(error)
             }
         }
