@@ -11,6 +11,7 @@ use drystone_core::stats::{BusyTime, ChannelStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::Acquire, fence};
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,22 @@ pub(crate) struct Shared<D> {
     stats: Lock<Vec<Arc<ChannelStats>>>,
     locks: Arc<LockCounters>,
     read_only: bool,
+}
+
+impl<D> Shared<D> {
+    /// Counters for a new channel: those of a channel that is gone, which go on from where they
+    /// were, or new ones. So there are never more than there were channels at once.
+    fn stats_for_channel(&self) -> Arc<ChannelStats> {
+        let mut all = self.stats.lock(&self.locks);
+        if let Some(free) = all.iter().find(|stats| Arc::strong_count(stats) == 1) {
+            // Pairs with the release of the former owner's reference: its last counts are seen.
+            fence(Acquire);
+            return free.clone();
+        }
+        let stats = Arc::new(ChannelStats::default());
+        all.push(stats.clone());
+        stats
+    }
 }
 
 /// A leaf device: a driver behind a request queue.
@@ -248,8 +265,7 @@ impl<D: Driver> Device for RequestQueue<D> {
         let context = env.context_id();
         let tags = &shared.tags[context as usize % shared.tags.len()];
         let driver = shared.driver.open_queue(env, index, tags.depth())?;
-        let stats = Arc::new(ChannelStats::default());
-        shared.stats.lock(&shared.locks).push(stats.clone());
+        let stats = shared.stats_for_channel();
         Ok(Box::new(RequestChannel::new(shared.clone(), driver, stats, context, index, env)))
     }
 

@@ -109,11 +109,11 @@ impl NullQueue {
         if last < tick && limit.tick.compare_exchange(last, tick, Relaxed, Relaxed).is_ok() {
             limit.used.store(0, Relaxed);
         }
-        if limit.used.fetch_add(bytes, Relaxed) < limit.bytes_per_tick {
-            return None;
+        let charge = |used: u64| (used < limit.bytes_per_tick).then_some(used + bytes);
+        match limit.used.try_update(Relaxed, Relaxed, charge) {
+            Ok(_) => None,
+            Err(_) => Some((tick + 1) * TICK_NS),
         }
-        limit.used.fetch_sub(bytes, Relaxed);
-        Some((tick + 1) * TICK_NS)
     }
 
     fn finish(slots: &mut Slots, done: &mut Vec<u32>, slot: u32) {

@@ -151,3 +151,27 @@ proptest! {
         prop_assert!(extents.windows(2).all(|w| w[0].allocated != w[1].allocated));
     }
 }
+
+/// Statistics outlive the contexts that made them, however many come and go.
+#[test]
+fn statistics_go_on_when_contexts_go() {
+    use drystone_core::clock::SystemClock;
+    use drystone_core::sync::LockCounters;
+    use drystone_core::{Bio, BioList, ContextSet, Device, IoBuf, Sector};
+    let clock = SystemClock::new();
+    let locks = LockCounters::new(clock.clone());
+    let ram = Ram::new(1 << 20, true).unwrap();
+    let queue = drystone_queue::RequestQueue::new("r", ram, &Default::default(), locks).unwrap();
+    let device: Arc<dyn Device> = Arc::new(queue);
+    let set = ContextSet::new(clock);
+    for round in 1..=20 {
+        let mut cx = set.open(Engine::Auto).unwrap();
+        let index = cx.open(&device).unwrap();
+        let mut bios = BioList::new();
+        bios.push(Bio::write(Sector(0), IoBuf::zeroed(1024)));
+        cx.submit(index, &mut bios);
+        assert_eq!(cx.reap(&mut bios), 1);
+        let fields = device.stats().fields();
+        assert_eq!((fields[4], fields[6], fields[8]), (round, 2 * round, 0));
+    }
+}
