@@ -221,13 +221,17 @@ impl ContextCore {
 
     /// True when a wait has something to return for.
     fn has_news(&self, handle: &Handle) -> bool {
-        !self.env.done.is_empty() || !self.env.events.is_empty() || !handle.mailbox.is_empty()
+        !self.env.done.is_empty()
+            || !self.env.events.is_empty()
+            || !handle.mailbox.is_empty()
+            || handle.is_woken()
     }
 
     pub(crate) fn wait(&mut self, handle: &Handle, deadline: Option<Ns>) {
         self.flush_plugs();
         self.crank(&handle.mailbox, &handle.gate);
         if self.has_news(handle) {
+            handle.take_wake();
             self.tick_channels();
             self.env.ring.submit();
             return;
@@ -246,6 +250,7 @@ impl ContextCore {
             self.env.ring.submit();
         }
         handle.parking().unpark();
+        handle.take_wake();
         if self.crank(&handle.mailbox, &handle.gate) {
             self.env.ring.submit();
         }

@@ -13,7 +13,7 @@ use crate::clock::{Clock, TimeCache};
 use crate::error::Result;
 use crate::gate::{Gate, Visit};
 use crate::mailbox::{Mailbox, Message};
-use crate::primitive::Barriers;
+use crate::primitive::{AtomicBool, Barriers, Ordering::*};
 use crate::ring::{Ring, Token, Waker};
 use crate::sync::{Lock, LockClass, LockCounters};
 use std::cell::UnsafeCell;
@@ -34,6 +34,8 @@ pub struct Handle {
     serial: u64,
     descriptors: [RawFd; 2],
     parking: Parking,
+    /// Somebody asked for the next wait to return.
+    woken: AtomicBool,
 }
 
 // SAFETY: `core` is touched only inside the gate, which admits one thread at a time and orders
@@ -48,9 +50,23 @@ impl Handle {
         self.id
     }
 
-    /// Wake the context from its wait, from any thread.
+    /// Make the context's current wait, or else its next one, return; from any thread. What
+    /// the caller wrote before this is seen by the owner after that wait.
     pub fn wake(&self) {
+        // Before the descriptor: a reap that has nothing to do with the wake-up may clear that,
+        // and must not make the next wait sleep over it.
+        self.woken.store(true, Release);
         self.waker.wake();
+    }
+
+    /// True while a wake-up waits for a wait to end.
+    pub(super) fn is_woken(&self) -> bool {
+        self.woken.load(Relaxed)
+    }
+
+    /// A wait ends: the wake-ups so far have had their effect.
+    pub(super) fn take_wake(&self) {
+        self.woken.swap(false, AcqRel);
     }
 
     /// Send `message` to the context, from any thread, and wake it if it sleeps.
@@ -209,6 +225,7 @@ impl ContextSet {
             descriptors: ring.descriptors(),
             serial,
             parking: Parking::default(),
+            woken: AtomicBool::new(false),
             core: UnsafeCell::new(ContextCore::new(Env::new(
                 ring,
                 TimeCache::new(self.clock.clone()),

@@ -574,3 +574,17 @@ fn front_ends_have_events_timers_and_time() {
         assert_eq!(std::io::Read::read(&mut &far, &mut byte).unwrap(), 0, "closed");
     }
 }
+
+/// A wake-up that comes while the owner is busy counts for its next wait, though a reap in
+/// between has cleared the ring's descriptor. Without that this test never ends.
+#[test]
+fn a_wake_up_survives_a_reap() {
+    for engine in [Engine::Auto, Engine::Plain] {
+        let set = ContextSet::new(SystemClock::new());
+        let mut cx = set.open(engine).unwrap();
+        let mut out = BioList::new();
+        cx.handle().wake();
+        cx.reap(&mut out);
+        cx.wait(None);
+    }
+}
