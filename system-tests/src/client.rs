@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::server::PATIENCE;
@@ -51,16 +51,35 @@ pub fn requires(tool: &str) -> bool {
     demand(exists(tool), &format!("the tool {tool} is not installed"))
 }
 
-/// The same for the right to mount: root, or user namespaces.
+/// The same for the right to mount. Gives a command prefix that runs the rest in mounts of its own,
+/// which end with it: in a user namespace, or, where that is refused (in a chroot), as root.
 #[must_use]
-pub fn requires_mounts() -> bool {
-    let mut probe = Command::new(UNSHARE[0]);
-    let right = probe.args(&UNSHARE[1..]).arg("true").stderr(Stdio::null()).status();
-    demand(right.is_ok_and(|status| status.success()), "there is no right to mount a tmpfs")
+pub fn requires_mounts() -> Option<&'static [&'static str]> {
+    const PREFIXES: [&[&str]; 2] =
+        [&["unshare", "-Urm"], &["unshare", "-m", "--propagation", "unchanged"]];
+    let found = PREFIXES.into_iter().find(|prefix| may_mount(prefix));
+    demand(found.is_some(), "there is no right to mount a tmpfs");
+    found
 }
 
-/// A command prefix that runs the rest in mounts of its own, which end with it.
-pub const UNSHARE: [&str; 2] = ["unshare", "-Urm"];
+fn may_mount(prefix: &[&str]) -> bool {
+    // Mounted and taken away again, so that nothing is left where the mounts are shared.
+    const PROBE: &str = "mount -t tmpfs tmpfs /mnt && umount /mnt";
+    let mut probe = Command::new(prefix[0]);
+    let status = probe.args(&prefix[1..]).args(["sh", "-c", PROBE]).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// Takes a mount away if it reached the test's own mounts (they are shared with those of a prefix
+/// of [`requires_mounts`] in a chroot on some machines), so that the folder can be removed.
+#[derive(Debug)]
+pub struct Mount(pub PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+    }
+}
 
 fn demand(met: bool, what: &str) -> bool {
     if !met {

@@ -4,7 +4,7 @@
 
 use std::fs::OpenOptions;
 
-use system_tests::client::{UNSHARE, requires_mounts};
+use system_tests::client::{Mount, requires_mounts};
 use system_tests::{Server, new_folder, python, requires, stack};
 
 /// Messages of a server under attack stay below this: an attacker must not fill the log's disk.
@@ -164,13 +164,15 @@ eventually(newcomer, 'nobody gets in after the attack')",
 /// The image lies on a tmpfs of 16 MiB, in mounts that only the server sees and that end with it.
 #[test]
 fn a_full_disk_reaches_the_client_and_the_server_lives_on() {
-    if !requires("nbdsh") || !requires("unshare") || !requires_mounts() {
+    if !requires("nbdsh") || !requires("unshare") {
         return;
     }
+    let Some(unshare) = requires_mounts() else { return };
     let folder = new_folder();
     std::fs::create_dir(folder.path().join("small")).expect("a mount point");
+    let _mount = Mount(folder.path().join("small"));
     let mount = "mount -t tmpfs -o size=16M tmpfs DIR/small && exec \"$@\"";
-    let prefix = [&UNSHARE[..], &["sh", "-c", mount, "sh"]].concat();
+    let prefix = [unshare, &["sh", "-c", mount, "sh"]].concat();
     let text = stack::file("64MiB").replace("disk.img", "small/disk.img")
         + "[device.r]\ntype = \"ram\"\nsize = \"1MiB\"\n"
         + &stack::export("other", "r", "");
