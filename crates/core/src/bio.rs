@@ -191,6 +191,13 @@ impl Bio {
         self.buf.as_ref()
     }
 
+    /// Make it a bio that was just submitted: its time, and no outcome yet. For devices.
+    #[inline]
+    pub fn stamp(&mut self, now: u64) {
+        self.start_ns = now;
+        self.status = Status::Ok;
+    }
+
     /// Take the buffer out of an idle bio, which then has no data.
     pub fn take_buf(&mut self) -> Option<IoBuf> {
         self.first = Segment::EMPTY;

@@ -4,7 +4,6 @@
 //! owned by the list; `tail.next` is null; `len` counts them.
 
 use crate::bio::Bio;
-use crate::status::Status;
 
 /// A list of bios without allocation of its own. Dropping it drops the bios in it.
 pub struct BioList {
@@ -154,8 +153,7 @@ impl BioList {
         let mut at = self.head;
         // SAFETY: every linked bio is owned by this list, which is borrowed exclusively.
         while let Some(bio) = unsafe { at.as_mut() } {
-            bio.start_ns = now;
-            bio.status = Status::Ok;
+            bio.stamp(now);
             at = bio.next;
         }
     }

@@ -130,11 +130,15 @@ impl<D: Driver> RequestChannel<D> {
         self.timeout_check = self.timeout_check.min(1);
     }
 
-    /// Send `bios` on their way, one request or merge after the other.
+    /// Send `bios` on their way, one request or merge after the other. Those that were just
+    /// submitted get their time here, which saves a pass over them.
     #[inline]
-    fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList) {
+    fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
         let mut last: Option<u32> = None;
-        while let Some(bio) = bios.pop() {
+        while let Some(mut bio) = bios.pop() {
+            if let Some(now) = submitted {
+                bio.stamp(now);
+            }
             let Some(bio) = self.admit(env, bio, bios) else { continue };
             let Some(bio) = self.merge_into_last(last, bio) else { continue };
             if let Some(slot) = last.take() {
@@ -545,11 +549,11 @@ impl<D: Driver> Channel for RequestChannel<D> {
         self.refresh(env);
         let now = env.time.submit_time();
         self.shared.busy.update(now, false, self.in_flight > 0);
-        bios.stamp(now);
         if env.plugged {
+            bios.stamp(now);
             return self.plug_bios(env, bios);
         }
-        self.issue_bios(env, bios);
+        self.issue_bios(env, bios, Some(now));
         self.settle(env);
     }
 
@@ -560,7 +564,7 @@ impl<D: Driver> Channel for RequestChannel<D> {
         self.refresh(env);
         self.plug_bytes = 0;
         let mut bios = self.plug.take();
-        self.issue_bios(env, &mut bios);
+        self.issue_bios(env, &mut bios, None);
         self.settle(env);
     }
 

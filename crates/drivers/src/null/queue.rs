@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// One context's queue of a null device.
 pub struct NullQueue {
     shared: Arc<NullShared>,
-    /// Nothing but inline completion: no memory, no bad blocks, no limit.
+    /// Nothing but inline completion of what is not polled: no memory, no limit.
     plain: bool,
     irqmode: Completion,
     polls: bool,
@@ -38,8 +38,7 @@ impl NullQueue {
         NullQueue {
             plain: options.irqmode == Completion::Inline
                 && shared.memory.is_none()
-                && shared.bandwidth.is_none()
-                && options.poll_queues == 0,
+                && shared.bandwidth.is_none(),
             shared,
             irqmode: options.irqmode,
             polls: options.poll_queues > 0,
@@ -126,7 +125,7 @@ impl NullQueue {
 impl DriverQueue for NullQueue {
     #[inline]
     fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
-        if !self.plain {
+        if !self.plain || self.polls && rq.unit.flags.contains(BioFlags::POLLED) {
             return self.queue_modelled(env, rq);
         }
         if self.shared.has_badblocks.load(Relaxed) && self.hits_badblock(env, rq) {
