@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 # package mutation model
 MUTATIONS="
 drystone-core  mailbox_push        loom_mailbox
+drystone-core  shared_list_add     loom_shared_list
 drystone-core  gate_light_fence    loom_gate
 drystone-core  gate_heavy_fence    loom_gate
 drystone-core  gate_knock_recheck  loom_gate
@@ -16,6 +17,8 @@ drystone-core  gate_visit_recheck  loom_gate
 drystone-core  park_fence          loom_park_misses
 drystone-core  park_send_fence     loom_park_misses
 drystone-core  park_watch_fence    loom_park_watched
+drystone-core  deliver_fence       loom_deliver
+drystone-core  deliver_leave_fence loom_deliver
 drystone-core  pending_clear       loom_pending
 drystone-queue tag_free            loom_tags_two_contexts
 drystone-queue tag_free_fence      loom_tags_two_contexts

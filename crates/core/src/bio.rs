@@ -48,6 +48,8 @@ pub struct Bio {
     pub priority: Priority,
     /// The throttle group; 0 is the root.
     pub group: u32,
+    /// For the device: which of its channels the bio came through, while others have it.
+    pub home: u32,
     /// Bytes to skip in the segments (clones start inside their parent's memory).
     skip: usize,
     /// The first segment, the only one of most bios.
@@ -80,6 +82,7 @@ impl Bio {
             flags: BioFlags::empty(),
             priority: Priority::default(),
             group: 0,
+            home: 0,
             skip: 0,
             first: Segment::EMPTY,
             view: std::ptr::null(),

@@ -88,6 +88,11 @@ impl Gate {
         self.knock.load(Relaxed)
     }
 
+    /// True if the owner was inside at the moment of the look.
+    pub fn is_inside(&self) -> bool {
+        self.inside.load(Relaxed) != 0
+    }
+
     /// True if somebody knocked and was not answered yet.
     pub fn knocked(&self) -> bool {
         self.knock.load(Relaxed)

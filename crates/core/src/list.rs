@@ -158,6 +158,20 @@ impl BioList {
         }
     }
 
+    /// The list's bios as a chain of raw links: first, last, count. The caller owns them now.
+    pub(crate) fn into_raw(self) -> (*mut Bio, *mut Bio, usize) {
+        let list = std::mem::ManuallyDrop::new(self);
+        (list.head, list.tail, list.len)
+    }
+
+    /// A list of the chain from `head` to `tail`.
+    ///
+    /// # Safety
+    /// They come from [`BioList::into_raw`] (or a chain of that shape) and nobody else owns them.
+    pub(crate) unsafe fn from_raw(head: *mut Bio, tail: *mut Bio, len: usize) -> Self {
+        BioList { head, tail, len }
+    }
+
     /// Everything, leaving this list empty.
     #[inline]
     pub fn take(&mut self) -> BioList {

@@ -9,6 +9,7 @@ use crate::gate::Gate;
 use crate::list::BioList;
 use crate::mailbox::{Mailbox, Message};
 use crate::ring::{RingEvent, Token};
+use crate::sync::{LockClass, pause};
 use std::sync::Arc;
 
 /// Index of a device that a context has opened.
@@ -24,6 +25,9 @@ impl DevIndex {
 
 /// Every so many calls of reap the channels' deadlines are looked at, for loops that never wait.
 const REAPS_A_TICK: u32 = 256;
+
+/// How often [`ContextCore::linger`] looks: a few microseconds, less than a sleep costs.
+const LINGER_TRIES: u32 = 64;
 
 /// Most devices a context may open: a token names the channel in 16 bits.
 const MAX_DEVICES: usize = 60_000;
@@ -83,7 +87,12 @@ impl ContextCore {
 
     #[inline]
     pub(crate) fn reap(&mut self, mailbox: &Mailbox, gate: &Gate, out: &mut BioList) -> usize {
-        if self.crank(mailbox, gate) {
+        let mut cranked = self.crank(mailbox, gate);
+        if self.env.entrusted > 0 {
+            self.nudge();
+            cranked = true;
+        }
+        if cranked {
             // What the channels started in answer must not wait for the owner's next call.
             self.env.ring.submit();
         }
@@ -151,6 +160,30 @@ impl ContextCore {
         }
         self.events = events;
         self.after_delivery();
+    }
+
+    /// Let the channels look after what they entrusted to others. True while others are at it.
+    fn nudge(&mut self) -> bool {
+        let env = &mut self.env;
+        self.slots.iter_mut().fold(false, |busy, slot| slot.channel.nudge(env) || busy)
+    }
+
+    /// Before a sleep: wait a moment for what others are just about to send back, which takes them
+    /// far less than a sleep and a wake-up would.
+    #[cold]
+    fn linger(&mut self, handle: &Handle) {
+        let locks = self.env.locks.clone();
+        locks.waited(LockClass::SchedulerGrant, || {
+            let mut tries = 0;
+            while tries < LINGER_TRIES && self.env.entrusted > 0 && self.env.done.is_empty() {
+                if !handle.mailbox.is_empty() {
+                    self.crank(&handle.mailbox, &handle.gate);
+                } else if !self.nudge() {
+                    return;
+                }
+                pause(&mut tries);
+            }
+        });
     }
 
     fn after_delivery(&mut self) {
@@ -230,6 +263,9 @@ impl ContextCore {
     pub(crate) fn wait(&mut self, handle: &Handle, deadline: Option<Ns>) {
         self.flush_plugs();
         self.crank(&handle.mailbox, &handle.gate);
+        if self.env.entrusted > 0 && self.nudge() {
+            self.linger(handle);
+        }
         if self.has_news(handle) {
             handle.take_wake();
             self.tick_channels();

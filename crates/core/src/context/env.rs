@@ -39,6 +39,10 @@ pub struct Env {
     pub(crate) kicks: Vec<Arc<Handle>>,
     /// Bios submitted and not yet reaped.
     pub(crate) outstanding: usize,
+    /// Bios of this context that a scheduler shared with others has: whoever gets its turn sends
+    /// them back as messages. While there are any the owner looks for messages whenever it leaves
+    /// ([`Env::leave_word`]). Kept by the channels.
+    pub entrusted: usize,
     /// The owner asked for bios to be held back.
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
@@ -64,6 +68,7 @@ impl Env {
             parts: BioList::new(),
             kicks: Vec::new(),
             outstanding: 0,
+            entrusted: 0,
             plugged: false,
             handle,
             id,
@@ -160,6 +165,16 @@ impl Env {
     pub fn send_and_kick(&mut self, message: Arc<Message>) {
         if let Some(handle) = message.receiver() {
             handle.mailbox.push(message);
+            self.kicks.push(handle);
+        }
+    }
+
+    /// The same for a context that has bios entrusted to others, and so looks for messages
+    /// whenever it is left: its crank is turned for it only if its owner is away.
+    pub fn leave_word(&mut self, message: Arc<Message>) {
+        if let Some(handle) = message.receiver()
+            && handle.leave_word(message)
+        {
             self.kicks.push(handle);
         }
     }

@@ -22,6 +22,7 @@
 //!   memory is leaked), so the parent's I/O is not disturbed.
 
 mod core;
+mod deliver;
 mod env;
 mod park;
 mod set;
@@ -72,11 +73,12 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         loop {
             let kicks = self.core().take_kicks();
+            let entrusted = self.core().env.entrusted > 0;
             let knocked = self.handle.gate.leave();
             if !kicks.is_empty() {
                 Handle::kick_all(kicks);
             }
-            if !knocked {
+            if !knocked && !(entrusted && self.handle.mail_came()) {
                 return;
             }
             let handle = self.handle;

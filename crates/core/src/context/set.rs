@@ -7,6 +7,7 @@
 
 use super::Context;
 use super::core::ContextCore;
+use super::deliver;
 use super::env::Env;
 use super::park::Parking;
 use crate::clock::{Clock, TimeCache};
@@ -75,6 +76,23 @@ impl Handle {
         if self.parking.should_wake() {
             self.waker.wake();
         }
+    }
+
+    /// After the owner has left the gate: true if a message came that nobody else will deliver.
+    pub(super) fn mail_came(&self) -> bool {
+        deliver::mail_came(&self.mailbox)
+    }
+
+    /// Put `message` into the mailbox of a context that has bios entrusted to others. True if
+    /// the context must be kicked: its owner is away.
+    pub(super) fn leave_word(&self, message: Arc<Message>) -> bool {
+        self.mailbox.push(message);
+        let will_look = deliver::owner_will_look(&self.gate);
+        if self.parking.is_parked() {
+            self.waker.wake();
+            return false;
+        }
+        !will_look
     }
 
     pub(super) fn parking(&self) -> &Parking {

@@ -17,6 +17,10 @@ pub enum LockClass {
     ContextSet,
     /// The queue of contexts that wait for a tag.
     TagWaiters,
+    /// The turn at a scheduler that all contexts of a device share; only ever tried.
+    Scheduler,
+    /// Not a lock: a context that waits a moment for what it entrusted to such a scheduler.
+    SchedulerGrant,
     /// The plain engine's job queue and completions.
     PlainRing,
     /// Helpers of the plain engine that wait for jobs: idle, not contended.
@@ -37,10 +41,12 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 11] = [
+    pub const ALL: [LockClass; 13] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
         LockClass::TagWaiters,
+        LockClass::Scheduler,
+        LockClass::SchedulerGrant,
         LockClass::PlainRing,
         LockClass::PlainIdle,
         LockClass::RamShard,
@@ -57,6 +63,8 @@ impl LockClass {
             LockClass::ContextGate => "context_gate",
             LockClass::ContextSet => "context_set",
             LockClass::TagWaiters => "tag_waiters",
+            LockClass::Scheduler => "scheduler",
+            LockClass::SchedulerGrant => "scheduler_grant",
             LockClass::PlainRing => "plain_ring",
             LockClass::PlainIdle => "plain_idle",
             LockClass::RamShard => "ram_shard",

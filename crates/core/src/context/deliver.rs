@@ -1,0 +1,114 @@
+//! Leaving word for a context whose owner promised to look for it on its way out, without the
+//! cost of a visit.
+//!
+//! Invariant: whoever puts a message into the mailbox and then finds by [`owner_will_look`] that
+//! the owner is inside, and the owner that leaves and then looks by [`mail_came`], cannot both miss
+//! the other. The promise holds while the context has bios entrusted to others
+//! ([`crate::Env::entrusted`]); whoever sends it a message because of these may rely on it.
+//!
+//! Memory order: each side writes, passes a full fence and reads what the other writes (Dekker).
+//! The gate's own light fence is not enough: its other side would have to be the heavy one.
+
+use crate::gate::Gate;
+use crate::mailbox::Mailbox;
+use crate::primitive::{Ordering::SeqCst, fence};
+
+/// After a message was put into the mailbox: true if the owner is inside and will see it.
+pub(super) fn owner_will_look(gate: &Gate) -> bool {
+    if !cfg!(drystone_mutate = "deliver_fence") {
+        fence(SeqCst);
+    }
+    gate.is_inside()
+}
+
+/// After the owner has left the gate: true if it must go in again for a message.
+pub(super) fn mail_came(mailbox: &Mailbox) -> bool {
+    if !cfg!(drystone_mutate = "deliver_leave_fence") {
+        fence(SeqCst);
+    }
+    !mailbox.is_empty()
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::mailbox::Message;
+    use crate::primitive::{Arc, AtomicUsize, Barriers, Ordering::Relaxed};
+    use crate::sync::LockCounters;
+
+    struct Model {
+        gate: Gate,
+        mailbox: Mailbox,
+        got: AtomicUsize,
+    }
+
+    impl Model {
+        fn take(&self) {
+            self.mailbox.take(|_| {
+                self.got.fetch_add(1, Relaxed);
+            });
+        }
+
+        /// A sender that visits only if the owner will not look.
+        fn send(&self, channel: u32) {
+            self.mailbox.push(Message::new(channel, 0));
+            if owner_will_look(&self.gate) {
+                return;
+            }
+            while self.gate.visit() == crate::gate::Visit::Granted {
+                self.gate.answer_knock();
+                self.take();
+                if !self.gate.end_visit() {
+                    break;
+                }
+            }
+        }
+
+        fn owner_call(&self, user: &LockCounters) {
+            self.gate.enter(user);
+            loop {
+                self.gate.answer_knock();
+                self.take();
+                let knocked = self.gate.leave();
+                if !knocked && !mail_came(&self.mailbox) {
+                    return;
+                }
+                self.gate.enter(user);
+            }
+        }
+    }
+
+    fn run(senders: u32) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let model = Arc::new(Model {
+                gate: Gate::new(Barriers::detect()),
+                mailbox: Mailbox::new(),
+                got: AtomicUsize::new(0),
+            });
+            let threads: Vec<_> = (0..senders)
+                .map(|n| {
+                    let model = model.clone();
+                    loom::thread::spawn(move || model.send(n))
+                })
+                .collect();
+            model.owner_call(&LockCounters::new(ManualClock::new(1)));
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            assert_eq!(model.got.load(Relaxed), senders as usize, "a message stays behind");
+        });
+    }
+
+    /// A message is delivered though its sender did not visit and the owner stays away.
+    #[test]
+    fn loom_deliver_one() {
+        run(1);
+    }
+
+    /// Two senders and the owner.
+    #[test]
+    fn loom_deliver_two() {
+        run(2);
+    }
+}
