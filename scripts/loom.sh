@@ -19,6 +19,9 @@ drystone-core  park_send_fence     loom_park_misses
 drystone-core  park_watch_fence    loom_park_watched
 drystone-core  deliver_fence       loom_deliver
 drystone-core  deliver_leave_fence loom_deliver
+drystone-core  wake_order          loom_wake_ends_a_wait
+drystone-core  wake_release        loom_wake_ends_a_wait
+drystone-core  wake_store          loom_wake_ends_waits_of_two
 drystone-core  pending_clear       loom_pending
 drystone-queue tag_free            loom_tags_two_contexts
 drystone-queue tag_free_fence      loom_tags_two_contexts

@@ -26,6 +26,7 @@ mod deliver;
 mod env;
 mod park;
 mod set;
+mod wake;
 
 pub use self::core::DevIndex;
 pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};

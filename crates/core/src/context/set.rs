@@ -10,11 +10,12 @@ use super::core::ContextCore;
 use super::deliver;
 use super::env::Env;
 use super::park::Parking;
+use super::wake::WakeUp;
 use crate::clock::{Clock, TimeCache};
 use crate::error::Result;
 use crate::gate::{Gate, Visit};
 use crate::mailbox::{Mailbox, Message};
-use crate::primitive::{AtomicBool, Barriers, Ordering::*};
+use crate::primitive::Barriers;
 use crate::ring::{Ring, Token, Waker};
 use crate::sync::{Lock, LockClass, LockCounters};
 use std::cell::UnsafeCell;
@@ -35,8 +36,7 @@ pub struct Handle {
     serial: u64,
     descriptors: [RawFd; 2],
     parking: Parking,
-    /// Somebody asked for the next wait to return.
-    woken: AtomicBool,
+    wake_up: WakeUp,
 }
 
 // SAFETY: `core` is touched only inside the gate, which admits one thread at a time and orders
@@ -54,20 +54,17 @@ impl Handle {
     /// Make the context's current wait, or else its next one, return; from any thread. What
     /// the caller wrote before this is seen by the owner after that wait.
     pub fn wake(&self) {
-        // Before the descriptor: a reap that has nothing to do with the wake-up may clear that,
-        // and must not make the next wait sleep over it.
-        self.woken.store(true, Release);
-        self.waker.wake();
+        self.wake_up.ask(&*self.waker);
     }
 
     /// True while a wake-up waits for a wait to end.
     pub(super) fn is_woken(&self) -> bool {
-        self.woken.load(Relaxed)
+        self.wake_up.is_asked()
     }
 
     /// A wait ends: the wake-ups so far have had their effect.
     pub(super) fn take_wake(&self) {
-        self.woken.swap(false, AcqRel);
+        self.wake_up.take();
     }
 
     /// Send `message` to the context, from any thread, and wake it if it sleeps.
@@ -243,7 +240,7 @@ impl ContextSet {
             descriptors: ring.descriptors(),
             serial,
             parking: Parking::default(),
-            woken: AtomicBool::new(false),
+            wake_up: WakeUp::default(),
             core: UnsafeCell::new(ContextCore::new(Env::new(
                 ring,
                 TimeCache::new(self.clock.clone()),
