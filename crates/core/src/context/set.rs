@@ -17,7 +17,7 @@ use crate::gate::{Gate, Visit};
 use crate::mailbox::{Mailbox, Message};
 use crate::primitive::Barriers;
 use crate::ring::{Ring, Token, Waker};
-use crate::sync::{Lock, LockClass, LockCounters};
+use crate::sync::{Lock, LockClass, LockCounters, LockRegistry};
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -193,17 +193,25 @@ impl Members {
 /// The contexts of one stack. Shared by all threads.
 pub struct ContextSet {
     clock: Arc<dyn Clock>,
+    registry: Arc<LockRegistry>,
     locks: Arc<LockCounters>,
     members: Lock<Members>,
     pid: u32,
 }
 
 impl ContextSet {
-    /// An empty set on `clock`.
+    /// An empty set on `clock`, with a lock registry of its own.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::counted_by(LockRegistry::new(clock))
+    }
+
+    /// An empty set on the clock of `registry`, which counts the locks of its contexts.
+    pub fn counted_by(registry: Arc<LockRegistry>) -> Arc<Self> {
+        let clock = registry.clock().clone();
         let members = Members { serial: 0, handles: Vec::new(), orphans: Vec::new() };
         Arc::new(ContextSet {
-            locks: LockCounters::new(clock.clone()),
+            locks: registry.counters(),
+            registry,
             clock,
             members: Lock::new(LockClass::ContextSet, members),
             pid: std::process::id(),
@@ -213,6 +221,11 @@ impl ContextSet {
     /// The clock of the set.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Where the locks of all its contexts are counted.
+    pub fn lock_registry(&self) -> &Arc<LockRegistry> {
+        &self.registry
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -226,7 +239,7 @@ impl ContextSet {
         let mut members = self.members.lock(&self.locks);
         let free = members.handles.iter().position(Option::is_none);
         let id = free.unwrap_or(members.handles.len()) as u32;
-        let locks = LockCounters::new(self.clock.clone());
+        let locks = self.registry.counters();
         ring.count_locks_for(&locks);
         members.serial += 1;
         let serial = members.serial;

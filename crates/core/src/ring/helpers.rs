@@ -7,11 +7,12 @@
 //!   looks into its outbox, so the result is dropped with the last job.
 //! * Helpers start when jobs wait and none is idle, at most [`HELPERS`] of them, and never end:
 //!   they hold nothing while idle. A forked child has none, like it has no usable context.
+//! * They serve all rings, but each counts its locks for ever with those of the ring that had it
+//!   started: where there is one stack in a process, that is its.
 
 use super::eventfd::EventFd;
 use super::{FileOp, Token, Waker};
 use crate::buf::Segment;
-use crate::clock::SystemClock;
 use crate::sync::{Lock, LockClass, LockCounters, Signal};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -87,15 +88,16 @@ impl Pool {
         drop(state);
         (0..wake).for_each(|_| self.work.notify_one());
         for _ in 0..start {
-            if !self.start_helper() {
+            if !self.start_helper(user) {
                 self.start_failed(user);
             }
         }
     }
 
-    fn start_helper(&'static self) -> bool {
+    fn start_helper(&'static self, user: &LockCounters) -> bool {
         let builder = std::thread::Builder::new().name("drystone-file".into());
-        builder.stack_size(STACK_BYTES).spawn(|| self.help()).is_ok()
+        let user = user.sibling();
+        builder.stack_size(STACK_BYTES).spawn(move || self.help(&user)).is_ok()
     }
 
     /// The system has no thread left for us. The other helpers do the work; if there are none,
@@ -109,12 +111,11 @@ impl Pool {
         orphaned.into_iter().for_each(|job| job.finish(-libc::ENOMEM, user));
     }
 
-    fn help(&self) -> ! {
-        let user = LockCounters::new(SystemClock::new());
+    fn help(&self, user: &LockCounters) -> ! {
         loop {
-            let job = self.next_job(&user);
+            let job = self.next_job(user);
             let result = run(job.fd, job.op);
-            job.finish(result, &user);
+            job.finish(result, user);
         }
     }
 

@@ -1,9 +1,11 @@
 //! A mutual exclusion lock with a class. A panic while it is held does not poison it: the data
 //! it guards must be valid between statements, which every user's invariants ensure.
 
+use super::counters::Hold;
 #[cfg(loom)]
 use super::modelled::{Mutex, MutexGuard};
 use super::{LockClass, LockCounters};
+use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
 use std::sync::{PoisonError, TryLockError};
@@ -15,7 +17,27 @@ pub struct Lock<T> {
 }
 
 /// Access to the value of a taken [`Lock`]; dropping it releases the lock.
-pub type Guard<'a, T> = MutexGuard<'a, T>;
+pub struct Guard<'a, T> {
+    /// Before `inner`: fields are dropped in order, and what is counted for a lock is counted
+    /// while it is held.
+    pub(super) hold: Hold,
+    pub(super) inner: MutexGuard<'a, T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
 
 impl<T> Lock<T> {
     /// A free lock of `class`.
@@ -28,29 +50,33 @@ impl<T> Lock<T> {
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => user
-                .waited(self.class, || self.inner.lock().unwrap_or_else(PoisonError::into_inner)),
+            Err(TryLockError::WouldBlock) => self.wait(user),
         };
-        user.acquired(self.class);
-        guard
+        self.taken(guard, user)
     }
 
-    /// Take the lock if it is free; never waits.
+    #[cold]
+    fn wait(&self, user: &LockCounters) -> MutexGuard<'_, T> {
+        user.waited(self.class, || self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Take the lock if it is free; never waits. If it is not, that is counted as a contention
+    /// without a wait.
     pub fn try_lock(&self, user: &LockCounters) -> Option<Guard<'_, T>> {
         match self.inner.try_lock() {
-            Ok(guard) => {
-                user.acquired(self.class);
-                Some(guard)
-            }
-            Err(TryLockError::Poisoned(e)) => {
-                user.acquired(self.class);
-                Some(e.into_inner())
-            }
+            Ok(guard) => Some(self.taken(guard, user)),
+            Err(TryLockError::Poisoned(e)) => Some(self.taken(e.into_inner(), user)),
             Err(TryLockError::WouldBlock) => {
                 user.gave_up(self.class);
                 None
             }
         }
+    }
+
+    #[inline]
+    fn taken<'a>(&self, inner: MutexGuard<'a, T>, user: &LockCounters) -> Guard<'a, T> {
+        user.acquired(self.class);
+        Guard { hold: user.begin_hold(self.class), inner }
     }
 
     /// The value, for the lock's only owner.
@@ -62,7 +88,10 @@ impl<T> Lock<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::clock::{Clock, ManualClock, Ns};
+    use crate::sync::{LockRegistry, LockTimes};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[test]
     fn counts_acquisitions_and_refusals() {
@@ -78,6 +107,91 @@ mod tests {
         let counts = user.get(LockClass::Other);
         assert_eq!((counts.acquisitions, counts.contentions), (2, 1));
         assert_eq!(user.total(), counts);
+    }
+
+    /// A clock that moves by one with each reading.
+    #[derive(Default)]
+    struct Readings(AtomicU64);
+
+    impl Clock for Readings {
+        fn now(&self) -> Ns {
+            self.0.fetch_add(1, Relaxed)
+        }
+
+        fn cycles(&self) -> Option<u64> {
+            None
+        }
+
+        fn cycles_in(&self, _: Ns) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn only_a_timed_hold_reads_the_clock() {
+        let clock = Arc::new(Readings::default());
+        let registry = LockRegistry::new(clock.clone());
+        let user = registry.counters();
+        let lock = Lock::new(LockClass::Other, ());
+        drop(lock.lock(&user));
+        drop(lock.try_lock(&user));
+        assert_eq!(clock.0.load(Relaxed), 0);
+        assert_eq!(user.stats().get(LockClass::Other).holds, LockTimes::default());
+        registry.time_holds(true);
+        let before = clock.0.load(Relaxed);
+        drop(lock.lock(&user));
+        drop(lock.try_lock(&user));
+        assert_eq!(clock.0.load(Relaxed) - before, 4);
+        assert_eq!(user.stats().get(LockClass::Other).holds.total_ns, 2);
+    }
+
+    #[test]
+    fn holds_are_timed_from_taking_to_releasing() {
+        let clock = ManualClock::new(5);
+        let registry = LockRegistry::new(clock.clone());
+        let user = registry.counters();
+        let (lock, other) = (Lock::new(LockClass::Other, ()), Lock::new(LockClass::Buffers, ()));
+        let hold = |ns| {
+            let _guard = lock.lock(&user);
+            clock.advance(ns);
+        };
+        hold(1000);
+        registry.time_holds(true);
+        [30, 10].into_iter().for_each(hold);
+        clock.advance(500);
+        let outer = lock.try_lock(&user).unwrap();
+        clock.advance(1);
+        let inner = other.lock(&user);
+        clock.advance(1);
+        // What is held now is still timed, what is taken from now on is not.
+        registry.time_holds(false);
+        drop(outer);
+        clock.advance(1);
+        drop(inner);
+        hold(1000);
+        let stats = user.stats();
+        let other = LockTimes { count: 3, total_ns: 42, min_ns: Some(2), max_ns: Some(30) };
+        assert_eq!(stats.get(LockClass::Other).holds, other);
+        let buffers = LockTimes { count: 1, total_ns: 2, min_ns: Some(2), max_ns: Some(2) };
+        assert_eq!(stats.get(LockClass::Buffers).holds, buffers);
+        assert_eq!(stats.get(LockClass::Other).acquisitions, 5);
+    }
+
+    #[test]
+    fn waits_have_a_shortest_and_a_longest() {
+        let clock = ManualClock::new(5);
+        let user = LockCounters::new(clock.clone());
+        for ns in [40, 7, 13] {
+            user.waited(LockClass::ContextGate, || clock.advance(ns));
+            user.acquired(LockClass::ContextGate);
+        }
+        user.gave_up(LockClass::ContextGate);
+        let waits = LockTimes { count: 3, total_ns: 60, min_ns: Some(7), max_ns: Some(40) };
+        let stats = *user.stats().get(LockClass::ContextGate);
+        assert_eq!((stats.contentions, stats.acquisitions), (4, 3));
+        assert_eq!(stats.waits, waits);
+        assert_eq!(stats.waits.avg_ns(), Some(20), "who gives up has not waited");
+        assert_eq!(stats.holds, LockTimes::default());
     }
 
     #[test]

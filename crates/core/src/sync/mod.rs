@@ -2,17 +2,23 @@
 //! counted for the context (or control thread) that takes it.
 //!
 //! Acquisitions and contended waits are always counted; the time of a wait is measured with the
-//! clock of whoever waits. No lock is on the way of a bio that no rule concerns: these counters
+//! clock of whoever waits. For how long locks are held is measured only when a [`LockRegistry`]
+//! is told to. No lock is on the way of a bio that no rule concerns: these counters
 //! are how that is shown.
 
+mod cells;
 mod counters;
 mod lock;
 #[cfg(loom)]
 mod modelled;
+mod registry;
 mod signal;
 mod spin;
+mod stats;
 
 pub use counters::{LockClass, LockCounters, LockCounts};
 pub use lock::{Guard, Lock};
+pub use registry::LockRegistry;
 pub use signal::Signal;
 pub(crate) use spin::pause;
+pub use stats::{ClassStats, LOCK_COLUMNS, LockStats, LockTimes, lock_table};
