@@ -45,7 +45,10 @@ pub(crate) struct Shared<D> {
     pub(crate) tags: Vec<CachePadded<TagSet>>,
     pub(crate) busy: BusyTime,
     stats: Lock<Vec<Arc<ChannelStats>>>,
+    /// Counts the lock of `config`, and `stats_locks` that of `stats`: several threads take them,
+    /// so each lock has counters that are written only while it is held.
     locks: Arc<LockCounters>,
+    stats_locks: Arc<LockCounters>,
     read_only: bool,
 }
 
@@ -53,7 +56,7 @@ impl<D> Shared<D> {
     /// Counters for a new channel: those of a channel that is gone, which go on from where they
     /// were, or new ones. So there are never more than there were channels at once.
     fn stats_for_channel(&self) -> Arc<ChannelStats> {
-        let mut all = self.stats.lock(&self.locks);
+        let mut all = self.stats.lock(&self.stats_locks);
         if let Some(free) = all.iter().find(|stats| Arc::strong_count(stats) == 1) {
             // Pairs with the release of the former owner's reference: its last counts are seen.
             fence(Acquire);
@@ -102,6 +105,7 @@ impl<D: Driver> RequestQueue<D> {
                 config: ConfigCell::new(config),
                 busy: BusyTime::default(),
                 stats: Lock::new(LockClass::Control, Vec::new()),
+                stats_locks: locks.sibling(),
                 locks,
                 read_only: options.read_only,
             }),
@@ -275,14 +279,14 @@ impl<D: Driver> Device for RequestQueue<D> {
 
     fn stats(&self) -> DiskStats {
         let mut sum = DiskStats { io_ticks_ms: self.shared.busy.total_ms(), ..Default::default() };
-        let channels = self.shared.stats.lock(&self.shared.locks);
+        let channels = self.shared.stats.lock(&self.shared.stats_locks);
         channels.iter().for_each(|c| c.add_to(&mut sum));
         sum
     }
 
     fn latencies(&self, group: OpGroup) -> Snapshot {
         let mut sum = Snapshot::default();
-        let channels = self.shared.stats.lock(&self.shared.locks);
+        let channels = self.shared.stats.lock(&self.shared.stats_locks);
         channels.iter().for_each(|c| c.add_latencies(group, &mut sum));
         sum
     }

@@ -14,6 +14,7 @@ use super::service::connection_of;
 use super::{Inbox, Incoming, ListenerTls};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
+use drystone_core::sync::LockCounters;
 use drystone_core::{Arena, BioList, Context, DevIndex, Error, Result};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -56,6 +57,8 @@ const ACCEPT_PAUSE_NS: Ns = 100_000_000;
 /// A data thread's server. Made for one thread, and run by it.
 pub struct Worker {
     cx: Context,
+    /// Counts the locks taken outside the context: a visitor of it may take some at the same time.
+    locks: Arc<LockCounters>,
     inbox: Arc<Inbox>,
     peers: Vec<Arc<Inbox>>,
     tables: Arc<Vec<ExportTable>>,
@@ -91,9 +94,11 @@ impl Worker {
         peers: Vec<Arc<Inbox>>,
         tables: Arc<Vec<ExportTable>>,
     ) -> Self {
-        let reserve = Reserve::new(None, cx.locks().clone());
+        let locks = cx.locks().sibling();
+        let reserve = Reserve::new(None, locks.clone());
         Worker {
             cx,
+            locks,
             reserve,
             inbox,
             peers,
@@ -124,7 +129,7 @@ impl Worker {
         let arena = Arena::new(bytes);
         let arena = arena.ok_or_else(|| Error::invalid(format!("no memory for {bytes} bytes")))?;
         self.cx.register_memory(arena.clone())?;
-        self.reserve = Reserve::new(Some(arena), self.cx.locks().clone());
+        self.reserve = Reserve::new(Some(arena), self.locks.clone());
         Ok(())
     }
 
@@ -174,7 +179,7 @@ impl Worker {
             self.handle(event);
         }
         self.events = events;
-        for incoming in self.inbox.take(self.cx.locks()) {
+        for incoming in self.inbox.take(&self.locks) {
             self.admit(incoming);
         }
         if self.inbox.is_stopping() && !self.stopping {
@@ -262,7 +267,7 @@ impl Worker {
         let incoming = Incoming { socket, tls: listener.tls.clone(), table: listener.table, place };
         prepare(&incoming.socket);
         if let Some(peer) = self.peers.iter().min_by_key(|p| p.connections()) {
-            peer.put(incoming, self.cx.locks());
+            peer.put(incoming, &self.locks);
         }
     }
 
