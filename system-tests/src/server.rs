@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::client::{Outcome, run};
+
 /// How long a test waits for something that must come. It bounds a hang and judges no speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -71,18 +73,31 @@ impl Server {
     /// The same in a folder that holds files already, behind a command such as `env` with its
     /// arguments (none: the program itself).
     pub fn start_in(folder: &Arc<TempDir>, stack: &str, prefix: &[&str]) -> Server {
-        let mut server = Server::spawn_in(folder, stack, prefix);
+        Server::spawn_in(folder, stack, prefix).announced()
+    }
+
+    /// A server with further options of `drystone serve`.
+    pub fn start_with(stack: &str, options: &[&str]) -> Server {
+        Server::spawn_with(&new_folder(), stack, &[], options).announced()
+    }
+
+    /// Waits until the server has printed the address of an export.
+    fn announced(mut self) -> Server {
         let deadline = Instant::now() + PATIENCE;
-        while !server.seen.iter().any(|line| is_uri(line)) {
-            if !server.read_line(deadline) {
-                panic!("the server printed no address\n{}", server.messages());
+        while !self.seen.iter().any(|line| is_uri(line)) {
+            if !self.read_line(deadline) {
+                panic!("the server printed no address\n{}", self.messages());
             }
         }
-        server
+        self
     }
 
     /// Starts a server without waiting for its address, for servers that shall refuse.
     pub fn spawn_in(folder: &Arc<TempDir>, stack: &str, prefix: &[&str]) -> Server {
+        Server::spawn_with(folder, stack, prefix, &[])
+    }
+
+    fn spawn_with(folder: &Arc<TempDir>, stack: &str, prefix: &[&str], options: &[&str]) -> Server {
         static SERVERS: AtomicU64 = AtomicU64::new(0);
         let dir = folder.path().to_str().expect("a UTF-8 path").to_owned();
         let name = format!("stack{}", SERVERS.fetch_add(1, Ordering::Relaxed));
@@ -91,7 +106,8 @@ impl Server {
         let filter = if denies_io_uring() { without_io_uring() } else { Vec::new() };
         let words = prefix.iter().map(|word| word.replace("DIR", &dir));
         let words: Vec<String> = filter.into_iter().chain(words).collect();
-        let mut child = serve_command(&words, &dir, &name).spawn().expect("the server starts");
+        let mut command = serve_command(&words, &dir, &name);
+        let mut child = command.args(options).spawn().expect("the server starts");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         let (sender, lines) = channel();
         thread::spawn(move || {
@@ -133,6 +149,13 @@ impl Server {
                 panic!("no address of {export:?} in {:#?}\n{}", self.seen, self.messages());
             }
         }
+    }
+
+    /// Runs a command of the program, such as `list`, against this server.
+    pub fn ask(&self, words: &[&str]) -> Outcome {
+        let program = program().to_str().expect("a UTF-8 path");
+        let control = self.path(&format!("{}.control", self.name));
+        run(self.dir(), &[&[program], words, &["--control", &control]].concat())
     }
 
     /// Everything that the server wrote to standard error so far.

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use drystone_core::sync::lock_table;
 use drystone_stack::attributes::ATTRIBUTES;
-use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, Snapshot};
+use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, LockReport, Snapshot};
 use drystone_stack::size::format_size;
 use drystone_stack::spec::DeviceSpec;
 use drystone_stack::{LoadError, explain, iostat as columns, load};
@@ -163,6 +164,27 @@ pub fn iostat(
         std::thread::sleep(interval.unwrap_or_default());
         client.reconnect()?;
     }
+}
+
+/// `drystone lockstat`: the figures until now; the server then resets and switches as asked.
+pub fn lockstat(reset: bool, hold: Option<bool>, args: &ClientArgs) -> Result<(), Failure> {
+    let mut arguments = Vec::new();
+    if reset {
+        arguments.push(("reset", "true"));
+    }
+    if let Some(on) = hold {
+        arguments.push(("hold", if on { "true" } else { "false" }));
+    }
+    let answer = Client::connect(args.control.as_deref())?.ask("lockstat", &arguments)?;
+    if args.json {
+        output::print_json(&answer)?;
+        return Ok(());
+    }
+    let report: LockReport = read(answer)?;
+    let lines: Vec<_> =
+        report.classes.iter().map(|line| (line.class.as_str(), line.stats())).collect();
+    output::print(&lock_table(lines.iter().map(|(class, stats)| (*class, stats))))?;
+    Ok(())
 }
 
 /// `drystone bench`: finds what is to be measured, then measures.

@@ -21,6 +21,8 @@ pub struct ServeOptions {
     pub control: Option<PathBuf>,
     /// Data threads, if not the stack's; 0 is as many as cores.
     pub threads: Option<u32>,
+    /// Measure hold times of locks from the start.
+    pub lockstat: bool,
 }
 
 /// How a stack is started: [`crate::runtime::start`], or a test's own.
@@ -36,6 +38,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     let mut stack = stack(options.stack.as_deref())?;
     output::warn(&stack);
     stack.server.threads = options.threads.unwrap_or(stack.server.threads);
+    stack.server.lockstat = options.lockstat;
     let control = ControlSocket::bind(&control_path(options, &stack)?)?;
     signal.remove_on_exit(control.place());
     let handle = start(&stack)?;

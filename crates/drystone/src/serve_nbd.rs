@@ -42,8 +42,10 @@ impl NbdServer {
     pub fn start(spec: &StackSpec) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = SystemClock::new();
         let threads = data_threads(spec.server.threads);
-        let stack = LiveStack::open(spec, &Surroundings { threads, clock: clock.clone() })?;
-        let contexts = ContextSet::new(clock);
+        let at = Surroundings::new(threads, clock);
+        at.locks.time_holds(spec.server.lockstat);
+        let stack = LiveStack::open(spec, &at)?;
+        let contexts = ContextSet::counted_by(stack.locks().clone());
         let opened = open_contexts(&contexts, stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let mut server =

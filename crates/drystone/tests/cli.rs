@@ -100,6 +100,7 @@ fn wrong_usage_is_told_apart_from_refusal() {
     refused(at, &["set", "d", "queue/nomerges"], 2, &["ATTR=VALUE", "queue/nomerges=2"]);
     refused(at, &["iostat", "0"], 2, &["at least 1ms"]);
     refused(at, &["iostat", "1", "0"], 2, &["COUNT"]);
+    refused(at, &["lockstat", "--hold", "yes"], 2, &["on or off"]);
     refused(at, &["serve", "--threads", "5000"], 2, &["0..=1024"]);
     refused(at, &["bench"], 2, &["--device"]);
     refused(at, &["bench", "--stack", "s.toml"], 2, &["--name"]);
@@ -115,7 +116,8 @@ fn without_a_server_clients_say_where_they_looked() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
     let run = at.join("run");
-    for command in [&["list"][..], &["show", "d"], &["set", "d", "a=1"], &["iostat"]] {
+    for command in [&["list"][..], &["show", "d"], &["set", "d", "a=1"], &["iostat"], &["lockstat"]]
+    {
         refused(at, command, 1, &["no server is running", run.to_str().unwrap()]);
     }
     refused(at, &["list", "--control", "x.sock"], 1, &["no server answers at x.sock"]);

@@ -9,11 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use drystone::runtime::{ServerHandle, StopMode};
 use drystone::serve::{ServeOptions, serve};
+use drystone_core::clock::ManualClock;
+use drystone_core::sync::LockRegistry;
 use drystone_stack::attributes::{Attribute, Setting};
 use drystone_stack::runtime::{
     DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
@@ -62,7 +65,8 @@ const TESTS: &[(&str, fn())] = &[
 
 fn server() -> ExitCode {
     let path = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let options = ServeOptions { stack: path(STACK), control: path(CONTROL), threads: None };
+    let options =
+        ServeOptions { stack: path(STACK), control: path(CONTROL), ..ServeOptions::default() };
     match serve(&options, start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -96,7 +100,8 @@ impl ServerHandle for FakeServer {
     }
 
     fn runtime(&self) -> Box<dyn Runtime> {
-        Box::new(FakeRuntime { nr_requests: 64 })
+        let locks = LockRegistry::new(ManualClock::new(1));
+        Box::new(FakeRuntime { nr_requests: 64, locks })
     }
 
     fn stop(self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
@@ -115,6 +120,7 @@ impl ServerHandle for FakeServer {
 
 struct FakeRuntime {
     nr_requests: u64,
+    locks: Arc<LockRegistry>,
 }
 
 impl Runtime for FakeRuntime {
@@ -166,6 +172,10 @@ impl Runtime for FakeRuntime {
 
     fn uptime_ns(&self) -> u64 {
         10_000_000_000
+    }
+
+    fn locks(&self) -> &LockRegistry {
+        &self.locks
     }
 }
 
@@ -308,6 +318,9 @@ fn answers_clients() {
     let report = json(&["iostat", "--json"]);
     assert_eq!(report[0]["r/s"], 2.0);
     assert_eq!(ok(&["iostat", "1ms", "3"]).matches("Device").count(), 3);
+    let locks = json(&["lockstat", "--hold", "on", "--reset", "--json"]);
+    assert_eq!((&locks["hold"], &locks["classes"][0]["class"]), (&true.into(), &"control".into()));
+    assert!(ok(&["lockstat"]).lines().next().unwrap().ends_with("holdtime-avg"));
     let refused = client(at, &["set", "d", "queue/nr_requests=100"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused).contains("`100` is out of range; permitted: 4 to 64"));
@@ -366,7 +379,8 @@ fn a_stopped_server_is_told() {
     server.signal(Signal::STOP);
     let path = at.join("run/s.sock");
     let named = format!("{} (process {})", path.display(), server.child.id());
-    let commands = [&["list"][..], &["show", "d"], &["set", "d", "size=1"], &["iostat"]];
+    let commands =
+        [&["list"][..], &["show", "d"], &["set", "d", "size=1"], &["iostat"], &["lockstat"]];
     // They wait at the same time.
     let children = commands.map(|arguments| start_client(at, arguments));
     for child in children {

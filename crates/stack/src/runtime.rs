@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use drystone_core::sync::{ClassStats, LockRegistry, LockStats, LockTimes};
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{Attribute, Setting};
@@ -37,6 +38,9 @@ pub trait Runtime: Send {
 
     /// Nanoseconds since the stack started, on the clock of the counters' times.
     fn uptime_ns(&self) -> u64;
+
+    /// Where the locks of all contexts, devices and front ends are counted.
+    fn locks(&self) -> &LockRegistry;
 }
 
 /// Why an attribute was not set.
@@ -197,4 +201,98 @@ pub struct Snapshot {
     pub uptime_ns: u64,
     /// The counters.
     pub devices: Vec<DiskStats>,
+}
+
+/// The answer of `lockstat`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockReport {
+    /// Hold times are measured from now on.
+    pub hold: bool,
+    /// The classes that were used, in the order of [`drystone_core::sync::LockClass::ALL`].
+    pub classes: Vec<LockLine>,
+}
+
+impl LockReport {
+    /// The report of `stats`.
+    pub fn new(hold: bool, stats: &LockStats) -> Self {
+        let classes = stats.used().map(|(class, stats)| LockLine::new(class.name(), stats));
+        LockReport { hold, classes: classes.collect() }
+    }
+}
+
+/// The figures of a class of locks, in the columns of Linux's `/proc/lock_stat`. Times are whole
+/// nanoseconds. Wait times are 0 where nobody waited; hold times are `None` where none was measured.
+/// Shortest and longest are `None` also where the only time ended during a reset.
+///
+/// Source: `Documentation/locking/lockstat.rst`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockLine {
+    /// The class's name.
+    pub class: String,
+    /// Times a lock was not free.
+    pub contentions: u64,
+    /// How many of these waited; the others gave up.
+    pub waits: u64,
+    /// Shortest wait.
+    pub waittime_min_ns: Option<u64>,
+    /// Longest wait.
+    pub waittime_max_ns: Option<u64>,
+    /// Sum of all waits.
+    pub waittime_total_ns: u64,
+    /// Average of the waits.
+    pub waittime_avg_ns: u64,
+    /// Times a lock was taken.
+    pub acquisitions: u64,
+    /// Times it was held that were measured; see [`ClassStats::holds`].
+    pub holds: u64,
+    /// Shortest hold.
+    pub holdtime_min_ns: Option<u64>,
+    /// Longest hold.
+    pub holdtime_max_ns: Option<u64>,
+    /// Sum of all timed holds.
+    pub holdtime_total_ns: Option<u64>,
+    /// Average of the timed holds.
+    pub holdtime_avg_ns: Option<u64>,
+}
+
+impl LockLine {
+    fn new(class: &str, stats: &ClassStats) -> Self {
+        let (waits, holds) = (&stats.waits, &stats.holds);
+        let idle = (waits.count == 0).then_some(0);
+        LockLine {
+            class: class.to_owned(),
+            contentions: stats.contentions,
+            waits: waits.count,
+            waittime_min_ns: waits.min_ns.or(idle),
+            waittime_max_ns: waits.max_ns.or(idle),
+            waittime_total_ns: waits.total_ns,
+            waittime_avg_ns: waits.avg_ns().unwrap_or(0),
+            acquisitions: stats.acquisitions,
+            holds: holds.count,
+            holdtime_min_ns: holds.min_ns,
+            holdtime_max_ns: holds.max_ns,
+            holdtime_total_ns: (holds.count > 0).then_some(holds.total_ns),
+            holdtime_avg_ns: holds.avg_ns(),
+        }
+    }
+
+    /// The figures as the library has them, for [`drystone_core::sync::lock_table`].
+    pub fn stats(&self) -> ClassStats {
+        ClassStats {
+            contentions: self.contentions,
+            waits: LockTimes {
+                count: self.waits,
+                total_ns: self.waittime_total_ns,
+                min_ns: self.waittime_min_ns,
+                max_ns: self.waittime_max_ns,
+            },
+            acquisitions: self.acquisitions,
+            holds: LockTimes {
+                count: self.holds,
+                total_ns: self.holdtime_total_ns.unwrap_or(0),
+                min_ns: self.holdtime_min_ns,
+                max_ns: self.holdtime_max_ns,
+            },
+        }
+    }
 }

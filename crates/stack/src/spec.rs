@@ -100,12 +100,14 @@ impl Places {
 }
 
 /// `[server]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerSpec {
     /// Data threads; 0 is as many as cores.
     pub threads: u32,
     /// The control socket, if not the usual one.
     pub control: Option<PathBuf>,
+    /// Measure hold times of locks from the start. No key of the file: an option of the program.
+    pub lockstat: bool,
 }
 
 /// `[device.NAME]`.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::ring::Engine;
+use drystone_core::sync::LockClass;
 use drystone_core::{Bio, BioList, ContextSet, IoBuf, Sector};
 use drystone_exports::nbd::TlsPolicy;
 use drystone_stack::attributes::{ATTRIBUTES, Mode, attribute};
@@ -22,7 +23,7 @@ fn spec(folder: &Path, text: &str) -> StackSpec {
 
 fn surroundings() -> (Arc<ManualClock>, Surroundings) {
     let clock = ManualClock::new(1_000);
-    (clock.clone(), Surroundings { threads: 3, clock })
+    (clock.clone(), Surroundings::new(3, clock))
 }
 
 fn open(folder: &Path, text: &str) -> Result<LiveStack, Report> {
@@ -391,4 +392,36 @@ fn counters_are_those_of_the_devices() {
     let stats = &runtime(&stack).diskstats()[0];
     let counted = (stats.reads, stats.sectors_read, stats.writes, stats.sectors_written);
     assert_eq!((counted, stats.in_flight), ((1, 2, 1, 8), 0));
+}
+
+/// Writes a block through a context that is then dropped.
+fn write_once(set: &Arc<ContextSet>, stack: &LiveStack) {
+    let mut cx = set.open(Engine::Plain).unwrap();
+    let device = cx.open(&stack.devices()[0].device).unwrap();
+    let (mut bios, mut done) = (BioList::new(), BioList::new());
+    bios.push(Bio::write(Sector(0), IoBuf::zeroed(4096)));
+    cx.submit(device, &mut bios);
+    while cx.reap(&mut done) == 0 {
+        cx.wait(None);
+    }
+}
+
+#[test]
+fn locks_are_counted_for_contexts_that_are_gone_too() {
+    const CONTEXTS: u64 = 20;
+    let folder = TempDir::new().unwrap();
+    let text = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
+    let stack = opened(folder.path(), text);
+    let set = ContextSet::counted_by(stack.locks().clone());
+    let runtime = runtime(&stack);
+    let taken = |class| runtime.locks().stats().get(class).acquisitions;
+    let control = taken(LockClass::Control);
+    (0..CONTEXTS).for_each(|_| write_once(&set, &stack));
+    assert!(taken(LockClass::PlainRing) >= CONTEXTS, "by the contexts");
+    assert!(taken(LockClass::ContextSet) >= CONTEXTS, "by their set");
+    assert!(taken(LockClass::Control) - control > CONTEXTS, "by the device's queue");
+    runtime.locks().reset();
+    assert!(taken(LockClass::PlainRing) < CONTEXTS && taken(LockClass::ContextSet) == 0);
+    write_once(&set, &stack);
+    assert!(taken(LockClass::ContextSet) > 0);
 }

@@ -85,7 +85,8 @@ fn every_value_arrives() {
          handshake_timeout = 5\nidle_timeout = \"1m\"\n\
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n",
     );
-    assert_eq!(stack.server, ServerSpec { threads: 3, control: Some("/srv/c.sock".into()) });
+    let control = Some("/srv/c.sock".into());
+    assert_eq!(stack.server, ServerSpec { threads: 3, control, lockstat: false });
     let null = NullSpec {
         size: 1 << 30,
         blocksize: 512,

@@ -46,14 +46,14 @@ struct Watched {
 /// cannot be written.
 pub fn run(args: &BenchArgs, spec: &DeviceSpec) -> anyhow::Result<()> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings { threads: args.threads, clock: clock.clone() };
+    let at = Surroundings::new(args.threads, clock.clone());
     let engine = engine_of(spec, &clock)?;
     let device = open_device(spec, &at)?;
     let works = works(args, &device.info())?;
     if args.poll {
         enable_poll(&*device);
     }
-    let set = ContextSet::new(clock);
+    let set = ContextSet::counted_by(at.locks.clone());
     let mut contexts = Vec::new();
     for _ in 0..args.threads {
         let mut cx = set.open(engine)?;

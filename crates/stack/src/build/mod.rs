@@ -82,7 +82,7 @@ pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
     let Some(device) = built else { return Err(findings.into_report(source)) };
     let stack = StackSpec {
         name: name.clone(),
-        server: ServerSpec { threads: 0, control: None },
+        server: ServerSpec::default(),
         sizes: BTreeMap::new(),
         devices: vec![device],
         exports: Vec::new(),
@@ -199,7 +199,8 @@ fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {
     let fields = check.table(&[SERVER], inner, "server", &span);
     if check.findings.errors() > errors {
         // Its values are wrong and reported; the rest is still checked with these.
-        return Some(ServerSpec { threads: 0, control: None });
+        return Some(ServerSpec::default());
     }
-    Some(ServerSpec { threads: fields.number32("threads"), control: fields.path("control") })
+    let (threads, control) = (fields.number32("threads"), fields.path("control"));
+    Some(ServerSpec { threads, control, lockstat: false })
 }

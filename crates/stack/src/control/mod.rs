@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::attributes::{Mode, attribute};
 use crate::diagnostic::shorten;
 use crate::nearest::nearest;
-use crate::runtime::{Runtime, SetError, Snapshot};
+use crate::runtime::{LockReport, Runtime, SetError, Snapshot};
 use crate::schema::Type;
 
 pub use line::{Line, LineBuffer};
@@ -131,12 +131,17 @@ impl<'r> Control<'r> {
         known_keys(request.keys(), &["command", "arguments", "id"])?;
         let command = command(&name)?;
         let texts = arguments_of(command, &arguments)?;
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let texts: Vec<Option<&str>> = texts.iter().map(Option::as_deref).collect();
         match (command.name, texts.as_slice()) {
             ("list", []) => Ok(self.list()),
-            ("show", [device]) => self.show(device),
-            ("set", [device, attribute, value]) => self.set(device, attribute, value),
+            ("show", [Some(device)]) => self.show(device),
+            ("set", [Some(device), Some(attribute), Some(value)]) => {
+                self.set(device, attribute, value)
+            }
             ("iostat", []) => Ok(self.iostat()),
+            ("lockstat", [reset, hold]) => {
+                Ok(self.lockstat(*reset == Some("true"), hold.map(|hold| hold == "true")))
+            }
             ("version", []) => Ok(self.version()),
             _ => unreachable!("`{}` is in the schema with other arguments", command.name),
         }
@@ -185,6 +190,16 @@ impl<'r> Control<'r> {
         json!(Snapshot { uptime_ns: self.runtime.uptime_ns(), devices: self.runtime.diskstats() })
     }
 
+    /// The figures until now; then what was asked for is done.
+    fn lockstat(&self, reset: bool, hold: Option<bool>) -> Value {
+        let locks = self.runtime.locks();
+        let stats = if reset { locks.reset() } else { locks.stats() };
+        if let Some(on) = hold {
+            locks.time_holds(on);
+        }
+        json!(LockReport::new(locks.times_holds(), &stats))
+    }
+
     fn version(&self) -> Value {
         json!({
             "version": self.server.version,
@@ -231,11 +246,11 @@ fn known_keys<'k>(
     Err(ControlError::new("bad-request", message))
 }
 
-/// The arguments as texts, in the order of the schema.
+/// The arguments as texts, in the order of the schema; `None` is an optional one that is missing.
 fn arguments_of(
     command: &Command,
     given: &Map<String, Value>,
-) -> Result<Vec<String>, ControlError> {
+) -> Result<Vec<Option<String>>, ControlError> {
     let known: Vec<&str> = command.arguments.iter().map(|argument| argument.name).collect();
     known_keys(given.keys(), &known)?;
     command.arguments.iter().map(|argument| argument_text(command, argument, given)).collect()
@@ -245,21 +260,25 @@ fn argument_text(
     command: &Command,
     argument: &Argument,
     given: &Map<String, Value>,
-) -> Result<String, ControlError> {
+) -> Result<Option<String>, ControlError> {
     let name = argument.name;
     let wrong = |what: &str| {
         let message = format!("`{}`: argument `{name}` {what}", command.name);
         Err(ControlError::new("bad-request", message))
     };
     let text = match given.get(name) {
-        None => return wrong("is missing"),
+        None if argument.required => return wrong("is missing"),
+        None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(switch)) if argument.ty == Type::Bool => switch.to_string(),
         Some(value @ (Value::Number(_) | Value::Bool(_))) if name == "value" => value.to_string(),
+        Some(_) if argument.ty == Type::Bool => return wrong("is neither true nor false"),
         Some(_) => return wrong("is no text"),
     };
     match argument.ty {
         Type::Text { max } if text.len() > max => wrong(&format!("is longer than {max} bytes")),
-        _ => Ok(text),
+        Type::Bool if text != "true" && text != "false" => wrong("is neither true nor false"),
+        _ => Ok(Some(text)),
     }
 }
 
@@ -268,11 +287,21 @@ mod tests {
     use super::*;
     use crate::attributes::{Attribute, Setting};
     use crate::runtime::{DeviceDetail, DeviceSummary, DiskStats, ExportSummary};
+    use drystone_core::clock::ManualClock;
+    use drystone_core::sync::{Lock, LockClass, LockRegistry};
     use proptest::prelude::*;
+    use std::sync::Arc;
 
     /// One device `disk` of which `queue/nomerges` can be set.
     struct Fake {
         nomerges: u64,
+        locks: Arc<LockRegistry>,
+    }
+
+    impl Fake {
+        fn new() -> Self {
+            Fake { nomerges: 0, locks: LockRegistry::new(ManualClock::new(1)) }
+        }
     }
 
     impl Runtime for Fake {
@@ -325,6 +354,10 @@ mod tests {
         fn uptime_ns(&self) -> u64 {
             7
         }
+
+        fn locks(&self) -> &LockRegistry {
+            &self.locks
+        }
     }
 
     fn server() -> ServerInfo {
@@ -332,8 +365,11 @@ mod tests {
     }
 
     fn ask(line: &str) -> Value {
-        let mut fake = Fake { nomerges: 0 };
-        let answer = Control::new(&mut fake, &server()).handle(line);
+        answer_of(&mut Fake::new(), line)
+    }
+
+    fn answer_of(fake: &mut Fake, line: &str) -> Value {
+        let answer = Control::new(fake, &server()).handle(line);
         assert!(!answer.contains('\n'), "{answer}");
         serde_json::from_str(&answer).unwrap()
     }
@@ -348,6 +384,7 @@ mod tests {
                     let value = match argument.name {
                         "device" => "disk",
                         "attribute" => "queue/nomerges",
+                        "reset" | "hold" => "true",
                         _ => "1",
                     };
                     (argument.name.to_owned(), json!(value))
@@ -364,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_docs_hold() {
-        let mut fake = Fake { nomerges: 0 };
+        let mut fake = Fake::new();
         for pair in schema::example().chunks(2) {
             let answer = Control::new(&mut fake, &server()).handle(pair[0]);
             let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
@@ -389,6 +426,13 @@ mod tests {
             (request("show", &[]), "bad-request", "`device` is missing"),
             (request("show", &[("device", "dikc")]), "not-found", "no device"),
             (request("show", &[("device", "dsik")]), "not-found", "did you mean `disk`?"),
+            (request("lockstat", &[("hold", "on")]), "bad-request", "`hold` is neither true nor"),
+            (request("lockstat", &[("rest", "true")]), "bad-request", "did you mean `reset`?"),
+            (
+                r#"{"command":"lockstat","arguments":{"reset":1}}"#.to_owned(),
+                "bad-request",
+                "`reset` is neither true nor false",
+            ),
             (set("queue/nomerge", "1"), "not-found", "did you mean `queue/nomerges`?"),
             (set("queue/nomerges", "3"), "out-of-range", "permitted: a whole number from 0 to 2"),
             (set("queue/nr_requests", "100"), "out-of-range", "permitted: 4 to 64"),
@@ -400,6 +444,28 @@ mod tests {
             assert_eq!(answer["error"]["code"], code, "{line}: {answer}");
             assert!(answer["error"]["message"].as_str().unwrap().contains(sentence), "{answer}");
         }
+    }
+
+    #[test]
+    fn lock_statistics_are_given_then_reset() {
+        let mut fake = Fake::new();
+        let (lock, user) = (Lock::new(LockClass::RamShard, ()), fake.locks.counters());
+        let mut report = |arguments: Value| {
+            drop(lock.lock(&user));
+            let line = json!({ "command": "lockstat", "arguments": arguments }).to_string();
+            let report: LockReport =
+                serde_json::from_value(answer_of(&mut fake, &line)["result"].take()).unwrap();
+            let line = report.classes.iter().find(|line| line.class == "ram_shard").unwrap();
+            assert_eq!(line.stats().acquisitions, line.acquisitions);
+            (report.hold, line.acquisitions, line.holdtime_total_ns)
+        };
+        assert_eq!(report(json!({})), (false, 1, None));
+        assert_eq!(report(json!({ "reset": false })), (false, 2, None));
+        assert_eq!(report(json!({ "reset": true, "hold": true })), (true, 3, None));
+        assert_eq!(report(json!({})), (true, 1, Some(0)));
+        assert_eq!(report(json!({ "hold": "false" })), (false, 2, Some(0)));
+        assert_eq!(report(json!({ "reset": true })), (false, 3, Some(0)));
+        assert_eq!(report(json!({})), (false, 1, None));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub struct Command {
     pub name: &'static str,
     /// One line on what it does.
     pub doc: &'static str,
-    /// Its arguments, all required.
+    /// Its arguments.
     pub arguments: &'static [Argument],
     /// What it gives.
     pub result: Shape,
@@ -27,8 +27,26 @@ pub struct Argument {
     pub name: &'static str,
     /// What it takes.
     pub ty: Type,
+    /// Whether it must be given.
+    pub required: bool,
     /// One line on what it is.
     pub doc: &'static str,
+}
+
+const fn required(name: &'static str, ty: Type, doc: &'static str) -> Argument {
+    Argument { name, ty, required: true, doc }
+}
+
+const fn optional(name: &'static str, ty: Type, doc: &'static str) -> Argument {
+    Argument { name, ty, required: false, doc }
+}
+
+impl Argument {
+    /// `NAME`, or `[NAME]` if it may be left out.
+    fn usage(&self) -> String {
+        let name = self.name.to_uppercase();
+        if self.required { name } else { format!("[{name}]") }
+    }
 }
 
 /// The object that a command gives: its keys, each with what stands there.
@@ -50,7 +68,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "show",
         doc: "Shows one device with all its attributes.",
-        arguments: &[Argument { name: "device", ty: NAME, doc: "The device's name." }],
+        arguments: &[required("device", NAME, "The device's name.")],
         result: &[
             ("name", "the device's name"),
             ("kind", "file, ram or null"),
@@ -65,13 +83,13 @@ pub static COMMANDS: &[Command] = &[
         name: "set",
         doc: "Sets an attribute of a device; a refused value changes nothing.",
         arguments: &[
-            Argument { name: "device", ty: NAME, doc: "The device's name." },
-            Argument { name: "attribute", ty: NAME, doc: "The attribute's name." },
-            Argument {
-                name: "value",
-                ty: Type::Text { max: 256 },
-                doc: "Its new value: a text, a number or a switch.",
-            },
+            required("device", NAME, "The device's name."),
+            required("attribute", NAME, "The attribute's name."),
+            required(
+                "value",
+                Type::Text { max: 256 },
+                "Its new value: a text, a number or a switch.",
+            ),
         ],
         result: &[
             ("device", "the device's name"),
@@ -90,6 +108,24 @@ pub static COMMANDS: &[Command] = &[
                 "a list of { device, reads, reads_merged, sectors_read, read_ms, writes, \
                  writes_merged, sectors_written, write_ms, in_flight, busy_ms, weighted_ms, \
                  discards, discards_merged, sectors_discarded, discard_ms, flushes, flush_ms }",
+            ),
+        ],
+    },
+    Command {
+        name: "lockstat",
+        doc: "Gives the figures of all lock classes that were used, as /proc/lock_stat has them; then does what \
+              its arguments ask.",
+        arguments: &[
+            optional("reset", Type::Bool, "Afterwards count anew from zero."),
+            optional("hold", Type::Bool, "From now on measure hold times, or do so no longer."),
+        ],
+        result: &[
+            ("hold", "true if hold times are measured now"),
+            (
+                "classes",
+                "a list of { class, contentions, waits, waittime_min_ns, waittime_max_ns, \
+                 waittime_total_ns, waittime_avg_ns, acquisitions, holds, holdtime_min_ns, \
+                 holdtime_max_ns, holdtime_total_ns, holdtime_avg_ns }; null is not known",
             ),
         ],
     },
@@ -122,6 +158,8 @@ const EXAMPLE: &str = "\
 {\"id\":1,\"result\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":\"2\"}}
 {\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":3}}
 {\"error\":{\"code\":\"out-of-range\",\"message\":\"`queue/nomerges`: `3` is out of range; permitted: a whole number from 0 to 2\"}}
+{\"command\":\"lockstat\",\"arguments\":{\"hold\":true}}
+{\"result\":{\"hold\":true,\"classes\":[{\"class\":\"control\",\"contentions\":0,\"waits\":0,\"waittime_min_ns\":0,\"waittime_max_ns\":0,\"waittime_total_ns\":0,\"waittime_avg_ns\":0,\"acquisitions\":1,\"holds\":0,\"holdtime_min_ns\":null,\"holdtime_max_ns\":null,\"holdtime_total_ns\":null,\"holdtime_avg_ns\":null}]}}
 ";
 
 fn intro() -> String {
@@ -141,7 +179,7 @@ pub fn help_text() -> String {
     let mut out = intro().replace('`', "");
     out.push_str("\nCommands\n");
     for command in COMMANDS {
-        let names: Vec<String> = command.arguments.iter().map(|a| a.name.to_uppercase()).collect();
+        let names: Vec<String> = command.arguments.iter().map(Argument::usage).collect();
         let _ = writeln!(out, "\n  {} {}", command.name, names.join(" "));
         let _ = writeln!(out, "      {}", command.doc);
         for argument in command.arguments {
@@ -176,7 +214,8 @@ pub fn markdown() -> String {
             out.push_str("\n| argument | takes | meaning |\n|---|---|---|\n");
         }
         for argument in command.arguments {
-            let takes = argument.ty.expected();
+            let optional = if argument.required { "" } else { "; may be left out" };
+            let takes = argument.ty.expected() + optional;
             let _ = writeln!(out, "| `{}` | {takes} | {} |", argument.name, argument.doc);
         }
         out.push_str("\n| result | what |\n|---|---|\n");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use drystone_core::clock::Clock;
 use drystone_core::ring;
-use drystone_core::sync::LockCounters;
+use drystone_core::sync::LockRegistry;
 use drystone_core::{Device, Error};
 use drystone_drivers::file::{self, File, FileOptions};
 use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile};
@@ -41,6 +41,15 @@ pub struct Surroundings {
     pub threads: u32,
     /// The clock of the contexts that will use the device.
     pub clock: Arc<dyn Clock>,
+    /// Where their locks are counted; the devices count theirs there too.
+    pub locks: Arc<LockRegistry>,
+}
+
+impl Surroundings {
+    /// Those of `threads` data threads on `clock`, with a lock registry of their own.
+    pub fn new(threads: u32, clock: Arc<dyn Clock>) -> Self {
+        Surroundings { threads, locks: LockRegistry::new(clock.clone()), clock }
+    }
 }
 
 /// Opens the device that `spec` describes, behind its request queue.
@@ -220,7 +229,7 @@ impl Opening<'_> {
             let message = format!("a {} device has no queues to poll", driver.kind());
             return Err(self.error("queue/io_poll", message, "remove io_poll"));
         }
-        let locks = LockCounters::new(self.at.clock.clone());
+        let locks = self.at.locks.counters();
         let queue = RequestQueue::new(&self.spec.name, driver, &self.options(), locks);
         Ok(Arc::new(queue.map_err(self.refused("queue"))?))
     }

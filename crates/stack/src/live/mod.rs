@@ -17,6 +17,7 @@ use std::sync::Arc;
 use drystone_core::Device;
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::ring::Engine;
+use drystone_core::sync::LockRegistry;
 use drystone_exports::nbd::server::ExportTable;
 
 pub use device::{OpenError, Surroundings, engine_of, open_device};
@@ -50,6 +51,7 @@ pub struct LiveStack {
     tables: Arc<Vec<ExportTable>>,
     engine: Engine,
     clock: Arc<dyn Clock>,
+    locks: Arc<LockRegistry>,
     started: Ns,
 }
 
@@ -83,6 +85,7 @@ impl LiveStack {
             engine,
             started: at.clock.now(),
             clock: at.clock.clone(),
+            locks: at.locks.clone(),
         })
     }
 
@@ -115,6 +118,11 @@ impl LiveStack {
     /// The engine that the contexts of this stack must have.
     pub fn engine(&self) -> Engine {
         self.engine
+    }
+
+    /// Where the locks of the devices, and of the contexts that serve them, are counted.
+    pub fn locks(&self) -> &Arc<LockRegistry> {
+        &self.locks
     }
 
     /// The view of the control socket. `connections` counts an export's clients.

@@ -2,6 +2,7 @@
 
 use drystone_core::Device;
 use drystone_core::error::ErrorKind;
+use drystone_core::sync::LockRegistry;
 
 use super::{LiveDevice, LiveStack};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
@@ -86,6 +87,10 @@ impl Runtime for LiveRuntime {
 
     fn uptime_ns(&self) -> u64 {
         self.stack.clock.now().saturating_sub(self.stack.started)
+    }
+
+    fn locks(&self) -> &LockRegistry {
+        self.stack.locks()
     }
 }
 
