@@ -28,6 +28,9 @@ drystone-queue tag_free_fence      loom_tags_two_contexts
 drystone-queue tag_wake_fence      loom_tags_three_contexts
 drystone-queue tag_unlock_fence    loom_tags_three_contexts
 drystone-queue tag_recheck         loom_tags_three_contexts
+drystone-queue turn_publish_fence  loom_turn
+drystone-queue turn_leave_fence    loom_turn
+drystone-queue turn_recheck        loom_turn
 "
 # Seconds for the models of one mutation. Taking longer decides nothing: it counts as not caught.
 LIMIT=180

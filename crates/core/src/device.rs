@@ -104,9 +104,9 @@ pub trait Channel: Send {
     /// waiting context also watches the others' rings.
     fn starving(&self) -> bool;
 
-    /// Bios of this channel are with a scheduler that others share ([`Env::entrusted`]), and the
-    /// owner is about to wait or to look for completions: send on what can be. True while somebody
-    /// else is doing just that, so that waiting a moment is cheaper than sleeping.
+    /// The context expects something of others ([`Env::entrusted`]), and the owner is about to wait
+    /// or to look for completions: send on what can be. True if it is likely that others are about
+    /// to give what this channel waits for, so that waiting a moment is cheaper than sleeping.
     fn nudge(&mut self, _env: &mut Env) -> bool {
         false
     }

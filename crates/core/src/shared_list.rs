@@ -171,7 +171,7 @@ mod loom_tests {
                 })
                 .collect();
             let mut got = Vec::new();
-            let mut take = |got: &mut Vec<u64>| {
+            let take = |got: &mut Vec<u64>| {
                 for bio in shared.take().iter() {
                     // SAFETY: ordered after the write by add and take.
                     written[bio.user_data as usize / 2].with(|w| assert_eq!(unsafe { *w }, 7));

@@ -26,8 +26,10 @@ impl DevIndex {
 /// Every so many calls of reap the channels' deadlines are looked at, for loops that never wait.
 const REAPS_A_TICK: u32 = 256;
 
-/// How often [`ContextCore::linger`] looks: a few microseconds, less than a sleep costs.
-const LINGER_TRIES: u32 = 64;
+/// How often [`ContextCore::linger`] looks: a microsecond of spinning, then some rounds of others.
+const LINGER_TRIES: u32 = 140;
+/// How rarely it is done at the least: once in two to the power of this.
+const LINGER_FAILURES_MAX: u32 = 7;
 
 /// Most devices a context may open: a token names the channel in 16 bits.
 const MAX_DEVICES: usize = 60_000;
@@ -47,6 +49,9 @@ pub(crate) struct ContextCore {
     watching: Vec<Other>,
     /// Calls of reap, for [`REAPS_A_TICK`].
     reaps: u32,
+    /// How often lingering was in vain in a row, and waits left until it is tried again.
+    linger_failures: u32,
+    linger_pause: u32,
 }
 
 impl ContextCore {
@@ -58,6 +63,8 @@ impl ContextCore {
             messages: Vec::new(),
             watching: Vec::new(),
             reaps: 0,
+            linger_failures: 0,
+            linger_pause: 0,
         }
     }
 
@@ -110,6 +117,10 @@ impl ContextCore {
     pub(crate) fn errand(&mut self, gate: &Gate, mailbox: &Mailbox) {
         self.crank(mailbox, gate);
         self.poll_channels();
+        if self.env.abandoned && self.env.entrusted > 0 {
+            // Nobody will wait for these any more.
+            self.nudge();
+        }
         self.env.ring.submit();
         if self.env.abandoned {
             self.free_done();
@@ -165,25 +176,44 @@ impl ContextCore {
     /// Let the channels look after what they entrusted to others. True while others are at it.
     fn nudge(&mut self) -> bool {
         let env = &mut self.env;
-        self.slots.iter_mut().fold(false, |busy, slot| slot.channel.nudge(env) || busy)
+        let mut busy = false;
+        for slot in &mut self.slots {
+            busy |= slot.channel.nudge(env);
+        }
+        busy
     }
 
-    /// Before a sleep: wait a moment for what others are just about to send back, which takes them
-    /// far less than a sleep and a wake-up would.
+    /// Before a sleep: wait a moment for what other contexts are just about to give, spinning and
+    /// then offering the core to them, which takes far less than a sleep and a wake-up would. Where
+    /// that was in vain it is done less and less often.
     #[cold]
     fn linger(&mut self, handle: &Handle) {
+        if self.linger_pause > 0 {
+            self.linger_pause -= 1;
+            return;
+        }
         let locks = self.env.locks.clone();
-        locks.waited(LockClass::SchedulerGrant, || {
-            let mut tries = 0;
-            while tries < LINGER_TRIES && self.env.entrusted > 0 && self.env.done.is_empty() {
-                if !handle.mailbox.is_empty() {
-                    self.crank(&handle.mailbox, &handle.gate);
-                } else if !self.nudge() {
-                    return;
-                }
-                pause(&mut tries);
+        if locks.waited(LockClass::SchedulerGrant, || self.linger_for_news(handle)) {
+            self.linger_failures = 0;
+        } else {
+            self.linger_failures = (self.linger_failures + 1).min(LINGER_FAILURES_MAX);
+            self.linger_pause = (1 << self.linger_failures) - 1;
+        }
+    }
+
+    /// True unless it was in vain.
+    fn linger_for_news(&mut self, handle: &Handle) -> bool {
+        let mut tries = 0;
+        while tries < LINGER_TRIES {
+            if !handle.mailbox.is_empty() {
+                self.crank(&handle.mailbox, &handle.gate);
             }
-        });
+            if self.has_news(handle) || !self.env.kicks.is_empty() || !self.nudge() {
+                return true;
+            }
+            pause(&mut tries);
+        }
+        false
     }
 
     fn after_delivery(&mut self) {
@@ -263,7 +293,7 @@ impl ContextCore {
     pub(crate) fn wait(&mut self, handle: &Handle, deadline: Option<Ns>) {
         self.flush_plugs();
         self.crank(&handle.mailbox, &handle.gate);
-        if self.env.entrusted > 0 && self.nudge() {
+        if self.env.entrusted > 0 && !self.has_news(handle) && self.nudge() {
             self.linger(handle);
         }
         if self.has_news(handle) {

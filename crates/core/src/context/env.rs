@@ -39,8 +39,8 @@ pub struct Env {
     pub(crate) kicks: Vec<Arc<Handle>>,
     /// Bios submitted and not yet reaped.
     pub(crate) outstanding: usize,
-    /// Bios of this context that a scheduler shared with others has: whoever gets its turn sends
-    /// them back as messages. While there are any the owner looks for messages whenever it leaves
+    /// What this context expects of others by messages: bios that a shared scheduler has, a turn at
+    /// tags. While there is any the owner looks for messages whenever it leaves
     /// ([`Env::leave_word`]). Kept by the channels.
     pub entrusted: usize,
     /// The owner asked for bios to be held back.

@@ -79,7 +79,8 @@ impl Drop for Call<'_> {
             if !kicks.is_empty() {
                 Handle::kick_all(kicks);
             }
-            if !knocked && !(entrusted && self.handle.mail_came()) {
+            let called = knocked || entrusted && self.handle.mail_came();
+            if !called {
                 return;
             }
             let handle = self.handle;

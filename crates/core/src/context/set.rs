@@ -84,7 +84,7 @@ impl Handle {
     /// the context must be kicked: its owner is away.
     pub(super) fn leave_word(&self, message: Arc<Message>) -> bool {
         self.mailbox.push(message);
-        let will_look = deliver::owner_will_look(&self.gate);
+        let will_look = deliver::owner_will_look(|| self.gate.is_inside());
         if self.parking.is_parked() {
             self.waker.wake();
             return false;
