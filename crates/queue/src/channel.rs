@@ -10,10 +10,12 @@
 use crate::complete::Completions;
 use crate::config::Config;
 use crate::driver::{Driver, DriverQueue, Issue};
+use crate::elevate::GRANT_WORD;
 use crate::flush::{FlushMachine, Start, has_fua};
 use crate::queue::Shared;
 use crate::request::{Kind, Slots, State};
-use crate::scheduler::{NoneScheduler, Scheduler};
+use crate::scheduler::deadline::CLASSES;
+use crate::scheduler::{MqDeadline, NoneScheduler, Place, Port, Scheduler, ToRun};
 use crate::split::first_part;
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
@@ -33,27 +35,48 @@ pub(crate) const TAG_WAKE: u64 = u64::MAX;
 /// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
 const BUSY_RETRY_NS: Ns = 3_000_000;
 
+/// How often a call runs the shared scheduler for what others bring meanwhile.
+const ROUNDS_MAX: u32 = 64;
+
 /// A bio needs no look beyond its range when none of these is set.
 const SPECIAL: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT);
 
 /// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
 #[repr(align(128))]
-pub struct RequestChannel<D: Driver> {
-    pub(crate) shared: Arc<Shared<D>>,
+pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
+    pub(crate) shared: Arc<Shared<D, S>>,
     pub(crate) driver: D::Queue,
     pub(crate) slots: Slots,
     pub(crate) config: Arc<Config>,
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// Bytes of the device when last looked at.
     size_bytes: u64,
     /// The tag set of the hardware queue that this context maps to.
     hctx: u32,
     hint: u32,
     /// Tags taken in advance in this call.
-    spare: TagBatch,
+    pub(crate) spare: TagBatch,
     plug: BioList,
     plug_bytes: u64,
     pub(crate) sched: NoneScheduler,
+    /// What the shared scheduler knows of this channel, and keeps with it.
+    pub(crate) port: Arc<Port>,
+    pub(crate) local: S::Local,
+    /// Bios of this call for the shared scheduler.
+    pub(crate) outbox: BioList,
+    /// Bios that the driver was too busy for, to go back to it.
+    pub(crate) returned: BioList,
+    /// Slots whose units were granted in this call.
+    pub(crate) granted: Vec<u32>,
+    /// Units to run in this call, with the channels they came through.
+    pub(crate) to_run: ToRun,
+    pub(crate) words: Vec<Arc<Message>>,
+    /// Bios of other channels whose requests ended in this call.
+    pub(crate) foreign: BioList,
+    /// Bios with the shared scheduler.
+    pub(crate) entrusted: usize,
+    /// Scheduled requests that ended in this call, by class.
+    pub(crate) ended: [u32; CLASSES],
     pub(crate) flush: FlushMachine,
     pub(crate) stats: Arc<ChannelStats>,
     /// Requests that ended in this call and are not accounted yet.
@@ -61,6 +84,8 @@ pub struct RequestChannel<D: Driver> {
     pub(crate) completions: Completions,
     /// Requests with the driver.
     pub(crate) in_flight: u32,
+    /// The driver ended the last request as it was issued, so that one tag serves many.
+    pub(crate) ends_inline: bool,
     wake: Arc<Message>,
     /// The wake message is with the tag set or on its way back.
     waiting: bool,
@@ -70,20 +95,22 @@ pub struct RequestChannel<D: Driver> {
     timeout_check: Ns,
 }
 
-impl<D: Driver> RequestChannel<D> {
+impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn new(
-        shared: Arc<Shared<D>>,
+        shared: Arc<Shared<D, S>>,
         driver: D::Queue,
         stats: Arc<ChannelStats>,
         context: u32,
         index: u32,
         env: &Env,
     ) -> Self {
-        let (epoch, config) = shared.config.get(&env.locks);
         let hctx = context % shared.tags.len() as u32;
         let tags = &shared.tags[hctx as usize];
         let hint = context / shared.tags.len() as u32 % tags.words();
         tags.join();
+        let word = Message::to(env.handle(), index, GRANT_WORD);
+        let port = shared.open_port(hctx, hint, word, &env.locks);
+        let (epoch, config) = shared.config.get(&env.locks);
         RequestChannel {
             slots: Slots::new(tags),
             size_bytes: shared.driver.size_bytes(),
@@ -95,11 +122,22 @@ impl<D: Driver> RequestChannel<D> {
             plug: BioList::new(),
             plug_bytes: 0,
             sched: NoneScheduler::default(),
+            port,
+            local: S::Local::default(),
+            outbox: BioList::new(),
+            returned: BioList::new(),
+            granted: Vec::with_capacity(tags.depth() as usize),
+            to_run: ToRun::default(),
+            words: Vec::new(),
+            foreign: BioList::new(),
+            entrusted: 0,
+            ended: [0; CLASSES],
             flush: FlushMachine::default(),
             stats,
             done: Vec::with_capacity(tags.depth() as usize),
             completions: Completions::default(),
             in_flight: 0,
+            ends_inline: false,
             wake: Message::to(env.handle(), index, TAG_WAKE),
             waiting: false,
             busy_until: 0,
@@ -110,13 +148,17 @@ impl<D: Driver> RequestChannel<D> {
     }
 
     #[inline]
-    fn tags(&self) -> &TagSet {
+    pub(crate) fn tags(&self) -> &TagSet {
         &self.shared.tags[self.hctx as usize]
+    }
+
+    pub(crate) fn hint(&self) -> u32 {
+        self.hint
     }
 
     /// Take over a configuration or size that changed since the last call.
     #[inline]
-    fn refresh(&mut self, env: &Env) {
+    pub(crate) fn refresh(&mut self, env: &Env) {
         if self.shared.config.epoch() != self.epoch {
             self.refresh_config(env);
         }
@@ -135,20 +177,34 @@ impl<D: Driver> RequestChannel<D> {
     #[inline]
     fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
         let mut last: Option<u32> = None;
+        let elevate = self.always_elevates();
+        // Whether bios may go on at once; only what comes back from `issue` and `build` changes it.
+        let mut clear = self.may_issue();
         while let Some(mut bio) = bios.pop() {
             if let Some(now) = submitted {
                 bio.stamp(now);
             }
             let Some(bio) = self.admit(env, bio, bios) else { continue };
+            if elevate {
+                self.elevate(bio);
+                continue;
+            }
             let Some(bio) = self.merge_into_last(last, bio) else { continue };
             if let Some(slot) = last.take() {
-                self.issue(env, slot);
+                clear &= self.issue(env, slot) || self.may_issue();
             }
-            last = self.build(env, bio, bios.len() as u32 + 1);
+            last = if clear {
+                self.build(env, bio, bios.len() as u32 + 1)
+            } else {
+                self.keep(env, bio)
+            };
+            clear &= last.is_some();
         }
         if let Some(slot) = last {
             self.issue(env, slot);
         }
+        self.give_back(env);
+        self.hand_over(env);
     }
 
     /// Check a bio. Gives it back if it is an ordinary one, cut to what fits one request: what
@@ -282,9 +338,6 @@ impl<D: Driver> RequestChannel<D> {
     /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
     #[inline]
     fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
-        if !self.may_issue(env) {
-            return self.keep(env, bio);
-        }
         match self.spare.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
             None => self.build_with_new_tags(env, bio, want),
@@ -293,7 +346,8 @@ impl<D: Driver> RequestChannel<D> {
 
     fn build_with_new_tags(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
         if !self.waiting && !self.tags().has_waiters() {
-            self.spare = self.tags().take(self.hint, want.min(PLUG_MAX_BIOS as u32));
+            let want = if self.ends_inline { 1 } else { want.min(PLUG_MAX_BIOS as u32) };
+            self.spare = self.tags().take(self.hint, want);
         }
         match self.spare.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
@@ -302,8 +356,12 @@ impl<D: Driver> RequestChannel<D> {
     }
 
     #[inline]
-    fn may_issue(&self, _env: &Env) -> bool {
-        !self.sched.has_work() && self.busy_until == 0
+    fn may_issue(&self) -> bool {
+        !self.sched.has_work()
+            && self.busy_until == 0
+            && self.outbox.is_empty()
+            && self.returned.is_empty()
+            && !self.shared.scheduler.has_work()
     }
 
     #[inline]
@@ -320,6 +378,10 @@ impl<D: Driver> RequestChannel<D> {
 
     #[cold]
     fn keep(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
+        if self.is_elevated() {
+            self.elevate(bio);
+            return None;
+        }
         if bio.flags.contains(BioFlags::NOWAIT) {
             env.end_with(bio, Status::Again);
             return None;
@@ -340,27 +402,26 @@ impl<D: Driver> RequestChannel<D> {
         None
     }
 
-    /// Hand a built request to the driver.
+    /// Hand a built request to the driver. True if that ended it.
     #[inline(always)]
-    fn issue(&mut self, env: &mut Env, slot: u32) {
+    pub(crate) fn issue(&mut self, env: &mut Env, slot: u32) -> bool {
         let rq = self.slots.get(slot);
         rq.state = State::InFlight;
         match self.driver.queue_rq(env, rq) {
             Issue::Done(status) => {
-                rq.status = status;
-                self.in_flight += 1;
-                rq.counted = self.config.iostats;
-                self.completions.count_started(rq.unit.op.group(), rq.counted);
-                self.done.push(slot);
+                self.ended_inline(env, slot, status);
+                return true;
             }
             Issue::Started => self.started(env, slot),
             Issue::Busy(until) => self.take_back(env, slot, until),
         }
+        false
     }
 
     /// The driver has a request and will say when it is done.
     fn started(&mut self, env: &mut Env, slot: u32) {
         let rq = self.slots.get(slot);
+        self.ends_inline = false;
         self.in_flight += 1;
         rq.counted = self.config.iostats;
         self.completions.count_started(rq.unit.op.group(), rq.counted);
@@ -372,9 +433,23 @@ impl<D: Driver> RequestChannel<D> {
         }
     }
 
+    /// When a driver that said busy until `until` may be asked again.
+    pub(crate) fn busy_end(&self, env: &mut Env, until: Ns) -> Ns {
+        match until {
+            0 if self.in_flight > 0 => Ns::MAX,
+            0 => env.time.now() + BUSY_RETRY_NS,
+            at => at,
+        }
+    }
+
     /// The driver was busy: the unit goes back to the head of the scheduler (requeue).
     #[cold]
     fn take_back(&mut self, env: &mut Env, slot: u32, until: Ns) {
+        let until = self.busy_end(env, until);
+        if self.is_elevated() && self.slots.get(slot).kind != Kind::Flush {
+            self.hold(until);
+            return self.return_unit(env, slot);
+        }
         let rq = self.slots.get(slot);
         rq.state = State::Idle;
         let unit = std::mem::take(&mut rq.unit);
@@ -386,11 +461,7 @@ impl<D: Driver> RequestChannel<D> {
         } else {
             self.sched.insert(unit, true);
         }
-        self.busy_until = match until {
-            0 if self.in_flight > 0 => Ns::MAX,
-            0 => env.time.now() + BUSY_RETRY_NS,
-            at => at,
-        };
+        self.busy_until = until;
     }
 
     /// Give back one tag, and wake whoever waits for it.
@@ -409,7 +480,7 @@ impl<D: Driver> RequestChannel<D> {
     #[cold]
     fn wake_waiters(&mut self, env: &mut Env) {
         let locks = env.locks.clone();
-        self.tags().wake(&locks, |message| env.send_and_kick(message));
+        self.tags().wake(&locks, |message| env.leave_word(message));
     }
 
     /// Everything that could be issued was: account what is done, send what waits, until
@@ -417,20 +488,31 @@ impl<D: Driver> RequestChannel<D> {
     #[inline]
     pub(crate) fn settle(&mut self, env: &mut Env) {
         self.driver.commit(env);
+        let mut rounds = 0;
         loop {
+            if self.completions.has_inline() {
+                self.finish_inline(env);
+            }
             if !self.done.is_empty() {
                 self.complete_done(env);
             }
-            let more = (self.sched.has_work() || self.flush.wants_flush()) && self.dispatch(env);
-            if self.done.is_empty() && !more {
+            self.hand_over(env);
+            self.give_back(env);
+            let mut more =
+                (self.sched.has_work() || self.flush.wants_flush()) && self.dispatch(env);
+            if self.shared.scheduler.has_work() && rounds < ROUNDS_MAX {
+                rounds += 1;
+                more |= self.run_scheduler(env, &mut BioList::new(), Place::Tail);
+            }
+            if self.done.is_empty() && !more && !self.completions.has_inline() {
                 break;
             }
             self.driver.commit(env);
         }
         self.completions.publish_started(&self.stats);
-        if self.spare.mask != 0 {
-            let spare = std::mem::take(&mut self.spare);
-            self.free_tags(env, spare);
+        self.free_spare(env);
+        if rounds == ROUNDS_MAX {
+            self.pass_on(env);
         }
         if (self.sched.has_work() || self.flush.wants_flush()) && self.busy_until == 0 {
             self.wait_for_tag(env);
@@ -495,6 +577,7 @@ impl<D: Driver> RequestChannel<D> {
             return;
         }
         self.waiting = true;
+        env.entrusted += 1;
         self.shared.tags[self.hctx as usize].wait(self.wake.clone());
         self.wake_waiters(env);
     }
@@ -502,6 +585,7 @@ impl<D: Driver> RequestChannel<D> {
     /// It is this channel's turn to take tags.
     fn tag_turn(&mut self, env: &mut Env) {
         self.waiting = false;
+        env.entrusted -= 1;
         let share = self.tags().share();
         if self.sched.has_work() || self.flush.wants_flush() {
             self.spare = self.tags().take(self.hint, share);
@@ -543,7 +627,7 @@ impl<D: Driver> RequestChannel<D> {
     }
 }
 
-impl<D: Driver> Channel for RequestChannel<D> {
+impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     #[inline]
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.refresh(env);
@@ -575,6 +659,8 @@ impl<D: Driver> Channel for RequestChannel<D> {
     fn message(&mut self, env: &mut Env, message: Arc<Message>) {
         if message.payload() == TAG_WAKE {
             self.tag_turn(env);
+        } else if message.payload() == GRANT_WORD {
+            self.take_grants(env);
         } else {
             self.driver.message(env, message, &mut self.slots, &mut self.done);
         }
@@ -600,7 +686,7 @@ impl<D: Driver> Channel for RequestChannel<D> {
     fn deadline(&self) -> Option<Ns> {
         let busy = (self.busy_until != 0 && self.busy_until != Ns::MAX).then_some(self.busy_until);
         let timeout = (self.timeout_check != 0 && self.in_flight > 0).then_some(self.timeout_check);
-        busy.into_iter().chain(timeout).min()
+        busy.into_iter().chain(timeout).chain(self.hold_deadline()).min()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
@@ -614,11 +700,19 @@ impl<D: Driver> Channel for RequestChannel<D> {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight as usize + usize::from(self.waiting)
+        self.in_flight as usize + usize::from(self.waiting) + self.entrusted
     }
 
     fn starving(&self) -> bool {
-        self.waiting
+        let kept = self.entrusted > 0 && self.port.is_starving();
+        self.waiting || kept && !self.frees_for_itself()
+    }
+
+    fn nudge(&mut self, env: &mut Env) -> bool {
+        if self.entrusted > 0 {
+            self.settle(env);
+        }
+        self.waiting || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.starving())
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {
@@ -630,11 +724,12 @@ impl<D: Driver> Channel for RequestChannel<D> {
         while let Some(bio) = bios.pop() {
             env.end_with(bio, Status::Cancelled);
         }
+        self.cancel_entrusted(env);
         debug_assert!(self.kept() == self.flush.len());
     }
 }
 
-impl<D: Driver> RequestChannel<D> {
+impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn plug_bios(&mut self, env: &mut Env, bios: &mut BioList) {
         self.plug_bytes += bios.iter().map(|b| b.bytes).sum::<u64>();
         self.plug.append(bios);
@@ -649,12 +744,14 @@ impl<D: Driver> RequestChannel<D> {
         if self.busy_until == Ns::MAX {
             self.busy_until = 0;
         }
+        self.release_hold();
     }
 }
 
-impl<D: Driver> Drop for RequestChannel<D> {
+impl<D: Driver, S: Scheduler> Drop for RequestChannel<D, S> {
     fn drop(&mut self) {
-        debug_assert!(self.in_flight == 0 || std::thread::panicking());
+        debug_assert!(self.in_flight == 0 && self.entrusted == 0 || std::thread::panicking());
+        self.shared.close_port(&self.port);
         self.tags().leave();
     }
 }

@@ -20,6 +20,8 @@ use drystone_core::{Bio, BioFlags, BioList, Env, Status};
 pub(crate) struct Completions {
     started: [u32; OP_GROUPS],
     run: Option<Run>,
+    /// Requests that ended as they were issued, and are not accounted yet.
+    inline: Option<InlineRun>,
     /// The last batch of slots, kept for its allocation.
     scratch: Vec<u32>,
 }
@@ -28,6 +30,14 @@ pub(crate) struct Completions {
 struct Run {
     group: OpGroup,
     latency: Ns,
+    count: u64,
+    bytes: u64,
+}
+
+/// Requests of one group that were submitted together and ended at once.
+struct InlineRun {
+    group: OpGroup,
+    start_ns: Ns,
     count: u64,
     bytes: u64,
 }
@@ -65,6 +75,21 @@ impl Completions {
         }
     }
 
+    /// Requests ended inline that are not accounted yet.
+    #[inline]
+    pub(crate) fn has_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    /// Account those at the time `now`.
+    #[inline]
+    fn publish_inline(&mut self, stats: &ChannelStats, now: Ns) {
+        if let Some(run) = self.inline.take().filter(|run| run.count > 0) {
+            stats.started(run.group, run.count);
+            stats.ended(run.group, run.count, run.bytes, now.saturating_sub(run.start_ns));
+        }
+    }
+
     #[inline]
     fn publish_run(&mut self, stats: &ChannelStats) {
         if let Some(run) = self.run.take() {
@@ -73,7 +98,7 @@ impl Completions {
     }
 }
 
-impl<D: Driver> RequestChannel<D> {
+impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// End every request in `done`.
     #[inline]
     pub(crate) fn complete_done(&mut self, env: &mut Env) {
@@ -91,9 +116,75 @@ impl<D: Driver> RequestChannel<D> {
             freed = TagBatch { base: tag.base, mask: freed.mask | tag.mask };
         }
         self.completions.publish_run(&self.stats);
+        self.publish_ended();
         self.completions.scratch = done;
         self.shared.busy.update(now, true, self.in_flight > 0);
         self.free_tags(env, freed);
+    }
+
+    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one.
+    #[inline(always)]
+    pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) {
+        let rq = self.slots.get(slot);
+        (rq.state, rq.timed_out, rq.status) = (State::Idle, false, status);
+        if rq.sched_class != 0 {
+            self.ended[usize::from(rq.sched_class) - 1] += 1;
+            rq.sched_class = 0;
+        }
+        let (group, start_ns, bytes) = (rq.unit.op.group(), rq.unit.start_ns, rq.unit.bytes);
+        self.count_inline(env, group, start_ns, bytes);
+        let rq = self.slots.get(slot);
+        let plain = status.is_ok() && rq.kind == Kind::Normal;
+        match rq.unit.bios.take_only() {
+            Some(bio) if plain => env.end_with(bio, Status::Ok),
+            only => self.complete_other(env, slot, only),
+        }
+        self.reuse_tag(env, slot);
+    }
+
+    /// Count `unit` among the requests that ended inline.
+    #[inline(always)]
+    pub(crate) fn account_inline(&mut self, env: &mut Env, unit: &Unit) {
+        self.count_inline(env, unit.op.group(), unit.start_ns, unit.bytes);
+    }
+
+    #[inline(always)]
+    fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+        self.ends_inline = true;
+        let count = u64::from(self.config.iostats);
+        match &mut self.completions.inline {
+            Some(run) if run.group == group && run.start_ns == start_ns => {
+                run.count += count;
+                run.bytes += bytes;
+            }
+            other => {
+                if other.is_some() {
+                    let now = env.time.completion_time();
+                    self.completions.publish_inline(&self.stats, now);
+                }
+                self.completions.inline = Some(InlineRun { group, start_ns, count, bytes });
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reuse_tag(&mut self, env: &mut Env, slot: u32) {
+        let tag = self.slots.get(slot).tag;
+        if self.spare.mask == 0 || self.spare.base == tag.base {
+            self.spare = TagBatch { base: tag.base, mask: self.spare.mask | tag.mask };
+        } else {
+            self.free_tags(env, tag);
+        }
+    }
+
+    /// Account what ended inline in this call.
+    #[inline]
+    pub(crate) fn finish_inline(&mut self, env: &mut Env) {
+        let now = env.time.completion_time();
+        self.no_longer_busy();
+        self.completions.publish_inline(&self.stats, now);
+        self.publish_ended();
+        self.shared.busy.update(now, true, self.in_flight > 0);
     }
 
     /// End one request; its tag is free for the caller to give back.
@@ -108,6 +199,10 @@ impl<D: Driver> RequestChannel<D> {
             let latency = now.saturating_sub(rq.unit.start_ns);
             let group = rq.unit.op.group();
             self.completions.count_ended(&self.stats, group, latency, rq.unit.bytes);
+        }
+        if rq.sched_class != 0 {
+            self.ended[usize::from(rq.sched_class) - 1] += 1;
+            rq.sched_class = 0;
         }
         let plain = rq.status.is_ok() && rq.kind == Kind::Normal;
         match rq.unit.bios.take_only() {
@@ -159,7 +254,10 @@ impl<D: Driver> RequestChannel<D> {
         while let Some(mut bio) = data.pop() {
             bio.flags.insert(BioFlags::NOMERGE);
             if let Some(bio) = self.cut(env, bio, &mut data) {
-                self.sched.insert(Unit::new(bio), false);
+                match self.is_elevated() {
+                    true => self.elevate(bio),
+                    false => self.sched.insert(Unit::new(bio), false),
+                }
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The configuration of a queue that can change on a live device. Channels keep a copy and look
 //! at a counter once a submit call to see whether it is still the current one.
 
+use crate::scheduler::deadline::Tunables;
+use crate::scheduler::{Ports, SchedulerKind};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Limits, Result};
 use std::sync::Arc;
@@ -19,6 +21,14 @@ pub struct Config {
     pub timeout_ns: u64,
     /// `queue/nr_requests`: how many requests a hardware queue may have with the driver.
     pub nr_requests: u32,
+    /// `queue/scheduler`.
+    pub scheduler: SchedulerKind,
+    /// `queue/iosched/*`.
+    pub tunables: Tunables,
+    /// `queue/iosched/straight`: batches go past an empty scheduler.
+    pub straight: bool,
+    /// The channels that are open.
+    pub ports: Ports,
     /// Polled I/O is accepted as such.
     pub io_poll: bool,
     /// `queue/write_cache` as the user sees it, whatever the driver says.

@@ -46,6 +46,12 @@ pub trait Driver: Send + Sync + 'static {
     /// Its hardware queues.
     fn hw_queues(&self) -> HwQueues;
 
+    /// Whether requests are worth ordering at all: with one hardware queue such a device gets
+    /// `mq-deadline` unless the user says otherwise. Devices in memory say no.
+    fn wants_scheduler(&self) -> bool {
+        true
+    }
+
     /// Open the device for a context; `channel` is the owner number for ring tokens and
     /// messages, `slots` how many requests can be in flight.
     ///
@@ -74,6 +80,12 @@ pub trait Driver: Send + Sync + 'static {
 pub trait DriverQueue: Send + 'static {
     /// Take a request. The memory it names stays until the driver has given it back.
     fn queue_rq(&mut self, env: &mut Env, request: &mut Request) -> Issue;
+
+    /// True if [`DriverQueue::queue_rq`] ends whatever it takes, unless it is polled: then one
+    /// context may run another's requests without keeping anything of it.
+    fn ends_at_once(&self) -> bool {
+        false
+    }
 
     /// No more requests follow for now.
     fn commit(&mut self, _env: &mut Env) {}

@@ -11,6 +11,7 @@ pub mod channel;
 mod complete;
 pub mod config;
 pub mod driver;
+mod elevate;
 mod flush;
 pub mod queue;
 pub mod request;

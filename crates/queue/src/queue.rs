@@ -3,19 +3,26 @@
 use crate::channel::RequestChannel;
 use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
+use crate::scheduler::deadline::Tunables;
+use crate::scheduler::{MqDeadline, Port, Ports, Scheduler, SchedulerKind};
 use crate::tags::TagSet;
 use crossbeam_utils::CachePadded;
 use drystone_core::histogram::Snapshot;
+use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{BusyTime, ChannelStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::Acquire, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, fence};
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
 #[derive(Clone, Debug, Default)]
 pub struct QueueOptions {
+    /// `queue/scheduler`; by default `mq-deadline` on devices with one hardware queue that want it.
+    pub scheduler: Option<SchedulerKind>,
+    /// `queue/iosched/*` by name: the scheduler's tunables.
+    pub iosched: Vec<(&'static str, String)>,
     /// `queue/nr_requests`: tags of each hardware queue, at most the driver's depth.
     pub nr_requests: Option<u32>,
     /// `queue/nomerges`: 0, 1 or 2.
@@ -38,12 +45,15 @@ pub struct QueueOptions {
 const TIMEOUT_MS: u64 = 30_000;
 
 /// What the channels of a device share.
-pub(crate) struct Shared<D> {
+pub(crate) struct Shared<D, S> {
     name: String,
     pub(crate) driver: D,
     pub(crate) config: ConfigCell,
     pub(crate) tags: Vec<CachePadded<TagSet>>,
     pub(crate) busy: BusyTime,
+    pub(crate) scheduler: S,
+    /// Nobody dispatches before this time, or before a completion if it is `u64::MAX`.
+    pub(crate) hold: AtomicU64,
     stats: Lock<Vec<Arc<ChannelStats>>>,
     /// Counts the lock of `config`, and `stats_locks` that of `stats`: several threads take them,
     /// so each lock has counters that are written only while it is held.
@@ -52,7 +62,37 @@ pub(crate) struct Shared<D> {
     read_only: bool,
 }
 
-impl<D> Shared<D> {
+impl<D, S: Scheduler> Shared<D, S> {
+    /// A port for a new channel.
+    pub(crate) fn open_port(
+        &self,
+        hctx: u32,
+        hint: u32,
+        word: Arc<Message>,
+        locks: &LockCounters,
+    ) -> Arc<Port> {
+        let mut made = None;
+        let added = self.config.update(locks, |config| {
+            let index = config.ports.free_index();
+            let port = Port::new(index, hctx, hint, word, &self.tags[hctx as usize]);
+            config.ports.insert(port.clone());
+            made = Some(port);
+            Ok(())
+        });
+        debug_assert!(added.is_ok());
+        made.expect("the update ran")
+    }
+
+    /// The channel of `port` has nothing with the scheduler any more, and goes.
+    pub(crate) fn close_port(&self, port: &Port) {
+        self.scheduler.closed(port, &self.locks);
+        let removed = self.config.update(&self.locks, |config| {
+            config.ports.remove(port);
+            Ok(())
+        });
+        debug_assert!(removed.is_ok());
+    }
+
     /// Counters for a new channel: those of a channel that is gone, which go on from where they
     /// were, or new ones. So there are never more than there were channels at once.
     fn stats_for_channel(&self) -> Arc<ChannelStats> {
@@ -69,8 +109,8 @@ impl<D> Shared<D> {
 }
 
 /// A leaf device: a driver behind a request queue.
-pub struct RequestQueue<D: Driver> {
-    shared: Arc<Shared<D>>,
+pub struct RequestQueue<D: Driver, S: Scheduler = MqDeadline> {
+    shared: Arc<Shared<D, S>>,
 }
 
 impl<D: Driver> RequestQueue<D> {
@@ -84,15 +124,33 @@ impl<D: Driver> RequestQueue<D> {
         options: &QueueOptions,
         locks: Arc<LockCounters>,
     ) -> Result<Self> {
+        Self::with_scheduler(name, driver, options, locks)
+    }
+}
+
+impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
+    /// The same with another scheduler in the place of `mq-deadline`.
+    ///
+    /// # Errors
+    /// When an option is outside what the driver permits.
+    pub fn with_scheduler(
+        name: &str,
+        driver: D,
+        options: &QueueOptions,
+        locks: Arc<LockCounters>,
+    ) -> Result<Self> {
         let hw = driver.hw_queues();
         let most = hw.depth.max(1);
-        let depth = options.nr_requests.unwrap_or(most).clamp(1, most);
         let config = Config {
             limits: driver.limits(),
             nomerges: 0,
             iostats: true,
             timeout_ns: TIMEOUT_MS * 1_000_000,
-            nr_requests: depth,
+            nr_requests: most,
+            scheduler: SchedulerKind::None,
+            tunables: Tunables::new(most),
+            straight: !driver.limits().rotational,
+            ports: Ports::default(),
             io_poll: hw.poll > 0,
             write_cache: options.write_cache,
             max_discard_bytes: None,
@@ -104,14 +162,16 @@ impl<D: Driver> RequestQueue<D> {
                 driver,
                 config: ConfigCell::new(config),
                 busy: BusyTime::default(),
+                scheduler: S::default(),
+                hold: AtomicU64::new(0),
                 stats: Lock::new(LockClass::Control, Vec::new()),
                 stats_locks: locks.sibling(),
                 locks,
                 read_only: options.read_only,
             }),
         };
-        queue.shared.tags.iter().for_each(|tags| tags.set_limit(depth));
         queue.refresh_limits(None)?;
+        queue.set_scheduler(options.scheduler.unwrap_or_else(|| queue.default_scheduler()))?;
         queue.apply(options)?;
         Ok(queue)
     }
@@ -123,6 +183,7 @@ impl<D: Driver> RequestQueue<D> {
 
     fn apply(&self, options: &QueueOptions) -> Result<()> {
         let values = [
+            ("queue/nr_requests", options.nr_requests.map(|v| v.to_string())),
             ("queue/nomerges", options.nomerges.map(|v| v.to_string())),
             ("queue/iostats", options.iostats.map(|v| u8::from(v).to_string())),
             ("queue/io_timeout", options.io_timeout_ms.map(|v| v.to_string())),
@@ -134,7 +195,7 @@ impl<D: Driver> RequestQueue<D> {
                 self.set_attribute(name, &value)?;
             }
         }
-        Ok(())
+        options.iosched.iter().try_for_each(|(name, value)| self.set_iosched(name, value))
     }
 
     /// Take over limits that changed in the driver (it grew, or lost its discard).
@@ -204,9 +265,84 @@ impl<D: Driver> RequestQueue<D> {
         self.set_limits(|c| c.max_discard_bytes = Some(bytes))
     }
 
+    fn depth(&self) -> u32 {
+        self.shared.driver.hw_queues().depth.max(1)
+    }
+
+    /// `mq-deadline` where there is one hardware queue whose requests are worth ordering.
+    fn default_scheduler(&self) -> SchedulerKind {
+        let driver = &self.shared.driver;
+        match driver.hw_queues().default == 1 && driver.wants_scheduler() {
+            true => SchedulerKind::MqDeadline,
+            false => SchedulerKind::None,
+        }
+    }
+
+    /// Change the scheduler on the live device. What the former one has goes on to be dispatched;
+    /// nothing waits for it. Depth and tunables begin anew, as in Linux.
+    fn set_scheduler(&self, kind: SchedulerKind) -> Result<()> {
+        let depth = self.depth();
+        self.set_config(|c| {
+            (c.scheduler, c.nr_requests) = (kind, depth);
+            c.tunables = Tunables::new(depth);
+            c.straight = !c.limits.rotational;
+            self.shared.tags.iter().for_each(|tags| tags.set_limit(depth));
+        })?;
+        self.wake_waiters();
+        Ok(())
+    }
+
+    fn set_scheduler_named(&self, name: &str, value: &str) -> Result<()> {
+        let Some(kind) = SchedulerKind::named(value.trim()) else {
+            let names = SchedulerKind::ALL.map(SchedulerKind::name).join(" or ");
+            let text = format!("{name}: '{value}' is not permitted: {names} is");
+            return Err(Error::invalid(text));
+        };
+        // Choosing the one in force changes nothing, as in Linux.
+        if kind == self.config().scheduler { Ok(()) } else { self.set_scheduler(kind) }
+    }
+
+    /// The schedulers, the one in force in brackets.
+    fn scheduler_text(&self) -> String {
+        let current = self.config().scheduler;
+        let text = |kind: SchedulerKind| match kind == current {
+            true => format!("[{}]", kind.name()),
+            false => kind.name().to_owned(),
+        };
+        SchedulerKind::ALL.map(text).join(" ")
+    }
+
+    fn iosched(&self, name: &str) -> Option<String> {
+        let config = self.config();
+        match (config.scheduler, name) {
+            // Nothing limits what a scheduler holds yet, so there is no depth to show.
+            (SchedulerKind::None, _) | (_, "async_depth") => None,
+            (_, "straight") => Some(u8::from(config.straight).to_string()),
+            _ => config.tunables.get(name),
+        }
+    }
+
+    fn set_iosched(&self, name: &str, value: &str) -> Result<()> {
+        let full = format!("queue/iosched/{name}");
+        if self.config().scheduler == SchedulerKind::None {
+            let text =
+                format!("{full}: {} has no scheduler: set queue/scheduler first", self.shared.name);
+            return Err(Error::invalid(text));
+        }
+        if name == "straight" {
+            let n = parse_in(&full, value, 0, 1)?;
+            return self.set_config(|c| c.straight = n == 1);
+        }
+        self.shared.config.update(&self.shared.locks, |config| {
+            let known = (name != "async_depth").then(|| config.tunables.set(name, value));
+            known.flatten().unwrap_or_else(|| {
+                Err(Error::invalid(format!("{full} is not an attribute of {}", self.shared.name)))
+            })
+        })
+    }
+
     fn set_nr_requests(&self, name: &str, value: &str) -> Result<()> {
-        let most = self.shared.driver.hw_queues().depth.max(1);
-        let n = parse_in(name, value, 1, most.into())? as u32;
+        let n = parse_in(name, value, 1, self.depth().into())? as u32;
         self.set_config(|c| {
             c.nr_requests = n;
             self.shared.tags.iter().for_each(|tags| tags.set_limit(n));
@@ -254,7 +390,7 @@ fn parse_in(name: &str, value: &str, low: u64, high: u64) -> Result<u64> {
     }
 }
 
-impl<D: Driver> Device for RequestQueue<D> {
+impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
             name: self.shared.name.clone(),
@@ -304,7 +440,7 @@ impl<D: Driver> Device for RequestQueue<D> {
                 let (reads, writes) = self.stats().in_flight();
                 Some(format!("{reads:>8} {writes:>8}"))
             }
-            "queue/scheduler" => Some("[none]".to_owned()),
+            "queue/scheduler" => Some(self.scheduler_text()),
             "queue/nr_requests" => number(config.nr_requests.into()),
             "queue/nomerges" => number(config.nomerges.into()),
             "queue/iostats" => flag(config.iostats),
@@ -330,7 +466,10 @@ impl<D: Driver> Device for RequestQueue<D> {
             }
             "queue/fua" => flag(l.fua),
             "queue/rotational" => flag(l.rotational),
-            _ => self.shared.driver.attribute(name),
+            _ => match name.strip_prefix("queue/iosched/") {
+                Some(tunable) => self.iosched(tunable),
+                None => self.shared.driver.attribute(name),
+            },
         }
     }
 
@@ -357,9 +496,9 @@ impl<D: Driver> Device for RequestQueue<D> {
                 let n = parse_in(name, value, 0, most)?;
                 self.set_config(|c| c.io_poll = n == 1)
             }
-            "queue/scheduler" if value.trim() == "none" => Ok(()),
-            "queue/scheduler" => {
-                Err(Error::invalid(format!("{name}: '{value}' is not permitted: none is")))
+            "queue/scheduler" => self.set_scheduler_named(name, value),
+            _ if let Some(tunable) = name.strip_prefix("queue/iosched/") => {
+                self.set_iosched(tunable, value)
             }
             _ if self.set_driver_attribute(name, value)? => Ok(()),
             _ => {

@@ -151,6 +151,11 @@ impl TagSet {
         u64::MAX.checked_shr(64 - bits).unwrap_or(0)
     }
 
+    /// True if a tag could be taken at the moment of the look.
+    pub fn any_free(&self) -> bool {
+        self.free_now() > 0
+    }
+
     /// Tags that may be taken now.
     fn free_now(&self) -> u32 {
         let free = |(index, word): (usize, &CachePadded<AtomicU64>)| {

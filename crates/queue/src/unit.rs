@@ -59,6 +59,12 @@ impl Unit {
         self.bios.set_only(bio);
     }
 
+    /// Take everything out. What stays behind is empty; only [`Unit::set`] makes sense of it.
+    #[inline]
+    pub fn take(&mut self) -> Unit {
+        Unit { bios: self.bios.take(), ..*self }
+    }
+
     /// First sector behind the unit.
     #[inline]
     pub fn end_sector(&self) -> Sector {
@@ -83,11 +89,12 @@ impl Unit {
         limits: &Limits,
     ) -> Result<(), Box<Bio>> {
         let first = if back { self.sector } else { bio.sector };
-        if !self.may_merge(&bio) || !self.fits(&bio, first, limits) {
+        let segments = bio.segment_count() as u32;
+        if !self.may_merge(&bio) || !self.fits(bio.bytes, segments, first, limits) {
             return Err(bio);
         }
         self.bytes += bio.bytes;
-        self.segments += bio.segment_count() as u32;
+        self.segments += segments;
         self.start_ns = self.start_ns.min(bio.start_ns);
         self.sector = first;
         if back {
@@ -96,6 +103,22 @@ impl Unit {
             self.bios.push_front(bio)
         }
         Ok(())
+    }
+
+    /// Take all bios of `other` in behind this unit's if it begins where this one ends, and the
+    /// rules of [`Unit::try_merge`] allow it. Otherwise false, and both stay as they are.
+    pub fn try_append(&mut self, other: &mut Unit, limits: &Limits) -> bool {
+        let first = other.bios.front();
+        let fits = self.end_sector() == other.sector
+            && first.is_some_and(|bio| self.may_merge(bio))
+            && self.fits(other.bytes, other.segments, self.sector, limits);
+        if fits {
+            self.bytes += other.bytes;
+            self.segments += other.segments;
+            self.start_ns = self.start_ns.min(other.start_ns);
+            self.bios.append(&mut other.bios);
+        }
+        fits
     }
 
     fn may_merge(&self, bio: &Bio) -> bool {
@@ -109,14 +132,14 @@ impl Unit {
             && self.bytes > 0
     }
 
-    fn fits(&self, bio: &Bio, first: Sector, limits: &Limits) -> bool {
-        let bytes = self.bytes.saturating_add(bio.bytes);
+    fn fits(&self, bytes: u64, segments: u32, first: Sector, limits: &Limits) -> bool {
+        let bytes = self.bytes.saturating_add(bytes);
         let most = match self.op {
             Op::Discard => limits.max_discard_bytes,
             _ => u64::from(limits.max_bytes).min(limits.to_chunk_end(first.bytes())),
         };
-        let segments = self.segments as usize + bio.segment_count();
-        bytes <= most && segments <= usize::from(limits.max_segments)
+        let segments = self.segments.saturating_add(segments);
+        bytes <= most && segments <= u32::from(limits.max_segments)
     }
 }
 

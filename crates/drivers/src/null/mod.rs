@@ -205,6 +205,10 @@ impl Driver for Null {
         HwQueues { default: o.submit_queues, poll: o.poll_queues, depth: o.hw_queue_depth }
     }
 
+    fn wants_scheduler(&self) -> bool {
+        false
+    }
+
     fn open_queue(
         &self,
         env: &mut drystone_core::Env,

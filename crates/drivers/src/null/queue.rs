@@ -134,6 +134,10 @@ impl DriverQueue for NullQueue {
         Issue::Done(Status::Ok)
     }
 
+    fn ends_at_once(&self) -> bool {
+        self.plain
+    }
+
     fn ring_event(
         &mut self,
         _: &mut Env,

@@ -235,6 +235,10 @@ impl Driver for Ram {
         HwQueues { default: QUEUES, poll: 0, depth: DEPTH }
     }
 
+    fn wants_scheduler(&self) -> bool {
+        false
+    }
+
     fn open_queue(&self, _: &mut Env, _: u32, _: u32) -> Result<RamQueue> {
         Ok(RamQueue { store: self.store.clone() })
     }
@@ -253,6 +257,10 @@ impl DriverQueue for RamQueue {
     #[inline]
     fn queue_rq(&mut self, _: &mut Env, rq: &mut Request) -> Issue {
         Issue::Done(self.store.execute(rq))
+    }
+
+    fn ends_at_once(&self) -> bool {
+        true
     }
 
     fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}

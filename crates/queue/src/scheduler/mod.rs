@@ -1,29 +1,83 @@
 //! Schedulers: what decides the order of units between plug and tag (Linux: elevator).
+//!
+//! `none` belongs to each channel. A [`Scheduler`] is shared by all channels of a device: it takes
+//! over bios, orders them, and gives units back to the channels that submitted them, with a tag.
+//! The product has one, [`MqDeadline`]; a laboratory may put another in its place by type.
 
+mod caller;
+pub mod deadline;
+mod mq_deadline;
 mod none;
+mod port;
+mod turn;
 
+pub(crate) use caller::ToRun;
+pub use caller::{Caller, Outlet, Place};
+pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
+pub(crate) use port::Grant;
+pub use port::{Port, Ports};
 
-use crate::unit::Unit;
-use drystone_core::{Bio, Limits};
+use drystone_core::BioList;
+use drystone_core::sync::LockCounters;
 
-/// Orders the units that cannot go to the driver at once.
-pub trait Scheduler: Send {
-    /// Its name in `queue/scheduler`.
-    fn name(&self) -> &'static str;
+/// The schedulers that `queue/scheduler` names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedulerKind {
+    /// First in, first out.
+    #[default]
+    None,
+    /// Deadlines and priorities.
+    MqDeadline,
+}
 
-    /// Keep `unit`, behind (or, `at_head`, before) everything else that may go first.
-    fn insert(&mut self, unit: Unit, at_head: bool);
+impl SchedulerKind {
+    /// All of them, in the order of listings.
+    pub const ALL: [SchedulerKind; 2] = [SchedulerKind::None, SchedulerKind::MqDeadline];
 
-    /// Let a unit that is kept take `bio` in. Gives it back if none can.
-    ///
-    /// # Errors
-    /// The bio, if nothing took it.
-    fn try_merge(&mut self, bio: Box<Bio>, limits: &Limits) -> Result<(), Box<Bio>>;
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            SchedulerKind::None => "none",
+            SchedulerKind::MqDeadline => "mq-deadline",
+        }
+    }
 
-    /// The unit to go next.
-    fn dispatch(&mut self) -> Option<Unit>;
+    /// The scheduler of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
 
-    /// True while a unit is kept.
+/// A scheduler that all channels of a device share. Methods may be called from any thread.
+pub trait Scheduler: Default + Send + Sync + 'static {
+    /// What each channel keeps for it.
+    type Local: Default + Send;
+
+    /// Take over `bios` (emptied), which were submitted through the caller's channel, and let what
+    /// may go to the driver go: [`Caller::grant`]. True if there is reason to come again once the
+    /// caller has issued what it was granted.
+    fn run(
+        &self,
+        local: &mut Self::Local,
+        caller: &mut Caller<'_>,
+        bios: &mut BioList,
+        place: Place,
+    ) -> bool;
+
+    /// Take out every bio of channel `home`, in no particular order, if the turn is free now.
+    fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> BioList;
+
+    /// True while units are kept or bios wait to be inserted. Whoever frees a tag and then sees
+    /// false may rely on it: nobody waits for that tag.
     fn has_work(&self) -> bool;
+
+    /// True while somebody is at work in it.
+    fn is_busy(&self) -> bool;
+
+    /// The port of the channel that last published bios without getting to dispatch. A hint.
+    fn last_publisher(&self) -> u32;
+
+    /// The channel behind `port` is closed; it has nothing with the scheduler.
+    fn closed(&self, port: &Port, locks: &LockCounters);
 }

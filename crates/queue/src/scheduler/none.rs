@@ -1,7 +1,7 @@
 //! `none`: first in, first out, with a short look back for merges (Linux looks at the newest
-//! eight entries of a software queue).
+//! eight entries of a software queue). Each channel has one of its own; with another scheduler
+//! it holds only what the driver or a flush sequence gave back before that scheduler was chosen.
 
-use super::Scheduler;
 use crate::unit::Unit;
 use drystone_core::{Bio, Limits};
 use std::collections::VecDeque;
@@ -15,16 +15,17 @@ pub struct NoneScheduler {
     units: VecDeque<Unit>,
 }
 
-impl Scheduler for NoneScheduler {
-    fn name(&self) -> &'static str {
-        "none"
-    }
-
-    fn insert(&mut self, unit: Unit, at_head: bool) {
+impl NoneScheduler {
+    /// Keep `unit`, behind (or, `at_head`, before) everything that is kept.
+    pub fn insert(&mut self, unit: Unit, at_head: bool) {
         if at_head { self.units.push_front(unit) } else { self.units.push_back(unit) }
     }
 
-    fn try_merge(&mut self, mut bio: Box<Bio>, limits: &Limits) -> Result<(), Box<Bio>> {
+    /// Let a unit that is kept take `bio` in.
+    ///
+    /// # Errors
+    /// The bio, if nothing took it.
+    pub fn try_merge(&mut self, mut bio: Box<Bio>, limits: &Limits) -> Result<(), Box<Bio>> {
         for unit in self.units.iter_mut().rev().take(LOOK_BACK) {
             match unit.try_merge(bio, limits) {
                 Ok(()) => return Ok(()),
@@ -34,11 +35,14 @@ impl Scheduler for NoneScheduler {
         Err(bio)
     }
 
-    fn dispatch(&mut self) -> Option<Unit> {
+    /// The unit to go next.
+    pub fn dispatch(&mut self) -> Option<Unit> {
         self.units.pop_front()
     }
 
-    fn has_work(&self) -> bool {
+    /// True while a unit is kept.
+    #[inline]
+    pub fn has_work(&self) -> bool {
         !self.units.is_empty()
     }
 }

@@ -21,7 +21,7 @@ fn refused_values_name_the_range_and_change_nothing() {
     refused(&rig, "queue/max_sectors_kb", "3", "from 4 to 1280");
     refused(&rig, "queue/max_sectors_kb", "1281", "from 4 to 1280");
     refused(&rig, "queue/io_poll", "1", "from 0 to 0");
-    refused(&rig, "queue/scheduler", "cfq", "none is");
+    refused(&rig, "queue/scheduler", "cfq", "none or mq-deadline is");
     refused(&rig, "queue/write_cache", "writeback", "write back or write through");
     refused(&rig, "queue/nr_requests", "0", "from 1 to 8");
     refused(&rig, "queue/nr_requests", "9", "from 1 to 8");

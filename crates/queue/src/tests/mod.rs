@@ -11,6 +11,7 @@ mod timeout;
 mod timing;
 
 use crate::queue::{QueueOptions, RequestQueue};
+use crate::scheduler::SchedulerKind;
 use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
@@ -104,7 +105,9 @@ impl Rig {
 }
 
 fn queue(fake: Fake, options: &QueueOptions, clock: Arc<dyn Clock>) -> Arc<dyn Device> {
-    Arc::new(RequestQueue::new("q0", fake, options, LockCounters::new(clock)).expect("a queue"))
+    let scheduler = options.scheduler.or(Some(SchedulerKind::None));
+    let options = QueueOptions { scheduler, ..options.clone() };
+    Arc::new(RequestQueue::new("q0", fake, &options, LockCounters::new(clock)).expect("a queue"))
 }
 
 fn ended(cx: &mut Context) -> Vec<(u64, Status)> {

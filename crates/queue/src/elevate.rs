@@ -1,0 +1,402 @@
+//! A channel and the scheduler that it shares with others: handing bios over, getting units back.
+//!
+//! Invariants:
+//! * `entrusted` counts the bios of this channel that the scheduler has, or that it granted and
+//!   the channel has not seen yet; the context's sum keeps its owner looking for grants.
+//! * `hold` of the device keeps everybody from dispatching: until a completion if it is `u64::MAX`,
+//!   else until that time. Units that the driver was too busy for go before everything else then.
+
+use crate::channel::RequestChannel;
+use crate::driver::{Driver, DriverQueue, Issue};
+use crate::flush::has_fua;
+use crate::request::{Kind, Request, State};
+use crate::scheduler::deadline::{CLASSES, class_of};
+use crate::scheduler::{Caller, Grant, Outlet, Place, Scheduler, SchedulerKind};
+use crate::tags::TagBatch;
+use crate::unit::Unit;
+use drystone_core::clock::Ns;
+use drystone_core::{Bio, BioFlags, BioList, Env, Status};
+use std::sync::atomic::Ordering::*;
+
+/// Payload of the message by which a channel learns of grants.
+pub(crate) const GRANT_WORD: u64 = u64::MAX - 1;
+
+impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
+    /// Whether bios go through the shared scheduler at all.
+    #[inline]
+    pub(crate) fn is_elevated(&self) -> bool {
+        self.config.scheduler != SchedulerKind::None
+    }
+
+    /// Whether every bio goes into the trees, even if it could go to the driver at once.
+    #[inline]
+    pub(crate) fn always_elevates(&self) -> bool {
+        self.is_elevated() && !self.config.straight
+    }
+
+    /// Note `bio` for the scheduler, which gets all of a call together.
+    #[inline]
+    pub(crate) fn elevate(&mut self, mut bio: Box<Bio>) {
+        bio.home = self.port.index;
+        self.outbox.push(bio);
+    }
+
+    /// Hand over what the call noted.
+    #[inline]
+    pub(crate) fn hand_over(&mut self, env: &mut Env) {
+        if !self.outbox.is_empty() {
+            let mut bios = self.outbox.take();
+            self.run_scheduler(env, &mut bios, Place::Tail);
+        }
+    }
+
+    /// Give the scheduler `bios`, dispatch if its turn is free, and issue what was granted. True
+    /// if there is more to do.
+    pub(crate) fn run_scheduler(
+        &mut self,
+        env: &mut Env,
+        bios: &mut BioList,
+        place: Place,
+    ) -> bool {
+        self.entrusted += bios.len();
+        env.entrusted += bios.len();
+        self.run_with(env, bios, place)
+    }
+
+    /// The same with bios that are the scheduler's already.
+    fn run_with(&mut self, env: &mut Env, bios: &mut BioList, place: Place) -> bool {
+        let now = if env.time.last() != 0 { env.time.last() } else { env.time.now() };
+        let held = self.is_held(now);
+        let again = self.with_scheduler(env, now, held, |scheduler, local, caller| {
+            scheduler.run(local, caller, bios, place)
+        });
+        while let Some(word) = self.words.pop() {
+            env.leave_word(word);
+        }
+        let sent = self.run_units(env) | self.issue_granted(env);
+        again || sent
+    }
+
+    /// Call the scheduler with this channel as its caller.
+    #[inline(always)]
+    fn with_scheduler<T>(
+        &mut self,
+        env: &mut Env,
+        now: Ns,
+        held: bool,
+        call: impl FnOnce(&S, &mut S::Local, &mut Caller<'_>) -> T,
+    ) -> T {
+        let mut caller = Caller {
+            out: Outlet {
+                port: &self.port,
+                spare: &mut self.spare,
+                slots: &mut self.slots,
+                at_once: self.driver.ends_at_once(),
+                to_run: &mut self.to_run,
+                granted: &mut self.granted,
+                aside: None,
+            },
+            locks: &env.locks,
+            now,
+            held,
+            stats: &self.stats,
+            config: &mut self.config,
+            epoch: &mut self.epoch,
+            cell: &self.shared.config,
+            tags: &self.shared.tags,
+            words: &mut self.words,
+        };
+        call(&self.shared.scheduler, &mut self.local, &mut caller)
+    }
+
+    /// The context was dropped: what the scheduler has of it ends. If somebody else is at work
+    /// there, it ends when it is granted.
+    #[cold]
+    pub(crate) fn cancel_entrusted(&mut self, env: &mut Env) {
+        if self.entrusted == 0 {
+            return;
+        }
+        let home = self.port.index;
+        let mut bios = self.with_scheduler(env, 0, true, |scheduler, local, caller| {
+            scheduler.expel(local, caller, home)
+        });
+        self.expect_less(env, bios.len());
+        while let Some(bio) = bios.pop() {
+            env.end_with(bio, Status::Cancelled);
+        }
+        while let Some(word) = self.words.pop() {
+            env.leave_word(word);
+        }
+    }
+
+    /// Run the units that end at once, whoever submitted them.
+    #[inline]
+    fn run_units(&mut self, env: &mut Env) -> bool {
+        if self.to_run.is_empty() {
+            return false;
+        }
+        let mut to_run = std::mem::take(&mut self.to_run);
+        for (home, rq) in to_run.drain() {
+            self.run_request(env, *home, rq);
+        }
+        self.to_run = to_run;
+        self.send_home(env);
+        self.give_back(env);
+        true
+    }
+
+    /// Run one of them; the tag that the caller holds serves them all, one after the other.
+    #[inline]
+    fn run_request(&mut self, env: &mut Env, home: u32, rq: &mut Request) {
+        let needs_slot = rq.unit.flags.intersects(BioFlags::POLLED | BioFlags::FUA);
+        if needs_slot || !self.returned.is_empty() {
+            return self.run_in_slot(env, home, rq);
+        }
+        rq.state = State::InFlight;
+        match self.driver.queue_rq(env, rq) {
+            Issue::Done(status) => self.ended_at_once(env, home, rq, status),
+            Issue::Busy(until) => {
+                self.hold(self.busy_end(env, until));
+                self.return_bios(&mut rq.unit);
+            }
+            Issue::Started => unreachable!("the driver ends at once what it takes"),
+        }
+    }
+
+    #[inline]
+    fn ended_at_once(&mut self, env: &mut Env, home: u32, rq: &mut Request, status: Status) {
+        self.ended[class_of(rq.unit.priority)] += 1;
+        self.account_inline(env, &rq.unit);
+        let own = home == self.port.index;
+        if own {
+            self.expect_less(env, rq.unit.bios.len());
+        }
+        while let Some(bio) = rq.unit.bios.pop() {
+            match own {
+                true => env.end_with(bio, status),
+                false => self.foreign.push(with_status(bio, status)),
+            }
+        }
+    }
+
+    /// A request that may stay with the driver after all, or came after the driver was busy.
+    #[cold]
+    fn run_in_slot(&mut self, env: &mut Env, home: u32, rq: &mut Request) {
+        let tag = if self.returned.is_empty() { self.spare.pop() } else { None };
+        let tag = tag.or_else(|| self.tags().take(self.hint(), 1).pop());
+        let port = self.config.ports.get(home).cloned();
+        match (tag, port) {
+            (Some(tag), _) if home == self.port.index && self.returned.is_empty() => {
+                self.slots.get(tag).unit = std::mem::take(&mut rq.unit);
+                self.issue_grant(env, tag);
+            }
+            (Some(tag), Some(port)) if port.hctx == self.port.hctx && self.returned.is_empty() => {
+                port.grant(Grant { tag, unit: std::mem::take(&mut rq.unit) });
+                env.leave_word(port.word.clone());
+            }
+            (tag, _) => {
+                tag.into_iter().for_each(|tag| self.free_tag(env, tag));
+                self.return_bios(&mut rq.unit);
+            }
+        }
+    }
+
+    /// Bios of a dispatched unit that go back to the scheduler, whose they still are.
+    #[cold]
+    fn return_bios(&mut self, unit: &mut Unit) {
+        self.port.count_ended(class_of(unit.priority), 1);
+        self.returned.append(&mut unit.bios);
+    }
+
+    /// Hand bios that ended to the channels they came through.
+    #[inline]
+    fn send_home(&mut self, env: &mut Env) {
+        while let Some(first) = self.foreign.pop() {
+            let home = first.home;
+            let mut bios = BioList::new();
+            bios.push(first);
+            while self.foreign.front().is_some_and(|bio| bio.home == home) {
+                bios.extend(self.foreign.pop());
+            }
+            self.refresh(env);
+            let port = self.config.ports.get(home).expect("a channel with bios here is open");
+            port.done.add(&mut bios);
+            env.leave_word(port.word.clone());
+        }
+    }
+
+    /// `bios` bios are no longer with the scheduler.
+    #[inline]
+    fn expect_less(&mut self, env: &mut Env, bios: usize) {
+        self.entrusted -= bios;
+        env.entrusted -= bios;
+        if self.entrusted == 0 {
+            self.port.fed();
+        }
+    }
+
+    /// Bios of this channel that another one has run.
+    fn take_done(&mut self, env: &mut Env) {
+        let mut done = self.port.done.take();
+        self.expect_less(env, done.len());
+        while let Some(bio) = done.pop() {
+            env.end_bio(bio);
+        }
+    }
+
+    /// Issue the units that this call was granted.
+    #[inline]
+    fn issue_granted(&mut self, env: &mut Env) -> bool {
+        let mut granted = std::mem::take(&mut self.granted);
+        let sent = !granted.is_empty();
+        for slot in granted.drain(..) {
+            self.issue_grant(env, slot);
+        }
+        self.granted = granted;
+        self.give_back(env);
+        sent
+    }
+
+    /// Issue the unit that was put into `slot`, unless the driver is busy by now.
+    #[inline]
+    fn issue_grant(&mut self, env: &mut Env, slot: u32) {
+        let limits = &self.config.limits;
+        let rq = self.slots.get(slot);
+        let bios = rq.unit.bios.len();
+        let then_flush = rq.unit.flags.contains(BioFlags::FUA) && !has_fua(rq.unit.op, limits);
+        rq.kind = if then_flush { Kind::ThenFlush } else { Kind::Normal };
+        (rq.state, rq.status) = (State::Built, Status::Ok);
+        rq.sched_class = class_of(rq.unit.priority) as u8 + 1;
+        self.expect_less(env, bios);
+        if self.returned.is_empty() {
+            self.issue(env, slot);
+        } else {
+            self.return_unit(env, slot);
+        }
+    }
+
+    /// The driver was busy for the unit in `slot`: it goes back, before everything else.
+    pub(crate) fn return_unit(&mut self, env: &mut Env, slot: u32) {
+        let rq = self.slots.get(slot);
+        rq.state = State::Idle;
+        let (class, mut bios) = (std::mem::take(&mut rq.sched_class), rq.unit.bios.take());
+        if class != 0 {
+            self.port.count_ended(usize::from(class) - 1, 1);
+        }
+        self.entrusted += bios.len();
+        env.entrusted += bios.len();
+        while let Some(mut bio) = bios.pop() {
+            bio.home = self.port.index;
+            self.returned.push(bio);
+        }
+        self.free_tag(env, slot);
+    }
+
+    /// Hand back what the driver was too busy for, in its order.
+    #[inline]
+    pub(crate) fn give_back(&mut self, env: &mut Env) {
+        if !self.returned.is_empty() {
+            let mut bios = self.returned.take();
+            self.run_with(env, &mut bios, Place::Head);
+        }
+    }
+
+    /// Units came through the port.
+    #[cold]
+    pub(crate) fn take_grants(&mut self, env: &mut Env) {
+        self.take_done(env);
+        while let Some(grant) = self.port.take_grant() {
+            self.slots.get(grant.tag).unit = grant.unit;
+            self.granted.push(grant.tag);
+        }
+        if env.is_abandoned() {
+            return self.cancel_granted(env);
+        }
+        self.issue_granted(env);
+    }
+
+    /// Nobody waits for these any more.
+    fn cancel_granted(&mut self, env: &mut Env) {
+        for slot in std::mem::take(&mut self.granted) {
+            let rq = self.slots.get(slot);
+            let mut bios = rq.unit.bios.take();
+            self.port.count_ended(class_of(rq.unit.priority), 1);
+            self.entrusted -= bios.len();
+            env.entrusted -= bios.len();
+            while let Some(bio) = bios.pop() {
+                env.end_with(bio, Status::Cancelled);
+            }
+            self.free_tag(env, slot);
+        }
+    }
+
+    /// Keep everybody from dispatching until `until`, or a completion if it is `u64::MAX`.
+    pub(crate) fn hold(&self, until: Ns) {
+        self.shared.hold.store(until, Release);
+    }
+
+    /// Whether the driver takes nothing at `now`.
+    #[inline]
+    pub(crate) fn is_held(&self, now: Ns) -> bool {
+        match self.shared.hold.load(Acquire) {
+            0 => false,
+            u64::MAX => true,
+            until if until > now => true,
+            until => {
+                let _ = self.shared.hold.compare_exchange(until, 0, AcqRel, Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Something of the device completed.
+    #[inline]
+    pub(crate) fn release_hold(&self) {
+        if self.shared.hold.load(Relaxed) == u64::MAX {
+            let _ = self.shared.hold.compare_exchange(u64::MAX, 0, AcqRel, Relaxed);
+        }
+    }
+
+    /// When the hold ends, for a channel with bios that wait for it.
+    pub(crate) fn hold_deadline(&self) -> Option<Ns> {
+        let until = self.shared.hold.load(Acquire);
+        (self.entrusted > 0 && until != 0 && until != u64::MAX).then_some(until)
+    }
+
+    /// Scheduled requests ended.
+    #[inline]
+    pub(crate) fn publish_ended(&mut self) {
+        if self.ended == [0; CLASSES] {
+            return;
+        }
+        for (class, n) in std::mem::take(&mut self.ended).into_iter().enumerate() {
+            if n > 0 {
+                self.port.count_ended(class, n.into());
+            }
+        }
+    }
+
+    /// This call has done its share for others: whoever brought bios last goes on.
+    #[cold]
+    pub(crate) fn pass_on(&mut self, env: &mut Env) {
+        let last = self.shared.scheduler.last_publisher();
+        if last != self.port.index
+            && let Some(port) = self.config.ports.get(last)
+        {
+            env.leave_word(port.word.clone());
+        }
+    }
+
+    /// Tags taken in advance go back.
+    pub(crate) fn free_spare(&mut self, env: &mut Env) {
+        if self.spare.mask != 0 {
+            let spare: TagBatch = std::mem::take(&mut self.spare);
+            self.free_tags(env, spare);
+        }
+    }
+}
+
+fn with_status(mut bio: Box<Bio>, status: Status) -> Box<Bio> {
+    bio.status = status;
+    bio
+}

@@ -1,0 +1,237 @@
+//! What a shared scheduler gets of the channel in whose call it runs.
+
+use super::deadline::Insertion;
+use super::port::{Grant, Port};
+use crate::config::{Config, ConfigCell};
+use crate::request::{Request, Slots};
+use crate::tags::{TagBatch, TagSet};
+use crate::unit::Unit;
+use crossbeam_utils::CachePadded;
+use drystone_core::clock::Ns;
+use drystone_core::context::PLUG_MAX_BIOS;
+use drystone_core::mailbox::Message;
+use drystone_core::op::OpGroup;
+use drystone_core::stats::ChannelStats;
+use drystone_core::sync::LockCounters;
+use std::sync::Arc;
+
+/// Where bios are inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where their class, sector and deadline put them.
+    Tail,
+    /// Before everything else (Linux `BLK_MQ_INSERT_AT_HEAD`).
+    Head,
+}
+
+/// Requests for a driver that ends them at once, with the channels they are of. Their memory is
+/// kept when they were run, so that units are made in place.
+#[derive(Default)]
+pub(crate) struct ToRun {
+    requests: Vec<(u32, Request)>,
+    len: usize,
+}
+
+impl ToRun {
+    /// The place of one more unit, of channel `home`.
+    #[inline]
+    fn next(&mut self, home: u32) -> &mut Unit {
+        if self.len == self.requests.len() {
+            self.requests.push((home, Request::default()));
+        }
+        let place = &mut self.requests[self.len];
+        self.len += 1;
+        place.0 = home;
+        &mut place.1.unit
+    }
+
+    /// The requests, in order; the list is empty when they were used.
+    #[inline]
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = &mut (u32, Request)> {
+        let len = std::mem::take(&mut self.len);
+        self.requests[..len].iter_mut()
+    }
+
+    /// True without any.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Where the caller takes units that may go.
+pub struct Outlet<'a> {
+    /// The caller's channel.
+    pub port: &'a Arc<Port>,
+    pub(crate) spare: &'a mut TagBatch,
+    pub(crate) slots: &'a mut Slots,
+    /// The driver ends what it takes at once, so that the caller runs units of all channels.
+    pub(crate) at_once: bool,
+    pub(crate) to_run: &'a mut ToRun,
+    /// Slots of the channel's own that were granted, in order.
+    pub(crate) granted: &'a mut Vec<u32>,
+    /// A unit that was just placed, of another channel or without a tag.
+    pub(crate) aside: Option<(u32, Unit)>,
+}
+
+impl Outlet<'_> {
+    /// Where a unit of channel `home` that may go is to be put: for the caller's own driver queue (if
+    /// it is the caller's, or ends at once there), or for the channel that it came through.
+    /// [`Caller::grant_placed`] follows, before the next one is asked for.
+    #[inline]
+    pub fn place(&mut self, home: u32) -> &mut Unit {
+        if self.at_once {
+            return self.to_run.next(home);
+        }
+        if home == self.port.index
+            && let Some(tag) = self.spare.pop()
+        {
+            self.granted.push(tag);
+            return &mut self.slots.get(tag).unit;
+        }
+        &mut self.aside.insert((home, Unit::default())).1
+    }
+}
+
+/// A channel that runs the scheduler, with what is needed to send units on.
+pub struct Caller<'a> {
+    /// Where units go.
+    pub out: Outlet<'a>,
+    /// Whom the scheduler's locks are counted for.
+    pub locks: &'a LockCounters,
+    /// The time of the call.
+    pub now: Ns,
+    /// The driver takes nothing now: bios are only taken over.
+    pub held: bool,
+    pub(crate) stats: &'a ChannelStats,
+    pub(crate) config: &'a mut Arc<Config>,
+    pub(crate) epoch: &'a mut u64,
+    pub(crate) cell: &'a ConfigCell,
+    pub(crate) tags: &'a [CachePadded<TagSet>],
+    /// Messages to other channels, to be sent once the scheduler has been left.
+    pub(crate) words: &'a mut Vec<Arc<Message>>,
+}
+
+impl<'a> Caller<'a> {
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        self.config
+    }
+
+    /// Count a bio of `group` that an other unit took in.
+    pub fn count_merged(&self, group: OpGroup) {
+        self.stats.merged(group);
+    }
+
+    /// How bios are inserted now.
+    pub fn insertion(&self) -> Insertion<'_> {
+        let config = &**self.config;
+        Insertion { limits: &config.limits, nomerges: config.nomerges, tunables: &config.tunables }
+    }
+
+    /// Whether a unit might find a tag. With several hardware queues only the unit decides.
+    #[inline]
+    pub fn may_find_tag(&mut self) -> bool {
+        !self.held && (self.out.spare.mask != 0 || self.take_spare() || self.tags.len() > 1)
+    }
+
+    fn take_spare(&mut self) -> bool {
+        let tags = &self.tags[self.out.port.hctx as usize];
+        if !tags.has_waiters() {
+            let want = if self.out.at_once { 1 } else { PLUG_MAX_BIOS as u32 };
+            *self.out.spare = tags.take(self.out.port.hint, want);
+        }
+        self.out.spare.mask != 0
+    }
+
+    /// True if a tag is free now that [`Caller::may_find_tag`] did not find.
+    pub fn tags_came_free(&self) -> bool {
+        self.tags.iter().any(|tags| !tags.has_waiters() && tags.any_free())
+    }
+
+    /// Send `unit` of channel `home` on its way.
+    ///
+    /// # Errors
+    /// The unit, if its hardware queue has no tag.
+    pub fn grant(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
+        *self.out.place(home) = unit;
+        self.grant_placed()
+    }
+
+    /// The unit that was just placed goes on its way.
+    ///
+    /// # Errors
+    /// The unit, if its hardware queue has no tag.
+    #[inline]
+    pub fn grant_placed(&mut self) -> Result<(), Unit> {
+        match self.out.aside.take() {
+            None => Ok(()),
+            Some((home, unit)) => self.grant_aside(home, unit),
+        }
+    }
+
+    #[cold]
+    fn grant_aside(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
+        let port = self.port_of(home);
+        let Some(tag) = self.tag_for(&port) else { return Err(unit) };
+        if home == self.out.port.index {
+            self.out.slots.get(tag).unit = unit;
+            self.out.granted.push(tag);
+            return Ok(());
+        }
+        port.grant(Grant { tag, unit });
+        self.leave_word(&port);
+        Ok(())
+    }
+
+    fn tag_for(&mut self, port: &Port) -> Option<u32> {
+        if port.hctx == self.out.port.hctx {
+            return self.out.spare.pop();
+        }
+        let tags = &self.tags[port.hctx as usize];
+        if tags.has_waiters() { None } else { tags.take(port.hint, 1).pop() }
+    }
+
+    /// Have `port`'s channel look what came for it.
+    pub fn leave_word(&mut self, port: &Arc<Port>) {
+        if !self.words.iter().any(|word| Arc::ptr_eq(word, &port.word)) {
+            self.words.push(port.word.clone());
+        }
+    }
+
+    /// The port of a channel that has something with the scheduler.
+    ///
+    /// # Panics
+    /// If there is none: a channel is closed only when it has nothing here.
+    pub fn port_of(&mut self, home: u32) -> Arc<Port> {
+        self.refresh();
+        self.config.ports.get(home).expect("a channel with bios here is open").clone()
+    }
+
+    /// Take over a configuration that changed since the call began: a channel whose bios are
+    /// here was opened before it handed them over.
+    fn refresh(&mut self) {
+        if self.cell.epoch() != *self.epoch {
+            (*self.epoch, *self.config) = self.cell.get(self.locks);
+        }
+    }
+
+    /// Requests of `class` that ended, of all open channels.
+    pub fn ended(&mut self, class: usize) -> u64 {
+        self.refresh();
+        self.config.ports.ended(class)
+    }
+
+    /// The caller's channel.
+    pub fn port(&self) -> &Arc<Port> {
+        self.out.port
+    }
+
+    /// What one needs beside the other: the configuration, and the outlet. Of the present: whoever
+    /// has bios with the scheduler is known to it.
+    #[inline]
+    pub fn split(&mut self) -> (&Config, &mut Outlet<'a>) {
+        self.refresh();
+        (self.config, &mut self.out)
+    }
+}

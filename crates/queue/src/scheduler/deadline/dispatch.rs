@@ -1,0 +1,165 @@
+//! What goes next: batches, deadlines, classes.
+
+use super::sorted::Entry;
+use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, class_of, lane_of};
+use crate::unit::Unit;
+
+/// What a choice goes by.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    now: u64,
+    tunables: &'a Tunables,
+}
+
+impl Deadline {
+    /// The unit that goes next, with its home; `None` if there is none that may go now.
+    /// `now` is in ns on the clock of `start_ns`; `in_flight` says whether a unit of a class was
+    /// dispatched and has not ended.
+    #[inline]
+    pub fn dispatch(
+        &mut self,
+        position: &mut Position,
+        now: u64,
+        tunables: &Tunables,
+        in_flight: impl FnMut(usize) -> bool,
+    ) -> Option<(Home, Unit)> {
+        let mut unit = Unit::default();
+        let to = &mut unit;
+        let (home, _) = self.dispatch_into(position, now, tunables, in_flight, |_| to)?;
+        Some((home, unit))
+    }
+
+    /// As [`Deadline::dispatch`], with the unit's class; the unit is made in the empty one that `to` gives for its home.
+    /// This is the quicker way, because units are not copied.
+    #[inline]
+    pub fn dispatch_into<'u>(
+        &mut self,
+        position: &mut Position,
+        now: u64,
+        tunables: &Tunables,
+        mut in_flight: impl FnMut(usize) -> bool,
+        to: impl FnOnce(Home) -> &'u mut Unit,
+    ) -> Option<(Home, usize)> {
+        if !self.head.is_empty() {
+            let (home, unit) = self.dispatch_head(position)?;
+            let class = class_of(unit.priority);
+            *to(home) = unit;
+            return Some((home, class));
+        }
+        let rules = Rules { now, tunables };
+        let mut queued = |class: usize| self.count[class] > 0 || in_flight(class);
+        if queued(0) || queued(2) {
+            let queued = std::array::from_fn(queued);
+            let (lane, place) = self.choose(position, rules, queued)?;
+            return Some((self.take(lane, place, to), lane / 2));
+        }
+        let (lane, place) = self.pick(position, 1, Some(now), rules)?;
+        Some((self.take(lane, place, to), 1))
+    }
+
+    #[inline]
+    fn take<'u>(&mut self, lane: usize, place: u32, to: impl FnOnce(Home) -> &'u mut Unit) -> Home {
+        self.count[lane / 2] -= 1;
+        self.lanes[lane].fifo.take(place, to)
+    }
+
+    #[cold]
+    fn dispatch_head(&mut self, position: &mut Position) -> Option<(Home, Unit)> {
+        let (home, unit) = self.head.pop_front()?;
+        position.pos[lane_of(unit.op, unit.priority)] = unit.sector.0;
+        self.count[class_of(unit.priority)] -= 1;
+        Some((home, unit))
+    }
+
+    /// Choose a unit and take it out of the sort order: its lane and its place in the FIFO.
+    #[inline(never)]
+    fn choose(
+        &mut self,
+        position: &mut Position,
+        rules: Rules,
+        queued: [bool; CLASSES],
+    ) -> Option<(usize, u32)> {
+        if queued.iter().filter(|q| **q).count() >= 2 {
+            let aged = rules.now.checked_sub(rules.tunables.prio_aging_expire_ns);
+            for class in 1..CLASSES {
+                if let Some(picked) = self.pick(position, class, aged, rules) {
+                    return Some(picked);
+                }
+            }
+        }
+        let class = queued.iter().position(|q| *q)?;
+        self.pick(position, class, Some(u64::MAX), rules)
+    }
+
+    /// The next unit of `class`, if its earliest bio was submitted at `latest` or before.
+    #[inline]
+    fn pick(
+        &mut self,
+        position: &mut Position,
+        class: usize,
+        latest: Option<u64>,
+        rules: Rules,
+    ) -> Option<(usize, u32)> {
+        let lane = 2 * class + usize::from(position.last_dir);
+        let next = self.next_in_order(position, lane);
+        let (lane, entry) = match next {
+            Some(entry) if position.batching < rules.tunables.fifo_batch => (lane, entry),
+            _ => self.begin_batch(position, class, rules)?,
+        };
+        let Lane { sorted, fifo } = &mut self.lanes[lane];
+        if Some(fifo.get(entry.place).start_ns) > latest {
+            return None;
+        }
+        position.batching += 1;
+        position.pos[lane] = entry.sector;
+        sorted.remove_next(entry);
+        Some((lane, entry.place))
+    }
+
+    /// The first unit of `lane` at or behind its position, with the cursor before it.
+    #[inline]
+    fn next_in_order(&mut self, position: &Position, lane: usize) -> Option<Entry> {
+        self.lanes[lane].sorted.next(position.pos[lane])
+    }
+
+    /// Decide for a direction and where to begin in it. The cursor is before the unit.
+    fn begin_batch(
+        &mut self,
+        position: &mut Position,
+        class: usize,
+        rules: Rules,
+    ) -> Option<(usize, Entry)> {
+        let direction = self.choose_direction(position, class, rules.tunables)?;
+        let lane = 2 * class + direction;
+        let next = self.next_in_order(position, lane);
+        (position.last_dir, position.batching) = (direction as u8, 0);
+        let fifo = &mut self.lanes[lane].fifo;
+        let oldest = fifo.first()?;
+        match next {
+            Some(entry) if fifo.get(oldest).deadline > rules.now => Some((lane, entry)),
+            _ => Some((lane, self.lanes[lane].find(oldest))),
+        }
+    }
+
+    fn choose_direction(
+        &mut self,
+        position: &mut Position,
+        class: usize,
+        tunables: &Tunables,
+    ) -> Option<usize> {
+        let mut waits = |direction: usize| self.lanes[2 * class + direction].fifo.first().is_some();
+        if waits(READ) {
+            if !waits(WRITE) {
+                return Some(READ);
+            }
+            if position.starved < tunables.writes_starved {
+                position.starved += 1;
+                return Some(READ);
+            }
+        } else if !waits(WRITE) {
+            return None;
+        }
+        position.starved = 0;
+        Some(WRITE)
+    }
+}

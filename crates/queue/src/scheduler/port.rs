@@ -1,0 +1,156 @@
+//! How a shared scheduler reaches the channels of its device.
+//!
+//! Invariants:
+//! * A granted unit has a tag, and there are as many places as tags: a grant always finds one.
+//! * `ended` is written by the channel's context alone, with plain stores; others may read.
+
+use crate::tags::TagSet;
+use crate::unit::Unit;
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+use drystone_core::SharedBioList;
+use drystone_core::mailbox::Message;
+use drystone_core::primitive::Ordering::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use super::deadline::CLASSES;
+
+/// A unit that may go to the driver, in the slot of its tag.
+pub(crate) struct Grant {
+    pub(crate) tag: u32,
+    pub(crate) unit: Unit,
+}
+
+/// One channel as the scheduler knows it.
+pub struct Port {
+    /// Its number among the device's channels, free again when it is closed.
+    pub(crate) index: u32,
+    /// The hardware queue that it maps to.
+    pub(crate) hctx: u32,
+    /// Where it looks for tags first.
+    pub(crate) hint: u32,
+    /// The message by which it learns of grants.
+    pub(crate) word: Arc<Message>,
+    grants: ArrayQueue<Grant>,
+    /// Bios of it whose requests another channel has run.
+    pub(crate) done: SharedBioList,
+    /// Units of it are kept because tags are short.
+    starving: AtomicBool,
+    /// Scheduled requests of it that ended, by class.
+    ended: CachePadded<[AtomicU64; CLASSES]>,
+}
+
+impl Port {
+    pub(crate) fn new(
+        index: u32,
+        hctx: u32,
+        hint: u32,
+        word: Arc<Message>,
+        tags: &TagSet,
+    ) -> Arc<Self> {
+        Arc::new(Port {
+            index,
+            hctx,
+            hint,
+            word,
+            grants: ArrayQueue::new(tags.depth() as usize),
+            done: SharedBioList::new(),
+            starving: AtomicBool::new(false),
+            ended: CachePadded::default(),
+        })
+    }
+
+    pub(crate) fn grant(&self, grant: Grant) {
+        assert!(self.grants.push(grant).is_ok(), "a tag is granted once");
+    }
+
+    /// The unit granted first, for the channel.
+    pub(crate) fn take_grant(&self) -> Option<Grant> {
+        self.grants.pop()
+    }
+
+    /// Requests of `class` that ended so far.
+    pub fn ended(&self, class: usize) -> u64 {
+        self.ended[class].load(Acquire)
+    }
+
+    /// `n` more requests of `class` have ended; by the channel.
+    pub(crate) fn count_ended(&self, class: usize, n: u64) {
+        self.ended[class].store(self.ended[class].load(Relaxed) + n, Release);
+    }
+
+    /// Note that units of this channel are kept for want of tags. True if that is news to it.
+    pub fn set_starving(&self) -> bool {
+        !self.starving.load(Relaxed) && !self.starving.swap(true, AcqRel)
+    }
+
+    pub(crate) fn is_starving(&self) -> bool {
+        self.starving.load(Acquire)
+    }
+
+    /// Nothing of the channel is kept any more.
+    pub(crate) fn fed(&self) {
+        if self.starving.load(Relaxed) {
+            self.starving.store(false, Release);
+        }
+    }
+}
+
+/// The channels of a device, by number.
+#[derive(Clone, Default)]
+pub struct Ports(pub(crate) Vec<Option<Arc<Port>>>);
+
+impl Ports {
+    /// Port number `index`.
+    #[inline]
+    pub fn get(&self, index: u32) -> Option<&Arc<Port>> {
+        self.0.get(index as usize)?.as_ref()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
+        self.0.iter().flatten()
+    }
+
+    /// Requests of `class` that ended, of all channels.
+    pub fn ended(&self, class: usize) -> u64 {
+        self.iter().map(|port| port.ended(class)).sum()
+    }
+
+    /// The lowest number that no channel has.
+    pub(crate) fn free_index(&self) -> u32 {
+        self.0.iter().position(Option::is_none).unwrap_or(self.0.len()) as u32
+    }
+
+    pub(crate) fn insert(&mut self, port: Arc<Port>) {
+        let index = port.index as usize;
+        if index == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[index] = Some(port);
+    }
+
+    pub(crate) fn remove(&mut self, port: &Port) {
+        self.0[port.index as usize] = None;
+    }
+}
+
+impl std::fmt::Debug for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(|port| port.index)).finish()
+    }
+}
+
+impl PartialEq for Ports {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |a: &Option<Arc<Port>>, b: &Option<Arc<Port>>| match (a, b) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        };
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| same(a, b))
+    }
+}
+
+impl Eq for Ports {}
