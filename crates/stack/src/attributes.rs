@@ -3,7 +3,6 @@
 //! The one table of them: `drystone show`, `drystone set`, `drystone help control` and
 //! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
 
-use crate::availability;
 use crate::duration::Unit;
 use crate::fields::Value;
 use crate::nearest::nearest;
@@ -58,6 +57,10 @@ const fn shown(name: &'static str, doc: &'static str) -> Attribute {
     Attribute { name, mode: Mode::ReadOnly, ty: None, doc }
 }
 
+const fn iosched(name: &'static str, doc: &'static str) -> Attribute {
+    settable(name, Type::Integer { min: 0, max: i32::MAX as u64 }, doc)
+}
+
 const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute {
     Attribute { name, mode: Mode::ReadWrite, ty: Some(ty), doc }
 }
@@ -82,7 +85,37 @@ pub static ATTRIBUTES: &[Attribute] = &[
     settable(
         "queue/nr_requests",
         Type::Integer { min: 1, max: 10_240 },
-        "Requests a hardware queue may hold; without a scheduler at most the driver's depth.",
+        "Requests a hardware queue may have with the driver; at most the driver's depth.",
+    ),
+    iosched(
+        "queue/iosched/read_expire",
+        "mq-deadline: milliseconds after which a read is overdue.",
+    ),
+    iosched(
+        "queue/iosched/write_expire",
+        "mq-deadline: milliseconds after which a write is overdue.",
+    ),
+    iosched(
+        "queue/iosched/prio_aging_expire",
+        "mq-deadline: milliseconds after which a lower class goes although a higher one waits.",
+    ),
+    iosched(
+        "queue/iosched/writes_starved",
+        "mq-deadline: batches of reads that go before waiting writes.",
+    ),
+    iosched(
+        "queue/iosched/fifo_batch",
+        "mq-deadline: requests that go in sector order at a stretch.",
+    ),
+    settable(
+        "queue/iosched/front_merges",
+        Type::Bool,
+        "mq-deadline: 1 if I/O merges in front of requests too.",
+    ),
+    settable(
+        "queue/iosched/straight",
+        Type::Bool,
+        "mq-deadline: 1 if I/O goes straight to the device while nothing waits and tags are free.",
     ),
     settable(
         "queue/nomerges",
@@ -159,10 +192,7 @@ impl Attribute {
         match parse_simple(ty, &node) {
             Ok(Value::Number(number)) => Ok(Setting::Number(number)),
             Ok(Value::Bool(switch)) => Ok(Setting::Bool(switch)),
-            Ok(Value::Choice(word)) => match availability::choice_note(word) {
-                Some(note) => Err(format!("`{}`: `{word}` is {note}", self.name)),
-                None => Ok(Setting::Choice(word)),
-            },
+            Ok(Value::Choice(word)) => Ok(Setting::Choice(word)),
             Ok(other) => unreachable!("no attribute has the value {other:?}"),
             Err(Refusal { reason, .. }) => {
                 Err(format!("`{}`: `{shown}` {reason}; permitted: {}", self.name, self.permitted()))
@@ -175,7 +205,7 @@ impl Attribute {
         match self.ty {
             None => String::new(),
             Some(Type::Bool) => "0 or 1".to_owned(),
-            Some(ty) => format!("{}{}", ty.expected(), availability::choice_notes(ty)),
+            Some(ty) => ty.expected(),
         }
     }
 }
@@ -196,7 +226,6 @@ mod tests {
             ("queue/nr_requests", "0", "permitted: a whole number from 1 to 10240"),
             ("queue/io_poll", "2", "permitted: 0 or 1"),
             ("queue/scheduler", "cfq", "permitted: \"none\" or \"mq-deadline\""),
-            ("queue/scheduler", "mq-deadline", "not available in this version"),
             ("queue/fua", "1", "read-only"),
         ];
         for (name, text, sentence) in refused {

@@ -1,13 +1,13 @@
 //! What this version can serve, and what it only knows by name. The one place to open when a
-//! kind, a target, a scheduler or a key arrives.
+//! kind, a target or a key arrives.
 //!
 //! Everything planned is parsed as far as it is understood, passes the graph checks, and is
 //! refused here at the very end, so that one sentence says "not available in this version"
 //! instead of "unknown".
 
 use crate::diagnostic::Findings;
-use crate::schema::{DEVICE_KINDS, Type};
-use crate::spec::{DeviceKind, Scheduler, StackSpec};
+use crate::schema::DEVICE_KINDS;
+use crate::spec::{DeviceKind, StackSpec};
 
 /// Device kinds that later versions bring.
 const PLANNED_KINDS: &[&str] = &[
@@ -38,21 +38,6 @@ pub fn available_kinds() -> String {
     names.join(", ")
 }
 
-/// A remark for help and docs on a choice that is parsed but refused.
-pub fn choice_note(choice: &str) -> Option<&'static str> {
-    (choice == "mq-deadline").then_some("not available in this version")
-}
-
-/// The remarks on all choices of a type, for help and docs.
-pub fn choice_notes(ty: Type) -> String {
-    let names: &[&str] = match ty {
-        Type::Choice(names) | Type::Numbered(names) => names,
-        _ => &[],
-    };
-    let notes = names.iter().filter_map(|name| Some((name, choice_note(name)?)));
-    notes.map(|(name, note)| format!(" ({name}: {note})")).collect()
-}
-
 /// Refuses what this version cannot serve.
 pub fn check(stack: &StackSpec, findings: &mut Findings) {
     for device in &stack.devices {
@@ -76,13 +61,6 @@ pub fn check(stack: &StackSpec, findings: &mut Findings) {
                 }
             }
             DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => {}
-        }
-        if device.queue.scheduler == Scheduler::MqDeadline {
-            findings.error(
-                &span("queue/scheduler"),
-                "scheduler `mq-deadline` is not available in this version",
-                "use \"none\"",
-            );
         }
     }
 }

@@ -149,8 +149,13 @@ fn syntax_hint(source: &Source, span: &Span) -> String {
 }
 
 /// Parses `KIND,key=value,key.inner=value,...`; `,,` stands for a comma inside a value, and a key
-/// given more than once makes a list. The kind becomes the key `type`.
-pub fn parse_words(source: &Source, findings: &mut Findings) -> Vec<Entry> {
+/// given more than once makes a list. The kind becomes the key `type`; a key of which `inside`
+/// knows the table that it belongs to may be written without it.
+pub fn parse_words(
+    source: &Source,
+    inside: impl Fn(&str) -> Option<&'static str>,
+    findings: &mut Findings,
+) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (index, (start, word)) in split_commas(&source.text).into_iter().enumerate() {
         let span = start..start + word.len();
@@ -165,7 +170,9 @@ pub fn parse_words(source: &Source, findings: &mut Findings) -> Vec<Entry> {
             Some((key, value)) if !key.is_empty() => {
                 let value_start = start + key.len() + 1;
                 let node = bare(value, value_start..span.end);
-                insert(&mut entries, key, start, node, findings);
+                let table = inside(key).map_or(String::new(), |table| format!("{table}."));
+                let place = Place { start, implied: table.len() };
+                insert(&mut entries, &format!("{table}{key}"), &place, node, findings);
             }
             _ => findings.error(
                 &span,
@@ -200,16 +207,30 @@ fn split_commas(text: &str) -> Vec<(usize, &str)> {
     words
 }
 
+/// Where a key stands in the text.
+struct Place {
+    start: usize,
+    /// Bytes at the key's begin that were not written.
+    implied: usize,
+}
+
 /// Puts `value` at a dotted key, making the tables on the way.
-fn insert(entries: &mut Vec<Entry>, key: &str, start: usize, value: Node, findings: &mut Findings) {
+fn insert(
+    entries: &mut Vec<Entry>,
+    key: &str,
+    place: &Place,
+    value: Node,
+    findings: &mut Findings,
+) {
     let (head, rest) = match key.split_once('.') {
         // `latency.p99.9` names the percentile 99.9: what follows a table's name is one key.
         Some((head, rest)) if !rest.is_empty() => (head, Some(rest)),
         _ => (key, None),
     };
-    let key_span = start..start + head.len();
+    let written = if place.implied > 0 { key.len() - place.implied } else { head.len() };
+    let key_span = place.start..place.start + written;
     let found = entries.iter_mut().find(|entry| entry.key == head);
-    let rest_start = start + head.len() + 1;
+    let rest_start = place.start + head.len() + 1 - place.implied;
     match (found, rest) {
         (None, None) => entries.push(Entry { key: head.to_owned(), key_span, node: value }),
         (None, Some(rest)) => {
@@ -279,7 +300,7 @@ mod tests {
         let source =
             source("null,queue.nr_requests=64,badblocks=1-2,badblocks=7,queue.nomerges=1,p=a,,b");
         let mut findings = Findings::default();
-        let entries = parse_words(&source, &mut findings);
+        let entries = parse_words(&source, |_| None, &mut findings);
         assert_eq!(findings.errors(), 0);
         let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["type", "queue", "badblocks", "p"]);

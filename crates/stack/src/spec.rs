@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use drystone_core::Priority;
+
 use crate::diagnostic::{Diagnostic, Report, Source, Span};
 
 /// Bytes in a sector, whatever a device's block size.
@@ -328,9 +330,11 @@ pub struct Latency {
 /// The `queue` table of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSpec {
-    /// Order of dispatch.
-    pub scheduler: Scheduler,
-    /// Requests a hardware queue may hold; `None`: the driver's depth.
+    /// Order of dispatch; `None`: as fits the device.
+    pub scheduler: Option<Scheduler>,
+    /// The scheduler's tunables that were given, as `queue/iosched/` names and takes them.
+    pub iosched: Vec<(&'static str, u64)>,
+    /// Requests a hardware queue may hold; `None`: as fits driver and scheduler.
     pub nr_requests: Option<u32>,
     /// 0 to 2, as in sysfs.
     pub nomerges: u8,
@@ -353,7 +357,7 @@ pub struct QueueSpec {
 pub enum Scheduler {
     /// First come, first served.
     None,
-    /// mq-deadline; not available in this version.
+    /// mq-deadline.
     MqDeadline,
 }
 
@@ -462,6 +466,8 @@ pub struct ExportSpec {
     pub default: bool,
     /// Whether several connections are offered.
     pub multi_conn: bool,
+    /// Class and level of its I/O.
+    pub priority: Priority,
     /// Encryption.
     pub tls: TlsSpec,
     /// Connections at a time.

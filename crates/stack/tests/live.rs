@@ -304,11 +304,16 @@ fn every_settable_attribute_takes_the_value_that_it_has() {
     let stack = opened(folder.path(), KINDS);
     let settable = || ATTRIBUTES.iter().filter(|attribute| attribute.mode == Mode::ReadWrite);
     for live in stack.devices() {
+        // With a scheduler, so that its tunables are there.
+        set(&stack, &live.name, "queue/scheduler", "mq-deadline").unwrap();
         for attribute in settable().map(|attribute| attribute.name) {
             let now = value(&stack, &live.name, attribute);
             let text = match attribute {
                 "size" => (now.parse::<u64>().unwrap() * 512).to_string(),
-                "queue/scheduler" => now.trim_matches(['[', ']']).to_owned(),
+                "queue/scheduler" => {
+                    let start = now.find('[').unwrap() + 1;
+                    now[start..now.find(']').unwrap()].to_owned()
+                }
                 _ => now.clone(),
             };
             let kind = live.device.info().kind;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use drystone_core::{Priority, PriorityClass};
 use drystone_stack::spec::*;
 use drystone_stack::{Source, StackSpec, fuzz_stack_file, parse};
 use proptest::prelude::*;
@@ -16,7 +17,8 @@ fn device(text: &str) -> DeviceSpec {
 }
 
 const QUEUE: QueueSpec = QueueSpec {
-    scheduler: Scheduler::None,
+    scheduler: None,
+    iosched: Vec::new(),
     nr_requests: None,
     nomerges: 0,
     io_poll: false,
@@ -77,12 +79,12 @@ fn every_value_arrives() {
          submit_queues = 2\npoll_queues = 3\nhw_queue_depth = 7\nmemory_backed = true\n\
          discard = true\nmbps = 5\nbadblocks = [3, \"8-9\"]\ncache_size = \"1MiB\"\nfua = false\n\
          logical_block_size = 4096\nphysical_block_size = 8192\nread_only = true\n\
-         [device.n.queue]\nnr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
+         [device.n.queue]\nscheduler = \"mq-deadline\"\nread_expire = 9\nstraight = false\nnr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
          io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 2\n\
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
          max_connections = 9\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
-         handshake_timeout = 5\nidle_timeout = \"1m\"\n\
+         io.prio.class = \"idle\"\nprio_level = 3\nhandshake_timeout = 5\nidle_timeout = \"1m\"\n\
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n",
     );
     let control = Some("/srv/c.sock".into());
@@ -106,7 +108,8 @@ fn every_value_arrives() {
         fua: false,
     };
     let queue = QueueSpec {
-        scheduler: Scheduler::None,
+        scheduler: Some(Scheduler::MqDeadline),
+        iosched: vec![("read_expire", 9), ("straight", 0)],
         nr_requests: Some(7),
         nomerges: 2,
         io_poll: true,
@@ -136,6 +139,7 @@ fn every_value_arrives() {
         description: "d".to_owned(),
         default: true,
         multi_conn: false,
+        priority: Priority { class: PriorityClass::Idle, level: 3 },
         tls: TlsSpec {
             mode: TlsMode::Optional,
             cert: Some("/srv/c".into()),

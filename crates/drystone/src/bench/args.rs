@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use drystone_core::{Priority, PriorityClass};
 use drystone_stack::duration::{Unit, parse_duration};
 use drystone_stack::size::parse_size;
 
@@ -48,6 +49,9 @@ pub struct BenchArgs {
     /// Poll for completions
     #[arg(long)]
     pub poll: bool,
+    /// Priority class and level of the I/Os, as rt, rt:0, be:4 or idle
+    #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = priority)]
+    pub prio: Option<Priority>,
     /// Cores to run the threads on, as in 0,2,4-7
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpus: Option<CpuList>,
@@ -85,6 +89,21 @@ fn block_size(text: &str) -> Result<u64, String> {
     }
 }
 
+fn priority(text: &str) -> Result<Priority, String> {
+    let (class, level) = text.split_once(':').unwrap_or((text, "0"));
+    let class = match class {
+        "none" => PriorityClass::None,
+        "rt" | "realtime" => PriorityClass::RealTime,
+        "be" | "best-effort" => PriorityClass::BestEffort,
+        "idle" => PriorityClass::Idle,
+        _ => return Err(format!("`{class}` is no class: use rt, be, idle or none")),
+    };
+    match level.parse() {
+        Ok(level) if level <= 7 => Ok(Priority { class, level }),
+        _ => Err(format!("`{level}` is no level: use 0 (first) to 7")),
+    }
+}
+
 fn time(text: &str) -> Result<u64, String> {
     parse_duration(text, Unit::Seconds).map_err(|error| error.to_string())
 }
@@ -114,6 +133,16 @@ mod tests {
         assert_eq!(cpu_list("0,4-6,5"), Ok(CpuList(vec![0, 4, 5, 6])));
         for bad in ["", "x", "3-1", "8192", "1,,2", "0-99999"] {
             assert!(cpu_list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn priorities_are_ionices() {
+        let rt = Priority { class: PriorityClass::RealTime, level: 3 };
+        assert_eq!(priority("rt:3"), Ok(rt));
+        assert_eq!(priority("idle").map(|p| p.level), Ok(0));
+        for bad in ["", "rt:8", "rt:", "real", "be:-1"] {
+            assert!(priority(bad).is_err(), "{bad}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounts;
-use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Sector};
+use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Priority, Sector};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Pattern;
@@ -65,6 +65,8 @@ pub struct Work {
     pub pattern: Pattern,
     /// Poll instead of sleeping.
     pub poll: bool,
+    /// Class and level of the I/Os.
+    pub priority: Priority,
     /// First block and number of blocks that this lane uses, in units of `bs`.
     pub blocks: (u64, u64),
     /// Start of the generator of random places.
@@ -307,6 +309,7 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
     if work.poll {
         bio.flags |= BioFlags::POLLED;
     }
+    bio.priority = work.priority;
     bio
 }
 

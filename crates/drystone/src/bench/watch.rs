@@ -111,6 +111,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
             bs: args.bs,
             pattern: args.rw,
             poll: args.poll,
+            priority: args.prio.unwrap_or_default(),
             blocks: part(lane),
             seed: lane + 1,
         })
@@ -263,6 +264,7 @@ impl Run<'_> {
             "warmup_ns": args.warmup,
             "fill": args.fill,
             "poll": args.poll,
+            "prio": args.prio.map(|prio| format!("{:?}:{}", prio.class, prio.level)),
             "cpus": args.cpus.as_ref().map(|cpus| &cpus.0),
             "kind": info.kind,
             "size_bytes": info.size_bytes,

@@ -275,9 +275,7 @@ fn null_queue(check: &mut Check<'_>, null: &NullSpec, queue: &QueueSpec, path: &
         wrong("hw_queues", message, "keep one of the two");
     }
     let depth = null.hw_queue_depth;
-    if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth)
-        && queue.scheduler == Scheduler::None
-    {
+    if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth) {
         let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
         wrong("nr_requests", message, "without a scheduler at most `hw_queue_depth`");
     }
@@ -315,12 +313,23 @@ fn blocks(check: &mut Check<'_>, device: &DeviceSpec, path: &str) {
     }
 }
 
+/// The tunables of `mq-deadline` that were given.
+fn iosched(fields: &Fields) -> Vec<(&'static str, u64)> {
+    const NUMBERS: [&str; 5] =
+        ["read_expire", "write_expire", "prio_aging_expire", "writes_starved", "fifo_batch"];
+    let numbers = NUMBERS.into_iter().filter_map(|key| Some((key, fields.number_if(key)?)));
+    let switches = ["front_merges", "straight"].into_iter();
+    let switches = switches.filter(|key| fields.has(key));
+    numbers.chain(switches.map(|key| (key, u64::from(fields.bool(key))))).collect()
+}
+
 fn queue(fields: &Fields) -> QueueSpec {
     QueueSpec {
-        scheduler: match fields.choice("scheduler") {
-            Some("mq-deadline") => Scheduler::MqDeadline,
+        scheduler: fields.choice("scheduler").map(|word| match word {
+            "mq-deadline" => Scheduler::MqDeadline,
             _ => Scheduler::None,
-        },
+        }),
+        iosched: iosched(fields),
         nr_requests: fields.number32_if("nr_requests"),
         nomerges: fields.number32("nomerges") as u8, // at most 2 by its type
         io_poll: fields.bool("io_poll"),

@@ -1,5 +1,7 @@
 //! Builds an `[export.NAME]` section.
 
+use drystone_core::{Priority, PriorityClass};
+
 use crate::fields::{Check, Fields, Value};
 use crate::node::Entry;
 use crate::schema::{EXPORT, TLS};
@@ -28,6 +30,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
         description: fields.text("description"),
         default: fields.bool("default"),
         multi_conn: fields.bool("multi_conn"),
+        priority: priority(&fields),
         tls,
         max_connections: fields.number32("max_connections"),
         max_in_flight: fields.number32("max_in_flight"),
@@ -36,6 +39,18 @@ pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
         idle_timeout: fields.number("idle_timeout"),
     };
     (check.findings.errors() == errors).then_some(export)
+}
+
+/// Class and level of an export's I/O.
+fn priority(fields: &Fields) -> Priority {
+    let class = fields.fields("io").and_then(|io| io.fields("prio"));
+    let class = match class.and_then(|prio| prio.choice("class")) {
+        Some("promote-to-rt") => PriorityClass::RealTime,
+        Some("restrict-to-be") => PriorityClass::BestEffort,
+        Some("idle") => PriorityClass::Idle,
+        _ => PriorityClass::None,
+    };
+    Priority { class, level: fields.number32("prio_level") as u8 }
 }
 
 fn listeners(fields: &Fields) -> Vec<Listener> {

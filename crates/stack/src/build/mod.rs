@@ -11,7 +11,7 @@ use crate::diagnostic::{Findings, Report, Source, Span, shorten};
 use crate::fields::Check;
 use crate::graph;
 use crate::node::{Entry, Node, Raw, parse_toml, parse_words};
-use crate::schema::SERVER;
+use crate::schema::{QUEUE, SERVER};
 use crate::spec::{DeviceSpec, ExportSpec, Places, ServerSpec, StackSpec};
 
 use device::device;
@@ -75,7 +75,7 @@ pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
     let source = Source { name: "--device".to_owned(), text: text.to_owned() };
     let mut findings = Findings::default();
     let mut places = Places::default();
-    let entries = parse_words(&source, &mut findings);
+    let entries = parse_words(&source, queue_of, &mut findings);
     let name = source.text.split(',').next().unwrap_or("").to_owned();
     let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
     let built = device(&mut check, &name, &(0..name.len()), &entries);
@@ -203,4 +203,9 @@ fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {
     }
     let (threads, control) = (fields.number32("threads"), fields.path("control"));
     Some(ServerSpec { threads, control, lockstat: false })
+}
+
+/// The keys of the `queue` table can be written without it: `null,scheduler=mq-deadline`.
+fn queue_of(key: &str) -> Option<&'static str> {
+    QUEUE.iter().any(|param| param.key == key).then_some("queue")
 }

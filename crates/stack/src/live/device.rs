@@ -1,6 +1,7 @@
 //! Opens one device of a checked stack.
 
 use std::fs::{Permissions, set_permissions};
+use std::marker::PhantomData;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use drystone_drivers::file::{self, File, FileOptions};
 use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile};
 use drystone_drivers::ram::Ram;
 use drystone_queue::queue::QueueOptions;
+use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
 
 use super::shape::{Shape, Shaped};
 use crate::spec::{
-    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, NullSpec, RamSpec,
+    self, Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, NullSpec, RamSpec,
     WriteCache,
 };
 
@@ -43,12 +45,18 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
     /// Where their locks are counted; the devices count theirs there too.
     pub locks: Arc<LockRegistry>,
+    /// How devices are opened; a laboratory may put another scheduler into them.
+    pub open: OpenDevice,
 }
+
+/// Opens one device.
+pub type OpenDevice = fn(&DeviceSpec, &Surroundings) -> Result<Arc<dyn Device>, OpenError>;
 
 impl Surroundings {
     /// Those of `threads` data threads on `clock`, with a lock registry of their own.
     pub fn new(threads: u32, clock: Arc<dyn Clock>) -> Self {
-        Surroundings { threads, locks: LockRegistry::new(clock.clone()), clock }
+        let locks = LockRegistry::new(clock.clone());
+        Surroundings { threads, locks, clock, open: open_with::<MqDeadline> }
     }
 }
 
@@ -57,7 +65,18 @@ impl Surroundings {
 /// # Errors
 /// [`OpenError`]; then nothing stays open, and a file that was made is removed again.
 pub fn open_device(spec: &DeviceSpec, at: &Surroundings) -> Result<Arc<dyn Device>, OpenError> {
-    let opening = Opening { spec, at };
+    (at.open)(spec, at)
+}
+
+/// Opens a device, with `S` in the place of the scheduler `mq-deadline`.
+///
+/// # Errors
+/// As for [`open_device`].
+pub fn open_with<S: Scheduler>(
+    spec: &DeviceSpec,
+    at: &Surroundings,
+) -> Result<Arc<dyn Device>, OpenError> {
+    let opening = Opening { spec, at, scheduler: PhantomData::<S> };
     match &spec.kind {
         DeviceKind::File(file) => opening.file(file),
         DeviceKind::Ram(ram) => opening.ram(ram),
@@ -105,12 +124,13 @@ pub(super) fn remove_file(path: &Path) {
     let _ = std::fs::canonicalize(path).and_then(std::fs::remove_file);
 }
 
-struct Opening<'a> {
+struct Opening<'a, S> {
     spec: &'a DeviceSpec,
     at: &'a Surroundings,
+    scheduler: PhantomData<S>,
 }
 
-impl Opening<'_> {
+impl<S: Scheduler> Opening<'_, S> {
     fn error(
         &self,
         key: &'static str,
@@ -230,13 +250,19 @@ impl Opening<'_> {
             return Err(self.error("queue/io_poll", message, "remove io_poll"));
         }
         let locks = self.at.locks.counters();
-        let queue = RequestQueue::new(&self.spec.name, driver, &self.options(), locks);
+        let queue =
+            RequestQueue::<_, S>::with_scheduler(&self.spec.name, driver, &self.options(), locks);
         Ok(Arc::new(queue.map_err(self.refused("queue"))?))
     }
 
     fn options(&self) -> QueueOptions {
         let queue = &self.spec.queue;
         QueueOptions {
+            scheduler: queue.scheduler.map(|scheduler| match scheduler {
+                spec::Scheduler::None => SchedulerKind::None,
+                spec::Scheduler::MqDeadline => SchedulerKind::MqDeadline,
+            }),
+            iosched: queue.iosched.iter().map(|(key, n)| (*key, n.to_string())).collect(),
             nr_requests: queue.nr_requests,
             nomerges: Some(queue.nomerges),
             iostats: Some(queue.iostats),

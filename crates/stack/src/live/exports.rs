@@ -56,6 +56,7 @@ fn export(spec: &ExportSpec, device: &Arc<dyn Device>) -> Export {
         device: device.clone(),
         read_only: spec.read_only,
         multi_conn: spec.multi_conn,
+        priority: spec.priority,
         tls_required: spec.tls.mode == TlsMode::Required,
     }
 }

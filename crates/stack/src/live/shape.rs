@@ -57,6 +57,10 @@ impl<D: Driver> Driver for Shaped<D> {
         HwQueues { default: self.shape.hw_queues.unwrap_or(own.default), ..own }
     }
 
+    fn wants_scheduler(&self) -> bool {
+        self.inner.wants_scheduler()
+    }
+
     fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<D::Queue> {
         self.inner.open_queue(env, channel, slots)
     }

@@ -11,8 +11,8 @@ use crate::size::format_size;
 
 pub use render::{help_text, markdown};
 pub use tables::{
-    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, LATENCY_DOC, NULL_DEFAULT_SIZE, QUEUE,
-    SERVER, TLS,
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IO, IO_PRIO, LATENCY_DOC, NULL_DEFAULT_SIZE,
+    QUEUE, SERVER, TLS,
 };
 
 /// One parameter.
@@ -195,7 +195,7 @@ mod tests {
             .iter()
             .map(|kind| kind.params.iter().chain(&common).copied().collect())
             .collect();
-        groups.extend([QUEUE, EXPORT, TLS, SERVER].map(<[Param]>::to_vec));
+        groups.extend([QUEUE, EXPORT, IO, IO_PRIO, TLS, SERVER].map(<[Param]>::to_vec));
         for group in groups {
             let mut keys: Vec<&str> = group.iter().map(|param| param.key).collect();
             keys.sort_unstable();

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IfAbsent, Param, QUEUE, SERVER, TLS, Type,
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IO_PRIO, IfAbsent, Param, QUEUE, SERVER, TLS,
+    Type,
 };
 use crate::availability;
 
@@ -21,13 +22,14 @@ fn sections() -> Vec<Section> {
         let title = format!("[device.NAME] with type = \"{}\"", kind.name);
         sections.push((title, kind.doc.to_owned(), kind.params));
     }
-    let others: [(&str, &str, &'static [Param]); 4] = [
+    let others: [(&str, &str, &'static [Param]); 5] = [
         (
             "queue = { ... } of a device",
             "Attributes of the request queue, named as in sysfs.",
             QUEUE,
         ),
         ("[export.NAME]", "What clients reach; NAME is the NBD export's name.", EXPORT),
+        ("io.prio of an export", "The priority of all of its I/O.", IO_PRIO),
         ("tls = { ... } of an export", "Encryption of its listeners.", TLS),
         ("[server]", "The server itself.", SERVER),
     ];
@@ -45,12 +47,12 @@ fn default_text(param: &Param) -> String {
     }
 }
 
-/// What the key takes, with remarks on choices that are not available yet.
+/// What the key takes.
 fn type_text(param: &Param) -> String {
     match (param.key, param.ty) {
         ("type", _) => availability::available_kinds(),
-        ("queue" | "tls", Type::Fields(_)) => "a table, see below".to_owned(),
-        _ => format!("{}{}", param.ty.expected(), availability::choice_notes(param.ty)),
+        ("queue" | "tls" | "io", Type::Fields(_)) => "a table, see below".to_owned(),
+        _ => param.ty.expected(),
     }
 }
 

@@ -163,9 +163,39 @@ pub static DEVICE_COMMON: &[Param] = &[
     ),
 ];
 
+const fn iosched(key: &'static str, default: &'static str, doc: &'static str) -> Param {
+    param(key, Type::Integer { min: 0, max: i32::MAX as u64 }, Unset(default), doc)
+}
+
 /// The `queue = { ... }` table of a device.
 pub static QUEUE: &[Param] = &[
-    param("scheduler", Type::Choice(&["none", "mq-deadline"]), Value("none"), "Order of dispatch."),
+    param(
+        "scheduler",
+        Type::Choice(&["none", "mq-deadline"]),
+        Unset("mq-deadline with one hardware queue, but none for null and ram"),
+        "Order of dispatch.",
+    ),
+    iosched("read_expire", "500", "mq-deadline: milliseconds after which a read is overdue."),
+    iosched("write_expire", "5000", "mq-deadline: milliseconds after which a write is overdue."),
+    iosched(
+        "prio_aging_expire",
+        "10000",
+        "mq-deadline: milliseconds after which a lower class goes although a higher one waits.",
+    ),
+    iosched("writes_starved", "2", "mq-deadline: batches of reads that go before waiting writes."),
+    iosched("fifo_batch", "16", "mq-deadline: requests that go in sector order at a stretch."),
+    param(
+        "front_merges",
+        Type::Bool,
+        Unset("true"),
+        "mq-deadline: whether I/O merges in front of requests too.",
+    ),
+    param(
+        "straight",
+        Type::Bool,
+        Unset("true unless the device is a spinning disk"),
+        "mq-deadline: whether I/O goes straight to the device while nothing waits and tags are free.",
+    ),
     param(
         "nr_requests",
         Type::Integer { min: 1, max: 10_240 },
@@ -224,6 +254,18 @@ pub static EXPORT: &[Param] = &[
         Value("true"),
         "Tell clients that several connections see one consistent device.",
     ),
+    param(
+        "io",
+        Type::Fields(IO),
+        Unset("no-change"),
+        "What all of its I/O is marked with: write io.prio.class = \"idle\".",
+    ),
+    param(
+        "prio_level",
+        Type::Integer { min: 0, max: 7 },
+        Value("0"),
+        "Level inside the class, 0 (first) to 7.",
+    ),
     param("tls", Type::Fields(TLS), Unset("off"), "Encryption."),
     param(
         "max_connections",
@@ -256,6 +298,22 @@ pub static EXPORT: &[Param] = &[
         "Time after which a connection without requests is closed; 0 is never.",
     ),
 ];
+
+/// The `io` table of an export.
+pub static IO: &[Param] = &[param(
+    "prio",
+    Type::Fields(IO_PRIO),
+    Unset("no-change"),
+    "The priority of its I/O: the table of class.",
+)];
+
+/// The `io.prio` table of an export.
+pub static IO_PRIO: &[Param] = &[param(
+    "class",
+    Type::Choice(&["no-change", "promote-to-rt", "restrict-to-be", "idle"]),
+    Value("no-change"),
+    "Class for mq-deadline, in cgroup v2's words: none, real-time, best effort, idle.",
+)];
 
 /// The `tls = { ... }` table of an export.
 pub static TLS: &[Param] = &[

@@ -5,7 +5,7 @@
 //! data is aligned for direct I/O.
 
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Arena, Bio, BioList, IoBuf};
+use drystone_core::{Arena, Bio, BioList, IoBuf, Priority};
 use std::sync::Arc;
 
 /// Where data begins in a buffer; the header of its reply ends there.
@@ -51,6 +51,8 @@ pub(super) struct Pool {
     idle: [Vec<IoBuf>; CLASSES],
     idle_bytes: usize,
     bios: BioList,
+    /// What every bio is marked with.
+    pub(super) priority: Priority,
 }
 
 fn class_of(data_bytes: usize) -> Option<usize> {
@@ -59,7 +61,13 @@ fn class_of(data_bytes: usize) -> Option<usize> {
 
 impl Pool {
     pub(super) fn new(reserve: Arc<Reserve>) -> Self {
-        Pool { reserve, idle: Default::default(), idle_bytes: 0, bios: BioList::new() }
+        Pool {
+            reserve,
+            idle: Default::default(),
+            idle_bytes: 0,
+            bios: BioList::new(),
+            priority: Priority::default(),
+        }
     }
 
     /// A buffer with room for `data_bytes` from [`DATA_AT`] on. Its contents are whatever this
@@ -97,7 +105,9 @@ impl Pool {
 
     /// An idle bio.
     pub(super) fn bio(&mut self) -> Box<Bio> {
-        self.bios.pop().unwrap_or_else(Bio::flush)
+        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
+        bio.priority = self.priority;
+        bio
     }
 
     /// Give a completed bio back; its buffer, if it has one, is returned.

@@ -362,8 +362,11 @@ impl Connection {
         table: &ExportTable,
     ) -> bool {
         let number = table.index_of(&negotiated.export.name);
-        let export = number.map(|i| (table.enter(i), table.exports()[i].device.clone()));
-        let opened = export.map(|(client, device)| (client, cx.open(&device), device));
+        let export = number.map(|i| (table.enter(i), &table.exports()[i]));
+        let opened = export.map(|(client, export)| {
+            self.pool.priority = export.priority;
+            (client, cx.open(&export.device), export.device.clone())
+        });
         let Some((client, Ok(index), device)) = opened else {
             self.kill();
             return false;

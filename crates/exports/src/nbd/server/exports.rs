@@ -3,7 +3,7 @@
 use super::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
-use drystone_core::{Device, DeviceInfo};
+use drystone_core::{Device, DeviceInfo, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -20,6 +20,8 @@ pub struct Export {
     pub read_only: bool,
     /// Let clients open several connections at once.
     pub multi_conn: bool,
+    /// Class and level of its clients' I/O.
+    pub priority: Priority,
     /// Served over TLS only.
     pub tls_required: bool,
 }
