@@ -4,6 +4,10 @@ use super::sorted::Entry;
 use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, class_of, lane_of};
 use crate::unit::Unit;
 
+/// Units are picked whenever they were submitted: also after `now`, which is the reading of one
+/// context, when another has read its clock since. A unit may not wait for that.
+const ANY_TIME: Option<u64> = Some(u64::MAX);
+
 /// What a choice goes by.
 #[derive(Clone, Copy)]
 struct Rules<'a> {
@@ -29,8 +33,8 @@ impl Deadline {
         Some((home, unit))
     }
 
-    /// As [`Deadline::dispatch`], with the unit's class; the unit is made in the empty one that `to` gives for its home.
-    /// This is the quicker way, because units are not copied.
+    /// As [`Deadline::dispatch`], with the unit's class; the unit is made in the empty one that
+    /// `to` gives for its home. This is the quicker way, because units are not copied.
     #[inline]
     pub fn dispatch_into<'u>(
         &mut self,
@@ -53,7 +57,7 @@ impl Deadline {
             let (lane, place) = self.choose(position, rules, queued)?;
             return Some((self.take(lane, place, to), lane / 2));
         }
-        let (lane, place) = self.pick(position, 1, Some(now), rules)?;
+        let (lane, place) = self.pick(position, 1, ANY_TIME, rules)?;
         Some((self.take(lane, place, to), 1))
     }
 
@@ -88,7 +92,7 @@ impl Deadline {
             }
         }
         let class = queued.iter().position(|q| *q)?;
-        self.pick(position, class, Some(u64::MAX), rules)
+        self.pick(position, class, ANY_TIME, rules)
     }
 
     /// The next unit of `class`, if its earliest bio was submitted at `latest` or before.

@@ -142,6 +142,17 @@ fn what_is_old_enough_goes_before_stronger_classes() {
 }
 
 #[test]
+fn what_was_submitted_after_the_reading_of_the_clock_goes_all_the_same() {
+    for in_flight in [[false; 3], [false, true, true]] {
+        let mut rig = Rig::new();
+        rig.in_flight = in_flight;
+        rig.insert(read(10));
+        rig.now -= 1;
+        assert_eq!(rig.dispatch(), Some(10));
+    }
+}
+
+#[test]
 fn nothing_is_old_before_the_clock_has_run_so_long() {
     let mut rig = Rig::new();
     rig.now = 0;
@@ -178,6 +189,17 @@ fn a_unit_that_comes_back_is_one_again() {
     rig.insert_list_at_head(unit.bios.take());
     assert_eq!((rig.deadline.len(), rig.deadline.kept(BEST_EFFORT)), (1, 1));
     assert_eq!(rig.dispatch_unit().map(|(_, unit)| unit.bytes), Some(3 * 512));
+}
+
+#[test]
+fn lists_at_the_head_do_not_merge_with_one_another() {
+    let mut rig = Rig::new();
+    rig.insert_at_head([read(10)]);
+    rig.insert_at_head([read(11)]);
+    assert_eq!(rig.deadline.len(), 2);
+    rig.nomerges = 2;
+    rig.insert_at_head([read(20), read(21)]);
+    assert_eq!(rig.dispatch_all(), [20, 21, 11, 10]);
 }
 
 #[test]
@@ -249,6 +271,24 @@ fn nomerges_2_merges_nothing_and_1_only_with_the_newest() {
     rig.nomerges = 1;
     rig.insert_all([read(12), read(10)]);
     assert_eq!(rig.insert(read(11)), Inserted::Merged, "into 10, which does not join 12");
+}
+
+#[test]
+fn the_newest_is_gone_when_it_was_dispatched() {
+    let mut rig = Rig::new();
+    rig.nomerges = 1;
+    rig.insert_all((0..16).map(|n| read(1000 - 10 * n))); // as many as the first ring holds
+    assert_eq!((0..8).filter_map(|_| rig.dispatch()).max(), Some(920));
+    assert_eq!(rig.insert(read(931)), Inserted::Kept, "930 is the newest that is left, but old");
+}
+
+#[test]
+fn a_front_merge_moves_the_unit_below_the_position() {
+    let mut rig = Rig::new();
+    rig.insert(read(10));
+    assert_eq!(rig.dispatch(), Some(10));
+    rig.insert_all([read(10), read(20), read(9)]);
+    assert_eq!(rig.dispatch_all(), [20, 9]);
 }
 
 #[test]

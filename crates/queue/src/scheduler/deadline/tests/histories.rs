@@ -17,7 +17,7 @@ struct New {
     sector: u64,
     sectors: u64,
     /// How long it waited before it is inserted.
-    age_ms: u64,
+    age_ms: i64,
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +46,8 @@ fn new_bio(space: u64) -> impl Strategy<Value = New> {
         1 => Just(BioFlags::NOMERGE), 1 => Just(BioFlags::STABLE)
     ];
     let level = prop_oneof![9 => Just(0u8), 1 => Just(1)];
-    let age = prop_oneof![4 => Just(0u64), 1 => 0..9u64];
+    // Below 0: another context's clock is ahead of the reading that dispatch is given.
+    let age = prop_oneof![4 => Just(0i64), 1 => -3..9i64];
     (op, class, level, flags, 0..space, 1..4u64, age).prop_map(
         |(op, class, level, flags, sector, sectors, age_ms)| New {
             op,
@@ -128,7 +129,7 @@ impl Both {
         };
         bio.flags = new.flags;
         bio.priority = Priority { class: new.class, level: new.level };
-        bio.start_ns = self.now - new.age_ms * MS;
+        bio.start_ns = self.now.saturating_add_signed(-new.age_ms * MS as i64);
         self.serial += 1;
         bio.user_data = self.serial;
         bio

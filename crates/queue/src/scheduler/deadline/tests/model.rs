@@ -228,7 +228,7 @@ impl Model {
             }
         }
         for c in [0, 1, 2] {
-            if let Some(r) = self.pick(c, now.into(), now, t) {
+            if let Some(r) = self.pick(c, i128::MAX, now, t) {
                 return Some(r);
             }
             if queued(self, c) {
