@@ -166,6 +166,31 @@ mod tests {
     }
 
     #[test]
+    fn appends_a_whole_unit_or_nothing() {
+        let limits = Limits { max_segments: 4, ..Limits::default() };
+        let unit = |sector| {
+            let mut unit = Unit::new(read(sector, 2));
+            assert!(unit.try_merge(read(sector + 2, 1), &limits).is_ok());
+            unit
+        };
+        let (mut low, mut high) = (unit(10), unit(13));
+        high.start_ns = 0;
+        low.start_ns = 5;
+        assert!(!high.try_append(&mut low, &limits), "the wrong way round");
+        assert!(!low.try_append(&mut unit(14), &limits), "a gap");
+        assert!(low.try_append(&mut high, &limits));
+        assert_eq!((low.sector.0, low.bytes, low.segments, low.start_ns), (10, 6 * 512, 4, 0));
+        let order: Vec<_> = low.bios.iter().map(|b| b.sector.0).collect();
+        assert_eq!(order, [10, 12, 13, 15]);
+        assert!(high.bios.is_empty());
+        let mut next = Unit::new(read(16, 1));
+        assert!(!low.try_append(&mut next, &limits), "too many segments");
+        assert_eq!((low.bios.len(), next.bios.len()), (4, 1));
+        let taken = low.take();
+        assert_eq!((taken.bios.len(), taken.bytes, low.bios.len()), (4, 6 * 512, 0));
+    }
+
+    #[test]
     fn refuses_what_must_stay_apart() {
         let limits = Limits { max_segments: 2, chunk_bytes: 16 * 512, ..Limits::default() };
         let check = |change: &dyn Fn(&mut Bio)| {

@@ -143,12 +143,14 @@ proptest! {
             last[kind] = Some(number);
             let mut before = gate.load();
             (before.units, before.others) = (before.units - 1, before.others - kind as u32);
-            match is_read {
-                true if gate.waits(1) > 0 && before.has_room(false) => passed += 1,
-                true => {}
-                false => passed = 0,
+            if is_read {
+                passed += u32::from(gate.waits(1) > 0 && before.has_room(false));
+                prop_assert!(passed <= starved, "{} reads passed one that could go in", passed);
+            } else {
+                let passes = gate.waits(0) > 0 && before.has_room(true);
+                prop_assert!(!passes || passed == starved, "it passed a read after {}", passed);
+                passed = 0;
             }
-            prop_assert!(passed <= starved, "{} reads passed a write that could go in", passed);
         }
     }
 }

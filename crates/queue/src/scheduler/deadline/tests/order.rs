@@ -115,6 +115,16 @@ fn run(steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The chunk that comes to be the first takes what is below all others.
+#[test]
+fn the_first_chunk_may_go() {
+    let scrambled = |low: u64| (0..400u64).map(|n| low + n * 7919 % 400).collect();
+    let mut steps =
+        vec![Step::Insert(scrambled(1000)), Step::Remove(0, 100), Step::Insert(scrambled(500))];
+    steps.extend((500..1400).map(Step::Look));
+    run(&steps).unwrap_or_else(|error| panic!("{error}"));
+}
+
 proptest! {
     #[test]
     fn as_a_vector_with_room(steps in prop::collection::vec(step(1 << 50), 1..60)) {
