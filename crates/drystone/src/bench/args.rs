@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use drystone_core::{Priority, PriorityClass};
+use drystone_lab::engine;
 use drystone_stack::duration::{Unit, parse_duration};
 use drystone_stack::size::parse_size;
 
@@ -71,6 +72,17 @@ pub enum Pattern {
     Randread,
     /// Writes all over the device.
     Randwrite,
+}
+
+impl From<Pattern> for engine::Pattern {
+    fn from(pattern: Pattern) -> Self {
+        match pattern {
+            Pattern::Read => engine::Pattern::Read,
+            Pattern::Write => engine::Pattern::Write,
+            Pattern::Randread => engine::Pattern::Randread,
+            Pattern::Randwrite => engine::Pattern::Randwrite,
+        }
+    }
 }
 
 /// Numbers of cores, rising, each once.

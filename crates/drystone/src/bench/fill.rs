@@ -3,7 +3,7 @@
 use anyhow::{bail, ensure};
 use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, Sector};
 
-use super::lane::failure;
+use drystone_lab::engine::failure;
 
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 1 << 20;

@@ -1,28 +1,21 @@
 //! Runs a benchmark: opens the device, starts the lanes, tells them the phases, reports.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, ensure};
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo};
+use drystone_lab::engine::{self, Crew, Shared, Work, machine, phase};
 use drystone_stack::live::{Surroundings, engine_of, open_device};
 use drystone_stack::spec::DeviceSpec;
-use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
-use super::lane::{Counts, Lane, Shared, Work, phase};
 use super::report::{Figures, Rate};
-use super::{BenchArgs, CpuList, Pattern, fill, machine};
-use crate::output;
-
-/// A lane's words to the watcher: its thread's number when it is ready, or what went wrong.
-type News = Result<i32, String>;
+use super::{BenchArgs, CpuList, Pattern, fill};
+use crate::{alloc, output};
 
 /// Opened and ready to start.
 struct Run<'a> {
@@ -66,8 +59,7 @@ pub fn run(args: &BenchArgs, spec: &DeviceSpec) -> anyhow::Result<()> {
         fill::fill(cx, *index, &*device)?;
     }
     let engine = contexts[0].0.engine();
-    let progress = (0..args.threads).map(|_| Default::default()).collect();
-    let shared = Shared { phase: Default::default(), progress };
+    let shared = Shared::new(args.threads as usize, alloc::count);
     let run = Run { args, device, shared, works, engine };
     let figures = run.measure(contexts)?;
     ensure!(figures.ios() > 0, "no I/O completed in the measured time; take a longer --runtime");
@@ -109,7 +101,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
             batch,
             batch_complete: args.batch_complete.map_or(batch, |n| n.min(args.depth) as usize),
             bs: args.bs,
-            pattern: args.rw,
+            pattern: args.rw.into(),
             poll: args.poll,
             priority: args.prio.unwrap_or_default(),
             blocks: part(lane),
@@ -128,110 +120,53 @@ fn enable_poll(device: &dyn Device) {
 
 impl Run<'_> {
     fn measure(&self, contexts: Vec<(Context, DevIndex)>) -> anyhow::Result<Figures> {
-        thread::scope(|scope| {
-            let (news, inbox) = channel();
-            let lanes: Vec<ScopedJoinHandle<'_, _>> = contexts
-                .into_iter()
-                .enumerate()
-                .map(|(number, (cx, index))| {
-                    let news = news.clone();
-                    scope.spawn(move || self.lane(number, cx, index, &news))
-                })
-                .collect();
-            drop(news);
-            let watched = self.watch(&lanes, &inbox);
-            self.enter(phase::STOP, &lanes);
-            let ended = lanes.into_iter().map(ScopedJoinHandle::join);
-            let counts: Vec<Option<Counts>> = ended.map(|lane| lane.ok().flatten()).collect();
-            let watched = watched?;
-            // A lane may have failed after the watcher looked away.
-            if let Some(error) = inbox.try_iter().find_map(Result::err) {
-                bail!(error);
-            }
-            let lanes: Option<Vec<Counts>> = counts.into_iter().collect();
-            Ok(Figures {
-                bs: self.args.bs,
-                lanes: lanes.ok_or_else(|| anyhow!("a thread ended by a panic"))?,
-                helpers_cpu_ns: watched.helpers_cpu_ns,
-                latency: watched.latency,
-            })
+        let cpus = self.args.cpus.as_ref().map_or(&[][..], |CpuList(cpus)| cpus);
+        let watch = |crew: &Crew<'_, '_>| self.watch(crew);
+        let (lanes, watched) = engine::run(contexts, &self.works, &self.shared, cpus, watch)?;
+        Ok(Figures {
+            bs: self.args.bs,
+            lanes,
+            helpers_cpu_ns: watched.helpers_cpu_ns,
+            latency: watched.latency,
         })
     }
 
-    /// A lane's thread.
-    fn lane(
-        &self,
-        number: usize,
-        cx: Context,
-        index: DevIndex,
-        news: &Sender<News>,
-    ) -> Option<Counts> {
-        let pinned = pin(self.args.cpus.as_ref(), number);
-        let work = self.works[number].clone();
-        let lane = pinned.and_then(|()| Lane::new(cx, index, work, &self.shared, number));
-        let counts = lane.and_then(|lane| {
-            let _ = news.send(Ok(rustix::thread::gettid().as_raw_nonzero().get()));
-            while self.shared.phase.load(Relaxed) == phase::PREPARE {
-                thread::park();
-            }
-            lane.run()
-        });
-        counts.map_err(|error| news.send(Err(error))).ok()
-    }
-
-    fn enter<T>(&self, phase: u32, lanes: &[ScopedJoinHandle<'_, T>]) {
-        self.shared.phase.store(phase, Relaxed);
-        lanes.iter().for_each(|lane| lane.thread().unpark());
-    }
-
     /// Leads the lanes through the phases up to the end of the measured time.
-    fn watch<T>(
-        &self,
-        lanes: &[ScopedJoinHandle<'_, T>],
-        inbox: &Receiver<News>,
-    ) -> anyhow::Result<Watched> {
-        let mut threads = Vec::new();
-        for _ in lanes {
-            let news = inbox.recv().context("a thread ended by a panic")?;
-            threads.push(news.map_err(|error| anyhow!(error))?);
-        }
-        self.enter(phase::WARM_UP, lanes);
-        pause(inbox, Instant::now() + Duration::from_nanos(self.args.warmup))?;
-        let (helpers, latency) = (machine::helpers_cpu_ns(&threads), self.latencies());
-        self.enter(phase::MEASURE, lanes);
-        self.print_seconds(inbox)?;
+    fn watch(&self, crew: &Crew<'_, '_>) -> anyhow::Result<Watched> {
+        crew.enter(phase::WARM_UP);
+        crew.pause(Instant::now() + Duration::from_nanos(self.args.warmup))?;
+        let (helpers, latency) = (machine::helpers_cpu_ns(&crew.threads), self.latencies());
+        crew.enter(phase::MEASURE);
+        self.print_seconds(crew)?;
         Ok(Watched {
             latency: self.latencies().since(&latency),
-            helpers_cpu_ns: machine::helpers_cpu_ns(&threads).saturating_sub(helpers),
+            helpers_cpu_ns: machine::helpers_cpu_ns(&crew.threads).saturating_sub(helpers),
         })
     }
 
     /// Waits for the end of the measured time, with a line for each second of it.
-    fn print_seconds(&self, inbox: &Receiver<News>) -> anyhow::Result<()> {
+    fn print_seconds(&self, crew: &Crew<'_, '_>) -> anyhow::Result<()> {
         let start = Instant::now();
         let end = start + Duration::from_nanos(self.args.runtime);
-        let (mut before, mut at) = (self.progress(), start);
+        let (mut before, mut at) = (crew.progress(), start);
         loop {
             let next = at + Duration::from_secs(1);
             if next > end {
-                return pause(inbox, end);
+                return crew.pause(end);
             }
-            pause(inbox, next)?;
-            let (now, seconds) = (self.progress(), at.elapsed().as_secs_f64());
-            let [completed, submitted, calls] = [0, 1, 2].map(|part| now[part] - before[part]);
-            let iops = completed as f64 / seconds;
-            let rate = Rate { iops, bs: self.args.bs, completed, submitted, calls };
+            crew.pause(next)?;
+            let (now, seconds) = (crew.progress(), at.elapsed().as_secs_f64());
+            let completed = now.completed - before.completed;
+            let rate = Rate {
+                iops: completed as f64 / seconds,
+                bs: self.args.bs,
+                completed,
+                submitted: now.submitted - before.submitted,
+                calls: now.calls - before.calls,
+            };
             output::print(&format!("{}\n", rate.line()))?;
             (before, at) = (now, next);
         }
-    }
-
-    /// I/Os completed and submitted, and submit calls, of all lanes so far.
-    fn progress(&self) -> [u64; 3] {
-        self.shared.progress.iter().fold([0; 3], |sum, lane| {
-            let cells = [&lane.completed, &lane.submitted, &lane.calls];
-            [0, 1, 2].map(|part| sum[part] + cells[part].load(Relaxed))
-        })
     }
 
     fn latencies(&self) -> Snapshot {
@@ -276,26 +211,4 @@ impl Run<'_> {
             "date": machine::now(),
         })
     }
-}
-
-/// Waits until `end`, or for a lane that fails.
-fn pause(inbox: &Receiver<News>, end: Instant) -> anyhow::Result<()> {
-    match inbox.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        Ok(Err(error)) => bail!(error),
-        Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => Ok(()),
-        Err(RecvTimeoutError::Disconnected) => bail!("all threads ended by a panic"),
-    }
-}
-
-/// Keeps the calling thread on one of the cores, dealt out in turn.
-fn pin(cpus: Option<&CpuList>, number: usize) -> Result<(), String> {
-    let Some(CpuList(cpus)) = cpus else { return Ok(()) };
-    let cpu = cpus[number % cpus.len()] as usize;
-    let mut set = CpuSet::new();
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(format!("--cpus: core {cpu} is beyond {}", CpuSet::MAX_CPU - 1));
-    }
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|error| format!("--cpus: a thread cannot run on core {cpu}: {error}"))
 }

@@ -7,6 +7,7 @@
 //! - Counts are taken by this thread, of this thread, at the first and last moment of the phase
 //!   that is measured.
 
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
@@ -16,8 +17,6 @@ use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Pri
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Pattern;
-use crate::alloc;
-use crate::output;
 
 /// Phases of a run, in order.
 pub mod phase {
@@ -48,6 +47,16 @@ pub struct Shared {
     pub phase: CachePadded<AtomicU32>,
     /// One for each lane.
     pub progress: Vec<CachePadded<Progress>>,
+    /// Heap allocations that the calling thread has made so far, where somebody counts them.
+    pub allocations: fn() -> u64,
+}
+
+impl Shared {
+    /// What `lanes` lanes share before they begin.
+    pub fn new(lanes: usize, allocations: fn() -> u64) -> Self {
+        let progress = (0..lanes).map(|_| Default::default()).collect();
+        Shared { phase: Default::default(), progress, allocations }
+    }
 }
 
 /// What a lane is to do.
@@ -138,7 +147,7 @@ pub struct Lane<'a> {
     cx: Context,
     device: DevIndex,
     work: Work,
-    phase: &'a AtomicU32,
+    shared: &'a Shared,
     progress: &'a Progress,
     idle: BioList,
     out: BioList,
@@ -161,7 +170,8 @@ impl<'a> Lane<'a> {
         let each = (work.bs as usize).next_multiple_of(IoBuf::ALIGN);
         let arena = each.checked_mul(work.depth).and_then(Arena::new).ok_or_else(short)?;
         if let Err(error) = cx.register_memory(arena.clone()) {
-            output::complain(&format!("drystone: {error}; buffers stay unregistered"));
+            // If nobody reads the standard error, nobody misses it.
+            let _ = writeln!(io::stderr(), "drystone: {error}; buffers stay unregistered");
         }
         let mut idle = BioList::new();
         for index in 0..work.depth {
@@ -172,7 +182,7 @@ impl<'a> Lane<'a> {
             cx,
             device,
             work,
-            phase: &shared.phase,
+            shared,
             progress: &shared.progress[number],
             idle,
             out: BioList::new(),
@@ -211,7 +221,7 @@ impl<'a> Lane<'a> {
     /// Rounds until the watcher has reached a phase.
     #[inline(never)]
     fn rounds(&mut self, place: &mut impl Place, until: u32) -> Result<(), String> {
-        while self.phase.load(Relaxed) < until {
+        while self.shared.phase.load(Relaxed) < until {
             if !self.idle.is_empty() {
                 self.submit(place)?;
             }
@@ -271,7 +281,7 @@ impl<'a> Lane<'a> {
             cpu_ns: thread_cpu_ns(),
             clock_reads: self.cx.clock_reads(),
             locks: self.cx.locks().total(),
-            allocations: alloc::count(),
+            allocations: (self.shared.allocations)(),
             ..self.counts
         }
     }
@@ -279,7 +289,7 @@ impl<'a> Lane<'a> {
     /// What was counted since `begin`. The two readings of the clock at the ends are not part of
     /// what they measure.
     fn end(&mut self, begin: &Counts) -> Counts {
-        let allocations = alloc::count() - begin.allocations;
+        let allocations = (self.shared.allocations)() - begin.allocations;
         let locks = self.cx.locks().total();
         Counts {
             ios: self.counts.ios - begin.ios,

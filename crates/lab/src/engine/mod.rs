@@ -1,0 +1,23 @@
+//! The engine of measurements: [`Lane`]s, one on each thread, keep I/O in flight in the manner of
+//! fio's t/io_uring and count what that takes; a [`Crew`] starts them and leads them through the
+//! phases of a run. `drystone bench` and the experiments use it.
+
+mod crew;
+mod lane;
+pub mod machine;
+
+pub use crew::{Crew, Sum, run};
+pub use lane::{Counts, Lane, Progress, Shared, Work, failure, phase};
+
+/// What the I/Os of a measurement do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Reads all over the device.
+    Randread,
+    /// Writes all over the device.
+    Randwrite,
+}
