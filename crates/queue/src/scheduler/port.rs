@@ -61,6 +61,12 @@ impl Port {
         })
     }
 
+    /// Its number among the device's channels, free again when it is closed.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     pub(crate) fn grant(&self, grant: Grant) {
         assert!(self.grants.push(grant).is_ok(), "a tag is granted once");
     }

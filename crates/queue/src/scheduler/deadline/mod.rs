@@ -229,6 +229,28 @@ impl Deadline {
         self.count_in(lane)
     }
 
+    /// Let a kept unit take `bio` in by the rules of [`Deadline::insert`]; it is never kept as a
+    /// unit of its own.
+    ///
+    /// # Errors
+    /// The bio, if nothing took it.
+    pub fn merge(
+        &mut self,
+        home: Home,
+        bio: Box<Bio>,
+        how: &Insertion,
+    ) -> Result<Inserted, Box<Bio>> {
+        let lane = lane_of(bio.op, bio.priority);
+        let deadline = bio.start_ns.saturating_add(how.tunables.expire_ns(bio.op));
+        let (sector, extent) = (bio.sector.0, Extent::of(&bio));
+        let sorted = &mut self.lanes[lane].sorted;
+        if how.nomerges == 2 || sorted.loose().is_some_and(|loose| !loose.adjoins(&extent)) {
+            return Err(bio);
+        }
+        let index = sorted.index_for(sector);
+        self.try_merge(lane, index, home, bio, deadline, how)
+    }
+
     /// Let a neighbour take `bio` in, which belongs at `index` of the lane's sort order.
     fn try_merge(
         &mut self,

@@ -1,0 +1,84 @@
+//! What a scheduler asks of the channel in whose call it runs. The channel's [`Caller`] answers in
+//! a stack; a test answers for itself, because only a channel can make a `Caller`.
+
+use drystone_core::clock::Ns;
+use drystone_core::op::OpGroup;
+use drystone_core::sync::LockCounters;
+use drystone_queue::scheduler::Caller;
+use drystone_queue::scheduler::deadline::Insertion;
+use drystone_queue::unit::Unit;
+
+/// See the module's text; the methods are those of [`Caller`].
+pub(super) trait Host {
+    fn index(&self) -> u32;
+    fn locks(&self) -> &LockCounters;
+    fn now(&self) -> Ns;
+    fn held(&self) -> bool;
+    fn insertion(&self) -> Insertion<'_>;
+    fn count_merged(&self, group: OpGroup);
+    fn may_find_tag(&mut self) -> bool;
+    fn tags_came_free(&self) -> bool;
+    fn grant(&mut self, home: u32, unit: Unit) -> Result<(), Unit>;
+    fn ended(&mut self, class: usize) -> u64;
+    /// Channel `home` has units that wait for tags.
+    fn starve(&mut self, home: u32);
+}
+
+impl Host for Caller<'_> {
+    #[inline]
+    fn index(&self) -> u32 {
+        self.port.index()
+    }
+
+    #[inline]
+    fn locks(&self) -> &LockCounters {
+        self.locks
+    }
+
+    #[inline]
+    fn now(&self) -> Ns {
+        self.now
+    }
+
+    fn held(&self) -> bool {
+        self.held
+    }
+
+    #[inline]
+    fn insertion(&self) -> Insertion<'_> {
+        Caller::insertion(self)
+    }
+
+    fn count_merged(&self, group: OpGroup) {
+        Caller::count_merged(self, group);
+    }
+
+    #[inline]
+    fn may_find_tag(&mut self) -> bool {
+        Caller::may_find_tag(self)
+    }
+
+    fn tags_came_free(&self) -> bool {
+        Caller::tags_came_free(self)
+    }
+
+    #[inline]
+    fn grant(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
+        Caller::grant(self, home, unit)
+    }
+
+    fn ended(&mut self, class: usize) -> u64 {
+        Caller::ended(self, class)
+    }
+
+    fn starve(&mut self, home: u32) {
+        if home == self.port.index() {
+            self.port.set_starving();
+            return;
+        }
+        let port = self.port_of(home);
+        if port.set_starving() {
+            self.leave_word(&port);
+        }
+    }
+}

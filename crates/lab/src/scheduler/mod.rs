@@ -1,0 +1,16 @@
+//! Schedulers that Drystone does not have: `mq-deadline` as Linux has it ([`Before`]) and as
+//! "block/mq-deadline: use separate insertion lists" (Bart Van Assche and Jens Axboe, linux-block,
+//! 23 January 2024) makes it ([`Mailed`]).
+//!
+//! Both use the product's algorithm (`drystone_queue::scheduler::deadline`), stand behind the
+//! product's trait and keep its promise that no request is stranded; they differ from the product
+//! in who may use the algorithm when. A stack gets one of them by type
+//! (`drystone_stack::live::open_with`), so the product has no branch for their sake.
+
+mod before;
+mod host;
+mod mailed;
+mod queue;
+
+pub use before::Before;
+pub use mailed::Mailed;

@@ -1,0 +1,170 @@
+//! What both schedulers guard with their main lock: the algorithm's state, and what is known of
+//! the requests in flight.
+
+use drystone_core::{Bio, BioList};
+use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position, class_of};
+use drystone_queue::scheduler::{Place, Port};
+
+use super::host::Host;
+
+/// Why nothing was dispatched, or that something was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A unit is on its way.
+    Granted,
+    /// There is a unit, but no tag.
+    NoTag,
+    /// Nothing is kept, or what is may not go while stronger classes are in flight.
+    NoUnit,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Queue {
+    trees: Deadline,
+    position: Position,
+    /// Requests that went to drivers, by class.
+    dispatched: [u64; CLASSES],
+    /// How many of them had ended when last summed, those of closed channels included.
+    ended: [u64; CLASSES],
+    /// Of these, how many were of channels that are closed.
+    ended_closed: [u64; CLASSES],
+    /// Channels other than the one that inserted, whose bios may be kept without their knowledge.
+    arrivals: Vec<u32>,
+}
+
+/// What had ended when a dispatcher looked, to see whether that has changed.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    ended: [u64; CLASSES],
+    closed: [u64; CLASSES],
+}
+
+impl Seen {
+    /// Whether requests have ended since.
+    pub(super) fn is_old(&self, host: &mut impl Host) -> bool {
+        (0..CLASSES).any(|class| self.closed[class] + host.ended(class) != self.ended[class])
+    }
+}
+
+impl Queue {
+    /// Units kept.
+    pub(super) fn kept(&self) -> u32 {
+        self.trees.len() as u32
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        Seen { ended: self.ended, closed: self.ended_closed }
+    }
+
+    /// Insert `bios` (emptied).
+    pub(super) fn insert(&mut self, host: &impl Host, bios: &mut BioList, place: Place) {
+        for bio in bios.iter().filter(|bio| bio.home != host.index()) {
+            if self.arrivals.last() != Some(&bio.home) {
+                self.arrivals.push(bio.home);
+            }
+        }
+        match place {
+            Place::Tail => self.insert_sorted(host, bios),
+            Place::Head => self.insert_at_head(host, bios),
+        }
+    }
+
+    #[inline]
+    fn insert_sorted(&mut self, host: &impl Host, bios: &mut BioList) {
+        let how = host.insertion();
+        while let Some(bio) = bios.pop() {
+            let group = bio.op.group();
+            if self.trees.insert(Home(bio.home), bio, &how) != Inserted::Kept {
+                host.count_merged(group);
+            }
+        }
+    }
+
+    /// Batches of several channels, each in its own order, the later before the earlier.
+    #[cold]
+    fn insert_at_head(&mut self, host: &impl Host, bios: &mut BioList) {
+        while let Some(first) = bios.pop() {
+            let home = first.home;
+            let mut batch = BioList::new();
+            batch.push(first);
+            while bios.front().is_some_and(|bio| bio.home == home) {
+                batch.extend(bios.pop());
+            }
+            self.trees.insert_at_head(Home(home), batch, &host.insertion());
+        }
+    }
+
+    /// Let a kept unit take `bio` in.
+    ///
+    /// # Errors
+    /// The bio, if nothing took it.
+    pub(super) fn merge(&mut self, host: &impl Host, bio: Box<Bio>) -> Result<(), Box<Bio>> {
+        let group = bio.op.group();
+        self.trees.merge(Home(bio.home), bio, &host.insertion())?;
+        host.count_merged(group);
+        Ok(())
+    }
+
+    /// Grant one unit; `tag` says whether the host has found a tag.
+    #[inline]
+    pub(super) fn dispatch_one(&mut self, host: &mut impl Host, tag: bool) -> Outcome {
+        if self.trees.is_empty() {
+            self.arrivals.clear();
+            return Outcome::NoUnit;
+        }
+        if !tag {
+            return self.no_tag(host);
+        }
+        let (now, tunables) = (host.now(), *host.insertion().tunables);
+        let Queue { trees, position, dispatched, ended, ended_closed, .. } = self;
+        let in_flight = |class: usize| {
+            if dispatched[class] != ended[class] {
+                ended[class] = ended_closed[class] + host.ended(class);
+            }
+            dispatched[class] != ended[class]
+        };
+        let Some((home, unit)) = trees.dispatch(position, now, &tunables, in_flight) else {
+            return Outcome::NoUnit;
+        };
+        let class = class_of(unit.priority);
+        if let Err(mut unit) = host.grant(home.0, unit) {
+            trees.insert_at_head(home, unit.bios.take(), &host.insertion());
+            self.arrivals.push(home.0);
+            return self.no_tag(host);
+        }
+        self.dispatched[class] += 1;
+        Outcome::Granted
+    }
+
+    /// Channels whose bios are kept for want of tags are to know it; those whose bios came before
+    /// were told before.
+    #[cold]
+    fn no_tag(&mut self, host: &mut impl Host) -> Outcome {
+        host.starve(host.index());
+        for home in self.arrivals.drain(..) {
+            host.starve(home);
+        }
+        Outcome::NoTag
+    }
+
+    /// Take out the bios of channel `home`.
+    pub(super) fn expel(&mut self, host: &impl Host, home: u32) -> BioList {
+        let (mut out, mut others) = (BioList::new(), BioList::new());
+        self.trees.take_all(|whose, mut unit| match whose.0 == home {
+            true => out.append(&mut unit.bios),
+            false => others.append(&mut unit.bios),
+        });
+        self.insert_sorted(host, &mut others);
+        self.arrivals.retain(|arrival| *arrival != home);
+        out
+    }
+
+    /// The channel of `port` is closed: what ended of it stays ended.
+    pub(super) fn closed(&mut self, port: &Port) {
+        self.arrivals.retain(|arrival| *arrival != port.index());
+        for class in 0..CLASSES {
+            self.ended_closed[class] += port.ended(class);
+        }
+    }
+}
