@@ -36,6 +36,11 @@ pub trait Clock: Send + Sync {
 
     /// How many [`Clock::cycles`] go into `ns` nanoseconds, at the most.
     fn cycles_in(&self, ns: Ns) -> u64;
+
+    /// Nanoseconds that the calling thread has had a processor; 0 where nobody counts them.
+    fn thread_cpu(&self) -> Ns {
+        0
+    }
 }
 
 /// The machine's monotonic clock (`CLOCK_MONOTONIC`).
@@ -74,12 +79,21 @@ impl Clock for SystemClock {
     fn cycles_in(&self, ns: Ns) -> u64 {
         ns.saturating_mul(self.cycles_per_us) / 1000
     }
+
+    fn thread_cpu(&self) -> Ns {
+        read(libc::CLOCK_THREAD_CPUTIME_ID)
+    }
 }
 
 fn monotonic_ns() -> Ns {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+#[inline]
+fn read(clock: libc::clockid_t) -> Ns {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: clock_gettime writes one timespec; CLOCK_MONOTONIC always exists on Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    // SAFETY: clock_gettime writes one timespec; both clocks always exist on Linux.
+    unsafe { libc::clock_gettime(clock, &mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
 }
 

@@ -286,6 +286,7 @@ impl LockLine {
                 min_ns: self.waittime_min_ns,
                 max_ns: self.waittime_max_ns,
             },
+            wait_cpu_ns: 0,
             acquisitions: self.acquisitions,
             holds: LockTimes {
                 count: self.holds,

@@ -100,11 +100,17 @@ impl std::ops::AddAssign for LockCounts {
     }
 }
 
+/// Of so many contentions in a row the processor time of one is sampled, and counts for all:
+/// reading it is a system call, and the second one lengthens the hold that follows.
+const SAMPLE_EVERY: u64 = 32;
+
 #[derive(Default)]
 struct Cells {
     acquisitions: Count,
     contentions: Count,
     waits: Times,
+    /// Processor time in waits, extrapolated from those that were sampled.
+    wait_cpu: Count,
     holds: Times,
 }
 
@@ -113,6 +119,8 @@ pub struct LockCounters {
     classes: [Cells; LockClass::ALL.len()],
     /// Holds are timed. Like `period`, written by the registry.
     hold: AtomicBool,
+    /// The processor time of waits is sampled.
+    sample: AtomicBool,
     /// Grows with each reset. From 1: no cell has a time of it yet.
     period: AtomicU64,
     clock: Arc<dyn Clock>,
@@ -131,6 +139,7 @@ impl LockCounters {
         Arc::new_cyclic(|this| LockCounters {
             classes: Default::default(),
             hold: AtomicBool::new(false),
+            sample: AtomicBool::new(false),
             period: AtomicU64::new(1),
             clock,
             this: this.clone(),
@@ -177,6 +186,7 @@ impl LockCounters {
             ClassStats {
                 contentions: cells.contentions.read(reset),
                 waits: cells.waits.read(period, reset),
+                wait_cpu_ns: cells.wait_cpu.read(reset),
                 acquisitions: cells.acquisitions.read(reset),
                 holds: cells.holds.read(period, reset),
             }
@@ -192,6 +202,11 @@ impl LockCounters {
         self.hold.store(on, Relaxed);
     }
 
+    /// Sample the processor time of waits from now on, or no longer. For the registry.
+    pub(super) fn sample_wait_cpu(&self, on: bool) {
+        self.sample.store(on, Relaxed);
+    }
+
     #[inline]
     pub(crate) fn acquired(&self, class: LockClass) {
         self.classes[class as usize].acquisitions.add(1);
@@ -203,9 +218,15 @@ impl LockCounters {
 
     /// Run `wait`, and count it as one contended wait of `class`.
     pub(crate) fn waited<T>(&self, class: LockClass, wait: impl FnOnce() -> T) -> T {
+        let cells = &self.classes[class as usize];
+        let sampled =
+            self.sample.load(Relaxed) && cells.contentions.ever().is_multiple_of(SAMPLE_EVERY);
+        let cpu = sampled.then(|| self.clock.thread_cpu());
         let from = self.clock.now();
         let value = wait();
-        let cells = &self.classes[class as usize];
+        if let Some(cpu) = cpu {
+            cells.wait_cpu.add(SAMPLE_EVERY * self.clock.thread_cpu().saturating_sub(cpu));
+        }
         cells.contentions.add(1);
         cells.waits.add(self.since(from), self.period.load(Relaxed));
         value

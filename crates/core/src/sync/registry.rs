@@ -16,6 +16,8 @@ use std::sync::atomic::{Ordering::Acquire, fence};
 struct Members {
     /// Holds are timed.
     timed: bool,
+    /// The processor time of waits is sampled.
+    sampled: bool,
     users: Vec<Arc<LockCounters>>,
     /// What those counted who are gone, since the last reset.
     gone: LockStats,
@@ -35,8 +37,12 @@ impl LockRegistry {
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new_cyclic(|this| {
             let own = LockCounters::made(clock.clone(), this.clone());
-            let members =
-                Members { timed: false, users: vec![own.clone()], gone: LockStats::default() };
+            let members = Members {
+                timed: false,
+                sampled: false,
+                users: vec![own.clone()],
+                gone: LockStats::default(),
+            };
             LockRegistry { clock, own, members: Lock::new(LockClass::Control, members) }
         })
     }
@@ -52,6 +58,7 @@ impl LockRegistry {
         let mut members = self.members.lock(&self.own);
         members.fold_gone();
         user.time_holds(members.timed);
+        user.sample_wait_cpu(members.sampled);
         members.users.push(user.clone());
         user
     }
@@ -73,6 +80,14 @@ impl LockRegistry {
         let mut members = self.members.lock(&self.own);
         members.timed = on;
         members.users.iter().for_each(|user| user.time_holds(on));
+    }
+
+    /// Sample the processor time of waits from now on ([`super::ClassStats::wait_cpu_ns`]), or no
+    /// longer.
+    pub fn sample_wait_cpu(&self, on: bool) {
+        let mut members = self.members.lock(&self.own);
+        members.sampled = on;
+        members.users.iter().for_each(|user| user.sample_wait_cpu(on));
     }
 
     /// True while holds are timed.
@@ -106,7 +121,7 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
     use crate::sync::{ClassStats, LockTimes};
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
     const CLASS: LockClass = LockClass::Other;
 
@@ -160,6 +175,42 @@ mod tests {
         assert_eq!(*registry.stats().get(CLASS), waited(&[30]));
         assert_eq!(*registry.reset().get(CLASS), waited(&[30]));
         assert_eq!(*registry.reset().get(CLASS), ClassStats::default());
+    }
+
+    /// A waiting thread that has its processor all the time.
+    struct Busy;
+
+    impl Clock for Busy {
+        fn now(&self) -> u64 {
+            0
+        }
+        fn cycles(&self) -> Option<u64> {
+            None
+        }
+        fn cycles_in(&self, _: u64) -> u64 {
+            0
+        }
+        fn thread_cpu(&self) -> u64 {
+            SPENT.fetch_add(5, Relaxed)
+        }
+    }
+
+    static SPENT: AtomicU64 = AtomicU64::new(0);
+
+    #[test]
+    fn the_processor_time_of_waits_is_sampled_when_asked_for() {
+        let registry = LockRegistry::new(Arc::new(Busy));
+        let early = registry.counters();
+        early.waited(CLASS, || ());
+        assert_eq!(registry.stats().get(CLASS).wait_cpu_ns, 0);
+        registry.sample_wait_cpu(true);
+        let late = registry.counters();
+        (0..64).for_each(|_| late.waited(CLASS, || ()));
+        assert_eq!(registry.reset().get(CLASS).wait_cpu_ns, 64 * 5);
+        (0..31).for_each(|_| early.waited(CLASS, || ()));
+        assert_eq!(registry.stats().get(CLASS).wait_cpu_ns, 0, "each has a turn of its own");
+        early.waited(CLASS, || ());
+        assert_eq!(registry.stats().get(CLASS).wait_cpu_ns, 32 * 5);
     }
 
     #[test]

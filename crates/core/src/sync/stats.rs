@@ -45,6 +45,9 @@ pub struct ClassStats {
     pub contentions: u64,
     /// The waits. A try that gives up does not wait and is not among them.
     pub waits: LockTimes,
+    /// Nanoseconds of processor time in these waits (spinning, and going to sleep), extrapolated
+    /// from one contention in 32; 0 unless a registry samples it.
+    pub wait_cpu_ns: u64,
     /// Times a lock was taken.
     pub acquisitions: u64,
     /// For how long it was held, as far as that was measured. A holder that sleeps on a condition
@@ -64,6 +67,7 @@ impl std::ops::AddAssign for ClassStats {
     fn add_assign(&mut self, other: Self) {
         self.contentions += other.contentions;
         self.waits += other.waits;
+        self.wait_cpu_ns += other.wait_cpu_ns;
         self.acquisitions += other.acquisitions;
         self.holds += other.holds;
     }
@@ -203,8 +207,13 @@ mod tests {
         let mut stats = LockStats::default();
         assert_eq!(stats.used().count(), 0);
         let waits = times(&[260, 939_104, 5]);
-        stats.classes[LockClass::Control as usize] =
-            ClassStats { contentions: 4, waits, acquisitions: 20, holds: times(&[1_999]) };
+        stats.classes[LockClass::Control as usize] = ClassStats {
+            contentions: 4,
+            waits,
+            wait_cpu_ns: 0,
+            acquisitions: 20,
+            holds: times(&[1_999]),
+        };
         stats.classes[LockClass::PlainRing as usize].acquisitions = 123_456_789_012_345;
         let text = stats.to_string();
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();

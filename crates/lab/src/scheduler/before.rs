@@ -99,13 +99,7 @@ impl<const SPIN: bool> Before<SPIN> {
 impl<const SPIN: bool> Scheduler for Before<SPIN> {
     type Local = ();
 
-    fn run(
-        &self,
-        (): &mut (),
-        caller: &mut Caller<'_>,
-        bios: &mut BioList,
-        place: Place,
-    ) -> bool {
+    fn run(&self, (): &mut (), caller: &mut Caller<'_>, bios: &mut BioList, place: Place) -> bool {
         self.work(caller, bios, place)
     }
 

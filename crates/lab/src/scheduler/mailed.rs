@@ -190,13 +190,7 @@ impl Mailed {
 impl Scheduler for Mailed {
     type Local = ();
 
-    fn run(
-        &self,
-        (): &mut (),
-        caller: &mut Caller<'_>,
-        bios: &mut BioList,
-        place: Place,
-    ) -> bool {
+    fn run(&self, (): &mut (), caller: &mut Caller<'_>, bios: &mut BioList, place: Place) -> bool {
         self.work(caller, bios, place)
     }
 
