@@ -1,6 +1,60 @@
-//! The laboratory: experiments that compare a design of Drystone with those it replaces.
+//! The laboratory: experiments that compare a design of Drystone with those it replaces, on the
+//! machine at hand, each as one library call that `drystone lab run` makes.
+//!
+//! * [`engine`] keeps I/O in flight and counts; `drystone bench` uses it too.
+//! * [`scheduler`] has the schedulers that Drystone replaces.
+//! * [`run`] runs an experiment by name and gives an [`Outcome`]: text, JSON, or one HTML page.
+//!
+//! Nothing is in an outcome that was not measured in that run.
 
 #![forbid(unsafe_code)]
 
 pub mod engine;
+mod html;
+mod kernel;
+mod measure;
+mod mq_deadline;
+mod outcome;
 pub mod scheduler;
+
+pub use outcome::{Machine, Outcome, Row, Table};
+
+/// How an experiment is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Runs of each variant, in turns; at least 1.
+    pub runs: u32,
+    /// Time measured in each run, ns.
+    pub runtime_ns: u64,
+    /// The most threads.
+    pub threads: u32,
+    /// Also measure the points that only the page's chart over threads shows.
+    pub chart: bool,
+    /// Also run the kernel's own, which takes root and fio.
+    pub kernel: bool,
+}
+
+/// An experiment that there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// The name that [`run`] takes.
+    pub name: &'static str,
+    /// What it compares, in one line.
+    pub about: &'static str,
+    run: fn(&Options, &mut dyn FnMut(&str)) -> anyhow::Result<Outcome>,
+}
+
+/// All experiments.
+pub const EXPERIMENTS: [Experiment; 1] = [mq_deadline::EXPERIMENT];
+
+/// Run the experiment `name`; `say` gets a line about each step.
+///
+/// # Errors
+/// When there is no such experiment, a device cannot be opened, or an I/O fails.
+pub fn run(name: &str, options: &Options, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> {
+    let Some(experiment) = EXPERIMENTS.iter().find(|experiment| experiment.name == name) else {
+        let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
+        anyhow::bail!("no experiment `{name}`: there is {}", names.join(", "));
+    };
+    (experiment.run)(options, say)
+}

@@ -20,7 +20,7 @@ use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_exports::nbd::server::ExportTable;
 
-pub use device::{OpenError, Surroundings, engine_of, open_device};
+pub use device::{OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
 pub use exports::LiveListener;
 pub use runtime::{Connections, LiveRuntime};
 

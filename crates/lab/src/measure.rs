@@ -1,0 +1,206 @@
+//! One run of one variant: opens its device, lets the lanes warm up, and takes everything that is
+//! counted over the same stretch of time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use drystone_core::clock::{Clock, SystemClock};
+use drystone_core::ring::Engine;
+use drystone_core::sync::{LockClass, LockRegistry, LockStats};
+use drystone_core::{ContextSet, Device, Priority};
+use drystone_stack::live::{OpenDevice, Surroundings, open_device};
+use drystone_stack::spec::DeviceSpec;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::engine::{self, Crew, Pattern, Shared, Sum, Work, phase};
+
+/// A run to be made.
+pub struct Point<'a> {
+    pub spec: &'a DeviceSpec,
+    pub open: OpenDevice,
+    pub threads: u32,
+    pub load: &'a Load,
+    pub runtime_ns: u64,
+}
+
+/// What each thread does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub pattern: Pattern,
+    pub bytes: u64,
+    pub depth: usize,
+    /// I/Os submitted, and waited for, together.
+    pub batch: usize,
+}
+
+/// What a run measured. Shares are from 0 to 1.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub iops: f64,
+    pub cpu_ns_per_io: f64,
+    /// Processor time over wall time.
+    pub cores_used: f64,
+    /// System time as a share of processor time; not a number if the kernel's clock of 10 ms
+    /// counted none.
+    pub sys_of_cpu: f64,
+    /// System time as a share of threads times wall time.
+    pub sys_of_threads: f64,
+    /// Waits for locks over threads times wall time.
+    pub contention: f64,
+    /// Processor time of these waits over all processor time.
+    pub contention_cpu: f64,
+    /// Contexts that linger for what they entrusted to the scheduler, over threads times wall time.
+    pub grant_wait: f64,
+    pub lock_acquisitions_per_io: f64,
+    pub lock_contentions_per_io: f64,
+    /// The locks of the run by class.
+    pub locks: LockStats,
+}
+
+/// Classes that are no waits for a lock: contexts that linger, and helpers without work.
+const NO_LOCKS: [LockClass; 2] = [LockClass::SchedulerGrant, LockClass::PlainIdle];
+
+impl Point<'_> {
+    /// How long the lanes run before anything is counted.
+    pub fn warmup_ns(runtime_ns: u64) -> u64 {
+        (runtime_ns / 10).clamp(20_000_000, 500_000_000)
+    }
+
+    /// Make the run.
+    ///
+    /// # Errors
+    /// When the device cannot be opened, an I/O fails, or none ends in the time.
+    pub fn measure(&self) -> anyhow::Result<Sample> {
+        let clock: Arc<dyn Clock> = SystemClock::new();
+        let at = Surroundings { open: self.open, ..Surroundings::new(self.threads, clock) };
+        at.locks.sample_wait_cpu(true);
+        let device = open_device(self.spec, &at)?;
+        let set = ContextSet::counted_by(at.locks.clone());
+        let mut contexts = Vec::new();
+        for _ in 0..self.threads {
+            let mut cx = set.open(Engine::Auto)?;
+            let index = cx.open(&device)?;
+            contexts.push((cx, index));
+        }
+        let shared = Shared::new(self.threads as usize, || 0);
+        let works = self.works(&*device);
+        let watch = |crew: &Crew<'_, '_>| self.watch(crew, &at.locks);
+        let (_, (begin, end, locks)) = engine::run(contexts, &works, &shared, &[], watch)?;
+        ensure!(
+            end.sum.completed > begin.sum.completed,
+            "no I/O completed in the measured time; take a longer --runtime"
+        );
+        Ok(self.sample(&begin, &end, locks))
+    }
+
+    fn works(&self, device: &dyn Device) -> Vec<Work> {
+        let blocks = device.info().size_bytes / self.load.bytes;
+        let work = |lane: u64| Work {
+            depth: self.load.depth,
+            batch: self.load.batch,
+            batch_complete: self.load.batch,
+            bs: self.load.bytes,
+            pattern: self.load.pattern,
+            poll: false,
+            priority: Priority::default(),
+            blocks: (0, blocks),
+            seed: lane + 1,
+        };
+        (0..u64::from(self.threads)).map(work).collect()
+    }
+
+    fn watch(
+        &self,
+        crew: &Crew<'_, '_>,
+        locks: &LockRegistry,
+    ) -> anyhow::Result<(Reading, Reading, LockStats)> {
+        crew.enter(phase::WARM_UP);
+        let warmup = Duration::from_nanos(Self::warmup_ns(self.runtime_ns));
+        crew.pause(Instant::now() + warmup)?;
+        crew.enter(phase::MEASURE);
+        locks.reset();
+        let begin = Reading::now(crew)?;
+        crew.pause(begin.at + Duration::from_nanos(self.runtime_ns))?;
+        let end = Reading::now(crew)?;
+        Ok((begin, end, locks.reset()))
+    }
+
+    fn sample(&self, begin: &Reading, end: &Reading, locks: LockStats) -> Sample {
+        let ios = (end.sum.completed - begin.sum.completed) as f64;
+        let wall = (end.at - begin.at).as_nanos() as f64;
+        let threads_wall = wall * f64::from(self.threads);
+        let cpu = (end.cpu_ns - begin.cpu_ns) as f64;
+        let (user, sys) = (end.user_ns - begin.user_ns, end.sys_ns - begin.sys_ns);
+        let waits = locks.used().filter(|(class, _)| !NO_LOCKS.contains(class));
+        let (mut wait, mut wait_cpu, mut taken, mut found_taken) = (0, 0, 0, 0);
+        for (_, stats) in waits {
+            wait += stats.waits.total_ns;
+            wait_cpu += stats.wait_cpu_ns;
+            taken += stats.acquisitions;
+            found_taken += stats.contentions;
+        }
+        Sample {
+            iops: ios * 1e9 / wall,
+            cpu_ns_per_io: cpu / ios,
+            cores_used: cpu / wall,
+            sys_of_cpu: sys / (user + sys),
+            sys_of_threads: sys / threads_wall,
+            contention: wait as f64 / threads_wall,
+            contention_cpu: (wait_cpu as f64 / cpu).min(1.0),
+            grant_wait: locks.get(LockClass::SchedulerGrant).waits.total_ns as f64 / threads_wall,
+            lock_acquisitions_per_io: taken as f64 / ios,
+            lock_contentions_per_io: found_taken as f64 / ios,
+            locks,
+        }
+    }
+}
+
+/// Everything that is read at both ends of the measured time.
+struct Reading {
+    at: Instant,
+    sum: Sum,
+    cpu_ns: u64,
+    user_ns: f64,
+    sys_ns: f64,
+}
+
+impl Reading {
+    fn now(crew: &Crew<'_, '_>) -> anyhow::Result<Self> {
+        let (user_ns, sys_ns) = process_times()?;
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+        Ok(Reading { at: Instant::now(), sum: crew.progress(), cpu_ns, user_ns, sys_ns })
+    }
+}
+
+/// User and system time of this process, all its threads, in ns (`proc_pid_stat(5)`, fields 14
+/// and 15, in clock ticks).
+fn process_times() -> anyhow::Result<(f64, f64)> {
+    let path = "/proc/self/stat";
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let tick_ns = 1e9 / rustix::param::clock_ticks_per_second() as f64;
+    stat_times(&text)
+        .map(|(user, sys)| (user as f64 * tick_ns, sys as f64 * tick_ns))
+        .with_context(|| format!("{path} has no times"))
+}
+
+fn stat_times(text: &str) -> Option<(u64, u64)> {
+    // The second field is the program's name in parentheses, which may hold anything.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let user = fields.nth(11)?.parse().ok()?;
+    Some((user, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "1 (a) b) c) R 2 3 4 0 -1 4194304 160 0 0 0 17 29 0 0 20 0 1 0 5 6 7";
+        assert_eq!(stat_times(stat), Some((17, 29)));
+        assert_eq!(stat_times("1 (a) R 2 3"), None);
+        assert!(process_times().is_ok());
+    }
+}

@@ -1,0 +1,387 @@
+//! The experiment `mq-deadline`: "block/mq-deadline: use separate insertion lists" (Bart Van Assche
+//! and Jens Axboe, linux-block, 23 January 2024), whose table says: 512 B random reads, 32 jobs of
+//! depth 4, submitted and completed in fours: 879K IOPS, 89 % system time and 93.6 % contention
+//! before; 2867K, 11.1 % and 6.0 % after.
+//!
+//! The load is the mail's. The variants take turns, run by run, so that what disturbs the machine
+//! disturbs all of them.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use drystone_core::sync::{ClassStats, LockClass, LockStats};
+use drystone_queue::scheduler::MqDeadline;
+use drystone_stack::live::{OpenDevice, open_with};
+use drystone_stack::spec::DeviceSpec;
+use serde_json::json;
+
+use crate::engine::{Pattern, machine};
+use crate::measure::{Load, Point, Sample};
+use crate::outcome::{Machine, Outcome, Row, Table, spread};
+use crate::scheduler::{Before, Mailed};
+use crate::{Experiment, Options, kernel};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "mq-deadline",
+    about: "mq-deadline: one lock (before), separate insertion lists (mailed), and ours, which never waits",
+    run,
+};
+
+/// The mail's: 512 B random reads, depth 4, in fours.
+pub(crate) const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 4, batch: 4 };
+
+/// Size of both devices. Whatever is read from the file is far more than a processor's cache.
+const SIZE_BYTES: u64 = 256 << 20;
+
+/// Tags of the null device: more than 32 threads have in flight (128), with as many again for
+/// each that is pre-empted in a call, so that no row is about tags. A file has 256.
+const NULL_TAGS: u32 = 1024;
+
+/// Where the file is made: memory, so that the disk is not what is measured.
+pub(crate) const FILES: &str = "/dev/shm";
+
+/// A design to be measured.
+struct Variant {
+    name: &'static str,
+    note: Option<&'static str>,
+    open: OpenDevice,
+    /// Keys of its queue.
+    queue: &'static str,
+}
+
+const SCHEDULED: &str = "queue.scheduler=mq-deadline,queue.straight=false";
+const STRAIGHT: &str = "queue.scheduler=mq-deadline,queue.straight=true";
+
+static VARIANTS: [Variant; 6] = [
+    Variant { name: "before", note: None, open: open_with::<Before<false>>, queue: SCHEDULED },
+    Variant { name: "mailed", note: None, open: open_with::<Mailed>, queue: SCHEDULED },
+    Variant { name: "ours", note: None, open: open_with::<MqDeadline>, queue: SCHEDULED },
+    Variant {
+        name: "ours",
+        note: Some("straight through"),
+        open: open_with::<MqDeadline>,
+        queue: STRAIGHT,
+    },
+    Variant {
+        name: "none",
+        note: None,
+        open: open_with::<MqDeadline>,
+        queue: "queue.scheduler=none",
+    },
+    Variant {
+        name: "before",
+        note: Some("pure spin lock, unfair"),
+        open: open_with::<Before<true>>,
+        queue: SCHEDULED,
+    },
+];
+
+/// A device, and the text that describes it for every variant.
+struct Device {
+    name: &'static str,
+    text: String,
+}
+
+fn devices(file: &Path) -> [Device; 2] {
+    let file = file.display().to_string().replace(',', ",,");
+    let null =
+        format!("null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none");
+    [
+        Device { name: "null", text: null },
+        Device { name: "file on tmpfs", text: format!("file,path={file},queue.hw_queues=1") },
+    ]
+}
+
+/// The file that is read, removed in the end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn make(bytes: u64) -> anyhow::Result<Self> {
+        let name = format!("drystone-lab-{}.img", std::process::id());
+        let path = Path::new(FILES).join(name);
+        let wrong = || format!("cannot write {}", path.display());
+        let mut file = std::fs::File::create(&path).with_context(wrong)?;
+        let scratch = Scratch(path.clone());
+        let block = vec![0xA5; 1 << 20];
+        for _ in 0..bytes >> 20 {
+            file.write_all(&block).with_context(wrong)?;
+        }
+        Ok(scratch)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // If it cannot be removed it stays, in memory, until somebody else does.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Numbers of threads of the table, in its order: two cores distort two threads least.
+fn shown_threads(most: u32) -> Vec<u32> {
+    let mut shown = Vec::new();
+    for threads in [2, 1, most] {
+        if threads <= most && !shown.contains(&threads) {
+            shown.push(threads);
+        }
+    }
+    shown
+}
+
+/// Those of the chart that the table has not.
+fn chart_threads(most: u32) -> Vec<u32> {
+    let shown: BTreeSet<u32> = shown_threads(most).into_iter().collect();
+    (0..).map(|n| 1 << n).take_while(|n| *n < most).filter(|n| !shown.contains(n)).collect()
+}
+
+fn run(options: &Options, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> {
+    let date = machine::now();
+    let scratch = Scratch::make(SIZE_BYTES)?;
+    let shown = shown_threads(options.threads);
+    let mut threads = shown.clone();
+    if options.chart {
+        threads.extend(chart_threads(options.threads));
+    }
+    say(&estimate(threads.len(), options));
+    let mut rows = Vec::new();
+    for device in devices(&scratch.0) {
+        for threads in &threads {
+            say(&format!("{}, {threads} threads", device.name));
+            rows.extend(measure(&device, *threads, options)?);
+        }
+    }
+    let mut remarks = remarks(options);
+    if options.kernel {
+        let found = kernel::measure(options, &scratch.0, say);
+        rows.extend(found.rows);
+        remarks.extend(found.remarks);
+    }
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        about: EXPERIMENT.about,
+        date,
+        machine: Machine::here(),
+        parameters: parameters(options),
+        table: table(&rows, &shown),
+        rows,
+        shown_threads: shown,
+        remarks,
+    })
+}
+
+fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("rw", json!("randread")),
+        ("bs", json!(LOAD.bytes)),
+        ("depth", json!(LOAD.depth)),
+        ("batch", json!(LOAD.batch)),
+        ("threads", json!(options.threads)),
+        ("runs", json!(options.runs)),
+        ("runtime_ns", json!(options.runtime_ns)),
+        ("warmup_ns", json!(Point::warmup_ns(options.runtime_ns))),
+        ("size_bytes", json!(SIZE_BYTES)),
+        ("hw_queue_depth", json!(NULL_TAGS)),
+        ("debug", json!(cfg!(debug_assertions))),
+    ]
+}
+
+fn estimate(points: usize, options: &Options) -> String {
+    let runs = 2 * points as u64 * VARIANTS.len() as u64 * u64::from(options.runs);
+    let seconds =
+        runs * (options.runtime_ns + Point::warmup_ns(options.runtime_ns)) / 1_000_000_000;
+    format!("{runs} runs, about {} min {} s", seconds / 60, seconds % 60)
+}
+
+/// All variants with so many threads, in turns.
+fn measure(device: &Device, threads: u32, options: &Options) -> anyhow::Result<Vec<Row>> {
+    let mut samples: Vec<Vec<Sample>> = VARIANTS.iter().map(|_| Vec::new()).collect();
+    let specs = VARIANTS.iter().map(|variant| spec(device, variant));
+    let specs = specs.collect::<anyhow::Result<Vec<DeviceSpec>>>()?;
+    for _ in 0..options.runs {
+        for ((variant, spec), samples) in VARIANTS.iter().zip(&specs).zip(&mut samples) {
+            let runtime_ns = options.runtime_ns;
+            let point = Point { spec, open: variant.open, threads, load: &LOAD, runtime_ns };
+            let sample = point.measure();
+            samples.push(sample.with_context(|| format!("{}: {}", device.name, variant.name))?);
+        }
+    }
+    let rows = VARIANTS.iter().zip(samples);
+    Ok(rows.map(|(variant, samples)| row(device.name, variant, threads, &samples)).collect())
+}
+
+fn spec(device: &Device, variant: &Variant) -> anyhow::Result<DeviceSpec> {
+    let text = format!("{},{}", device.text, variant.queue);
+    DeviceSpec::parse(&text, Path::new("/")).map_err(|report| anyhow!(report.render(false)))
+}
+
+fn row(device: &'static str, variant: &Variant, threads: u32, samples: &[Sample]) -> Row {
+    let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
+    let mut locks = LockStats::default();
+    samples.iter().for_each(|sample| locks += sample.locks.clone());
+    Row {
+        device,
+        variant: variant.name,
+        note: variant.note.map(str::to_owned),
+        threads,
+        measured: vec![
+            ("iops", all(|s| s.iops)),
+            ("sys_of_cpu", all(|s| s.sys_of_cpu)),
+            ("sys_of_threads", all(|s| s.sys_of_threads)),
+            ("contention", all(|s| s.contention)),
+            ("contention_cpu", all(|s| s.contention_cpu)),
+            ("grant_wait", all(|s| s.grant_wait)),
+            ("cores_used", all(|s| s.cores_used)),
+            ("cpu_ns_per_io", all(|s| s.cpu_ns_per_io)),
+            ("lock_acquisitions_per_io", all(|s| s.lock_acquisitions_per_io)),
+            ("lock_contentions_per_io", all(|s| s.lock_contentions_per_io)),
+        ],
+        locks: classes(variant, &locks),
+    }
+}
+
+/// The classes that the data path used. The control plane's are those of opening the device.
+fn classes(variant: &Variant, locks: &LockStats) -> Vec<(String, ClassStats)> {
+    let control = [LockClass::Control, LockClass::ContextSet];
+    let used = locks.used().filter(|(class, _)| !control.contains(class));
+    used.map(|(class, stats)| {
+        let name = match class {
+            Mailed::INSERT_LOCK if variant.name == "mailed" => "insert_lock",
+            _ => class.name(),
+        };
+        (name.to_owned(), *stats)
+    })
+    .collect()
+}
+
+const COLUMNS: [&str; 12] = [
+    "Device",
+    "Variant",
+    "Threads",
+    "IOPS",
+    "sys",
+    "contention",
+    "diff",
+    "IOPS, least to most",
+    "contention, CPU",
+    "grant wait",
+    "cores",
+    "CPU ns/IO",
+];
+
+fn table(rows: &[Row], threads: &[u32]) -> Table {
+    let shown = rows.iter().filter(|row| threads.contains(&row.threads));
+    Table {
+        head: COLUMNS.map(str::to_owned).to_vec(),
+        lines: shown.map(|row| line(row, rows)).collect(),
+    }
+}
+
+fn line(row: &Row, rows: &[Row]) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let percent = |key: &str| row.median(key).map_or_else(dash, |v| format!("{:.1}%", v * 100.0));
+    let range = row.values("iops").and_then(spread);
+    let range = range.map_or_else(dash, |(least, _, most)| {
+        format!("[{} .. {}]", thousands(least), thousands(most))
+    });
+    let number = |key: &str, decimals: usize| {
+        row.median(key).map_or_else(dash, |value| format!("{value:.decimals$}"))
+    };
+    vec![
+        row.device.to_owned(),
+        row.name(),
+        row.threads.to_string(),
+        row.median("iops").map_or_else(dash, thousands),
+        percent("sys_of_cpu"),
+        percent("contention"),
+        difference(row, rows).map_or_else(dash, |part| format!("{:+.0}%", part * 100.0)),
+        range,
+        percent("contention_cpu"),
+        percent("grant_wait"),
+        number("cores_used", 2),
+        number("cpu_ns_per_io", 0),
+    ]
+}
+
+/// IOPS more than *before* has on the same device with as many threads, as a part of it.
+fn difference(row: &Row, rows: &[Row]) -> Option<f64> {
+    let same = |base: &&Row| {
+        let plain = base.variant == "before" && base.note.is_none();
+        plain && base.device == row.device && base.threads == row.threads
+    };
+    let base = rows.iter().find(same)?;
+    let is_base = std::ptr::eq(base, row);
+    if is_base { None } else { Some(row.median("iops")? / base.median("iops")? - 1.0) }
+}
+
+/// As the mail writes IOPS: 879K.
+fn thousands(iops: f64) -> String {
+    format!("{:.0}K", iops / 1e3)
+}
+
+fn remarks(options: &Options) -> Vec<String> {
+    let cores = Machine::here().cores;
+    let mut remarks = vec![
+        "IOPS and figures: medians of the runs, which took turns. sys: system time as a share of processor time.".to_owned(),
+        "contention: time from a lock's first failed attempt until it was taken, of all threads, over threads times wall \
+         time; contention, CPU: processor time of these waits (one in 32 sampled) over all processor time."
+            .to_owned(),
+        "grant wait: contexts that linger for what they entrusted to the scheduler; no lock, and not part of contention."
+            .to_owned(),
+        "A bio that gives up (a merge attempt, a turn that is taken) has no wait. Failed compare-and-swaps of lists and \
+         tags are retried at once and not timed."
+            .to_owned(),
+        format!(
+            "The null device has {NULL_TAGS} tags, more than all threads use. The file has 256; a call that starts I/O \
+             takes up to 32 at once, so pre-empted callers can leave others without: those wait for completions."
+        ),
+    ];
+    if u64::from(options.threads) > cores {
+        remarks.push(format!(
+            "{cores} cores cannot show what more than {cores} threads do to a lock at once: with more, a wait is mostly for \
+             a thread that is off its core, and the mail's collapse, 32 cores at one cache line, does not take place. \
+             2 threads are the pair least distorted."
+        ));
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_threads_come_first() {
+        assert_eq!(shown_threads(32), [2, 1, 32]);
+        assert_eq!(chart_threads(32), [4, 8, 16]);
+        assert_eq!((shown_threads(2), shown_threads(1)), (vec![2, 1], vec![1]));
+        assert_eq!((chart_threads(2), chart_threads(6)), (vec![], vec![4]));
+    }
+
+    #[test]
+    fn every_variant_is_a_device() {
+        for device in devices(Path::new("/dev/shm/a,b")) {
+            for variant in &VARIANTS {
+                spec(&device, variant).unwrap_or_else(|error| panic!("{error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn differences_are_to_before_in_the_same_place() {
+        let row = |variant, threads, iops: f64| Row {
+            device: "null",
+            variant,
+            note: None,
+            threads,
+            measured: vec![("iops", vec![iops])],
+            locks: Vec::new(),
+        };
+        let rows = [row("before", 2, 50.0), row("before", 1, 100.0), row("ours", 1, 326.0)];
+        assert_eq!(difference(&rows[2], &rows), Some(2.26));
+        assert_eq!(difference(&rows[1], &rows), None);
+        assert_eq!(line(&rows[2], &rows)[6], "+226%");
+        assert_eq!(line(&rows[2], &rows)[4], "-", "what was not measured is not shown");
+    }
+}

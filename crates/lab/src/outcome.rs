@@ -1,0 +1,256 @@
+//! What an experiment found, and its shapes for people and programs.
+//!
+//! Invariant: the JSON of every experiment has one shape (`docs/lab/README.md`): measured keys of a
+//! row are lists with one value for each run, in the order of the runs.
+
+use std::fmt::Write;
+
+use drystone_core::sync::{ClassStats, lock_table};
+use serde_json::{Map, Value, json};
+
+use crate::engine::machine;
+use crate::html;
+
+/// Where it ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// Cores that may be used.
+    pub cores: u64,
+    /// The kernel's version.
+    pub kernel: String,
+}
+
+impl Machine {
+    pub(crate) fn here() -> Self {
+        let found = machine::describe();
+        let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+        let cores = found["cores"].as_u64().unwrap_or(1);
+        Machine { cpu: text("cpu"), cores, kernel: text("kernel") }
+    }
+}
+
+/// One variant on one device with so many threads.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The device.
+    pub device: &'static str,
+    /// `before`, `mailed`, `ours` or `none`.
+    pub variant: &'static str,
+    /// What makes it another than the variant's own row.
+    pub note: Option<String>,
+    /// Threads that submitted.
+    pub threads: u32,
+    /// What was measured, by key: one value for each run.
+    pub measured: Vec<(&'static str, Vec<f64>)>,
+    /// Classes of locks with their figures, summed over the runs.
+    pub locks: Vec<(String, ClassStats)>,
+}
+
+impl Row {
+    /// The values of `key`, if it was measured.
+    pub fn values(&self, key: &str) -> Option<&[f64]> {
+        let found = self.measured.iter().find(|(name, _)| *name == key);
+        found.map(|(_, values)| &values[..])
+    }
+
+    /// The median of `key`; `None` if it was not measured in every run.
+    pub fn median(&self, key: &str) -> Option<f64> {
+        spread(self.values(key)?).map(|(_, median, _)| median)
+    }
+
+    /// The name in tables.
+    pub fn name(&self) -> String {
+        match &self.note {
+            Some(note) => format!("{}, {note}", self.variant),
+            None => self.variant.to_owned(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let mut row = Map::new();
+        row.insert("device".to_owned(), json!(self.device));
+        row.insert("variant".to_owned(), json!(self.variant));
+        row.insert("threads".to_owned(), json!(self.threads));
+        if let Some(note) = &self.note {
+            row.insert("note".to_owned(), json!(note));
+        }
+        row.extend(self.measured.iter().map(|(key, values)| ((*key).to_owned(), json!(values))));
+        Value::Object(row)
+    }
+}
+
+/// Least, median and greatest; `None` of nothing, or if a value is missing.
+pub(crate) fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
+    if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
+        return None;
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let median = match sorted.len() % 2 {
+        1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    };
+    Some((sorted[0], median, sorted[sorted.len() - 1]))
+}
+
+/// A table for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Titles of the columns.
+    pub head: Vec<String>,
+    /// Lines of cells.
+    pub lines: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn text(&self) -> String {
+        let rows = || std::iter::once(&self.head).chain(&self.lines);
+        let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
+        let widths: Vec<usize> =
+            (0..self.head.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for row in rows() {
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                // Names to the left, figures to the right.
+                let pad = " ".repeat(width - cell.chars().count());
+                let _ = if column < 2 {
+                    write!(text, "{cell}{pad}  ")
+                } else {
+                    write!(text, "{pad}{cell}  ")
+                };
+            }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The experiment's name.
+    pub experiment: &'static str,
+    /// What it compares.
+    pub about: &'static str,
+    /// When it began, in UTC.
+    pub date: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// How it was run.
+    pub parameters: Vec<(&'static str, Value)>,
+    /// Everything that was measured.
+    pub rows: Vec<Row>,
+    /// The rows for people.
+    pub table: Table,
+    /// Numbers of threads in `table`.
+    pub shown_threads: Vec<u32>,
+    /// Sentences below the table: what its columns mean and what it cannot show.
+    pub remarks: Vec<String>,
+}
+
+impl Outcome {
+    /// The version of Drystone that ran.
+    pub fn version() -> &'static str {
+        env!("CARGO_PKG_VERSION")
+    }
+
+    /// One line on the machine, the date and the version.
+    pub fn facts(&self) -> String {
+        let Machine { cpu, cores, kernel } = &self.machine;
+        let debug = if cfg!(debug_assertions) { " (debug build)" } else { "" };
+        let version = Self::version();
+        format!("{cpu}, {cores} cores, Linux {kernel}; drystone {version}{debug}; {}", self.date)
+    }
+
+    /// The parameters in one line.
+    pub fn setting(&self) -> String {
+        let shown = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let parts: Vec<String> =
+            self.parameters.iter().map(|(key, value)| format!("{key} {}", shown(value))).collect();
+        parts.join(", ")
+    }
+
+    /// The outcome for a terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!("{}\n{}\n{}\n\n", self.about, self.facts(), self.setting());
+        text.push_str(&self.table.text());
+        text.push('\n');
+        self.remarks.iter().for_each(|remark| text.push_str(&format!("{remark}\n")));
+        text.push_str("\nLock statistics, all runs together (times in us):\n");
+        for (title, table) in self.lock_tables() {
+            text.push_str(&format!("\n{title}\n{table}"));
+        }
+        text
+    }
+
+    /// Lock statistics by device and number of threads, with a line for each variant and class.
+    pub(crate) fn lock_tables(&self) -> Vec<(String, String)> {
+        let mut titles: Vec<(&str, u32)> = Vec::new();
+        for row in self.rows.iter().filter(|row| self.shown_threads.contains(&row.threads)) {
+            if !titles.contains(&(row.device, row.threads)) && !row.locks.is_empty() {
+                titles.push((row.device, row.threads));
+            }
+        }
+        let table = |(device, threads): (&str, u32)| {
+            let rows =
+                self.rows.iter().filter(|row| (row.device, row.threads) == (device, threads));
+            let lines: Vec<(String, &ClassStats)> = rows
+                .flat_map(|row| row.locks.iter().map(move |(class, stats)| (row, class, stats)))
+                .map(|(row, class, stats)| (format!("{}: {class}", row.name()), stats))
+                .collect();
+            let title = format!("{device}, {threads} threads");
+            (title, lock_table(lines.iter().map(|(name, stats)| (name.as_str(), *stats))))
+        };
+        titles.into_iter().map(table).collect()
+    }
+
+    /// The outcome for programs.
+    pub fn json(&self) -> Value {
+        let Machine { cpu, cores, kernel } = &self.machine;
+        let parameters: Map<String, Value> =
+            self.parameters.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        json!({
+            "experiment": self.experiment,
+            "date": self.date,
+            "version": Self::version(),
+            "machine": { "cpu": cpu, "cores": cores, "kernel": kernel },
+            "parameters": parameters,
+            "rows": self.rows.iter().map(Row::json).collect::<Vec<Value>>(),
+        })
+    }
+
+    /// The outcome as one page that needs nothing else.
+    pub fn html(&self) -> String {
+        html::page(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_stand_between_the_extremes() {
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((1.0, 2.0, 3.0)));
+        assert_eq!(spread(&[4.0, 1.0]), Some((1.0, 2.5, 4.0)));
+        assert_eq!(spread(&[]), None);
+        assert_eq!(spread(&[1.0, f64::NAN]), None, "what was not measured has no median");
+    }
+
+    #[test]
+    fn tables_line_up() {
+        let text = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let table = Table {
+            head: text(["a", "b", "n"]),
+            lines: vec![text(["aa", "b", "10"]), text(["a", "bbb", "±9"])],
+        };
+        assert_eq!(table.text(), "a   b     n\naa  b    10\na   bbb  ±9\n");
+    }
+}
