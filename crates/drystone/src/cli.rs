@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::commands;
 use crate::failure::Failure;
+use crate::lab::{self, LabCommand};
 use crate::output;
 use crate::serve::{ServeOptions, serve};
 
@@ -99,6 +100,9 @@ enum Command {
     },
     /// Measure peak IOPS of one device
     Bench(BenchArgs),
+    /// Compare a design with those that it replaces, on this machine
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Print help on a command, on stack files or on the control socket
     Help {
         /// `stack`, `control`, or a command
@@ -147,6 +151,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Iostat { interval, count, client } => commands::iostat(interval, count, &client),
         Command::Lockstat { reset, hold, client } => commands::lockstat(reset, hold, &client),
         Command::Bench(args) => commands::bench(&args),
+        Command::Lab(command) => lab::run(&command),
         Command::Help { topic } => help(topic.as_deref()),
     }
 }

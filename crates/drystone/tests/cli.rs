@@ -107,6 +107,13 @@ fn wrong_usage_is_told_apart_from_refusal() {
     refused(at, &["bench", "--device", "null", "--bs", "100"], 2, &["multiple of 512"]);
     refused(at, &["bench", "--device", "null", "--rw", "trim"], 2, &["randread"]);
     refused(at, &["bench", "--device", "null,siez=1"], 1, &["--device:1:6", "`size`?"]);
+    refused(at, &["lab"], 2, &["list", "run"]);
+    refused(at, &["lab", "run"], 2, &["<NAME>"]);
+    refused(at, &["lab", "run", "raid"], 2, &["no experiment `raid`", "mq-deadline"]);
+    refused(at, &["lab", "run", "mq-deadline", "--runs", "0"], 2, &["1..=1000"]);
+    refused(at, &["lab", "run", "mq-deadline", "--runtime", "0"], 2, &["at least 1ms"]);
+    refused(at, &["lab", "run", "mq-deadline", "--threads", "0"], 2, &["1..=256"]);
+    refused(at, &["lab", "run", "mq-deadline", "--json", "no/a.json"], 1, &["write no/a.json"]);
     fs::write(at.join("s.toml"), GOOD).unwrap();
     refused(at, &["bench", "--stack", "s.toml", "--name", "x"], 1, &["no device `x`"]);
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::sync::{ClassStats, LockClass, LockStats};
@@ -99,7 +100,9 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn make(bytes: u64) -> anyhow::Result<Self> {
-        let name = format!("drystone-lab-{}.img", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
+        let name = format!("drystone-lab-{process}-{number}.img");
         let path = Path::new(FILES).join(name);
         let wrong = || format!("cannot write {}", path.display());
         let mut file = std::fs::File::create(&path).with_context(wrong)?;

@@ -1,0 +1,109 @@
+//! `drystone lab`: experiments of the laboratory.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use drystone_lab::{EXPERIMENTS, Options, Outcome};
+use drystone_stack::duration::{Unit, parse_duration};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// What to do in the laboratory.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// List the experiments
+    List,
+    /// Run an experiment; its variants take turns
+    Run(RunArgs),
+}
+
+/// Arguments of `drystone lab run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// The experiment, as `drystone lab list` names it
+    name: String,
+    /// Runs of each variant
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Time measured in each run, in nanoseconds; a plain number is in seconds
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = runtime)]
+    runtime: u64,
+    /// Most threads that submit
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Also run the kernel's own, on a loop device: takes root and fio
+    #[arg(long)]
+    kernel: bool,
+    /// Also write the figures as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write one HTML page with charts; measures some more numbers of threads for them
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Runs a command of the laboratory.
+pub fn run(command: &LabCommand) -> Result<(), Failure> {
+    match command {
+        LabCommand::List => list(),
+        LabCommand::Run(args) => Ok(experiment(args)?),
+    }
+}
+
+fn list() -> Result<(), Failure> {
+    let rows = EXPERIMENTS.map(|found| vec![found.name.to_owned(), found.about.to_owned()]);
+    output::print(&output::columns(&rows))?;
+    Ok(())
+}
+
+fn experiment(args: &RunArgs) -> anyhow::Result<()> {
+    if !EXPERIMENTS.iter().any(|found| found.name == args.name) {
+        let names = EXPERIMENTS.map(|found| found.name).join(", ");
+        return Err(
+            Failure::Usage(format!("no experiment `{}`: there is {names}", args.name)).into()
+        );
+    }
+    // Before the measurement, which takes long.
+    let json = args.json.as_deref().map(create).transpose()?;
+    let html = args.html.as_deref().map(create).transpose()?;
+    let options = Options {
+        runs: args.runs,
+        runtime_ns: args.runtime,
+        threads: args.threads,
+        chart: html.is_some(),
+        kernel: args.kernel,
+    };
+    let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
+    let outcome = drystone_lab::run(&args.name, &options, say)?;
+    write(args.json.as_deref(), json, &outcome, |outcome| format!("{}\n", outcome.json()))?;
+    write(args.html.as_deref(), html, &outcome, Outcome::html)?;
+    output::print(&outcome.text())?;
+    Ok(())
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write(
+    path: Option<&Path>,
+    file: Option<File>,
+    outcome: &Outcome,
+    text: impl FnOnce(&Outcome) -> String,
+) -> anyhow::Result<()> {
+    let (Some(path), Some(mut file)) = (path, file) else { return Ok(()) };
+    file.write_all(text(outcome).as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn runtime(text: &str) -> Result<u64, String> {
+    match parse_duration(text, Unit::Seconds).map_err(|error| error.to_string())? {
+        nanoseconds if nanoseconds < 1_000_000 => Err("at least 1ms".to_owned()),
+        nanoseconds if nanoseconds > 3600 * 1_000_000_000 => Err("at most 3600s".to_owned()),
+        nanoseconds => Ok(nanoseconds),
+    }
+}

@@ -1,0 +1,82 @@
+//! The shape of what an experiment gives, on runs far too short to say anything of speed.
+
+use drystone_lab::{Options, run};
+use serde_json::Value;
+
+/// Every key of a row that is measured.
+const MEASURED: [&str; 10] = [
+    "iops",
+    "sys_of_cpu",
+    "sys_of_threads",
+    "contention",
+    "contention_cpu",
+    "grant_wait",
+    "cores_used",
+    "cpu_ns_per_io",
+    "lock_acquisitions_per_io",
+    "lock_contentions_per_io",
+];
+
+fn options() -> Options {
+    Options { runs: 2, runtime_ns: 20_000_000, threads: 4, chart: false, kernel: false }
+}
+
+#[test]
+fn an_unknown_experiment_is_refused() {
+    let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");
+    assert_eq!(error.to_string(), "no experiment `mq-deadlin`: there is mq-deadline");
+}
+
+#[test]
+fn every_row_has_one_value_for_each_run() {
+    let outcome = run("mq-deadline", &options(), &mut |_| ()).expect("an outcome");
+    let json = outcome.json();
+    assert_eq!(json["experiment"], "mq-deadline");
+    assert_eq!(json["date"].as_str().map(str::len), Some(20));
+    assert!(json["machine"]["cores"].as_u64() > Some(0), "{json}");
+    assert!(json["machine"]["cpu"].is_string() && json["machine"]["kernel"].is_string());
+    assert_eq!(json["parameters"]["runs"], 2);
+    let rows = json["rows"].as_array().expect("rows");
+    // Two devices, 2, 1 and 4 threads, six variants.
+    assert_eq!(rows.len(), 2 * 3 * 6);
+    for row in rows {
+        assert!(["null", "file on tmpfs"].iter().any(|name| row["device"] == *name), "{row}");
+        let variants = ["before", "mailed", "ours", "none"];
+        assert!(variants.iter().any(|name| row["variant"] == *name), "{row}");
+        for key in MEASURED {
+            let values = row[key].as_array().unwrap_or_else(|| panic!("{key} in {row}"));
+            assert_eq!(values.len(), 2, "{key} in {row}");
+            // System time is counted in steps of 10 ms: there may be none to tell.
+            let missing = |value: &Value| !value.is_number() && !key.starts_with("sys_");
+            assert!(!values.iter().any(missing), "{key} in {row}");
+        }
+        assert!(row["iops"].as_array().unwrap().iter().all(|iops| iops.as_f64() > Some(0.0)));
+    }
+    // Who takes a lock for each request says so; without a scheduler there is none.
+    for row in rows.iter().filter(|row| row["device"] == "null") {
+        let locks = row["lock_acquisitions_per_io"][0].as_f64().expect("a number");
+        match row["variant"].as_str() {
+            Some("before") => assert!((1.0..2.0).contains(&locks), "{row}"),
+            Some("none") => assert!(locks < 0.1, "{row}"),
+            _ => {}
+        }
+        let notes = row["note"].as_str();
+        let with_note = matches!(notes, Some("straight through" | "pure spin lock, unfair"));
+        assert!(notes.is_none() || with_note, "{row}");
+    }
+
+    let own = format!("drystone-lab-{}-", std::process::id());
+    let left = std::fs::read_dir("/dev/shm").expect("a folder").flatten();
+    let mut left = left.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert!(!left.any(|name| name.starts_with(&own)), "the file is removed");
+
+    let text = outcome.text();
+    let head = text.lines().find(|line| line.starts_with("Device")).expect("a table");
+    for column in ["IOPS", "sys", "contention", "diff", "grant wait", "cores", "CPU ns/IO"] {
+        assert!(head.contains(column), "{head}");
+    }
+    assert!(text.contains("acquisitions") && text.contains("before: scheduler"), "{text}");
+    let page = outcome.html();
+    assert!(page.contains("<svg") && page.ends_with("</body></html>\n"));
+    assert!(!page.contains("http"), "a page needs nothing else");
+}

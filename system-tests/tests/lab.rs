@@ -1,0 +1,54 @@
+//! `drystone lab`: a run as a user makes it, far too short to say anything of speed.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use system_tests::server::{denies_io_uring, without_io_uring};
+use system_tests::{new_folder, program, run};
+
+/// Runs the program in `folder`; gives its standard output.
+fn lab(folder: &Path, arguments: &[&str]) -> String {
+    let prefix = if denies_io_uring() { without_io_uring() } else { Vec::new() };
+    let mut words: Vec<&str> = prefix.iter().map(String::as_str).collect();
+    words.extend([program().to_str().expect("a path"), "lab"]);
+    words.extend(arguments);
+    let outcome = run(folder, &words);
+    assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
+    outcome.ok()
+}
+
+#[test]
+fn experiments_are_listed() {
+    let folder = new_folder();
+    let listed = lab(folder.path(), &["list"]);
+    assert!(listed.lines().any(|line| line.starts_with("mq-deadline  ")), "{listed}");
+}
+
+#[test]
+fn a_short_run_gives_a_table_json_and_a_page() {
+    let folder = new_folder();
+    let text = lab(
+        folder.path(),
+        &[
+            &["run", "mq-deadline", "--runs", "1", "--runtime", "0.1", "--threads", "2"][..],
+            &["--json", "out.json", "--html", "out.html"],
+        ]
+        .concat(),
+    );
+    let head: Vec<&str> =
+        text.lines().find(|l| l.starts_with("Device")).expect("a table").split("  ").collect();
+    for column in ["Device", "IOPS", "sys", "contention", "diff"] {
+        assert!(head.iter().any(|cell| cell.trim() == column), "{column} in {text}");
+    }
+    let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2 * 2 * 6);
+    assert!(rows.iter().all(|row| row["iops"].as_array().is_some_and(|runs| runs.len() == 1)));
+    let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(!page.contains("http"), "a page needs nothing else");
+}
