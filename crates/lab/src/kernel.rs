@@ -1,9 +1,23 @@
-//! The kernel's own scheduler beside ours.
+//! The kernel's own schedulers beside ours: a loop device over the same file in memory, without
+//! and with `mq-deadline`, under fio with the same load. It takes root, losetup and fio; what is
+//! missing is said loudly, and the rest of the experiment stands.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::Options;
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+
+use crate::measure::Point;
+use crate::mq_deadline::LOAD;
 use crate::outcome::Row;
+use crate::{Options, Say};
+
+/// The device's name in rows.
+pub const DEVICE: &str = "loop on tmpfs (kernel)";
+
+/// The kernel's schedulers, and what they are called in rows. Linux's is that of *before*.
+const SCHEDULERS: [(&str, &str); 2] = [("mq-deadline", "before"), ("none", "none")];
 
 /// What was found, and what is to be said of it.
 #[derive(Default)]
@@ -12,6 +26,188 @@ pub struct Found {
     pub remarks: Vec<String>,
 }
 
-pub fn measure(_: &Options, _: &Path, _: &mut dyn FnMut(&str)) -> Found {
-    Found::default()
+/// Measure the kernel with each number of `threads`, on a loop device over `file`.
+pub fn measure(options: &Options, file: &Path, threads: &[u32], say: Say<'_>) -> Found {
+    match try_measure(options, file, threads, say) {
+        Ok(rows) => Found { rows, remarks: vec![REMARK.to_owned()] },
+        Err(error) => {
+            let skipped = format!("SKIPPED: --kernel: {error:#}");
+            say(&skipped);
+            Found { rows: Vec::new(), remarks: vec![skipped] }
+        }
+    }
+}
+
+const REMARK: &str = "The loop rows are the kernel's own (fio's io_uring engine, numjobs threads): `before` is its \
+    mq-deadline. A loop device passes each I/O to a kernel thread, which fio does not count: only IOPS, and the \
+    ratio of the two, say something. sys is fio's.";
+
+fn try_measure(
+    options: &Options,
+    file: &Path,
+    threads: &[u32],
+    say: Say<'_>,
+) -> anyhow::Result<Vec<Row>> {
+    output("fio", &["--version"])?;
+    let device = LoopDevice::attach(file)?;
+    let mut rows = Vec::new();
+    for threads in threads {
+        say(&format!("{DEVICE}, {threads} threads"));
+        let mut samples = [Vec::new(), Vec::new()];
+        for _ in 0..options.runs {
+            for ((scheduler, _), samples) in SCHEDULERS.iter().zip(&mut samples) {
+                device.set_scheduler(scheduler)?;
+                samples.push(fio(options, &device.path, *threads)?);
+            }
+        }
+        let named = SCHEDULERS.iter().zip(samples);
+        rows.extend(named.map(|((_, variant), samples)| row(variant, *threads, &samples)));
+    }
+    Ok(rows)
+}
+
+/// What fio says of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    iops: f64,
+    /// User and system time in percent of threads times time.
+    user: f64,
+    system: f64,
+}
+
+fn row(variant: &'static str, threads: u32, samples: &[Sample]) -> Row {
+    let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
+    Row {
+        device: DEVICE,
+        variant,
+        note: None,
+        threads,
+        measured: vec![
+            ("iops", all(|s| s.iops)),
+            ("sys_of_cpu", all(|s| s.system / (s.user + s.system))),
+            ("sys_of_threads", all(|s| s.system / 100.0)),
+        ],
+        locks: Vec::new(),
+    }
+}
+
+fn fio(options: &Options, device: &Path, threads: u32) -> anyhow::Result<Sample> {
+    let milliseconds = |ns: u64| (ns / 1_000_000).max(1);
+    let job = [
+        "--name=lab".to_owned(),
+        format!("--filename={}", device.display()),
+        format!("--numjobs={threads}"),
+        format!("--runtime={}ms", milliseconds(options.runtime_ns)),
+        format!("--ramp_time={}ms", milliseconds(Point::warmup_ns(options.runtime_ns))),
+        format!("--bs={}", LOAD.bytes),
+        format!("--iodepth={}", LOAD.depth),
+        format!("--iodepth_batch_submit={}", LOAD.batch),
+        format!("--iodepth_batch_complete_min={}", LOAD.batch),
+        format!("--iodepth_batch_complete_max={}", LOAD.batch),
+    ];
+    const FIXED: [&str; 8] = [
+        "--rw=randread",
+        "--ioengine=io_uring",
+        "--direct=1",
+        "--norandommap",
+        "--thread",
+        "--time_based",
+        "--group_reporting",
+        "--output-format=json",
+    ];
+    let mut words: Vec<&str> = job.iter().map(String::as_str).collect();
+    words.extend(FIXED);
+    parse(&output("fio", &words)?)
+}
+
+fn parse(text: &str) -> anyhow::Result<Sample> {
+    // Notes may stand before the JSON.
+    let start = text.find('{').unwrap_or(0);
+    let found: Value = serde_json::from_str(&text[start..]).context("fio's output is no JSON")?;
+    let job = &found["jobs"][0];
+    let number = |value: &Value| value.as_f64().context("fio's output lacks figures");
+    Ok(Sample {
+        iops: number(&job["read"]["iops"])?,
+        user: number(&job["usr_cpu"])?,
+        system: number(&job["sys_cpu"])?,
+    })
+}
+
+/// Runs a program and gives its standard output.
+fn output(program: &str, words: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program).args(words).output();
+    let output = output.with_context(|| format!("cannot run {program}"))?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} failed: {}", message.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A loop device over a file, detached in the end.
+struct LoopDevice {
+    path: PathBuf,
+    /// Its attribute `queue/scheduler`, and what that was.
+    attribute: PathBuf,
+    scheduler: String,
+}
+
+impl LoopDevice {
+    fn attach(file: &Path) -> anyhow::Result<Self> {
+        let path = output("losetup", &["--find", "--show", &file.display().to_string()])?;
+        let path = PathBuf::from(path.trim());
+        let name = path.file_name().unwrap_or_default();
+        let attribute = Path::new("/sys/block").join(name).join("queue/scheduler");
+        let mut device = LoopDevice { path, attribute, scheduler: String::new() };
+        let text = std::fs::read_to_string(&device.attribute)
+            .with_context(|| format!("cannot read {}", device.attribute.display()))?;
+        match chosen(&text) {
+            Some(scheduler) => device.scheduler = scheduler.to_owned(),
+            None => bail!("{}: no scheduler in {text:?}", device.attribute.display()),
+        }
+        Ok(device)
+    }
+
+    fn set_scheduler(&self, name: &str) -> anyhow::Result<()> {
+        std::fs::write(&self.attribute, name)
+            .with_context(|| format!("cannot write {name} to {}", self.attribute.display()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // What cannot be put back stays; losetup says so by itself.
+        let _ = self.set_scheduler(&self.scheduler);
+        let _ = output("losetup", &["--detach", &self.path.display().to_string()]);
+    }
+}
+
+/// The name in brackets.
+fn chosen(text: &str) -> Option<&str> {
+    text.split_once('[')?.1.split_once(']').map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fio_and_the_kernel_say_is_understood() {
+        assert_eq!(chosen("none [mq-deadline] bfq\n"), Some("mq-deadline"));
+        assert_eq!(chosen("none"), None);
+        let text =
+            "note: x\n{\"jobs\":[{\"read\":{\"iops\":27576.8},\"usr_cpu\":0.5,\"sys_cpu\":8.3}]}";
+        let sample = Sample { iops: 27576.8, user: 0.5, system: 8.3 };
+        assert_eq!(parse(text).expect("figures"), sample);
+        assert!(parse("{\"jobs\":[]}").is_err() && parse("fio: no").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said_and_no_failure() {
+        let options = Options { runs: 1, runtime_ns: 1, threads: 1, chart: false, kernel: true };
+        let mut said = Vec::new();
+        let nowhere = Path::new("/nonexistent/file");
+        let found = measure(&options, nowhere, &[1], &mut |line| said.push(line.to_owned()));
+        assert!(found.rows.is_empty());
+        assert!(said[0].starts_with("SKIPPED: --kernel: "), "{said:?}");
+        assert_eq!(found.remarks, said);
+    }
 }

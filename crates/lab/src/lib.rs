@@ -41,8 +41,13 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it compares, in one line.
     pub about: &'static str,
-    run: fn(&Options, &mut dyn FnMut(&str)) -> anyhow::Result<Outcome>,
+    run: Run,
 }
+
+/// Whoever is told of each step, a line at a time.
+pub type Say<'a> = &'a mut dyn FnMut(&str);
+
+type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
 pub const EXPERIMENTS: [Experiment; 1] = [mq_deadline::EXPERIMENT];
@@ -51,7 +56,7 @@ pub const EXPERIMENTS: [Experiment; 1] = [mq_deadline::EXPERIMENT];
 ///
 /// # Errors
 /// When there is no such experiment, a device cannot be opened, or an I/O fails.
-pub fn run(name: &str, options: &Options, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> {
+pub fn run(name: &str, options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let Some(experiment) = EXPERIMENTS.iter().find(|experiment| experiment.name == name) else {
         let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
         anyhow::bail!("no experiment `{name}`: there is {}", names.join(", "));

@@ -22,7 +22,7 @@ use crate::engine::{Pattern, machine};
 use crate::measure::{Load, Point, Sample};
 use crate::outcome::{Machine, Outcome, Row, Table, spread};
 use crate::scheduler::{Before, Mailed};
-use crate::{Experiment, Options, kernel};
+use crate::{Experiment, Options, Say, kernel};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "mq-deadline",
@@ -42,6 +42,9 @@ const NULL_TAGS: u32 = 1024;
 
 /// Where the file is made: memory, so that the disk is not what is measured.
 pub(crate) const FILES: &str = "/dev/shm";
+
+/// The device whose I/O the kernel does, by its name in rows.
+const FILE: &str = "file on tmpfs";
 
 /// A design to be measured.
 struct Variant {
@@ -91,7 +94,7 @@ fn devices(file: &Path) -> [Device; 2] {
         format!("null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none");
     [
         Device { name: "null", text: null },
-        Device { name: "file on tmpfs", text: format!("file,path={file},queue.hw_queues=1") },
+        Device { name: FILE, text: format!("file,path={file},queue.hw_queues=1") },
     ]
 }
 
@@ -139,7 +142,7 @@ fn chart_threads(most: u32) -> Vec<u32> {
     (0..).map(|n| 1 << n).take_while(|n| *n < most).filter(|n| !shown.contains(n)).collect()
 }
 
-fn run(options: &Options, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let scratch = Scratch::make(SIZE_BYTES)?;
     let shown = shown_threads(options.threads);
@@ -157,9 +160,10 @@ fn run(options: &Options, say: &mut dyn FnMut(&str)) -> anyhow::Result<Outcome> 
     }
     let mut remarks = remarks(options);
     if options.kernel {
-        let found = kernel::measure(options, &scratch.0, say);
+        let found = kernel::measure(options, &scratch.0, &shown, say);
         rows.extend(found.rows);
         remarks.extend(found.remarks);
+        remarks.extend(shown.iter().filter_map(|threads| taxes(&rows, *threads)));
     }
     Ok(Outcome {
         experiment: EXPERIMENT.name,
@@ -316,6 +320,24 @@ fn difference(row: &Row, rows: &[Row]) -> Option<f64> {
     let base = rows.iter().find(same)?;
     let is_base = std::ptr::eq(base, row);
     if is_base { None } else { Some(row.median("iops")? / base.median("iops")? - 1.0) }
+}
+
+/// What the scheduler costs of the IOPS without one: the kernel's on its loop device, ours on a file.
+fn taxes(rows: &[Row], threads: u32) -> Option<String> {
+    let iops = |device: &str, variant: &str| {
+        let row = rows.iter().find(|row| {
+            (row.device, row.variant, row.threads) == (device, variant, threads)
+                && row.note.is_none()
+        })?;
+        row.median("iops")
+    };
+    let tax =
+        |device, variant| Some((iops(device, variant)? / iops(device, "none")? - 1.0) * 100.0);
+    Some(format!(
+        "mq-deadline's IOPS to none's with {threads} threads: {:+.0}% in the kernel (loop on tmpfs), {:+.0}% here (file on tmpfs).",
+        tax(kernel::DEVICE, "before")?,
+        tax(FILE, "ours")?,
+    ))
 }
 
 /// As the mail writes IOPS: 879K.
