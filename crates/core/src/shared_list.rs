@@ -14,6 +14,7 @@
 use crate::bio::Bio;
 use crate::list::BioList;
 use crate::primitive::{AtomicPtr, Ordering};
+use crate::sync::{LockClass, LockCounters};
 use std::ptr;
 
 /// See the module's text.
@@ -42,6 +43,16 @@ impl SharedBioList {
 
     /// Add all of `bios` (emptied), in their order, behind what is there. From any thread.
     pub fn add(&self, bios: &mut BioList) {
+        self.add_with(bios, |again| again());
+    }
+
+    /// The same; an exchange that has to be tried again is counted for `user` as a wait of `class`.
+    pub fn add_counted(&self, bios: &mut BioList, user: &LockCounters, class: LockClass) {
+        self.add_with(bios, |again| user.waited(class, again));
+    }
+
+    #[inline]
+    fn add_with(&self, bios: &mut BioList, contended: impl FnOnce(&mut dyn FnMut())) {
         if bios.is_empty() {
             return;
         }
@@ -49,13 +60,15 @@ impl SharedBioList {
         // SAFETY: `into_raw` made the chain ours.
         unsafe { reverse(first) };
         let mut newest = self.newest.load(Ordering::Relaxed);
-        loop {
+        let mut is_added = || {
             // SAFETY: not visible to others before the exchange below succeeds.
             unsafe { (*first).next = newest };
-            match self.newest.compare_exchange_weak(newest, last, ADD, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => newest = now,
-            }
+            let added = self.newest.compare_exchange_weak(newest, last, ADD, Ordering::Relaxed);
+            newest = added.err().unwrap_or(newest);
+            added.is_ok()
+        };
+        if !is_added() {
+            contended(&mut || while !is_added() {});
         }
     }
 

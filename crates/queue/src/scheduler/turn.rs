@@ -55,17 +55,18 @@ impl<T> TurnLock<T> {
             return Some(turn);
         }
         self.publisher.store(who, Relaxed);
-        self.publish(bios, place);
+        self.publish(locks, bios, place);
         let turn = self.lock.try_lock(locks)?;
         self.busy.store(true, Relaxed);
         Some(turn)
     }
 
-    fn publish(&self, bios: &mut BioList, place: Place) {
-        match place {
-            Place::Tail => self.published.add(bios),
-            Place::Head => self.published_at_head.add(bios),
-        }
+    fn publish(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
+        let list = match place {
+            Place::Tail => &self.published,
+            Place::Head => &self.published_at_head,
+        };
+        list.add_counted(bios, locks, LockClass::Scheduler);
         if !cfg!(drystone_mutate = "turn_publish_fence") {
             fence(SeqCst);
         }
