@@ -43,7 +43,8 @@ const NULL_TAGS: u32 = 1024;
 /// Where the file is made: memory, so that the disk is not what is measured.
 pub(crate) const FILES: &str = "/dev/shm";
 
-/// The device whose I/O the kernel does, by its name in rows.
+/// The devices, by their names in rows.
+const NULL: &str = "null";
 const FILE: &str = "file on tmpfs";
 
 /// A design to be measured.
@@ -93,7 +94,7 @@ fn devices(file: &Path) -> [Device; 2] {
     let null =
         format!("null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none");
     [
-        Device { name: "null", text: null },
+        Device { name: NULL, text: null },
         Device { name: FILE, text: format!("file,path={file},queue.hw_queues=1") },
     ]
 }
@@ -159,6 +160,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
         }
     }
     let mut remarks = remarks(options);
+    remarks.extend(not_quiet(&rows));
     if options.kernel {
         let found = kernel::measure(options, &scratch.0, &shown, say);
         rows.extend(found.rows);
@@ -354,8 +356,8 @@ fn remarks(options: &Options) -> Vec<String> {
             .to_owned(),
         "grant wait: contexts that linger for what they entrusted to the scheduler; no lock, and not part of contention."
             .to_owned(),
-        "A bio that gives up (a merge attempt, a turn that is taken) has no wait. Failed compare-and-swaps of lists and \
-         tags are retried at once and not timed."
+        "Who gives up (a merge attempt, a turn that is taken) has no wait. A compare-and-swap tried again is one where bios are \
+         published for others, and not where tags are taken, which all variants do alike."
             .to_owned(),
         format!(
             "The null device has {NULL_TAGS} tags, more than all threads use. The file has 256; a call that starts I/O \
@@ -370,6 +372,24 @@ fn remarks(options: &Options) -> Vec<String> {
         ));
     }
     remarks
+}
+
+/// A sentence about cores that were not had. Null without a scheduler neither sleeps nor waits.
+fn not_quiet(rows: &[Row]) -> Option<String> {
+    let cores = Machine::here().cores as f64;
+    let rows = rows.iter().filter(|row| (row.device, row.variant) == (NULL, "none"));
+    let shares = rows.flat_map(|row| {
+        let most = f64::from(row.threads).min(cores);
+        row.values("cores_used").unwrap_or_default().iter().map(move |used| used / most)
+    });
+    let least = shares.fold(1.0, f64::min);
+    (least < 0.9).then(|| {
+        format!(
+            "The machine was not quiet: null without a scheduler, which never waits, had only {:.0}% of its cores in one run. \
+             Threads that share a core do not meet at a lock, so little of the contention shows.",
+            least * 100.0
+        )
+    })
 }
 
 #[cfg(test)]
