@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::measure::Point;
 use crate::mq_deadline::LOAD;
-use crate::outcome::Row;
+use crate::outcome::{Row, threads_text};
 use crate::{Options, Say};
 
 /// The device's name in rows.
@@ -52,7 +52,7 @@ fn try_measure(
     let device = LoopDevice::attach(file)?;
     let mut rows = Vec::new();
     for threads in threads {
-        say(&format!("{DEVICE}, {threads} threads"));
+        say(&format!("{DEVICE}, {}", threads_text(*threads)));
         let mut samples = [Vec::new(), Vec::new()];
         for _ in 0..options.runs {
             for ((scheduler, _), samples) in SCHEDULERS.iter().zip(&mut samples) {

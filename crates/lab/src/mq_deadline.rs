@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::engine::{Pattern, machine};
 use crate::measure::{Load, Point, Sample};
-use crate::outcome::{Machine, Outcome, Row, Table, spread};
+use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::{Before, Mailed};
 use crate::{Experiment, Options, Say, kernel};
 
@@ -155,7 +155,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let mut rows = Vec::new();
     for device in devices(&scratch.0) {
         for threads in &threads {
-            say(&format!("{}, {threads} threads", device.name));
+            say(&format!("{}, {}", device.name, threads_text(*threads)));
             rows.extend(measure(&device, *threads, options)?);
         }
     }
@@ -336,7 +336,8 @@ fn taxes(rows: &[Row], threads: u32) -> Option<String> {
     let tax =
         |device, variant| Some((iops(device, variant)? / iops(device, "none")? - 1.0) * 100.0);
     Some(format!(
-        "mq-deadline's IOPS to none's with {threads} threads: {:+.0}% in the kernel (loop on tmpfs), {:+.0}% here (file on tmpfs).",
+        "mq-deadline's IOPS to none's with {}: {:+.0}% in the kernel (loop on tmpfs), {:+.0}% here (file on tmpfs).",
+        threads_text(threads),
         tax(kernel::DEVICE, "before")?,
         tax(FILE, "ours")?,
     ))

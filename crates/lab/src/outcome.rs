@@ -81,6 +81,11 @@ impl Row {
     }
 }
 
+/// A number of threads with its word.
+pub(crate) fn threads_text(threads: u32) -> String {
+    format!("{threads} {}", if threads == 1 { "thread" } else { "threads" })
+}
+
 /// Least, median and greatest; `None` of nothing, or if a value is missing.
 pub(crate) fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
     if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
@@ -205,7 +210,7 @@ impl Outcome {
                 .flat_map(|row| row.locks.iter().map(move |(class, stats)| (row, class, stats)))
                 .map(|(row, class, stats)| (format!("{}: {class}", row.name()), stats))
                 .collect();
-            let title = format!("{device}, {threads} threads");
+            let title = format!("{device}, {}", threads_text(threads));
             (title, lock_table(lines.iter().map(|(name, stats)| (name.as_str(), *stats))))
         };
         titles.into_iter().map(table).collect()

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::outcome::{Row, spread};
+use crate::outcome::{Row, spread, threads_text};
 
 use super::escape;
 
@@ -86,11 +86,11 @@ fn colour(number: usize) -> String {
 }
 
 fn below(svg: &mut String, x: f64, threads: u32) {
-    let word = if threads == 1 { "thread" } else { "threads" };
     let _ = writeln!(
         svg,
-        "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{threads} {word}</text>",
-        HEIGHT - 10.0
+        "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+        HEIGHT - 10.0,
+        threads_text(threads)
     );
 }
 

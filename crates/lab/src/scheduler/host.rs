@@ -5,8 +5,10 @@ use drystone_core::clock::Ns;
 use drystone_core::op::OpGroup;
 use drystone_core::sync::LockCounters;
 use drystone_queue::scheduler::Caller;
-use drystone_queue::scheduler::deadline::Insertion;
+use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position};
 use drystone_queue::unit::Unit;
+
+use super::queue::Counts;
 
 /// See the module's text; the methods are those of [`Caller`].
 pub(super) trait Host {
@@ -18,7 +20,14 @@ pub(super) trait Host {
     fn count_merged(&self, group: OpGroup);
     fn may_find_tag(&mut self) -> bool;
     fn tags_came_free(&self) -> bool;
-    fn grant(&mut self, home: u32, unit: Unit) -> Result<(), Unit>;
+    /// Put the unit that goes next where it is wanted: its channel and class.
+    fn place_next(
+        &mut self,
+        trees: &mut Deadline,
+        position: &mut Position,
+        counts: &mut Counts,
+    ) -> Option<(Home, usize)>;
+    fn grant_placed(&mut self) -> Result<(), Unit>;
     fn ended(&mut self, class: usize) -> u64;
     /// Channel `home` has units that wait for tags.
     fn starve(&mut self, home: u32);
@@ -27,7 +36,7 @@ pub(super) trait Host {
 impl Host for Caller<'_> {
     #[inline]
     fn index(&self) -> u32 {
-        self.port.index()
+        self.port().index()
     }
 
     #[inline]
@@ -63,8 +72,26 @@ impl Host for Caller<'_> {
     }
 
     #[inline]
-    fn grant(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
-        Caller::grant(self, home, unit)
+    fn place_next(
+        &mut self,
+        trees: &mut Deadline,
+        position: &mut Position,
+        counts: &mut Counts,
+    ) -> Option<(Home, usize)> {
+        let now = self.now;
+        let (config, out) = self.split();
+        trees.dispatch_into(
+            position,
+            now,
+            &config.tunables,
+            |class| counts.in_flight(class, || config.ports.ended(class)),
+            |home| out.place(home.0),
+        )
+    }
+
+    #[inline]
+    fn grant_placed(&mut self) -> Result<(), Unit> {
+        Caller::grant_placed(self)
     }
 
     fn ended(&mut self, class: usize) -> u64 {
@@ -72,8 +99,8 @@ impl Host for Caller<'_> {
     }
 
     fn starve(&mut self, home: u32) {
-        if home == self.port.index() {
-            self.port.set_starving();
+        if home == self.port().index() {
+            self.port().set_starving();
             return;
         }
         let port = self.port_of(home);

@@ -2,7 +2,7 @@
 //! the requests in flight.
 
 use drystone_core::{Bio, BioList};
-use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position, class_of};
+use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position};
 use drystone_queue::scheduler::{Place, Port};
 
 use super::host::Host;
@@ -23,14 +23,30 @@ pub(super) enum Outcome {
 pub(super) struct Queue {
     trees: Deadline,
     position: Position,
-    /// Requests that went to drivers, by class.
+    counts: Counts,
+    /// Channels other than the one that inserted, whose bios may be kept without their knowledge.
+    arrivals: Vec<u32>,
+}
+
+/// Scheduled requests, by class.
+#[derive(Default)]
+pub(super) struct Counts {
     dispatched: [u64; CLASSES],
     /// How many of them had ended when last summed, those of closed channels included.
     ended: [u64; CLASSES],
     /// Of these, how many were of channels that are closed.
     ended_closed: [u64; CLASSES],
-    /// Channels other than the one that inserted, whose bios may be kept without their knowledge.
-    arrivals: Vec<u32>,
+}
+
+impl Counts {
+    /// Whether requests of `class` are in flight; `ended` sums what ended of open channels.
+    #[inline]
+    pub(super) fn in_flight(&mut self, class: usize, ended: impl FnOnce() -> u64) -> bool {
+        if self.dispatched[class] != self.ended[class] {
+            self.ended[class] = self.ended_closed[class] + ended();
+        }
+        self.dispatched[class] != self.ended[class]
+    }
 }
 
 /// What had ended when a dispatcher looked, to see whether that has changed.
@@ -54,7 +70,7 @@ impl Queue {
     }
 
     pub(super) fn seen(&self) -> Seen {
-        Seen { ended: self.ended, closed: self.ended_closed }
+        Seen { ended: self.counts.ended, closed: self.counts.ended_closed }
     }
 
     /// Insert `bios` (emptied).
@@ -116,24 +132,16 @@ impl Queue {
         if !tag {
             return self.no_tag(host);
         }
-        let (now, tunables) = (host.now(), *host.insertion().tunables);
-        let Queue { trees, position, dispatched, ended, ended_closed, .. } = self;
-        let in_flight = |class: usize| {
-            if dispatched[class] != ended[class] {
-                ended[class] = ended_closed[class] + host.ended(class);
-            }
-            dispatched[class] != ended[class]
-        };
-        let Some((home, unit)) = trees.dispatch(position, now, &tunables, in_flight) else {
+        let Queue { trees, position, counts, .. } = self;
+        let Some((home, class)) = host.place_next(trees, position, counts) else {
             return Outcome::NoUnit;
         };
-        let class = class_of(unit.priority);
-        if let Err(mut unit) = host.grant(home.0, unit) {
+        if let Err(mut unit) = host.grant_placed() {
             trees.insert_at_head(home, unit.bios.take(), &host.insertion());
             self.arrivals.push(home.0);
             return self.no_tag(host);
         }
-        self.dispatched[class] += 1;
+        self.counts.dispatched[class] += 1;
         Outcome::Granted
     }
 
@@ -164,7 +172,7 @@ impl Queue {
     pub(super) fn closed(&mut self, port: &Port) {
         self.arrivals.retain(|arrival| *arrival != port.index());
         for class in 0..CLASSES {
-            self.ended_closed[class] += port.ended(class);
+            self.counts.ended_closed[class] += port.ended(class);
         }
     }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use drystone_core::clock::{ManualClock, Ns};
 use drystone_core::op::OpGroup;
 use drystone_core::{Bio, IoBuf, Limits, Priority, PriorityClass, Sector};
-use drystone_queue::scheduler::deadline::{Insertion, Tunables};
+use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position, Tunables};
 use drystone_queue::unit::Unit;
 
 use super::*;
 use crate::scheduler::Before;
+use crate::scheduler::queue::Counts;
 
 const MS: u64 = 1_000_000;
 
@@ -26,6 +27,7 @@ struct Channel {
     tunables: Tunables,
     tags: u32,
     granted: Vec<(u64, u64)>,
+    placed: Option<Unit>,
     at_grant: VecDeque<AtGrant>,
 }
 
@@ -39,6 +41,7 @@ impl Channel {
             tunables: Tunables::new(64),
             tags,
             granted: Vec::new(),
+            placed: None,
             at_grant: VecDeque::new(),
         }
     }
@@ -81,7 +84,19 @@ impl Host for Channel {
     fn tags_came_free(&self) -> bool {
         false
     }
-    fn grant(&mut self, _: u32, unit: Unit) -> Result<(), Unit> {
+    fn place_next(
+        &mut self,
+        trees: &mut Deadline,
+        position: &mut Position,
+        counts: &mut Counts,
+    ) -> Option<(Home, usize)> {
+        let (placed, in_flight) = (&mut self.placed, |class| counts.in_flight(class, || 0));
+        trees.dispatch_into(position, self.now, &self.tunables, in_flight, |_| {
+            placed.insert(Unit::default())
+        })
+    }
+    fn grant_placed(&mut self) -> Result<(), Unit> {
+        let unit = self.placed.take().expect("it was placed");
         self.tags -= 1;
         self.granted.push((unit.sector.0, unit.bytes));
         if let Some(then) = self.at_grant.pop_front() {
