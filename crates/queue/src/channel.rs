@@ -337,7 +337,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
     #[inline]
-    fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
+    pub(crate) fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
         match self.spare.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
             None => self.build_with_new_tags(env, bio, want),
@@ -356,7 +356,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     }
 
     #[inline]
-    fn may_issue(&self) -> bool {
+    pub(crate) fn may_issue(&self) -> bool {
         !self.sched.has_work()
             && self.busy_until == 0
             && self.outbox.is_empty()

@@ -46,7 +46,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn hand_over(&mut self, env: &mut Env) {
         if !self.outbox.is_empty() {
             let mut bios = self.outbox.take();
-            self.run_scheduler(env, &mut bios, Place::Tail);
+            self.go_alone(env, &mut bios);
+            bios.append(&mut self.outbox);
+            if !bios.is_empty() {
+                self.run_scheduler(env, &mut bios, Place::Tail);
+            }
         }
     }
 
@@ -65,7 +69,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// The same with bios that are the scheduler's already.
     fn run_with(&mut self, env: &mut Env, bios: &mut BioList, place: Place) -> bool {
-        let now = if env.time.last() != 0 { env.time.last() } else { env.time.now() };
+        let now = time_of(env);
         let held = self.is_held(now);
         let again = self.with_scheduler(env, now, held, |scheduler, local, caller| {
             scheduler.run(local, caller, bios, place)
@@ -79,7 +83,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Call the scheduler with this channel as its caller.
     #[inline(always)]
-    fn with_scheduler<T>(
+    pub(crate) fn with_scheduler<T>(
         &mut self,
         env: &mut Env,
         now: Ns,
@@ -131,7 +135,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Run the units that end at once, whoever submitted them.
     #[inline]
-    fn run_units(&mut self, env: &mut Env) -> bool {
+    pub(crate) fn run_units(&mut self, env: &mut Env) -> bool {
         if self.to_run.is_empty() {
             return false;
         }
@@ -246,7 +250,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Issue the units that this call was granted.
     #[inline]
-    fn issue_granted(&mut self, env: &mut Env) -> bool {
+    pub(crate) fn issue_granted(&mut self, env: &mut Env) -> bool {
         let mut granted = std::mem::take(&mut self.granted);
         let sent = !granted.is_empty();
         for slot in granted.drain(..) {
@@ -394,6 +398,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.free_tags(env, spare);
         }
     }
+}
+
+/// The time of the call.
+#[inline]
+pub(crate) fn time_of(env: &mut Env) -> Ns {
+    if env.time.last() != 0 { env.time.last() } else { env.time.now() }
 }
 
 fn with_status(mut bio: Box<Bio>, status: Status) -> Box<Bio> {

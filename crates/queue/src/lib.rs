@@ -7,6 +7,7 @@
 //! tag set for each hardware queue and a configuration that is read by copy.
 #![forbid(unsafe_code)]
 
+mod alone;
 pub mod channel;
 mod complete;
 pub mod config;

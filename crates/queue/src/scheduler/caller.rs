@@ -170,6 +170,13 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// The unit that was just placed, of the caller's own, goes alone.
+    pub(crate) fn pass(&mut self) {
+        self.out.port.count_passed();
+        let granted = self.grant_placed();
+        debug_assert!(granted.is_ok(), "there are tags for all");
+    }
+
     #[cold]
     fn grant_aside(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
         let port = self.port_of(home);

@@ -13,12 +13,14 @@ mod turn;
 
 pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet, Place};
+pub use deadline::Insertion;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
 pub(crate) use port::Grant;
 pub use port::{Port, Ports};
 
 use drystone_core::BioList;
+use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
 
 /// The schedulers that `queue/scheduler` names.
@@ -49,6 +51,17 @@ impl SchedulerKind {
     }
 }
 
+/// How the bios of a call go that need not meet anybody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// One by one, in the order in which they are now.
+    InOrder,
+    /// By [`Scheduler::run_alone`], if there are tags for all of them.
+    AsUnits,
+    /// They do not: [`Scheduler::run`] takes them.
+    No,
+}
+
 /// A scheduler that all channels of a device share. Methods may be called from any thread.
 pub trait Scheduler: Default + Send + Sync + 'static {
     /// What each channel keeps for it.
@@ -64,6 +77,24 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         bios: &mut BioList,
         place: Place,
     ) -> bool;
+
+    /// How `bios` go that come at `now` while the scheduler has no work, and tags are free. Only
+    /// with [`Alone::InOrder`] are they changed. A scheduler that says `No` sees every bio.
+    #[inline]
+    fn alone(
+        &self,
+        _local: &mut Self::Local,
+        _bios: &mut BioList,
+        _now: Ns,
+        _how: &Insertion<'_>,
+    ) -> Alone {
+        Alone::No
+    }
+
+    /// Grant all of `bios` (emptied), for which there are tags, to the caller.
+    fn run_alone(&self, _local: &mut Self::Local, _caller: &mut Caller<'_>, _bios: &mut BioList) {
+        unreachable!("`alone` did not say so");
+    }
 
     /// Take out every bio of channel `home`, in no particular order, if the turn is free now.
     fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> BioList;

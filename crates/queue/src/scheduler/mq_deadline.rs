@@ -10,14 +10,21 @@
 //!   ([`super::turn`]).
 //! * While nothing is kept no trees are here: each channel brings its own, so that their memory
 //!   stays in the cache of the core that uses them.
-//! * A class has `dispatched` minus `ended` requests in flight. What has ended is summed over the
-//!   channels only when the answer is not known: never while one class alone is in use.
+//! * While nothing is kept, best-effort bios for which there are tags go **alone**: through a FIFO
+//!   and a sort order of their channel's, without the turn. None of them can be told from one that
+//!   had the turn just before, but by the position that the order begins at.
+//! * A class has `dispatched` in the turn, plus `passed` alone, minus `ended` requests in flight.
+//!   What has ended is summed over the channels only when the answer is not known: never while
+//!   best effort alone is in use.
 
-use super::deadline::{CLASSES, Deadline, Home, Inserted, Position};
+use super::deadline::{
+    BEST_EFFORT, Batch, CLASSES, Deadline, Home, Inserted, Insertion, Position, REAL_TIME, class_of,
+};
 use super::turn::TurnLock;
-use super::{Caller, Place, Port, Ports, Scheduler};
+use super::{Alone, Caller, Place, Port, Ports, Scheduler};
 use drystone_core::BioList;
-use drystone_core::primitive::{AtomicU32, Ordering::*};
+use drystone_core::clock::Ns;
+use drystone_core::primitive::{AtomicBool, AtomicU32, Ordering::*};
 use drystone_core::sync::{Guard, LockCounters};
 
 /// See the module's text.
@@ -25,6 +32,8 @@ pub struct MqDeadline {
     turn: TurnLock<Turn>,
     /// Units in the trees; written with the turn.
     kept: AtomicU32,
+    /// Real-time requests may be in flight, so that others must wait for the turn; written with it.
+    real_time: AtomicBool,
 }
 
 /// What belongs to whoever has the turn.
@@ -42,21 +51,31 @@ struct Turn {
 #[derive(Default)]
 struct Counts {
     dispatched: [u64; CLASSES],
-    /// How many of them had ended when last summed, channels that are closed included.
+    /// How many requests had ended when last summed, channels that are closed included.
     ended: [u64; CLASSES],
     /// Of these, how many were of channels that are closed.
     ended_closed: [u64; CLASSES],
+    /// Requests that went alone, of channels that are closed.
+    passed_closed: u64,
 }
 
-/// A channel's own trees, empty, while it has them.
+/// What a channel has of its own.
 #[derive(Default)]
 pub struct Local {
+    /// Its trees, empty, while it has them.
     trees: Option<Box<Deadline>>,
+    /// For what goes alone.
+    batch: Batch,
+    position: Position,
 }
 
 impl Default for MqDeadline {
     fn default() -> Self {
-        MqDeadline { turn: TurnLock::new(Turn::default()), kept: AtomicU32::new(0) }
+        MqDeadline {
+            turn: TurnLock::new(Turn::default()),
+            kept: AtomicU32::new(0),
+            real_time: AtomicBool::new(false),
+        }
     }
 }
 
@@ -64,14 +83,20 @@ impl Counts {
     /// Whether requests of `class` are in flight.
     #[inline]
     fn in_flight(&mut self, class: usize, ports: &Ports) -> bool {
-        self.dispatched[class] != self.ended[class] && self.sum_ended(class, ports)
+        let known = class != BEST_EFFORT && self.dispatched[class] == self.ended[class];
+        !known && self.sum_ended(class, ports)
     }
 
+    /// What ended is read first, so that none of it is missing in what passed.
     #[cold]
     fn sum_ended(&mut self, class: usize, ports: &Ports) -> bool {
         self.ended[class] = self.ended_closed[class] + ports.ended(class);
-        debug_assert!(self.ended[class] <= self.dispatched[class]);
-        self.dispatched[class] != self.ended[class]
+        let passed = match class {
+            BEST_EFFORT => self.passed_closed + ports.passed(),
+            _ => 0,
+        };
+        debug_assert!(self.ended[class] <= self.dispatched[class] + passed);
+        self.dispatched[class] + passed != self.ended[class]
     }
 }
 
@@ -152,6 +177,11 @@ impl MqDeadline {
     fn leave(&self, turn: Guard<'_, Turn>, kept: u32, stop: Stop, caller: &mut Caller<'_>) -> bool {
         if self.kept.load(Relaxed) != kept {
             self.kept.store(kept, Release);
+        }
+        let counts = &turn.counts;
+        let real_time = counts.dispatched[REAL_TIME] != counts.ended[REAL_TIME];
+        if self.real_time.load(Relaxed) != real_time {
+            self.real_time.store(real_time, Release);
         }
         let (ended, closed) = (turn.counts.ended, turn.counts.ended_closed);
         self.turn.leave(turn)
@@ -236,6 +266,34 @@ impl Scheduler for MqDeadline {
         self.leave(turn, kept, stop, caller)
     }
 
+    #[inline]
+    fn alone(&self, local: &mut Local, bios: &mut BioList, now: Ns, how: &Insertion<'_>) -> Alone {
+        if self.real_time.load(Acquire) {
+            return Alone::No;
+        }
+        if local.batch.order(bios, &mut local.position, now, how) {
+            return Alone::InOrder;
+        }
+        match bios.iter().all(|bio| class_of(bio.priority) == BEST_EFFORT) {
+            true => Alone::AsUnits,
+            false => Alone::No,
+        }
+    }
+
+    fn run_alone(&self, local: &mut Local, caller: &mut Caller<'_>, bios: &mut BioList) {
+        let trees = local.trees.get_or_insert_default();
+        insert(trees, caller, bios, Place::Tail);
+        while !trees.is_empty() {
+            let now = caller.now;
+            let (config, out) = caller.split();
+            let (position, tunables) = (&mut local.position, &config.tunables);
+            let next =
+                trees.dispatch_into(position, now, tunables, |_| false, |home| out.place(home.0));
+            debug_assert!(next.is_some(), "one class alone waits for nothing");
+            caller.pass();
+        }
+    }
+
     fn expel(&self, _: &mut Local, caller: &mut Caller<'_>, home: u32) -> BioList {
         let mut out = BioList::new();
         let Some(mut turn) = self.enter(caller, &mut BioList::new(), Place::Tail) else {
@@ -276,5 +334,6 @@ impl Scheduler for MqDeadline {
         for class in 0..CLASSES {
             turn.counts.ended_closed[class] += port.ended(class);
         }
+        turn.counts.passed_closed += port.passed();
     }
 }

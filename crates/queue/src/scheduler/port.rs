@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A granted unit has a tag, and there are as many places as tags: a grant always finds one.
-//! * `ended` is written by the channel's context alone, with plain stores; others may read.
+//! * `counts` is written by the channel's context alone, with plain stores; others may read.
 
 use crate::tags::TagSet;
 use crate::unit::Unit;
@@ -37,8 +37,16 @@ pub struct Port {
     pub(crate) done: SharedBioList,
     /// Units of it are kept because tags are short.
     starving: AtomicBool,
-    /// Scheduled requests of it that ended, by class.
-    ended: CachePadded<[AtomicU64; CLASSES]>,
+    counts: CachePadded<Counts>,
+}
+
+/// Requests of a channel that a scheduler knows of.
+#[derive(Default)]
+struct Counts {
+    /// Those that ended, by class.
+    ended: [AtomicU64; CLASSES],
+    /// Best-effort requests that went alone.
+    passed: AtomicU64,
 }
 
 impl Port {
@@ -57,7 +65,7 @@ impl Port {
             grants: ArrayQueue::new(tags.depth() as usize),
             done: SharedBioList::new(),
             starving: AtomicBool::new(false),
-            ended: CachePadded::default(),
+            counts: CachePadded::default(),
         })
     }
 
@@ -78,12 +86,25 @@ impl Port {
 
     /// Requests of `class` that ended so far.
     pub fn ended(&self, class: usize) -> u64 {
-        self.ended[class].load(Acquire)
+        self.counts.ended[class].load(Acquire)
     }
 
     /// `n` more requests of `class` have ended; by the channel.
     pub(crate) fn count_ended(&self, class: usize, n: u64) {
-        self.ended[class].store(self.ended[class].load(Relaxed) + n, Release);
+        let ended = &self.counts.ended[class];
+        ended.store(ended.load(Relaxed) + n, Release);
+    }
+
+    /// Best-effort requests that went alone so far.
+    pub fn passed(&self) -> u64 {
+        self.counts.passed.load(Acquire)
+    }
+
+    /// One more goes alone; by the channel, before it can end.
+    #[inline]
+    pub(crate) fn count_passed(&self) {
+        let passed = &self.counts.passed;
+        passed.store(passed.load(Relaxed) + 1, Release);
     }
 
     /// Note that units of this channel are kept for want of tags. True if that is news to it.
@@ -122,6 +143,11 @@ impl Ports {
     /// Requests of `class` that ended, of all channels.
     pub fn ended(&self, class: usize) -> u64 {
         self.iter().map(|port| port.ended(class)).sum()
+    }
+
+    /// Best-effort requests that went alone, of all channels.
+    pub fn passed(&self) -> u64 {
+        self.iter().map(|port| port.passed()).sum()
     }
 
     /// The lowest number that no channel has.

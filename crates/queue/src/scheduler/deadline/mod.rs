@@ -24,15 +24,20 @@
 //!   can take the place of another.
 
 mod admission;
+mod batch;
 mod dispatch;
 mod fifo;
 mod loose;
 mod sorted;
+mod sorter;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod tunables;
 
 pub use admission::{Admission, Load, Offered, is_sync_read};
+#[cfg(all(test, not(loom)))]
+use batch::BATCH_MAX;
+pub use batch::Batch;
 pub use tunables::Tunables;
 
 use crate::unit::Unit;
@@ -44,6 +49,10 @@ use std::collections::VecDeque;
 
 /// Number of classes: 0 is real-time, 1 best effort (and none given), 2 idle.
 pub const CLASSES: usize = 3;
+/// The strongest class.
+pub(crate) const REAL_TIME: usize = 0;
+/// The class of whoever asks for none.
+pub(crate) const BEST_EFFORT: usize = 1;
 /// A class and a direction make a lane: twice the class, and one more for writes.
 const LANES: usize = 2 * CLASSES;
 const READ: usize = 0;

@@ -1,6 +1,7 @@
 //! The algorithm against a model of it, against its rules one by one, and its bounds.
 
 mod admission;
+mod batch;
 mod bounds;
 mod cases;
 mod histories;

@@ -1,0 +1,138 @@
+//! A batch of bios that are inserted while nothing is kept, and may all go: with a FIFO and a sort
+//! order of its own, which last as long as the call.
+//!
+//! It gives the order that a [`super::Deadline`] gives that is empty, gets the bios, and is then
+//! dispatched until it is empty. It takes only what that can be said of without a look at others:
+//! bios of best effort, all in one direction, none of which touches another.
+//!
+//! Invariants: between calls there are no bios in it. During one, bit `n` of `fifo` is set while
+//! the bio that came as number `n` is there, and bit `r` of `order` while that of rank `r` is.
+
+use super::sorted::Entry;
+use super::sorter::{SORTER_MAX, Sorter};
+use super::{BEST_EFFORT, Insertion, Position, READ, WRITE, class_of, lane_of};
+use drystone_core::{Bio, BioList};
+
+/// Most bios of one: a full plug.
+pub(super) const BATCH_MAX: usize = SORTER_MAX;
+
+/// At most [`BATCH_MAX`] bios. Any thread may use it, one at a time.
+#[derive(Default)]
+pub struct Batch {
+    sorter: Sorter,
+    sorted: [Entry; BATCH_MAX],
+    /// First sectors behind the bios, by arrival.
+    ends: [u64; BATCH_MAX],
+    bios: [Option<Box<Bio>>; BATCH_MAX],
+}
+
+/// What has not gone yet.
+struct Left {
+    fifo: u64,
+    order: u64,
+    /// The rank of the first bio at or behind the position.
+    cursor: u32,
+}
+
+impl Batch {
+    /// Bring `bios` into the order in which they go at `now`, in ns on the clock of `start_ns`.
+    /// False if this is no such batch as this is for: then nothing has changed.
+    pub fn order(
+        &mut self,
+        bios: &mut BioList,
+        position: &mut Position,
+        now: u64,
+        how: &Insertion,
+    ) -> bool {
+        let Some(lane) = self.sort(bios) else { return false };
+        let len = bios.len();
+        for place in &mut self.bios[..len] {
+            *place = bios.pop();
+        }
+        let below = |entry: &&Entry| entry.sector < position.pos[lane];
+        let cursor = self.sorted[..len].iter().filter(below).count() as u32;
+        let all = (1 << len) - 1;
+        let mut left = Left { fifo: all, order: all, cursor };
+        while left.order != 0 {
+            let place = self.pick(&mut left, position, lane, now, how);
+            bios.extend(self.bios[place].take());
+        }
+        true
+    }
+
+    /// Sort them. `None` if it is no batch for this, else their lane.
+    #[inline]
+    fn sort(&mut self, bios: &BioList) -> Option<usize> {
+        let first = bios.front()?;
+        let lane = lane_of(first.op, first.priority);
+        if bios.len() > BATCH_MAX || class_of(first.priority) != BEST_EFFORT {
+            return None;
+        }
+        let mut same = true;
+        for (place, bio) in bios.iter().enumerate() {
+            same &= lane_of(bio.op, bio.priority) == lane;
+            self.ends[place] = bio.end_sector().0;
+            self.sorter.push(Entry { sector: bio.sector.0, place: place as u32 });
+        }
+        let len = self.sorter.sort_into(&mut self.sorted);
+        let end = |entry: &Entry| self.ends[entry.place as usize];
+        let apart = self.sorted[..len].windows(2).all(|two| end(&two[0]) < two[1].sector);
+        (same && apart).then_some(lane)
+    }
+
+    /// Choose the bio that goes next; returns when it came.
+    #[inline]
+    fn pick(
+        &self,
+        left: &mut Left,
+        position: &mut Position,
+        lane: usize,
+        now: u64,
+        how: &Insertion,
+    ) -> usize {
+        let direction = lane % 2;
+        let above = left.order & u64::MAX << left.cursor;
+        let goes_on = above != 0
+            && usize::from(position.last_dir) == direction
+            && position.batching < how.tunables.fifo_batch;
+        let rank = match goes_on {
+            true => above.trailing_zeros(),
+            false => {
+                position.begin(direction);
+                self.first_of_batch(left, above, now, how)
+            }
+        };
+        let Entry { sector, place } = self.sorted[rank as usize];
+        position.batching += 1;
+        position.pos[lane] = sector;
+        left.cursor = rank + 1;
+        left.order &= !(1 << rank);
+        left.fifo &= !(1 << place);
+        place as usize
+    }
+
+    /// The rank of the bio that a new batch in the same direction begins with.
+    #[inline]
+    fn first_of_batch(&self, left: &Left, above: u64, now: u64, how: &Insertion) -> u32 {
+        let oldest = left.fifo.trailing_zeros();
+        let bio = self.bios[oldest as usize].as_ref().expect("it has not gone");
+        let deadline = bio.start_ns.saturating_add(how.tunables.expire_ns(bio.op));
+        if above != 0 && deadline > now {
+            return above.trailing_zeros();
+        }
+        let rank = self.sorted.iter().position(|entry| entry.place == oldest);
+        rank.expect("it is in order") as u32
+    }
+}
+
+impl Position {
+    /// A batch in `direction` begins, with nothing in the other.
+    #[inline]
+    fn begin(&mut self, direction: usize) {
+        debug_assert!(direction == READ || direction == WRITE);
+        if direction == WRITE {
+            self.starved = 0;
+        }
+        (self.last_dir, self.batching) = (direction as u8, 0);
+    }
+}
