@@ -175,9 +175,7 @@ impl TimeCache {
     /// The start time for the bios of one submit call.
     #[inline]
     pub fn submit_time(&mut self) -> Ns {
-        if self.reading == 0 || !self.is_young() {
-            self.read();
-        }
+        self.recent();
         self.started = true;
         self.reading
     }
@@ -207,6 +205,15 @@ impl TimeCache {
 
     /// The reading that is kept now; 0 if none.
     pub fn last(&self) -> Ns {
+        self.reading
+    }
+
+    /// The shared reading if it is young, else a new one.
+    #[inline]
+    pub fn recent(&mut self) -> Ns {
+        if self.reading == 0 || !self.is_young() {
+            self.read();
+        }
         self.reading
     }
 

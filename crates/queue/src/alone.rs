@@ -5,28 +5,44 @@
 
 use crate::channel::RequestChannel;
 use crate::driver::{Driver, DriverQueue};
-use crate::elevate::time_of;
-use crate::scheduler::deadline::{BEST_EFFORT, Insertion};
+use crate::scheduler::deadline::lane_of;
 use crate::scheduler::{Alone, Scheduler};
+use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::{BioList, Env};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Let `bios` go that need not meet others. What is left in them, or in the outbox, must.
+    /// Let `bios` go at `now` that need not meet others. What is left in them, or in the outbox, must.
     #[inline]
-    pub(crate) fn go_alone(&mut self, env: &mut Env, bios: &mut BioList) {
-        let now = time_of(env);
-        if !self.may_issue() || self.is_held(now) || self.tags().has_waiters() {
+    pub(crate) fn go_alone(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
+        if !self.may_issue() || self.is_held(now) || !self.has_tags(bios.len()) {
             return;
         }
-        let config = &self.config;
-        let (limits, tunables) = (&config.limits, &config.tunables);
-        let how = Insertion { limits, nomerges: config.nomerges, tunables };
-        match self.shared.scheduler.alone(&mut self.local, bios, now, &how) {
+        match self.shared.scheduler.alone(&mut self.local, bios, now, &self.config) {
             Alone::InOrder => self.issue_in_order(env, bios),
-            Alone::AsUnits if self.has_tags_for(env, bios.len()) => self.issue_as_units(env, bios),
+            Alone::AsUnits if self.has_tags_for(bios.len()) => self.issue_as_units(env, bios, now),
             Alone::AsUnits | Alone::No => {}
         }
+    }
+
+    /// How many tags that many requests need.
+    #[inline]
+    fn tags_for(&self, requests: usize) -> u32 {
+        if self.driver.ends_at_once() { 1 } else { requests.min(PLUG_MAX_BIOS) as u32 }
+    }
+
+    /// Whether there are tags; as many as may be, but no more than needed, are taken.
+    #[inline]
+    fn has_tags(&mut self, requests: usize) -> bool {
+        if self.spare.mask == 0 && !self.tags().has_waiters() {
+            self.spare = self.tags().take(self.hint(), self.tags_for(requests));
+        }
+        self.spare.mask != 0
+    }
+
+    /// Whether those that were taken are enough, if none of the requests waits for another.
+    fn has_tags_for(&self, requests: usize) -> bool {
+        requests <= PLUG_MAX_BIOS && self.spare.mask.count_ones() >= self.tags_for(requests)
     }
 
     /// One request for each bio, in their order.
@@ -36,8 +52,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         while let Some(bio) = bios.pop() {
             let Some(slot) = self.build(env, bio, bios.len() as u32 + 1) else { break };
             if counted {
-                self.port.count_passed();
-                self.slots.get(slot).sched_class = BEST_EFFORT as u8 + 1;
+                self.count_passed(slot);
             }
             if !self.issue(env, slot) && !self.may_issue() {
                 break;
@@ -48,25 +63,19 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.give_back(env);
     }
 
-    /// Whether there are tags for that many requests at once; they are taken.
-    fn has_tags_for(&mut self, env: &mut Env, requests: usize) -> bool {
-        let want = if self.driver.ends_at_once() { 1 } else { requests as u32 };
-        if want > PLUG_MAX_BIOS as u32 {
-            return false;
-        }
-        if self.spare.mask.count_ones() < want {
-            self.free_spare(env);
-            self.spare = self.tags().take(self.hint(), want);
-        }
-        self.spare.mask.count_ones() >= want
+    #[inline]
+    fn count_passed(&mut self, slot: u32) {
+        let rq = self.slots.get(slot);
+        let lane = lane_of(rq.unit.op, rq.unit.priority);
+        rq.sched_lane = lane as u8 + 1;
+        self.port.count_passed(lane);
     }
 
     /// Through trees of this channel's own, which merge what adjoins.
     #[inline(never)]
-    fn issue_as_units(&mut self, env: &mut Env, bios: &mut BioList) {
+    fn issue_as_units(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
         self.entrusted += bios.len();
         env.entrusted += bios.len();
-        let now = time_of(env);
         self.with_scheduler(env, now, false, |scheduler, local, caller| {
             scheduler.run_alone(local, caller, bios);
         });

@@ -14,8 +14,8 @@ use crate::elevate::GRANT_WORD;
 use crate::flush::{FlushMachine, Start, has_fua};
 use crate::queue::Shared;
 use crate::request::{Kind, Slots, State};
-use crate::scheduler::deadline::CLASSES;
-use crate::scheduler::{MqDeadline, NoneScheduler, Place, Port, Scheduler, ToRun};
+use crate::scheduler::deadline::LANES;
+use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun};
 use crate::split::first_part;
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
@@ -73,10 +73,14 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) words: Vec<Arc<Message>>,
     /// Bios of other channels whose requests ended in this call.
     pub(crate) foreign: BioList,
+    /// Bios that the shared scheduler did not take in in this call.
+    pub(crate) refused: BioList,
+    /// The shared scheduler was run in vain, and this call has freed nothing since.
+    pub(crate) vain: bool,
     /// Bios with the shared scheduler.
     pub(crate) entrusted: usize,
-    /// Scheduled requests that ended in this call, by class.
-    pub(crate) ended: [u32; CLASSES],
+    /// Scheduled requests that ended in this call, by lane.
+    pub(crate) ended: [u32; LANES],
     pub(crate) flush: FlushMachine,
     pub(crate) stats: Arc<ChannelStats>,
     /// Requests that ended in this call and are not accounted yet.
@@ -130,8 +134,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             to_run: ToRun::default(),
             words: Vec::new(),
             foreign: BioList::new(),
+            refused: BioList::new(),
+            vain: false,
             entrusted: 0,
-            ended: [0; CLASSES],
+            ended: [0; LANES],
             flush: FlushMachine::default(),
             stats,
             done: Vec::with_capacity(tags.depth() as usize),
@@ -204,7 +210,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.issue(env, slot);
         }
         self.give_back(env);
-        self.hand_over(env);
+        self.hand_over(env, submitted);
     }
 
     /// Check a bio. Gives it back if it is an ordinary one, cut to what fits one request: what
@@ -472,6 +478,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     #[inline]
     pub(crate) fn free_tags(&mut self, env: &mut Env, batch: TagBatch) {
+        self.vain = false;
         if self.tags().free(batch) {
             self.wake_waiters(env);
         }
@@ -496,27 +503,35 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             if !self.done.is_empty() {
                 self.complete_done(env);
             }
-            self.hand_over(env);
+            self.hand_over(env, None);
             self.give_back(env);
             let mut more =
                 (self.sched.has_work() || self.flush.wants_flush()) && self.dispatch(env);
-            if self.shared.scheduler.has_work() && rounds < ROUNDS_MAX {
+            if self.may_run_scheduler(rounds) {
                 rounds += 1;
-                more |= self.run_scheduler(env, &mut BioList::new(), Place::Tail);
+                more |= self.run_scheduler(env);
             }
-            if self.done.is_empty() && !more && !self.completions.has_inline() {
+            let idle = self.done.is_empty() && !more && !self.completions.has_inline();
+            // Whoever found no tag while these were held relies on a look after their return.
+            if idle && !(self.free_spare(env) && self.may_run_scheduler(rounds)) {
                 break;
             }
             self.driver.commit(env);
         }
         self.completions.publish_started(&self.stats);
-        self.free_spare(env);
+        self.vain = false;
         if rounds == ROUNDS_MAX {
             self.pass_on(env);
         }
         if (self.sched.has_work() || self.flush.wants_flush()) && self.busy_until == 0 {
             self.wait_for_tag(env);
         }
+    }
+
+    /// Whether the shared scheduler has work of which this call may still do some.
+    #[inline]
+    fn may_run_scheduler(&self, rounds: u32) -> bool {
+        self.shared.scheduler.has_work() && !self.vain && rounds < ROUNDS_MAX
     }
 
     /// Whether this channel's own completions will free the tags that it lacks: nobody else

@@ -127,9 +127,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) {
         let rq = self.slots.get(slot);
         (rq.state, rq.timed_out, rq.status) = (State::Idle, false, status);
-        if rq.sched_class != 0 {
-            self.ended[usize::from(rq.sched_class) - 1] += 1;
-            rq.sched_class = 0;
+        if rq.sched_lane != 0 {
+            self.ended[usize::from(rq.sched_lane) - 1] += 1;
+            rq.sched_lane = 0;
         }
         let (group, start_ns, bytes) = (rq.unit.op.group(), rq.unit.start_ns, rq.unit.bytes);
         self.count_inline(env, group, start_ns, bytes);
@@ -200,9 +200,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             let group = rq.unit.op.group();
             self.completions.count_ended(&self.stats, group, latency, rq.unit.bytes);
         }
-        if rq.sched_class != 0 {
-            self.ended[usize::from(rq.sched_class) - 1] += 1;
-            rq.sched_class = 0;
+        if rq.sched_lane != 0 {
+            self.ended[usize::from(rq.sched_lane) - 1] += 1;
+            rq.sched_lane = 0;
         }
         let plain = rq.status.is_ok() && rq.kind == Kind::Normal;
         match rq.unit.bios.take_only() {

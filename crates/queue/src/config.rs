@@ -19,7 +19,8 @@ pub struct Config {
     pub iostats: bool,
     /// `queue/io_timeout` in nanoseconds.
     pub timeout_ns: u64,
-    /// `queue/nr_requests`: how many requests a hardware queue may have with the driver.
+    /// `queue/nr_requests`: how many requests a hardware queue may have with the driver; with a
+    /// scheduler, how many units it may have kept or with the driver.
     pub nr_requests: u32,
     /// `queue/scheduler`.
     pub scheduler: SchedulerKind,

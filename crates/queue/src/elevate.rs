@@ -10,7 +10,7 @@ use crate::channel::RequestChannel;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::flush::has_fua;
 use crate::request::{Kind, Request, State};
-use crate::scheduler::deadline::{CLASSES, class_of};
+use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{Caller, Grant, Outlet, Place, Scheduler, SchedulerKind};
 use crate::tags::TagBatch;
 use crate::unit::Unit;
@@ -41,35 +41,31 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.outbox.push(bio);
     }
 
-    /// Hand over what the call noted.
+    /// Hand over what the call noted; `submitted` is its time, if it is a submission.
     #[inline]
-    pub(crate) fn hand_over(&mut self, env: &mut Env) {
+    pub(crate) fn hand_over(&mut self, env: &mut Env, submitted: Option<Ns>) {
         if !self.outbox.is_empty() {
             let mut bios = self.outbox.take();
-            self.go_alone(env, &mut bios);
+            let now = submitted.unwrap_or_else(|| env.time.recent());
+            self.go_alone(env, &mut bios, now);
             bios.append(&mut self.outbox);
             if !bios.is_empty() {
-                self.run_scheduler(env, &mut bios, Place::Tail);
+                self.entrusted += bios.len();
+                env.entrusted += bios.len();
+                self.run_with(env, &mut bios, Place::Tail, now);
             }
         }
     }
 
-    /// Give the scheduler `bios`, dispatch if its turn is free, and issue what was granted. True
-    /// if there is more to do.
-    pub(crate) fn run_scheduler(
-        &mut self,
-        env: &mut Env,
-        bios: &mut BioList,
-        place: Place,
-    ) -> bool {
-        self.entrusted += bios.len();
-        env.entrusted += bios.len();
-        self.run_with(env, bios, place)
+    /// Let the scheduler dispatch, if its turn is free. True if there is more to do.
+    pub(crate) fn run_scheduler(&mut self, env: &mut Env) -> bool {
+        let now = env.time.recent();
+        self.run_with(env, &mut BioList::new(), Place::Tail, now)
     }
 
-    /// The same with bios that are the scheduler's already.
-    fn run_with(&mut self, env: &mut Env, bios: &mut BioList, place: Place) -> bool {
-        let now = time_of(env);
+    /// Give the scheduler `bios`, which are counted as its own, dispatch if its turn is free, and
+    /// issue what was granted. True if there is more to do.
+    fn run_with(&mut self, env: &mut Env, bios: &mut BioList, place: Place, now: Ns) -> bool {
         let held = self.is_held(now);
         let again = self.with_scheduler(env, now, held, |scheduler, local, caller| {
             scheduler.run(local, caller, bios, place)
@@ -77,8 +73,24 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         while let Some(word) = self.words.pop() {
             env.leave_word(word);
         }
+        self.vain = !again;
+        self.end_refused(env);
         let sent = self.run_units(env) | self.issue_granted(env);
         again || sent
+    }
+
+    /// End what the scheduler did not take in.
+    #[inline]
+    fn end_refused(&mut self, env: &mut Env) {
+        while let Some(bio) = self.refused.pop() {
+            if bio.home == self.port.index {
+                self.expect_less(env, 1);
+                env.end_bio(bio);
+            } else {
+                self.foreign.push(bio);
+            }
+        }
+        self.send_home(env);
     }
 
     /// Call the scheduler with this channel as its caller.
@@ -109,6 +121,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             cell: &self.shared.config,
             tags: &self.shared.tags,
             words: &mut self.words,
+            refused: &mut self.refused,
         };
         call(&self.shared.scheduler, &mut self.local, &mut caller)
     }
@@ -169,7 +182,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     #[inline]
     fn ended_at_once(&mut self, env: &mut Env, home: u32, rq: &mut Request, status: Status) {
-        self.ended[class_of(rq.unit.priority)] += 1;
+        self.ended[lane_of(rq.unit.op, rq.unit.priority)] += 1;
         self.account_inline(env, &rq.unit);
         let own = home == self.port.index;
         if own {
@@ -208,7 +221,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Bios of a dispatched unit that go back to the scheduler, whose they still are.
     #[cold]
     fn return_bios(&mut self, unit: &mut Unit) {
-        self.port.count_ended(class_of(unit.priority), 1);
+        self.port.count_ended(lane_of(unit.op, unit.priority), 1);
         self.returned.append(&mut unit.bios);
     }
 
@@ -270,7 +283,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let then_flush = rq.unit.flags.contains(BioFlags::FUA) && !has_fua(rq.unit.op, limits);
         rq.kind = if then_flush { Kind::ThenFlush } else { Kind::Normal };
         (rq.state, rq.status) = (State::Built, Status::Ok);
-        rq.sched_class = class_of(rq.unit.priority) as u8 + 1;
+        rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
         self.expect_less(env, bios);
         if self.returned.is_empty() {
             self.issue(env, slot);
@@ -283,9 +296,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn return_unit(&mut self, env: &mut Env, slot: u32) {
         let rq = self.slots.get(slot);
         rq.state = State::Idle;
-        let (class, mut bios) = (std::mem::take(&mut rq.sched_class), rq.unit.bios.take());
-        if class != 0 {
-            self.port.count_ended(usize::from(class) - 1, 1);
+        let (lane, mut bios) = (std::mem::take(&mut rq.sched_lane), rq.unit.bios.take());
+        if lane != 0 {
+            self.port.count_ended(usize::from(lane) - 1, 1);
         }
         self.entrusted += bios.len();
         env.entrusted += bios.len();
@@ -301,7 +314,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn give_back(&mut self, env: &mut Env) {
         if !self.returned.is_empty() {
             let mut bios = self.returned.take();
-            self.run_with(env, &mut bios, Place::Head);
+            let now = env.time.recent();
+            self.run_with(env, &mut bios, Place::Head, now);
         }
     }
 
@@ -324,7 +338,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         for slot in std::mem::take(&mut self.granted) {
             let rq = self.slots.get(slot);
             let mut bios = rq.unit.bios.take();
-            self.port.count_ended(class_of(rq.unit.priority), 1);
+            self.port.count_ended(lane_of(rq.unit.op, rq.unit.priority), 1);
             self.entrusted -= bios.len();
             env.entrusted -= bios.len();
             while let Some(bio) = bios.pop() {
@@ -370,12 +384,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Scheduled requests ended.
     #[inline]
     pub(crate) fn publish_ended(&mut self) {
-        if self.ended == [0; CLASSES] {
+        if self.ended == [0; LANES] {
             return;
         }
-        for (class, n) in std::mem::take(&mut self.ended).into_iter().enumerate() {
+        self.vain = false;
+        for (lane, n) in std::mem::take(&mut self.ended).into_iter().enumerate() {
             if n > 0 {
-                self.port.count_ended(class, n.into());
+                self.port.count_ended(lane, n.into());
             }
         }
     }
@@ -391,19 +406,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Tags taken in advance go back.
-    pub(crate) fn free_spare(&mut self, env: &mut Env) {
-        if self.spare.mask != 0 {
-            let spare: TagBatch = std::mem::take(&mut self.spare);
+    /// Tags taken in advance go back. False if there were none.
+    #[inline]
+    pub(crate) fn free_spare(&mut self, env: &mut Env) -> bool {
+        let spare: TagBatch = std::mem::take(&mut self.spare);
+        if spare.mask != 0 {
             self.free_tags(env, spare);
         }
+        spare.mask != 0
     }
-}
-
-/// The time of the call.
-#[inline]
-pub(crate) fn time_of(env: &mut Env) -> Ns {
-    if env.time.last() != 0 { env.time.last() } else { env.time.now() }
 }
 
 fn with_status(mut bio: Box<Bio>, status: Status) -> Box<Bio> {

@@ -23,7 +23,8 @@ pub struct QueueOptions {
     pub scheduler: Option<SchedulerKind>,
     /// `queue/iosched/*` by name: the scheduler's tunables.
     pub iosched: Vec<(&'static str, String)>,
-    /// `queue/nr_requests`: tags of each hardware queue, at most the driver's depth.
+    /// `queue/nr_requests`: of each hardware queue, requests with the driver; with a scheduler,
+    /// units kept or with the driver.
     pub nr_requests: Option<u32>,
     /// `queue/nomerges`: 0, 1 or 2.
     pub nomerges: Option<u8>,
@@ -43,6 +44,12 @@ pub struct QueueOptions {
 
 /// Default request time-out (Linux: 30 s).
 const TIMEOUT_MS: u64 = 30_000;
+
+/// With a scheduler, `queue/nr_requests` begins at twice this, or twice the driver's depth if that
+/// is less (Linux: `BLKDEV_DEFAULT_RQ`).
+const DEFAULT_RQ: u32 = 128;
+/// The most that `queue/nr_requests` may be with a scheduler (Linux: `MAX_SCHED_RQ`).
+const SCHED_RQ_MAX: u32 = 16 * DEFAULT_RQ;
 
 /// What the channels of a device share.
 pub(crate) struct Shared<D, S> {
@@ -171,9 +178,17 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             }),
         };
         queue.refresh_limits(None)?;
-        queue.set_scheduler(options.scheduler.unwrap_or_else(|| queue.default_scheduler()))?;
+        queue.set_scheduler(
+            options.scheduler.unwrap_or_else(|| default_scheduler(queue.driver())),
+        )?;
         queue.apply(options)?;
         Ok(queue)
+    }
+
+    /// Tags of hardware queue `hctx`.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn tags(&self, hctx: usize) -> &TagSet {
+        &self.shared.tags[hctx]
     }
 
     /// The driver.
@@ -269,27 +284,28 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         self.shared.driver.hw_queues().depth.max(1)
     }
 
-    /// `mq-deadline` where there is one hardware queue whose requests are worth ordering.
-    fn default_scheduler(&self) -> SchedulerKind {
-        let driver = &self.shared.driver;
-        match driver.hw_queues().default == 1 && driver.wants_scheduler() {
-            true => SchedulerKind::MqDeadline,
-            false => SchedulerKind::None,
-        }
-    }
-
     /// Change the scheduler on the live device. What the former one has goes on to be dispatched;
     /// nothing waits for it. Depth and tunables begin anew, as in Linux.
     fn set_scheduler(&self, kind: SchedulerKind) -> Result<()> {
         let depth = self.depth();
+        let nr_requests = match kind {
+            SchedulerKind::None => depth,
+            SchedulerKind::MqDeadline => 2 * depth.min(DEFAULT_RQ),
+        };
         self.set_config(|c| {
-            (c.scheduler, c.nr_requests) = (kind, depth);
-            c.tunables = Tunables::new(depth);
+            (c.scheduler, c.nr_requests) = (kind, nr_requests);
+            c.tunables = Tunables::new(nr_requests);
             c.straight = !c.limits.rotational;
-            self.shared.tags.iter().for_each(|tags| tags.set_limit(depth));
+            self.limit_tags(nr_requests);
         })?;
         self.wake_waiters();
         Ok(())
+    }
+
+    /// No more requests than `nr_requests` are with the driver.
+    fn limit_tags(&self, nr_requests: u32) {
+        let limit = nr_requests.min(self.depth());
+        self.shared.tags.iter().for_each(|tags| tags.set_limit(limit));
     }
 
     fn set_scheduler_named(&self, name: &str, value: &str) -> Result<()> {
@@ -315,8 +331,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     fn iosched(&self, name: &str) -> Option<String> {
         let config = self.config();
         match (config.scheduler, name) {
-            // Nothing limits what a scheduler holds yet, so there is no depth to show.
-            (SchedulerKind::None, _) | (_, "async_depth") => None,
+            (SchedulerKind::None, _) => None,
             (_, "straight") => Some(u8::from(config.straight).to_string()),
             _ => config.tunables.get(name),
         }
@@ -334,18 +349,18 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             return self.set_config(|c| c.straight = n == 1);
         }
         self.shared.config.update(&self.shared.locks, |config| {
-            let known = (name != "async_depth").then(|| config.tunables.set(name, value));
-            known.flatten().unwrap_or_else(|| {
+            config.tunables.set(name, value).unwrap_or_else(|| {
                 Err(Error::invalid(format!("{full} is not an attribute of {}", self.shared.name)))
             })
         })
     }
 
     fn set_nr_requests(&self, name: &str, value: &str) -> Result<()> {
-        let n = parse_in(name, value, 1, self.depth().into())? as u32;
+        let most = most_requests(self.driver(), self.config().scheduler);
+        let n = parse_in(name, value, 1, most.into())? as u32;
         self.set_config(|c| {
-            c.nr_requests = n;
-            self.shared.tags.iter().for_each(|tags| tags.set_limit(n));
+            (c.nr_requests, c.tunables.async_depth) = (n, n);
+            self.limit_tags(n);
         })?;
         self.wake_waiters();
         Ok(())
@@ -377,6 +392,23 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             change(config);
             Ok(())
         })
+    }
+}
+
+/// The scheduler of a queue whose maker chose none: `mq-deadline` where there is one hardware
+/// queue whose requests are worth ordering.
+pub fn default_scheduler(driver: &impl Driver) -> SchedulerKind {
+    match driver.hw_queues().default == 1 && driver.wants_scheduler() {
+        true => SchedulerKind::MqDeadline,
+        false => SchedulerKind::None,
+    }
+}
+
+/// The most that `queue/nr_requests` may be with `scheduler`, in front of `driver`.
+pub fn most_requests(driver: &impl Driver, scheduler: SchedulerKind) -> u32 {
+    match scheduler {
+        SchedulerKind::None => driver.hw_queues().depth.max(1),
+        SchedulerKind::MqDeadline => SCHED_RQ_MAX,
     }
 }
 

@@ -54,8 +54,8 @@ pub struct Request {
     pub(crate) timed_out: bool,
     /// It was counted as started, so it will be counted as ended.
     pub(crate) counted: bool,
-    /// The class that a shared scheduler counts it for, plus one; 0 if none does.
-    pub(crate) sched_class: u8,
+    /// The lane that a shared scheduler counts it for, plus one; 0 if none does.
+    pub(crate) sched_lane: u8,
 }
 
 impl Request {

@@ -85,7 +85,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     settable(
         "queue/nr_requests",
         Type::Integer { min: 1, max: 10_240 },
-        "Requests a hardware queue may have with the driver; at most the driver's depth.",
+        "Requests a hardware queue may hold: at most the driver's depth, with mq-deadline 2048.",
     ),
     iosched(
         "queue/iosched/read_expire",
@@ -106,6 +106,11 @@ pub static ATTRIBUTES: &[Attribute] = &[
     iosched(
         "queue/iosched/fifo_batch",
         "mq-deadline: requests that go in sector order at a stretch.",
+    ),
+    settable(
+        "queue/iosched/async_depth",
+        Type::Integer { min: 1, max: i32::MAX as u64 },
+        "mq-deadline: how many of nr_requests may be other than reads.",
     ),
     settable(
         "queue/iosched/front_merges",

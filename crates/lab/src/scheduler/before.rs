@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 
 use drystone_core::BioList;
+use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_queue::scheduler::{Caller, Place, Port, Scheduler};
 
@@ -69,7 +70,7 @@ impl<const SPIN: bool> Before<SPIN> {
 
     #[inline]
     fn dispatch(&self, host: &mut impl Host) -> (Outcome, Seen) {
-        let tag = host.may_find_tag();
+        let tag = host.may_find_tag(PLUG_MAX_BIOS);
         let mut queue = self.lock(host.locks());
         self.set_busy(true);
         let outcome = queue.dispatch_one(host, tag);

@@ -18,9 +18,9 @@ pub(super) trait Host {
     fn held(&self) -> bool;
     fn insertion(&self) -> Insertion<'_>;
     fn count_merged(&self, group: OpGroup);
-    fn may_find_tag(&mut self) -> bool;
+    fn may_find_tag(&mut self, units: usize) -> bool;
     fn tags_came_free(&self) -> bool;
-    /// Put the unit that goes next where it is wanted: its channel and class.
+    /// Put the unit that goes next where it is wanted: its channel and lane.
     fn place_next(
         &mut self,
         trees: &mut Deadline,
@@ -63,8 +63,8 @@ impl Host for Caller<'_> {
     }
 
     #[inline]
-    fn may_find_tag(&mut self) -> bool {
-        Caller::may_find_tag(self)
+    fn may_find_tag(&mut self, units: usize) -> bool {
+        Caller::may_find_tag(self, units)
     }
 
     fn tags_came_free(&self) -> bool {
@@ -84,7 +84,11 @@ impl Host for Caller<'_> {
             position,
             now,
             &config.tunables,
-            |class| counts.in_flight(class, || config.ports.ended(class)),
+            |class| {
+                counts.in_flight(class, || {
+                    config.ports.ended(2 * class) + config.ports.ended(2 * class + 1)
+                })
+            },
             |home| out.place(home.0),
         )
     }
@@ -95,7 +99,7 @@ impl Host for Caller<'_> {
     }
 
     fn ended(&mut self, class: usize) -> u64 {
-        Caller::ended(self, class)
+        Caller::ended(self, 2 * class) + Caller::ended(self, 2 * class + 1)
     }
 
     fn starve(&mut self, home: u32) {

@@ -25,6 +25,7 @@ mod tests;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 
 use drystone_core::BioList;
+use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_queue::scheduler::{Caller, Place, Port, Scheduler};
 
@@ -129,7 +130,7 @@ impl Mailed {
     /// One entry of a dispatcher: at most one unit.
     #[inline]
     fn dispatch(&self, host: &mut impl Host) -> Entry {
-        let tag = host.may_find_tag();
+        let tag = host.may_find_tag(PLUG_MAX_BIOS);
         if !self.set_bit() {
             return Entry::Skipped;
         }

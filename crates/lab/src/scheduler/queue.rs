@@ -133,7 +133,7 @@ impl Queue {
             return self.no_tag(host);
         }
         let Queue { trees, position, counts, .. } = self;
-        let Some((home, class)) = host.place_next(trees, position, counts) else {
+        let Some((home, lane)) = host.place_next(trees, position, counts) else {
             return Outcome::NoUnit;
         };
         if let Err(mut unit) = host.grant_placed() {
@@ -141,7 +141,7 @@ impl Queue {
             self.arrivals.push(home.0);
             return self.no_tag(host);
         }
-        self.counts.dispatched[class] += 1;
+        self.counts.dispatched[lane / 2] += 1;
         Outcome::Granted
     }
 
@@ -172,7 +172,9 @@ impl Queue {
     pub(super) fn closed(&mut self, port: &Port) {
         self.arrivals.retain(|arrival| *arrival != port.index());
         for class in 0..CLASSES {
-            self.counts.ended_closed[class] += port.ended(class);
+            let lanes = [2 * class, 2 * class + 1];
+            self.counts.ended_closed[class] +=
+                lanes.map(|lane| port.ended(lane)).iter().sum::<u64>();
         }
     }
 }

@@ -13,6 +13,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::ChannelStats;
 use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioList, Status};
 use std::sync::Arc;
 
 /// Where bios are inserted.
@@ -110,6 +111,8 @@ pub struct Caller<'a> {
     pub(crate) tags: &'a [CachePadded<TagSet>],
     /// Messages to other channels, to be sent once the scheduler has been left.
     pub(crate) words: &'a mut Vec<Arc<Message>>,
+    /// Bios that end without having been taken in.
+    pub(crate) refused: &'a mut BioList,
 }
 
 impl<'a> Caller<'a> {
@@ -125,23 +128,35 @@ impl<'a> Caller<'a> {
 
     /// How bios are inserted now.
     pub fn insertion(&self) -> Insertion<'_> {
-        let config = &**self.config;
-        Insertion { limits: &config.limits, nomerges: config.nomerges, tunables: &config.tunables }
+        Insertion::of(self.config)
     }
 
-    /// Whether a unit might find a tag. With several hardware queues only the unit decides.
+    /// Whether one of `units` might find a tag. With several hardware queues only the unit decides.
     #[inline]
-    pub fn may_find_tag(&mut self) -> bool {
-        !self.held && (self.out.spare.mask != 0 || self.take_spare() || self.tags.len() > 1)
+    pub fn may_find_tag(&mut self, units: usize) -> bool {
+        !self.held && (self.out.spare.mask != 0 || self.take_spare(units) || self.tags.len() > 1)
     }
 
-    fn take_spare(&mut self) -> bool {
+    fn take_spare(&mut self, units: usize) -> bool {
         let tags = &self.tags[self.out.port.hctx as usize];
         if !tags.has_waiters() {
-            let want = if self.out.at_once { 1 } else { PLUG_MAX_BIOS as u32 };
+            let want = if self.out.at_once { 1 } else { units.min(PLUG_MAX_BIOS) as u32 };
             *self.out.spare = tags.take(self.out.port.hint, want);
         }
         self.out.spare.mask != 0
+    }
+
+    /// Give back the tags that no unit needs, while nobody else can be looking for some in vain.
+    /// Where units are run after the turn, one tag serves all of them and is kept until then.
+    #[inline]
+    pub(crate) fn free_spare(&mut self) {
+        if self.out.at_once || self.out.spare.mask == 0 {
+            return;
+        }
+        let tags = &self.tags[self.out.port.hctx as usize];
+        if tags.free(std::mem::take(self.out.spare)) {
+            tags.wake(self.locks, |word| self.words.push(word));
+        }
     }
 
     /// True if a tag is free now that [`Caller::may_find_tag`] did not find.
@@ -171,8 +186,8 @@ impl<'a> Caller<'a> {
     }
 
     /// The unit that was just placed, of the caller's own, goes alone.
-    pub(crate) fn pass(&mut self) {
-        self.out.port.count_passed();
+    pub(crate) fn pass(&mut self, lane: usize) {
+        self.out.port.count_passed(lane);
         let granted = self.grant_placed();
         debug_assert!(granted.is_ok(), "there are tags for all");
     }
@@ -223,10 +238,38 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Requests of `class` that ended, of all open channels.
-    pub fn ended(&mut self, class: usize) -> u64 {
+    /// Requests of `lane` that ended, of all open channels.
+    pub fn ended(&mut self, lane: usize) -> u64 {
         self.refresh();
-        self.config.ports.ended(class)
+        self.config.ports.ended(lane)
+    }
+
+    /// Requests with the driver, or about to be; those that end at once are not.
+    pub(crate) fn in_use(&self) -> u32 {
+        match self.out.at_once {
+            true => 0,
+            false => {
+                let in_use: u32 = self.tags.iter().map(|tags| tags.in_use()).sum();
+                in_use - self.out.spare.mask.count_ones()
+            }
+        }
+    }
+
+    /// The most that [`Caller::in_use`] can be.
+    pub(crate) fn most_in_use(&self) -> u32 {
+        if self.out.at_once { 0 } else { self.tags.iter().map(|tags| tags.depth()).sum() }
+    }
+
+    /// Units that may be kept or in flight, of all hardware queues.
+    pub(crate) fn nr_requests(&self) -> u32 {
+        self.config.nr_requests.saturating_mul(self.tags.len() as u32)
+    }
+
+    /// `bio` cannot be taken in now and may not wait: it ends with [`Status::Again`].
+    #[cold]
+    pub(crate) fn refuse(&mut self, mut bio: Box<Bio>) {
+        bio.status = Status::Again;
+        self.refused.push(bio);
     }
 
     /// The caller's channel.

@@ -13,12 +13,12 @@ mod turn;
 
 pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet, Place};
-pub use deadline::Insertion;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
 pub(crate) use port::Grant;
 pub use port::{Port, Ports};
 
+use crate::config::Config;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
@@ -86,7 +86,7 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         _local: &mut Self::Local,
         _bios: &mut BioList,
         _now: Ns,
-        _how: &Insertion<'_>,
+        _config: &Config,
     ) -> Alone {
         Alone::No
     }

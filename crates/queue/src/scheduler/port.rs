@@ -14,7 +14,7 @@ use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::deadline::CLASSES;
+use super::deadline::LANES;
 
 /// A unit that may go to the driver, in the slot of its tag.
 pub(crate) struct Grant {
@@ -43,10 +43,10 @@ pub struct Port {
 /// Requests of a channel that a scheduler knows of.
 #[derive(Default)]
 struct Counts {
-    /// Those that ended, by class.
-    ended: [AtomicU64; CLASSES],
-    /// Best-effort requests that went alone.
-    passed: AtomicU64,
+    /// Those that ended, by lane.
+    ended: [AtomicU64; LANES],
+    /// Those that went alone, by lane.
+    passed: [AtomicU64; LANES],
 }
 
 impl Port {
@@ -84,26 +84,26 @@ impl Port {
         self.grants.pop()
     }
 
-    /// Requests of `class` that ended so far.
-    pub fn ended(&self, class: usize) -> u64 {
-        self.counts.ended[class].load(Acquire)
+    /// Requests of `lane` that ended so far.
+    pub fn ended(&self, lane: usize) -> u64 {
+        self.counts.ended[lane].load(Acquire)
     }
 
-    /// `n` more requests of `class` have ended; by the channel.
-    pub(crate) fn count_ended(&self, class: usize, n: u64) {
-        let ended = &self.counts.ended[class];
+    /// `n` more requests of `lane` have ended; by the channel.
+    pub(crate) fn count_ended(&self, lane: usize, n: u64) {
+        let ended = &self.counts.ended[lane];
         ended.store(ended.load(Relaxed) + n, Release);
     }
 
-    /// Best-effort requests that went alone so far.
-    pub fn passed(&self) -> u64 {
-        self.counts.passed.load(Acquire)
+    /// Requests of `lane` that went alone so far.
+    pub fn passed(&self, lane: usize) -> u64 {
+        self.counts.passed[lane].load(Acquire)
     }
 
-    /// One more goes alone; by the channel, before it can end.
+    /// One more of `lane` goes alone; by the channel, before it can end.
     #[inline]
-    pub(crate) fn count_passed(&self) {
-        let passed = &self.counts.passed;
+    pub(crate) fn count_passed(&self, lane: usize) {
+        let passed = &self.counts.passed[lane];
         passed.store(passed.load(Relaxed) + 1, Release);
     }
 
@@ -140,14 +140,14 @@ impl Ports {
         self.0.iter().flatten()
     }
 
-    /// Requests of `class` that ended, of all channels.
-    pub fn ended(&self, class: usize) -> u64 {
-        self.iter().map(|port| port.ended(class)).sum()
+    /// Requests of `lane` that ended, of all channels.
+    pub fn ended(&self, lane: usize) -> u64 {
+        self.iter().map(|port| port.ended(lane)).sum()
     }
 
-    /// Best-effort requests that went alone, of all channels.
-    pub fn passed(&self) -> u64 {
-        self.iter().map(|port| port.passed()).sum()
+    /// Requests of `lane` that went alone, of all channels.
+    pub fn passed(&self, lane: usize) -> u64 {
+        self.iter().map(|port| port.passed(lane)).sum()
     }
 
     /// The lowest number that no channel has.

@@ -28,6 +28,12 @@ pub(super) struct TurnLock<T> {
     lock: Lock<T>,
 }
 
+impl<T: Default> Default for TurnLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> TurnLock<T> {
     pub(super) fn new(value: T) -> Self {
         TurnLock {

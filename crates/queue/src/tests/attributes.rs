@@ -29,6 +29,29 @@ fn refused_values_name_the_range_and_change_nothing() {
     refused(&rig, "queue/discard_max_bytes", "1073742336", "from 0 to 1073741824");
 }
 
+/// Depths that come with the scheduler are Linux's: `2 * min(depth, 128)`, and `async_depth` with it.
+#[test]
+fn a_scheduler_brings_its_own_depths() {
+    for (depth, nr_requests) in [(8, "16"), (128, "256"), (1000, "256")] {
+        let rig = Rig::new(Setup::depth(depth));
+        assert_eq!(rig.attribute("queue/nr_requests"), depth.to_string());
+        assert_eq!(rig.device.attribute("queue/iosched/async_depth"), None);
+        rig.device.set_attribute("queue/scheduler", "mq-deadline").unwrap();
+        let depths =
+            || ["queue/nr_requests", "queue/iosched/async_depth"].map(|n| rig.attribute(n));
+        assert_eq!(depths(), [nr_requests, nr_requests]);
+        refused(&rig, "queue/nr_requests", "0", "from 1 to 2048");
+        refused(&rig, "queue/nr_requests", "2049", "from 1 to 2048");
+        rig.device.set_attribute("queue/iosched/async_depth", "5").unwrap();
+        assert_eq!(depths(), [nr_requests, "5"]);
+        refused(&rig, "queue/iosched/async_depth", "0", "from 1 to 2147483647");
+        rig.device.set_attribute("queue/nr_requests", "2048").unwrap();
+        assert_eq!(depths(), ["2048", "2048"]);
+        rig.device.set_attribute("queue/scheduler", "none").unwrap();
+        assert_eq!(rig.attribute("queue/nr_requests"), depth.to_string());
+    }
+}
+
 #[test]
 fn unknown_and_fixed_attributes_are_told_apart() {
     let rig = Rig::new(Setup::depth(8));

@@ -4,7 +4,7 @@
 use crate::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
-use drystone_core::{BioFlags, Env, Error, Extent, Limits, Op, Result, Status};
+use drystone_core::{BioFlags, Env, Error, Extent, Limits, Op, Priority, Result, Status};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ pub(super) enum Answer {
 }
 
 /// A request as the driver saw it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) context: u32,
     pub(super) op: Op,
@@ -30,10 +30,12 @@ pub(super) struct Seen {
     pub(super) flags: BioFlags,
     pub(super) bios: usize,
     pub(super) segments: u32,
+    pub(super) priority: Priority,
 }
 
 struct Held {
     key: (u32, u32),
+    seen: Seen,
     message: Arc<Message>,
 }
 
@@ -87,6 +89,11 @@ impl Stage {
     /// Sectors of the requests that were reported as too slow.
     pub(super) fn timed_out(&self) -> Vec<u64> {
         self.script.lock().unwrap().timed_out.clone()
+    }
+
+    /// The requests that it holds, first taken first.
+    pub(super) fn held_requests(&self) -> Vec<Seen> {
+        self.script.lock().unwrap().held.iter().map(|held| held.seen).collect()
     }
 
     pub(super) fn held(&self) -> usize {
@@ -213,6 +220,7 @@ impl DriverQueue for FakeQueue {
             flags: rq.unit.flags,
             bios: rq.unit.bios.len(),
             segments: rq.unit.segments,
+            priority: rq.unit.priority,
         };
         let mut script = self.stage.script.lock().unwrap();
         let otherwise = script.otherwise.unwrap_or(Answer::Done(Status::Ok));
@@ -230,7 +238,7 @@ impl DriverQueue for FakeQueue {
         }
         let slot = rq.slot();
         let message = self.messages[slot as usize].clone();
-        script.held.push(Held { key: (self.context, slot), message });
+        script.held.push(Held { key: (self.context, slot), seen, message });
         Issue::Started
     }
 

@@ -6,6 +6,7 @@ mod fake;
 mod flush;
 mod layout;
 mod path;
+mod scheduled;
 mod sharing;
 mod timeout;
 mod timing;

@@ -275,7 +275,8 @@ fn null_queue(check: &mut Check<'_>, null: &NullSpec, queue: &QueueSpec, path: &
         wrong("hw_queues", message, "keep one of the two");
     }
     let depth = null.hw_queue_depth;
-    if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth) {
+    let scheduled = queue.scheduler == Some(Scheduler::MqDeadline);
+    if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth && !scheduled) {
         let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
         wrong("nr_requests", message, "without a scheduler at most `hw_queue_depth`");
     }
@@ -315,8 +316,14 @@ fn blocks(check: &mut Check<'_>, device: &DeviceSpec, path: &str) {
 
 /// The tunables of `mq-deadline` that were given.
 fn iosched(fields: &Fields) -> Vec<(&'static str, u64)> {
-    const NUMBERS: [&str; 5] =
-        ["read_expire", "write_expire", "prio_aging_expire", "writes_starved", "fifo_batch"];
+    const NUMBERS: [&str; 6] = [
+        "read_expire",
+        "write_expire",
+        "prio_aging_expire",
+        "writes_starved",
+        "fifo_batch",
+        "async_depth",
+    ];
     let numbers = NUMBERS.into_iter().filter_map(|key| Some((key, fields.number_if(key)?)));
     let switches = ["front_merges", "straight"].into_iter();
     let switches = switches.filter(|key| fields.has(key));

@@ -13,7 +13,7 @@ use drystone_core::{Device, Error};
 use drystone_drivers::file::{self, File, FileOptions};
 use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile};
 use drystone_drivers::ram::Ram;
-use drystone_queue::queue::QueueOptions;
+use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
 use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
 
@@ -242,7 +242,7 @@ impl<S: Scheduler> Opening<'_, S> {
 
     fn queue<D: Driver>(&self, driver: D, shape: Shape) -> Result<Arc<dyn Device>, OpenError> {
         let driver = Shaped::new(driver, shape);
-        self.check_depth(driver.hw_queues().depth)?;
+        self.check_depth(&driver)?;
         self.check_size(driver.size_bytes(), driver.limits().logical_block_size)?;
         let polls = driver.hw_queues().poll > 0;
         if self.spec.queue.io_poll && !polls {
@@ -255,13 +255,17 @@ impl<S: Scheduler> Opening<'_, S> {
         Ok(Arc::new(queue.map_err(self.refused("queue"))?))
     }
 
+    fn scheduler(&self) -> Option<SchedulerKind> {
+        self.spec.queue.scheduler.map(|scheduler| match scheduler {
+            spec::Scheduler::None => SchedulerKind::None,
+            spec::Scheduler::MqDeadline => SchedulerKind::MqDeadline,
+        })
+    }
+
     fn options(&self) -> QueueOptions {
         let queue = &self.spec.queue;
         QueueOptions {
-            scheduler: queue.scheduler.map(|scheduler| match scheduler {
-                spec::Scheduler::None => SchedulerKind::None,
-                spec::Scheduler::MqDeadline => SchedulerKind::MqDeadline,
-            }),
+            scheduler: self.scheduler(),
             iosched: queue.iosched.iter().map(|(key, n)| (*key, n.to_string())).collect(),
             nr_requests: queue.nr_requests,
             nomerges: Some(queue.nomerges),
@@ -274,11 +278,13 @@ impl<S: Scheduler> Opening<'_, S> {
         }
     }
 
-    fn check_depth(&self, depth: u32) -> Result<(), OpenError> {
+    fn check_depth(&self, driver: &impl Driver) -> Result<(), OpenError> {
+        let scheduler = self.scheduler().unwrap_or_else(|| default_scheduler(driver));
+        let most = most_requests(driver, scheduler);
         match self.spec.queue.nr_requests {
-            Some(requests) if requests > depth => {
-                let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
-                let hint = format!("without a scheduler at most {depth}");
+            Some(requests) if requests > most => {
+                let message = format!("`nr_requests` is {requests}, but at most {most} can be had");
+                let hint = format!("with the scheduler {} at most {most}", scheduler.name());
                 Err(self.error("queue/nr_requests", message, hint))
             }
             _ => Ok(()),

@@ -197,10 +197,16 @@ pub static QUEUE: &[Param] = &[
         "mq-deadline: whether I/O goes straight to the device while nothing waits and tags are free.",
     ),
     param(
+        "async_depth",
+        Type::Integer { min: 1, max: i32::MAX as u64 },
+        Unset("nr_requests"),
+        "mq-deadline: how many of them may be other than reads.",
+    ),
+    param(
         "nr_requests",
         Type::Integer { min: 1, max: 10_240 },
-        Unset("the driver's depth"),
-        "Requests a hardware queue may hold.",
+        Unset("the driver's depth; with mq-deadline twice that, at most 256"),
+        "Requests a hardware queue may hold: at most the driver's depth, with mq-deadline 2048.",
     ),
     param(
         "nomerges",

@@ -11,7 +11,7 @@
 //! * This is no unit's keeper and counts nothing: its user says how many units there are.
 
 use super::Home;
-use drystone_core::{Bio, BioFlags, Op};
+use drystone_core::{Bio, BioFlags, BioList, Op};
 use std::collections::VecDeque;
 
 /// How many units there are, and may be.
@@ -127,6 +127,16 @@ impl Admission {
             self.passed = 0;
         } else if others && load.has_room(false) {
             self.passed += 1;
+        }
+    }
+
+    /// Take out the bios of `home`.
+    pub fn expel(&mut self, home: Home, out: &mut BioList) {
+        for list in [&mut self.reads, &mut self.others] {
+            let (mine, others) = std::mem::take(list).into_iter().partition(|(h, _)| *h == home);
+            *list = others;
+            let mine: Waiting = mine;
+            out.extend(mine.into_iter().map(|(_, bio)| bio));
         }
     }
 

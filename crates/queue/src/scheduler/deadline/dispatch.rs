@@ -1,7 +1,7 @@
 //! What goes next: batches, deadlines, classes.
 
 use super::sorted::Entry;
-use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, class_of, lane_of};
+use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, lane_of};
 use crate::unit::Unit;
 
 /// Units are picked whenever they were submitted: also after `now`, which is the reading of one
@@ -33,7 +33,7 @@ impl Deadline {
         Some((home, unit))
     }
 
-    /// As [`Deadline::dispatch`], with the unit's class; the unit is made in the empty one that
+    /// As [`Deadline::dispatch`], with the unit's lane; the unit is made in the empty one that
     /// `to` gives for its home. This is the quicker way, because units are not copied.
     #[inline]
     pub fn dispatch_into<'u>(
@@ -46,32 +46,33 @@ impl Deadline {
     ) -> Option<(Home, usize)> {
         if !self.head.is_empty() {
             let (home, unit) = self.dispatch_head(position)?;
-            let class = class_of(unit.priority);
+            let lane = lane_of(unit.op, unit.priority);
             *to(home) = unit;
-            return Some((home, class));
+            return Some((home, lane));
         }
         let rules = Rules { now, tunables };
         let mut queued = |class: usize| self.count[class] > 0 || in_flight(class);
         if queued(0) || queued(2) {
             let queued = std::array::from_fn(queued);
             let (lane, place) = self.choose(position, rules, queued)?;
-            return Some((self.take(lane, place, to), lane / 2));
+            return Some((self.take(lane, place, to), lane));
         }
         let (lane, place) = self.pick(position, 1, ANY_TIME, rules)?;
-        Some((self.take(lane, place, to), 1))
+        Some((self.take(lane, place, to), lane))
     }
 
     #[inline]
     fn take<'u>(&mut self, lane: usize, place: u32, to: impl FnOnce(Home) -> &'u mut Unit) -> Home {
-        self.count[lane / 2] -= 1;
+        self.count_out(lane);
         self.lanes[lane].fifo.take(place, to)
     }
 
     #[cold]
     fn dispatch_head(&mut self, position: &mut Position) -> Option<(Home, Unit)> {
         let (home, unit) = self.head.pop_front()?;
-        position.pos[lane_of(unit.op, unit.priority)] = unit.sector.0;
-        self.count[class_of(unit.priority)] -= 1;
+        let lane = lane_of(unit.op, unit.priority);
+        position.pos[lane] = unit.sector.0;
+        self.count_out(lane);
         Some((home, unit))
     }
 
@@ -86,9 +87,12 @@ impl Deadline {
         if queued.iter().filter(|q| **q).count() >= 2 {
             let aged = rules.now.checked_sub(rules.tunables.prio_aging_expire_ns);
             for class in 1..CLASSES {
+                let before = *position;
                 if let Some(picked) = self.pick(position, class, aged, rules) {
                     return Some(picked);
                 }
+                // However often it is looked, what is too young leaves no trace.
+                *position = before;
             }
         }
         let class = queued.iter().position(|q| *q)?;

@@ -31,7 +31,7 @@ mod loose;
 mod sorted;
 mod sorter;
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(crate) mod tests;
 mod tunables;
 
 pub use admission::{Admission, Load, Offered, is_sync_read};
@@ -40,6 +40,7 @@ use batch::BATCH_MAX;
 pub use batch::Batch;
 pub use tunables::Tunables;
 
+use crate::config::Config;
 use crate::unit::Unit;
 use drystone_core::{Bio, BioList, Limits, Op, Priority, PriorityClass};
 use fifo::Fifo;
@@ -53,8 +54,9 @@ pub const CLASSES: usize = 3;
 pub(crate) const REAL_TIME: usize = 0;
 /// The class of whoever asks for none.
 pub(crate) const BEST_EFFORT: usize = 1;
-/// A class and a direction make a lane: twice the class, and one more for writes.
-const LANES: usize = 2 * CLASSES;
+/// A class and a direction make a lane: twice the class, and one more for writes, which is
+/// everything that is no read.
+pub const LANES: usize = 2 * CLASSES;
 const READ: usize = 0;
 const WRITE: usize = 1;
 
@@ -72,6 +74,14 @@ pub struct Insertion<'a> {
     pub nomerges: u8,
     /// The tunables in force.
     pub tunables: &'a Tunables,
+}
+
+impl<'a> Insertion<'a> {
+    /// As `config` wants it.
+    #[inline]
+    pub(crate) fn of(config: &'a Config) -> Self {
+        Insertion { limits: &config.limits, nomerges: config.nomerges, tunables: &config.tunables }
+    }
 }
 
 /// What became of an inserted bio.
@@ -114,8 +124,9 @@ pub fn class_of(priority: Priority) -> usize {
     }
 }
 
+/// The lane of a bio or unit.
 #[inline]
-fn lane_of(op: Op, priority: Priority) -> usize {
+pub fn lane_of(op: Op, priority: Priority) -> usize {
     2 * class_of(priority) + if op == Op::Read { READ } else { WRITE }
 }
 
@@ -133,6 +144,8 @@ pub struct Deadline {
     lanes: [Lane; LANES],
     /// Units kept, by class.
     count: [u32; CLASSES],
+    /// Those of all classes that are no reads.
+    writes: u32,
     /// The lane of the unit that was inserted last; `LANES` if it is gone.
     newest: usize,
     /// What goes before everything.
@@ -152,6 +165,7 @@ impl Deadline {
         Deadline {
             lanes: std::array::from_fn(lane),
             count: [0; CLASSES],
+            writes: 0,
             newest: 0,
             head: VecDeque::new(),
         }
@@ -176,6 +190,12 @@ impl Deadline {
     #[inline]
     pub fn kept(&self, class: usize) -> u32 {
         self.count[class]
+    }
+
+    /// Number of units kept that are no reads.
+    #[inline]
+    pub fn writes(&self) -> u32 {
+        self.writes
     }
 
     /// Insert `bio`, which belongs to `home` and has been checked and cut to the device's limits.
@@ -211,8 +231,15 @@ impl Deadline {
     #[inline]
     fn count_in(&mut self, lane: usize) -> Inserted {
         self.count[lane / 2] += 1;
+        self.writes += (lane % 2) as u32;
         self.newest = lane;
         Inserted::Kept
+    }
+
+    #[inline]
+    fn count_out(&mut self, lane: usize) {
+        self.count[lane / 2] -= 1;
+        self.writes -= (lane % 2) as u32;
     }
 
     #[inline(never)]
@@ -318,7 +345,7 @@ impl Deadline {
         sorted.find(upper.sector, upper.place);
         sorted.remove_next(upper);
         sorted.find(lower.sector, lower.place).place = joined;
-        self.count[lane / 2] -= 1;
+        self.count_out(lane);
         Inserted::Joined
     }
 
@@ -335,7 +362,9 @@ impl Deadline {
                     Err(back) => bio = back,
                 }
             }
-            self.count[class_of(bio.priority)] += 1;
+            let lane = lane_of(bio.op, bio.priority);
+            self.count[lane / 2] += 1;
+            self.writes += (lane % 2) as u32;
             self.head.push_back((home, Unit::new(bio)));
             units += 1;
         }
@@ -364,7 +393,7 @@ impl Deadline {
             let place = &mut unit;
             each(lane.fifo.take(oldest, |_| place), unit);
         }
-        self.count = [0; CLASSES];
+        (self.count, self.writes) = ([0; CLASSES], 0);
     }
 
     /// The lane and place of the unit that has been kept longest.

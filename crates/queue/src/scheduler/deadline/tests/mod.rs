@@ -5,7 +5,7 @@ mod batch;
 mod bounds;
 mod cases;
 mod histories;
-mod model;
+pub(crate) mod model;
 mod order;
 
 use super::{Deadline, Home, Inserted, Insertion, Position, Tunables};

@@ -103,6 +103,7 @@ impl Entry {
     }
 }
 
+#[derive(Clone)]
 pub struct Model {
     /// In the order of the FIFOs, all of them together.
     fifo: Vec<Entry>,
@@ -131,6 +132,11 @@ impl Model {
 
     pub fn len(&self) -> usize {
         self.fifo.len() + self.head.len()
+    }
+
+    /// Units that are no reads.
+    pub fn others(&self) -> usize {
+        self.fifo.iter().chain(&self.head).filter(|e| e.writes()).count()
     }
 
     pub fn kept(&self, class: usize) -> usize {
@@ -222,9 +228,11 @@ impl Model {
         if (0..3).filter(|c| queued(self, *c)).count() >= 2 {
             for c in [1, 2] {
                 let aged = i128::from(now) - i128::from(t.prio_aging_expire_ns);
+                let before = (self.last_dir, self.batching, self.starved);
                 if let Some(r) = self.pick(c, aged, now, t) {
                     return Some(r);
                 }
+                (self.last_dir, self.batching, self.starved) = before;
             }
         }
         for c in [0, 1, 2] {

@@ -12,25 +12,29 @@
 //!   stays in the cache of the core that uses them.
 //! * While nothing is kept, best-effort bios for which there are tags go **alone**: through a FIFO
 //!   and a sort order of their channel's, without the turn. None of them can be told from one that
-//!   had the turn just before, but by the position that the order begins at.
-//! * A class has `dispatched` in the turn, plus `passed` alone, minus `ended` requests in flight.
-//!   What has ended is summed over the channels only when the answer is not known: never while
-//!   best effort alone is in use.
+//!   had the turn just before, but by the position that its order begins at.
+
+mod counts;
+mod intake;
 
 use super::deadline::{
-    BEST_EFFORT, Batch, CLASSES, Deadline, Home, Inserted, Insertion, Position, REAL_TIME, class_of,
+    Admission, BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
 };
 use super::turn::TurnLock;
-use super::{Alone, Caller, Place, Port, Ports, Scheduler};
+use super::{Alone, Caller, Place, Port, Scheduler};
+use crate::config::Config;
+use counts::Counts;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, Ordering::*};
 use drystone_core::sync::{Guard, LockCounters};
+use intake::Intake;
 
 /// See the module's text.
+#[derive(Default)]
 pub struct MqDeadline {
     turn: TurnLock<Turn>,
-    /// Units in the trees; written with the turn.
+    /// Units in the trees, and bios that wait for admission; written with the turn.
     kept: AtomicU32,
     /// Real-time requests may be in flight, so that others must wait for the turn; written with it.
     real_time: AtomicBool,
@@ -43,20 +47,9 @@ struct Turn {
     counts: Counts,
     /// The units, if any are kept.
     trees: Option<Box<Deadline>>,
+    admission: Admission,
     /// Other channels whose published bios were inserted in this turn.
     arrivals: Vec<u32>,
-}
-
-/// Scheduled requests, by class.
-#[derive(Default)]
-struct Counts {
-    dispatched: [u64; CLASSES],
-    /// How many requests had ended when last summed, channels that are closed included.
-    ended: [u64; CLASSES],
-    /// Of these, how many were of channels that are closed.
-    ended_closed: [u64; CLASSES],
-    /// Requests that went alone, of channels that are closed.
-    passed_closed: u64,
 }
 
 /// What a channel has of its own.
@@ -69,37 +62,6 @@ pub struct Local {
     position: Position,
 }
 
-impl Default for MqDeadline {
-    fn default() -> Self {
-        MqDeadline {
-            turn: TurnLock::new(Turn::default()),
-            kept: AtomicU32::new(0),
-            real_time: AtomicBool::new(false),
-        }
-    }
-}
-
-impl Counts {
-    /// Whether requests of `class` are in flight.
-    #[inline]
-    fn in_flight(&mut self, class: usize, ports: &Ports) -> bool {
-        let known = class != BEST_EFFORT && self.dispatched[class] == self.ended[class];
-        !known && self.sum_ended(class, ports)
-    }
-
-    /// What ended is read first, so that none of it is missing in what passed.
-    #[cold]
-    fn sum_ended(&mut self, class: usize, ports: &Ports) -> bool {
-        self.ended[class] = self.ended_closed[class] + ports.ended(class);
-        let passed = match class {
-            BEST_EFFORT => self.passed_closed + ports.passed(),
-            _ => 0,
-        };
-        debug_assert!(self.ended[class] <= self.dispatched[class] + passed);
-        self.dispatched[class] + passed != self.ended[class]
-    }
-}
-
 /// Why a dispatch came to its end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
@@ -110,24 +72,35 @@ enum Stop {
 }
 
 impl Turn {
+    /// Take in what came and let go what may, as often as the one makes room for the other.
+    #[inline]
+    fn work(&mut self, trees: &mut Deadline, caller: &mut Caller<'_>, intake: &mut Intake) -> Stop {
+        loop {
+            let stop = self.dispatch(trees, caller);
+            if self.admission.is_empty() || !self.let_in(trees, caller, intake) {
+                return stop;
+            }
+        }
+    }
+
     /// Grant units while there are tags and units that may go.
     #[inline]
     fn dispatch(&mut self, trees: &mut Deadline, caller: &mut Caller<'_>) -> Stop {
         while !trees.is_empty() {
-            if !caller.may_find_tag() {
+            if !caller.may_find_tag(trees.len()) {
                 return Stop::NoTag;
             }
-            let Some((home, class)) = self.place_next(trees, caller) else { return Stop::NoUnit };
+            let Some((home, lane)) = self.place_next(trees, caller) else { return Stop::NoUnit };
             if let Err(mut unit) = caller.grant_placed() {
                 trees.insert_at_head(home, unit.bios.take(), &caller.insertion());
                 return Stop::NoTag;
             }
-            self.counts.dispatched[class] += 1;
+            self.counts.dispatched(lane);
         }
         Stop::NoUnit
     }
 
-    /// Put the unit that goes next where the caller wants it: its channel and class.
+    /// Put the unit that goes next where the caller wants it: its channel and lane.
     #[inline]
     fn place_next(
         &mut self,
@@ -145,6 +118,12 @@ impl Turn {
             |home| out.place(home.0),
         )
     }
+
+    /// Units and bios that are here.
+    fn kept(&self, trees: &Deadline) -> u32 {
+        let (reads, others) = self.admission.waiting();
+        (trees.len() + reads + others) as u32
+    }
 }
 
 impl MqDeadline {
@@ -158,69 +137,50 @@ impl MqDeadline {
         self.turn.enter(caller.locks, caller.port().index, bios, place)
     }
 
-    /// Insert what others published.
+    /// Take in what others published.
     #[cold]
-    fn insert_published(&self, turn: &mut Turn, trees: &mut Deadline, caller: &Caller<'_>) {
+    fn take_published(
+        &self,
+        turn: &mut Turn,
+        trees: &mut Deadline,
+        caller: &mut Caller<'_>,
+        intake: &mut Intake,
+    ) {
         for (mut list, place) in self.turn.take() {
             for bio in list.iter().filter(|bio| bio.home != caller.port().index) {
                 if turn.arrivals.last() != Some(&bio.home) {
                     turn.arrivals.push(bio.home);
                 }
             }
-            insert(trees, caller, &mut list, place);
+            turn.take_in(trees, caller, intake, &mut list, place);
         }
     }
 
-    /// Leave the turn, with `kept` units in the trees. True if there is reason to come again: what
-    /// the turn did not find has come meanwhile, and whoever brought it may have found it taken.
+    /// Leave the turn. True if there is reason to come again: what the turn did not find has come
+    /// meanwhile, and whoever brought it may have found it taken.
     #[inline]
-    fn leave(&self, turn: Guard<'_, Turn>, kept: u32, stop: Stop, caller: &mut Caller<'_>) -> bool {
+    fn leave(
+        &self,
+        turn: Guard<'_, Turn>,
+        kept: u32,
+        stop: Stop,
+        intake: Intake,
+        caller: &mut Caller<'_>,
+    ) -> bool {
         if self.kept.load(Relaxed) != kept {
             self.kept.store(kept, Release);
         }
-        let counts = &turn.counts;
-        let real_time = counts.dispatched[REAL_TIME] != counts.ended[REAL_TIME];
+        let real_time = turn.counts.knows_real_time();
         if self.real_time.load(Relaxed) != real_time {
             self.real_time.store(real_time, Release);
         }
-        let (ended, closed) = (turn.counts.ended, turn.counts.ended_closed);
+        let (seen, waits) = (turn.counts.seen(), !turn.admission.is_empty());
         self.turn.leave(turn)
             || kept > 0
                 && !caller.held
-                && match stop {
-                    Stop::NoTag => caller.tags_came_free(),
-                    Stop::NoUnit => (0..CLASSES).any(|c| closed[c] + caller.ended(c) != ended[c]),
-                }
-    }
-}
-
-#[inline]
-fn insert(trees: &mut Deadline, caller: &Caller<'_>, bios: &mut BioList, place: Place) {
-    let how = caller.insertion();
-    match place {
-        Place::Tail => {
-            while let Some(bio) = bios.pop() {
-                let group = bio.op.group();
-                if trees.insert(Home(bio.home), bio, &how) != Inserted::Kept {
-                    caller.count_merged(group);
-                }
-            }
-        }
-        Place::Head => insert_at_head(trees, bios, &how),
-    }
-}
-
-/// Batches of several channels, each in its own order, the later before the earlier.
-#[cold]
-fn insert_at_head(trees: &mut Deadline, bios: &mut BioList, how: &super::deadline::Insertion<'_>) {
-    while let Some(first) = bios.pop() {
-        let home = first.home;
-        let mut batch = BioList::new();
-        batch.push(first);
-        while bios.front().is_some_and(|bio| bio.home == home) {
-            batch.extend(bios.pop());
-        }
-        trees.insert_at_head(Home(home), batch, how);
+                && (stop == Stop::NoTag && caller.tags_came_free()
+                    || seen.is_old(caller)
+                    || waits && intake.has_more_room(caller))
     }
 }
 
@@ -250,28 +210,33 @@ impl Scheduler for MqDeadline {
         let Some(mut turn) = self.enter(caller, bios, place) else { return false };
         let trees = turn.trees.take().or_else(|| local.trees.take());
         let mut trees = trees.unwrap_or_default();
+        turn.counts.forget();
+        let mut intake = Intake::new(&mut turn.counts, &trees, caller);
         if self.turn.has_published() {
-            self.insert_published(&mut turn, &mut trees, caller);
+            self.take_published(&mut turn, &mut trees, caller, &mut intake);
         }
-        insert(&mut trees, caller, bios, place);
-        let stop = turn.dispatch(&mut trees, caller);
-        let kept = trees.len() as u32;
+        turn.take_in(&mut trees, caller, &mut intake, bios, place);
+        let stop = turn.work(&mut trees, caller, &mut intake);
+        let kept = turn.kept(&trees);
         if kept > 0 {
+            caller.free_spare();
+            intake.note(&trees);
             tell_starving(&mut turn.arrivals, caller);
             turn.trees = Some(trees);
         } else {
             turn.arrivals.clear();
             local.trees = Some(trees);
         }
-        self.leave(turn, kept, stop, caller)
+        self.leave(turn, kept, stop, intake, caller)
     }
 
     #[inline]
-    fn alone(&self, local: &mut Local, bios: &mut BioList, now: Ns, how: &Insertion<'_>) -> Alone {
-        if self.real_time.load(Acquire) {
+    fn alone(&self, local: &mut Local, bios: &mut BioList, now: Ns, config: &Config) -> Alone {
+        let limited = config.tunables.async_depth < config.nr_requests;
+        if self.real_time.load(Acquire) || limited && bios.iter().any(|bio| !is_sync_read(bio.op)) {
             return Alone::No;
         }
-        if local.batch.order(bios, &mut local.position, now, how) {
+        if local.batch.order(bios, &mut local.position, now, &Insertion::of(config)) {
             return Alone::InOrder;
         }
         match bios.iter().all(|bio| class_of(bio.priority) == BEST_EFFORT) {
@@ -282,15 +247,17 @@ impl Scheduler for MqDeadline {
 
     fn run_alone(&self, local: &mut Local, caller: &mut Caller<'_>, bios: &mut BioList) {
         let trees = local.trees.get_or_insert_default();
-        insert(trees, caller, bios, Place::Tail);
+        while let Some(bio) = bios.pop() {
+            caller.insert(trees, bio);
+        }
         while !trees.is_empty() {
             let now = caller.now;
             let (config, out) = caller.split();
             let (position, tunables) = (&mut local.position, &config.tunables);
             let next =
                 trees.dispatch_into(position, now, tunables, |_| false, |home| out.place(home.0));
-            debug_assert!(next.is_some(), "one class alone waits for nothing");
-            caller.pass();
+            let (_, lane) = next.expect("one class alone waits for nothing");
+            caller.pass(lane);
         }
     }
 
@@ -300,7 +267,10 @@ impl Scheduler for MqDeadline {
             return out;
         };
         let mut trees = turn.trees.take().unwrap_or_default();
-        self.insert_published(&mut turn, &mut trees, caller);
+        turn.counts.forget();
+        let mut intake = Intake::new(&mut turn.counts, &trees, caller);
+        self.take_published(&mut turn, &mut trees, caller, &mut intake);
+        turn.admission.expel(Home(home), &mut out);
         let mut others = BioList::new();
         trees.take_all(|whose, mut unit| match whose.0 == home {
             true => out.append(&mut unit.bios),
@@ -309,10 +279,11 @@ impl Scheduler for MqDeadline {
         while let Some(bio) = others.pop() {
             trees.insert(Home(bio.home), bio, &caller.insertion());
         }
-        let kept = trees.len() as u32;
-        turn.trees = (kept > 0).then_some(trees);
+        let kept = turn.kept(&trees);
+        intake.note(&trees);
+        turn.trees = (!trees.is_empty()).then_some(trees);
         turn.arrivals.clear();
-        self.leave(turn, kept, Stop::NoTag, caller);
+        self.leave(turn, kept, Stop::NoTag, intake, caller);
         out
     }
 
@@ -330,10 +301,6 @@ impl Scheduler for MqDeadline {
     }
 
     fn closed(&self, port: &Port, locks: &LockCounters) {
-        let mut turn = self.turn.wait(locks);
-        for class in 0..CLASSES {
-            turn.counts.ended_closed[class] += port.ended(class);
-        }
-        turn.counts.passed_closed += port.passed();
+        self.turn.wait(locks).counts.closed(port);
     }
 }

@@ -1,0 +1,102 @@
+//! Requests that the scheduler has let go and that have not ended.
+//!
+//! Invariants:
+//! * A lane has `dispatched` in the turn, plus `passed` alone, minus `ended` requests in flight.
+//! * What has ended is summed over the channels only when the answer is not known: never while
+//!   best effort alone is in use. Lanes that were summed since [`Counts::forget`] are `watched`.
+
+use super::super::deadline::{BEST_EFFORT, CLASSES, LANES, REAL_TIME};
+use super::super::{Caller, Port, Ports};
+
+/// By lane. What belongs to channels that are closed is in all of them.
+#[derive(Default)]
+pub(super) struct Counts {
+    dispatched: [u64; LANES],
+    /// How many had ended when last summed.
+    ended: [u64; LANES],
+    /// Of these, how many were of channels that are closed.
+    ended_closed: [u64; LANES],
+    /// Requests that went alone, of channels that are closed.
+    passed_closed: [u64; LANES],
+    watched: [bool; LANES],
+}
+
+/// What had ended when it was looked, to see whether that has changed.
+#[derive(Clone, Copy)]
+pub(super) struct Seen {
+    ended: [u64; LANES],
+    closed: [u64; LANES],
+    watched: [bool; LANES],
+}
+
+impl Counts {
+    /// A new look begins.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        self.watched = [false; LANES];
+    }
+
+    /// A unit of `lane` goes.
+    #[inline]
+    pub(super) fn dispatched(&mut self, lane: usize) {
+        self.dispatched[lane] += 1;
+    }
+
+    /// Whether requests of `class` are in flight.
+    #[inline]
+    pub(super) fn in_flight(&mut self, class: usize, ports: &Ports) -> bool {
+        let lanes = [2 * class, 2 * class + 1];
+        let all_ended = lanes.iter().all(|lane| self.dispatched[*lane] == self.ended[*lane]);
+        if class != BEST_EFFORT && all_ended {
+            return false;
+        }
+        lanes.map(|lane| self.sum(lane, ports)) != [0; 2]
+    }
+
+    /// Requests in flight that are no reads.
+    pub(super) fn writes_in_flight(&mut self, ports: &Ports) -> u64 {
+        (0..CLASSES).map(|class| self.sum(2 * class + 1, ports)).sum()
+    }
+
+    /// Requests of `lane` in flight. What ended is read first, so that none of it is missing in
+    /// what passed; so they may be too many, and then one of them ends later.
+    #[cold]
+    fn sum(&mut self, lane: usize, ports: &Ports) -> u64 {
+        self.watched[lane] = true;
+        self.ended[lane] = self.ended_closed[lane] + ports.ended(lane);
+        let passed = self.passed_closed[lane] + ports.passed(lane);
+        let sent = self.dispatched[lane] + passed;
+        debug_assert!(self.ended[lane] <= sent, "what ends was let go");
+        sent - self.ended[lane]
+    }
+
+    /// Whether real-time requests are in flight, as far as is known.
+    #[inline]
+    pub(super) fn knows_real_time(&self) -> bool {
+        let lanes = 2 * REAL_TIME..2 * REAL_TIME + 2;
+        self.dispatched[lanes.clone()] != self.ended[lanes]
+    }
+
+    /// The channel of `port` is closed.
+    pub(super) fn closed(&mut self, port: &Port) {
+        for lane in 0..LANES {
+            self.ended_closed[lane] += port.ended(lane);
+            self.passed_closed[lane] += port.passed(lane);
+        }
+    }
+
+    /// What is known of what ended.
+    #[inline]
+    pub(super) fn seen(&self) -> Seen {
+        Seen { ended: self.ended, closed: self.ended_closed, watched: self.watched }
+    }
+}
+
+impl Seen {
+    /// Whether requests that were waited for have ended since.
+    pub(super) fn is_old(&self, caller: &mut Caller<'_>) -> bool {
+        let watched = (0..LANES).filter(|lane| self.watched[*lane]);
+        let old = |lane: usize| self.closed[lane] + caller.ended(lane) != self.ended[lane];
+        watched.into_iter().any(old)
+    }
+}
