@@ -188,6 +188,66 @@ mod loom_tests {
         }
     }
 
+    /// A device whose scheduler is switched on or off while bios come and a tag goes round.
+    struct Switched {
+        model: Arc<Model>,
+        elevated: AtomicBool,
+    }
+
+    impl Switched {
+        /// As a channel does: past the scheduler only if it is off and has no work.
+        fn submit(&self) {
+            let model = &self.model;
+            let has_work = model.kept.load(Relaxed) > 0 || model.turn.has_published();
+            if self.elevated.load(Acquire) || has_work {
+                return model.run(1, true);
+            }
+            let tag = model.tags.take(0, 1);
+            if tag.mask == 0 {
+                // Without a scheduler a channel waits at the tags; here it comes back to them.
+                return model.run(1, true);
+            }
+            model.seen.fetch_add(1, Relaxed);
+            let _ = model.tags.free(tag);
+            if model.kept.load(Relaxed) > 0 || model.turn.has_published() {
+                model.run(0, true);
+            }
+        }
+    }
+
+    fn switch(on: bool) {
+        check(2, move || {
+            let model = Model::new();
+            let switched = Arc::new(Switched { model, elevated: AtomicBool::new(!on) });
+            assert!(switched.model.tags.take(0, 1).mask != 0);
+            let bringer = {
+                let switched = switched.clone();
+                loom::thread::spawn(move || switched.submit())
+            };
+            switched.elevated.store(on, Release);
+            switched.model.free();
+            switched.submit();
+            bringer.join().unwrap();
+            // A unit that got the tag gives it back.
+            while switched.model.kept.load(Relaxed) > 0 && switched.model.tags.in_use() > 0 {
+                switched.model.free();
+            }
+            assert_eq!(switched.model.seen.load(Relaxed), 2, "a bio is left with the scheduler");
+        });
+    }
+
+    /// The scheduler is switched off: what it has goes on.
+    #[test]
+    fn loom_turn_switched_off() {
+        switch(false);
+    }
+
+    /// The scheduler is switched on while bios pass it by.
+    #[test]
+    fn loom_turn_switched_on() {
+        switch(true);
+    }
+
     fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);

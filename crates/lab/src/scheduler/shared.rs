@@ -1,0 +1,46 @@
+//! Ours, but every bio goes through the trees that all share, also while nobody's are kept: what
+//! the turn costs where it cannot be avoided.
+
+use drystone_core::BioList;
+use drystone_core::sync::LockCounters;
+use drystone_queue::scheduler::{Caller, MqDeadline, Place, Port, Scheduler};
+
+/// [`MqDeadline`] without its way for bios that need not meet others.
+#[derive(Default)]
+pub struct SharedOnly(MqDeadline);
+
+impl Scheduler for SharedOnly {
+    type Local = <MqDeadline as Scheduler>::Local;
+
+    #[inline]
+    fn run(
+        &self,
+        local: &mut Self::Local,
+        caller: &mut Caller<'_>,
+        bios: &mut BioList,
+        place: Place,
+    ) -> bool {
+        self.0.run(local, caller, bios, place)
+    }
+
+    fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> BioList {
+        self.0.expel(local, caller, home)
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.0.has_work()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.0.is_busy()
+    }
+
+    fn last_publisher(&self) -> u32 {
+        self.0.last_publisher()
+    }
+
+    fn closed(&self, port: &Port, locks: &LockCounters) {
+        self.0.closed(port, locks);
+    }
+}
