@@ -228,6 +228,14 @@ impl PlainRing {
         self.arm_timer();
     }
 
+    /// The ring's clock may be one that is moved by hand: what is due by it has expired, whatever
+    /// the timerfd says.
+    fn expire_by_clock(&mut self) {
+        if self.timers.peek().is_some_and(|Reverse((at, ..))| *at <= self.clock.now()) {
+            self.expire();
+        }
+    }
+
     fn cancel_timer(&mut self, token: Token) -> bool {
         let Some(timer) = self.timers.iter().find(|Reverse((.., t))| *t == token.0).copied() else {
             return false;
@@ -416,6 +424,7 @@ impl Ring for PlainRing {
             self.collect(Some(0));
         }
         self.collected = false;
+        self.expire_by_clock();
         if self.woken || self.outbox.waker.is_pending() {
             self.woken = false;
             self.outbox.waker.clear();

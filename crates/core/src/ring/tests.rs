@@ -500,6 +500,22 @@ fn the_plain_engine_takes_over_where_io_uring_is_forbidden() {
 }
 
 #[test]
+fn timers_of_the_plain_engine_follow_a_clock_that_is_moved_by_hand() {
+    // A time that the kernel's clock does not reach.
+    let clock = crate::clock::ManualClock::new(1 << 60);
+    let mut ring = open(Engine::Plain, clock.clone()).expect("a ring");
+    let (mut values, mut events) = (Vec::new(), Vec::new());
+    [5, 2, 2].iter().zip(1..).for_each(|(ns, n)| ring.timer((1 << 60) + ns, token(n)));
+    for _ in 0..6 {
+        ring.reap(&mut events);
+        values.push(events.drain(..).map(|e| e.token.value()).collect::<Vec<_>>());
+        clock.advance(1);
+    }
+    assert_eq!(values, [vec![], vec![], vec![2, 3], vec![], vec![], vec![1]]);
+    assert_eq!(ring.in_flight(), 0);
+}
+
+#[test]
 fn the_plain_engine_counts_its_locks_for_the_context() {
     let mut f = Fixture::new(Engine::Plain);
     let user = LockCounters::new(f.clock.clone());
