@@ -129,7 +129,7 @@ struct Reading {
 impl Reading {
     fn now(device: &dyn Device) -> Self {
         let stats = device.stats();
-        let group = |group| (stats.group(group).clone(), device.latencies(group));
+        let group = |group| (*stats.group(group), device.latencies(group));
         Reading { at: Instant::now(), groups: [OpGroup::Read, OpGroup::Write].map(group) }
     }
 }
