@@ -17,6 +17,8 @@ drystone-core  gate_visit_recheck  loom_gate
 drystone-core  park_fence          loom_park_misses
 drystone-core  park_send_fence     loom_park_misses
 drystone-core  park_watch_fence    loom_park_watched
+drystone-core  park_awake_fence    loom_park_news
+drystone-core  park_look_fence     loom_park_news
 drystone-core  deliver_fence       loom_deliver
 drystone-core  deliver_leave_fence loom_deliver
 drystone-core  wake_order          loom_wake_ends_a_wait

@@ -24,7 +24,9 @@ fn lab(folder: &Path, arguments: &[&str]) -> String {
 fn experiments_are_listed() {
     let folder = new_folder();
     let listed = lab(folder.path(), &["list"]);
-    assert!(listed.lines().any(|line| line.starts_with("mq-deadline  ")), "{listed}");
+    for name in ["mq-deadline  ", "reorder  "] {
+        assert!(listed.lines().any(|line| line.starts_with(name)), "{listed}");
+    }
 }
 
 #[test]

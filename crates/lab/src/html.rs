@@ -36,8 +36,11 @@ pub fn page(outcome: &Outcome) -> String {
     );
     page.push_str(&table(outcome));
     page.push_str(&charts(outcome));
-    page.push_str("<h2>Lock statistics</h2>\n<p>All runs together; times in &micro;s.</p>\n");
-    for (title, table) in outcome.lock_tables() {
+    let tables = outcome.lock_tables();
+    if !tables.is_empty() {
+        page.push_str("<h2>Lock statistics</h2>\n<p>All runs together; times in &micro;s.</p>\n");
+    }
+    for (title, table) in tables {
         let _ = write!(
             page,
             "<h3>{}</h3>\n<pre class=\"wide\">{}</pre>\n",

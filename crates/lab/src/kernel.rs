@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use crate::measure::Point;
+use crate::measure::warmup_ns;
 use crate::mq_deadline::LOAD;
 use crate::outcome::{Row, threads_text};
 use crate::{Options, Say};
@@ -98,7 +98,7 @@ fn fio(options: &Options, device: &Path, threads: u32) -> anyhow::Result<Sample>
         format!("--filename={}", device.display()),
         format!("--numjobs={threads}"),
         format!("--runtime={}ms", milliseconds(options.runtime_ns)),
-        format!("--ramp_time={}ms", milliseconds(Point::warmup_ns(options.runtime_ns))),
+        format!("--ramp_time={}ms", milliseconds(warmup_ns(options.runtime_ns))),
         format!("--bs={}", LOAD.bytes),
         format!("--iodepth={}", LOAD.depth),
         format!("--iodepth_batch_submit={}", LOAD.batch),

@@ -15,6 +15,7 @@ mod kernel;
 mod measure;
 mod mq_deadline;
 mod outcome;
+mod reorder;
 pub mod scheduler;
 
 pub use outcome::{Machine, Outcome, Row, Table};
@@ -50,7 +51,7 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 1] = [mq_deadline::EXPERIMENT];
+pub const EXPERIMENTS: [Experiment; 2] = [mq_deadline::EXPERIMENT, reorder::EXPERIMENT];
 
 /// Run the experiment `name`; `say` gets a line about each step.
 ///

@@ -1,5 +1,6 @@
 //! One run of one variant: opens its device, lets the lanes warm up, and takes everything that is
-//! counted over the same stretch of time.
+//! counted over the same stretch of time. [`on_device`] and [`span`] serve experiments that count
+//! something else.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,38 +65,83 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Classes that are no waits for a lock: contexts that linger, and helpers without work.
 const NO_LOCKS: [LockClass; 2] = [LockClass::SchedulerGrant, LockClass::PlainIdle];
 
-impl Point<'_> {
-    /// How long the lanes run before anything is counted.
-    pub fn warmup_ns(runtime_ns: u64) -> u64 {
-        (runtime_ns / 10).clamp(20_000_000, 500_000_000)
-    }
+/// How long the lanes run before anything is counted.
+pub fn warmup_ns(runtime_ns: u64) -> u64 {
+    (runtime_ns / 10).clamp(20_000_000, 500_000_000)
+}
 
+/// Open the device of `spec` with a context for each of `threads` lanes, which do the `works` for
+/// it, and let `watch` lead them.
+///
+/// # Errors
+/// When the device cannot be opened, an I/O fails, or `watch` says so.
+pub fn on_device<T>(
+    spec: &DeviceSpec,
+    open: OpenDevice,
+    threads: u32,
+    works: impl FnOnce(&dyn Device) -> Vec<Work>,
+    watch: impl FnOnce(&Crew<'_, '_>, &dyn Device, &LockRegistry) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let clock: Arc<dyn Clock> = SystemClock::new();
+    let at = Surroundings { open, ..Surroundings::new(threads, clock) };
+    at.locks.sample_wait_cpu(true);
+    let device = open_device(spec, &at)?;
+    let set = ContextSet::counted_by(at.locks.clone());
+    let mut contexts = Vec::new();
+    for _ in 0..threads {
+        let mut cx = set.open(Engine::Auto)?;
+        let index = cx.open(&device)?;
+        contexts.push((cx, index));
+    }
+    let shared = Shared::new(threads as usize, || 0);
+    let works = works(&*device);
+    let watch = |crew: &Crew<'_, '_>| watch(crew, &*device, &at.locks);
+    Ok(engine::run(contexts, &works, &shared, &[], watch)?.1)
+}
+
+/// Let the lanes warm up, then measure: what `begin` and `end` give at the ends of the time.
+///
+/// # Errors
+/// When a lane, `begin` or `end` fails, or no I/O ends.
+pub fn span<B, E>(
+    crew: &Crew<'_, '_>,
+    runtime_ns: u64,
+    begin: impl FnOnce() -> anyhow::Result<B>,
+    end: impl FnOnce() -> anyhow::Result<E>,
+) -> anyhow::Result<(B, E)> {
+    crew.enter(phase::WARM_UP);
+    crew.pause(Instant::now() + Duration::from_nanos(warmup_ns(runtime_ns)))?;
+    crew.enter(phase::MEASURE);
+    let completed = || crew.progress().completed;
+    let (begin, start, before) = (begin()?, Instant::now(), completed());
+    let runtime = Duration::from_nanos(runtime_ns);
+    let mut until = start + runtime;
+    crew.pause(until)?;
+    // Where a spinning lock's holder has lost its core, nothing may have ended yet.
+    while completed() == before && until - start < PATIENCE {
+        until += runtime;
+        crew.pause(until)?;
+    }
+    ensure!(completed() > before, "no I/O completed in {} s", PATIENCE.as_secs());
+    Ok((begin, end()?))
+}
+
+impl Point<'_> {
     /// Make the run.
     ///
     /// # Errors
     /// When the device cannot be opened, an I/O fails, or none ends in the time.
     pub fn measure(&self) -> anyhow::Result<Sample> {
-        let clock: Arc<dyn Clock> = SystemClock::new();
-        let at = Surroundings { open: self.open, ..Surroundings::new(self.threads, clock) };
-        at.locks.sample_wait_cpu(true);
-        let device = open_device(self.spec, &at)?;
-        let set = ContextSet::counted_by(at.locks.clone());
-        let mut contexts = Vec::new();
-        for _ in 0..self.threads {
-            let mut cx = set.open(Engine::Auto)?;
-            let index = cx.open(&device)?;
-            contexts.push((cx, index));
-        }
-        let shared = Shared::new(self.threads as usize, || 0);
-        let works = self.works(&*device);
-        let watch = |crew: &Crew<'_, '_>| self.watch(crew, &at.locks);
-        let (_, (begin, end, locks)) = engine::run(contexts, &works, &shared, &[], watch)?;
-        ensure!(
-            end.sum.completed > begin.sum.completed,
-            "no I/O completed in {} s",
-            PATIENCE.as_secs()
-        );
-        Ok(self.sample(&begin, &end, locks))
+        let works = |device: &dyn Device| self.works(device);
+        on_device(self.spec, self.open, self.threads, works, |crew, _, locks| {
+            let reset = || {
+                locks.reset();
+                Reading::now(crew)
+            };
+            let last = || Ok((Reading::now(crew)?, locks.reset()));
+            let (begin, (end, locks)) = span(crew, self.runtime_ns, reset, last)?;
+            Ok(self.sample(&begin, &end, locks))
+        })
     }
 
     fn works(&self, device: &dyn Device) -> Vec<Work> {
@@ -112,29 +158,6 @@ impl Point<'_> {
             seed: lane + 1,
         };
         (0..u64::from(self.threads)).map(work).collect()
-    }
-
-    fn watch(
-        &self,
-        crew: &Crew<'_, '_>,
-        locks: &LockRegistry,
-    ) -> anyhow::Result<(Reading, Reading, LockStats)> {
-        crew.enter(phase::WARM_UP);
-        let warmup = Duration::from_nanos(Self::warmup_ns(self.runtime_ns));
-        crew.pause(Instant::now() + warmup)?;
-        crew.enter(phase::MEASURE);
-        locks.reset();
-        let begin = Reading::now(crew)?;
-        let runtime = Duration::from_nanos(self.runtime_ns);
-        let mut until = begin.at + runtime;
-        crew.pause(until)?;
-        // Where a spinning lock's holder has lost its core, nothing may have ended yet.
-        while crew.progress().completed == begin.sum.completed && until - begin.at < PATIENCE {
-            until += runtime;
-            crew.pause(until)?;
-        }
-        let end = Reading::now(crew)?;
-        Ok((begin, end, locks.reset()))
     }
 
     fn sample(&self, begin: &Reading, end: &Reading, locks: LockStats) -> Sample {

@@ -19,7 +19,7 @@ use drystone_stack::spec::DeviceSpec;
 use serde_json::json;
 
 use crate::engine::{Pattern, machine};
-use crate::measure::{Load, Point, Sample};
+use crate::measure::{Load, Point, Sample, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::{Before, Mailed};
 use crate::{Experiment, Options, Say, kernel};
@@ -189,7 +189,7 @@ fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
         ("threads", json!(options.threads)),
         ("runs", json!(options.runs)),
         ("runtime_ns", json!(options.runtime_ns)),
-        ("warmup_ns", json!(Point::warmup_ns(options.runtime_ns))),
+        ("warmup_ns", json!(warmup_ns(options.runtime_ns))),
         ("size_bytes", json!(SIZE_BYTES)),
         ("hw_queue_depth", json!(NULL_TAGS)),
         ("debug", json!(cfg!(debug_assertions))),
@@ -198,8 +198,7 @@ fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
 
 fn estimate(points: usize, options: &Options) -> String {
     let runs = 2 * points as u64 * VARIANTS.len() as u64 * u64::from(options.runs);
-    let seconds =
-        runs * (options.runtime_ns + Point::warmup_ns(options.runtime_ns)) / 1_000_000_000;
+    let seconds = runs * (options.runtime_ns + warmup_ns(options.runtime_ns)) / 1_000_000_000;
     format!("{runs} runs, about {} min {} s", seconds / 60, seconds % 60)
 }
 

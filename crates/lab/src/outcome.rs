@@ -188,8 +188,11 @@ impl Outcome {
         text.push_str(&self.table.text());
         text.push('\n');
         self.remarks.iter().for_each(|remark| text.push_str(&format!("{remark}\n")));
-        text.push_str("\nLock statistics, all runs together (times in us):\n");
-        for (title, table) in self.lock_tables() {
+        let tables = self.lock_tables();
+        if !tables.is_empty() {
+            text.push_str("\nLock statistics, all runs together (times in us):\n");
+        }
+        for (title, table) in tables {
             text.push_str(&format!("\n{title}\n{table}"));
         }
         text

@@ -24,7 +24,43 @@ fn options() -> Options {
 #[test]
 fn an_unknown_experiment_is_refused() {
     let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");
-    assert_eq!(error.to_string(), "no experiment `mq-deadlin`: there is mq-deadline");
+    assert_eq!(error.to_string(), "no experiment `mq-deadlin`: there is mq-deadline, reorder");
+}
+
+#[test]
+fn reorder_has_both_variants_under_each_load() {
+    let options = Options { threads: 6, ..options() };
+    let outcome = run("reorder", &options, &mut |_| ()).expect("an outcome");
+    let json = outcome.json();
+    assert_eq!(json["experiment"], "reorder");
+    let rows = json["rows"].as_array().expect("rows");
+    let loads = [
+        ("64 random reads", 4),
+        ("4 readers, 1 writer of depth 256", 5),
+        ("4 readers, 2 writers of depth 128", 6),
+    ];
+    let expected = loads.map(|load| ["ours", "none"].map(|variant| (variant, load))).concat();
+    assert_eq!(rows.len(), expected.len());
+    for (row, (variant, (load, threads))) in rows.iter().zip(expected) {
+        assert_eq!((&row["variant"], &row["note"]), (&Value::from(variant), &Value::from(load)));
+        assert_eq!((&row["device"], &row["threads"]), (&"disk".into(), &threads.into()));
+        for key in ["iops", "read_iops", "read_mean_ns", "read_p99_ns", "read_max_ns"]
+            .into_iter()
+            .chain(["write_iops", "write_mean_ns", "write_p99_ns", "write_max_ns"])
+        {
+            let values = row[key].as_array().unwrap_or_else(|| panic!("{key} in {row}"));
+            assert_eq!(values.len(), 2, "{key} in {row}");
+            // In so short a run there may be no reads, or no writes, whose time could be told.
+            let number = |value: &Value| value.is_number() || key.ends_with("_ns");
+            assert!(values.iter().all(number), "{key} in {row}");
+        }
+        assert!(row["iops"].as_array().unwrap().iter().all(|iops| iops.as_f64() > Some(0.0)));
+    }
+    let text = outcome.text();
+    assert!(text.contains("The disk is a model") && text.contains("diff"), "{text}");
+    assert!(!text.contains("Lock statistics"), "none were taken: {text}");
+    let page = outcome.html();
+    assert!(page.contains("<svg") && page.ends_with("</body></html>\n"));
 }
 
 #[test]

@@ -279,7 +279,11 @@ pub struct NullSpec {
     pub completion_nsec: u64,
     /// Distribution of the time until completion.
     pub latency: Option<Latency>,
-    /// Hardware queues; `None`: one for each data thread.
+    /// Shortest movement of the head, in nanoseconds.
+    pub seek_min_nsec: u64,
+    /// Longest movement of the head, in nanoseconds; 0: there is no head.
+    pub seek_max_nsec: u64,
+    /// Hardware queues; `None`: one for each data thread, or one where there is a head.
     pub submit_queues: Option<u32>,
     /// Further hardware queues for polled I/O.
     pub poll_queues: u32,

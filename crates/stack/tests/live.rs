@@ -114,9 +114,34 @@ fn what_the_file_says_is_what_the_devices_have() {
     let null = &stack.devices()[2].device;
     assert_eq!(null.attribute("submit_queues").unwrap(), "3", "one for each data thread");
     assert_eq!(null.attribute("completion_nsec").unwrap(), "p50=10000 p100=1000000");
+    for (name, expected) in [("seek_min_nsec", "0"), ("seek_max_nsec", "0")] {
+        assert_eq!(null.attribute(name).unwrap(), expected, "no head");
+    }
+    assert_eq!(value(&stack, "n", "queue/rotational"), "0");
     let meta = fs::metadata(folder.path().join("f.img")).unwrap();
     assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (1 << 20, 0o640));
     assert_eq!(stack.engine(), Engine::Auto);
+}
+
+#[test]
+fn a_null_device_with_a_head_is_a_spinning_disk() {
+    let folder = TempDir::new().unwrap();
+    let text = ALL.replace(
+        "latency = { p50 = \"10us\", max = \"1ms\" }",
+        "seek_min_nsec = \"1us\"\nseek_max_nsec = \"1ms\"",
+    );
+    let stack = opened(folder.path(), &text);
+    for (name, expected) in [
+        ("queue/rotational", "1"),
+        ("queue/scheduler", "none [mq-deadline]"),
+        ("queue/iosched/straight", "0"),
+        ("submit_queues", "1"),
+        ("seek_min_nsec", "1000"),
+        ("seek_max_nsec", "1000000"),
+    ] {
+        let found = stack.devices()[2].device.attribute(name);
+        assert_eq!(found.as_deref(), Some(expected), "{name}");
+    }
 }
 
 #[test]

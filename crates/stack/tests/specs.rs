@@ -37,6 +37,8 @@ fn defaults_are_those_of_the_schema() {
         irqmode: IrqMode::None,
         completion_nsec: 10_000,
         latency: None,
+        seek_min_nsec: 0,
+        seek_max_nsec: 0,
         submit_queues: None,
         poll_queues: 1,
         hw_queue_depth: 64,
@@ -76,6 +78,7 @@ fn every_value_arrives() {
         "[server]\nthreads = 3\ncontrol = \"c.sock\"\n\
          [device.n]\ntype = \"null\"\nsize = \"1GiB\"\nirqmode = 2\n\
          latency = { min = 1, p50 = \"10us\", \"p99.9\" = \"80us\", max = \"1ms\" }\n\
+         seek_min_nsec = 1000\nseek_max_nsec = \"1ms\"\n\
          submit_queues = 2\npoll_queues = 3\nhw_queue_depth = 7\nmemory_backed = true\n\
          discard = true\nmbps = 5\nbadblocks = [3, \"8-9\"]\ncache_size = \"1MiB\"\nfua = false\n\
          logical_block_size = 4096\nphysical_block_size = 8192\nread_only = true\n\
@@ -97,6 +100,8 @@ fn every_value_arrives() {
         latency: Some(Latency {
             points: vec![(0, 1), (500_000, 10_000), (999_000, 80_000), (1_000_000, 1_000_000)],
         }),
+        seek_min_nsec: 1_000,
+        seek_max_nsec: 1_000_000,
         submit_queues: Some(2),
         poll_queues: 3,
         hw_queue_depth: 7,

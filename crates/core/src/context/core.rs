@@ -230,8 +230,14 @@ impl ContextCore {
             return self.unwatch_all();
         }
         if let Some(handle) = self.env.handle.upgrade() {
-            self.env.kicks.extend(handle.set.find(event.token.value() as u32));
+            self.kick_unless_parked(&handle, event.token.value() as u32);
         }
+    }
+
+    /// Have the crank of context `id` turned, unless its owner sleeps there and so turns it itself.
+    fn kick_unless_parked(&mut self, handle: &Handle, id: u32) {
+        let other = handle.set.find(id);
+        self.env.kicks.extend(other.filter(|other| !other.parking().will_look()));
     }
 
     fn is_starving(&self) -> bool {
@@ -358,7 +364,7 @@ impl ContextCore {
         for other in others {
             if !self.watching.contains(&other) {
                 self.env.ring.watch(other.descriptors, other.token());
-                self.env.kicks.extend(handle.set.find(other.id));
+                self.kick_unless_parked(handle, other.id);
                 self.watching.push(other);
             }
         }

@@ -33,9 +33,21 @@ impl Parking {
         }
     }
 
-    /// The owner is awake.
+    /// The owner is awake; it must look at its ring and mailbox after this.
     pub(super) fn unpark(&self) {
         self.parked.store(false, Relaxed);
+        if !cfg!(drystone_mutate = "park_awake_fence") {
+            fence(SeqCst);
+        }
+    }
+
+    /// For those who watch: true if the owner sleeps, or is about to look. It then sees whatever was in its ring or mailbox
+    /// before this call, and nobody need visit it for that.
+    pub(super) fn will_look(&self) -> bool {
+        if !cfg!(drystone_mutate = "park_look_fence") {
+            fence(SeqCst);
+        }
+        self.parked.load(Relaxed)
     }
 
     /// Somebody is about to watch; it must have the context's crank turned after this.
@@ -66,6 +78,7 @@ mod loom_tests {
     use super::*;
     use crate::mailbox::{Mailbox, Message};
     use crate::primitive::Arc;
+    use crate::primitive::AtomicU32;
     use loom::sync::{Condvar, Mutex};
 
     #[derive(Default)]
@@ -118,6 +131,32 @@ mod loom_tests {
                 model.mailbox.take(|_| got += 1);
             }
             senders.into_iter().for_each(|s| s.join().unwrap());
+        });
+    }
+
+    /// A watcher that is told of news finds the owner parked, which wakes up just then for something
+    /// else and stays away after that: the owner or the watcher takes the news.
+    #[test]
+    fn loom_park_news_are_taken() {
+        loom::model(|| {
+            let (parking, news) = (Parking::default(), AtomicU32::new(0));
+            parking.park();
+            let model = Arc::new((parking, news));
+            let owner = {
+                let model = model.clone();
+                loom::thread::spawn(move || {
+                    model.0.unpark();
+                    if model.1.load(Relaxed) > 0 {
+                        model.1.store(0, Relaxed);
+                    }
+                })
+            };
+            model.1.store(1, Relaxed);
+            if !model.0.will_look() {
+                model.1.store(0, Relaxed);
+            }
+            owner.join().unwrap();
+            assert_eq!(model.1.load(Relaxed), 0, "news that nobody takes");
         });
     }
 

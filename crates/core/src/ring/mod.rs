@@ -18,6 +18,7 @@ mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod uring;
+mod watches;
 
 use crate::buf::{Arena, IoBuf, Segment};
 use crate::clock::Ns;

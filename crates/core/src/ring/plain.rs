@@ -9,14 +9,15 @@
 //! * Everything that can become an event makes the epoll descriptor `inner` readable: sockets,
 //!   the timers (a timerfd armed for the earliest) and wake-ups, which are also how helpers
 //!   announce outcomes. So a watcher needs `inner` alone.
-//! * Watched rings hang on a second epoll, `outer`, above `inner`: epoll refuses cycles, and
-//!   contexts do watch each other. The owner sleeps on `outer` while it watches.
+//! * Watched rings hang on an epoll above `inner` ([`super::watches`]): epoll refuses cycles, and
+//!   contexts do watch each other.
 //! * `ready` holds events that were not reaped; an operation counts as in flight until then.
 
 use super::epoll::{add, control, new_epoll, new_timerfd, sleep, source, timespec};
 use super::eventfd::EventFd;
 use super::helpers::{Job, Outbox, Outcome, POOL};
 use super::sockets::{attempt, buffers_of, set_nonblocking};
+use super::watches::Watches;
 use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::clock::{Clock, Ns};
 use crate::error::Result;
@@ -58,15 +59,9 @@ impl Use {
     }
 }
 
-struct Watch {
-    others: [RawFd; 2],
-    token: Token,
-}
-
 /// A ring on epoll and helper threads.
 pub struct PlainRing {
     inner: OwnedFd,
-    outer: Option<OwnedFd>,
     timerfd: OwnedFd,
     outbox: Arc<Outbox>,
     fds: BTreeMap<RawFd, Use>,
@@ -79,7 +74,7 @@ pub struct PlainRing {
     timer_serial: u64,
     /// What the timerfd is set to.
     armed: Option<Ns>,
-    watches: Vec<Option<Watch>>,
+    watches: Watches,
     ready: Vec<RingEvent>,
     in_flight: usize,
     /// The wake-up descriptor was seen readable.
@@ -105,9 +100,10 @@ impl PlainRing {
     pub fn open(clock: Arc<dyn Clock>) -> Result<Box<dyn Ring>> {
         let waker = EventFd::new()?;
         let outcomes = Lock::new(LockClass::PlainRing, Vec::new());
+        let inner = new_epoll()?;
         let ring = PlainRing {
-            inner: new_epoll()?,
-            outer: None,
+            watches: Watches::new(inner.as_raw_fd()),
+            inner,
             timerfd: new_timerfd()?,
             outbox: Arc::new(Outbox { outcomes, waker }),
             fds: BTreeMap::new(),
@@ -116,7 +112,6 @@ impl PlainRing {
             timers: BinaryHeap::new(),
             timer_serial: 0,
             armed: None,
-            watches: Vec::new(),
             ready: Vec::new(),
             in_flight: 0,
             woken: false,
@@ -228,6 +223,14 @@ impl PlainRing {
         self.arm_timer();
     }
 
+    /// The ring's clock may be one that is moved by hand: what is due by it has expired, whatever
+    /// the timerfd says.
+    fn expire_by_clock(&mut self) {
+        if self.timers.peek().is_some_and(|Reverse((at, ..))| *at <= self.clock.now()) {
+            self.expire();
+        }
+    }
+
     fn cancel_timer(&mut self, token: Token) -> bool {
         let Some(timer) = self.timers.iter().find(|Reverse((.., t))| *t == token.0).copied() else {
             return false;
@@ -243,23 +246,21 @@ impl PlainRing {
     /// all), and make it events.
     fn collect(&mut self, deadline: Option<Ns>) {
         let inner = self.inner.as_raw_fd();
-        match self.outer.as_ref().map(AsRawFd::as_raw_fd) {
-            None => self.collect_from(inner, deadline),
-            Some(outer) => {
-                self.collect_from(outer, deadline);
-                self.collect_from(inner, Some(0));
-            }
-        }
-    }
-
-    /// As long as the kernel fills the reports there may be more, of which nobody who watches
-    /// us will be told again.
-    fn collect_from(&mut self, epoll: RawFd, deadline: Option<Ns>) {
-        let mut reports = [libc::epoll_event { events: 0, u64: 0 }; REPORTS];
         let mut timeout = deadline.map(|at| match at {
             0 => 0,
             at => at.saturating_sub(self.clock.now()),
         });
+        if !self.watches.is_empty() {
+            self.watches.sleep(timeout, &mut self.ready);
+            timeout = Some(0);
+        }
+        self.collect_from(inner, timeout);
+    }
+
+    /// As long as the kernel fills the reports there may be more, of which nobody who watches
+    /// us will be told again.
+    fn collect_from(&mut self, epoll: RawFd, mut timeout: Option<Ns>) {
+        let mut reports = [libc::epoll_event { events: 0, u64: 0 }; REPORTS];
         loop {
             let n = sleep(epoll, &mut reports, timeout);
             reports[..n].iter().for_each(|report| self.reported(*report));
@@ -275,17 +276,8 @@ impl PlainRing {
         match kind {
             source::SOCKET => self.try_waiting(which as RawFd),
             source::TIMERS => self.expire(),
-            source::WATCH => self.watched(which, report.events),
             source::WAKER => self.woken = true,
-            // The caller looks at `inner` itself.
-            _ => {}
-        }
-    }
-
-    fn watched(&mut self, index: u32, events: u32) {
-        if let Some(Some(watch)) = self.watches.get(index as usize) {
-            let token = watch.token;
-            self.end(token, events as i32, Buffers::None);
+            _ => unreachable!("nothing else hangs on it"),
         }
     }
 
@@ -411,11 +403,12 @@ impl Ring for PlainRing {
     }
 
     fn reap(&mut self, out: &mut Vec<RingEvent>) {
-        let armed = self.waiting > 0 || !self.timers.is_empty() || self.outer.is_some();
+        let armed = self.waiting > 0 || !self.timers.is_empty() || !self.watches.is_empty();
         if armed && !self.collected {
             self.collect(Some(0));
         }
         self.collected = false;
+        self.expire_by_clock();
         if self.woken || self.outbox.waker.is_pending() {
             self.woken = false;
             self.outbox.waker.clear();
@@ -435,37 +428,11 @@ impl Ring for PlainRing {
     }
 
     fn watch(&mut self, others: [RawFd; 2], token: Token) {
-        if self.outer.is_none() {
-            self.outer = new_outer(self.inner.as_raw_fd());
-        }
-        let Some(outer) = &self.outer else { return };
-        let free = self.watches.iter().position(Option::is_none);
-        let index = free.unwrap_or(self.watches.len());
-        for fd in others {
-            let events = libc::EPOLLIN | libc::EPOLLET;
-            let _ = add(outer.as_raw_fd(), fd, events, source::WATCH, index as u32);
-        }
-        let watch = Some(Watch { others, token });
-        match free {
-            Some(_) => self.watches[index] = watch,
-            None => self.watches.push(watch),
-        }
+        self.watches.watch(others, token);
     }
 
     fn unwatch(&mut self, others: [RawFd; 2], token: Token) {
-        let ours =
-            |w: &Option<Watch>| w.as_ref().is_some_and(|w| w.others == others && w.token == token);
-        let Some(index) = self.watches.iter().position(ours) else { return };
-        self.watches[index] = None;
-        let Some(outer) = &self.outer else { return };
-        for fd in others {
-            // A ring that is gone has taken its descriptors out itself.
-            control(outer.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, 0, source::WATCH, 0);
-        }
-        if self.watches.iter().all(Option::is_none) {
-            self.watches.clear();
-            self.outer = None;
-        }
+        self.watches.unwatch(others, token);
     }
 
     fn descriptors(&self) -> [RawFd; 2] {
@@ -492,14 +459,6 @@ impl Drop for PlainRing {
             }
         }
     }
-}
-
-/// An epoll above `inner`. Without one there are no watches: a context then learns what others
-/// hold for it only when they come back.
-fn new_outer(inner: RawFd) -> Option<OwnedFd> {
-    let outer = new_epoll().ok()?;
-    add(outer.as_raw_fd(), inner, libc::EPOLLIN, source::INNER, 0).ok()?;
-    Some(outer)
 }
 
 /// Read the 8 bytes of a timerfd, which then is no longer readable.

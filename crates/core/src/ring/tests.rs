@@ -408,6 +408,21 @@ fn a_watcher_sees_every_news_of_another_ring(engine: Engine) {
     }
 }
 
+/// Else two that watch each other would tell each other for ever that they were told.
+fn what_a_watch_brings_is_no_news_to_watchers(engine: Engine) {
+    let (mut a, mut b) = (Fixture::new(engine), Fixture::new(engine));
+    let news = Token::new(Token::CONTEXT, 1);
+    a.ring.watch(b.ring.descriptors(), news);
+    b.ring.watch(a.ring.descriptors(), news);
+    (0..3).for_each(|_| [&mut a, &mut b].into_iter().for_each(quiet));
+    for _ in 0..4 {
+        a.ring.waker().wake();
+        expect_news(&mut b, news);
+        a.none_yet();
+        b.none_yet();
+    }
+}
+
 fn expect_news(f: &mut Fixture, news: Token) {
     while f.events.iter().all(|e| e.token != news) {
         f.ring.wait(None);
@@ -464,6 +479,7 @@ on_both_engines!(
     wakes_are_seen_before_and_during_a_wait,
     more_operations_than_any_queue_holds,
     a_watcher_sees_every_news_of_another_ring,
+    what_a_watch_brings_is_no_news_to_watchers,
     a_ring_may_be_dropped_with_everything_in_flight,
 );
 
@@ -497,6 +513,22 @@ fn the_plain_engine_takes_over_where_io_uring_is_forbidden() {
         sockets_send_and_receive(Engine::Auto);
     });
     thread.join().unwrap();
+}
+
+#[test]
+fn timers_of_the_plain_engine_follow_a_clock_that_is_moved_by_hand() {
+    // A time that the kernel's clock does not reach.
+    let clock = crate::clock::ManualClock::new(1 << 60);
+    let mut ring = open(Engine::Plain, clock.clone()).expect("a ring");
+    let (mut values, mut events) = (Vec::new(), Vec::new());
+    [5, 2, 2].iter().zip(1..).for_each(|(ns, n)| ring.timer((1 << 60) + ns, token(n)));
+    for _ in 0..6 {
+        ring.reap(&mut events);
+        values.push(events.drain(..).map(|e| e.token.value()).collect::<Vec<_>>());
+        clock.advance(1);
+    }
+    assert_eq!(values, [vec![], vec![], vec![2, 3], vec![], vec![], vec![1]]);
+    assert_eq!(ring.in_flight(), 0);
 }
 
 #[test]

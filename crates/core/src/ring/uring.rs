@@ -7,10 +7,13 @@
 //! * No `SINGLE_ISSUER`, `DEFER_TASKRUN` or `COOP_TASKRUN`: a visitor must be able to submit
 //!   and reap while the owner's thread is away, and completions must be posted although it
 //!   makes no system call.
+//! * While other rings are watched the owner sleeps on [`super::watches`], where they hang beside
+//!   this ring's descriptor, which shows no news but its own.
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.
 
 use super::eventfd::EventFd;
+use super::watches::Watches;
 use super::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::buf::Arena;
 use crate::clock::{Clock, Ns};
@@ -31,15 +34,6 @@ const FILES: u32 = 256;
 const SLOT: u16 = Token::CONTEXT - 1;
 const WAKE: u16 = Token::CONTEXT - 2;
 const IGNORE: u16 = Token::CONTEXT - 3;
-const WATCH: u16 = Token::CONTEXT - 4;
-
-/// One descriptor of a watched ring.
-struct Watch {
-    /// Names the poll; never used again, so that late entries of ended watches are known.
-    serial: u64,
-    fd: RawFd,
-    token: Token,
-}
 
 /// What the kernel may still refer to for one operation.
 enum Slot {
@@ -79,10 +73,9 @@ pub struct UringRing {
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     unsubmitted: bool,
-    /// What is watched: the kernel ends a poll of another ring with its first event, multishot
-    /// or not (to bound recursion), so it is armed again.
-    watches: Vec<Watch>,
-    watch_serial: u64,
+    watches: Watches,
+    /// Events of watches.
+    news: Vec<RingEvent>,
     free_files: Vec<u32>,
     /// Registered memory, by its place in the ring's table.
     memory: Vec<Arc<Arena>>,
@@ -117,6 +110,7 @@ impl UringRing {
         // Without the table, registering memory is refused later, with the kernel's reason.
         let _ = uring.submitter().register_buffers_sparse(ARENAS);
         let mut ring = UringRing {
+            watches: Watches::new(uring.as_raw_fd()),
             uring,
             waker: EventFd::new()?,
             slots: Vec::new(),
@@ -125,8 +119,7 @@ impl UringRing {
             backlog: VecDeque::new(),
             in_flight: 0,
             unsubmitted: false,
-            watches: Vec::new(),
-            watch_serial: 0,
+            news: Vec::new(),
             memory: Vec::new(),
             free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
@@ -140,25 +133,6 @@ impl UringRing {
         let fd = types::Fd(self.waker.fd());
         let poll = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
         self.push(poll.user_data(Token::new(WAKE, 0).0));
-    }
-
-    fn arm_watch(&mut self, serial: u64, fd: RawFd) {
-        let poll = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true);
-        self.push(poll.build().user_data(Token::new(WATCH, serial).0));
-    }
-
-    /// An entry of the watch `serial`: whom it is for, unless the watch has ended.
-    fn watch_event(&mut self, serial: u64, result: i32, more: bool) -> Option<Token> {
-        let index = self.watches.iter().position(|w| w.serial == serial)?;
-        if result < 0 {
-            self.watches.remove(index);
-            return None;
-        }
-        let (fd, token) = (self.watches[index].fd, self.watches[index].token);
-        if !more {
-            self.arm_watch(serial, fd);
-        }
-        Some(token)
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -442,16 +416,26 @@ impl Ring for UringRing {
     }
 
     fn wait(&mut self, deadline: Option<Ns>) {
-        if !self.uring.completion().is_empty() {
+        if !self.uring.completion().is_empty() || !self.news.is_empty() {
             return self.submit();
         }
-        self.drain_backlog();
         let timeout = deadline.map(|at| at.saturating_sub(self.clock.now()));
+        if !self.watches.is_empty() {
+            self.submit();
+            return self.watches.sleep(timeout, &mut self.news);
+        }
+        self.drain_backlog();
         self.enter(timeout != Some(0), timeout);
         self.unsubmitted = !self.uring.submission().is_empty() || !self.backlog.is_empty();
     }
 
     fn reap(&mut self, out: &mut Vec<RingEvent>) {
+        if !self.watches.is_empty() {
+            if self.news.is_empty() {
+                self.watches.sleep(Some(0), &mut self.news);
+            }
+            out.append(&mut self.news);
+        }
         if self.uring.completion().is_empty() {
             return;
         }
@@ -472,11 +456,6 @@ impl Ring for UringRing {
                     let event = self.slot_event(token.value() as u32, result);
                     out.push(event);
                 }
-                WATCH => {
-                    if let Some(token) = self.watch_event(token.value(), result, more) {
-                        out.push(RingEvent { token, result, buffers: Buffers::None });
-                    }
-                }
                 _ => {
                     self.in_flight -= 1;
                     out.push(RingEvent { token, result, buffers: Buffers::None });
@@ -494,21 +473,14 @@ impl Ring for UringRing {
     }
 
     fn watch(&mut self, others: [RawFd; 2], token: Token) {
-        for fd in others {
-            self.watch_serial += 1;
-            self.watches.push(Watch { serial: self.watch_serial, fd, token });
-            self.arm_watch(self.watch_serial, fd);
-        }
+        self.watches.watch(others, token);
     }
 
     fn unwatch(&mut self, others: [RawFd; 2], token: Token) {
-        let mut watches = std::mem::take(&mut self.watches);
-        let gone = watches.extract_if(.., |w| others.contains(&w.fd) && w.token == token);
-        for watch in gone {
-            let cancel = opcode::PollRemove::new(Token::new(WATCH, watch.serial).0).build();
-            self.push(cancel.user_data(Token::new(IGNORE, 0).0));
+        self.watches.unwatch(others, token);
+        if self.watches.is_empty() {
+            self.news.clear();
         }
-        self.watches = watches;
     }
 
     fn descriptors(&self) -> [RawFd; 2] {

@@ -4,22 +4,26 @@
 //!
 //! Invariants:
 //! * Inline completion touches nothing shared: no lock, no allocation, no shared line.
+//! * A device with a head ([`Seek`]) is a simulated disk: requests are served one after the other.
 //! * In the two other modes the device is a party of its own (a thread, or the kernel's timer
 //!   on the context's ring), so a request ends although its context's thread is away.
 
 mod latency;
 mod queue;
+mod seek;
 #[cfg(test)]
 mod tests;
 mod thread;
 
 pub use latency::{Latency, Percentile};
 pub use queue::NullQueue;
+pub use seek::Seek;
 
 use crate::ram::RamStore;
 use drystone_core::sync::{Lock, LockClass};
 use drystone_core::{Error, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
+use seek::Head;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use thread::CompletionThread;
@@ -47,6 +51,10 @@ pub struct NullOptions {
     pub irqmode: Completion,
     /// For timer completion: how long a request takes.
     pub latency: Latency,
+    /// For timer completion: a head that moves. Requests are then served one after the other, in
+    /// the order in which the driver got them; each takes its `latency` and the head's way from
+    /// the end of the one before it. Such a device is a spinning disk to its queue.
+    pub seek: Option<Seek>,
     /// Hardware queues.
     pub submit_queues: u32,
     /// Poll queues: more than 0 lets polled bios complete by polling only.
@@ -76,6 +84,7 @@ impl Default for NullOptions {
             blocksize: 512,
             irqmode: Completion::Inline,
             latency: Latency::constant(10_000),
+            seek: None,
             submit_queues: 1,
             poll_queues: 0,
             hw_queue_depth: 64,
@@ -104,6 +113,7 @@ pub(crate) struct NullShared {
     pub(crate) badblocks: Lock<Vec<(u64, u64)>>,
     pub(crate) bandwidth: Option<Bandwidth>,
     pub(crate) thread: Option<CompletionThread>,
+    pub(crate) head: Option<Head>,
 }
 
 /// A budget of bytes for each tick of 20 ms, refilled and not accumulated (null_blk's `mbps`).
@@ -112,6 +122,9 @@ pub(crate) struct Bandwidth {
     pub(crate) tick: AtomicU64,
     pub(crate) used: AtomicU64,
 }
+
+/// The longest movement of a head: an hour, as for the other times of a stack file.
+const SEEK_MAX_NS: u64 = 3_600_000_000_000;
 
 /// Length of a bandwidth tick.
 pub(crate) const TICK_NS: u64 = 20_000_000;
@@ -140,6 +153,7 @@ impl Null {
             badblocks: Lock::new(LockClass::NullDevice, options.badblocks.clone()),
             bandwidth,
             thread,
+            head: options.seek.map(|seek| Head::new(seek, options.size_bytes)),
         };
         Ok(Null { shared: Arc::new(shared), options })
     }
@@ -166,8 +180,24 @@ fn check(o: &NullOptions) -> Result<()> {
     if o.mbps > 40_960 {
         return refuse(format!("mbps {} is more than 40960", o.mbps));
     }
+    if let Some(seek) = o.seek {
+        check_seek(seek, o.irqmode)?;
+    }
     if o.badblocks.iter().any(|(first, last)| first > last) {
         return refuse("a range of badblocks ends before it begins".to_owned());
+    }
+    Ok(())
+}
+
+fn check_seek(seek: Seek, irqmode: Completion) -> Result<()> {
+    let Seek { min_ns, max_ns } = seek;
+    if irqmode != Completion::Timer {
+        return Err(Error::invalid("seek_max_nsec needs irqmode 2 (timer)"));
+    }
+    if min_ns > max_ns || max_ns > SEEK_MAX_NS {
+        return Err(Error::invalid(format!(
+            "seek_min_nsec {min_ns} and seek_max_nsec {max_ns} are not ascending up to an hour"
+        )));
     }
     Ok(())
 }
@@ -196,6 +226,7 @@ impl Driver for Null {
             fast_zero: o.memory_backed,
             write_cache: o.write_cache,
             fua: o.write_cache && o.fua,
+            rotational: o.seek.is_some(),
             ..Limits::default()
         }
     }
@@ -206,7 +237,7 @@ impl Driver for Null {
     }
 
     fn wants_scheduler(&self) -> bool {
-        false
+        self.options.seek.is_some()
     }
 
     fn open_queue(
@@ -229,6 +260,8 @@ impl Driver for Null {
         let o = &self.options;
         Some(match name {
             "completion_nsec" => o.latency.describe(),
+            "seek_min_nsec" => o.seek.map_or(0, |seek| seek.min_ns).to_string(),
+            "seek_max_nsec" => o.seek.map_or(0, |seek| seek.max_ns).to_string(),
             "irqmode" => (o.irqmode as u8).to_string(),
             "submit_queues" => o.submit_queues.to_string(),
             "poll_queues" => o.poll_queues.to_string(),

@@ -75,7 +75,12 @@ impl NullQueue {
     }
 
     fn complete_by_timer(&mut self, env: &mut Env, rq: &Request) {
-        let at = env.time.submit_time() + self.latency.at(self.generator.share());
+        let latency = self.latency.at(self.generator.share());
+        let at = match &self.shared.head {
+            None => env.time.submit_time() + latency,
+            // A shared reading may be old, and a head cannot have gone before it was told to.
+            Some(head) => head.serve(&rq.unit, env.time.now(), latency),
+        };
         env.ring.timer(at, Env::token(self.channel, rq.slot().into()));
     }
 

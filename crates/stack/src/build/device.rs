@@ -175,6 +175,8 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
         },
         completion_nsec: fields.number_if("completion_nsec").unwrap_or(NULL_COMPLETION_NSEC),
         latency,
+        seek_min_nsec: fields.number_if("seek_min_nsec").unwrap_or(0),
+        seek_max_nsec: fields.number_if("seek_max_nsec").unwrap_or(0),
         submit_queues: fields.number32_if("submit_queues"),
         poll_queues: fields.number32("poll_queues"),
         hw_queue_depth: fields.number32("hw_queue_depth"),
@@ -192,7 +194,7 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
 
 /// Keys about time go with the timer, and only one of the two says how long.
 fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &str) {
-    for key in ["completion_nsec", "latency"] {
+    for key in ["completion_nsec", "latency", "seek_min_nsec", "seek_max_nsec"] {
         if fields.has(key) && spec.irqmode != IrqMode::Timer {
             let span = check.places.get(&format!("{path}/{key}"));
             let message = format!("`{key}` has no effect without the timer");
@@ -207,6 +209,12 @@ fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &s
             latency.points.len()
         );
         check.findings.error(&span, message, "keep one of the two");
+    }
+    if spec.seek_min_nsec > spec.seek_max_nsec {
+        let span = check.places.get(&format!("{path}/seek_min_nsec"));
+        let (min, max) = (format_duration(spec.seek_min_nsec), format_duration(spec.seek_max_nsec));
+        let message = format!("`seek_min_nsec` ({min}) is more than `seek_max_nsec` ({max})");
+        check.findings.error(&span, message, "the longest way takes at least as long");
     }
 }
 

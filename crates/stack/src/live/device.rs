@@ -11,7 +11,7 @@ use drystone_core::ring;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{Device, Error};
 use drystone_drivers::file::{self, File, FileOptions};
-use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile};
+use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile, Seek};
 use drystone_drivers::ram::Ram;
 use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
 use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
@@ -198,7 +198,10 @@ impl<S: Scheduler> Opening<'_, S> {
     }
 
     fn null(&self, spec: &NullSpec) -> Result<Arc<dyn Device>, OpenError> {
+        let has_head = spec.seek_max_nsec > 0;
+        let seek = Seek { min_ns: spec.seek_min_nsec, max_ns: spec.seek_max_nsec };
         let queues = spec.submit_queues.or(self.spec.queue.hw_queues);
+        let by_itself = if has_head { 1 } else { self.at.threads.clamp(1, 1024) };
         let options = NullOptions {
             size_bytes: spec.size,
             blocksize: self.spec.logical_block_size.unwrap_or(spec.blocksize),
@@ -208,7 +211,8 @@ impl<S: Scheduler> Opening<'_, S> {
                 IrqMode::Timer => Completion::Timer,
             },
             latency: self.latency(spec)?,
-            submit_queues: queues.unwrap_or(self.at.threads.clamp(1, 1024)),
+            seek: has_head.then_some(seek),
+            submit_queues: queues.unwrap_or(by_itself),
             poll_queues: spec.poll_queues,
             hw_queue_depth: spec.hw_queue_depth,
             memory_backed: spec.memory_backed,

@@ -22,6 +22,8 @@ const DEVICE_SIZE: Type = Type::Size { min: SECTOR, max: MAX_SIZE, multiple: SEC
 const BLOCK_SIZE: Type = Type::PowerOfTwo { min: 512, max: 4096 };
 const COUNT: Type = Type::Integer { min: 1, max: 1024 };
 
+const SEEK: Type = Type::Duration { unit: Unit::Nanoseconds, min: 0, max: HOUR };
+
 const fn param(key: &'static str, ty: Type, default: super::IfAbsent, doc: &'static str) -> Param {
     Param { key, ty, default, doc }
 }
@@ -88,7 +90,24 @@ static NULL: &[Param] = &[
         Unset("every I/O takes completion_nsec"),
         "Distribution of the time until completion with irqmode \"timer\", by percentiles.",
     ),
-    param("submit_queues", COUNT, Unset("one for each data thread"), "Hardware queues."),
+    param(
+        "seek_min_nsec",
+        SEEK,
+        Unset("0s"),
+        "Shortest movement of the head, where there is one (seek_max_nsec).",
+    ),
+    param(
+        "seek_max_nsec",
+        SEEK,
+        Unset("no head"),
+        "Simulates a disk with one head, which serves one I/O after the other: beside its own time each takes seek_min_nsec + (seek_max_nsec - seek_min_nsec) * sqrt(distance / size), or nothing where it begins where the one before it ended; with irqmode \"timer\".",
+    ),
+    param(
+        "submit_queues",
+        COUNT,
+        Unset("one for each data thread; 1 with a head"),
+        "Hardware queues.",
+    ),
     param(
         "poll_queues",
         Type::Integer { min: 0, max: 1024 },
@@ -172,7 +191,7 @@ pub static QUEUE: &[Param] = &[
     param(
         "scheduler",
         Type::Choice(&["none", "mq-deadline"]),
-        Unset("mq-deadline with one hardware queue, but none for null and ram"),
+        Unset("mq-deadline with one hardware queue, but none for ram, and for null without a head"),
         "Order of dispatch.",
     ),
     iosched("read_expire", "500", "mq-deadline: milliseconds after which a read is overdue."),

@@ -1,0 +1,380 @@
+//! The experiment `reorder`: what a scheduler is for. A simulated disk whose head takes time to
+//! move serves random readers, and a few readers beside writers that flood it, with `mq-deadline`
+//! and without a scheduler.
+//!
+//! The disk is a model, ten times as fast as one of 7200 revolutions a minute, so that a short run
+//! sees enough I/O; the expiry times of `mq-deadline` are a tenth of their defaults in return.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use drystone_core::histogram::Snapshot;
+use drystone_core::op::OpGroup;
+use drystone_core::stats::GroupStats;
+use drystone_core::{Device, Priority};
+use drystone_queue::scheduler::MqDeadline;
+use drystone_stack::live::open_with;
+use drystone_stack::spec::DeviceSpec;
+use serde_json::json;
+
+use crate::engine::{Pattern, Work, machine};
+use crate::measure::{on_device, span, warmup_ns};
+use crate::outcome::{Machine, Outcome, Row, Table, spread};
+use crate::{Experiment, Options, Say};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "reorder",
+    about: "reorder: a simulated disk with a head that moves, with mq-deadline (ours) and without a scheduler (none)",
+    run,
+};
+
+const SIZE: &str = "64GiB";
+const BLOCK_BYTES: u64 = 4096;
+/// Few, so that the order is the scheduler's, and more than one, so that the disk is not idle
+/// while a thread wakes up.
+const TAGS: u32 = 2;
+/// A tenth of half a revolution at 7200 a minute.
+const LATENCY_NS: u64 = 417_000;
+/// A tenth of what drives of that speed take to settle, and from edge to edge.
+const SEEK_MIN_NS: u64 = 80_000;
+const SEEK_MAX_NS: u64 = 1_700_000;
+/// A tenth of the defaults.
+const READ_EXPIRE_MS: u64 = 50;
+const WRITE_EXPIRE_MS: u64 = 500;
+
+/// Random reads that are in flight in the first part.
+const READS: u32 = 64;
+/// Readers of the second part, of depth 1, and writes beside them.
+const READERS: u32 = 4;
+const WRITES: u32 = 256;
+
+const VARIANTS: [&str; 2] = ["ours", "none"];
+
+/// Threads that read and threads that write, with the depth of each.
+struct Load {
+    name: String,
+    readers: (u32, u32),
+    writers: (u32, u32),
+}
+
+impl Load {
+    fn threads(&self) -> u32 {
+        self.readers.0 + self.writers.0
+    }
+
+    fn works(&self, device: &dyn Device) -> Vec<Work> {
+        let blocks = device.info().size_bytes / BLOCK_BYTES;
+        let work = |(lane, (pattern, depth)): (u64, (Pattern, u32))| Work {
+            depth: depth as usize,
+            batch: 1,
+            batch_complete: 1,
+            bs: BLOCK_BYTES,
+            pattern,
+            poll: false,
+            priority: Priority::default(),
+            blocks: (0, blocks),
+            seed: lane + 1,
+        };
+        let of = |pattern, (lanes, depth)| (0..lanes).map(move |_| (pattern, depth));
+        let lanes = of(Pattern::Randread, self.readers).chain(of(Pattern::Randwrite, self.writers));
+        (0..).zip(lanes).map(work).collect()
+    }
+}
+
+/// The loads that so many threads can make; one thread cannot read and write at a time.
+fn loads(most: u32) -> Vec<Load> {
+    let readers = 1 << READS.min(most).ilog2();
+    let name = format!("{READS} random reads");
+    let mut loads = vec![Load { name, readers: (readers, READS / readers), writers: (0, 0) }];
+    let readers = READERS.min(most.saturating_sub(1));
+    let many = 1 << most.saturating_sub(readers).clamp(1, 16).ilog2();
+    for writers in [1, many] {
+        if readers > 0 && loads.iter().all(|load| load.writers.0 != writers) {
+            let depth = WRITES / writers;
+            let (of_readers, of_writers) = (plural(readers), plural(writers));
+            let name = format!(
+                "{readers} reader{of_readers}, {writers} writer{of_writers} of depth {depth}"
+            );
+            loads.push(Load { name, readers: (readers, 1), writers: (writers, depth) });
+        }
+    }
+    loads
+}
+
+fn plural(number: u32) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}
+
+fn spec(variant: &str) -> anyhow::Result<DeviceSpec> {
+    let queue = match variant {
+        "ours" => format!(
+            "queue.scheduler=mq-deadline,queue.read_expire={READ_EXPIRE_MS},queue.write_expire={WRITE_EXPIRE_MS}"
+        ),
+        _ => "queue.scheduler=none".to_owned(),
+    };
+    let text = format!(
+        "null,size={SIZE},irqmode=timer,hw_queue_depth={TAGS},completion_nsec={LATENCY_NS},\
+         seek_min_nsec={SEEK_MIN_NS},seek_max_nsec={SEEK_MAX_NS},{queue}"
+    );
+    DeviceSpec::parse(&text, Path::new("/")).map_err(|report| anyhow!(report.render(false)))
+}
+
+/// What is read at both ends of the measured time.
+struct Reading {
+    at: Instant,
+    groups: [(GroupStats, Snapshot); 2],
+}
+
+impl Reading {
+    fn now(device: &dyn Device) -> Self {
+        let stats = device.stats();
+        let group = |group| (*stats.group(group), device.latencies(group));
+        Reading { at: Instant::now(), groups: [OpGroup::Read, OpGroup::Write].map(group) }
+    }
+}
+
+/// Reads or writes of a run: how many a second, and how long from submission to end, ns. Not a
+/// number where none ended.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    iops: f64,
+    mean_ns: f64,
+    p99_ns: f64,
+    max_ns: f64,
+}
+
+impl Measured {
+    fn between(begin: &Reading, end: &Reading, group: usize) -> Self {
+        let ((first, early), (last, late)) = (&begin.groups[group], &end.groups[group]);
+        let (ios, all) = ((last.completed - first.completed) as f64, late.since(early));
+        let number = |ns: Option<u64>| ns.map_or(f64::NAN, |ns| ns as f64);
+        Measured {
+            iops: ios / (end.at - begin.at).as_secs_f64(),
+            mean_ns: (last.time_ns - first.time_ns) as f64 / ios,
+            p99_ns: number(all.percentile(99.0).filter(|_| all.total() > 0)),
+            max_ns: number(all.max()),
+        }
+    }
+}
+
+/// Reads and writes of one run.
+type Sample = [Measured; 2];
+
+fn sample(load: &Load, spec: &DeviceSpec, runtime_ns: u64) -> anyhow::Result<Sample> {
+    let works = |device: &dyn Device| load.works(device);
+    on_device(spec, open_with::<MqDeadline>, load.threads(), works, |crew, device, _| {
+        let read = || Ok(Reading::now(device));
+        let (begin, end) = span(crew, runtime_ns, read, read)?;
+        Ok([0, 1].map(|group| Measured::between(&begin, &end, group)))
+    })
+}
+
+fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+    let date = machine::now();
+    let loads = loads(options.threads);
+    say(&estimate(loads.len(), options));
+    let mut rows = Vec::new();
+    for load in &loads {
+        say(&load.name);
+        rows.extend(measure(load, options)?);
+    }
+    let mut shown_threads: Vec<u32> = rows.iter().map(|row| row.threads).collect();
+    shown_threads.sort_unstable();
+    shown_threads.dedup();
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        about: EXPERIMENT.about,
+        date,
+        machine: Machine::here(),
+        parameters: parameters(options),
+        table: table(&rows),
+        remarks: remarks(&rows, options),
+        rows,
+        shown_threads,
+    })
+}
+
+fn estimate(loads: usize, options: &Options) -> String {
+    let runs = (loads * VARIANTS.len()) as u64 * u64::from(options.runs);
+    let seconds = runs * (options.runtime_ns + warmup_ns(options.runtime_ns)) / 1_000_000_000;
+    format!("{runs} runs, about {} min {} s", seconds / 60, seconds % 60)
+}
+
+fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("bs", json!(BLOCK_BYTES)),
+        ("size", json!(SIZE)),
+        ("hw_queue_depth", json!(TAGS)),
+        ("completion_nsec", json!(LATENCY_NS)),
+        ("seek_min_nsec", json!(SEEK_MIN_NS)),
+        ("seek_max_nsec", json!(SEEK_MAX_NS)),
+        ("read_expire", json!(READ_EXPIRE_MS)),
+        ("write_expire", json!(WRITE_EXPIRE_MS)),
+        ("threads", json!(options.threads)),
+        ("runs", json!(options.runs)),
+        ("runtime_ns", json!(options.runtime_ns)),
+        ("warmup_ns", json!(warmup_ns(options.runtime_ns))),
+        ("debug", json!(cfg!(debug_assertions))),
+    ]
+}
+
+/// Both variants, in turns.
+fn measure(load: &Load, options: &Options) -> anyhow::Result<Vec<Row>> {
+    let mut samples = VARIANTS.map(|_| Vec::new());
+    for _ in 0..options.runs {
+        for (variant, samples) in VARIANTS.iter().zip(&mut samples) {
+            let sample = sample(load, &spec(variant)?, options.runtime_ns);
+            samples.push(sample.with_context(|| format!("{}: {variant}", load.name))?);
+        }
+    }
+    Ok(VARIANTS.iter().zip(samples).map(|(variant, all)| row(variant, load, &all)).collect())
+}
+
+fn row(variant: &'static str, load: &Load, samples: &[Sample]) -> Row {
+    let all = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
+    let mut measured = vec![("iops", all(&|s| s[0].iops + s[1].iops))];
+    let keys = [
+        ["read_iops", "read_mean_ns", "read_p99_ns", "read_max_ns"],
+        ["write_iops", "write_mean_ns", "write_p99_ns", "write_max_ns"],
+    ];
+    for (group, keys) in keys.into_iter().enumerate() {
+        let figures: [fn(&Measured) -> f64; 4] =
+            [|m| m.iops, |m| m.mean_ns, |m| m.p99_ns, |m| m.max_ns];
+        measured
+            .extend(keys.into_iter().zip(figures).map(|(key, of)| (key, all(&|s| of(&s[group])))));
+    }
+    let note = Some(load.name.clone());
+    Row { device: "disk", variant, note, threads: load.threads(), measured, locks: Vec::new() }
+}
+
+const COLUMNS: [&str; 12] = [
+    "Load",
+    "Variant",
+    "Threads",
+    "IOPS",
+    "IOPS, least to most",
+    "diff",
+    "reads/s",
+    "read mean",
+    "read p99",
+    "read max",
+    "writes/s",
+    "write p99",
+];
+
+fn table(rows: &[Row]) -> Table {
+    let head = COLUMNS.map(str::to_owned).to_vec();
+    Table { head, lines: rows.iter().map(|row| line(row, rows)).collect() }
+}
+
+fn line(row: &Row, rows: &[Row]) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let number = |key: &str| row.median(key).map_or_else(dash, |value| format!("{value:.0}"));
+    let ms = |key: &str| row.median(key).map_or_else(dash, |ns| format!("{:.1} ms", ns / 1e6));
+    let range = row.values("iops").and_then(spread);
+    let range = range.map_or_else(dash, |(least, _, most)| format!("[{least:.0} .. {most:.0}]"));
+    let ratio = difference(row, rows).map_or_else(dash, |part| format!("{:+.0}%", part * 100.0));
+    vec![
+        row.note.clone().unwrap_or_default(),
+        row.variant.to_owned(),
+        row.threads.to_string(),
+        number("iops"),
+        range,
+        ratio,
+        number("read_iops"),
+        ms("read_mean_ns"),
+        ms("read_p99_ns"),
+        ms("read_max_ns"),
+        number("write_iops"),
+        ms("write_p99_ns"),
+    ]
+}
+
+/// IOPS more than without a scheduler, as a part of these.
+fn difference(row: &Row, rows: &[Row]) -> Option<f64> {
+    let base = rows.iter().find(|base| base.variant == "none" && base.note == row.note)?;
+    let is_base = std::ptr::eq(base, row);
+    if is_base { None } else { Some(row.median("iops")? / base.median("iops")? - 1.0) }
+}
+
+fn remarks(rows: &[Row], options: &Options) -> Vec<String> {
+    let mut remarks = vec![
+        "IOPS and figures: medians of the runs, which took turns; times are from submission to end, known to 6 %.".to_owned(),
+        format!(
+            "The disk is a model: it serves one I/O after the other, {} us each and {} to {} us for the head's way (with the root of the distance).",
+            LATENCY_NS / 1000,
+            SEEK_MIN_NS / 1000,
+            SEEK_MAX_NS / 1000
+        ),
+        "diff: IOPS to those without a scheduler, where each thread's I/O goes in its own order and threads take turns at tags.".to_owned(),
+    ];
+    remarks.extend(rows.iter().filter_map(longest_read));
+    if options.threads == 1 {
+        remarks.push("One thread cannot read and write at a time: no flood.".to_owned());
+    }
+    if options.kernel {
+        remarks.push("--kernel has no effect here: the kernel's null_blk has no head.".to_owned());
+    }
+    remarks
+}
+
+/// How the longest read of all runs beside writers compares with the expiry.
+fn longest_read(row: &Row) -> Option<String> {
+    row.median("write_p99_ns").filter(|_| row.variant == "ours")?;
+    let longest = row.values("read_max_ns")?.iter().copied().fold(0.0, f64::max);
+    Some(format!(
+        "{}: the longest read of all runs took {:.1} ms with mq-deadline, its own service included; read_expire is {READ_EXPIRE_MS} ms.",
+        row.note.as_deref()?,
+        longest / 1e6
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_stay_within_the_threads() {
+        for most in 1..=256 {
+            let loads = loads(most);
+            assert_eq!(
+                loads.len(),
+                [1, 2, 2, 2, 2][..].get(most as usize - 1).copied().unwrap_or(3),
+                "{most}"
+            );
+            for load in loads {
+                assert!(load.threads() <= most, "{} of {most}", load.name);
+                let all = |(lanes, depth): (u32, u32)| lanes * depth;
+                let reads = if load.writers.0 == 0 { READS } else { load.readers.0 };
+                let writes = if load.writers.0 == 0 { 0 } else { WRITES };
+                assert_eq!((all(load.readers), all(load.writers)), (reads, writes), "{most}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_variant_is_a_device() {
+        for variant in VARIANTS {
+            spec(variant).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    #[test]
+    fn differences_are_to_none_under_the_same_load() {
+        let row = |variant, note: &str, iops| Row {
+            device: "disk",
+            variant,
+            note: Some(note.to_owned()),
+            threads: 4,
+            measured: vec![("iops", vec![iops]), ("write_p99_ns", vec![f64::NAN])],
+            locks: Vec::new(),
+        };
+        let rows = [row("ours", "a", 300.0), row("none", "a", 200.0), row("none", "b", 1.0)];
+        assert_eq!(difference(&rows[0], &rows), Some(0.5));
+        assert_eq!(difference(&rows[1], &rows), None);
+        assert_eq!(line(&rows[0], &rows)[5], "+50%");
+        assert_eq!(line(&rows[0], &rows)[11], "-", "what was not measured is not shown");
+        assert_eq!(longest_read(&rows[0]), None);
+    }
+}
