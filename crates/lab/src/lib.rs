@@ -13,6 +13,7 @@ pub mod engine;
 mod html;
 mod kernel;
 mod measure;
+mod model;
 mod mq_deadline;
 mod outcome;
 pub mod scheduler;

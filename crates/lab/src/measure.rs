@@ -22,6 +22,8 @@ pub struct Point<'a> {
     pub threads: u32,
     pub load: &'a Load,
     pub runtime_ns: u64,
+    /// Also measure for how long locks are held, which costs two clock readings each.
+    pub time_holds: bool,
 }
 
 /// What each thread does.
@@ -78,6 +80,7 @@ impl Point<'_> {
         let clock: Arc<dyn Clock> = SystemClock::new();
         let at = Surroundings { open: self.open, ..Surroundings::new(self.threads, clock) };
         at.locks.sample_wait_cpu(true);
+        at.locks.time_holds(self.time_holds);
         let device = open_device(self.spec, &at)?;
         let set = ContextSet::counted_by(at.locks.clone());
         let mut contexts = Vec::new();

@@ -38,20 +38,20 @@ const SIZE_BYTES: u64 = 256 << 20;
 
 /// Tags of the null device: more than 32 threads have in flight (128), with as many again for
 /// each that is pre-empted in a call, so that no row is about tags. A file has 256.
-const NULL_TAGS: u32 = 1024;
+pub(crate) const NULL_TAGS: u32 = 1024;
 
 /// Where the file is made: memory, so that the disk is not what is measured.
 pub(crate) const FILES: &str = "/dev/shm";
 
 /// The devices, by their names in rows.
-const NULL: &str = "null";
+pub(crate) const NULL: &str = "null";
 const FILE: &str = "file on tmpfs";
 
 /// A design to be measured.
-struct Variant {
-    name: &'static str,
-    note: Option<&'static str>,
-    open: OpenDevice,
+pub(crate) struct Variant {
+    pub(crate) name: &'static str,
+    pub(crate) note: Option<&'static str>,
+    pub(crate) open: OpenDevice,
     /// Keys of its queue.
     queue: &'static str,
 }
@@ -59,7 +59,7 @@ struct Variant {
 const SCHEDULED: &str = "queue.scheduler=mq-deadline,queue.straight=false";
 const STRAIGHT: &str = "queue.scheduler=mq-deadline,queue.straight=true";
 
-static VARIANTS: [Variant; 6] = [
+pub(crate) static VARIANTS: [Variant; 6] = [
     Variant { name: "before", note: None, open: open_with::<Before<false>>, queue: SCHEDULED },
     Variant { name: "mailed", note: None, open: open_with::<Mailed>, queue: SCHEDULED },
     Variant { name: "ours", note: None, open: open_with::<MqDeadline>, queue: SCHEDULED },
@@ -91,12 +91,18 @@ struct Device {
 
 fn devices(file: &Path) -> [Device; 2] {
     let file = file.display().to_string().replace(',', ",,");
-    let null =
+    [null(), Device { name: FILE, text: format!("file,path={file},queue.hw_queues=1") }]
+}
+
+fn null() -> Device {
+    let text =
         format!("null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none");
-    [
-        Device { name: NULL, text: null },
-        Device { name: FILE, text: format!("file,path={file},queue.hw_queues=1") },
-    ]
+    Device { name: NULL, text }
+}
+
+/// The null device under `variant`.
+pub(crate) fn null_spec(variant: &Variant) -> anyhow::Result<DeviceSpec> {
+    spec(&null(), variant)
 }
 
 /// The file that is read, removed in the end.
@@ -211,7 +217,14 @@ fn measure(device: &Device, threads: u32, options: &Options) -> anyhow::Result<V
     for _ in 0..options.runs {
         for ((variant, spec), samples) in VARIANTS.iter().zip(&specs).zip(&mut samples) {
             let runtime_ns = options.runtime_ns;
-            let point = Point { spec, open: variant.open, threads, load: &LOAD, runtime_ns };
+            let point = Point {
+                spec,
+                open: variant.open,
+                threads,
+                load: &LOAD,
+                runtime_ns,
+                time_holds: false,
+            };
             let sample = point.measure();
             samples.push(sample.with_context(|| format!("{}: {}", device.name, variant.name))?);
         }
@@ -344,7 +357,7 @@ fn taxes(rows: &[Row], threads: u32) -> Option<String> {
 }
 
 /// As the mail writes IOPS: 879K.
-fn thousands(iops: f64) -> String {
+pub(crate) fn thousands(iops: f64) -> String {
     format!("{:.0}K", iops / 1e3)
 }
 

@@ -111,7 +111,7 @@ pub struct Table {
 }
 
 impl Table {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let rows = || std::iter::once(&self.head).chain(&self.lines);
         let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
         let widths: Vec<usize> =

@@ -1,0 +1,7 @@
+mod cores;
+mod costs;
+mod design;
+mod sim;
+#[cfg(test)]
+mod tests;
+mod variants;
