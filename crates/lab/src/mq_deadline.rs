@@ -38,7 +38,7 @@ const SIZE_BYTES: u64 = 256 << 20;
 
 /// Tags of the null device: more than 32 threads have in flight (128), with as many again for
 /// each that is pre-empted in a call, so that no row is about tags. A file has 256.
-pub(crate) const NULL_TAGS: u32 = 1024;
+const NULL_TAGS: u32 = 1024;
 
 /// Where the file is made: memory, so that the disk is not what is measured.
 pub(crate) const FILES: &str = "/dev/shm";

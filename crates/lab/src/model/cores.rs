@@ -3,6 +3,7 @@
 //! A thread that has a core does one operation after the other; when one ends, `sim` says what
 //! comes next. Threads without a core wait in one queue, first come first served, but a core
 //! prefers those it had last; a thread whose slice is over while others wait goes to its end.
+//! A core that is not had all the time goes away, for others' work, and comes back.
 //!
 //! Invariants:
 //! * A thread is on one core, ready (in the queue), or asleep. Only one that is ready or on a core
@@ -14,13 +15,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::design::{Costs, Ps};
+use super::design::{Costs, Ps, Setting};
 
 /// What a thread does after its operation; of the design's rules ([`super::sim`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The batch is ready: its tag.
-    Tag,
     /// On to the section.
     Section,
     /// The lock's line is here.
@@ -53,6 +52,9 @@ pub enum Event {
     Slice(usize),
     /// A sleeper could run.
     Ready(usize),
+    /// A core goes away, or comes back.
+    Away(usize),
+    Back(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +76,36 @@ struct Thread {
 struct Core {
     thread: Option<usize>,
     number: u64,
+    away: bool,
+}
+
+impl Core {
+    fn is_free(&self) -> bool {
+        self.thread.is_none() && !self.away
+    }
+}
+
+/// Chance that a seed repeats: xorshift.
+pub struct Random(u64);
+
+impl Random {
+    /// About as long: evenly up to `share` shorter or longer.
+    pub fn stray(&mut self, mean: Ps, share: f64) -> Ps {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        let part = (self.0 >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0;
+        (mean as f64 * (1.0 + share * part)).round() as Ps
+    }
 }
 
 /// See the module's text.
 pub struct Cores {
     pub now: Ps,
+    pub random: Random,
     costs: Costs,
+    /// How long a core is away after each slice.
+    away_ps: Ps,
     cores: Vec<Core>,
     threads: Vec<Thread>,
     queue: VecDeque<usize>,
@@ -91,7 +117,8 @@ pub struct Cores {
 
 impl Cores {
     /// All threads ready to do `first`.
-    pub fn new(cores: usize, threads: usize, costs: Costs, first: Next) -> Self {
+    pub fn new(setting: &Setting, costs: Costs, first: Next) -> Self {
+        let &Setting { cores, threads, had, .. } = setting;
         let thread = |number: usize| Thread {
             place: Place::Ready,
             last_core: number % cores,
@@ -100,7 +127,9 @@ impl Cores {
         };
         let mut machine = Cores {
             now: 0,
+            random: Random(setting.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
             costs,
+            away_ps: (costs.slice_ps as f64 * (1.0 / had - 1.0)) as Ps,
             cores: (0..cores).map(|_| Core::default()).collect(),
             threads: (0..threads).map(thread).collect(),
             queue: (0..threads).collect(),
@@ -110,6 +139,9 @@ impl Cores {
             sleeps: 0,
         };
         (0..cores).for_each(|core| machine.fill(core, None));
+        if machine.away_ps > 0 {
+            (0..cores).for_each(|core| machine.push_stray(costs.slice_ps, Event::Away(core)));
+        }
         machine
     }
 
@@ -143,6 +175,12 @@ impl Cores {
                 }
                 Event::Slice(core) if self.cores[core].number == number => self.slice_over(core),
                 Event::Ready(thread) => self.ready(thread),
+                Event::Away(core) => self.go_away(core),
+                Event::Back(core) => {
+                    self.cores[core].away = false;
+                    self.fill(core, None);
+                    self.push_stray(self.costs.slice_ps, Event::Away(core));
+                }
                 Event::Operation(_) | Event::Slice(_) => {}
             }
         }
@@ -199,14 +237,22 @@ impl Cores {
     fn ready(&mut self, thread: usize) {
         self.threads[thread].place = Place::Ready;
         self.queue.push_back(thread);
-        let last = self.threads[thread].last_core;
-        let free = |core: &usize| self.cores[*core].thread.is_none();
-        let core = Some(last).filter(free).or_else(|| (0..self.cores.len()).find(free));
-        core.into_iter().for_each(|core| self.fill(core, None));
+        self.fill_any(self.threads[thread].last_core);
+    }
+
+    /// Let whoever is next have a free core, `first` or another.
+    fn fill_any(&mut self, first: usize) {
+        let mut cores = [first].into_iter().chain(0..self.cores.len());
+        if let Some(core) = cores.find(|core| self.cores[*core].is_free()) {
+            self.fill(core, None);
+        }
     }
 
     /// Give a free core to whoever is next; `left` has just left it.
     fn fill(&mut self, core: usize, left: Option<usize>) {
+        if !self.cores[core].is_free() {
+            return;
+        }
         let had = |thread: &usize| self.threads[*thread].last_core == core && left != Some(*thread);
         let at = self.queue.iter().position(had).unwrap_or(0);
         let Some(thread) = self.queue.remove(at) else { return };
@@ -229,6 +275,19 @@ impl Cores {
         if self.queue.is_empty() {
             return self.push_slice(core);
         }
+        self.put_off(thread);
+    }
+
+    fn go_away(&mut self, core: usize) {
+        self.cores[core].away = true;
+        self.push_stray(self.away_ps, Event::Back(core));
+        if let Some(thread) = self.cores[core].thread {
+            self.put_off(thread);
+            self.fill_any(core);
+        }
+    }
+
+    fn put_off(&mut self, thread: usize) {
         self.preemptions += 1;
         let now = self.now;
         if let Some((until, _)) = &mut self.threads[thread].operation {
@@ -250,6 +309,11 @@ impl Cores {
         self.threads[thread].number += 1;
         let number = self.threads[thread].number;
         self.push(until, Event::Operation(thread), number);
+    }
+
+    fn push_stray(&mut self, mean: Ps, event: Event) {
+        let after = self.random.stray(mean, 0.5);
+        self.push(self.now + after, event, 0);
     }
 
     fn push(&mut self, at: Ps, event: Event, number: u64) {

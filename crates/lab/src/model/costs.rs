@@ -18,8 +18,9 @@ use rustix::thread::CpuSet;
 use super::design::{Costs, Ps};
 use crate::outcome::spread;
 
-/// Of the line: so many hand-overs are timed together.
-const STRETCH: u64 = 1000;
+/// Of the line: so many rounds are timed together. Short, so that most stretches are undisturbed;
+/// long beside a reading of the clock.
+const STRETCH: u32 = 50;
 
 /// The first two cores that may be used.
 ///
@@ -165,7 +166,7 @@ fn line_ns(cores: [usize; 2], each: Duration) -> anyhow::Result<f64> {
             }
         };
         // A round is two transfers.
-        median(each, || stretch(STRETCH as u32, hand_over) / 2.0)
+        median(each, || stretch(STRETCH, hand_over) / 2.0)
     };
     beside(cores, own, |done| {
         while let Some(found) = await_parity(1, done) {

@@ -61,16 +61,9 @@ pub struct Design {
     pub sections: Vec<Section>,
     /// Lines that move for an I/O run by another core than its own: there, and back.
     pub foreign_lines: u32,
-    /// Words of tags, each on a line, that threads are dealt out to; 0: not part of it.
-    pub tag_words: usize,
 }
 
 impl Design {
-    /// A design without locks.
-    pub fn alone(outside_ps: Ps, run_ps: Ps) -> Self {
-        Design { outside_ps, run_ps, sections: Vec::new(), foreign_lines: 0, tag_words: 0 }
-    }
-
     /// Locks that it has.
     pub fn locks(&self) -> usize {
         self.sections.iter().map(|section| section.lock + 1).max().unwrap_or(0)
@@ -109,6 +102,8 @@ pub struct Setting {
     pub batch: u32,
     /// Time simulated after a warm-up of a tenth of it.
     pub time_ps: Ps,
+    /// Share of the cores that is had: they are away for the rest, after about a slice each time.
+    pub had: f64,
     /// How far the time outside strays from its mean: evenly, by up to this share.
     pub jitter: f64,
     /// Start of the generator of that.

@@ -48,6 +48,16 @@ pub struct Fit {
     pub after: Figures,
 }
 
+impl Fit {
+    /// How far the row after is missed; `None` if the row before could not be met, so that the one after says
+    /// nothing.
+    pub fn error(&self) -> Option<f64> {
+        let met = (self.before.iops / BEFORE.iops - 1.0).abs() < 0.05
+            && (self.before.contention - BEFORE.contention).abs() < 0.02;
+        met.then(|| self.after.iops / AFTER.iops - 1.0)
+    }
+}
+
 /// Fit the two costs to `row`, and compute the row after.
 pub fn fit(costs: &Costs, row: &MailRow) -> Fit {
     let serial_ns = 1e9 / row.iops;
@@ -70,8 +80,15 @@ pub fn fit(costs: &Costs, row: &MailRow) -> Fit {
 
 fn run(design: &Design, costs: &Costs) -> Figures {
     let time_ps = 10_000_000_000;
-    let setting =
-        Setting { cores: THREADS, threads: THREADS, batch: BATCH, time_ps, jitter: 0.5, seed: 1 };
+    let setting = Setting {
+        cores: THREADS,
+        threads: THREADS,
+        batch: BATCH,
+        time_ps,
+        had: 1.0,
+        jitter: 0.5,
+        seed: 1,
+    };
     simulate(design, costs, &setting)
 }
 
@@ -85,7 +102,6 @@ fn design(outside_ns: f64, sections: Vec<Section>) -> Design {
         run_ps: ps(outside_ns * RUN_SHARE),
         sections,
         foreign_lines: 2,
-        tag_words: 0,
     }
 }
 

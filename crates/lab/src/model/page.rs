@@ -140,8 +140,8 @@ impl ModelOutcome {
             "cores had",
         ];
         let mut remarks = vec![
-            "IOPS modelled are for the cores that were had: what none, which never waits, got of the cores that it \
-             could use in the same turn of measurements."
+            "cores had: what none, which never waits, got of the cores that it could use in the same turn of measurements; the \
+             model's cores are away for the rest of the time, a slice had and then so much not."
                 .to_owned(),
         ];
         remarks.extend(self.lacking());
@@ -193,24 +193,26 @@ impl ModelOutcome {
              measured here. Taken as given: 32 hardware threads are {} cores, 9 sections a batch, waits for I/Os as ours wait.",
             mail::THREADS
         )];
-        if (before.iops / mail::BEFORE.iops - 1.0).abs() > 0.05 {
-            remarks.push(
-                "The fit did not reach the row before: lines as dear as here leave no time for its holds.".to_owned(),
-            );
+        match self.mail.error() {
+            Some(error) => remarks.extend(mail_lacks(error)),
+            None => remarks.push(
+                "The fit did not reach the row before: lines as dear as measured here leave its holds no time. So the row \
+                 after says nothing, and nothing here checks the model on many cores."
+                    .to_owned(),
+            ),
         }
-        remarks.extend(mail_lacks(self.mail_error()));
         ("The mail's pair, null_blk, 32 threads".to_owned(), table(&head, lines), remarks)
-    }
-
-    fn mail_error(&self) -> f64 {
-        self.mail.after.iops / mail::AFTER.iops - 1.0
     }
 
     /// How far a variant's figure for so many cores may be off: by its worst check, and beyond the
     /// cores at hand also by the mail's row after, the only one of many cores.
     fn doubt(&self, one: &Studied, cores: u32) -> f64 {
         let own = worst(&one.checks()).map_or(0.0, |check| check.error().abs());
-        if u64::from(cores) > self.machine.cores { own.max(self.mail_error().abs()) } else { own }
+        if u64::from(cores) > self.machine.cores {
+            own.max(self.mail.error().map_or(0.0, f64::abs))
+        } else {
+            own
+        }
     }
 
     fn cores(&self) -> Part {
@@ -223,9 +225,8 @@ impl ModelOutcome {
         };
         let remarks = vec![format!(
             "Modelled, all of it: a thread on each core, all cores had. Each figure carries the variant's worst error of the check; \
-             beyond the {} cores at hand also that of the mail's row after ({:.0}%), if that is worse.",
+             beyond the {} cores at hand that of the mail's row after, if that is worse.",
             self.machine.cores,
-            self.mail_error().abs() * 100.0
         )];
         (
             "IOPS modelled".to_owned(),
@@ -327,7 +328,7 @@ impl ModelOutcome {
             "inputs": self.costs_json(),
             "rows": self.studied.iter().flat_map(|one| self.rows(one)).collect::<Vec<Value>>(),
             "mail": self.mail_json(),
-            "lacks": self.lacking().into_iter().chain(mail_lacks(self.mail_error())).collect::<Vec<String>>(),
+            "lacks": self.lacking().into_iter().chain(self.mail.error().and_then(mail_lacks)).collect::<Vec<String>>(),
         })
     }
 
@@ -356,7 +357,7 @@ impl ModelOutcome {
                 { "variant": "before", "iops": mail::BEFORE.iops, "contention": mail::BEFORE.contention },
                 { "variant": "after", "iops": mail::AFTER.iops, "contention": mail::AFTER.contention },
             ],
-            "error": self.mail_error(),
+            "error": self.mail.error(),
         })
     }
 

@@ -2,8 +2,8 @@
 //! [`Design`].
 //!
 //! ```text
-//!  outside -> tag -> sections: line -> taken? hold : lose -> run what was taken -> own all ended? next batch
-//!                              ^------ again -------'                              else spin, yield, sleep
+//!  outside -> sections: line -> taken? hold : lose -> run what was taken -> own all ended? next batch
+//!                       ^------ again -------'                              else spin, yield, sleep
 //! ```
 //!
 //! Invariants:
@@ -77,13 +77,11 @@ struct Sim<'a> {
     setting: &'a Setting,
     cores: Cores,
     locks: Vec<Lock>,
-    tags: Vec<Line>,
     /// Where batches are handed over.
     handed: Line,
     /// Owners of the I/Os that are kept.
     kept: VecDeque<usize>,
     threads: Vec<Thread>,
-    random: u64,
     from: Ps,
     waited: Ps,
     counted: u64,
@@ -112,13 +110,11 @@ impl<'a> Sim<'a> {
             costs,
             setting,
             // A batch ended before the first one.
-            cores: Cores::new(setting.cores, threads, *costs, Next::Finish),
+            cores: Cores::new(setting, *costs, Next::Finish),
             locks: vec![Lock::default(); design.locks()],
-            tags: vec![Line::default(); design.tag_words],
             handed: Line::default(),
             kept: VecDeque::new(),
             threads: vec![Thread::default(); threads],
-            random: setting.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             from: setting.time_ps / 10,
             waited: 0,
             counted: 0,
@@ -128,10 +124,6 @@ impl<'a> Sim<'a> {
 
     fn go_on(&mut self, thread: usize, next: Next) {
         match next {
-            Next::Tag => {
-                let wait = self.fetch_tag(thread);
-                self.cores.operate(thread, wait, Next::Section);
-            }
             Next::Section => self.enter(thread),
             Next::Try => self.try_lock(thread),
             Next::Held => self.let_go(thread),
@@ -156,25 +148,8 @@ impl<'a> Sim<'a> {
             ..Thread::default()
         };
         self.figures.begun += u64::from(batch);
-        let length = self.stray(self.design.outside_ps);
-        self.cores.operate(thread, length, Next::Tag);
-    }
-
-    /// About as long: by up to the jitter shorter or longer.
-    fn stray(&mut self, mean: Ps) -> Ps {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let share = (self.random >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0;
-        (mean as f64 * (1.0 + self.setting.jitter * share)).round() as Ps
-    }
-
-    /// Until the word of the thread's tags is here: once to take one, once to give it back.
-    fn fetch_tag(&mut self, thread: usize) -> Ps {
-        let (core, now) = (self.cores.core_of(thread), self.cores.now);
-        let words = self.tags.len().max(1);
-        let word = self.tags.get_mut(thread % words);
-        word.map_or(0, |word| word.fetch(core, now, self.costs.line_ps))
+        let length = self.cores.random.stray(self.design.outside_ps, self.setting.jitter);
+        self.cores.operate(thread, length, Next::Section);
     }
 
     fn section(&self, thread: usize) -> Option<Section> {
@@ -364,7 +339,7 @@ impl<'a> Sim<'a> {
         let count = taken.len() as Ps;
         let moved = taken.iter().filter(|owner| self.cores.core_of(**owner) != core).count() as Ps;
         let lines = moved * Ps::from(self.design.foreign_lines) * self.costs.line_ps;
-        let length = count * self.design.run_ps + lines + self.fetch_tag(thread);
+        let length = count * self.design.run_ps + lines;
         self.cores.operate(thread, length, Next::Ran);
     }
 

@@ -28,7 +28,7 @@ const NO_COSTS: Costs = Costs {
 
 fn setting(cores: usize, threads: usize) -> Setting {
     let time_ps = 300_000 * NS;
-    Setting { cores, threads, batch: 4, time_ps, jitter: 0.5, seed: 1 }
+    Setting { cores, threads, batch: 4, time_ps, had: 1.0, jitter: 0.5, seed: 1 }
 }
 
 fn short(cores: usize, threads: usize) -> Setting {
@@ -45,13 +45,7 @@ fn section(act: Act, loser: Loser) -> Section {
 }
 
 fn design(sections: &[Section]) -> Design {
-    Design {
-        outside_ps: 300 * NS,
-        run_ps: 25 * NS,
-        sections: sections.to_vec(),
-        foreign_lines: 2,
-        tag_words: 16,
-    }
+    Design { outside_ps: 300 * NS, run_ps: 25 * NS, sections: sections.to_vec(), foreign_lines: 2 }
 }
 
 fn locked(loser: Loser) -> Design {
@@ -76,7 +70,7 @@ fn all() -> [(&'static str, Design); 7] {
         ("queue", locked(Loser::Queue)),
         ("staged", staged()),
         ("turn", turn()),
-        ("bare", Design::alone(NS, NS)),
+        ("bare", Design { outside_ps: NS, run_ps: NS, ..design(&[]) }),
     ]
 }
 
@@ -134,12 +128,26 @@ fn the_same_inputs_give_the_same_run() {
 fn threads_that_share_a_core_share_its_time() {
     let alone = design(&[]);
     let one = simulate(&alone, &COSTS, &exact(1, 1)).iops;
-    // A slice of 100 us, of it a switch of 1.5 us, and tags that stay on the core.
+    // A slice of 100 us, of it a switch of 1.5 us.
     let four = simulate(&alone, &COSTS, &exact(1, 4));
     assert!(near(four.iops, one * (1.0 - 1.5e-2)), "{four:?}");
     assert_eq!(four.preemptions, 3, "in 330 us");
     let two = simulate(&alone, &COSTS, &exact(2, 2)).iops;
     assert!(near(two, 2.0 * one));
+}
+
+/// A core that is had for a third of the time does a third of the work.
+#[test]
+fn cores_that_are_not_had_do_nothing() {
+    let had = Setting { time_ps: 10_000_000 * NS, had: 1.0 / 3.0, ..exact(2, 2) };
+    let alone = design(&[]);
+    let all = simulate(&alone, &COSTS, &exact(2, 2)).iops;
+    let found = simulate(&alone, &COSTS, &had);
+    assert!((found.iops / all * 3.0 - 1.0).abs() < 0.15, "{found:?} of {all}");
+    for (name, design) in self::all() {
+        let found = simulate(&design, &COSTS, &had);
+        assert!(found.done > 0 && found.begun == found.done + found.open, "{name}: {found:?}");
+    }
 }
 
 #[test]
@@ -154,8 +162,7 @@ fn more_cores_never_make_none_slower() {
 
 #[test]
 fn a_queued_lock_is_full_at_a_hold_and_a_transfer() {
-    let full = design(&[Section { times: 4, ..section(Act::Look, Loser::Queue) }]);
-    let mut full = Design { tag_words: 0, ..full };
+    let mut full = design(&[Section { times: 4, ..section(Act::Look, Loser::Queue) }]);
     full.sections.push(section(Act::InsertAndTakeAll, Loser::Queue));
     full.sections[1].lock = 1;
     full.sections[1].hold_ps = 1;
@@ -183,12 +190,12 @@ fn spinning_cores_slow_the_holder_down() {
 fn sleepers_are_charged_for_sleep() {
     let long = Section { hold_ps: 10_000 * NS, ..section(Act::Look, Loser::Sleep) };
     let all = Section { lock: 1, hold_ps: 1, ..section(Act::InsertAndTakeAll, Loser::Queue) };
-    let asleep = Design { tag_words: 0, ..design(&[long, all]) };
+    let asleep = design(&[long, all]);
     let lines = Costs { line_ps: 0, ..COSTS };
     let found = simulate(&asleep, &lines, &exact(2, 2));
     assert!(found.sleeps > 0, "{found:?}");
     let queue = Section { loser: Loser::Queue, ..long };
-    let awake = Design { tag_words: 0, ..design(&[queue, all]) };
+    let awake = design(&[queue, all]);
     let bound = simulate(&awake, &lines, &exact(2, 2));
     assert!(near(bound.iops, rate(4.0, 10_000 * NS)), "{bound:?}");
     assert!(found.iops < bound.iops, "nobody sleeps for nothing: {found:?}");
@@ -212,8 +219,7 @@ fn the_turn_has_no_contention_and_hands_over() {
 fn who_spins_for_a_holder_off_its_core_spins_a_slice() {
     let long = Section { hold_ps: 90_000 * NS, ..section(Act::Look, Loser::Spin) };
     let all = Section { lock: 1, hold_ps: 1, ..section(Act::InsertAndTakeAll, Loser::Spin) };
-    let design =
-        Design { outside_ps: 50_000 * NS, run_ps: 0, tag_words: 0, ..design(&[long, all]) };
+    let design = Design { outside_ps: 50_000 * NS, run_ps: 0, ..design(&[long, all]) };
     let free = Costs { line_ps: 0, switch_ps: 0, ..COSTS };
     let found = simulate(&design, &free, &exact(1, 2));
     // In us: A is 50 outside and holds 50 of 90; B, from 100, is 50 outside and spins 50; A, from

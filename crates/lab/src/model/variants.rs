@@ -10,7 +10,7 @@ use drystone_core::sync::{ClassStats, LockClass};
 use super::costs::ps;
 use super::design::{Act, Design, Loser, Section};
 use crate::measure::{Point, Sample};
-use crate::mq_deadline::{LOAD, NULL_TAGS, Variant, null_spec};
+use crate::mq_deadline::{LOAD, Variant, null_spec};
 use crate::outcome::spread;
 use crate::scheduler::Mailed;
 
@@ -23,9 +23,6 @@ const TURN_LINES: u32 = 1;
 
 /// Lines that move for an I/O that another core runs: the bio there, and on the way back.
 const FOREIGN_LINES: u32 = 2;
-
-/// Tags of one word, which is on a line of its own (`queue::tags`).
-const TAGS_OF_A_WORD: u32 = 64;
 
 /// Of the processor time of an I/O without a scheduler, what goes into running and ending it. Not
 /// measured: it cannot be told from the rest by counting.
@@ -136,7 +133,6 @@ pub fn design(measured: &Measured, none_ns: f64) -> Design {
         run_ps,
         sections,
         foreign_lines: FOREIGN_LINES,
-        tag_words: NULL_TAGS.div_ceil(TAGS_OF_A_WORD) as usize,
     }
 }
 
@@ -211,7 +207,8 @@ mod tests {
         for (name, per_io) in [("before", 1.25), ("mailed", 2.0), ("ours", 0.25), ("none", 0.0)] {
             let design = design(&measured(name, per_io), 40.0);
             let time_ps = 100_000_000;
-            let setting = Setting { cores: 2, threads: 1, batch: 4, time_ps, jitter: 0.0, seed: 1 };
+            let setting =
+                Setting { cores: 2, threads: 1, batch: 4, time_ps, had: 1.0, jitter: 0.0, seed: 1 };
             let iops = simulate(&design, &costs, &setting).iops;
             assert!((iops / 1e7 - 1.0).abs() < 0.01, "{name}: {iops}");
             assert_eq!(design.sections.is_empty(), name == "none");
