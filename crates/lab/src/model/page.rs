@@ -44,7 +44,7 @@ fn ns(ps: u64) -> String {
 
 impl ModelOutcome {
     fn parts(&self) -> Vec<Part> {
-        vec![self.inputs(), self.variants(), self.checks(), self.mail(), self.cores(), self.waits()]
+        vec![self.inputs(), self.variants(), self.checks(), self.mail(), self.cores()]
     }
 
     fn inputs(&self) -> Part {
@@ -169,7 +169,7 @@ impl ModelOutcome {
     }
 
     fn mail(&self) -> Part {
-        let Fit { hold_ns, outside_ns, before, after } = self.mail;
+        let Fit { own_lines, hold_ns, outside_ns, before, after } = self.mail;
         let line = |name: &str, role: &str, row: &mail::MailRow, found: &Figures| {
             vec![
                 name.to_owned(),
@@ -193,14 +193,13 @@ impl ModelOutcome {
              measured here. Taken as given: 32 hardware threads are {} cores, 9 sections a batch, waits for I/Os as ours wait.",
             mail::THREADS
         )];
-        match self.mail.error() {
-            Some(error) => remarks.extend(mail_lacks(error)),
-            None => remarks.push(
-                "The fit did not reach the row before: lines as dear as measured here leave its holds no time. So the row \
-                 after says nothing, and nothing here checks the model on many cores."
+        if !own_lines {
+            remarks.push(
+                "Lines as dear as measured here would leave these holds no time, so their transfers are part of the hold."
                     .to_owned(),
-            ),
+            );
         }
+        remarks.extend(mail_lacks(self.mail.error()));
         ("The mail's pair, null_blk, 32 threads".to_owned(), table(&head, lines), remarks)
     }
 
@@ -208,11 +207,7 @@ impl ModelOutcome {
     /// cores at hand also by the mail's row after, the only one of many cores.
     fn doubt(&self, one: &Studied, cores: u32) -> f64 {
         let own = worst(&one.checks()).map_or(0.0, |check| check.error().abs());
-        if u64::from(cores) > self.machine.cores {
-            own.max(self.mail.error().map_or(0.0, f64::abs))
-        } else {
-            own
-        }
+        if u64::from(cores) > self.machine.cores { own.max(self.mail.error().abs()) } else { own }
     }
 
     fn cores(&self) -> Part {
@@ -244,23 +239,6 @@ impl ModelOutcome {
             .into_iter()
             .chain(self.options.cores.iter().map(word))
             .collect()
-    }
-
-    fn waits(&self) -> Part {
-        let line = |one: &Studied| {
-            let cell = |(_, found): &(u32, Figures)| format!("~{}", percent(found.contention));
-            [one.measured.title()].into_iter().chain(one.beyond.iter().map(cell)).collect()
-        };
-        let remarks = vec![
-            "contention: time from a lock's first failed attempt until it was taken, of all threads, over threads times \
-             time. Who hands over waits for no lock."
-                .to_owned(),
-        ];
-        (
-            "Contention modelled".to_owned(),
-            Table { head: self.cores_head(), lines: self.lines(line) },
-            remarks,
-        )
     }
 
     fn about(&self) -> String {
@@ -328,7 +306,7 @@ impl ModelOutcome {
             "inputs": self.costs_json(),
             "rows": self.studied.iter().flat_map(|one| self.rows(one)).collect::<Vec<Value>>(),
             "mail": self.mail_json(),
-            "lacks": self.lacking().into_iter().chain(self.mail.error().and_then(mail_lacks)).collect::<Vec<String>>(),
+            "lacks": self.lacking().into_iter().chain(mail_lacks(self.mail.error())).collect::<Vec<String>>(),
         })
     }
 
@@ -345,13 +323,13 @@ impl ModelOutcome {
     }
 
     fn mail_json(&self) -> Value {
-        let Fit { hold_ns, outside_ns, before, after } = &self.mail;
+        let Fit { own_lines, hold_ns, outside_ns, before, after } = &self.mail;
         let row = |name: &str, fitted: bool, found: &Figures| {
             json!({ "variant": name, "modelled": true, "fitted": fitted, "threads": mail::THREADS,
                 "cores": mail::THREADS, "iops": [found.iops], "contention": [found.contention] })
         };
         json!({
-            "fitted_to": "before", "hold_ns": hold_ns, "outside_ns_per_io": outside_ns,
+            "fitted_to": "before", "lines_as_measured": own_lines, "hold_ns": hold_ns, "outside_ns_per_io": outside_ns,
             "rows": [row("before", true, before), row("after", false, after)],
             "mailed": [
                 { "variant": "before", "iops": mail::BEFORE.iops, "contention": mail::BEFORE.contention },

@@ -1,6 +1,7 @@
 //! How far the model is off, and which effect it then lacks, as its own figures tell.
 
 use super::design::Loser;
+use crate::outcome::threads_text;
 
 /// A miss beyond this is explained, by the requirement that the model was made for.
 pub const LIMIT: f64 = 0.30;
@@ -69,8 +70,8 @@ pub fn lacks(
         let same = loser.is_some() && base.abs() > LIMIT && (base > 0.0) == too_fast;
         let why = if same { NONE_TOO } else { effect(at, loser, too_fast) };
         Some(format!(
-            "{title}, {} threads: modelled {} by {:.0}%. {why}",
-            worst_here.threads,
+            "{title}, {}: modelled {} by {:.0}%. {why}",
+            threads_text(worst_here.threads),
             if too_fast { "too high" } else { "too low" },
             error.abs() * 100.0,
         ))
