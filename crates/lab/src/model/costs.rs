@@ -82,9 +82,13 @@ pub fn empty_hold_ns() -> f64 {
     registry.time_holds(true);
     let user = registry.counters();
     let lock = Lock::new(LockClass::Other, ());
-    (0..20_000).for_each(|_| drop(lock.lock(&user)));
-    let holds = user.stats().get(LockClass::Other).holds;
-    holds.total_ns as f64 / holds.count as f64
+    let one = || {
+        (0..500).for_each(|_| drop(lock.lock(&user)));
+        let holds = registry.reset().get(LockClass::Other).holds;
+        holds.total_ns as f64 / holds.count as f64
+    };
+    let all: Vec<f64> = (0..40).map(|_| one()).collect();
+    spread(&all).map_or(0.0, |(_, median, _)| median)
 }
 
 /// ns of one of `count` times `what`.

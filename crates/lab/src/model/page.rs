@@ -220,7 +220,8 @@ impl ModelOutcome {
         };
         let remarks = vec![format!(
             "Modelled, all of it: a thread on each core, all cores had. Each figure carries the variant's worst error of the check; \
-             beyond the {} cores at hand that of the mail's row after, if that is worse.",
+             beyond the {} cores at hand that of the mail's row after, if that is worse. An error is a share of what was measured: \
+             a figure modelled too low by 50% stands for twice as much.",
             self.machine.cores,
         )];
         (

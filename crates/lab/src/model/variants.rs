@@ -82,9 +82,11 @@ pub fn measure(
         let of = |sample: &Sample| *sample.locks.get(class);
         let ios = |sample: &Sample| sample.iops * runtime_ns as f64 / 1e9;
         let hold = |ns: f64| (ns - empty_ns).max(0.0);
+        // On the clock a hold goes on while its thread is off its core, as does everything else.
+        let on_core = |sample: &Sample| mean(&of(sample)) * sample.cores_used.min(1.0);
         Ok(Held {
             per_io: median(timed, &|sample| of(sample).acquisitions as f64 / ios(sample))?,
-            mean_ns: median(timed, &|sample| hold(mean(&of(sample))))?,
+            mean_ns: median(timed, &|sample| hold(on_core(sample)))?,
             least_ns: median(timed, &|sample| hold(of(sample).holds.min_ns.unwrap_or(0) as f64))?,
         })
     };

@@ -80,7 +80,7 @@ pub fn lacks(
 }
 
 const NONE_TOO: &str = "Without a scheduler it misses in the same direction, so locks do not explain it: it lacks what the \
-     machine does to threads, which got other cores, or at other times, than cores had on average say.";
+     machine does to threads, which had other cores, or at other times, than the model's.";
 
 fn effect(place: Place, loser: Option<Loser>, too_fast: bool) -> &'static str {
     match (place, too_fast, loser) {
@@ -88,9 +88,9 @@ fn effect(place: Place, loser: Option<Loser>, too_fast: bool) -> &'static str {
             "One thread meets nobody, and its costs were measured a moment before: it lacks the machine's own \
              unsteadiness."
         }
-        (Place::CoreEach | Place::Shared, _, None) => {
+        (_, _, None) => {
             "There is no lock in it: it lacks what threads share besides (caches, memory, the clock of the cores), or \
-             that cores were had at other times than those of none."
+             cores were had otherwise than in the model."
         }
         (Place::CoreEach, true, Some(Loser::HandOver)) => {
             "It lacks what a hand-over costs besides its counted lines: memory of bios, trees and tags that the other \
@@ -100,12 +100,12 @@ fn effect(place: Place, loser: Option<Loser>, too_fast: bool) -> &'static str {
             "It lacks lines that move besides those it counts, of memory behind the lock that the other core finds cold."
         }
         (Place::CoreEach, false, Some(Loser::HandOver)) => {
-            "It lacks that two cores that are not had at the same time do not meet, and that transfers overlap with \
-             other work of a core."
+            "It lacks that transfers overlap with other work of a core, or that cores were had together less often \
+             than in the model."
         }
         (Place::CoreEach, false, _) => {
-            "It lacks that who lets a lock go often takes it again before the other core has seen it free, that transfers \
-             overlap with other work, and that cores not had at the same time do not meet."
+            "It lacks that who lets a lock go often takes it again before the other core has seen it free, and that \
+             transfers overlap with other work; or cores were had together less often than in the model."
         }
         (Place::Shared, true, _) => {
             "It lacks what a pre-emption costs besides the switch: caches gone cold, tags and turns kept by threads that \
@@ -113,7 +113,7 @@ fn effect(place: Place, loser: Option<Loser>, too_fast: bool) -> &'static str {
         }
         (Place::Shared, false, Some(Loser::Spin)) => {
             "It lacks that the kernel's slices are not all alike: who spins for a holder that is off its core is put off \
-             sooner than a round robin does."
+             sooner than by a round robin."
         }
         (Place::Shared, false, _) => {
             "It lacks how the kernel shares cores out: one round-robin queue makes threads meet, and sleep, that in the \
