@@ -54,3 +54,42 @@ fn a_short_run_gives_a_table_json_and_a_page() {
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(!page.contains("http"), "a page needs nothing else");
 }
+
+#[test]
+fn a_short_model_marks_what_it_models() {
+    // With one core it is refused, and this test fails with that sentence.
+    let folder = new_folder();
+    let text = lab(
+        folder.path(),
+        &[
+            &["model", "mq-deadline", "--runs", "1", "--runtime", "20ms", "--threads", "4"][..],
+            &["--cores", "1,2,16", "--json", "out.json", "--html", "out.html"],
+        ]
+        .concat(),
+    );
+    for title in ["Inputs: the machine", "Check: threads", "The mail's pair", "IOPS modelled"] {
+        assert!(text.lines().any(|line| line.starts_with(title)), "{title} in {text}");
+    }
+    let table = text.split("Variant, modelled").nth(1).expect("the table of cores");
+    let lines: Vec<&str> = table.lines().skip(1).take_while(|line| line.contains('~')).collect();
+    assert_eq!(lines.len(), 6, "a line for each variant: {table}");
+    for line in lines {
+        assert_eq!((line.matches('~').count(), line.matches('±').count()), (3, 3), "{line}");
+    }
+    let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    // 1, 2 and 4 threads measured and modelled, and three numbers of cores.
+    assert_eq!(rows.len(), 6 * (3 * 2 + 3));
+    let modelled = rows.iter().filter(|row| row["modelled"] == true);
+    assert_eq!(modelled.clone().count(), 6 * 6);
+    for row in modelled {
+        assert!(row["iops"][0].as_f64().is_some_and(|iops| iops > 0.0), "{row}");
+        assert!(row["error"].is_number() || row["error_carried"].is_number(), "{row}");
+    }
+    assert!(rows.iter().all(|row| row["cores"].is_number() && row["modelled"].is_boolean()));
+    assert_eq!(json["mail"]["fitted_to"], "before");
+    let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.matches('~').count() > 30 && !page.contains("http"), "a page needs nothing else");
+}

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use drystone_lab::{EXPERIMENTS, Options, Outcome};
+use drystone_lab::{EXPERIMENTS, MODELS, ModelOptions, Options, parse_cores};
 use drystone_stack::duration::{Unit, parse_duration};
 
 use crate::failure::Failure;
@@ -19,6 +19,8 @@ pub enum LabCommand {
     List,
     /// Run an experiment; its variants take turns
     Run(RunArgs),
+    /// Model an experiment on more cores than there are, fed and checked by short measurements
+    Model(ModelArgs),
 }
 
 /// Arguments of `drystone lab run`.
@@ -46,11 +48,45 @@ pub struct RunArgs {
     html: Option<PathBuf>,
 }
 
+/// Arguments of `drystone lab model`.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// The experiment: mq-deadline
+    name: String,
+    /// Numbers of cores: a range, of which the powers of two and both ends are taken, or a list
+    #[arg(long, default_value = "1..128", value_name = "CORES", value_parser = cores)]
+    cores: Cores,
+    /// Runs of each measured point
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Time measured in each run, in nanoseconds; a plain number is in seconds
+    #[arg(long, default_value = "0.3s", value_name = "TIME", value_parser = runtime)]
+    runtime: u64,
+    /// Most threads of the measured points
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// Also write the figures as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Also write one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Numbers of cores; a type of its own, so that one argument is a whole list.
+#[derive(Debug, Clone)]
+struct Cores(Vec<u32>);
+
+fn cores(text: &str) -> Result<Cores, String> {
+    parse_cores(text).map(Cores)
+}
+
 /// Runs a command of the laboratory.
 pub fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
         LabCommand::List => list(),
         LabCommand::Run(args) => Ok(experiment(args)?),
+        LabCommand::Model(args) => Ok(model(args)?),
     }
 }
 
@@ -79,8 +115,29 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     };
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
     let outcome = drystone_lab::run(&args.name, &options, say)?;
-    write(args.json.as_deref(), json, &outcome, |outcome| format!("{}\n", outcome.json()))?;
-    write(args.html.as_deref(), html, &outcome, Outcome::html)?;
+    write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;
+    write(args.html.as_deref(), html, || outcome.html())?;
+    output::print(&outcome.text())?;
+    Ok(())
+}
+
+fn model(args: &ModelArgs) -> anyhow::Result<()> {
+    if !MODELS.contains(&args.name.as_str()) {
+        let names = MODELS.join(", ");
+        return Err(Failure::Usage(format!("no model `{}`: there is {names}", args.name)).into());
+    }
+    let json = args.json.as_deref().map(create).transpose()?;
+    let html = args.html.as_deref().map(create).transpose()?;
+    let options = ModelOptions {
+        cores: args.cores.0.clone(),
+        runs: args.runs,
+        runtime_ns: args.runtime,
+        threads: args.threads,
+    };
+    let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
+    let outcome = drystone_lab::model(&args.name, &options, say)?;
+    write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;
+    write(args.html.as_deref(), html, || outcome.html())?;
     output::print(&outcome.text())?;
     Ok(())
 }
@@ -92,12 +149,10 @@ fn create(path: &Path) -> anyhow::Result<File> {
 fn write(
     path: Option<&Path>,
     file: Option<File>,
-    outcome: &Outcome,
-    text: impl FnOnce(&Outcome) -> String,
+    text: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
     let (Some(path), Some(mut file)) = (path, file) else { return Ok(()) };
-    file.write_all(text(outcome).as_bytes())
-        .with_context(|| format!("cannot write {}", path.display()))
+    file.write_all(text().as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn runtime(text: &str) -> Result<u64, String> {

@@ -269,3 +269,29 @@ fn benchmarks_that_cannot_run_say_why() {
     bench("ram,size=1MiB,queue.nr_requests=300", &[], &["256 tags"]);
     bench("file,path=none.img", &[], &["none.img does not exist"]);
 }
+
+#[test]
+fn a_model_is_refused_in_words() {
+    let folder = TempDir::new().unwrap();
+    let lab = |words: &[&'static str]| [&["lab", "model"][..], words].concat();
+    refused(folder.path(), &lab(&["raid"]), 2, &["no model `raid`", "mq-deadline"]);
+    for bad in ["0", "x", "1..", "1..1000", "2,,4", ""] {
+        let arguments = lab(&["mq-deadline", "--cores", bad]);
+        refused(
+            folder.path(),
+            &arguments,
+            2,
+            &["--cores", "no number of cores from 1 to 256", "write 1..128"],
+        );
+    }
+    refused(
+        folder.path(),
+        &lab(&["mq-deadline", "--cores", "8..2"]),
+        2,
+        &["goes down: write 2..8"],
+    );
+    refused(folder.path(), &lab(&["mq-deadline", "--runs", "0"]), 2, &["--runs"]);
+    refused(folder.path(), &lab(&["mq-deadline", "--runtime", "1us"]), 2, &["at least 1ms"]);
+    let json = lab(&["mq-deadline", "--json", "none/out.json"]);
+    refused(folder.path(), &json, 1, &["cannot write none/out.json"]);
+}

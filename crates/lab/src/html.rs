@@ -5,7 +5,7 @@ mod chart;
 
 use std::fmt::Write;
 
-use crate::outcome::{Outcome, Row};
+use crate::outcome::{Outcome, Row, Table};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --text: #1b1b1b; --ground: #ffffff; --line: #c8c8c8; --faint: #5c5c5c;
@@ -24,17 +24,8 @@ svg .axis { stroke: var(--line); stroke-width: 1; } svg .spread { stroke: var(--
 
 /// The page.
 pub fn page(outcome: &Outcome) -> String {
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>drystone lab: {name}</title>\n<style>{STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n\
-         <p>{about}</p>\n<p class=\"faint\">{facts}<br>{setting}</p>\n",
-        name = escape(outcome.experiment),
-        about = escape(outcome.about),
-        facts = escape(&outcome.facts()),
-        setting = escape(&outcome.setting()),
-    );
-    page.push_str(&table(outcome));
+    let mut page = head(&[outcome.experiment, outcome.about, &outcome.facts(), &outcome.setting()]);
+    page.push_str(&table(&outcome.table, &outcome.remarks));
     page.push_str(&charts(outcome));
     let tables = outcome.lock_tables();
     if !tables.is_empty() {
@@ -52,16 +43,37 @@ pub fn page(outcome: &Outcome) -> String {
     page
 }
 
-fn table(outcome: &Outcome) -> String {
+/// A page of tables only: name, what it is about, facts and setting; then each table with its
+/// title and its sentences.
+pub fn parts(heads: &[String; 4], parts: &[(String, Table, Vec<String>)]) -> String {
+    let mut page = head(&heads.each_ref().map(String::as_str));
+    for (title, lines, remarks) in parts {
+        let _ = write!(page, "<h2>{}</h2>\n{}", escape(title), table(lines, remarks));
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn head(heads: &[&str; 4]) -> String {
+    let [name, about, facts, setting] = heads.map(escape);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <title>drystone lab: {name}</title>\n<style>{STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n\
+         <p>{about}</p>\n<p class=\"faint\">{facts}<br>{setting}</p>\n"
+    )
+}
+
+fn table(table: &Table, remarks: &[String]) -> String {
     let row = |cells: &[String], tag: &str| {
         let cells = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)));
         format!("<tr>{}</tr>\n", cells.collect::<String>())
     };
-    let lines = outcome.table.lines.iter().map(|line| row(line, "td")).collect::<String>();
-    let remarks = outcome.remarks.iter().map(|text| format!("<p>{}</p>\n", escape(text)));
+    let lines = table.lines.iter().map(|line| row(line, "td")).collect::<String>();
+    let remarks = remarks.iter().map(|text| format!("<p>{}</p>\n", escape(text)));
     format!(
         "<div class=\"wide\"><table>\n{}{lines}</table></div>\n{}",
-        row(&outcome.table.head, "th"),
+        row(&table.head, "th"),
         remarks.collect::<String>()
     )
 }
@@ -108,7 +120,7 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::{Machine, Table};
+    use crate::outcome::Machine;
 
     fn row(variant: &'static str, threads: u32, iops: &[f64]) -> Row {
         let measured = vec![("iops", iops.to_vec())];

@@ -4,8 +4,9 @@
 //! * [`engine`] keeps I/O in flight and counts; `drystone bench` uses it too.
 //! * [`scheduler`] has the schedulers that Drystone replaces.
 //! * [`run`] runs an experiment by name and gives an [`Outcome`]: text, JSON, or one HTML page.
+//! * [`model`] models one on cores that are not at hand, and marks every figure of that.
 //!
-//! Nothing is in an outcome that was not measured in that run.
+//! Nothing else is in an outcome that was not measured in that run.
 
 #![forbid(unsafe_code)]
 
@@ -13,11 +14,13 @@ pub mod engine;
 mod html;
 mod kernel;
 mod measure;
+mod model;
 mod mq_deadline;
 mod outcome;
 mod reorder;
 pub mod scheduler;
 
+pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
 pub use outcome::{Machine, Outcome, Row, Table};
 
 /// How an experiment is run.

@@ -23,6 +23,8 @@ pub struct Point<'a> {
     pub threads: u32,
     pub load: &'a Load,
     pub runtime_ns: u64,
+    /// Also measure for how long locks are held, which costs two clock readings each.
+    pub time_holds: bool,
 }
 
 /// What each thread does.
@@ -134,6 +136,7 @@ impl Point<'_> {
     pub fn measure(&self) -> anyhow::Result<Sample> {
         let works = |device: &dyn Device| self.works(device);
         on_device(self.spec, self.open, self.threads, works, |crew, _, locks| {
+            locks.time_holds(self.time_holds);
             let reset = || {
                 locks.reset();
                 Reading::now(crew)

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::engine::{Pattern, machine};
 use crate::measure::{Load, Point, Sample, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
-use crate::scheduler::{Before, Mailed};
+use crate::scheduler::{Before, Mailed, SharedOnly};
 use crate::{Experiment, Options, Say, kernel};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -44,14 +44,14 @@ const NULL_TAGS: u32 = 1024;
 pub(crate) const FILES: &str = "/dev/shm";
 
 /// The devices, by their names in rows.
-const NULL: &str = "null";
+pub(crate) const NULL: &str = "null";
 const FILE: &str = "file on tmpfs";
 
 /// A design to be measured.
-struct Variant {
-    name: &'static str,
-    note: Option<&'static str>,
-    open: OpenDevice,
+pub(crate) struct Variant {
+    pub(crate) name: &'static str,
+    pub(crate) note: Option<&'static str>,
+    pub(crate) open: OpenDevice,
     /// Keys of its queue.
     queue: &'static str,
 }
@@ -59,10 +59,16 @@ struct Variant {
 const SCHEDULED: &str = "queue.scheduler=mq-deadline,queue.straight=false";
 const STRAIGHT: &str = "queue.scheduler=mq-deadline,queue.straight=true";
 
-static VARIANTS: [Variant; 6] = [
+pub(crate) static VARIANTS: [Variant; 7] = [
     Variant { name: "before", note: None, open: open_with::<Before<false>>, queue: SCHEDULED },
     Variant { name: "mailed", note: None, open: open_with::<Mailed>, queue: SCHEDULED },
     Variant { name: "ours", note: None, open: open_with::<MqDeadline>, queue: SCHEDULED },
+    Variant {
+        name: "ours",
+        note: Some("always in turn"),
+        open: open_with::<SharedOnly>,
+        queue: SCHEDULED,
+    },
     Variant {
         name: "ours",
         note: Some("straight through"),
@@ -91,12 +97,18 @@ struct Device {
 
 fn devices(file: &Path) -> [Device; 2] {
     let file = file.display().to_string().replace(',', ",,");
-    let null =
+    [null(), Device { name: FILE, text: format!("file,path={file},queue.hw_queues=1") }]
+}
+
+fn null() -> Device {
+    let text =
         format!("null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none");
-    [
-        Device { name: NULL, text: null },
-        Device { name: FILE, text: format!("file,path={file},queue.hw_queues=1") },
-    ]
+    Device { name: NULL, text }
+}
+
+/// The null device under `variant`.
+pub(crate) fn null_spec(variant: &Variant) -> anyhow::Result<DeviceSpec> {
+    spec(&null(), variant)
 }
 
 /// The file that is read, removed in the end.
@@ -210,7 +222,14 @@ fn measure(device: &Device, threads: u32, options: &Options) -> anyhow::Result<V
     for _ in 0..options.runs {
         for ((variant, spec), samples) in VARIANTS.iter().zip(&specs).zip(&mut samples) {
             let runtime_ns = options.runtime_ns;
-            let point = Point { spec, open: variant.open, threads, load: &LOAD, runtime_ns };
+            let point = Point {
+                spec,
+                open: variant.open,
+                threads,
+                load: &LOAD,
+                runtime_ns,
+                time_holds: false,
+            };
             let sample = point.measure();
             samples.push(sample.with_context(|| format!("{}: {}", device.name, variant.name))?);
         }
@@ -343,7 +362,7 @@ fn taxes(rows: &[Row], threads: u32) -> Option<String> {
 }
 
 /// As the mail writes IOPS: 879K.
-fn thousands(iops: f64) -> String {
+pub(crate) fn thousands(iops: f64) -> String {
     format!("{:.0}K", iops / 1e3)
 }
 
@@ -355,6 +374,9 @@ fn remarks(options: &Options) -> Vec<String> {
          time; contention, CPU: processor time of these waits (one in 32 sampled) over all processor time."
             .to_owned(),
         "grant wait: contexts that linger for what they entrusted to the scheduler; no lock, and not part of contention."
+            .to_owned(),
+        "ours: while nothing is kept and there are tags, as here, a call's I/Os go through a FIFO and sort order of their thread's own; \
+         `always in turn` puts them through those that all threads share even so, and `straight through` past both."
             .to_owned(),
         "Who gives up (a merge attempt, a turn that is taken) has no wait. A compare-and-swap tried again is one where bios are \
          published for others, and not where tags are taken, which all variants do alike."

@@ -111,7 +111,7 @@ pub struct Table {
 }
 
 impl Table {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let rows = || std::iter::once(&self.head).chain(&self.lines);
         let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
         let widths: Vec<usize> =
@@ -157,6 +157,14 @@ pub struct Outcome {
     pub remarks: Vec<String>,
 }
 
+/// One line on a machine, a date and the version.
+pub(crate) fn facts(machine: &Machine, date: &str) -> String {
+    let Machine { cpu, cores, kernel } = machine;
+    let debug = if cfg!(debug_assertions) { " (debug build)" } else { "" };
+    let version = Outcome::version();
+    format!("{cpu}, {cores} cores, Linux {kernel}; drystone {version}{debug}; {date}")
+}
+
 impl Outcome {
     /// The version of Drystone that ran.
     pub fn version() -> &'static str {
@@ -165,10 +173,7 @@ impl Outcome {
 
     /// One line on the machine, the date and the version.
     pub fn facts(&self) -> String {
-        let Machine { cpu, cores, kernel } = &self.machine;
-        let debug = if cfg!(debug_assertions) { " (debug build)" } else { "" };
-        let version = Self::version();
-        format!("{cpu}, {cores} cores, Linux {kernel}; drystone {version}{debug}; {}", self.date)
+        facts(&self.machine, &self.date)
     }
 
     /// The parameters in one line.

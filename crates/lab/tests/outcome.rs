@@ -73,8 +73,8 @@ fn every_row_has_one_value_for_each_run() {
     assert!(json["machine"]["cpu"].is_string() && json["machine"]["kernel"].is_string());
     assert_eq!(json["parameters"]["runs"], 2);
     let rows = json["rows"].as_array().expect("rows");
-    // Two devices, 2, 1 and 4 threads, six variants.
-    assert_eq!(rows.len(), 2 * 3 * 6);
+    // Two devices, 2, 1 and 4 threads, seven variants.
+    assert_eq!(rows.len(), 2 * 3 * 7);
     for row in rows {
         assert!(["null", "file on tmpfs"].iter().any(|name| row["device"] == *name), "{row}");
         let variants = ["before", "mailed", "ours", "none"];
@@ -88,16 +88,18 @@ fn every_row_has_one_value_for_each_run() {
         }
         assert!(row["iops"].as_array().unwrap().iter().all(|iops| iops.as_f64() > Some(0.0)));
     }
-    // Who takes a lock for each request says so; without a scheduler there is none.
+    // Who takes a lock for each request says so; ours takes none while there are tags. (Of the pure
+    // spin lock there may be so few I/Os that those on the way distort the mean.)
     for row in rows.iter().filter(|row| row["device"] == "null") {
         let locks = row["lock_acquisitions_per_io"][0].as_f64().expect("a number");
-        match row["variant"].as_str() {
-            Some("before") => assert!((1.0..2.0).contains(&locks), "{row}"),
-            Some("none") => assert!(locks < 0.1, "{row}"),
+        let notes = row["note"].as_str();
+        match (row["variant"].as_str(), notes) {
+            (Some("before"), None) => assert!((1.0..2.0).contains(&locks), "{row}"),
+            (Some("none" | "ours"), None) => assert!(locks < 0.1, "{row}"),
             _ => {}
         }
-        let notes = row["note"].as_str();
-        let with_note = matches!(notes, Some("straight through" | "pure spin lock, unfair"));
+        let with_note =
+            matches!(notes, Some("always in turn" | "straight through" | "pure spin lock, unfair"));
         assert!(notes.is_none() || with_note, "{row}");
     }
 

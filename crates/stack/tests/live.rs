@@ -181,7 +181,7 @@ fn refusals_point_into_the_file() {
     refused(at, large, "\"4194304TiB\"", &["cannot be mapped"]);
     let file = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
     let many = format!("{file}queue = {{ nr_requests = 3000 }}");
-    refused(at, &many, "3000", &["scheduler mq-deadline at most 2048"]);
+    refused(at, &many, "3000", &["at most 256"]);
     assert!(!at.join("d.img").exists(), "a refused device leaves no file");
     fs::write(at.join("odd.img"), [0; 5 * 512]).unwrap();
     let odd = "[device.d]\ntype = \"file\"\npath = \"odd.img\"\nlogical_block_size = 4096\n";

@@ -2,6 +2,8 @@
 //! "block/mq-deadline: use separate insertion lists" (Bart Van Assche and Jens Axboe, linux-block,
 //! 23 January 2024) makes it ([`Mailed`]).
 //!
+//! [`SharedOnly`] is the product's own without its way for bios that need not meet others'.
+//!
 //! Both use the product's algorithm (`drystone_queue::scheduler::deadline`), stand behind the
 //! product's trait and keep its promise that no request is stranded; they differ from the product
 //! in who may use the algorithm when. A stack gets one of them by type
@@ -11,6 +13,8 @@ mod before;
 mod host;
 mod mailed;
 mod queue;
+mod shared;
 
 pub use before::Before;
 pub use mailed::Mailed;
+pub use shared::SharedOnly;

@@ -1,0 +1,417 @@
+//! The simulation: what threads do with locks and with one another's I/Os, by the rules of a
+//! [`Design`].
+//!
+//! ```text
+//!  outside -> sections: line -> taken? hold : lose -> run what was taken -> own all ended? next batch
+//!                       ^------ again -------'                              else spin, yield, sleep
+//! ```
+//!
+//! Invariants:
+//! * An I/O is kept, taken by one thread, or ended; `open` of its owner counts it until it has ended.
+//! * A lock has at most one holder, which is on a core, or ready: nobody sleeps with a lock.
+//! * A line serves one core after the other, each for the cost of a transfer: cores that all want
+//!   it wait for one another. A core that has a line pays nothing.
+
+use std::collections::VecDeque;
+
+use super::cores::{Cores, Next};
+use super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
+
+/// How often a context that waits offers its core before it sleeps, as `core::sync` does.
+const YIELDS: u32 = 40;
+
+#[derive(Clone, Default)]
+struct Line {
+    owner: Option<usize>,
+    free_at: Ps,
+}
+
+impl Line {
+    /// How long `core` waits for it.
+    fn fetch(&mut self, core: usize, now: Ps, line_ps: Ps) -> Ps {
+        let moves = self.owner.replace(core).is_some_and(|owner| owner != core);
+        if moves {
+            self.free_at = self.free_at.max(now) + line_ps;
+        }
+        self.free_at.saturating_sub(now)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Lock {
+    line: Line,
+    holder: Option<usize>,
+    /// The core of the last holder.
+    last_core: Option<usize>,
+    /// Who waits in order, on its core.
+    queue: VecDeque<usize>,
+    spinners: Vec<usize>,
+    sleepers: VecDeque<usize>,
+    /// Whoever lets it go has to wake a sleeper. Set by those who sleep or slept, as in a futex.
+    contended: bool,
+}
+
+#[derive(Clone, Default)]
+struct Thread {
+    section: usize,
+    times: u32,
+    /// Own I/Os that are not kept yet.
+    brought: u32,
+    /// Own I/Os that have not ended.
+    open: u32,
+    /// Owners of the I/Os that it took.
+    taken: Vec<usize>,
+    /// When it first found a lock taken.
+    waits_since: Option<Ps>,
+    /// It has spun for this lock, or handed over, and does so no more.
+    tried: bool,
+    /// It slept for this lock.
+    slept: bool,
+    /// Nothing is left to do but to wait for its own.
+    awaits: bool,
+}
+
+struct Sim<'a> {
+    design: &'a Design,
+    costs: &'a Costs,
+    setting: &'a Setting,
+    cores: Cores,
+    locks: Vec<Lock>,
+    /// Where batches are handed over.
+    handed: Line,
+    /// Owners of the I/Os that are kept.
+    kept: VecDeque<usize>,
+    threads: Vec<Thread>,
+    from: Ps,
+    waited: Ps,
+    counted: u64,
+    figures: Figures,
+}
+
+/// Simulate `design`.
+///
+/// # Panics
+/// Without cores, threads, I/Os of a batch or time.
+pub fn simulate(design: &Design, costs: &Costs, setting: &Setting) -> Figures {
+    assert!(setting.cores > 0 && setting.threads > 0 && setting.batch > 0 && setting.time_ps > 0);
+    let mut sim = Sim::new(design, costs, setting);
+    let end = sim.from + setting.time_ps;
+    while let Some((thread, next)) = sim.cores.step(end) {
+        sim.go_on(thread, next);
+    }
+    sim.figures(end)
+}
+
+impl<'a> Sim<'a> {
+    fn new(design: &'a Design, costs: &'a Costs, setting: &'a Setting) -> Self {
+        let threads = setting.threads;
+        Sim {
+            design,
+            costs,
+            setting,
+            // A batch ended before the first one.
+            cores: Cores::new(setting, *costs, Next::Finish),
+            locks: vec![Lock::default(); design.locks()],
+            handed: Line::default(),
+            kept: VecDeque::new(),
+            threads: vec![Thread::default(); threads],
+            from: setting.time_ps / 10,
+            waited: 0,
+            counted: 0,
+            figures: Figures::default(),
+        }
+    }
+
+    fn go_on(&mut self, thread: usize, next: Next) {
+        match next {
+            Next::Section => self.enter(thread),
+            Next::Try => self.try_lock(thread),
+            Next::Held => self.let_go(thread),
+            Next::Release => self.release(thread),
+            Next::Released => self.after_section(thread),
+            Next::SpunOut => self.fall_asleep(thread),
+            Next::Published => self.publish(thread),
+            Next::Ran => self.ran(thread),
+            Next::Woke => self.await_own(thread),
+            Next::Lingered(offers) => self.linger(thread, offers),
+            Next::Finish => self.begin(thread),
+        }
+    }
+
+    fn begin(&mut self, thread: usize) {
+        let batch = self.setting.batch;
+        let state = &mut self.threads[thread];
+        *state = Thread {
+            brought: batch,
+            open: batch,
+            taken: std::mem::take(&mut state.taken),
+            ..Thread::default()
+        };
+        self.figures.begun += u64::from(batch);
+        let length = self.cores.random.stray(self.design.outside_ps, self.setting.jitter);
+        self.cores.operate(thread, length, Next::Section);
+    }
+
+    fn section(&self, thread: usize) -> Option<Section> {
+        self.design.sections.get(self.threads[thread].section).copied()
+    }
+
+    /// Go for the lock of the next section; behind the last one, run what was taken.
+    fn enter(&mut self, thread: usize) {
+        let Some(section) = self.section(thread) else { return self.run_taken(thread) };
+        if section.act == Act::TakeOne && self.kept.is_empty() {
+            return self.next_section(thread);
+        }
+        let (core, now) = (self.cores.core_of(thread), self.cores.now);
+        let wait = self.locks[section.lock].line.fetch(core, now, self.costs.line_ps);
+        self.cores.operate(thread, wait, Next::Try);
+    }
+
+    fn next_section(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        (state.section, state.times, state.tried) = (state.section + 1, 0, false);
+        self.stop_waiting(thread);
+        self.enter(thread);
+    }
+
+    /// The end of a wait, if it waited.
+    fn stop_waiting(&mut self, thread: usize) {
+        if let Some(since) = self.threads[thread].waits_since.take() {
+            self.waited += self.cores.now.saturating_sub(since.max(self.from));
+        }
+    }
+
+    fn try_lock(&mut self, thread: usize) {
+        let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
+        if self.locks[section.lock].holder.is_none() {
+            return self.take(thread, &section, 0);
+        }
+        let waits = !matches!(section.loser, Loser::GoOn | Loser::HandOver);
+        if waits && self.threads[thread].waits_since.is_none() {
+            self.threads[thread].waits_since = Some(self.cores.now);
+        }
+        self.lose(thread, &section);
+    }
+
+    fn lose(&mut self, thread: usize, section: &Section) {
+        let lock = &mut self.locks[section.lock];
+        let state = &mut self.threads[thread];
+        match section.loser {
+            Loser::Spin => self.cores.operate(thread, self.costs.rest_ps, Next::Section),
+            Loser::Queue => {
+                lock.queue.push_back(thread);
+                self.cores.idle(thread);
+            }
+            Loser::Sleep if !lock.contended && !state.tried => {
+                state.tried = true;
+                lock.spinners.push(thread);
+                self.cores.operate(thread, self.costs.spin_ps, Next::SpunOut);
+            }
+            Loser::Sleep => self.fall_asleep(thread),
+            Loser::GoOn => self.after_section(thread),
+            Loser::HandOver if section.act == Act::InsertAndTakeAll && !state.tried => {
+                let (core, now) = (self.cores.core_of(thread), self.cores.now);
+                let wait = self.handed.fetch(core, now, self.costs.line_ps);
+                self.cores.operate(thread, wait, Next::Published);
+            }
+            Loser::HandOver => self.next_section(thread),
+        }
+    }
+
+    fn fall_asleep(&mut self, thread: usize) {
+        let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
+        let lock = &mut self.locks[section.lock];
+        lock.spinners.retain(|spinner| *spinner != thread);
+        if lock.holder.is_none() {
+            return self.enter(thread);
+        }
+        lock.sleepers.push_back(thread);
+        lock.contended = true;
+        self.cores.sleep(thread);
+    }
+
+    fn publish(&mut self, thread: usize) {
+        self.keep_own(thread);
+        self.threads[thread].tried = true;
+        self.enter(thread);
+    }
+
+    fn keep_own(&mut self, thread: usize) -> u32 {
+        let brought = std::mem::take(&mut self.threads[thread].brought);
+        self.kept.extend((0..brought).map(|_| thread));
+        brought
+    }
+
+    /// Take the lock, `after` a line's transfer if it was handed on.
+    fn take(&mut self, thread: usize, section: &Section, after: Ps) {
+        self.stop_waiting(thread);
+        let core = self.cores.core_of(thread);
+        let lock = &mut self.locks[section.lock];
+        lock.holder = Some(thread);
+        if std::mem::take(&mut self.threads[thread].slept) {
+            lock.contended = !lock.sleepers.is_empty();
+        }
+        let moved = lock.last_core.replace(core).is_some_and(|last| last != core);
+        let lines = if moved { Ps::from(section.lines) * self.costs.line_ps } else { 0 };
+        let units = match section.act {
+            Act::Look => 1,
+            Act::Insert => {
+                self.keep_own(thread);
+                1
+            }
+            Act::TakeOne => self.take_kept(thread, 1),
+            Act::InsertAndTakeAll => {
+                self.keep_own(thread);
+                self.take_kept(thread, usize::MAX)
+            }
+        };
+        self.cores.operate(thread, after + lines + units * section.hold_ps, Next::Held);
+    }
+
+    fn take_kept(&mut self, thread: usize, most: usize) -> Ps {
+        let count = self.kept.len().min(most);
+        self.threads[thread].taken.extend(self.kept.drain(..count));
+        count as Ps
+    }
+
+    /// To let go, the holder needs the line, which those who tried have taken.
+    fn let_go(&mut self, thread: usize) {
+        let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
+        let (core, now) = (self.cores.core_of(thread), self.cores.now);
+        let wait = match section.loser {
+            // Those who wait in a queue do not touch it.
+            Loser::Queue => 0,
+            _ => self.locks[section.lock].line.fetch(core, now, self.costs.line_ps),
+        };
+        match wait {
+            0 => self.release(thread),
+            wait => self.cores.operate(thread, wait, Next::Release),
+        }
+    }
+
+    fn release(&mut self, thread: usize) {
+        let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
+        let lock = &mut self.locks[section.lock];
+        lock.holder = None;
+        let spinners = std::mem::take(&mut lock.spinners);
+        let heir = lock.queue.pop_front();
+        let wakes = std::mem::take(&mut lock.contended);
+        let sleeper = if wakes { lock.sleepers.pop_front() } else { None };
+        for spinner in spinners {
+            // It tries as soon as it sees; if it loses again it sleeps.
+            self.enter(spinner);
+        }
+        if let Some(heir) = heir {
+            let Some(section) = self.section(heir) else { unreachable!("it is at a section") };
+            self.take(heir, &section, self.costs.line_ps);
+        }
+        match sleeper {
+            None => self.after_section(thread),
+            Some(sleeper) => {
+                (self.threads[sleeper].tried, self.threads[sleeper].slept) = (false, true);
+                self.cores.wake(sleeper, Next::Section);
+                self.cores.operate(thread, self.costs.wake_ps, Next::Released);
+            }
+        }
+    }
+
+    /// The same section again, or the next one.
+    fn after_section(&mut self, thread: usize) {
+        let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
+        let state = &mut self.threads[thread];
+        state.times += 1;
+        state.tried = section.loser == Loser::HandOver && state.brought == 0;
+        let again = match section.act {
+            Act::Look | Act::Insert => state.times < section.times,
+            Act::TakeOne | Act::InsertAndTakeAll => !self.kept.is_empty(),
+        };
+        if again { self.enter(thread) } else { self.next_section(thread) }
+    }
+
+    fn run_taken(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if self.design.sections.is_empty() {
+            let brought = std::mem::take(&mut state.brought);
+            state.taken.extend((0..brought).map(|_| thread));
+        }
+        let core = self.cores.core_of(thread);
+        let taken = &self.threads[thread].taken;
+        let count = taken.len() as Ps;
+        let moved = taken.iter().filter(|owner| self.cores.core_of(**owner) != core).count() as Ps;
+        let lines = moved * Ps::from(self.design.foreign_lines) * self.costs.line_ps;
+        let length = count * self.design.run_ps + lines;
+        self.cores.operate(thread, length, Next::Ran);
+    }
+
+    /// What was taken has ended; owners that wait for their last one hear of it.
+    fn ran(&mut self, thread: usize) {
+        let mut taken = std::mem::take(&mut self.threads[thread].taken);
+        let mut woken = 0;
+        for owner in taken.drain(..) {
+            self.figures.foreign += u64::from(owner != thread);
+            self.threads[owner].open -= 1;
+            if self.threads[owner].open == 0 && self.threads[owner].awaits {
+                woken += self.tell(owner);
+            }
+        }
+        self.threads[thread].taken = taken;
+        match woken {
+            0 => self.await_own(thread),
+            woken => self.cores.operate(thread, woken * self.costs.wake_ps, Next::Woke),
+        }
+    }
+
+    /// 1 if `owner` had to be woken.
+    fn tell(&mut self, owner: usize) -> Ps {
+        let asleep = self.cores.is_asleep(owner);
+        match asleep {
+            true => self.cores.wake(owner, Next::Lingered(0)),
+            false => self.cores.operate(owner, self.costs.line_ps, Next::Lingered(0)),
+        }
+        asleep.into()
+    }
+
+    fn await_own(&mut self, thread: usize) {
+        if self.threads[thread].open == 0 {
+            return self.end_batch(thread);
+        }
+        self.threads[thread].awaits = true;
+        self.cores.operate(thread, self.costs.spin_ps, Next::Lingered(0));
+    }
+
+    fn linger(&mut self, thread: usize, offers: u32) {
+        if self.threads[thread].open == 0 {
+            return self.end_batch(thread);
+        }
+        if offers == YIELDS {
+            return self.cores.sleep(thread);
+        }
+        let next = Next::Lingered(offers + 1);
+        if !self.cores.offer(thread, next) {
+            self.cores.operate(thread, self.costs.yield_ps, next);
+        }
+    }
+
+    fn end_batch(&mut self, thread: usize) {
+        let batch = u64::from(self.setting.batch);
+        self.figures.done += batch;
+        if self.cores.now >= self.from {
+            self.counted += batch;
+        }
+        self.begin(thread);
+    }
+
+    fn figures(mut self, end: Ps) -> Figures {
+        for state in &self.threads {
+            let since = state.waits_since.map_or(end, |since| since.max(self.from));
+            self.waited += end.saturating_sub(since);
+        }
+        let time = self.setting.time_ps as f64;
+        self.figures.iops = self.counted as f64 * 1e12 / time;
+        self.figures.contention = self.waited as f64 / time / self.setting.threads as f64;
+        self.figures.open = self.figures.begun - self.figures.done;
+        (self.figures.preemptions, self.figures.sleeps) =
+            (self.cores.preemptions, self.cores.sleeps);
+        self.figures
+    }
+}
