@@ -3,26 +3,44 @@
 //! Invariant: what is left when tags run out, or the driver is busy, goes the way of all others,
 //! into the trees that are shared.
 
-use crate::channel::RequestChannel;
+use crate::channel::{RequestChannel, Way};
 use crate::driver::{Driver, DriverQueue};
-use crate::scheduler::deadline::lane_of;
 use crate::scheduler::{Alone, Scheduler};
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::{BioList, Env};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Let `bios` go at `now` that need not meet others. What is left in them, or in the outbox, must.
+    /// The way of bios that come now, which are put in order if they go alone. Those that were
+    /// `submitted` just now have no time yet.
     #[inline]
-    pub(crate) fn go_alone(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
-        if !self.may_issue() || self.is_held(now) || !self.has_tags(bios.len()) {
-            return;
+    pub(crate) fn way_of(
+        &mut self,
+        env: &mut Env,
+        bios: &mut BioList,
+        submitted: Option<Ns>,
+    ) -> Way {
+        if !self.always_elevates() {
+            return Way::Straight;
+        }
+        if let Some(now) = submitted {
+            bios.stamp(now);
+        }
+        let now = submitted.unwrap_or_else(|| env.time.recent());
+        if bios.is_empty() || self.is_held(now) || !self.may_go_alone(bios.len()) {
+            return Way::Elevated;
         }
         match self.shared.scheduler.alone(&mut self.local, bios, now, &self.config) {
-            Alone::InOrder => self.issue_in_order(env, bios),
-            Alone::AsUnits if self.has_tags_for(bios.len()) => self.issue_as_units(env, bios, now),
-            Alone::AsUnits | Alone::No => {}
+            Alone::InOrder => Way::Alone,
+            Alone::AsUnits => Way::AsUnits,
+            Alone::No => Way::Elevated,
         }
+    }
+
+    /// Whether nobody's bios are kept, and there are tags.
+    #[inline]
+    fn may_go_alone(&mut self, bios: usize) -> bool {
+        self.may_issue() && self.has_tags(bios)
     }
 
     /// How many tags that many requests need.
@@ -40,44 +58,22 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.spare.mask != 0
     }
 
-    /// Whether those that were taken are enough, if none of the requests waits for another.
-    fn has_tags_for(&self, requests: usize) -> bool {
-        requests <= PLUG_MAX_BIOS && self.spare.mask.count_ones() >= self.tags_for(requests)
-    }
-
-    /// One request for each bio, in their order.
-    #[inline]
-    fn issue_in_order(&mut self, env: &mut Env, bios: &mut BioList) {
-        let counted = !self.driver.ends_at_once();
-        while let Some(bio) = bios.pop() {
-            let Some(slot) = self.build(env, bio, bios.len() as u32 + 1) else { break };
-            if counted {
-                self.count_passed(slot);
-            }
-            if !self.issue(env, slot) && !self.may_issue() {
-                break;
-            }
-        }
-        // What was kept for want of a tag came before those that were not tried.
-        self.outbox.append(bios);
-        self.give_back(env);
-    }
-
-    #[inline]
-    fn count_passed(&mut self, slot: u32) {
-        let rq = self.slots.get(slot);
-        let lane = lane_of(rq.unit.op, rq.unit.priority);
-        rq.sched_lane = lane as u8 + 1;
-        self.port.count_passed(lane);
-    }
-
-    /// Through trees of this channel's own, which merge what adjoins.
+    /// Let what the call noted go through trees of this channel's own, which merge what adjoins, if
+    /// there are tags for all: then none waits for another.
     #[inline(never)]
-    fn issue_as_units(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
+    pub(crate) fn go_as_units(&mut self, env: &mut Env) {
+        let mut bios = self.outbox.take();
+        let enough = bios.len() <= PLUG_MAX_BIOS
+            && self.may_go_alone(bios.len())
+            && self.spare.mask.count_ones() >= self.tags_for(bios.len());
+        if !enough {
+            return self.outbox.append(&mut bios);
+        }
         self.entrusted += bios.len();
         env.entrusted += bios.len();
+        let now = env.time.recent();
         self.with_scheduler(env, now, false, |scheduler, local, caller| {
-            scheduler.run_alone(local, caller, bios);
+            scheduler.run_alone(local, caller, &mut bios);
         });
         self.run_units(env);
         self.issue_granted(env);

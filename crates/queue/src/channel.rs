@@ -14,7 +14,7 @@ use crate::elevate::GRANT_WORD;
 use crate::flush::{FlushMachine, Start, has_fua};
 use crate::queue::Shared;
 use crate::request::{Kind, Slots, State};
-use crate::scheduler::deadline::LANES;
+use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun};
 use crate::split::first_part;
 use crate::tags::{TagBatch, TagSet};
@@ -40,6 +40,19 @@ const ROUNDS_MAX: u32 = 64;
 
 /// A bio needs no look beyond its range when none of these is set.
 const SPECIAL: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT);
+
+/// How the bios of a call go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To the driver, in the order in which they are.
+    Straight,
+    /// The same, in the order that the shared scheduler gives them, which counts them.
+    Alone,
+    /// As units that the scheduler makes of them, but without others'.
+    AsUnits,
+    /// To the shared scheduler.
+    Elevated,
+}
 
 /// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
 #[repr(align(128))]
@@ -75,6 +88,8 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) foreign: BioList,
     /// Bios that the shared scheduler did not take in in this call.
     pub(crate) refused: BioList,
+    /// What is issued now goes alone, and is counted if the driver does not end it at once.
+    alone: bool,
     /// The shared scheduler was run in vain, and this call has freed nothing since.
     pub(crate) vain: bool,
     /// Bios with the shared scheduler.
@@ -135,6 +150,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             words: Vec::new(),
             foreign: BioList::new(),
             refused: BioList::new(),
+            alone: false,
             vain: false,
             entrusted: 0,
             ended: [0; LANES],
@@ -183,7 +199,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
         let mut last: Option<u32> = None;
-        let elevate = self.always_elevates();
+        let way = self.way_of(env, bios, submitted);
+        self.alone = way == Way::Alone;
         // Whether bios may go on at once; only what comes back from `issue` and `build` changes it.
         let mut clear = self.may_issue();
         while let Some(mut bio) = bios.pop() {
@@ -191,7 +208,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 bio.stamp(now);
             }
             let Some(bio) = self.admit(env, bio, bios) else { continue };
-            if elevate {
+            if matches!(way, Way::Elevated | Way::AsUnits) {
                 self.elevate(bio);
                 continue;
             }
@@ -209,7 +226,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if let Some(slot) = last {
             self.issue(env, slot);
         }
+        self.alone = false;
         self.give_back(env);
+        if way == Way::AsUnits {
+            self.go_as_units(env);
+        }
         self.hand_over(env, submitted);
     }
 
@@ -434,6 +455,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let last = env.time.last();
         rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
         rq.timed_out = false;
+        if self.alone {
+            rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
+            self.port.count_passed(usize::from(rq.sched_lane) - 1);
+        }
         if self.timeout_check == 0 && self.config.timeout_ns > 0 {
             self.timeout_check = rq.issue_ns.saturating_add(self.config.timeout_ns);
         }

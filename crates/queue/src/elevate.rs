@@ -47,13 +47,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if !self.outbox.is_empty() {
             let mut bios = self.outbox.take();
             let now = submitted.unwrap_or_else(|| env.time.recent());
-            self.go_alone(env, &mut bios, now);
-            bios.append(&mut self.outbox);
-            if !bios.is_empty() {
-                self.entrusted += bios.len();
-                env.entrusted += bios.len();
-                self.run_with(env, &mut bios, Place::Tail, now);
-            }
+            self.entrusted += bios.len();
+            env.entrusted += bios.len();
+            self.run_with(env, &mut bios, Place::Tail, now);
         }
     }
 

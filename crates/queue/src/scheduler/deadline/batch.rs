@@ -11,7 +11,10 @@
 use super::sorted::Entry;
 use super::sorter::{SORTER_MAX, Sorter};
 use super::{BEST_EFFORT, Insertion, Position, READ, WRITE, class_of, lane_of};
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioFlags, BioList, Op};
+
+/// Such bios are parts of a sequence of their own.
+const UNSORTED: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH);
 
 /// Most bios of one: a full plug.
 pub(super) const BATCH_MAX: usize = SORTER_MAX;
@@ -70,8 +73,10 @@ impl Batch {
         }
         let mut same = true;
         for (place, bio) in bios.iter().enumerate() {
-            same &= lane_of(bio.op, bio.priority) == lane;
-            self.ends[place] = bio.end_sector().0;
+            let plain = bio.op != Op::Flush && !bio.flags.intersects(UNSORTED);
+            same &= plain && lane_of(bio.op, bio.priority) == lane;
+            // Nobody has checked yet where it ends.
+            self.ends[place] = bio.sector.0.saturating_add(bio.bytes >> 9);
             self.sorter.push(Entry { sector: bio.sector.0, place: place as u32 });
         }
         let len = self.sorter.sort_into(&mut self.sorted);
