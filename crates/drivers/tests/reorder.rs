@@ -165,6 +165,8 @@ impl Disk {
         };
         let options = QueueOptions {
             scheduler: Some(scheduler),
+            // With a scheduler more than ever wait: admission is not what this is about.
+            nr_requests: read_expire_ms.map(|_| 1024),
             nomerges: Some(2),
             iosched: read_expire_ms.map(tunables).unwrap_or_default(),
             ..QueueOptions::default()

@@ -266,7 +266,7 @@ fn benchmarks_that_cannot_run_say_why() {
     bench("null", &["--fill"], &["--fill", "memory_backed=true"]);
     bench("null,memory_backed=true,badblocks=8-8", &["--fill"], &["--fill: a write", "failed"]);
     bench("null", &["--cpus", "8000"], &["--cpus", "8000"]);
-    bench("ram,size=1MiB,queue.nr_requests=300", &[], &["256 tags"]);
+    bench("ram,size=1MiB,queue.nr_requests=300", &[], &["at most 256"]);
     bench("file,path=none.img", &[], &["none.img does not exist"]);
 }
 

@@ -45,11 +45,12 @@ pub struct QueueOptions {
 /// Default request time-out (Linux: 30 s).
 const TIMEOUT_MS: u64 = 30_000;
 
-/// With a scheduler, `queue/nr_requests` begins at twice this, or twice the driver's depth if that
-/// is less (Linux: `BLKDEV_DEFAULT_RQ`).
-const DEFAULT_RQ: u32 = 128;
+/// With a scheduler, `queue/nr_requests` begins at this: what Linux has where the driver's depth is
+/// 128 or more (`2 * BLKDEV_DEFAULT_RQ`). Units are not made of tags here, so a small depth is no
+/// reason to keep fewer, which would only spoil their order.
+const SCHED_RQ: u32 = 256;
 /// The most that `queue/nr_requests` may be with a scheduler (Linux: `MAX_SCHED_RQ`).
-const SCHED_RQ_MAX: u32 = 16 * DEFAULT_RQ;
+const SCHED_RQ_MAX: u32 = 2048;
 
 /// What the channels of a device share.
 pub(crate) struct Shared<D, S> {
@@ -290,7 +291,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         let depth = self.depth();
         let nr_requests = match kind {
             SchedulerKind::None => depth,
-            SchedulerKind::MqDeadline => 2 * depth.min(DEFAULT_RQ),
+            SchedulerKind::MqDeadline => SCHED_RQ,
         };
         self.set_config(|c| {
             (c.scheduler, c.nr_requests) = (kind, nr_requests);

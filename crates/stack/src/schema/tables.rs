@@ -224,7 +224,7 @@ pub static QUEUE: &[Param] = &[
     param(
         "nr_requests",
         Type::Integer { min: 1, max: 10_240 },
-        Unset("the driver's depth; with mq-deadline twice that, at most 256"),
+        Unset("the driver's depth; 256 with mq-deadline"),
         "Requests a hardware queue may hold: at most the driver's depth, with mq-deadline 2048.",
     ),
     param(

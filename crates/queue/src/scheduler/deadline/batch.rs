@@ -8,25 +8,35 @@
 //! Invariants: between calls there are no bios in it. During one, bit `n` of `fifo` is set while
 //! the bio that came as number `n` is there, and bit `r` of `order` while that of rank `r` is.
 
-use super::sorted::Entry;
-use super::sorter::{SORTER_MAX, Sorter};
 use super::{BEST_EFFORT, Insertion, Position, READ, WRITE, class_of, lane_of};
+use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::{Bio, BioFlags, BioList, Op};
+
+/// Most bios of one: a full plug.
+pub(super) const BATCH_MAX: usize = PLUG_MAX_BIOS;
+
+/// So many are sorted by comparing each with all others, which leaves the processor nothing to
+/// guess wrong.
+const FEW: usize = 8;
 
 /// Such bios are parts of a sequence of their own.
 const UNSORTED: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH);
 
-/// Most bios of one: a full plug.
-pub(super) const BATCH_MAX: usize = SORTER_MAX;
-
-/// At most [`BATCH_MAX`] bios. Any thread may use it, one at a time.
+/// At most 32 bios. Any thread may use it, one at a time.
 #[derive(Default)]
 pub struct Batch {
-    sorter: Sorter,
-    sorted: [Entry; BATCH_MAX],
-    /// First sectors behind the bios, by arrival.
-    ends: [u64; BATCH_MAX],
-    bios: [Option<Box<Bio>>; BATCH_MAX],
+    /// By arrival: the FIFO.
+    items: [Item; BATCH_MAX],
+    /// Arrivals by sector: the sort order.
+    sorted: [u8; BATCH_MAX],
+}
+
+#[derive(Default)]
+struct Item {
+    sector: u64,
+    /// The first sector behind it.
+    end: u64,
+    bio: Option<Box<Bio>>,
 }
 
 /// What has not gone yet.
@@ -49,16 +59,16 @@ impl Batch {
     ) -> bool {
         let Some(lane) = self.sort(bios) else { return false };
         let len = bios.len();
-        for place in &mut self.bios[..len] {
-            *place = bios.pop();
+        for item in &mut self.items[..len] {
+            item.bio = bios.pop();
         }
-        let below = |entry: &&Entry| entry.sector < position.pos[lane];
+        let below = |place: &&u8| self.items[usize::from(**place)].sector < position.pos[lane];
         let cursor = self.sorted[..len].iter().filter(below).count() as u32;
         let all = (1 << len) - 1;
         let mut left = Left { fifo: all, order: all, cursor };
         while left.order != 0 {
             let place = self.pick(&mut left, position, lane, now, how);
-            bios.extend(self.bios[place].take());
+            bios.extend(self.items[place].bio.take());
         }
         true
     }
@@ -68,21 +78,52 @@ impl Batch {
     fn sort(&mut self, bios: &BioList) -> Option<usize> {
         let first = bios.front()?;
         let lane = lane_of(first.op, first.priority);
-        if bios.len() > BATCH_MAX || class_of(first.priority) != BEST_EFFORT {
+        let len = bios.len();
+        if len > BATCH_MAX || class_of(first.priority) != BEST_EFFORT {
             return None;
         }
         let mut same = true;
-        for (place, bio) in bios.iter().enumerate() {
+        for (item, bio) in self.items.iter_mut().zip(bios.iter()) {
             let plain = bio.op != Op::Flush && !bio.flags.intersects(UNSORTED);
             same &= plain && lane_of(bio.op, bio.priority) == lane;
+            item.sector = bio.sector.0;
             // Nobody has checked yet where it ends.
-            self.ends[place] = bio.sector.0.saturating_add(bio.bytes >> 9);
-            self.sorter.push(Entry { sector: bio.sector.0, place: place as u32 });
+            item.end = bio.sector.0.saturating_add(bio.bytes >> 9);
         }
-        let len = self.sorter.sort_into(&mut self.sorted);
-        let end = |entry: &Entry| self.ends[entry.place as usize];
-        let apart = self.sorted[..len].windows(2).all(|two| end(&two[0]) < two[1].sector);
-        (same && apart).then_some(lane)
+        if !same {
+            return None;
+        }
+        if len <= FEW {
+            self.rank(len)
+        } else {
+            self.sort_many(len)
+        }
+        let item = |place: u8| &self.items[usize::from(place)];
+        let apart = |two: &[u8]| item(two[0]).end < item(two[1]).sector;
+        self.sorted[..len].windows(2).all(apart).then_some(lane)
+    }
+
+    #[inline]
+    fn rank(&mut self, len: usize) {
+        let mut ranks = [0; FEW];
+        for later in 1..len.min(FEW) {
+            for earlier in 0..later {
+                let below = self.items[later].sector < self.items[earlier].sector;
+                ranks[earlier] += u8::from(below);
+                ranks[later] += u8::from(!below);
+            }
+        }
+        for (place, rank) in ranks[..len.min(FEW)].iter().enumerate() {
+            self.sorted[usize::from(*rank) % BATCH_MAX] = place as u8;
+        }
+    }
+
+    #[inline(never)]
+    fn sort_many(&mut self, len: usize) {
+        for (place, sorted) in self.sorted[..len].iter_mut().enumerate() {
+            *sorted = place as u8;
+        }
+        self.sorted[..len].sort_unstable_by_key(|place| self.items[usize::from(*place)].sector);
     }
 
     /// Choose the bio that goes next; returns when it came.
@@ -107,25 +148,25 @@ impl Batch {
                 self.first_of_batch(left, above, now, how)
             }
         };
-        let Entry { sector, place } = self.sorted[rank as usize];
+        let place = usize::from(self.sorted[rank as usize % BATCH_MAX]) % BATCH_MAX;
         position.batching += 1;
-        position.pos[lane] = sector;
+        position.pos[lane] = self.items[place].sector;
         left.cursor = rank + 1;
         left.order &= !(1 << rank);
         left.fifo &= !(1 << place);
-        place as usize
+        place
     }
 
     /// The rank of the bio that a new batch in the same direction begins with.
     #[inline]
     fn first_of_batch(&self, left: &Left, above: u64, now: u64, how: &Insertion) -> u32 {
         let oldest = left.fifo.trailing_zeros();
-        let bio = self.bios[oldest as usize].as_ref().expect("it has not gone");
+        let bio = self.items[oldest as usize].bio.as_ref().expect("it has not gone");
         let deadline = bio.start_ns.saturating_add(how.tunables.expire_ns(bio.op));
         if above != 0 && deadline > now {
             return above.trailing_zeros();
         }
-        let rank = self.sorted.iter().position(|entry| entry.place == oldest);
+        let rank = self.sorted.iter().position(|place| u32::from(*place) == oldest);
         rank.expect("it is in order") as u32
     }
 }

@@ -29,7 +29,6 @@ mod dispatch;
 mod fifo;
 mod loose;
 mod sorted;
-mod sorter;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests;
 mod tunables;

@@ -1,8 +1,8 @@
 //! The sort order alone, against a vector that is looked through.
 
-use crate::scheduler::deadline::loose::Extent;
+use crate::scheduler::deadline::loose::{Extent, LOOSE_MAX};
 use crate::scheduler::deadline::sorted::{Entry, Sorted};
-use crate::scheduler::deadline::sorter::SORTER_MAX;
+
 use drystone_core::{Bio, Op, Sector};
 use proptest::prelude::*;
 
@@ -140,7 +140,7 @@ proptest! {
     /// Each way of sorting what is loose: few and many, near and far, equal ones.
     #[test]
     fn what_is_loose_comes_in_order(
-        sectors in prop::collection::vec(0u64..1 << 20, 1..=SORTER_MAX),
+        sectors in prop::collection::vec(0u64..1 << 20, 1..=LOOSE_MAX),
         far in any::<bool>(), equal in any::<bool>(),
     ) {
         let change = |sector: u64| match (far, equal) {
