@@ -8,7 +8,7 @@ use crate::driver::{Driver, DriverQueue};
 use crate::scheduler::{Alone, Scheduler};
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
-use drystone_core::{BioList, Env};
+use drystone_core::{BioFlags, BioList, Env};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// The way of bios that come now, which are put in order if they go alone. Those that were
@@ -63,7 +63,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline(never)]
     pub(crate) fn go_as_units(&mut self, env: &mut Env) {
         let mut bios = self.outbox.take();
+        // One that is polled or needs a flush afterwards may stay with any driver.
+        let special = BioFlags::POLLED | BioFlags::FUA;
         let enough = bios.len() <= PLUG_MAX_BIOS
+            && !bios.iter().any(|bio| bio.flags.intersects(special))
             && self.may_go_alone(bios.len())
             && self.spare.mask.count_ones() >= self.tags_for(bios.len());
         if !enough {
@@ -77,5 +80,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         });
         self.run_units(env);
         self.issue_granted(env);
+        self.give_back(env);
     }
 }

@@ -11,12 +11,12 @@ use crate::driver::{Driver, DriverQueue, Issue};
 use crate::flush::has_fua;
 use crate::request::{Kind, Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
-use crate::scheduler::{Caller, Grant, Outlet, Place, Scheduler, SchedulerKind};
+use crate::scheduler::{Caller, Outlet, Place, Scheduler, SchedulerKind};
 use crate::tags::TagBatch;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::{Bio, BioFlags, BioList, Env, Status};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 /// Payload of the message by which a channel learns of grants.
 pub(crate) const GRANT_WORD: u64 = u64::MAX - 1;
@@ -63,16 +63,30 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// issue what was granted. True if there is more to do.
     fn run_with(&mut self, env: &mut Env, bios: &mut BioList, place: Place, now: Ns) -> bool {
         let held = self.is_held(now);
+        let again = self.enter_scheduler(env, bios, place, now, held);
+        self.vain = !again;
+        let sent = self.run_units(env) | self.issue_granted(env);
+        again | self.give_back(env) | sent
+    }
+
+    /// One turn. Whoever ended the hold meanwhile may have found the turn taken, and relies on a
+    /// look after it.
+    fn enter_scheduler(
+        &mut self,
+        env: &mut Env,
+        bios: &mut BioList,
+        place: Place,
+        now: Ns,
+        held: bool,
+    ) -> bool {
         let again = self.with_scheduler(env, now, held, |scheduler, local, caller| {
             scheduler.run(local, caller, bios, place)
         });
         while let Some(word) = self.words.pop() {
             env.leave_word(word);
         }
-        self.vain = !again;
         self.end_refused(env);
-        let sent = self.run_units(env) | self.issue_granted(env);
-        again || sent
+        again || held && !self.is_held(now)
     }
 
     /// End what the scheduler did not take in.
@@ -116,6 +130,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             epoch: &mut self.epoch,
             cell: &self.shared.config,
             tags: &self.shared.tags,
+            missing: None,
             words: &mut self.words,
             refused: &mut self.refused,
         };
@@ -130,9 +145,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return;
         }
         let home = self.port.index;
-        let mut bios = self.with_scheduler(env, 0, true, |scheduler, local, caller| {
+        let (mut bios, again) = self.with_scheduler(env, 0, true, |scheduler, local, caller| {
             scheduler.expel(local, caller, home)
         });
+        if again {
+            self.wake_all(env);
+        }
         self.expect_less(env, bios.len());
         while let Some(bio) = bios.pop() {
             env.end_with(bio, Status::Cancelled);
@@ -154,16 +172,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         self.to_run = to_run;
         self.send_home(env);
-        self.give_back(env);
         true
     }
 
     /// Run one of them; the tag that the caller holds serves them all, one after the other.
     #[inline]
     fn run_request(&mut self, env: &mut Env, home: u32, rq: &mut Request) {
-        let needs_slot = rq.unit.flags.intersects(BioFlags::POLLED | BioFlags::FUA);
-        if needs_slot || !self.returned.is_empty() {
-            return self.run_in_slot(env, home, rq);
+        if !self.returned.is_empty() {
+            return self.return_bios(&mut rq.unit);
         }
         rq.state = State::InFlight;
         match self.driver.queue_rq(env, rq) {
@@ -188,28 +204,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             match own {
                 true => env.end_with(bio, status),
                 false => self.foreign.push(with_status(bio, status)),
-            }
-        }
-    }
-
-    /// A request that may stay with the driver after all, or came after the driver was busy.
-    #[cold]
-    fn run_in_slot(&mut self, env: &mut Env, home: u32, rq: &mut Request) {
-        let tag = if self.returned.is_empty() { self.spare.pop() } else { None };
-        let tag = tag.or_else(|| self.tags().take(self.hint(), 1).pop());
-        let port = self.config.ports.get(home).cloned();
-        match (tag, port) {
-            (Some(tag), _) if home == self.port.index && self.returned.is_empty() => {
-                self.slots.get(tag).unit = std::mem::take(&mut rq.unit);
-                self.issue_grant(env, tag);
-            }
-            (Some(tag), Some(port)) if port.hctx == self.port.hctx && self.returned.is_empty() => {
-                port.grant(Grant { tag, unit: std::mem::take(&mut rq.unit) });
-                env.leave_word(port.word.clone());
-            }
-            (tag, _) => {
-                tag.into_iter().for_each(|tag| self.free_tag(env, tag));
-                self.return_bios(&mut rq.unit);
             }
         }
     }
@@ -266,7 +260,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.issue_grant(env, slot);
         }
         self.granted = granted;
-        self.give_back(env);
         sent
     }
 
@@ -305,14 +298,17 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.free_tag(env, slot);
     }
 
-    /// Hand back what the driver was too busy for, in its order.
+    /// Hand back what the driver was too busy for, in its order, without asking for more. True if
+    /// it may be asked again already.
     #[inline]
-    pub(crate) fn give_back(&mut self, env: &mut Env) {
-        if !self.returned.is_empty() {
-            let mut bios = self.returned.take();
-            let now = env.time.recent();
-            self.run_with(env, &mut bios, Place::Head, now);
+    pub(crate) fn give_back(&mut self, env: &mut Env) -> bool {
+        if self.returned.is_empty() {
+            return false;
         }
+        let (mut bios, now) = (self.returned.take(), env.time.recent());
+        let again = self.enter_scheduler(env, &mut bios, Place::Head, now, true);
+        self.vain &= !again;
+        again
     }
 
     /// Units came through the port.
@@ -327,6 +323,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return self.cancel_granted(env);
         }
         self.issue_granted(env);
+        self.give_back(env);
     }
 
     /// Nobody waits for these any more.
@@ -358,6 +355,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             until if until > now => true,
             until => {
                 let _ = self.shared.hold.compare_exchange(until, 0, AcqRel, Relaxed);
+                fence(SeqCst);
                 false
             }
         }
@@ -368,6 +366,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn release_hold(&self) {
         if self.shared.hold.load(Relaxed) == u64::MAX {
             let _ = self.shared.hold.compare_exchange(u64::MAX, 0, AcqRel, Relaxed);
+            fence(SeqCst);
         }
     }
 
@@ -389,6 +388,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 self.port.count_ended(lane, n.into());
             }
         }
+    }
+
+    /// Whoever has something with the scheduler is to look.
+    #[cold]
+    fn wake_all(&mut self, env: &mut Env) {
+        self.refresh(env);
+        self.config.ports.iter().for_each(|port| env.leave_word(port.word.clone()));
     }
 
     /// This call has done its share for others: whoever brought bios last goes on.

@@ -93,12 +93,17 @@ impl<D, S: Scheduler> Shared<D, S> {
 
     /// The channel of `port` has nothing with the scheduler any more, and goes.
     pub(crate) fn close_port(&self, port: &Port) {
-        self.scheduler.closed(port, &self.locks);
-        let removed = self.config.update(&self.locks, |config| {
-            config.ports.remove(port);
-            Ok(())
+        let again = self.scheduler.closed(port, &self.locks, &mut || {
+            let removed = self.config.update(&self.locks, |config| {
+                config.ports.remove(port);
+                Ok(())
+            });
+            debug_assert!(removed.is_ok());
         });
-        debug_assert!(removed.is_ok());
+        if again {
+            let ports = self.config.get(&self.locks).1.ports.clone();
+            ports.iter().for_each(|port| send_and_kick(port.word.clone()));
+        }
     }
 
     /// Counters for a new channel: those of a channel that is gone, which go on from where they
@@ -371,11 +376,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     fn wake_waiters(&self) {
         for tags in &self.shared.tags {
             let mut woken = Vec::new();
-            tags.wake(&self.shared.locks, |message| {
-                woken.extend(message.receiver());
-                message.send();
-            });
-            woken.iter().for_each(|handle| handle.kick());
+            tags.wake(&self.shared.locks, |message| woken.push(message));
+            woken.into_iter().for_each(send_and_kick);
         }
     }
 
@@ -393,6 +395,15 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             change(config);
             Ok(())
         })
+    }
+}
+
+/// Send `message`, and see to it that somebody looks, even if its receiver's owner is away.
+fn send_and_kick(message: Arc<Message>) {
+    let receiver = message.receiver();
+    message.send();
+    if let Some(handle) = receiver {
+        handle.kick();
     }
 }
 

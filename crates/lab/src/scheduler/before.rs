@@ -104,11 +104,12 @@ impl<const SPIN: bool> Scheduler for Before<SPIN> {
         self.work(caller, bios, place)
     }
 
-    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, home: u32) -> BioList {
+    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
         let mut queue = self.lock(caller.locks);
         let bios = queue.expel(caller, home);
+        let kept = queue.kept() > 0;
         self.unlock(queue);
-        bios
+        (bios, kept)
     }
 
     #[inline]
@@ -124,7 +125,10 @@ impl<const SPIN: bool> Scheduler for Before<SPIN> {
         self.publisher.load(Relaxed)
     }
 
-    fn closed(&self, port: &Port, locks: &LockCounters) {
-        self.lock(locks).closed(port);
+    fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {
+        let mut queue = self.lock(locks);
+        queue.closed(port);
+        remove();
+        queue.kept() > 0
     }
 }

@@ -195,12 +195,12 @@ impl Scheduler for Mailed {
         self.work(caller, bios, place)
     }
 
-    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, home: u32) -> BioList {
+    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
         let mut queue = self.lock.lock(caller.locks);
         self.transfer(caller, &mut queue);
         let bios = queue.expel(caller, home);
         self.kept.store(queue.kept(), Release);
-        bios
+        (bios, queue.kept() > 0)
     }
 
     #[inline]
@@ -216,7 +216,11 @@ impl Scheduler for Mailed {
         self.publisher.load(Relaxed)
     }
 
-    fn closed(&self, port: &Port, locks: &LockCounters) {
-        self.lock.lock(locks).closed(port);
+    fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {
+        let mut queue = self.lock.lock(locks);
+        queue.closed(port);
+        remove();
+        drop(queue);
+        self.has_staged_or_kept()
     }
 }

@@ -82,7 +82,7 @@ impl Queue {
         }
         match place {
             Place::Tail => self.insert_sorted(host, bios),
-            Place::Head => self.insert_at_head(host, bios),
+            Place::Head => self.trees.insert_all_at_head(bios, &host.insertion()),
         }
     }
 
@@ -94,20 +94,6 @@ impl Queue {
             if self.trees.insert(Home(bio.home), bio, &how) != Inserted::Kept {
                 host.count_merged(group);
             }
-        }
-    }
-
-    /// Batches of several channels, each in its own order, the later before the earlier.
-    #[cold]
-    fn insert_at_head(&mut self, host: &impl Host, bios: &mut BioList) {
-        while let Some(first) = bios.pop() {
-            let home = first.home;
-            let mut batch = BioList::new();
-            batch.push(first);
-            while bios.front().is_some_and(|bio| bio.home == home) {
-                batch.extend(bios.pop());
-            }
-            self.trees.insert_at_head(Home(home), batch, &host.insertion());
         }
     }
 

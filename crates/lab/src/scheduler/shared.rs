@@ -23,7 +23,12 @@ impl Scheduler for SharedOnly {
         self.0.run(local, caller, bios, place)
     }
 
-    fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> BioList {
+    fn expel(
+        &self,
+        local: &mut Self::Local,
+        caller: &mut Caller<'_>,
+        home: u32,
+    ) -> (BioList, bool) {
         self.0.expel(local, caller, home)
     }
 
@@ -40,7 +45,7 @@ impl Scheduler for SharedOnly {
         self.0.last_publisher()
     }
 
-    fn closed(&self, port: &Port, locks: &LockCounters) {
-        self.0.closed(port, locks);
+    fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {
+        self.0.closed(port, locks, remove)
     }
 }

@@ -13,8 +13,11 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::ChannelStats;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Status};
+use drystone_core::{Bio, BioFlags, BioList, Status};
 use std::sync::Arc;
+
+/// Flags of units that do not end as they are issued, also where others do.
+const NEEDS_SLOT: BioFlags = BioFlags::POLLED.union(BioFlags::FUA);
 
 /// Where bios are inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,20 @@ impl ToRun {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether the request that was placed last may stay with the driver after all, so that it
+    /// needs a tag and a slot of its own.
+    #[inline]
+    fn last_needs_slot(&self) -> bool {
+        let last = self.len.checked_sub(1).map(|last| &self.requests[last].1.unit);
+        last.is_some_and(|unit| unit.flags.intersects(NEEDS_SLOT))
+    }
+
+    fn take_last(&mut self) -> (u32, Unit) {
+        self.len -= 1;
+        let (home, rq) = &mut self.requests[self.len];
+        (*home, std::mem::take(&mut rq.unit))
     }
 }
 
@@ -109,6 +126,8 @@ pub struct Caller<'a> {
     pub(crate) epoch: &'a mut u64,
     pub(crate) cell: &'a ConfigCell,
     pub(crate) tags: &'a [CachePadded<TagSet>],
+    /// The hardware queue whose tags were looked for in vain.
+    pub(crate) missing: Option<u32>,
     /// Messages to other channels, to be sent once the scheduler has been left.
     pub(crate) words: &'a mut Vec<Arc<Message>>,
     /// Bios that end without having been taken in.
@@ -134,7 +153,8 @@ impl<'a> Caller<'a> {
     /// Whether one of `units` might find a tag. With several hardware queues only the unit decides.
     #[inline]
     pub fn may_find_tag(&mut self, units: usize) -> bool {
-        !self.held && (self.out.spare.mask != 0 || self.take_spare(units) || self.tags.len() > 1)
+        let any = self.out.spare.mask != 0 || self.take_spare(units);
+        !self.held && (any || self.tags.len() > 1 && !self.out.at_once)
     }
 
     fn take_spare(&mut self, units: usize) -> bool {
@@ -142,6 +162,9 @@ impl<'a> Caller<'a> {
         if !tags.has_waiters() {
             let want = if self.out.at_once { 1 } else { units.min(PLUG_MAX_BIOS) as u32 };
             *self.out.spare = tags.take(self.out.port.hint, want);
+        }
+        if self.out.spare.mask == 0 {
+            self.missing = Some(self.out.port.hctx);
         }
         self.out.spare.mask != 0
     }
@@ -159,9 +182,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// True if a tag is free now that [`Caller::may_find_tag`] did not find.
+    /// True if a tag is free now where the last one was looked for in vain.
     pub fn tags_came_free(&self) -> bool {
-        self.tags.iter().any(|tags| !tags.has_waiters() && tags.any_free())
+        let tags = self.missing.map(|hctx| &self.tags[hctx as usize]);
+        tags.is_some_and(|tags| !tags.has_waiters() && tags.any_free())
     }
 
     /// Send `unit` of channel `home` on its way.
@@ -180,6 +204,10 @@ impl<'a> Caller<'a> {
     #[inline]
     pub fn grant_placed(&mut self) -> Result<(), Unit> {
         match self.out.aside.take() {
+            None if self.out.at_once && self.out.to_run.last_needs_slot() => {
+                let (home, unit) = self.out.to_run.take_last();
+                self.grant_aside(home, unit)
+            }
             None => Ok(()),
             Some((home, unit)) => self.grant_aside(home, unit),
         }
@@ -188,8 +216,7 @@ impl<'a> Caller<'a> {
     /// The unit that was just placed, of the caller's own, goes alone.
     pub(crate) fn pass(&mut self, lane: usize) {
         self.out.port.count_passed(lane);
-        let granted = self.grant_placed();
-        debug_assert!(granted.is_ok(), "there are tags for all");
+        assert!(self.grant_placed().is_ok(), "there are tags for all");
     }
 
     #[cold]
@@ -207,11 +234,16 @@ impl<'a> Caller<'a> {
     }
 
     fn tag_for(&mut self, port: &Port) -> Option<u32> {
-        if port.hctx == self.out.port.hctx {
+        // Where units end at once, the spare tag is the one that serves all of them.
+        if port.hctx == self.out.port.hctx && !self.out.at_once {
             return self.out.spare.pop();
         }
         let tags = &self.tags[port.hctx as usize];
-        if tags.has_waiters() { None } else { tags.take(port.hint, 1).pop() }
+        let tag = if tags.has_waiters() { None } else { tags.take(port.hint, 1).pop() };
+        if tag.is_none() {
+            self.missing = Some(port.hctx);
+        }
+        tag
     }
 
     /// Have `port`'s channel look what came for it.
@@ -262,7 +294,12 @@ impl<'a> Caller<'a> {
 
     /// Units that may be kept or in flight, of all hardware queues.
     pub(crate) fn nr_requests(&self) -> u32 {
-        self.config.nr_requests.saturating_mul(self.tags.len() as u32)
+        self.of_all_queues(self.config.nr_requests)
+    }
+
+    /// A depth that is given for each hardware queue.
+    pub(crate) fn of_all_queues(&self, depth: u32) -> u32 {
+        depth.saturating_mul(self.tags.len() as u32)
     }
 
     /// `bio` cannot be taken in now and may not wait: it ends with [`Status::Again`].

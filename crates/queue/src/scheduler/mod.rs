@@ -15,7 +15,6 @@ pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet, Place};
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
-pub(crate) use port::Grant;
 pub use port::{Port, Ports};
 
 use crate::config::Config;
@@ -96,8 +95,10 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         unreachable!("`alone` did not say so");
     }
 
-    /// Take out every bio of channel `home`, in no particular order, if the turn is free now.
-    fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> BioList;
+    /// Take out every bio of channel `home`, in no particular order, if the turn is free now. True
+    /// if others must look afterwards.
+    fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32)
+    -> (BioList, bool);
 
     /// True while units are kept or bios wait to be inserted. Whoever frees a tag and then sees
     /// false may rely on it: nobody waits for that tag.
@@ -109,6 +110,8 @@ pub trait Scheduler: Default + Send + Sync + 'static {
     /// The port of the channel that last published bios without getting to dispatch. A hint.
     fn last_publisher(&self) -> u32;
 
-    /// The channel behind `port` is closed; it has nothing with the scheduler.
-    fn closed(&self, port: &Port, locks: &LockCounters);
+    /// The channel behind `port` is closed; it has nothing with the scheduler. `remove` takes the
+    /// port from the others' sight, while nobody sums what ports say. True if others must look
+    /// afterwards.
+    fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool;
 }

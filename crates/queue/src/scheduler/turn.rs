@@ -1,7 +1,8 @@
 //! The turn at something that many may bring work to, and one at a time does it: for all.
 //!
 //! Invariants:
-//! * The lock is only ever tried. Whoever finds it taken has published what it brought.
+//! * On the data path the lock is only ever tried. Whoever finds it taken has published what it
+//!   brought. Whoever closes a channel waits for it, and leaves it as all do.
 //! * What is published is seen: by whoever has the turn, by whoever leaves it and looks again, or
 //!   by its bringer, which tries the turn once more.
 //!
@@ -112,9 +113,11 @@ impl<T> TurnLock<T> {
         self.publisher.load(Relaxed)
     }
 
-    /// Wait for the turn, for the control plane.
+    /// Wait for the turn, for the control plane. [`TurnLock::leave`] ends it like any other.
     pub(super) fn wait(&self, locks: &LockCounters) -> Guard<'_, T> {
-        self.lock.lock(locks)
+        let turn = self.lock.lock(locks);
+        self.busy.store(true, Relaxed);
+        turn
     }
 }
 

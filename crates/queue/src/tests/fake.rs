@@ -119,6 +119,8 @@ impl Stage {
 pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) hw: HwQueues,
+    /// The driver says that it ends at once what it takes.
+    pub(super) at_once: bool,
 }
 
 impl Setup {
@@ -129,7 +131,7 @@ impl Setup {
             max_write_zeroes_bytes: 1 << 30,
             ..Limits::default()
         };
-        Setup { limits, hw: HwQueues { default: 1, poll: 0, depth } }
+        Setup { limits, hw: HwQueues { default: 1, poll: 0, depth }, at_once: false }
     }
 
     pub(super) fn limits(change: impl FnOnce(&mut Limits)) -> Self {
@@ -182,6 +184,7 @@ impl Driver for Fake {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
         Ok(FakeQueue {
             context: env.context_id(),
+            at_once: self.setup.at_once,
             stage: self.stage.clone(),
             messages: (0..slots).map(message).collect(),
         })
@@ -206,6 +209,7 @@ impl Driver for Fake {
 
 pub(super) struct FakeQueue {
     context: u32,
+    at_once: bool,
     stage: Arc<Stage>,
     messages: Vec<Arc<Message>>,
 }
@@ -240,6 +244,10 @@ impl DriverQueue for FakeQueue {
         let message = self.messages[slot as usize].clone();
         script.held.push(Held { key: (self.context, slot), seen, message });
         Issue::Started
+    }
+
+    fn ends_at_once(&self) -> bool {
+        self.at_once
     }
 
     fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}

@@ -10,6 +10,7 @@ mod scheduled;
 mod sharing;
 mod timeout;
 mod timing;
+mod together;
 
 use crate::queue::{QueueOptions, RequestQueue};
 use crate::scheduler::SchedulerKind;

@@ -371,6 +371,22 @@ impl Deadline {
         units as u32
     }
 
+    /// The same with bios of several contexts, each by its `home`: in the order of `list`.
+    #[cold]
+    pub fn insert_all_at_head(&mut self, list: &mut BioList, how: &Insertion) {
+        let mut runs: Vec<(Home, BioList)> = Vec::new();
+        while let Some(bio) = list.pop() {
+            let home = Home(bio.home);
+            if runs.last().is_none_or(|(last, _)| *last != home) {
+                runs.push((home, BioList::new()));
+            }
+            runs.last_mut().expect("one was pushed").1.push(bio);
+        }
+        while let Some((home, run)) = runs.pop() {
+            self.insert_at_head(home, run, how);
+        }
+    }
+
     /// Let the unit that was appended to the head list take `bio` in, at its end.
     fn merge_behind(&mut self, bio: Box<Bio>, how: &Insertion) -> Result<(), Box<Bio>> {
         match self.head.back_mut() {

@@ -7,7 +7,7 @@
 //! Invariant: `load.units` is at least what is kept or in flight, and is that if `is_exact`. So
 //! the tags in use are counted only if there might be no room.
 
-use super::super::deadline::{Deadline, Home, Inserted, Insertion, Load, Offered, is_sync_read};
+use super::super::deadline::{Deadline, Home, Inserted, Load, Offered, is_sync_read};
 use super::super::{Caller, Place};
 use super::Turn;
 use super::counts::Counts;
@@ -35,8 +35,8 @@ impl Intake {
             async_depth: u32::MAX,
             writes_starved: tunables.writes_starved,
         };
-        if tunables.async_depth < nr_requests {
-            load.async_depth = tunables.async_depth;
+        if tunables.async_depth < caller.config().nr_requests {
+            load.async_depth = caller.of_all_queues(tunables.async_depth);
             load.others = trees.writes() + writes_in_flight(counts, caller);
         }
         Intake { load, is_exact: false, kept: 0 }
@@ -114,7 +114,7 @@ impl Turn {
         place: Place,
     ) {
         if place == Place::Head {
-            return insert_at_head(trees, bios, &caller.insertion());
+            return trees.insert_all_at_head(bios, &caller.insertion());
         }
         while let Some(bio) = bios.pop() {
             let is_read = is_sync_read(bio.op);
@@ -171,19 +171,5 @@ impl Turn {
             any = true;
         }
         any
-    }
-}
-
-/// Batches of several channels, each in its own order, the later before the earlier.
-#[cold]
-fn insert_at_head(trees: &mut Deadline, bios: &mut BioList, how: &Insertion<'_>) {
-    while let Some(first) = bios.pop() {
-        let home = first.home;
-        let mut batch = BioList::new();
-        batch.push(first);
-        while bios.front().is_some_and(|bio| bio.home == home) {
-            batch.extend(bios.pop());
-        }
-        trees.insert_at_head(Home(home), batch, how);
     }
 }

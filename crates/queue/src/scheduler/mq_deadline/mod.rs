@@ -159,6 +159,7 @@ impl MqDeadline {
     /// Leave the turn. True if there is reason to come again: what the turn did not find has come
     /// meanwhile, and whoever brought it may have found it taken.
     #[inline]
+    #[must_use]
     fn leave(
         &self,
         turn: Guard<'_, Turn>,
@@ -261,10 +262,10 @@ impl Scheduler for MqDeadline {
         }
     }
 
-    fn expel(&self, _: &mut Local, caller: &mut Caller<'_>, home: u32) -> BioList {
+    fn expel(&self, _: &mut Local, caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
         let mut out = BioList::new();
         let Some(mut turn) = self.enter(caller, &mut BioList::new(), Place::Tail) else {
-            return out;
+            return (out, false);
         };
         let mut trees = turn.trees.take().unwrap_or_default();
         turn.counts.forget();
@@ -282,9 +283,12 @@ impl Scheduler for MqDeadline {
         let kept = turn.kept(&trees);
         intake.note(&trees);
         turn.trees = (!trees.is_empty()).then_some(trees);
+        if kept > 0 {
+            tell_starving(&mut turn.arrivals, caller);
+        }
         turn.arrivals.clear();
-        self.leave(turn, kept, Stop::NoTag, intake, caller);
-        out
+        let again = self.leave(turn, kept, Stop::NoUnit, intake, caller);
+        (out, again || kept > 0)
     }
 
     #[inline]
@@ -300,7 +304,11 @@ impl Scheduler for MqDeadline {
         self.turn.publisher()
     }
 
-    fn closed(&self, port: &Port, locks: &LockCounters) {
-        self.turn.wait(locks).counts.closed(port);
+    fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {
+        let mut turn = self.turn.wait(locks);
+        turn.counts.closed(port);
+        remove();
+        // Nothing was dispatched: whoever found the turn taken is to look once more.
+        self.turn.leave(turn) || self.kept.load(Relaxed) > 0
     }
 }
