@@ -1,5 +1,5 @@
 //! One run of one variant: opens its device, lets the lanes warm up, and takes everything that is
-//! counted over the same stretch of time. [`on_device`] and [`span`] serve experiments that count
+//! counted over the same stretch of time. [`on_device`] and [`sampled`] serve experiments that count
 //! something else.
 
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub fn on_device<T>(
 ///
 /// # Errors
 /// When a lane, `begin` or `end` fails, or no I/O ends.
-pub fn span<B, E>(
+fn span<B, E>(
     crew: &Crew<'_, '_>,
     runtime_ns: u64,
     begin: impl FnOnce() -> anyhow::Result<B>,
@@ -128,6 +128,27 @@ pub fn span<B, E>(
     Ok((begin, end()?))
 }
 
+/// As [`span`], with the figures that every experiment has; `read` gives what else an experiment
+/// reads at both ends of the time.
+///
+/// # Errors
+/// As of [`span`].
+pub fn sampled<T>(
+    crew: &Crew<'_, '_>,
+    locks: &LockRegistry,
+    threads: u32,
+    runtime_ns: u64,
+    read: impl Fn() -> T,
+) -> anyhow::Result<(Sample, [T; 2])> {
+    let first = || {
+        locks.reset();
+        Ok((Reading::now(crew)?, read()))
+    };
+    let last = || Ok((Reading::now(crew)?, read(), locks.reset()));
+    let ((begin, early), (end, late, locks)) = span(crew, runtime_ns, first, last)?;
+    Ok((Sample::between(&begin, &end, threads, locks), [early, late]))
+}
+
 impl Point<'_> {
     /// Make the run.
     ///
@@ -137,13 +158,8 @@ impl Point<'_> {
         let works = |device: &dyn Device| self.works(device);
         on_device(self.spec, self.open, self.threads, works, |crew, _, locks| {
             locks.time_holds(self.time_holds);
-            let reset = || {
-                locks.reset();
-                Reading::now(crew)
-            };
-            let last = || Ok((Reading::now(crew)?, locks.reset()));
-            let (begin, (end, locks)) = span(crew, self.runtime_ns, reset, last)?;
-            Ok(self.sample(&begin, &end, locks))
+            let (sample, _) = sampled(crew, locks, self.threads, self.runtime_ns, || ())?;
+            Ok(sample)
         })
     }
 
@@ -162,11 +178,13 @@ impl Point<'_> {
         };
         (0..u64::from(self.threads)).map(work).collect()
     }
+}
 
-    fn sample(&self, begin: &Reading, end: &Reading, locks: LockStats) -> Sample {
+impl Sample {
+    fn between(begin: &Reading, end: &Reading, threads: u32, locks: LockStats) -> Self {
         let ios = (end.sum.completed - begin.sum.completed) as f64;
         let wall = (end.at - begin.at).as_nanos() as f64;
-        let threads_wall = wall * f64::from(self.threads);
+        let threads_wall = wall * f64::from(threads);
         let cpu = (end.cpu_ns - begin.cpu_ns) as f64;
         let (user, sys) = (end.user_ns - begin.user_ns, end.sys_ns - begin.sys_ns);
         let waits = locks.used().filter(|(class, _)| !NO_LOCKS.contains(class));

@@ -19,7 +19,7 @@ use drystone_stack::spec::DeviceSpec;
 use serde_json::json;
 
 use crate::engine::{Pattern, Work, machine};
-use crate::measure::{on_device, span, warmup_ns};
+use crate::measure::{self, on_device, sampled, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread};
 use crate::{Experiment, Options, Say};
 
@@ -158,15 +158,18 @@ impl Measured {
     }
 }
 
-/// Reads and writes of one run.
-type Sample = [Measured; 2];
+/// One run: what every experiment has, and reads and writes.
+struct Sample {
+    all: measure::Sample,
+    groups: [Measured; 2],
+}
 
 fn sample(load: &Load, spec: &DeviceSpec, runtime_ns: u64) -> anyhow::Result<Sample> {
     let works = |device: &dyn Device| load.works(device);
-    on_device(spec, open_with::<MqDeadline>, load.threads(), works, |crew, device, _| {
-        let read = || Ok(Reading::now(device));
-        let (begin, end) = span(crew, runtime_ns, read, read)?;
-        Ok([0, 1].map(|group| Measured::between(&begin, &end, group)))
+    on_device(spec, open_with::<MqDeadline>, load.threads(), works, |crew, device, locks| {
+        let read = || Reading::now(device);
+        let (all, [begin, end]) = sampled(crew, locks, load.threads(), runtime_ns, read)?;
+        Ok(Sample { all, groups: [0, 1].map(|group| Measured::between(&begin, &end, group)) })
     })
 }
 
@@ -233,7 +236,12 @@ fn measure(load: &Load, options: &Options) -> anyhow::Result<Vec<Row>> {
 
 fn row(variant: &'static str, load: &Load, samples: &[Sample]) -> Row {
     let all = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-    let mut measured = vec![("iops", all(&|s| s[0].iops + s[1].iops))];
+    let mut measured = vec![
+        ("iops", all(&|s| s.all.iops)),
+        ("cpu_ns_per_io", all(&|s| s.all.cpu_ns_per_io)),
+        ("contention", all(&|s| s.all.contention)),
+        ("lock_acquisitions_per_io", all(&|s| s.all.lock_acquisitions_per_io)),
+    ];
     let keys = [
         ["read_iops", "read_mean_ns", "read_p99_ns", "read_max_ns"],
         ["write_iops", "write_mean_ns", "write_p99_ns", "write_max_ns"],
@@ -241,8 +249,9 @@ fn row(variant: &'static str, load: &Load, samples: &[Sample]) -> Row {
     for (group, keys) in keys.into_iter().enumerate() {
         let figures: [fn(&Measured) -> f64; 4] =
             [|m| m.iops, |m| m.mean_ns, |m| m.p99_ns, |m| m.max_ns];
-        measured
-            .extend(keys.into_iter().zip(figures).map(|(key, of)| (key, all(&|s| of(&s[group])))));
+        measured.extend(
+            keys.into_iter().zip(figures).map(|(key, of)| (key, all(&|s| of(&s.groups[group])))),
+        );
     }
     let note = Some(load.name.clone());
     Row { device: "disk", variant, note, threads: load.threads(), measured, locks: Vec::new() }

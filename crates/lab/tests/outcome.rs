@@ -47,6 +47,7 @@ fn reorder_has_both_variants_under_each_load() {
         for key in ["iops", "read_iops", "read_mean_ns", "read_p99_ns", "read_max_ns"]
             .into_iter()
             .chain(["write_iops", "write_mean_ns", "write_p99_ns", "write_max_ns"])
+            .chain(["cpu_ns_per_io", "contention", "lock_acquisitions_per_io"])
         {
             let values = row[key].as_array().unwrap_or_else(|| panic!("{key} in {row}"));
             assert_eq!(values.len(), 2, "{key} in {row}");

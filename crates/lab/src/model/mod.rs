@@ -119,7 +119,7 @@ pub fn model(name: &str, options: &ModelOptions, say: Say<'_>) -> anyhow::Result
     say("the mail's pair");
     let mail = mail::fit(&costs, &mail::BEFORE);
     for cores in &options.cores {
-        say(&format!("modelling {cores} cores"));
+        say(&format!("modelling {cores} core{}", if *cores == 1 { "" } else { "s" }));
         for one in &mut studied {
             let place = Place { cores: *cores, threads: *cores, had: 1.0 };
             let found = figures(&one.design, &costs, place, LONGEST_PS);
