@@ -20,6 +20,9 @@ fn lab(folder: &Path, arguments: &[&str]) -> String {
     outcome.ok()
 }
 
+/// Of the experiment `mq-deadline`.
+const VARIANTS: usize = 7;
+
 #[test]
 fn experiments_are_listed() {
     let folder = new_folder();
@@ -48,7 +51,7 @@ fn a_short_run_gives_a_table_json_and_a_page() {
     let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
     let json: Value = serde_json::from_str(&json).expect("JSON");
     let rows = json["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 2 * 2 * 6);
+    assert_eq!(rows.len(), 2 * 2 * VARIANTS);
     assert!(rows.iter().all(|row| row["iops"].as_array().is_some_and(|runs| runs.len() == 1)));
     let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
@@ -72,7 +75,7 @@ fn a_short_model_marks_what_it_models() {
     }
     let table = text.split("Variant, modelled").nth(1).expect("the table of cores");
     let lines: Vec<&str> = table.lines().skip(1).take_while(|line| line.contains('~')).collect();
-    assert_eq!(lines.len(), 6, "a line for each variant: {table}");
+    assert_eq!(lines.len(), VARIANTS, "a line for each variant: {table}");
     for line in lines {
         assert_eq!((line.matches('~').count(), line.matches('±').count()), (3, 3), "{line}");
     }
@@ -80,9 +83,9 @@ fn a_short_model_marks_what_it_models() {
     let json: Value = serde_json::from_str(&json).expect("JSON");
     let rows = json["rows"].as_array().expect("rows");
     // 1, 2 and 4 threads measured and modelled, and three numbers of cores.
-    assert_eq!(rows.len(), 6 * (3 * 2 + 3));
+    assert_eq!(rows.len(), VARIANTS * (3 * 2 + 3));
     let modelled = rows.iter().filter(|row| row["modelled"] == true);
-    assert_eq!(modelled.clone().count(), 6 * 6);
+    assert_eq!(modelled.clone().count(), VARIANTS * 6);
     for row in modelled {
         assert!(row["iops"][0].as_f64().is_some_and(|iops| iops > 0.0), "{row}");
         assert!(row["error"].is_number() || row["error_carried"].is_number(), "{row}");

@@ -160,11 +160,22 @@ impl<'a> Sim<'a> {
     fn enter(&mut self, thread: usize) {
         let Some(section) = self.section(thread) else { return self.run_taken(thread) };
         if section.act == Act::TakeOne && self.kept.is_empty() {
+            self.pass_on(thread, section.lock);
             return self.next_section(thread);
         }
         let (core, now) = (self.cores.core_of(thread), self.cores.now);
         let wait = self.locks[section.lock].line.fetch(core, now, self.costs.line_ps);
         self.cores.operate(thread, wait, Next::Try);
+    }
+
+    /// Whoever was woken for a lock that it no longer needs wakes the next sleeper in its place.
+    fn pass_on(&mut self, thread: usize, lock: usize) {
+        if std::mem::take(&mut self.threads[thread].slept)
+            && let Some(sleeper) = self.locks[lock].sleepers.pop_front()
+        {
+            (self.threads[sleeper].tried, self.threads[sleeper].slept) = (false, true);
+            self.cores.wake(sleeper, Next::Section);
+        }
     }
 
     fn next_section(&mut self, thread: usize) {

@@ -233,3 +233,20 @@ fn who_spins_for_a_holder_off_its_core_spins_a_slice() {
     assert_eq!((found.preemptions, found.done), (3, 4), "{found:?}");
     assert!(found.contention > 0.1);
 }
+
+/// Whoever was woken for a lock may find nothing left to take, and then needs it no more: others
+/// that sleep for it are not forgotten.
+#[test]
+fn nobody_sleeps_for_ever() {
+    for seed in 1..=20 {
+        for (cores, threads) in [(2, 3), (2, 4), (3, 4), (6, 4), (6, 6)] {
+            for latency_ns in [0, 500, 5000] {
+                let costs = Costs { spin_ps: 0, latency_ps: latency_ns * NS, ..COSTS };
+                let mut design = locked(Loser::Sleep);
+                design.sections.iter_mut().for_each(|section| section.hold_ps = 1000 * NS);
+                let figures = simulate(&design, &costs, &Setting { seed, ..short(cores, threads) });
+                assert!(figures.done > 0, "seed {seed}, {threads} threads: {figures:?}");
+            }
+        }
+    }
+}
