@@ -167,7 +167,9 @@ impl TagSet {
     /// Take up to `want` tags of one word, looking at word `hint` first. Empty if none is free.
     #[inline]
     pub fn take(&self, hint: u32, want: u32) -> TagBatch {
-        let n = self.words();
+        // Under a low limit, hints beyond it are spread over the words that have tags.
+        let n = self.limit.load(Relaxed).div_ceil(1 << self.shift);
+        let hint = if hint < n { hint } else { hint % n };
         for i in 0..n {
             let index = if hint + i < n { hint + i } else { hint + i - n };
             let mask = self.take_from(index, want);
