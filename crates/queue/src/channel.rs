@@ -201,10 +201,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let mut last: Option<u32> = None;
         let way = self.way_of(env, bios, submitted);
         self.alone = way == Way::Alone;
+        // The others have their time already.
+        let stamp = submitted.filter(|_| way == Way::Straight);
         // Whether bios may go on at once; only what comes back from `issue` and `build` changes it.
         let mut clear = self.may_issue();
         while let Some(mut bio) = bios.pop() {
-            if let Some(now) = submitted {
+            if let Some(now) = stamp {
                 bio.stamp(now);
             }
             let Some(bio) = self.admit(env, bio, bios) else { continue };
@@ -364,7 +366,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
     #[inline]
-    pub(crate) fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
+    fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
         match self.spare.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
             None => self.build_with_new_tags(env, bio, want),
