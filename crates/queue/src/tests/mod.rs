@@ -2,12 +2,14 @@
 
 mod attributes;
 mod busy;
+mod expelled;
 mod fake;
 mod flush;
 mod layout;
 mod path;
 mod scheduled;
 mod sharing;
+mod switched;
 mod timeout;
 mod timing;
 mod together;

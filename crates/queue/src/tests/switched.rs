@@ -1,0 +1,32 @@
+//! The scheduler is switched off while it keeps units.
+
+use super::*;
+
+/// One tag; three units of one context are kept. New bios come one for each that ends.
+#[test]
+fn what_is_kept_goes_before_what_comes_later() {
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let mut rig = Rig::with(Setup::depth(1), &options, Engine::Auto);
+    rig.stage.otherwise(Answer::Hold);
+    let (mut other, dev) = rig.another();
+    rig.submit([read(10, 1), read(20, 1), read(30, 1), read(40, 1)]);
+    assert_eq!(rig.stage.held(), 1);
+    rig.device.set_attribute("queue/scheduler", "none").unwrap();
+    let mut ends = 0;
+    for n in 0..20 {
+        let mut list = BioList::new();
+        list.push(read(1000 + 10 * n, 1));
+        other.submit(dev, &mut list);
+        assert!(rig.stage.give_back(0, Status::Ok));
+        ends += rig.ended().len();
+        let _ = ended(&mut other);
+        ends += rig.ended().len();
+    }
+    let sectors: Vec<_> = rig.taken().iter().map(|t| t.0).collect();
+    assert_eq!(ends, 4, "{sectors:?}");
+    assert_eq!(sectors[..4], [10, 20, 30, 40], "{sectors:?}");
+}
