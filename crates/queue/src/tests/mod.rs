@@ -2,9 +2,9 @@
 
 mod attributes;
 mod busy;
-mod expelled;
 mod fake;
 mod flush;
+mod interleaved;
 mod layout;
 mod path;
 mod scheduled;

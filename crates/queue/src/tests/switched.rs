@@ -30,3 +30,31 @@ fn what_is_kept_goes_before_what_comes_later() {
     assert_eq!(ends, 4, "{sectors:?}");
     assert_eq!(sectors[..4], [10, 20, 30, 40], "{sectors:?}");
 }
+
+/// One tag; units of one context are kept. Another context sends flushes, one for each that ends.
+#[test]
+fn what_is_kept_goes_on_beside_flushes() {
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let mut setup = Setup::cache(false);
+    setup.hw.depth = 1;
+    let mut rig = Rig::with(setup, &options, Engine::Auto);
+    rig.stage.otherwise(Answer::Hold);
+    let (mut other, dev) = rig.another();
+    rig.submit([read(10, 1), read(20, 1), read(30, 1), read(40, 1)]);
+    let mut ends = 0;
+    let mut flushes = 0;
+    for _ in 0..40 {
+        let mut list = BioList::new();
+        list.push(Bio::flush());
+        other.submit(dev, &mut list);
+        assert!(rig.stage.give_back(0, Status::Ok));
+        ends += rig.ended().len();
+        flushes += ended(&mut other).len();
+        ends += rig.ended().len();
+    }
+    assert_eq!(ends, 4, "{flushes} {:?}", rig.ops());
+}

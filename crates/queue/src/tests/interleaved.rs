@@ -1,0 +1,192 @@
+//! What other threads may do between two steps of one, put there.
+
+use super::*;
+use crate::config::Config;
+use crate::scheduler::{Alone, Caller, MqDeadline, Place, Port, Scheduler};
+use drystone_core::clock::Ns;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+type Hook = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// What happens while a closing channel has the turn, and just after it has left it.
+    static AT_CLOSE: RefCell<Option<(Hook, Hook)>> = const { RefCell::new(None) };
+    /// What happens after the next turns, one for each.
+    static AFTER_TURN: RefCell<VecDeque<Hook>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// `mq-deadline`, with other threads' doings put where they could come.
+#[derive(Default)]
+struct Interleaved(MqDeadline);
+
+impl Scheduler for Interleaved {
+    type Local = <MqDeadline as Scheduler>::Local;
+
+    fn run(
+        &self,
+        local: &mut Self::Local,
+        caller: &mut Caller<'_>,
+        bios: &mut BioList,
+        place: Place,
+    ) -> bool {
+        let again = self.0.run(local, caller, bios, place);
+        let mut hooks = AFTER_TURN.take();
+        if let Some(hook) = hooks.pop_front() {
+            hook();
+        }
+        AFTER_TURN.set(hooks);
+        again
+    }
+
+    fn alone(&self, l: &mut Self::Local, bios: &mut BioList, now: Ns, config: &Config) -> Alone {
+        self.0.alone(l, bios, now, config)
+    }
+
+    fn run_alone(&self, local: &mut Self::Local, caller: &mut Caller<'_>, bios: &mut BioList) {
+        self.0.run_alone(local, caller, bios);
+    }
+
+    fn expel(&self, l: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
+        self.0.expel(l, caller, home)
+    }
+
+    fn has_work(&self) -> bool {
+        self.0.has_work()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.0.is_busy()
+    }
+
+    fn last_publisher(&self) -> u32 {
+        self.0.last_publisher()
+    }
+
+    fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {
+        let hooks = AT_CLOSE.take();
+        let Some((during, after)) = hooks else { return self.0.closed(port, locks, remove) };
+        let mut during = Some(during);
+        let again = self.0.closed(port, locks, &mut || {
+            remove();
+            during.take().expect("once")();
+        });
+        after();
+        again
+    }
+}
+
+fn interleaved(
+    setup: Setup,
+    stage: &Arc<Stage>,
+    options: &QueueOptions,
+    clock: Arc<dyn Clock>,
+) -> Arc<RequestQueue<Fake, Interleaved>> {
+    let (fake, locks) = (Fake::new(setup, stage), LockCounters::new(clock));
+    let queue = RequestQueue::with_scheduler("q0", fake, options, locks);
+    Arc::new(queue.expect("a queue"))
+}
+
+fn submit((cx, dev): &mut (Context, DevIndex), bios: impl IntoIterator<Item = Box<Bio>>) {
+    let mut list = BioList::new();
+    list.extend(bios);
+    cx.submit(*dev, &mut list);
+}
+
+/// Two requests are with the driver, which is all that may be. A third context has the turn to
+/// close; meanwhile one context publishes a bio, and another one a bio with NOWAIT. Then the first
+/// one is dropped, before anybody has looked.
+#[test]
+fn a_dropped_context_ends_what_may_not_wait() {
+    let clock = ManualClock::new(1000 * MS);
+    let (set, stage) = (ContextSet::new(clock.clone()), Stage::new());
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        nr_requests: Some(2),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let device: Arc<dyn Device> = interleaved(Setup::depth(8), &stage, &options, clock);
+    let open = || {
+        let mut cx = set.open(Engine::Auto).expect("a ring");
+        let dev = cx.open(&device).expect("a channel");
+        (cx, dev)
+    };
+    stage.otherwise(Answer::Hold);
+    let (mut stays, mut goes, closes) = (open(), open(), open());
+    submit(&mut stays, [read(10, 1)]);
+    submit(&mut stays, [read(20, 1)]);
+    assert_eq!(stage.held(), 2);
+    let stays = Rc::new(RefCell::new(stays));
+    let brought = stays.clone();
+    let dropped = Rc::new(RefCell::new(None));
+    let to_drop = dropped.clone();
+    let during: Hook = Box::new(move || {
+        submit(&mut goes, [read(30, 1)]);
+        submit(&mut brought.borrow_mut(), [with(read(40, 1), BioFlags::NOWAIT)]);
+        *to_drop.borrow_mut() = Some(goes);
+    });
+    let after: Hook = Box::new(move || drop(dropped.borrow_mut().take()));
+    AT_CLOSE.set(Some((during, after)));
+    drop(closes);
+    assert!(AT_CLOSE.take().is_none(), "the channel was closed");
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        assert!(stage.give_back(0, Status::Ok));
+        all.extend(ended(&mut stays.borrow_mut().0));
+    }
+    all.extend(ended(&mut stays.borrow_mut().0));
+    all.sort_by_key(|(sector, _)| *sector);
+    assert_eq!(all, [(10, Status::Ok), (20, Status::Ok), (40, Status::Again)]);
+}
+
+/// Both tags are with the driver. While a context submits a read and a flush, one comes back and is
+/// granted for the read; then it waits for a tag for the flush, and the other one comes back. It
+/// finds both messages at once, and the driver ends what it gets.
+#[test]
+fn a_grant_and_a_turn_at_tags_that_come_together_lose_no_tag() {
+    let clock = ManualClock::new(1000 * MS);
+    let (set, stage, others) = (ContextSet::new(clock.clone()), Stage::new(), Stage::new());
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let mut setup = Setup::cache(false);
+    setup.hw.depth = 2;
+    let queue = interleaved(setup, &stage, &options, clock.clone());
+    let device: Arc<dyn Device> = queue.clone();
+    let second: Arc<dyn Device> = interleaved(Setup::depth(2), &others, &options, clock);
+    let open = || {
+        let mut cx = set.open(Engine::Auto).expect("a ring");
+        let dev = cx.open(&device).expect("a channel");
+        (cx, dev)
+    };
+    let (mut holder, mut gets) = (open(), open());
+    let also = gets.0.open(&second).expect("a channel");
+    stage.otherwise(Answer::Hold);
+    submit(&mut holder, [read(10, 1), read(20, 1)]);
+    assert_eq!((stage.held(), queue.tags(0).in_use()), (2, 2));
+    stage.otherwise(Answer::Done(Status::Ok));
+    let holder = Rc::new(RefCell::new(holder));
+    let comes_back = || -> Hook {
+        let (stage, holder) = (stage.clone(), holder.clone());
+        Box::new(move || {
+            assert!(stage.give_back(0, Status::Ok));
+            assert_eq!(ended(&mut holder.borrow_mut().0).len(), 1);
+        })
+    };
+    AFTER_TURN.set(VecDeque::from([comes_back(), comes_back()]));
+    let mut real_time = read(50, 1);
+    real_time.priority.class = drystone_core::PriorityClass::RealTime;
+    gets.0.start_plug();
+    submit(&mut gets, [read(30, 1), Bio::flush()]);
+    let mut list = BioList::new();
+    list.push(real_time);
+    gets.0.submit(also, &mut list);
+    gets.0.finish_plug();
+    assert!(AFTER_TURN.take().is_empty(), "both came back");
+    assert_eq!(ended(&mut gets.0).len(), 3);
+    assert_eq!(queue.tags(0).in_use(), 0, "a tag is lost");
+}
