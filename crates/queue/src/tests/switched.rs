@@ -58,3 +58,27 @@ fn what_is_kept_goes_on_beside_flushes() {
     }
     assert_eq!(ends, 4, "{flushes} {:?}", rig.ops());
 }
+
+/// Two tags. A real-time unit is granted after the scheduler was switched off, and the driver is
+/// too busy for it. What waits for it to end goes once it has ended.
+#[test]
+fn what_was_granted_and_refused_is_not_in_flight() {
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let mut rig = Rig::with(Setup::depth(2), &options, Engine::Auto);
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit([read(10, 1), read(20, 1)]);
+    let mut real_time = read(30, 1);
+    real_time.priority.class = drystone_core::PriorityClass::RealTime;
+    rig.submit([real_time, read(40, 1)]);
+    rig.device.set_attribute("queue/scheduler", "none").unwrap();
+    rig.stage.next(Answer::Busy(0));
+    assert!(rig.stage.give_back(1, Status::Ok));
+    assert_eq!((rig.ended(), rig.stage.refused()), (vec![(20, Status::Ok)], vec![30]));
+    let mut rest: Vec<_> = rig.give_back_all().iter().map(|e| e.0).collect();
+    rest.sort_unstable();
+    assert_eq!(rest, [10, 30, 40], "all end");
+}
