@@ -190,3 +190,33 @@ fn a_grant_and_a_turn_at_tags_that_come_together_lose_no_tag() {
     assert_eq!(ended(&mut gets.0).len(), 3);
     assert_eq!(queue.tags(0).in_use(), 0, "a tag is lost");
 }
+
+/// The driver was busy for a unit, which goes before everything, also before a real-time one. That
+/// a third context brings something and is dropped changes nothing.
+#[test]
+fn what_the_driver_was_busy_for_goes_first_though_a_context_is_dropped() {
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let mut rig = Rig::with(Setup::depth(4), &options, Engine::Auto);
+    rig.stage.otherwise(Answer::Hold);
+    rig.submit([read(5, 1)]);
+    rig.stage.next(Answer::Busy(0));
+    rig.submit([read(100, 1)]);
+    assert_eq!(rig.stage.refused(), [100]);
+    let mut other = rig.another();
+    let mut real_time = read(20, 1);
+    real_time.priority.class = drystone_core::PriorityClass::RealTime;
+    submit(&mut other, [real_time]);
+    let mut third = rig.another();
+    submit(&mut third, [read(30, 1)]);
+    drop(third);
+    for _ in 0..3 {
+        let _ = rig.give_back_all();
+        let _ = ended(&mut other.0);
+    }
+    let sectors: Vec<_> = rig.taken().iter().map(|t| t.0).collect();
+    assert_eq!(sectors, [5, 100, 20]);
+}
