@@ -108,6 +108,8 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     wake: Arc<Message>,
     /// The wake message is with the tag set or on its way back.
     waiting: bool,
+    /// The shared scheduler takes tags before those who wait in line.
+    pub(crate) ahead: bool,
     /// No unit goes to the driver before this time.
     busy_until: Ns,
     /// When in-flight requests are looked at for time-outs; 0 is never.
@@ -162,6 +164,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             ends_inline: false,
             wake: Message::to(env.handle(), index, TAG_WAKE),
             waiting: false,
+            ahead: false,
             busy_until: 0,
             timeout_check: 0,
             shared,
@@ -483,6 +486,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.hold(until);
             return self.return_unit(env, slot);
         }
+        self.not_in_flight(slot);
         let rq = self.slots.get(slot);
         rq.state = State::Idle;
         let unit = std::mem::take(&mut rq.unit);
@@ -532,11 +536,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             }
             self.hand_over(env, None);
             self.give_back(env);
-            let mut more =
-                (self.sched.has_work() || self.flush.wants_flush()) && self.dispatch(env);
+            let mut more = false;
             if self.may_run_scheduler(rounds) {
                 rounds += 1;
-                more |= self.run_scheduler(env);
+                more = self.run_scheduler(env);
+            }
+            if self.sched.has_work() || self.flush.wants_flush() {
+                more |= self.dispatch(env);
             }
             let idle = self.done.is_empty() && !more && !self.completions.has_inline();
             // Whoever found no tag while these were held relies on a look after their return.
@@ -624,10 +630,20 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.wake_waiters(env);
     }
 
-    /// It is this channel's turn to take tags.
+    /// It is this channel's turn to take tags. What the shared scheduler keeps waits for tags too,
+    /// but not in line: every other turn it goes first, and always what is left of one that was
+    /// switched off.
     fn tag_turn(&mut self, env: &mut Env) {
         self.waiting = false;
         env.entrusted -= 1;
+        // Of a grant in the same delivery that ended at once.
+        self.free_spare(env);
+        if self.shared.scheduler.has_work() && (!self.is_elevated() || self.tags().others_first()) {
+            self.ahead = true;
+            self.run_scheduler(env);
+            self.free_spare(env);
+            self.ahead = false;
+        }
         let share = self.tags().share();
         if self.sched.has_work() || self.flush.wants_flush() {
             self.spare = self.tags().take(self.hint, share);

@@ -131,6 +131,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             cell: &self.shared.config,
             tags: &self.shared.tags,
             missing: None,
+            ahead: self.ahead,
             words: &mut self.words,
             refused: &mut self.refused,
         };
@@ -158,6 +159,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         while let Some(word) = self.words.pop() {
             env.leave_word(word);
         }
+        self.end_refused(env);
     }
 
     /// Run the units that end at once, whoever submitted them.
@@ -283,12 +285,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// The driver was busy for the unit in `slot`: it goes back, before everything else.
     pub(crate) fn return_unit(&mut self, env: &mut Env, slot: u32) {
+        self.not_in_flight(slot);
         let rq = self.slots.get(slot);
         rq.state = State::Idle;
-        let (lane, mut bios) = (std::mem::take(&mut rq.sched_lane), rq.unit.bios.take());
-        if lane != 0 {
-            self.port.count_ended(usize::from(lane) - 1, 1);
-        }
+        let mut bios = rq.unit.bios.take();
         self.entrusted += bios.len();
         env.entrusted += bios.len();
         while let Some(mut bio) = bios.pop() {
@@ -296,6 +296,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.returned.push(bio);
         }
         self.free_tag(env, slot);
+    }
+
+    /// The driver did not take the unit in `slot`: whoever dispatched it hears that it ended.
+    pub(crate) fn not_in_flight(&mut self, slot: u32) {
+        let lane = std::mem::take(&mut self.slots.get(slot).sched_lane);
+        if lane != 0 {
+            self.port.count_ended(usize::from(lane) - 1, 1);
+            self.vain = false;
+        }
     }
 
     /// Hand back what the driver was too busy for, in its order, without asking for more. True if

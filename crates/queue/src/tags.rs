@@ -69,6 +69,8 @@ pub struct TagSet {
     granted: AtomicU32,
     /// Calls of `wake` that nobody has answered.
     calls: AtomicU32,
+    /// Turns of waiters while others, who do not wait in line, wanted tags too.
+    shared_turns: AtomicU32,
     /// Waiters that have just come.
     arrivals: Mailbox,
     /// Waiters in order, by whoever wakes.
@@ -93,6 +95,7 @@ impl TagSet {
             waiting: AtomicU32::new(0),
             granted: AtomicU32::new(0),
             calls: AtomicU32::new(0),
+            shared_turns: AtomicU32::new(0),
             arrivals: Mailbox::new(),
             queue: Lock::new(LockClass::TagWaiters, VecDeque::new()),
         }
@@ -237,6 +240,12 @@ impl TagSet {
         let granted = self.granted.fetch_sub(1, AcqRel);
         let waiting = self.waiting.fetch_sub(1, AcqRel);
         debug_assert!(granted > 0 && waiting > 0);
+    }
+
+    /// For a woken waiter when others want tags who do not wait in line: true every other time, when
+    /// those are to go first.
+    pub fn others_first(&self) -> bool {
+        self.shared_turns.fetch_add(1, Relaxed).is_multiple_of(2)
     }
 
     /// How many tags a woken waiter may take at once: its share of the set.

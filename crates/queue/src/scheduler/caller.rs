@@ -128,6 +128,8 @@ pub struct Caller<'a> {
     pub(crate) tags: &'a [CachePadded<TagSet>],
     /// The hardware queue whose tags were looked for in vain.
     pub(crate) missing: Option<u32>,
+    /// It is the scheduler's turn to take tags of the caller's queue, before those who wait in line.
+    pub(crate) ahead: bool,
     /// Messages to other channels, to be sent once the scheduler has been left.
     pub(crate) words: &'a mut Vec<Arc<Message>>,
     /// Bios that end without having been taken in.
@@ -159,8 +161,9 @@ impl<'a> Caller<'a> {
 
     fn take_spare(&mut self, units: usize) -> bool {
         let tags = &self.tags[self.out.port.hctx as usize];
-        if !tags.has_waiters() {
-            let want = if self.out.at_once { 1 } else { units.min(PLUG_MAX_BIOS) as u32 };
+        if self.ahead || !tags.has_waiters() {
+            let most = if self.ahead { tags.share() } else { PLUG_MAX_BIOS as u32 };
+            let want = if self.out.at_once { 1 } else { most.min(units as u32) };
             *self.out.spare = tags.take(self.out.port.hint, want);
         }
         if self.out.spare.mask == 0 {
@@ -173,7 +176,7 @@ impl<'a> Caller<'a> {
     /// Where units are run after the turn, one tag serves all of them and is kept until then.
     #[inline]
     pub(crate) fn free_spare(&mut self) {
-        if self.out.at_once || self.out.spare.mask == 0 {
+        if !self.out.to_run.is_empty() || self.out.spare.mask == 0 {
             return;
         }
         let tags = &self.tags[self.out.port.hctx as usize];
@@ -185,7 +188,7 @@ impl<'a> Caller<'a> {
     /// True if a tag is free now where the last one was looked for in vain.
     pub fn tags_came_free(&self) -> bool {
         let tags = self.missing.map(|hctx| &self.tags[hctx as usize]);
-        tags.is_some_and(|tags| !tags.has_waiters() && tags.any_free())
+        tags.is_some_and(|tags| (self.ahead || !tags.has_waiters()) && tags.any_free())
     }
 
     /// Send `unit` of channel `home` on its way.

@@ -395,11 +395,19 @@ impl Deadline {
         }
     }
 
+    /// Take out the head list, in its order.
+    pub fn take_head(&mut self, mut each: impl FnMut(Home, Unit)) {
+        while let Some((home, unit)) = self.head.pop_front() {
+            self.count_out(lane_of(unit.op, unit.priority));
+            each(home, unit);
+        }
+    }
+
     /// Take out everything, for another scheduler: first the head list in its order, then always
     /// the unit with the earliest submission among the first of the FIFOs; of equal ones that of
     /// the stronger class, reads before writes.
     pub fn take_all(&mut self, mut each: impl FnMut(Home, Unit)) {
-        self.head.drain(..).for_each(|(home, unit)| each(home, unit));
+        self.take_head(&mut each);
         while let Some((lane, oldest)) = self.oldest() {
             let lane = &mut self.lanes[lane];
             let entry = lane.find(oldest);

@@ -6,7 +6,7 @@
 //! Axboe, linux-block, 23 January 2024) without its second lock and its faults.
 //!
 //! Invariants:
-//! * Nobody waits for the turn, and nothing that was published without it is left behind
+//! * Nobody waits for the turn but a channel that is closed, and nothing that was published without it is left behind
 //!   ([`super::turn`]).
 //! * While nothing is kept no trees are here: each channel brings its own, so that their memory
 //!   stays in the cache of the core that uses them.
@@ -272,11 +272,16 @@ impl Scheduler for MqDeadline {
         let mut intake = Intake::new(&mut turn.counts, &trees, caller);
         self.take_published(&mut turn, &mut trees, caller, &mut intake);
         turn.admission.expel(Home(home), &mut out);
-        let mut others = BioList::new();
+        let (mut head, mut others) = (BioList::new(), BioList::new());
+        trees.take_head(|whose, mut unit| match whose.0 == home {
+            true => out.append(&mut unit.bios),
+            false => head.append(&mut unit.bios),
+        });
         trees.take_all(|whose, mut unit| match whose.0 == home {
             true => out.append(&mut unit.bios),
             false => others.append(&mut unit.bios),
         });
+        trees.insert_all_at_head(&mut head, &caller.insertion());
         while let Some(bio) = others.pop() {
             trees.insert(Home(bio.home), bio, &caller.insertion());
         }
