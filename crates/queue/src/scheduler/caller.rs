@@ -238,7 +238,7 @@ impl<'a> Caller<'a> {
 
     fn tag_for(&mut self, port: &Port) -> Option<u32> {
         // Where units end at once, the spare tag is the one that serves all of them.
-        if port.hctx == self.out.port.hctx && !self.out.at_once {
+        if port.hctx == self.out.port.hctx && (!self.out.at_once || self.out.to_run.is_empty()) {
             return self.out.spare.pop();
         }
         let tags = &self.tags[port.hctx as usize];

@@ -1,4 +1,5 @@
-//! The scheduler is switched off while it keeps units.
+//! What else wants tags beside units that are kept: new bios once the scheduler is switched off,
+//! flushes, units that stay with a driver that ends most at once.
 
 use super::*;
 
@@ -81,4 +82,23 @@ fn what_was_granted_and_refused_is_not_in_flight() {
     let mut rest: Vec<_> = rig.give_back_all().iter().map(|e| e.0).collect();
     rest.sort_unstable();
     assert_eq!(rest, [10, 30, 40], "all end");
+}
+
+/// One tag, which serves all units of a driver that ends them at once, but for those that need a
+/// flush behind them.
+#[test]
+fn one_tag_is_enough_for_what_ends_at_once_and_what_does_not() {
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let mut setup = Setup::cache(false);
+    (setup.hw.depth, setup.at_once) = (1, true);
+    let mut rig = Rig::with(setup, &options, Engine::Auto);
+    let fua = |sector| with(write(sector, 1), BioFlags::FUA);
+    rig.submit([read(10, 1), fua(20), read(30, 1), fua(40), write(50, 1)]);
+    let mut ended: Vec<_> = rig.ended().iter().map(|e| e.0).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, [10, 20, 30, 40, 50]);
 }
