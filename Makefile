@@ -1,7 +1,7 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build run test bench bench-peers clean
+.PHONY: build run test test-guest bench bench-peers clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
@@ -12,6 +12,9 @@ run:              ## build, then serve the embedded default stack until Ctrl-C
 
 test:             ## install what the tests need and run all of them
 	@scripts/test.sh
+
+test-guest:       ## the tests inside an emulated machine with a Debian kernel
+	@scripts/test-guest.sh
 
 bench:            ## measure this machine; results go to target/bench/
 	@scripts/bench.sh

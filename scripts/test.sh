@@ -25,7 +25,8 @@ step "build for the tests" cargo build --locked -p drystone
 step "rules (cargo xtask check)" cargo xtask check
 step "formatting" cargo fmt --all --check
 step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
-step "unit tests" cargo test --locked --workspace --exclude system-tests --no-fail-fast
+step "unit tests" cargo test --locked --workspace --exclude system-tests \
+    --exclude guest-tests --no-fail-fast
 step "model checks (loom)" scripts/loom.sh
 step "fuzz smoke run" cargo test --locked -p system-tests --test fuzz_smoke
 step "system tests" scripts/system-tests.sh

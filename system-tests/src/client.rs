@@ -58,7 +58,7 @@ pub fn requires_mounts() -> Option<&'static [&'static str]> {
     const PREFIXES: [&[&str]; 2] =
         [&["unshare", "-Urm"], &["unshare", "-m", "--propagation", "unchanged"]];
     let found = PREFIXES.into_iter().find(|prefix| may_mount(prefix));
-    demand(found.is_some(), "there is no right to mount a tmpfs");
+    let _ = demand(found.is_some(), "there is no right to mount a tmpfs");
     found
 }
 
@@ -81,7 +81,10 @@ impl Drop for Mount {
     }
 }
 
-fn demand(met: bool, what: &str) -> bool {
+/// Says whether the test can go on. What is not met fails the test with the sentence, or, with
+/// `DRYSTONE_SKIP_MISSING=1`, prints a line that begins with SKIPPED and gives false.
+#[must_use]
+pub fn demand(met: bool, what: &str) -> bool {
     if !met {
         let skip = std::env::var_os("DRYSTONE_SKIP_MISSING").is_some_and(|value| value == "1");
         assert!(skip, "{what}: install it, or set DRYSTONE_SKIP_MISSING=1 to skip such tests");

@@ -1,0 +1,188 @@
+//! The kernel's device-mapper as a witness: where each sector of a table lies, and which tables it
+//! refuses in which words.
+//!
+//! Each sector of each member holds a number of its own, so what is read through a mapped device
+//! tells for each of its sectors which sector of which member it is.
+
+#![forbid(unsafe_code)]
+
+mod tables;
+
+use std::fs;
+use std::path::Path;
+
+use guest_tests::{Disk, Guest, available};
+use system_tests::requires;
+
+use tables::{MAPPED, MEMBER_4K, MEMBERS, REFUSED, TAKEN};
+
+const SECTOR: usize = 512;
+
+/// Where a sector of a table lies: the name of the member and the sector of it; nothing behind
+/// the end of the table. This follows the pages linear.rst and striped.rst below
+/// Documentation/admin-guide/device-mapper of Linux, and is as plain as can be.
+fn expected(table: &str, sector: u64) -> Option<(String, u64)> {
+    let number = |word: &str| word.parse::<u64>().expect("a decimal number");
+    for line in table.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (start, length) = (number(words[0]), number(words[1]));
+        if sector < start || sector >= start + length {
+            continue;
+        }
+        let (kind, arguments) = (words[2], &words[3..]);
+        return Some(match kind {
+            "linear" => (arguments[0].to_owned(), number(arguments[1]) + sector - start),
+            "striped" => {
+                let (stripes, chunk_sectors) = (number(arguments[0]), number(arguments[1]));
+                let (chunk, rest) =
+                    ((sector - start) / chunk_sectors, (sector - start) % chunk_sectors);
+                let (stripe, row) = (chunk % stripes, chunk / stripes);
+                let member = &arguments[2 + 2 * usize::try_from(stripe).expect("a few stripes")..];
+                (member[0].to_owned(), row * chunk_sectors + rest + number(member[1]))
+            }
+            _ => panic!("no place of a sector of {kind}"),
+        });
+    }
+    None
+}
+
+/// The same for every sector of a table.
+fn places(table: &str) -> Vec<(String, u64)> {
+    (0..).map_while(|sector| expected(table, sector)).collect()
+}
+
+/// The name of a member's file on the host.
+fn file_name(member: &str) -> &str {
+    member.rsplit('/').next().expect("a name")
+}
+
+/// Makes images of the members in which each sector begins with its member's number and its own.
+fn make_members(folder: &Path) {
+    for ((name, sectors), member) in MEMBERS.iter().chain([&MEMBER_4K]).zip(0..) {
+        let image: Vec<u8> = (0..*sectors).flat_map(|sector| marked(member, sector)).collect();
+        fs::write(folder.join(file_name(name)), image).expect("an image is written");
+    }
+}
+
+/// A sector that begins with a mark: the low 48 bits are the sector, those above the member.
+fn marked(member: u64, sector: u64) -> [u8; SECTOR] {
+    let mut bytes = [0; SECTOR];
+    bytes[..8].copy_from_slice(&(member << 48 | sector).to_le_bytes());
+    bytes
+}
+
+/// The members and sectors that marked sectors came from.
+fn marks(bytes: &[u8]) -> Vec<(String, u64)> {
+    assert_eq!(bytes.len() % SECTOR, 0, "a device is whole sectors");
+    let place = |sector: &[u8]| {
+        let mark = u64::from_le_bytes(sector[..8].try_into().expect("eight bytes"));
+        let member = usize::try_from(mark >> 48).ok().and_then(|member| MEMBERS.get(member));
+        (member.map_or("none", |member| member.0).to_owned(), mark & ((1 << 48) - 1))
+    };
+    bytes.chunks_exact(SECTOR).map(place).collect()
+}
+
+/// A guest with the members in a folder and device-mapper.
+fn guest(folder: &Path) -> Guest {
+    make_members(folder);
+    let mut builder = Guest::builder().program("dmsetup");
+    for (name, _) in MEMBERS.iter().chain([&MEMBER_4K]) {
+        let disk = Disk::virtio(folder.join(file_name(name)));
+        let disk = if *name == MEMBER_4K.0 { disk.block_size(4096) } else { disk };
+        builder = builder.disk(file_name(name), disk);
+    }
+    let mut guest = builder.start();
+    guest.run("modprobe dm-mod").ok();
+    guest
+}
+
+/// Compares sector by sector; the first few that differ are shown.
+fn compare(table: &str, found: &[(String, u64)], wanted: &[(String, u64)]) {
+    let pairs = (0..).zip(found.iter().zip(wanted));
+    let different = pairs.filter(|(_, (found, wanted))| found != wanted);
+    let different: Vec<_> = different.take(5).collect();
+    assert!(different.is_empty(), "{table}\n(sector, (found, wanted)): {different:#?}");
+    assert_eq!(found.len(), wanted.len(), "{table}\nnumber of sectors");
+}
+
+#[test]
+fn every_sector_is_where_it_is_expected() {
+    if !available() || !requires("dmsetup") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut guest = guest(folder.path());
+    for table in MAPPED {
+        let script = "dmsetup create t && cat /dev/mapper/t && dmsetup remove t";
+        let output = guest.run_with_input(script, table.as_bytes());
+        assert_eq!(output.status, 0, "{table}\n{}", output.errors());
+        compare(table, &marks(&output.stdout), &places(table));
+    }
+}
+
+/// The other way: what is written through a mapped device is found in the members' files, and
+/// nothing else has changed in them.
+#[test]
+fn every_written_sector_is_where_it_is_expected() {
+    if !available() || !requires("dmsetup") {
+        return;
+    }
+    let table = "0 5 linear /dev/disk/m3 1498\n5 6000 striped 4 12 /dev/disk/m0 1 /dev/disk/m1 2 \
+                 /dev/disk/m2 4 /dev/disk/m3 1";
+    const WRITER: u64 = 99;
+    let wanted = places(table);
+    let written = (0..wanted.len()).flat_map(|sector| marked(WRITER, sector as u64));
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut guest = guest(folder.path());
+    guest.run_with_input("dmsetup create t", table.as_bytes()).ok();
+    let script = "dd of=/dev/mapper/t bs=64k conv=fsync && dmsetup remove t";
+    guest.run_with_input(script, &written.collect::<Vec<u8>>()).ok();
+    guest.power_off().expect("it powers off");
+
+    for ((name, sectors), member) in MEMBERS.iter().zip(0..) {
+        let mut image: Vec<[u8; SECTOR]> =
+            (0..*sectors).map(|sector| marked(member, sector)).collect();
+        for (sector, place) in wanted.iter().enumerate().filter(|(_, place)| place.0 == *name) {
+            image[usize::try_from(place.1).expect("a sector")] = marked(WRITER, sector as u64);
+        }
+        let found = fs::read(folder.path().join(file_name(name))).expect("the image");
+        let (found, rest) = found.as_chunks::<SECTOR>();
+        let different = found.iter().zip(&image).position(|(found, wanted)| found != wanted);
+        assert_eq!(different, None, "a sector of {name}");
+        assert_eq!((found.len(), rest.len()), (image.len(), 0), "sectors of {name}");
+    }
+}
+
+#[test]
+fn bad_tables_are_refused_in_these_words() {
+    if !available() || !requires("dmsetup") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut guest = guest(folder.path());
+    for (table, words) in REFUSED {
+        let script = "dmesg -c >/dev/null; dmsetup create t; status=$?; dmesg; exit $status";
+        let output = guest.run_with_input(script, table.as_bytes());
+        let log = output.text();
+        assert_eq!(output.status, 1, "{table}\n{log}");
+        assert!(output.errors().contains("reload ioctl on t"), "{table}\n{}", output.errors());
+        assert!(log.contains(words), "{table}\nshould be refused with {words:?}:\n{log}");
+    }
+    for (table, last) in TAKEN {
+        let script = "dmsetup create t && dmsetup table t && dmsetup remove t";
+        let output = guest.run_with_input(script, table.as_bytes());
+        assert_eq!(output.status, 0, "{table}\n{}", output.errors());
+        assert_eq!(output.text().split_whitespace().last(), Some(last), "{table}");
+    }
+}
+
+#[test]
+fn the_expectation_is_that_of_the_kernels_pages() {
+    // The example of striped.rst, in small: three stripes with chunks of two sectors.
+    let table = "0 12 striped 3 2 a 0 b 10 c 20";
+    let found: Vec<(String, u64)> = places(table);
+    let found: Vec<String> = found.iter().map(|(name, sector)| format!("{name}{sector}")).collect();
+    assert_eq!(found.join(" "), "a0 a1 b10 b11 c20 c21 a2 a3 b12 b13 c22 c23");
+    assert_eq!(expected("0 4 linear a 7\n4 4 linear b 1", 5), Some(("b".to_owned(), 2)));
+    assert_eq!(expected("0 4 linear a 7\n4 4 linear b 1", 8), None);
+}

@@ -1,0 +1,133 @@
+//! Tables of device-mapper: the good ones with every sector's place, the bad ones with the words in
+//! which Linux refuses them. They are the shared input of all who are compared with the kernel.
+
+/// The members: name, sectors. Sizes differ and two of them are no multiple of a page.
+pub const MEMBERS: [(&str, u64); 4] = [
+    ("/dev/disk/m0", 4096),
+    ("/dev/disk/m1", 3001),
+    ("/dev/disk/m2", 2500),
+    ("/dev/disk/m3", 1503),
+];
+
+/// A member of the same kind with logical blocks of 4096 bytes: name, sectors.
+pub const MEMBER_4K: (&str, u64) = ("/dev/disk/k0", 4096);
+
+/// Tables that the kernel takes and that map every sector of theirs to one of [`MEMBERS`].
+pub const MAPPED: [&str; 18] = [
+    // One member, whole and in part.
+    "0 4096 linear /dev/disk/m0 0",
+    "0 1 linear /dev/disk/m1 3000",
+    "0 777 linear /dev/disk/m1 1313",
+    // Members behind one another, twice the same, and backwards.
+    "0 4096 linear /dev/disk/m0 0\n4096 3001 linear /dev/disk/m1 0\n7097 2500 linear /dev/disk/m2 0\n9597 1503 linear /dev/disk/m3 0",
+    "0 1 linear /dev/disk/m3 7\n1 2 linear /dev/disk/m2 9\n3 3 linear /dev/disk/m1 11\n6 1000 linear /dev/disk/m0 13",
+    "0 100 linear /dev/disk/m0 50\n100 100 linear /dev/disk/m1 0\n200 100 linear /dev/disk/m0 0",
+    "0 8 linear /dev/disk/m0 24\n8 8 linear /dev/disk/m0 16\n16 8 linear /dev/disk/m0 8\n24 8 linear /dev/disk/m0 0",
+    // Stripes: chunks that are powers of two and that are not, of one sector and of the whole.
+    "0 8 striped 1 4 /dev/disk/m0 5",
+    "0 2000 striped 2 1 /dev/disk/m0 0 /dev/disk/m1 0",
+    "0 4096 striped 2 8 /dev/disk/m0 0 /dev/disk/m1 0",
+    "0 4096 striped 2 128 /dev/disk/m1 1 /dev/disk/m0 2000",
+    "0 6002 striped 2 3001 /dev/disk/m0 1095 /dev/disk/m1 0",
+    "0 2100 striped 3 7 /dev/disk/m0 0 /dev/disk/m1 1 /dev/disk/m2 1800",
+    "0 3000 striped 3 20 /dev/disk/m2 0 /dev/disk/m1 2001 /dev/disk/m0 3096",
+    "0 6000 striped 4 12 /dev/disk/m0 1 /dev/disk/m1 2 /dev/disk/m2 4 /dev/disk/m3 3",
+    "0 5632 striped 4 64 /dev/disk/m3 95 /dev/disk/m2 1092 /dev/disk/m1 0 /dev/disk/m0 2688",
+    // One member may be several stripes.
+    "0 600 striped 3 10 /dev/disk/m0 0 /dev/disk/m0 200 /dev/disk/m0 400",
+    // Targets of both kinds in one table; a stripe counts from the beginning of its own line.
+    "0 5 linear /dev/disk/m3 1498\n5 42 striped 2 3 /dev/disk/m0 1 /dev/disk/m2 2\n47 90 striped 3 6 /dev/disk/m1 0 /dev/disk/m2 30 /dev/disk/m0 90\n137 64 linear /dev/disk/m1 64",
+];
+
+/// Tables that the kernel refuses, and what its log says then.
+pub const REFUSED: [(&str, &str); 35] = [
+    // The lines of a table.
+    ("0 100 linear /dev/disk/m0 0\n101 100 linear /dev/disk/m1 0", "linear: Gap in table"),
+    ("0 100 linear /dev/disk/m0 0\n99 100 linear /dev/disk/m1 0", "linear: Gap in table"),
+    ("100 100 linear /dev/disk/m0 0\n0 100 linear /dev/disk/m1 0", "linear: Gap in table"),
+    ("1 100 linear /dev/disk/m0 0", "linear: Gap in table"),
+    ("0 0 linear /dev/disk/m0 0", "zero-length target"),
+    ("0 18446744073709551615 linear /dev/disk/m0 0", "too large device"),
+    ("0 8 lineal /dev/disk/m0 0", "lineal: unknown target type"),
+    // Members.
+    ("0 8 linear /dev/disk/m9 0", "linear: Device lookup failed"),
+    ("0 4097 linear /dev/disk/m0 0", "too small for target: start=0, len=4097, dev_size=4096"),
+    ("0 1 linear /dev/disk/m0 4096", "too small for target: start=4096, len=1, dev_size=4096"),
+    (
+        "0 1 linear /dev/disk/m0 18446744073709551615",
+        "too small for target: start=18446744073709551615",
+    ),
+    (
+        "0 16 striped 2 4 /dev/disk/m0 4089 /dev/disk/m1 0",
+        "too small for target: start=4089, len=8, dev_size=4096",
+    ),
+    (
+        "0 16 striped 2 4 /dev/disk/m0 0 /dev/disk/m1 2994",
+        "too small for target: start=2994, len=8, dev_size=3001",
+    ),
+    // Arguments of linear: a sector is decimal digits and nothing else.
+    ("0 8 linear", "linear: Invalid argument count"),
+    ("0 8 linear /dev/disk/m0", "linear: Invalid argument count"),
+    ("0 8 linear /dev/disk/m0 0 0", "linear: Invalid argument count"),
+    ("0 8 linear /dev/disk/m0 -1", "linear: Invalid device sector"),
+    ("0 8 linear /dev/disk/m0 +1", "linear: Invalid device sector"),
+    ("0 8 linear /dev/disk/m0 0x8", "linear: Invalid device sector"),
+    ("0 8 linear /dev/disk/m0 8x", "linear: Invalid device sector"),
+    // Arguments of striped.
+    ("0 8 striped", "striped: Not enough arguments"),
+    ("0 8 striped 0 4 /dev/disk/m0 0", "striped: Invalid stripe count"),
+    ("0 8 striped -1 4 /dev/disk/m0 0 /dev/disk/m1 0", "striped: Invalid stripe count"),
+    ("0 8 striped 2 0 /dev/disk/m0 0 /dev/disk/m1 0", "striped: Invalid chunk_size"),
+    ("0 8 striped 2 4294967296 /dev/disk/m0 0 /dev/disk/m1 0", "striped: Invalid chunk_size"),
+    (
+        "0 9 striped 2 4 /dev/disk/m0 0 /dev/disk/m1 0",
+        "striped: Target length not divisible by number of stripes",
+    ),
+    (
+        "0 12 striped 2 4 /dev/disk/m0 0 /dev/disk/m1 0",
+        "striped: Target length not divisible by chunk size",
+    ),
+    ("0 8 striped 2 4 /dev/disk/m0 0", "striped: Not enough destinations specified"),
+    (
+        "0 8 striped 2 4 /dev/disk/m0 0 /dev/disk/m1 0 /dev/disk/m1 8",
+        "striped: Not enough destinations specified",
+    ),
+    (
+        "0 8 striped 2 4 /dev/disk/m0 4s /dev/disk/m1 0",
+        "striped: Couldn't parse stripe destination",
+    ),
+    // Members with larger blocks, which are those of the whole target: every line of the table must begin and end between blocks.
+    ("0 8 linear /dev/disk/k0 1", "start=1 not aligned to h/w logical block size 4096"),
+    (
+        "0 7 linear /dev/disk/k0 0\n7 9 linear /dev/disk/m0 0",
+        "len=7 not aligned to h/w logical block size 4096",
+    ),
+    (
+        "0 9 linear /dev/disk/m0 0\n9 8 linear /dev/disk/k0 0",
+        "table line 1 (start sect 9 len 8) not aligned to h/w logical block size 4096",
+    ),
+    (
+        "0 18 striped 2 9 /dev/disk/k0 0 /dev/disk/m0 0",
+        "len=9 not aligned to h/w logical block size 4096",
+    ),
+    (
+        "0 16 striped 2 8 /dev/disk/k0 0 /dev/disk/m0 5",
+        "start=5 not aligned to h/w logical block size 4096",
+    ),
+];
+
+/// Tables that look wrong or odd and that the kernel takes all the same, with what `dmsetup table`
+/// then shows of the last number in them.
+pub const TAKEN: [(&str, &str); 6] = [
+    // 2^64: the kernel's reading of numbers wraps around.
+    ("0 1 linear /dev/disk/m0 18446744073709551616", "0"),
+    // Decimal, not octal.
+    ("0 8 linear /dev/disk/m0 010", "10"),
+    ("  0   8  linear   /dev/disk/m0   3  ", "3"),
+    // The chunk is smaller than a block of the first member; the log warns of it.
+    ("0 16 striped 2 4 /dev/disk/k0 0 /dev/disk/m0 8", "8"),
+    // Two stripes lie on the same sectors.
+    ("0 8 striped 2 4 /dev/disk/m0 4 /dev/disk/m0 4", "4"),
+    // A line of blocks of 4096 bytes behind one of 512.
+    ("0 8 linear /dev/disk/m0 0\n8 8 linear /dev/disk/k0 8", "8"),
+];

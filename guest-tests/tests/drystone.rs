@@ -1,0 +1,46 @@
+//! The program on devices that only a machine of one's own has.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+
+use guest_tests::{Disk, Guest, available};
+use serde_json::Value;
+use system_tests::program;
+
+const DISK_BYTES: u64 = 64 << 20;
+
+/// Reads of an NVMe disk that has poll queues, through io_uring. What is polled is another test's
+/// matter: this one shows that the disk is there, and that the kernel would poll.
+#[test]
+fn bench_reads_an_nvme_disk_with_poll_queues() {
+    if !available() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("disk");
+    fs::File::create(&image).expect("an image").set_len(DISK_BYTES).expect("an image");
+    let mut guest = Guest::builder()
+        .kernel_args("nvme.poll_queues=2")
+        .disk("fast", Disk::nvme(&image))
+        .program(program())
+        .start();
+    guest.run("test $(readlink /dev/disk/fast) = ../nvme0n1").ok();
+    assert_eq!(guest.run("cat /sys/block/nvme0n1/queue/io_poll").ok(), "1\n");
+    let before = sectors_read(&mut guest);
+    let bench = "drystone bench --device file,path=/dev/nvme0n1,direct=true,engine=io_uring \
+                 --bs 4k --depth 8 --warmup 0 --runtime 1s --json /tmp/report >&2 && cat /tmp/report";
+    let report: Value = serde_json::from_str(&guest.run(bench).ok()).expect("JSON");
+    assert_eq!(report["configuration"]["engine"], "io_uring");
+    assert_eq!(report["configuration"]["size_bytes"], DISK_BYTES);
+    // The kernel's own count of what came from the disk.
+    let ios = report["ios"].as_u64().expect("a number");
+    let sectors = sectors_read(&mut guest) - before;
+    assert!(ios > 0 && sectors >= ios * 8, "{ios} reads of 8 sectors, but {sectors} sectors read");
+}
+
+/// Sectors that the disk has read since the boot: the third field of its `stat`.
+fn sectors_read(guest: &mut Guest) -> u64 {
+    let stat = guest.run("cat /sys/block/nvme0n1/stat").ok();
+    stat.split_whitespace().nth(2).expect("a field").parse().expect("a number")
+}
