@@ -50,9 +50,13 @@ pub struct Image {
 #[must_use]
 pub fn available() -> bool {
     let tools = ["qemu-system-x86_64", "apt-get", "dpkg-deb", "zstd", "xz", "setpriv"];
+    let has_kernel = || {
+        let lack = sources().as_ref().err().map(|error| format!("no kernel for guests: {error}"));
+        demand(lack.is_none(), &lack.unwrap_or_default())
+    };
     demand(cfg!(target_arch = "x86_64"), "guests run programs of an x86-64 host only")
         && tools.into_iter().all(requires)
-        && demand(sources().is_ok(), sources().as_ref().err().map_or("", String::as_str))
+        && has_kernel()
 }
 
 /// The image that guests of this process boot; built if need be. The error is one sentence.
