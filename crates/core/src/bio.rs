@@ -8,6 +8,9 @@
 //!   (`remaining` reaches 0), so the borrow never outlives the memory.
 //! * `remaining` is touched only with the submitting context in hand (its owner inside a call,
 //!   or a visitor through its gate), so it needs no atomic.
+//! * A volume that only moves a bio makes no part of it, but leaves its number in the bio's trail.
+//!   Whoever ends the bio finds it there, so the volume learns of the end, and the submitter gets
+//!   the bio back with the sector it had.
 
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
@@ -24,6 +27,39 @@ pub(crate) enum End {
     /// It is a part of the parent, which ends with its last part.
     Chain(NonNull<Bio>),
 }
+
+/// The volumes that a bio passed without being divided: the numbers of their channels plus one, 16
+/// bits each, the innermost lowest. So four fit; a bio that passes more goes on as a part of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trail(u64);
+
+impl Trail {
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    fn is_full(self) -> bool {
+        self.0 >> 48 != 0
+    }
+
+    #[inline]
+    fn push(&mut self, channel: u32) {
+        self.0 = self.0 << 16 | u64::from(channel as u16 + 1);
+    }
+
+    /// Take the innermost volume's channel.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        let channel = (self.0 as u16).checked_sub(1)?;
+        self.0 >>= 16;
+        Some(channel.into())
+    }
+}
+
+/// No channel wants to see the bio when it has ended.
+const NO_HOOK: u16 = u16::MAX;
 
 /// One I/O: operation, place, memory, flags, and how it ended.
 #[repr(C)]
@@ -50,6 +86,9 @@ pub struct Bio {
     pub group: u32,
     /// For the device: which of its channels the bio came through, while others have it.
     pub home: u32,
+    trail: Trail,
+    /// The sector that the submitter gave, while there is a trail.
+    origin: Sector,
     /// Bytes to skip in the segments (clones start inside their parent's memory).
     skip: usize,
     /// The first segment, the only one of most bios.
@@ -60,6 +99,8 @@ pub struct Bio {
     /// Parts (and the bio itself) that have not ended.
     pub(crate) remaining: u32,
     pub(crate) end: End,
+    /// The channel that sees the bio when it has ended, before it goes on to its parent.
+    hook: u16,
     more: Vec<Segment>,
     buf: Option<IoBuf>,
     more_bufs: Vec<IoBuf>,
@@ -83,6 +124,9 @@ impl Bio {
             priority: Priority::default(),
             group: 0,
             home: 0,
+            trail: Trail::default(),
+            origin: Sector(0),
+            hook: NO_HOOK,
             skip: 0,
             first: Segment::EMPTY,
             view: std::ptr::null(),
@@ -285,6 +329,37 @@ impl Bio {
         }
     }
 
+    /// Fill the bio's data with zeroes; it must be a read, in flight and in the caller's hands.
+    pub fn zero_data(&mut self) {
+        debug_assert_eq!(self.op, Op::Read);
+        // SAFETY: a read's segments are valid for writes while it is in flight, which is what its
+        // maker vouched for, and nobody else has the bio.
+        self.each_segment(|s| unsafe { s.ptr.write_bytes(0, s.len) });
+    }
+
+    /// Copy the bio's data, which must be in the caller's hands, to `to`; as much as fits.
+    pub fn copy_data_to(&self, mut to: &mut [u8]) {
+        self.each_segment(|s| {
+            let len = s.len.min(to.len());
+            let (now, rest) = std::mem::take(&mut to).split_at_mut(len);
+            // SAFETY: the segments are valid for reads while the bio is in flight, which is what
+            // its maker vouched for; a slice of ours does not overlap them.
+            unsafe { s.ptr.copy_to_nonoverlapping(now.as_mut_ptr(), now.len()) };
+            to = rest;
+        });
+    }
+
+    /// Fill the data of the bio, a read in the caller's hands, from `from`; as much as there is.
+    pub fn fill_data_from(&mut self, mut from: &[u8]) {
+        debug_assert_eq!(self.op, Op::Read);
+        self.each_segment(|s| {
+            let (now, rest) = from.split_at(s.len.min(from.len()));
+            // SAFETY: as for `zero_data`; a slice of others does not overlap the segments.
+            unsafe { s.ptr.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+            from = rest;
+        });
+    }
+
     /// Bytes that the segments hold, to be compared with `bytes` on entry.
     pub fn data_len(&self) -> u64 {
         let (segments, skip) = self.segments();
@@ -339,6 +414,88 @@ impl Bio {
         (self.end, self.remaining) = (End::Chain(parent), 0);
         // SAFETY: the parent is alive and in our hands; only its count is touched, so that the
         // views of its segments stay valid.
+        unsafe { (*parent.as_ptr()).remaining += 1 };
+    }
+
+    /// Note that the bio passes a volume, whose channel is `channel`, and may be moved from now on.
+    /// The channel counts it ([`crate::Env::entered`]). False if it has passed too many volumes to
+    /// note another; see [`crate::Env::pass`].
+    #[inline]
+    #[must_use]
+    pub fn pass(&mut self, channel: u32) -> bool {
+        if self.trail.is_empty() {
+            self.origin = self.sector;
+        } else if self.trail.is_full() {
+            return false;
+        }
+        self.trail.push(channel);
+        true
+    }
+
+    /// True if the bio has passed so many volumes that [`Bio::pass`] would say false.
+    #[inline]
+    pub fn has_passed_many(&self) -> bool {
+        self.trail.is_full()
+    }
+
+    /// The volumes that the bio passed.
+    #[inline]
+    pub(crate) fn trail(&self) -> Trail {
+        self.trail
+    }
+
+    /// The bio leaves all volumes that it passed: it is where its submitter wanted it.
+    #[inline]
+    pub(crate) fn leave_volumes(&mut self) {
+        self.trail = Trail::default();
+        self.sector = self.origin;
+    }
+
+    /// Have channel `channel` see this part when it has ended ([`crate::Channel::returned`]).
+    pub fn set_hook(&mut self, channel: u32) {
+        debug_assert!(self.is_part());
+        self.hook = channel as u16;
+    }
+
+    /// The channel that is to see the ended bio, once.
+    #[inline]
+    pub(crate) fn take_hook(&mut self) -> Option<u32> {
+        let hook = std::mem::replace(&mut self.hook, NO_HOOK);
+        (hook != NO_HOOK).then_some(hook.into())
+    }
+
+    /// A volume that the bio passed, or a channel, is to learn of the end of this very bio.
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.trail.is_empty() || self.hook != NO_HOOK
+    }
+
+    /// Make `self`, an idle box, the part of `parent` that begins `skip` bytes behind its beginning
+    /// and is `bytes` long; the parent gains a part.
+    ///
+    /// # Safety
+    /// As for [`Bio::whole_of`].
+    #[inline]
+    pub(crate) unsafe fn part_of(&mut self, parent: NonNull<Bio>, skip: u64, bytes: u64) {
+        // SAFETY: the caller vouches that the parent is alive and nobody else uses it.
+        let whole = unsafe { &*parent.as_ptr() };
+        debug_assert!(skip + bytes <= whole.bytes && !self.is_watched());
+        (self.sector, self.bytes) = (whole.sector.after(skip), bytes);
+        (self.start_ns, self.user_data) = (whole.start_ns, whole.user_data);
+        (self.op, self.status, self.flags) = (whole.op, Status::Ok, whole.flags);
+        (self.priority, self.group) = (whole.priority, whole.group);
+        (self.end, self.remaining) = (End::Chain(parent), 0);
+        let (segments, start) = whole.segments();
+        let at = start + if whole.op.has_data() { skip as usize } else { 0 };
+        if let [one] = segments {
+            // Of memory in one piece a part needs no view, which makes it an ordinary bio.
+            let len = one.len.saturating_sub(at);
+            self.first = Segment { ptr: one.ptr.wrapping_add(at), len };
+            (self.view, self.skip) = (std::ptr::null(), 0);
+        } else {
+            (self.view, self.view_len) = (segments.as_ptr(), segments.len() as u32);
+            self.skip = at;
+        }
+        // SAFETY: as above; only its count is touched, so that the views of its segments stay valid.
         unsafe { (*parent.as_ptr()).remaining += 1 };
     }
 

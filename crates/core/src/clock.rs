@@ -9,6 +9,8 @@
 //!   the latter may open the next plug.
 //! * A latency is never the difference of a reading with itself: a reading that was given out
 //!   as a start time is never given out as a completion time.
+//! * What one submission becomes on the devices below a volume was submitted at the same time:
+//!   [`TimeCache::begin_below`]. So a stack of volumes reads the clock as often as one device.
 //! * It dies when the plug flushes (for completions), when the thread sleeps, and when it is
 //!   older than [`AGE_BOUND_NS`]. A kernel learns when a thread was pre-empted, a user program
 //!   does not (Linux itself once showed waits ten times too long: "10x I/O await times in 6.12",
@@ -151,6 +153,10 @@ pub struct TimeCache {
     age_bound_cycles: u64,
     /// The reading was given out as a start time.
     started: bool,
+    /// The start time of the submission whose parts are being submitted; 0 is none.
+    below: Ns,
+    /// The start time given out last.
+    submitted: Ns,
     /// Readings so far.
     reads: u64,
 }
@@ -159,7 +165,16 @@ impl TimeCache {
     /// A cache over `clock` without a reading.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let age_bound_cycles = clock.cycles_in(AGE_BOUND_NS);
-        TimeCache { clock, reading: 0, stamp: 0, age_bound_cycles, started: false, reads: 0 }
+        TimeCache {
+            clock,
+            reading: 0,
+            stamp: 0,
+            age_bound_cycles,
+            started: false,
+            below: 0,
+            submitted: 0,
+            reads: 0,
+        }
     }
 
     /// The clock itself.
@@ -175,9 +190,26 @@ impl TimeCache {
     /// The start time for the bios of one submit call.
     #[inline]
     pub fn submit_time(&mut self) -> Ns {
+        if self.below != 0 {
+            return self.below;
+        }
         self.recent();
         self.started = true;
+        self.submitted = self.reading;
         self.reading
+    }
+
+    /// A submission has been given to its device, which took the time for it: what follows until
+    /// [`TimeCache::end_below`] are its parts, for the devices below.
+    #[inline]
+    pub(crate) fn begin_below(&mut self) {
+        self.below = self.submitted;
+    }
+
+    /// The last part has been submitted.
+    #[inline]
+    pub(crate) fn end_below(&mut self) {
+        self.below = 0;
     }
 
     /// The time for completions that are reaped together: later than every start time given
@@ -268,6 +300,22 @@ mod tests {
         let start = time.submit_time();
         clock.advance(1);
         assert_eq!(time.completion_time() - start, 1);
+    }
+
+    #[test]
+    fn parts_are_submitted_when_the_whole_was() {
+        let clock = ManualClock::new(100);
+        let mut time = TimeCache::new(clock.clone());
+        assert_eq!(time.submit_time(), 100);
+        time.begin_below();
+        clock.advance(5);
+        assert_eq!((time.submit_time(), time.completion_time()), (100, 105));
+        clock.advance(5);
+        assert_eq!((time.submit_time(), time.completion_time()), (100, 105), "one reading for all");
+        time.end_below();
+        assert_eq!((time.reads(), time.submit_time()), (2, 105));
+        clock.advance(1);
+        assert_eq!(time.completion_time(), 111);
     }
 
     #[test]

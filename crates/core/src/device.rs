@@ -5,7 +5,7 @@
 //! requests). A context knows a channel only by this trait and an index.
 
 use crate::clock::Ns;
-use crate::context::Env;
+use crate::context::{Env, Passed};
 use crate::error::Result;
 use crate::extent::Extent;
 use crate::histogram::Snapshot;
@@ -71,6 +71,17 @@ pub trait Channel: Send {
     /// Take `bios`. Nothing waits: a bio that cannot go on is kept and goes on when it can.
     /// Every bio ends exactly once, through [`Env::end_bio`].
     fn submit(&mut self, env: &mut Env, bios: &mut BioList);
+
+    /// Bios that this channel let pass ([`Env::pass`]) have ended. For volumes.
+    fn passed(&mut self, _env: &mut Env, _passed: &[Passed]) {}
+
+    /// Parts with this channel's hook ([`crate::Bio::set_hook`]) have ended; their status says how.
+    /// Each goes on when it is given to [`Env::end_bio`], which ends it for good.
+    fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
+        while let Some(bio) = bios.pop() {
+            env.end_bio(bio);
+        }
+    }
 
     /// The context's plug ends: hand on what was held back.
     fn flush_plug(&mut self, env: &mut Env);

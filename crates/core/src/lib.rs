@@ -6,8 +6,10 @@
 //! [`clock::Clock`], sleeping and kernel I/O from a [`ring::Ring`].
 #![warn(unsafe_op_in_unsafe_fn)]
 
+pub mod attribute;
 pub mod bio;
 pub mod buf;
+pub mod check;
 pub mod clock;
 pub mod context;
 pub mod device;
@@ -20,6 +22,7 @@ pub mod list;
 pub mod mailbox;
 pub mod op;
 pub mod primitive;
+pub mod published;
 pub mod ring;
 pub mod shared_list;
 pub mod stats;
@@ -36,6 +39,7 @@ pub use extent::Extent;
 pub use limits::Limits;
 pub use list::BioList;
 pub use op::{BioFlags, Op, Priority, PriorityClass};
+pub use published::Published;
 pub use shared_list::SharedBioList;
 pub use status::Status;
 pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector};

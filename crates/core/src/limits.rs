@@ -67,6 +67,27 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// What a device without members could take: where stacking begins (Linux
+    /// `blk_set_stacking_limits`).
+    pub const STACKING: Limits = Limits {
+        logical_block_size: SECTOR_SIZE as u32,
+        physical_block_size: SECTOR_SIZE as u32,
+        io_min: SECTOR_SIZE as u32,
+        io_opt: 0,
+        max_bytes: u32::MAX,
+        max_segments: u16::MAX,
+        chunk_bytes: 0,
+        max_discard_bytes: u64::MAX >> 1,
+        discard_granularity: SECTOR_SIZE as u32,
+        max_write_zeroes_bytes: u64::MAX >> 1,
+        fast_zero: true,
+        memory_alignment: 1,
+        write_cache: false,
+        fua: false,
+        rotational: false,
+        read_only: false,
+    };
+
     /// Linux's default `max_sectors_kb`: 1280 KiB.
     pub const DEFAULT_MAX_BYTES: u32 = 1280 << 10;
 
@@ -102,7 +123,8 @@ impl Limits {
             fast_zero: self.fast_zero && other.fast_zero,
             memory_alignment: self.memory_alignment.max(other.memory_alignment),
             write_cache: self.write_cache || other.write_cache,
-            fua: self.fua && other.fua,
+            // Where nothing is cached every write goes through.
+            fua: (self.fua || !self.write_cache) && (other.fua || !other.write_cache),
             rotational: self.rotational || other.rotational,
             read_only: self.read_only || other.read_only,
         }

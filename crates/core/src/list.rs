@@ -103,6 +103,30 @@ impl BioList {
         Some(bio)
     }
 
+    /// Take the bios at the beginning for which `f` says true, which may change them.
+    #[inline(always)]
+    pub fn take_while(&mut self, mut f: impl FnMut(&mut Bio) -> bool) -> BioList {
+        let (mut at, mut last, mut len) = (self.head, std::ptr::null_mut::<Bio>(), 0);
+        // SAFETY: every bio of the list is owned by it, which is borrowed exclusively.
+        while let Some(bio) = unsafe { at.as_mut() } {
+            if !f(bio) {
+                break;
+            }
+            (last, at, len) = (at, bio.next, len + 1);
+        }
+        if last.is_null() {
+            return BioList::new();
+        }
+        let taken = BioList { head: self.head, tail: last, len };
+        // SAFETY: the last bio taken is one of ours.
+        unsafe { (*last).next = std::ptr::null_mut() };
+        (self.head, self.len) = (at, self.len - len);
+        if at.is_null() {
+            self.tail = std::ptr::null_mut();
+        }
+        taken
+    }
+
     /// The first bio.
     #[inline]
     pub fn front(&self) -> Option<&Bio> {

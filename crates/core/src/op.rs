@@ -43,10 +43,11 @@ impl Op {
 }
 
 /// The four groups of `/proc/diskstats` (Linux `Documentation/admin-guide/iostats.rst`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OpGroup {
     /// Reads.
+    #[default]
     Read = 0,
     /// Writes and write zeroes.
     Write = 1,

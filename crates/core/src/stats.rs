@@ -11,9 +11,11 @@
 use crate::clock::Ns;
 use crate::histogram::{Histogram, Snapshot, bucket_of};
 use crate::op::{OP_GROUPS, OpGroup};
+use crate::sync::{Lock, LockClass, LockCounters};
 use crate::units::SECTOR_SHIFT;
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
 /// Counters of one group of operations.
 #[derive(Default)]
@@ -74,6 +76,52 @@ impl ChannelStats {
     /// Add this context's latencies of `group` to `sum`.
     pub fn add_latencies(&self, group: OpGroup, sum: &mut Snapshot) {
         self.histograms[group as usize].add_to(sum);
+    }
+}
+
+/// The statistics of a device: those of all its channels, also of channels that are gone.
+pub struct DeviceStats {
+    channels: Lock<Vec<Arc<ChannelStats>>>,
+    /// Counts the lock of `channels`: written only while it is held.
+    locks: Arc<LockCounters>,
+    /// Time with anything in flight.
+    pub busy: BusyTime,
+}
+
+impl DeviceStats {
+    /// Those of a device without channels. `locks` must be used for nothing else.
+    pub fn new(locks: Arc<LockCounters>) -> Self {
+        let channels = Lock::new(LockClass::Control, Vec::new());
+        DeviceStats { channels, locks, busy: BusyTime::default() }
+    }
+
+    /// Counters for a new channel: those of a channel that is gone, which go on from where they
+    /// were, or new ones. So there are never more than there were channels at once.
+    pub fn for_channel(&self) -> Arc<ChannelStats> {
+        let mut all = self.channels.lock(&self.locks);
+        if let Some(free) = all.iter().find(|stats| Arc::strong_count(stats) == 1) {
+            // Pairs with the release of the former owner's reference: its last counts are seen.
+            fence(Acquire);
+            return free.clone();
+        }
+        let stats = Arc::new(ChannelStats::default());
+        all.push(stats.clone());
+        stats
+    }
+
+    /// The sums of all channels.
+    pub fn sum(&self) -> DiskStats {
+        let mut sum = DiskStats { io_ticks_ms: self.busy.total_ms(), ..DiskStats::default() };
+        self.channels.lock(&self.locks).iter().for_each(|stats| stats.add_to(&mut sum));
+        sum
+    }
+
+    /// Latencies of `group`, summed over all channels.
+    pub fn latencies(&self, group: OpGroup) -> Snapshot {
+        let mut sum = Snapshot::default();
+        let all = self.channels.lock(&self.locks);
+        all.iter().for_each(|stats| stats.add_latencies(group, &mut sum));
+        sum
     }
 }
 

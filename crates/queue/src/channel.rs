@@ -19,12 +19,13 @@ use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun};
 use crate::split::first_part;
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
+use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
 use drystone_core::context::{PLUG_MAX_BIOS, PLUG_MAX_BYTES};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Limits, Op, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
 use std::sync::Arc;
 
 /// Payload of the message by which a tag set wakes a channel. Drivers' payloads name a slot in
@@ -244,18 +245,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn admit(&mut self, env: &mut Env, bio: Box<Bio>, bios: &mut BioList) -> Option<Box<Bio>> {
         let limits = &self.config.limits;
-        let start = bio.sector.bytes();
-        let mask = u64::from(limits.logical_block_size) - 1;
-        let plain = bio.op.has_data()
-            && bio.bytes != 0
+        let plain = is_plain(&bio, limits, self.size_bytes, SPECIAL.union(BioFlags::POLLED))
             && bio.bytes <= u64::from(limits.max_bytes)
-            && bio.sector.0 < 1 << 54
-            && start + bio.bytes <= self.size_bytes
-            && (start | bio.bytes) & mask == 0
-            && !bio.flags.intersects(SPECIAL.union(BioFlags::POLLED))
             && limits.chunk_bytes == 0
-            && bio.is_contiguous()
-            && !(limits.read_only && bio.op.is_write());
+            && bio.is_contiguous();
         if plain { Some(bio) } else { self.admit_special(env, bio, bios) }
     }
 
@@ -283,42 +276,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.cut(env, bio, bios)
     }
 
-    /// What Linux's `submit_bio_noacct` checks, in its order.
+    /// The size may have grown since it was last looked at.
     fn check(&mut self, bio: &Bio) -> Result<(), Status> {
-        let limits = self.config.limits;
-        if bio.op == Op::Flush {
-            return Ok(());
-        }
-        if bio.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH) && !bio.op.is_write() {
-            return Err(Status::Invalid);
-        }
-        if limits.read_only && bio.op.is_write() {
-            return Err(Status::Permission);
-        }
-        self.check_range(bio, &limits)?;
-        let supported = match bio.op {
-            Op::Discard => limits.max_discard_bytes > 0,
-            Op::WriteZeroes => limits.max_write_zeroes_bytes > 0,
-            _ => true,
-        };
-        let quick = limits.fast_zero || !bio.flags.contains(BioFlags::FAST_ZERO);
-        if supported && quick { Ok(()) } else { Err(Status::NotSupported) }
-    }
-
-    fn check_range(&mut self, bio: &Bio, limits: &Limits) -> Result<(), Status> {
-        let mask = u64::from(limits.logical_block_size) - 1;
-        let start = bio.sector.0.checked_mul(512).ok_or(Status::IoError)?;
-        let end = start.checked_add(bio.bytes).ok_or(Status::IoError)?;
-        if end > self.size_bytes {
+        let limits = &self.config.limits;
+        check(bio, limits, self.size_bytes).or_else(|_| {
             self.size_bytes = self.shared.driver.size_bytes();
-        }
-        if end > self.size_bytes {
-            return Err(Status::IoError);
-        }
-        if (start | bio.bytes) & mask != 0 || bio.op.has_data() && bio.data_len() < bio.bytes {
-            return Err(Status::Invalid);
-        }
-        Ok(())
+            check(bio, limits, self.size_bytes)
+        })
     }
 
     fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
@@ -690,7 +654,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.refresh(env);
         let now = env.time.submit_time();
-        self.shared.busy.update(now, false, self.in_flight > 0);
+        self.shared.stats.busy.update(now, false, self.in_flight > 0);
         if env.plugged {
             bios.stamp(now);
             return self.plug_bios(env, bios);

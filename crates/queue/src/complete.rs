@@ -118,7 +118,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.completions.publish_run(&self.stats);
         self.publish_ended();
         self.completions.scratch = done;
-        self.shared.busy.update(now, true, self.in_flight > 0);
+        self.shared.stats.busy.update(now, true, self.in_flight > 0);
         self.free_tags(env, freed);
     }
 
@@ -184,7 +184,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.no_longer_busy();
         self.completions.publish_inline(&self.stats, now);
         self.publish_ended();
-        self.shared.busy.update(now, true, self.in_flight > 0);
+        self.shared.stats.busy.update(now, true, self.in_flight > 0);
     }
 
     /// End one request; its tag is free for the caller to give back.

@@ -3,10 +3,10 @@
 
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{Ports, SchedulerKind};
-use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Limits, Result};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use drystone_core::{Limits, Published};
+
+/// The configuration as channels find it.
+pub type ConfigCell = Published<Config>;
 
 /// What may change on a live queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,47 +36,4 @@ pub struct Config {
     pub write_cache: Option<bool>,
     /// `queue/discard_max_bytes` of the user; the driver's own limit holds beside it.
     pub max_discard_bytes: Option<u64>,
-}
-
-/// The current configuration and a counter of its changes.
-pub struct ConfigCell {
-    epoch: AtomicU64,
-    current: Lock<Arc<Config>>,
-}
-
-impl ConfigCell {
-    /// A cell that holds `config`.
-    pub fn new(config: Config) -> Self {
-        let current = Lock::new(LockClass::Control, Arc::new(config));
-        ConfigCell { epoch: AtomicU64::new(1), current }
-    }
-
-    /// Counts changes; a copy taken at another count is old.
-    #[inline]
-    pub fn epoch(&self) -> u64 {
-        self.epoch.load(Acquire)
-    }
-
-    /// The current configuration with its count.
-    pub fn get(&self, user: &LockCounters) -> (u64, Arc<Config>) {
-        let current = self.current.lock(user);
-        (self.epoch.load(Relaxed), current.clone())
-    }
-
-    /// Change the configuration; if `change` refuses, nothing changes.
-    ///
-    /// # Errors
-    /// What `change` returns.
-    pub fn update(
-        &self,
-        user: &LockCounters,
-        change: impl FnOnce(&mut Config) -> Result<()>,
-    ) -> Result<()> {
-        let mut current = self.current.lock(user);
-        let mut next = Config::clone(&current);
-        change(&mut next)?;
-        *current = Arc::new(next);
-        self.epoch.fetch_add(1, Release);
-        Ok(())
-    }
 }

@@ -7,14 +7,15 @@ use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{MqDeadline, Port, Ports, Scheduler, SchedulerKind};
 use crate::tags::TagSet;
 use crossbeam_utils::CachePadded;
+use drystone_core::attribute::{self, parse_in};
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::stats::{BusyTime, ChannelStats, DiskStats};
-use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::stats::{DeviceStats, DiskStats};
+use drystone_core::sync::LockCounters;
 use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, fence};
+use std::sync::atomic::AtomicU64;
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
 #[derive(Clone, Debug, Default)]
@@ -58,15 +59,12 @@ pub(crate) struct Shared<D, S> {
     pub(crate) driver: D,
     pub(crate) config: ConfigCell,
     pub(crate) tags: Vec<CachePadded<TagSet>>,
-    pub(crate) busy: BusyTime,
+    pub(crate) stats: DeviceStats,
     pub(crate) scheduler: S,
     /// Nobody dispatches before this time, or before a completion if it is `u64::MAX`.
     pub(crate) hold: AtomicU64,
-    stats: Lock<Vec<Arc<ChannelStats>>>,
-    /// Counts the lock of `config`, and `stats_locks` that of `stats`: several threads take them,
-    /// so each lock has counters that are written only while it is held.
+    /// Counts the lock of `config`, and is written only while that is held.
     locks: Arc<LockCounters>,
-    stats_locks: Arc<LockCounters>,
     read_only: bool,
 }
 
@@ -104,20 +102,6 @@ impl<D, S: Scheduler> Shared<D, S> {
             let ports = self.config.get(&self.locks).1.ports.clone();
             ports.iter().for_each(|port| send_and_kick(port.word.clone()));
         }
-    }
-
-    /// Counters for a new channel: those of a channel that is gone, which go on from where they
-    /// were, or new ones. So there are never more than there were channels at once.
-    fn stats_for_channel(&self) -> Arc<ChannelStats> {
-        let mut all = self.stats.lock(&self.stats_locks);
-        if let Some(free) = all.iter().find(|stats| Arc::strong_count(stats) == 1) {
-            // Pairs with the release of the former owner's reference: its last counts are seen.
-            fence(Acquire);
-            return free.clone();
-        }
-        let stats = Arc::new(ChannelStats::default());
-        all.push(stats.clone());
-        stats
     }
 }
 
@@ -174,11 +158,9 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 tags: (0..hw.default.max(1)).map(|_| CachePadded::new(TagSet::new(most))).collect(),
                 driver,
                 config: ConfigCell::new(config),
-                busy: BusyTime::default(),
+                stats: DeviceStats::new(locks.sibling()),
                 scheduler: S::default(),
                 hold: AtomicU64::new(0),
-                stats: Lock::new(LockClass::Control, Vec::new()),
-                stats_locks: locks.sibling(),
                 locks,
                 read_only: options.read_only,
             }),
@@ -424,16 +406,6 @@ pub fn most_requests(driver: &impl Driver, scheduler: SchedulerKind) -> u32 {
     }
 }
 
-/// Parse `value` as a number from `low` to `high`.
-fn parse_in(name: &str, value: &str, low: u64, high: u64) -> Result<u64> {
-    match value.trim().parse::<u64>() {
-        Ok(n) if (low..=high).contains(&n) => Ok(n),
-        _ => Err(Error::invalid(format!(
-            "{name}: '{value}' is not permitted: a whole number from {low} to {high} is"
-        ))),
-    }
-}
-
 impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
@@ -449,7 +421,7 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         let context = env.context_id();
         let tags = &shared.tags[context as usize % shared.tags.len()];
         let driver = shared.driver.open_queue(env, index, tags.depth())?;
-        let stats = shared.stats_for_channel();
+        let stats = shared.stats.for_channel();
         Ok(Box::new(RequestChannel::new(shared.clone(), driver, stats, context, index, env)))
     }
 
@@ -458,61 +430,31 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
     }
 
     fn stats(&self) -> DiskStats {
-        let mut sum = DiskStats { io_ticks_ms: self.shared.busy.total_ms(), ..Default::default() };
-        let channels = self.shared.stats.lock(&self.shared.stats_locks);
-        channels.iter().for_each(|c| c.add_to(&mut sum));
-        sum
+        self.shared.stats.sum()
     }
 
     fn latencies(&self, group: OpGroup) -> Snapshot {
-        let mut sum = Snapshot::default();
-        let channels = self.shared.stats.lock(&self.shared.stats_locks);
-        channels.iter().for_each(|c| c.add_latencies(group, &mut sum));
-        sum
+        self.shared.stats.latencies(group)
     }
 
     fn attribute(&self, name: &str) -> Option<String> {
         let config = self.config();
-        let l = &config.limits;
         let number = |n: u64| Some(n.to_string());
         let flag = |b: bool| Some(u8::from(b).to_string());
         match name {
-            "size" => number(self.shared.driver.size_bytes() >> 9),
-            "ro" => flag(l.read_only),
-            "stat" => Some(self.stats().fields().map(|n| format!("{n:>8}")).join(" ")),
-            "inflight" => {
-                let (reads, writes) = self.stats().in_flight();
-                Some(format!("{reads:>8} {writes:>8}"))
-            }
             "queue/scheduler" => Some(self.scheduler_text()),
             "queue/nr_requests" => number(config.nr_requests.into()),
             "queue/nomerges" => number(config.nomerges.into()),
             "queue/iostats" => flag(config.iostats),
             "queue/io_poll" => flag(config.io_poll),
             "queue/io_timeout" => number(config.timeout_ns / 1_000_000),
-            "queue/max_sectors_kb" => number(u64::from(l.max_bytes) >> 10),
             "queue/max_hw_sectors_kb" => {
                 number(u64::from(self.shared.driver.limits().normalized().max_bytes) >> 10)
             }
-            "queue/logical_block_size" | "queue/hw_sector_size" => {
-                number(l.logical_block_size.into())
-            }
-            "queue/physical_block_size" => number(l.physical_block_size.into()),
-            "queue/minimum_io_size" => number(l.io_min.into()),
-            "queue/optimal_io_size" => number(l.io_opt.into()),
-            "queue/discard_granularity" => number(l.discard_granularity.into()),
-            "queue/discard_max_bytes" => number(l.max_discard_bytes),
-            "queue/write_zeroes_max_bytes" => number(l.max_write_zeroes_bytes),
-            "queue/max_segments" => number(l.max_segments.into()),
-            "queue/chunk_sectors" => number(l.chunk_bytes >> 9),
-            "queue/write_cache" => {
-                Some(if l.write_cache { "write back" } else { "write through" }.to_owned())
-            }
-            "queue/fua" => flag(l.fua),
-            "queue/rotational" => flag(l.rotational),
             _ => match name.strip_prefix("queue/iosched/") {
                 Some(tunable) => self.iosched(tunable),
-                None => self.shared.driver.attribute(name),
+                None => attribute::of_device(name, &self.info(), || self.stats())
+                    .or_else(|| self.shared.driver.attribute(name)),
             },
         }
     }

@@ -9,6 +9,7 @@ use crate::gate::Gate;
 use crate::list::BioList;
 use crate::mailbox::{Mailbox, Message};
 use crate::ring::{RingEvent, Token};
+use crate::status::Status;
 use crate::sync::{LockClass, pause};
 use std::sync::Arc;
 
@@ -34,14 +35,10 @@ const LINGER_FAILURES_MAX: u32 = 7;
 /// Most devices a context may open: a token names the channel in 16 bits.
 const MAX_DEVICES: usize = 60_000;
 
-struct Slot {
-    device: Arc<dyn Device>,
-    channel: Box<dyn Channel>,
-}
-
 pub(crate) struct ContextCore {
     pub(crate) env: Env,
-    slots: Vec<Slot>,
+    /// By number; a gap is a channel that could not be opened, which is tried again.
+    channels: Vec<Option<Box<dyn Channel>>>,
     /// Scratch for events, kept to save its allocation.
     events: Vec<RingEvent>,
     messages: Vec<Arc<Message>>,
@@ -58,7 +55,7 @@ impl ContextCore {
     pub(crate) fn new(env: Env) -> Self {
         ContextCore {
             env,
-            slots: Vec::new(),
+            channels: Vec::new(),
             events: Vec::new(),
             messages: Vec::new(),
             watching: Vec::new(),
@@ -69,17 +66,50 @@ impl ContextCore {
     }
 
     pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
-        let same = |s: &Slot| Arc::as_ptr(&s.device).addr() == Arc::as_ptr(device).addr();
-        if let Some(found) = self.slots.iter().position(same) {
-            return Ok(DevIndex(found as u32));
+        // What a volume named meanwhile and nobody has used yet.
+        (self.channels.len()..self.env.links.len()).for_each(|index| {
+            self.open_late(index);
+        });
+        let known = self.channels.len();
+        let index = self.env.channel_of(device);
+        let opened = match self.channels.get(index as usize) {
+            Some(Some(_)) => Ok(()),
+            Some(None) => self.open_channel(index as usize),
+            None => self.open_new(),
+        };
+        match opened {
+            Ok(()) => Ok(DevIndex(index)),
+            Err(error) => {
+                self.forget_from(known);
+                Err(error)
+            }
         }
-        if self.slots.len() >= MAX_DEVICES {
+    }
+
+    /// Open the channels that have a number only: of a device, and of the members that it names.
+    fn open_new(&mut self) -> Result<()> {
+        while self.channels.len() < self.env.links.len() {
+            self.channels.push(None);
+            self.open_channel(self.channels.len() - 1)?;
+        }
+        Ok(())
+    }
+
+    fn open_channel(&mut self, index: usize) -> Result<()> {
+        if index >= MAX_DEVICES {
             return Err(Error::invalid(format!("a context can open {MAX_DEVICES} devices")));
         }
-        let index = self.slots.len() as u32;
-        let channel = device.open_channel(&mut self.env, index)?;
-        self.slots.push(Slot { device: device.clone(), channel });
-        Ok(DevIndex(index))
+        let device = self.env.links.device(index as u32).clone();
+        self.channels[index] = Some(device.open_channel(&mut self.env, index as u32)?);
+        Ok(())
+    }
+
+    /// Opening a device failed, perhaps at a member: nothing stays of channels `first` and after.
+    fn forget_from(&mut self, first: usize) {
+        self.channels.truncate(first);
+        while self.env.links.len() > first {
+            self.env.links.forget_last();
+        }
     }
 
     #[inline]
@@ -88,8 +118,58 @@ impl ContextCore {
             return;
         }
         self.env.outstanding += bios.len();
-        self.slots[device.0 as usize].channel.submit(&mut self.env, bios);
+        match &mut self.channels[device.0 as usize] {
+            Some(channel) => channel.submit(&mut self.env, bios),
+            None => self.env.links.send_all_down(device.0, bios),
+        }
+        self.env.time.begin_below();
+        self.run_links();
+        self.env.time.end_below();
         self.env.ring.submit();
+    }
+
+    /// Hand on what channels passed to one another, until nothing is left.
+    #[inline]
+    fn run_links(&mut self) {
+        while let Some(index) = self.env.links.next_ready() {
+            self.run_link(index);
+        }
+    }
+
+    #[inline]
+    fn run_link(&mut self, index: u32) {
+        let at = index as usize;
+        if self.channels.get(at).is_none_or(Option::is_none) && !self.open_late(at) {
+            let mut bios = self.env.links.link(index).down.take();
+            while let Some(bio) = bios.pop() {
+                self.env.end_with(bio, Status::IoError);
+            }
+            return;
+        }
+        let link = self.env.links.link(index);
+        let (mut down, mut returned) = (link.down.take(), link.returned.take());
+        let mut passed = std::mem::take(&mut link.passed);
+        let Some(channel) = &mut self.channels[at] else { return };
+        if !passed.is_empty() {
+            channel.passed(&mut self.env, &passed);
+            passed.clear();
+            self.env.links.link(index).passed = passed;
+        }
+        if !returned.is_empty() {
+            channel.returned(&mut self.env, &mut returned);
+        }
+        if !down.is_empty() {
+            channel.submit(&mut self.env, &mut down);
+        }
+    }
+
+    /// A volume's table names a device that this context has not used so far.
+    #[cold]
+    fn open_late(&mut self, index: usize) -> bool {
+        if self.channels.len() <= index {
+            self.channels.resize_with(index + 1, || None);
+        }
+        self.open_channel(index).is_ok()
     }
 
     #[inline]
@@ -149,8 +229,8 @@ impl ContextCore {
         let mut messages = std::mem::take(&mut self.messages);
         mailbox.take(|m| messages.push(m));
         for message in messages.drain(..) {
-            if let Some(slot) = self.slots.get_mut(message.channel() as usize) {
-                slot.channel.message(&mut self.env, message);
+            if let Some(Some(channel)) = self.channels.get_mut(message.channel() as usize) {
+                channel.message(&mut self.env, message);
             }
         }
         self.messages = messages;
@@ -164,8 +244,8 @@ impl ContextCore {
                 Token::FRONT_END => self.env.events.push(event),
                 Token::CONTEXT => self.watched(event),
                 owner => {
-                    let slot = &mut self.slots[owner as usize];
-                    slot.channel.ring_event(&mut self.env, event);
+                    let Some(channel) = &mut self.channels[owner as usize] else { continue };
+                    channel.ring_event(&mut self.env, event);
                 }
             }
         }
@@ -177,9 +257,10 @@ impl ContextCore {
     fn nudge(&mut self) -> bool {
         let env = &mut self.env;
         let mut busy = false;
-        for slot in &mut self.slots {
-            busy |= slot.channel.nudge(env);
+        for channel in self.channels.iter_mut().flatten() {
+            busy |= channel.nudge(env);
         }
+        self.run_links();
         busy
     }
 
@@ -217,9 +298,10 @@ impl ContextCore {
     }
 
     fn after_delivery(&mut self) {
-        for slot in &mut self.slots {
-            slot.channel.delivered(&mut self.env);
+        for channel in self.channels.iter_mut().flatten() {
+            channel.delivered(&mut self.env);
         }
+        self.run_links();
     }
 
     /// A ring that we watch has news: whoever holds what we wait for may be away. If nothing is
@@ -241,7 +323,7 @@ impl ContextCore {
     }
 
     fn is_starving(&self) -> bool {
-        self.slots.iter().any(|s| s.channel.starving())
+        self.open_channels().any(|c| c.starving())
     }
 
     fn unwatch_all(&mut self) {
@@ -258,10 +340,11 @@ impl ContextCore {
 
     pub(crate) fn poll_channels(&mut self) {
         let mut found = 0;
-        for slot in &mut self.slots {
-            found += slot.channel.poll(&mut self.env);
+        for channel in self.channels.iter_mut().flatten() {
+            found += channel.poll(&mut self.env);
         }
         if found > 0 {
+            self.run_links();
             self.env.ring.submit();
         }
     }
@@ -279,9 +362,14 @@ impl ContextCore {
     }
 
     fn flush_plugs(&mut self) {
-        for slot in &mut self.slots {
-            slot.channel.flush_plug(&mut self.env);
+        for channel in self.channels.iter_mut().flatten() {
+            channel.flush_plug(&mut self.env);
         }
+        self.run_links();
+    }
+
+    fn open_channels(&self) -> impl Iterator<Item = &dyn Channel> {
+        self.channels.iter().flatten().map(|channel| &**channel)
     }
 
     pub(crate) fn outstanding(&self) -> usize {
@@ -309,9 +397,9 @@ impl ContextCore {
             return;
         }
         self.watch_if_starving(handle);
-        let until = self.slots.iter().filter_map(|s| s.channel.deadline()).chain(deadline).min();
+        let until = self.open_channels().filter_map(|c| c.deadline()).chain(deadline).min();
         // What only polling finds would be slept over: look, and let the caller come again.
-        let must_poll = self.slots.iter().any(|s| s.channel.must_poll());
+        let must_poll = self.open_channels().any(|c| c.must_poll());
         let until = if must_poll { Some(0) } else { until };
         self.env.time.slept();
         handle.parking().park();
@@ -336,17 +424,18 @@ impl ContextCore {
     /// the reading is the one of the completions just delivered, if there were any.
     #[cold]
     fn tick_channels(&mut self) {
-        let due = self.slots.iter().filter_map(|s| s.channel.deadline()).min();
+        let due = self.open_channels().filter_map(|c| c.deadline()).min();
         let Some(due) = due else { return };
         let now = self.env.time.completion_time();
         if now < due {
             return;
         }
-        for slot in &mut self.slots {
-            if slot.channel.deadline().is_some_and(|d| d <= now) {
-                slot.channel.tick(&mut self.env, now);
+        for channel in self.channels.iter_mut().flatten() {
+            if channel.deadline().is_some_and(|d| d <= now) {
+                channel.tick(&mut self.env, now);
             }
         }
+        self.run_links();
         self.env.ring.submit();
     }
 
@@ -374,9 +463,10 @@ impl ContextCore {
     pub(crate) fn abandon(&mut self) {
         self.env.abandoned = true;
         self.env.plugged = false;
-        for slot in &mut self.slots {
-            slot.channel.cancel_pending(&mut self.env);
+        for channel in self.channels.iter_mut().flatten() {
+            channel.cancel_pending(&mut self.env);
         }
+        self.run_links();
         self.env.ring.submit();
         self.free_done();
     }
@@ -389,6 +479,6 @@ impl ContextCore {
 
     /// True when no driver and no kernel operation refers to this context any more.
     pub(crate) fn is_idle(&self) -> bool {
-        self.slots.iter().all(|s| s.channel.in_flight() == 0)
+        self.open_channels().all(|c| c.in_flight() == 0)
     }
 }

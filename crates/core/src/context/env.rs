@@ -1,9 +1,12 @@
 //! What a channel may use while it is called: the context's ring, time, and the ways a bio can
 //! go on (end, or down to another device).
 
+use super::links::Links;
+use super::parts::Parts;
 use crate::bio::{Bio, End};
 use crate::clock::TimeCache;
 use crate::context::set::Handle;
+use crate::device::Device;
 use crate::list::BioList;
 use crate::mailbox::Message;
 use crate::op::BioFlags;
@@ -35,6 +38,8 @@ pub struct Env {
     pub(crate) done: BioList,
     /// Idle boxes for parts.
     parts: BioList,
+    /// What channels pass to one another.
+    pub(super) links: Links,
     /// Contexts to be kicked when this one has been left.
     pub(crate) kicks: Vec<Arc<Handle>>,
     /// Bios submitted and not yet reaped.
@@ -66,6 +71,7 @@ impl Env {
             events: Vec::new(),
             done: BioList::new(),
             parts: BioList::new(),
+            links: Links::default(),
             kicks: Vec::new(),
             outstanding: 0,
             entrusted: 0,
@@ -98,43 +104,129 @@ impl Env {
         Token::new(channel as u16, value)
     }
 
-    /// `bio` is over. A part of another bio counts its parent down, which ends with its last
-    /// part and with the first error among them.
+    /// The number of `device`'s channel in this context. The channel is opened, if there is none,
+    /// when the calling channel has returned; if it cannot be, bios sent to it end with
+    /// [`Status::IoError`].
+    pub fn channel_of(&mut self, device: &Arc<dyn Device>) -> u32 {
+        self.links.number(device)
+    }
+
+    /// Send `bio` to channel `channel`, once the calling channel has returned.
     #[inline]
-    pub fn end_bio(&mut self, bio: Box<Bio>) {
+    pub fn send_down(&mut self, channel: u32, bio: Box<Bio>) {
+        self.links.send_down(channel, bio);
+    }
+
+    /// Send `bios` (emptied) to channel `channel`, in their order, once the calling channel has
+    /// returned.
+    #[inline]
+    pub fn send_all_down(&mut self, channel: u32, bios: &mut BioList) {
+        if !bios.is_empty() {
+            self.links.send_all_down(channel, bios);
+        }
+    }
+
+    /// `bio` passes a volume, whose channel is `channel`: it is in flight there until it ends, and
+    /// may be moved meanwhile. What comes back goes on in its place: the bio itself, or, after many
+    /// volumes, a part of it.
+    #[must_use]
+    pub fn pass(&mut self, mut bio: Box<Bio>, channel: u32) -> Box<Bio> {
+        self.entered(channel, 1);
+        while !bio.pass(channel) {
+            bio = self.part_instead(bio);
+        }
+        bio
+    }
+
+    /// So many bios have passed channel `channel` ([`Bio::pass`]). To be told before the channel
+    /// returns.
+    #[inline]
+    pub fn entered(&mut self, channel: u32, bios: usize) {
+        self.links.entered(channel, bios);
+    }
+
+    /// A part that covers the whole of `bio`, which ends with it.
+    #[cold]
+    fn part_instead(&mut self, bio: Box<Bio>) -> Box<Bio> {
+        let mut parts = self.divide(bio);
+        let bytes = parts.left();
+        let part = parts.next(self, bytes);
+        self.divided(parts);
+        part
+    }
+
+    /// Bios that passed channel `channel` and have not ended.
+    pub fn passing(&mut self, channel: u32) -> usize {
+        self.links.in_flight(channel)
+    }
+
+    /// `bio` is over. The volumes that it passed are told. A part of another bio counts its parent
+    /// down, which ends with its last part and with the first error among them.
+    #[inline]
+    pub fn end_bio(&mut self, mut bio: Box<Bio>) {
+        if !bio.trail().is_empty() {
+            self.links.leave(&bio);
+            bio.leave_volumes();
+        }
         match bio.end {
             End::Submitter => self.done.push(bio),
             End::Chain(parent) => self.end_part(bio, parent),
         }
     }
 
-    #[cold]
-    fn end_part(&mut self, bio: Box<Bio>, parent: NonNull<Bio>) {
-        // SAFETY: a parent does not end before its last part, and `split` released its box.
-        let (status, remaining) = unsafe {
-            let p = parent.as_ptr();
-            (&mut (*p).status, &mut (*p).remaining)
-        };
-        if status.is_ok() {
-            *status = bio.status;
+    #[inline(never)]
+    fn end_part(&mut self, mut bio: Box<Bio>, mut parent: NonNull<Bio>) {
+        loop {
+            if let Some(channel) = bio.take_hook() {
+                return self.links.give_back(channel, bio);
+            }
+            let status = bio.status;
+            self.keep_part(bio);
+            let Some(ended) = self.count_down(parent, status) else { return };
+            bio = ended;
+            if !bio.trail().is_empty() {
+                self.links.leave(&bio);
+                bio.leave_volumes();
+            }
+            match bio.end {
+                End::Submitter => return self.done.push(bio),
+                End::Chain(next) => parent = next,
+            }
         }
-        *remaining -= 1;
-        if *remaining == 0 {
-            // SAFETY: all parts have ended, so the box that `split` released is ours again.
-            self.end_bio(unsafe { Box::from_raw(parent.as_ptr()) });
-        }
+    }
+
+    fn keep_part(&mut self, bio: Box<Bio>) {
         if self.parts.len() < PARTS_KEPT {
             self.parts.push_front(bio);
         }
     }
 
+    /// A part of `parent`, or a hold on it, is over. The parent, if that was the last.
+    fn count_down(&mut self, parent: NonNull<Bio>, status: Status) -> Option<Box<Bio>> {
+        // SAFETY: a parent does not end before its last part, and its box was released when it was
+        // divided.
+        let (first, remaining) = unsafe {
+            let p = parent.as_ptr();
+            (&mut (*p).status, &mut (*p).remaining)
+        };
+        if first.is_ok() {
+            *first = status;
+        }
+        *remaining -= 1;
+        if *remaining > 0 {
+            return None;
+        }
+        // SAFETY: all parts have ended, so the released box is ours again.
+        Some(unsafe { Box::from_raw(parent.as_ptr()) })
+    }
+
     /// Cut `bio`, which is in flight, in two: its first `bytes` bytes and the rest. Both borrow
     /// its memory; the original ends when all its parts have (Linux `bio_split`, `bio_chain`).
-    /// A part that is cut again gets a sibling, so parents are never nested.
+    /// A part that is cut again gets a sibling, unless a volume or a channel waits for its end.
     pub fn split(&mut self, bio: Box<Bio>, bytes: u64) -> (Box<Bio>, Box<Bio>) {
         let (mut front, mut rest, parent) = match bio.end {
-            End::Chain(parent) => (self.part(), bio, parent),
-            End::Submitter => self.whole_as_part(bio),
+            End::Chain(parent) if !bio.is_watched() => (self.part(), bio, parent),
+            _ => self.whole_as_part(bio),
         };
         // SAFETY: the parent is in flight and held by `remaining`, which `rest` counts in.
         unsafe { front.sibling_of(&rest, parent) };
@@ -151,6 +243,29 @@ impl Env {
         // SAFETY: the original's box is released until `remaining` is 0 again.
         unsafe { whole.whole_of(parent) };
         (front, whole, parent)
+    }
+
+    /// Divide `bio`, which is in flight: it ends when all parts that [`Parts`] makes of it have,
+    /// and [`Env::divided`] was called.
+    pub fn divide(&mut self, bio: Box<Bio>) -> Parts {
+        Parts::of(bio)
+    }
+
+    /// Make more parts of the bio that `part` is a part of.
+    ///
+    /// # Panics
+    /// If it is not a part.
+    pub fn divide_again(&mut self, part: &Bio) -> Parts {
+        let End::Chain(parent) = part.end else { panic!("not a part of another bio") };
+        Parts::again(parent)
+    }
+
+    /// No more parts are made; if all have ended (or there are none), so does their bio.
+    #[inline]
+    pub fn divided(&mut self, parts: Parts) {
+        if let Some(ended) = self.count_down(parts.into_parent(), Status::Ok) {
+            self.end_bio(ended);
+        }
     }
 
     /// End `bio` with `status`.
@@ -179,7 +294,9 @@ impl Env {
         }
     }
 
-    fn part(&mut self) -> Box<Bio> {
+    /// An idle box for a part.
+    #[inline]
+    pub(super) fn part(&mut self) -> Box<Bio> {
         self.parts.pop().unwrap_or_else(Bio::flush)
     }
 }

@@ -24,12 +24,16 @@
 mod core;
 mod deliver;
 mod env;
+mod links;
 mod park;
+mod parts;
 mod set;
 mod wake;
 
 pub use self::core::DevIndex;
 pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
+pub use links::Passed;
+pub use parts::Parts;
 pub use set::{ContextSet, Handle};
 
 use self::core::ContextCore;
