@@ -33,6 +33,8 @@ drystone-queue tag_recheck         loom_tags_three_contexts
 drystone-queue turn_publish_fence  loom_turn
 drystone-queue turn_leave_fence    loom_turn
 drystone-queue turn_recheck        loom_turn
+drystone-targets quiet_in_flight    loom_quiet
+drystone-targets quiet_epoch        loom_quiet
 "
 # Seconds for the models of one mutation. Taking longer decides nothing: it counts as not caught.
 LIMIT=180

@@ -1,0 +1,151 @@
+//! The allocation query of a table: asked of the members, translated.
+
+use crate::striped::Striped;
+use crate::table::{Map, Segment, Table};
+use drystone_core::extent::ExtentList;
+use drystone_core::{Device, Extent, Result, SECTOR_SIZE};
+use std::sync::Arc;
+
+/// Extents of `length` bytes from `offset`, at most about `max`, appended to `list`.
+///
+/// # Errors
+/// When a member's query fails.
+pub(crate) fn of_table(
+    table: &Table,
+    offset: u64,
+    length: u64,
+    max: usize,
+    list: &mut ExtentList,
+) -> Result<()> {
+    let end = offset + length;
+    let mut at = offset;
+    while at < end && list.as_slice().len() < max {
+        let segment = table.segment(at / SECTOR_SIZE);
+        let until = end.min(segment.end * SECTOR_SIZE);
+        let room = max - list.as_slice().len();
+        at = match &segment.map {
+            Map::Linear { member, add } => {
+                let below = add.wrapping_mul(SECTOR_SIZE);
+                ask(&table.members()[*member as usize], at, until, below, room, list)?
+            }
+            Map::Striped(map) => {
+                let reached = striped(table, (segment, map), at, until, room, list)?;
+                if reached < until {
+                    return Ok(());
+                }
+                reached
+            }
+            Map::Zero => {
+                list.push(Extent::hole(at, until - at));
+                until
+            }
+            Map::Error => {
+                list.push(Extent::data(at, until - at));
+                until
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Ask `device` for `from..to`, which lies `below` bytes further there, modulo 2^64. How far the
+/// answer goes.
+fn ask(
+    device: &Arc<dyn Device>,
+    from: u64,
+    to: u64,
+    below: u64,
+    max: usize,
+    list: &mut ExtentList,
+) -> Result<u64> {
+    let mut at = from;
+    for extent in device.extents(from.wrapping_add(below), to - from, max)? {
+        let length = extent.length.min(to - at);
+        list.push(Extent { offset: at, length, ..extent });
+        at += length;
+    }
+    if at == from {
+        // A member that knows nothing: data, as far as anybody can say.
+        list.push(Extent::data(from, to - from));
+        return Ok(to);
+    }
+    Ok(at)
+}
+
+/// Ask each stripe once for all of its sectors in `from..to`, and put the answers together chunk by
+/// chunk. How far that goes.
+fn striped(
+    table: &Table,
+    (segment, striped): (&Segment, &Striped),
+    from: u64,
+    to: u64,
+    max: usize,
+    list: &mut ExtentList,
+) -> Result<u64> {
+    let mut answers = (0..striped.stripes())
+        .map(|stripe| answer(table, (segment, striped), stripe, from, to, max))
+        .collect::<Result<Vec<_>>>()?;
+    let mut at = from;
+    for _ in 0..CHUNKS_MAX {
+        if at == to || list.as_slice().len() > max {
+            break;
+        }
+        let sector = at / SECTOR_SIZE;
+        let place = striped.place(sector - segment.start);
+        let below = place.sector * SECTOR_SIZE + at % SECTOR_SIZE;
+        let left = to.min((sector + place.left) * SECTOR_SIZE) - at;
+        let Some((known, length)) = answers[place.stripe].at(below) else { break };
+        let length = length.min(left);
+        list.push(Extent { offset: at, length, ..known });
+        at += length;
+    }
+    Ok(at)
+}
+
+/// Most pieces of chunks that one query puts together.
+const CHUNKS_MAX: usize = 1 << 16;
+
+/// What a stripe's device knows, asked for in rising order.
+struct Answer {
+    extents: std::vec::IntoIter<Extent>,
+    current: Option<Extent>,
+}
+
+impl Answer {
+    /// The extent with byte `below`, and how much of it follows from there.
+    fn at(&mut self, below: u64) -> Option<(Extent, u64)> {
+        loop {
+            let current = self.current?;
+            let end = current.offset + current.length;
+            if below < end {
+                return Some((current, end - below));
+            }
+            self.current = self.extents.next();
+        }
+    }
+}
+
+fn answer(
+    table: &Table,
+    (segment, striped): (&Segment, &Striped),
+    stripe: usize,
+    from: u64,
+    to: u64,
+    max: usize,
+) -> Result<Answer> {
+    let upper = |byte: u64| byte - segment.start * SECTOR_SIZE;
+    let (first, sectors) =
+        striped.range(stripe, upper(from) / SECTOR_SIZE, upper(to).div_ceil(SECTOR_SIZE));
+    let (start, length) = (first * SECTOR_SIZE, sectors * SECTOR_SIZE);
+    let device = &table.members()[striped.member(stripe) as usize];
+    let mut extents = match length {
+        0 => Vec::new(),
+        _ => device.extents(start, length, max)?,
+    };
+    if extents.is_empty() {
+        extents.push(Extent::data(start, length.max(1)));
+    }
+    let mut extents = extents.into_iter();
+    let current = extents.next();
+    Ok(Answer { extents, current })
+}

@@ -1,0 +1,18 @@
+//! Volumes: devices made of other devices by a table of targets, as Linux's device mapper has them
+//! (`Documentation/admin-guide/device-mapper/`).
+//!
+//! A [`Volume`] has a live table and may have an inactive one; [`Table`] is what a table says, and
+//! [`TargetSpec`] what a line of it says. Bios pass a volume without being copied: where one piece
+//! of one target takes the whole of a bio it is only moved, else it is divided.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod divide;
+mod extents;
+mod quiet;
+mod striped;
+mod table;
+mod volume;
+
+pub use table::{Area, Line, Table, TargetSpec};
+pub use volume::{Volume, VolumeOptions};

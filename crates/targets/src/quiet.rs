@@ -1,0 +1,194 @@
+//! How whoever suspends a volume learns that a channel lets nothing pass any more, without waiting
+//! for the thread that owns it.
+//!
+//! Invariant: after [`Quiet::is_since`] said true of the epoch of a suspension, the channel uses no
+//! table that was live before, until the suspension is over. For the channel looks at the epoch at
+//! the beginning of every call, says that it is quiet only from inside its context's gate, after
+//! that look and with nothing in flight, and whoever suspends has it look
+//! ([`drystone_core::context::Handle::kick`]) after publishing.
+//!
+//! Memory order: what is said is released, and acquired by whoever asks: all that the channel did
+//! with the old table comes before the swap.
+
+use drystone_core::primitive::{AtomicU64, Ordering::*};
+
+/// The epoch of the last suspension in which the channel was quiet.
+pub(crate) struct Quiet(AtomicU64);
+
+/// After all epochs: a channel that is gone is always quiet.
+const GONE: u64 = u64::MAX;
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        Quiet(AtomicU64::new(0))
+    }
+
+    /// The channel has seen the suspension that was published with `epoch`, and has `in_flight` bios
+    /// that it let pass before.
+    pub(crate) fn look(&self, epoch: u64, in_flight: usize) {
+        if in_flight == 0 || cfg!(drystone_mutate = "quiet_in_flight") {
+            self.0.store(epoch, Release);
+        }
+    }
+
+    /// The channel is gone.
+    pub(crate) fn gone(&self) {
+        self.0.store(GONE, Release);
+    }
+
+    /// Whether the channel is quiet in the suspension of `epoch`.
+    pub(crate) fn is_since(&self, epoch: u64) -> bool {
+        self.0.load(Acquire) >= epoch
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use drystone_core::Published;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::primitive::{Arc, AtomicBool};
+    use drystone_core::sync::LockCounters;
+    use loom::sync::Mutex;
+
+    #[derive(Clone)]
+    struct Live {
+        table: usize,
+        suspended: bool,
+    }
+
+    /// What is behind the gate of the context, whose own working is modelled elsewhere.
+    #[derive(Default)]
+    struct Channel {
+        epoch: u64,
+        table: usize,
+        suspended: bool,
+        /// Tables of the bios in flight.
+        in_flight: Vec<usize>,
+        kept: usize,
+    }
+
+    struct Model {
+        live: Published<Live>,
+        quiet: Quiet,
+        gate: Mutex<Channel>,
+        /// Tables whose devices may be gone.
+        freed: [AtomicBool; 2],
+    }
+
+    impl Model {
+        fn new() -> Self {
+            let live = Published::new(Live { table: 0, suspended: false });
+            let (quiet, gate) = (Quiet::new(), Mutex::new(Channel::default()));
+            Model { live, quiet, gate, freed: [AtomicBool::new(false), AtomicBool::new(false)] }
+        }
+
+        fn user(&self) -> std::sync::Arc<LockCounters> {
+            LockCounters::new(ManualClock::new(1))
+        }
+
+        /// What a call begins with.
+        fn refresh(&self, channel: &mut Channel) {
+            if self.live.epoch() == channel.epoch && !cfg!(drystone_mutate = "quiet_epoch") {
+                return;
+            }
+            if cfg!(drystone_mutate = "quiet_epoch") && channel.epoch != 0 {
+                return;
+            }
+            let (epoch, live) = self.live.get(&self.user());
+            (channel.epoch, channel.table, channel.suspended) = (epoch, live.table, live.suspended);
+            if !channel.suspended {
+                (0..std::mem::take(&mut channel.kept)).for_each(|_| self.send(channel));
+            }
+        }
+
+        fn send(&self, channel: &mut Channel) {
+            self.assert_live(channel.table);
+            channel.in_flight.push(channel.table);
+        }
+
+        fn assert_live(&self, table: usize) {
+            assert!(!self.freed[table].load(Relaxed), "a table is used that was swapped out");
+        }
+
+        fn submit(&self) {
+            let mut channel = self.gate.lock().unwrap();
+            self.refresh(&mut channel);
+            match channel.suspended {
+                true => channel.kept += 1,
+                false => self.send(&mut channel),
+            }
+        }
+
+        /// All that is in flight ends; also what a visitor does.
+        fn crank(&self) {
+            let mut channel = self.gate.lock().unwrap();
+            self.refresh(&mut channel);
+            for table in std::mem::take(&mut channel.in_flight) {
+                self.assert_live(table);
+            }
+            self.report(&channel);
+        }
+
+        fn kick(&self) {
+            let mut channel = self.gate.lock().unwrap();
+            self.refresh(&mut channel);
+            self.report(&channel);
+        }
+
+        fn report(&self, channel: &Channel) {
+            if channel.suspended {
+                self.quiet.look(channel.epoch, channel.in_flight.len());
+            }
+        }
+
+        fn publish(&self, change: impl FnOnce(&mut Live)) {
+            let done = self.live.update(&self.user(), |live| {
+                change(live);
+                Ok(())
+            });
+            assert!(done.is_ok());
+        }
+
+        fn swap(&self) {
+            self.publish(|live| live.suspended = true);
+            let epoch = self.live.epoch();
+            self.kick();
+            if !self.quiet.is_since(epoch) {
+                // Its I/O ends, whoever turns the crank.
+                self.crank();
+            }
+            assert!(self.quiet.is_since(epoch));
+            self.freed[0].store(true, Relaxed);
+            self.publish(|live| (live.table, live.suspended) = (1, false));
+            self.kick();
+        }
+    }
+
+    /// A context submits, completes and submits again while the table is swapped: it never uses
+    /// the old one after the swap, and what was kept goes on.
+    #[test]
+    fn loom_quiet_swap() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let model = Arc::new(Model::new());
+            // Every lock is used once before there are threads, as the checker's need to be.
+            model.kick();
+            let owner = {
+                let model = model.clone();
+                loom::thread::spawn(move || {
+                    model.submit();
+                    model.submit();
+                    model.crank();
+                    model.submit();
+                })
+            };
+            model.swap();
+            owner.join().unwrap();
+            model.crank();
+            let channel = model.gate.lock().unwrap();
+            assert_eq!((channel.kept, channel.in_flight.len()), (0, 0), "a bio stays behind");
+        });
+    }
+}

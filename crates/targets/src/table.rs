@@ -1,0 +1,351 @@
+//! A checked table: which target has which sectors, and what follows for the whole volume.
+//!
+//! Invariants:
+//! * Segments follow one another from sector 0 without gap or overlap, each at least one logical
+//!   block long; every area lies inside its device and on its blocks.
+//! * A table does not change. A volume whose table is reloaded gets another one.
+
+use crate::striped::Striped;
+use drystone_core::{Device, Error, Limits, Result, SECTOR_SIZE};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The last sector of a 63-bit byte offset, which bounds tables.
+const MAX_SECTOR: u64 = i64::MAX as u64 / SECTOR_SIZE;
+
+/// A place in another device.
+#[derive(Clone)]
+pub struct Area {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// First sector there.
+    pub sector: u64,
+}
+
+/// What a line of a table says of its sectors.
+#[derive(Clone)]
+pub enum TargetSpec {
+    /// They are those of another device, from a sector on.
+    Linear(Area),
+    /// They are chunks, round-robin over several devices.
+    Striped {
+        /// Sectors of a chunk, at least 1.
+        chunk_sectors: u32,
+        /// The devices, at least one.
+        stripes: Vec<Area>,
+    },
+    /// Reads give zeroes, writes go nowhere.
+    Zero,
+    /// Every I/O fails.
+    Error,
+}
+
+impl TargetSpec {
+    /// The target's word in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            TargetSpec::Linear(_) => "linear",
+            TargetSpec::Striped { .. } => "striped",
+            TargetSpec::Zero => "zero",
+            TargetSpec::Error => "error",
+        }
+    }
+
+    /// The areas with the sectors that a segment of `length` sectors uses of each.
+    fn areas(&self, length: u64) -> Vec<(&Area, u64)> {
+        match self {
+            TargetSpec::Linear(area) => vec![(area, length)],
+            TargetSpec::Striped { stripes, .. } => {
+                stripes.iter().map(|area| (area, length / stripes.len() as u64)).collect()
+            }
+            TargetSpec::Zero | TargetSpec::Error => Vec::new(),
+        }
+    }
+
+    /// The arguments as a table has them, each with a space before it.
+    fn arguments(&self) -> String {
+        let place = |area: &Area| format!(" {} {}", area.device.info().name, area.sector);
+        match self {
+            TargetSpec::Linear(area) => place(area),
+            TargetSpec::Striped { chunk_sectors, stripes } => {
+                let places: String = stripes.iter().map(place).collect();
+                format!(" {} {chunk_sectors}{places}", stripes.len())
+            }
+            TargetSpec::Zero | TargetSpec::Error => String::new(),
+        }
+    }
+
+    /// What `dmsetup status` says of it, likewise.
+    fn status(&self) -> String {
+        let TargetSpec::Striped { stripes, .. } = self else { return String::new() };
+        let names: String =
+            stripes.iter().map(|area| format!(" {}", area.device.info().name)).collect();
+        format!(" {}{names} 1 {}", stripes.len(), "A".repeat(stripes.len()))
+    }
+}
+
+/// A line of a table. Sectors have 512 bytes.
+#[derive(Clone)]
+pub struct Line {
+    /// First sector in the volume.
+    pub start: u64,
+    /// Number of sectors, at least 1.
+    pub length: u64,
+    /// Who has them.
+    pub target: TargetSpec,
+}
+
+/// How a segment's sectors are mapped; members are indices into the table's.
+#[derive(Debug)]
+pub(crate) enum Map {
+    Linear {
+        member: u32,
+        /// What is added to a sector of the volume, modulo 2^64.
+        add: u64,
+    },
+    Striped(Striped),
+    Zero,
+    Error,
+}
+
+/// A segment: a line as the way of an I/O needs it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) start: u64,
+    /// The sector after the last.
+    pub(crate) end: u64,
+    pub(crate) map: Map,
+}
+
+/// A checked table.
+pub struct Table {
+    lines: Vec<Line>,
+    segments: Vec<Segment>,
+    members: Vec<Arc<dyn Device>>,
+}
+
+impl Table {
+    /// Check `lines` and take them as a table.
+    ///
+    /// # Errors
+    /// One sentence that names the line (from 1) and what would be right.
+    pub fn new(lines: Vec<Line>) -> Result<Self> {
+        if lines.is_empty() {
+            return Err(Error::invalid("the table is empty: it needs at least one line"));
+        }
+        check_order(&lines)?;
+        let mut table = Table { lines, segments: Vec::new(), members: Vec::new() };
+        let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;
+        for (index, line) in table.lines.iter().enumerate() {
+            check_line(line, block).map_err(|what| {
+                Error::invalid(format!("line {} of the table: {what}", index + 1))
+            })?;
+        }
+        for line in &table.lines {
+            let segment = segment(line, &mut table.members);
+            table.segments.push(segment);
+        }
+        Ok(table)
+    }
+
+    /// The lines as they were given.
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// The devices below, each once, in the order in which they are first named.
+    pub fn members(&self) -> &[Arc<dyn Device>] {
+        &self.members
+    }
+
+    /// Size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.segments.last().map_or(0, |last| last.end * SECTOR_SIZE)
+    }
+
+    /// The limits that follow from those of the members as they are now.
+    pub fn limits(&self) -> Limits {
+        let of_line = |line: &Line| {
+            let areas = line.target.areas(line.length);
+            let stacked = areas.iter().map(|(area, _)| area.device.info().limits);
+            let stacked = stacked.fold(Limits::STACKING, Limits::stack);
+            match &line.target {
+                TargetSpec::Striped { chunk_sectors, stripes } => {
+                    striped_limits(stacked, *chunk_sectors, stripes.len())
+                }
+                _ => stacked,
+            }
+        };
+        let limits = self.lines.iter().map(of_line).fold(Limits::STACKING, Limits::stack);
+        limits.normalized()
+    }
+
+    /// The table's lines in its own syntax, members by name.
+    pub fn text(&self) -> String {
+        self.each_line(TargetSpec::arguments)
+    }
+
+    /// What `dmsetup status` says of each line.
+    pub fn status(&self) -> String {
+        self.each_line(TargetSpec::status)
+    }
+
+    fn each_line(&self, arguments: impl Fn(&TargetSpec) -> String) -> String {
+        let mut text = String::new();
+        for Line { start, length, target } in &self.lines {
+            let _ = writeln!(text, "{start} {length} {}{}", target.name(), arguments(target));
+        }
+        text
+    }
+
+    /// The segment that has `sector`, which is inside the table.
+    #[inline]
+    pub(crate) fn segment(&self, sector: u64) -> &Segment {
+        match self.segments.as_slice() {
+            [only] => only,
+            many => &many[many.partition_point(|segment| segment.end <= sector)],
+        }
+    }
+
+    /// Member and what is added to a sector, if the table is a single linear segment.
+    #[inline]
+    pub(crate) fn only_linear(&self) -> Option<(u32, u64)> {
+        match self.segments.as_slice() {
+            [Segment { map: Map::Linear { member, add }, .. }] => Some((*member, *add)),
+            _ => None,
+        }
+    }
+
+    /// The arithmetic, if the table is a single striped segment.
+    #[inline]
+    pub(crate) fn only_striped(&self) -> Option<&Striped> {
+        match self.segments.as_slice() {
+            [Segment { map: Map::Striped(striped), .. }] => Some(striped),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+}
+
+fn striped_limits(below: Limits, chunk_sectors: u32, stripes: usize) -> Limits {
+    let chunk = u64::from(chunk_sectors) * SECTOR_SIZE;
+    let Ok(io_min) = u32::try_from(chunk) else { return Limits { chunk_bytes: chunk, ..below } };
+    let io_opt = io_min.checked_mul(stripes as u32).unwrap_or(0);
+    Limits { io_min, io_opt, chunk_bytes: chunk, ..below }
+}
+
+fn check_order(lines: &[Line]) -> Result<()> {
+    let mut expected = 0;
+    for (index, line) in lines.iter().enumerate() {
+        let refuse =
+            |what: String| Err(Error::invalid(format!("line {} of the table: {what}", index + 1)));
+        if line.start != expected {
+            let what = if line.start > expected { "gap" } else { "overlap" };
+            return refuse(format!(
+                "{what} in the table: it starts at sector {}, where {expected} would be next",
+                line.start
+            ));
+        }
+        if line.length == 0 {
+            return refuse("zero-length target: at least one sector is needed".to_owned());
+        }
+        expected = match line.start.checked_add(line.length) {
+            Some(end) if end <= MAX_SECTOR => end,
+            _ => return refuse(format!("it ends beyond sector {MAX_SECTOR}, the last possible")),
+        };
+    }
+    Ok(())
+}
+
+/// Checks what concerns a line and its devices; `block` is in sectors.
+fn check_line(line: &Line, block: u64) -> std::result::Result<(), String> {
+    if let TargetSpec::Striped { chunk_sectors, stripes } = &line.target {
+        check_stripes(line.length, *chunk_sectors, stripes.len(), block)?;
+    }
+    if !line.start.is_multiple_of(block) || !line.length.is_multiple_of(block) {
+        return Err(format!(
+            "its {} sectors from {} are not whole blocks of {} bytes",
+            line.length,
+            line.start,
+            block * SECTOR_SIZE
+        ));
+    }
+    for (area, sectors) in line.target.areas(line.length) {
+        check_area(area, sectors, block)?;
+    }
+    Ok(())
+}
+
+fn check_stripes(
+    length: u64,
+    chunk: u32,
+    stripes: usize,
+    block: u64,
+) -> std::result::Result<(), String> {
+    if chunk == 0 {
+        return Err("a chunk of 0 sectors: at least 1 is needed".to_owned());
+    }
+    if stripes == 0 || stripes > u32::MAX as usize {
+        return Err("striped needs at least one stripe".to_owned());
+    }
+    let row = stripes as u64 * u64::from(chunk);
+    if !length.is_multiple_of(row) {
+        return Err(format!(
+            "its {length} sectors do not divide into whole chunks: use a multiple of {row}, \
+             {stripes} stripes of {chunk} sectors"
+        ));
+    }
+    if !u64::from(chunk).is_multiple_of(block) {
+        let bytes = block * SECTOR_SIZE;
+        return Err(format!("a chunk of {chunk} sectors is not whole blocks of {bytes} bytes"));
+    }
+    Ok(())
+}
+
+fn check_area(area: &Area, sectors: u64, block: u64) -> std::result::Result<(), String> {
+    let info = area.device.info();
+    let has = info.size_bytes / SECTOR_SIZE;
+    match area.sector.checked_add(sectors) {
+        Some(end) if end <= has => {}
+        _ => {
+            return Err(format!(
+                "`{}` is too small: {sectors} sectors from {} are used, it has {has}",
+                info.name, area.sector
+            ));
+        }
+    }
+    if !area.sector.is_multiple_of(block) {
+        return Err(format!(
+            "sector {} of `{}` does not begin a block of {} bytes",
+            area.sector,
+            info.name,
+            block * SECTOR_SIZE
+        ));
+    }
+    Ok(())
+}
+
+fn segment(line: &Line, members: &mut Vec<Arc<dyn Device>>) -> Segment {
+    let mut member = |area: &Area| {
+        let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(&area.device).addr();
+        members.iter().position(same).unwrap_or_else(|| {
+            members.push(area.device.clone());
+            members.len() - 1
+        }) as u32
+    };
+    let map = match &line.target {
+        TargetSpec::Linear(area) => {
+            Map::Linear { member: member(area), add: area.sector.wrapping_sub(line.start) }
+        }
+        TargetSpec::Striped { chunk_sectors, stripes } => {
+            let stripes = stripes.iter().map(|area| (member(area), area.sector)).collect();
+            Map::Striped(Striped::new(*chunk_sectors, stripes))
+        }
+        TargetSpec::Zero => Map::Zero,
+        TargetSpec::Error => Map::Error,
+    };
+    Segment { start: line.start, end: line.start + line.length, map }
+}

@@ -1,0 +1,272 @@
+//! A disk in memory that completes at once or when told, and records what it was asked.
+#![allow(dead_code)]
+
+use drystone_core::clock::Ns;
+use drystone_core::histogram::Snapshot;
+use drystone_core::mailbox::Message;
+use drystone_core::op::OpGroup;
+use drystone_core::ring::{Engine, RingEvent};
+use drystone_core::stats::DiskStats;
+use drystone_core::{
+    Bio, BioFlags, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env, Error,
+    Extent, Limits, Op, Result, Status,
+};
+use std::sync::{Arc, Mutex};
+
+/// What a disk was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub op: Op,
+    pub sector: u64,
+    pub bytes: u64,
+    pub flags: BioFlags,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub data: Vec<u8>,
+    pub seen: Vec<Seen>,
+    /// Bios wait for [`Disk::release`].
+    pub hold: bool,
+    /// How I/O ends.
+    pub status: Status,
+    /// Wakes the channels that keep bios.
+    words: Vec<Arc<Message>>,
+    pub polls: bool,
+}
+
+pub struct Disk {
+    name: String,
+    pub limits: Limits,
+    pub state: Arc<Mutex<State>>,
+}
+
+impl Disk {
+    pub fn new(name: &str, sectors: u64) -> Arc<Self> {
+        let limits = Limits {
+            max_discard_bytes: 1 << 40,
+            discard_granularity: 512,
+            max_write_zeroes_bytes: 1 << 40,
+            write_cache: true,
+            fua: true,
+            ..Limits::default()
+        };
+        Self::with_limits(name, sectors, limits)
+    }
+
+    pub fn with_limits(name: &str, sectors: u64, limits: Limits) -> Arc<Self> {
+        let state = State { data: vec![0; sectors as usize * 512], ..State::default() };
+        Arc::new(Disk { name: name.to_owned(), limits, state: Arc::new(Mutex::new(state)) })
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.state.lock().unwrap().seen)
+    }
+
+    pub fn hold(&self, on: bool) {
+        self.state.lock().unwrap().hold = on;
+    }
+
+    /// End what is kept, from whatever thread: the contexts are visited if their owners are away.
+    pub fn release(&self) {
+        let words = {
+            let mut state = self.state.lock().unwrap();
+            state.hold = false;
+            state.words.clone()
+        };
+        for word in words {
+            if let Some(handle) = word.receiver() {
+                handle.send(word);
+                handle.kick();
+            }
+        }
+    }
+}
+
+impl Device for Disk {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.name.clone(),
+            kind: "test",
+            size_bytes: self.state.lock().unwrap().data.len() as u64,
+            limits: self.limits,
+        }
+    }
+
+    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+        let word = Message::to(env.handle(), index, 0);
+        self.state.lock().unwrap().words.push(word);
+        Ok(Box::new(DiskChannel { state: self.state.clone(), kept: BioList::new() }))
+    }
+
+    fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
+        let state = self.state.lock().unwrap();
+        let bytes = &state.data[offset as usize..(offset + length) as usize];
+        let mut list = drystone_core::extent::ExtentList::new();
+        let mut at = offset;
+        for part in bytes.chunks(512) {
+            let zero = part.iter().all(|byte| *byte == 0);
+            let len = part.len() as u64;
+            list.push(if zero { Extent::hole(at, len) } else { Extent::data(at, len) });
+            at += len;
+        }
+        Ok(list.as_slice().to_vec())
+    }
+
+    fn stats(&self) -> DiskStats {
+        DiskStats::default()
+    }
+
+    fn latencies(&self, _group: OpGroup) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        let polls = self.state.lock().unwrap().polls;
+        (name == "queue/io_poll").then(|| u8::from(polls).to_string())
+    }
+
+    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
+        Err(Error::invalid("none"))
+    }
+}
+
+struct DiskChannel {
+    state: Arc<Mutex<State>>,
+    kept: BioList,
+}
+
+impl DiskChannel {
+    fn run(&mut self, env: &mut Env) {
+        let mut bios = self.kept.take();
+        while let Some(mut bio) = bios.pop() {
+            let status = perform(&mut self.state.lock().unwrap(), &mut bio);
+            env.end_with(bio, status);
+        }
+    }
+}
+
+fn perform(state: &mut State, bio: &mut Bio) -> Status {
+    if !state.status.is_ok() {
+        return state.status;
+    }
+    let at = bio.sector.0 as usize * 512;
+    let Some(data) = state.data.get_mut(at..at + bio.bytes as usize) else {
+        return Status::IoError;
+    };
+    match bio.op {
+        Op::Read => bio.fill_data_from(data),
+        Op::Write => bio.copy_data_to(data),
+        Op::Discard | Op::WriteZeroes => data.fill(0),
+        Op::Flush => {}
+    }
+    Status::Ok
+}
+
+impl Channel for DiskChannel {
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+        let now = env.time.submit_time();
+        bios.stamp(now);
+        let hold = {
+            let mut state = self.state.lock().unwrap();
+            let seen = |bio: &Bio| Seen {
+                op: bio.op,
+                sector: bio.sector.0,
+                bytes: bio.bytes,
+                flags: bio.flags,
+            };
+            state.seen.extend(bios.iter().map(seen));
+            state.hold
+        };
+        self.kept.append(bios);
+        if !hold {
+            self.run(env);
+        }
+    }
+
+    fn flush_plug(&mut self, _env: &mut Env) {}
+
+    fn ring_event(&mut self, _env: &mut Env, _event: RingEvent) {}
+
+    fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
+        if !self.state.lock().unwrap().hold {
+            self.run(env);
+        }
+    }
+
+    fn delivered(&mut self, _env: &mut Env) {}
+
+    fn poll(&mut self, _env: &mut Env) -> usize {
+        0
+    }
+
+    fn must_poll(&self) -> bool {
+        false
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        None
+    }
+
+    fn tick(&mut self, _env: &mut Env, _now: Ns) {}
+
+    fn in_flight(&self) -> usize {
+        self.kept.len()
+    }
+
+    fn starving(&self) -> bool {
+        false
+    }
+
+    fn cancel_pending(&mut self, env: &mut Env) {
+        let mut kept = self.kept.take();
+        while let Some(bio) = kept.pop() {
+            env.end_with(bio, Status::Cancelled);
+        }
+    }
+}
+
+/// A context with one device open.
+pub struct User {
+    pub cx: Context,
+    pub device: DevIndex,
+    ended: BioList,
+}
+
+impl User {
+    pub fn new(set: &Arc<ContextSet>, device: &Arc<dyn Device>) -> Self {
+        let mut cx = set.open(Engine::Plain).unwrap();
+        let device = cx.open(device).unwrap();
+        User { cx, device, ended: BioList::new() }
+    }
+
+    pub fn submit(&mut self, bio: Box<Bio>) {
+        let mut list = BioList::new();
+        list.push(bio);
+        self.cx.submit(self.device, &mut list);
+    }
+
+    /// Submit one bio and wait for it.
+    pub fn run(&mut self, bio: Box<Bio>) -> Box<Bio> {
+        self.submit(bio);
+        self.wait()
+    }
+
+    /// The next bio that ends.
+    pub fn wait(&mut self) -> Box<Bio> {
+        loop {
+            if let Some(bio) = self.ended.pop() {
+                return bio;
+            }
+            if self.cx.reap(&mut self.ended) == 0 {
+                self.cx.wait(None);
+            }
+        }
+    }
+
+    /// What has ended by now.
+    pub fn reap(&mut self) -> Vec<Box<Bio>> {
+        self.cx.reap(&mut self.ended);
+        std::iter::from_fn(|| self.ended.pop()).collect()
+    }
+}

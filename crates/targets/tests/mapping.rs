@@ -1,0 +1,233 @@
+//! Every sector of a volume has one place, for random stacks of tables; reads return what was
+//! written, whatever way it went.
+
+mod common;
+
+use common::{Disk, User};
+use drystone_core::clock::SystemClock;
+use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioFlags, ContextSet, Device, IoBuf, Op, Sector, Status};
+use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
+use proptest::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+fn volume(name: &str, lines: Vec<Line>) -> Volume {
+    let volume = Volume::new(name, VolumeOptions::default(), LockCounters::new(SystemClock::new()));
+    volume.load(Table::new(lines).unwrap());
+    volume.resume().unwrap();
+    volume
+}
+
+/// One line of a random table, before it is known which devices it uses.
+#[derive(Clone, Debug)]
+enum Piece {
+    Linear { sectors: u64, skip: u64 },
+    Striped { chunk: u32, stripes: usize, rows: u64, skip: u64 },
+    Zero { sectors: u64 },
+    Error { sectors: u64 },
+}
+
+fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+    let piece = prop_oneof![
+        3 => (1..60u64, 0..9u64).prop_map(|(sectors, skip)| Piece::Linear { sectors, skip }),
+        4 => (1..12u32, 1..5usize, 1..6u64, 0..9u64).prop_map(|(chunk, stripes, rows, skip)| {
+            Piece::Striped { chunk, stripes, rows, skip }
+        }),
+        1 => (1..20u64).prop_map(|sectors| Piece::Zero { sectors }),
+        1 => (1..20u64).prop_map(|sectors| Piece::Error { sectors }),
+    ];
+    prop::collection::vec(piece, 1..5)
+}
+
+/// What a sector of the flat model holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Zero,
+    Error,
+}
+
+/// Builds volumes of pieces; `below` makes a device of so many sectors and says what each is.
+struct Builder {
+    disks: Vec<Arc<Disk>>,
+    names: usize,
+}
+
+impl Builder {
+    fn name(&mut self) -> String {
+        self.names += 1;
+        format!("v{}", self.names)
+    }
+
+    /// A device of `sectors` sectors: a disk, or at a depth a linear volume over one, split in two.
+    fn leaf(&mut self, sectors: u64, depth: u32) -> Arc<dyn Device> {
+        if depth == 0 || sectors < 2 {
+            let disk = Disk::new(&format!("d{}", self.disks.len()), sectors);
+            self.disks.push(disk.clone());
+            return disk;
+        }
+        let first = sectors / 2;
+        let lines = [(0, first), (first, sectors - first)].map(|(start, length)| {
+            let device = self.leaf(length + 3, depth - 1);
+            Line { start, length, target: TargetSpec::Linear(Area { device, sector: 3 }) }
+        });
+        Arc::new(volume(&self.name(), lines.to_vec()))
+    }
+
+    fn table(&mut self, pieces: &[Piece], depth: u32) -> (Arc<dyn Device>, Vec<Kind>) {
+        let (mut lines, mut kinds, mut start) = (Vec::new(), Vec::new(), 0);
+        for piece in pieces {
+            let (length, kind, target) = match piece {
+                Piece::Linear { sectors, skip } => {
+                    let device = self.leaf(sectors + skip, depth);
+                    (*sectors, Kind::Data, TargetSpec::Linear(Area { device, sector: *skip }))
+                }
+                Piece::Striped { chunk, stripes, rows, skip } => {
+                    let each = rows * u64::from(*chunk);
+                    let stripes: Vec<_> = (0..*stripes)
+                        .map(|_| Area { device: self.leaf(each + skip, depth), sector: *skip })
+                        .collect();
+                    let length = each * stripes.len() as u64;
+                    (length, Kind::Data, TargetSpec::Striped { chunk_sectors: *chunk, stripes })
+                }
+                Piece::Zero { sectors } => (*sectors, Kind::Zero, TargetSpec::Zero),
+                Piece::Error { sectors } => (*sectors, Kind::Error, TargetSpec::Error),
+            };
+            lines.push(Line { start, length, target });
+            kinds.extend((0..length).map(|_| kind));
+            start += length;
+        }
+        (Arc::new(volume(&self.name(), lines)), kinds)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    op: Op,
+    at: u64,
+    sectors: u64,
+    /// Where the memory of the bio is cut.
+    cut: usize,
+    flags: BioFlags,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let op = prop_oneof![
+        4 => Just(Op::Read),
+        4 => Just(Op::Write),
+        1 => Just(Op::Discard),
+        1 => Just(Op::WriteZeroes),
+        1 => Just(Op::Flush),
+    ];
+    let flags = prop_oneof![
+        3 => Just(BioFlags::empty()),
+        1 => Just(BioFlags::FUA),
+        1 => Just(BioFlags::PREFLUSH),
+        1 => Just(BioFlags::PREFLUSH | BioFlags::FUA),
+    ];
+    let step = (op, any::<u64>(), 1..50u64, any::<usize>(), flags).prop_map(
+        |(op, at, sectors, cut, flags)| {
+            let flags = if op == Op::Write { flags } else { BioFlags::empty() };
+            Step { op, at, sectors, cut, flags }
+        },
+    );
+    prop::collection::vec(step, 1..40)
+}
+
+/// A bio of the step over `range`, with `content` in two pieces of memory.
+fn bio(step: &Step, range: &Range<u64>, content: &[u8]) -> Box<Bio> {
+    let bytes = content.len();
+    let mut bio = match step.op {
+        Op::Flush => Bio::flush(),
+        Op::Read | Op::Write => {
+            let cut = step.cut % (bytes / 512) * 512;
+            let piece = |range: Range<usize>| {
+                let mut buf = IoBuf::zeroed(range.len());
+                buf.copy_from_slice(&content[range.clone()]);
+                (buf, 0..range.len())
+            };
+            let pieces = [0..cut, cut..bytes].into_iter().filter(|range| !range.is_empty());
+            Bio::vectored(step.op, Sector(range.start), pieces.map(piece))
+        }
+        op => Bio::without_data(op, Sector(range.start), bytes as u64),
+    };
+    (bio.flags, bio.user_data) = (step.flags, 7);
+    bio
+}
+
+fn content(bio: &Bio) -> Vec<u8> {
+    bio.bufs().iter().flat_map(|buf| buf.iter().copied()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
+    #[test]
+    fn as_a_flat_device(pieces in pieces(), depth in 0..7u32, steps in steps()) {
+        let mut builder = Builder { disks: Vec::new(), names: 0 };
+        let (device, kinds) = builder.table(&pieces, depth.min(3));
+        // Further volumes on top, more than a bio's trail holds.
+        let mut device = device;
+        for _ in 3..depth.max(3) + 3 {
+            let target = TargetSpec::Linear(Area { device, sector: 0 });
+            let lines = vec![Line { start: 0, length: kinds.len() as u64, target }];
+            device = Arc::new(volume(&builder.name(), lines));
+        }
+        let set = ContextSet::new(SystemClock::new());
+        let mut user = User::new(&set, &device);
+        let mut flat = vec![0u8; kinds.len() * 512];
+        for (number, step) in steps.iter().enumerate() {
+            let start = step.at % kinds.len() as u64;
+            let range = start..(start + step.sectors).min(kinds.len() as u64);
+            let bytes = range.start as usize * 512..range.end as usize * 512;
+            let mut data: Vec<u8> =
+                (0..bytes.len()).map(|n| (n / 512 + number * 31 + 1) as u8).collect();
+            let done = user.run(bio(step, &range, &data));
+            let sectors = &kinds[range.start as usize..range.end as usize];
+            let fails = step.op != Op::Flush && sectors.contains(&Kind::Error);
+            prop_assert_eq!(done.status, if fails { Status::IoError } else { Status::Ok });
+            prop_assert_eq!(done.user_data, 7);
+            prop_assert!(step.op == Op::Flush || done.sector.0 == range.start);
+            prop_assert!(step.op == Op::Flush || done.bytes == bytes.len() as u64);
+            if step.op.is_write() {
+                if step.op != Op::Write {
+                    data.fill(0);
+                }
+                // Sectors beside those that fail are written all the same.
+                for (n, kind) in sectors.iter().enumerate().filter(|(_, k)| **k == Kind::Data) {
+                    prop_assert_eq!(*kind, Kind::Data);
+                    let at = bytes.start + n * 512;
+                    flat[at..at + 512].copy_from_slice(&data[n * 512..][..512]);
+                }
+            }
+            if step.op == Op::Read && !fails {
+                prop_assert_eq!(&content(&done)[..], &flat[bytes]);
+            }
+        }
+        // What is in the disks is what the model holds, no more and no less.
+        let below: usize = builder
+            .disks
+            .iter()
+            .map(|disk| disk.state.lock().unwrap().data.chunks(512).filter(|s| s[0] != 0).count())
+            .sum();
+        prop_assert_eq!(below, flat.chunks(512).filter(|sector| sector[0] != 0).count());
+        // The allocation query says the same.
+        let extents = device.extents(0, flat.len() as u64, 1000).unwrap();
+        let mut at = 0;
+        for extent in extents {
+            prop_assert_eq!(extent.offset, at);
+            at += extent.length;
+            for sector in extent.offset / 512..at / 512 {
+                let zero = flat[sector as usize * 512] == 0 && kinds[sector as usize] != Kind::Error;
+                prop_assert_eq!(extent.zero, zero, "sector {}", sector);
+            }
+        }
+        prop_assert_eq!(at, flat.len() as u64);
+        // Nothing is in flight any more, and every bio was counted once.
+        let stats = device.stats();
+        let (started, completed) = stats.groups.iter().fold((0, 0), |(started, completed), g| {
+            (started + g.started, completed + g.completed)
+        });
+        prop_assert_eq!((started, completed), (steps.len() as u64, steps.len() as u64));
+    }
+}
