@@ -84,36 +84,44 @@ pub trait Channel: Send {
     }
 
     /// The context's plug ends: hand on what was held back.
-    fn flush_plug(&mut self, env: &mut Env);
+    fn flush_plug(&mut self, _env: &mut Env) {}
 
     /// An operation that this channel started on the context's ring has ended.
-    fn ring_event(&mut self, env: &mut Env, event: RingEvent);
+    fn ring_event(&mut self, _env: &mut Env, _event: RingEvent) {}
 
     /// A message for this channel came through the context's mailbox.
     fn message(&mut self, env: &mut Env, message: Arc<Message>);
 
     /// All events and messages that had come were given to the channels: what they freed can be
     /// used now, and their completions accounted together.
-    fn delivered(&mut self, env: &mut Env);
+    fn delivered(&mut self, _env: &mut Env) {}
 
     /// Look for completions of polled I/O. Returns how many were found.
-    fn poll(&mut self, env: &mut Env) -> usize;
+    fn poll(&mut self, _env: &mut Env) -> usize {
+        0
+    }
 
     /// True while something is in flight that only [`Channel::poll`] can find.
-    fn must_poll(&self) -> bool;
+    fn must_poll(&self) -> bool {
+        false
+    }
 
     /// When [`Channel::tick`] is to be called next, if ever.
-    fn deadline(&self) -> Option<Ns>;
+    fn deadline(&self) -> Option<Ns> {
+        None
+    }
 
     /// The clock shows `now`, at or past the deadline.
-    fn tick(&mut self, env: &mut Env, now: Ns);
+    fn tick(&mut self, _env: &mut Env, _now: Ns) {}
 
     /// Bios inside this channel that have not ended.
     fn in_flight(&self) -> usize;
 
     /// True while the channel waits for something another context holds (a tag): then the
     /// waiting context also watches the others' rings.
-    fn starving(&self) -> bool;
+    fn starving(&self) -> bool {
+        false
+    }
 
     /// The context expects something of others ([`Env::entrusted`]), and the owner is about to wait
     /// or to look for completions: send on what can be. True if it is likely that others are about

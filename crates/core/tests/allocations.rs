@@ -2,12 +2,12 @@
 //! the public interface as a device's author sees it.
 
 use drystone_core::buf::IoBuf;
-use drystone_core::clock::{Ns, SystemClock};
+use drystone_core::clock::SystemClock;
 use drystone_core::device::{Channel, Device, DeviceInfo};
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::ring::{Engine, RingEvent};
+use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{
     Bio, BioList, Context, ContextSet, DevIndex, Env, Extent, Limits, Result, Sector, Status,
@@ -96,36 +96,12 @@ impl Channel for SplitterChannel {
         }
     }
 
-    fn flush_plug(&mut self, _env: &mut Env) {}
-
-    fn ring_event(&mut self, _env: &mut Env, _event: RingEvent) {}
-
     fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
         self.end_all(env);
     }
 
-    fn delivered(&mut self, _env: &mut Env) {}
-
-    fn must_poll(&self) -> bool {
-        false
-    }
-
-    fn poll(&mut self, _env: &mut Env) -> usize {
-        0
-    }
-
-    fn deadline(&self) -> Option<Ns> {
-        None
-    }
-
-    fn tick(&mut self, _env: &mut Env, _now: Ns) {}
-
     fn in_flight(&self) -> usize {
         self.held.len()
-    }
-
-    fn starving(&self) -> bool {
-        false
     }
 
     fn cancel_pending(&mut self, _env: &mut Env) {}

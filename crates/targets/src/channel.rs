@@ -16,7 +16,6 @@ use drystone_core::clock::Ns;
 use drystone_core::context::{Parts, Passed};
 use drystone_core::mailbox::Message;
 use drystone_core::op::{OP_GROUPS, OpGroup};
-use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, SECTOR_SIZE, Sector, Status};
 use std::sync::Arc;
@@ -487,37 +486,13 @@ impl Channel for VolumeChannel {
         }
     }
 
-    fn flush_plug(&mut self, _env: &mut Env) {}
-
-    fn ring_event(&mut self, _env: &mut Env, _event: RingEvent) {}
-
     fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
         self.refresh(env);
         self.report(env);
     }
 
-    fn delivered(&mut self, _env: &mut Env) {}
-
-    fn poll(&mut self, _env: &mut Env) -> usize {
-        0
-    }
-
-    fn must_poll(&self) -> bool {
-        false
-    }
-
-    fn deadline(&self) -> Option<Ns> {
-        None
-    }
-
-    fn tick(&mut self, _env: &mut Env, _now: Ns) {}
-
     fn in_flight(&self) -> usize {
         self.kept.len()
-    }
-
-    fn starving(&self) -> bool {
-        false
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

@@ -230,7 +230,9 @@ fn a_flush_goes_to_every_member_once_and_data_follow_it() {
     assert_eq!((done.status, done.flags), (Status::Ok, BioFlags::PREFLUSH | BioFlags::FUA));
     assert_eq!(ops(a), [(Op::Write, BioFlags::FUA)]);
     // Where the flush fails nothing is written.
-    (ops(b), ops(c));
+    for disk in [b, c] {
+        ops(disk);
+    }
     c.state.lock().unwrap().status = Status::Medium;
     let mut bio = write(3, 6);
     bio.flags = BioFlags::PREFLUSH;

@@ -1,11 +1,10 @@
 //! A disk in memory that completes at once or when told, and records what it was asked.
 #![allow(dead_code)]
 
-use drystone_core::clock::Ns;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::ring::{Engine, RingEvent};
+use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{
     Bio, BioFlags, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env, Error,
@@ -184,38 +183,14 @@ impl Channel for DiskChannel {
         }
     }
 
-    fn flush_plug(&mut self, _env: &mut Env) {}
-
-    fn ring_event(&mut self, _env: &mut Env, _event: RingEvent) {}
-
     fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
         if !self.state.lock().unwrap().hold {
             self.run(env);
         }
     }
 
-    fn delivered(&mut self, _env: &mut Env) {}
-
-    fn poll(&mut self, _env: &mut Env) -> usize {
-        0
-    }
-
-    fn must_poll(&self) -> bool {
-        false
-    }
-
-    fn deadline(&self) -> Option<Ns> {
-        None
-    }
-
-    fn tick(&mut self, _env: &mut Env, _now: Ns) {}
-
     fn in_flight(&self) -> usize {
         self.kept.len()
-    }
-
-    fn starving(&self) -> bool {
-        false
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {
@@ -265,8 +240,8 @@ impl User {
     }
 
     /// What has ended by now.
-    pub fn reap(&mut self) -> Vec<Box<Bio>> {
+    pub fn reap(&mut self) -> BioList {
         self.cx.reap(&mut self.ended);
-        std::iter::from_fn(|| self.ended.pop()).collect()
+        self.ended.take()
     }
 }
