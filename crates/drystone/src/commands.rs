@@ -12,7 +12,7 @@ use drystone_stack::{LoadError, explain, iostat as columns, load};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::bench::BenchArgs;
+use crate::bench::{BenchArgs, Subject};
 use crate::cli::ClientArgs;
 use crate::client::Client;
 use crate::failure::Failure;
@@ -189,14 +189,15 @@ pub fn lockstat(reset: bool, hold: Option<bool>, args: &ClientArgs) -> Result<()
 
 /// `drystone bench`: finds what is to be measured, then measures.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    Ok(crate::bench::run(args, &bench_device(args)?)?)
+    Ok(crate::bench::run(args, &bench_subject(args)?)?)
 }
 
-fn bench_device(args: &BenchArgs) -> Result<DeviceSpec, Failure> {
+fn bench_subject(args: &BenchArgs) -> Result<Subject, Failure> {
     if let Some(text) = &args.device {
         let base = std::env::current_dir()
             .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
         return DeviceSpec::parse(text, &base)
+            .map(Subject::Device)
             .map_err(|report| Failure::Report(report.render(output::colour())));
     }
     let (Some(path), Some(name)) = (&args.stack, &args.name) else {
@@ -204,7 +205,7 @@ fn bench_device(args: &BenchArgs) -> Result<DeviceSpec, Failure> {
     };
     let stack = load(path).map_err(output::load_failure)?;
     match stack.device(name) {
-        Some(device) => Ok(device.clone()),
+        Some(_) => Ok(Subject::InStack(Box::new(stack), name.clone())),
         None => Err(Failure::Refused(format!("{} has no device `{name}`", path.display()))),
     }
 }

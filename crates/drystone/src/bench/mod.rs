@@ -9,4 +9,4 @@ mod report;
 mod watch;
 
 pub use args::{BenchArgs, CpuList, Pattern};
-pub use watch::run;
+pub use watch::{Subject, run};

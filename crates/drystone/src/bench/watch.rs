@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use drystone_core::clock::{Clock, SystemClock};
+use anyhow::{Context as _, anyhow, ensure};
+use drystone_core::clock::SystemClock;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
-use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo};
+use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
 use drystone_lab::engine::{self, Crew, Shared, Work, machine, phase};
-use drystone_stack::live::{Surroundings, engine_of, open_device};
-use drystone_stack::spec::DeviceSpec;
+use drystone_stack::live::{Surroundings, engine_of, open_device, open_one};
+use drystone_stack::spec::{DeviceSpec, StackSpec};
 use serde_json::{Value, json};
 
 use super::report::{Figures, Rate};
@@ -32,16 +32,33 @@ struct Watched {
     latency: Snapshot,
 }
 
-/// Measures the device that `spec` describes.
+/// What is measured.
+pub enum Subject {
+    /// A device as given on the command line.
+    Device(DeviceSpec),
+    /// A device of a stack, with what it stands on.
+    InStack(Box<StackSpec>, String),
+}
+
+impl Subject {
+    fn open(&self, at: &Surroundings) -> anyhow::Result<(Arc<dyn Device>, ring::Engine)> {
+        match self {
+            Subject::Device(spec) => Ok((open_device(spec, at)?, engine_of(spec, &at.clock)?)),
+            Subject::InStack(stack, name) => {
+                open_one(stack, name, at).map_err(|report| anyhow!(report.render(false)))
+            }
+        }
+    }
+}
+
+/// Measures a device.
 ///
 /// # Errors
 /// What could not be opened or does not fit the device, an I/O that failed, a JSON file that
 /// cannot be written.
-pub fn run(args: &BenchArgs, spec: &DeviceSpec) -> anyhow::Result<()> {
-    let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings::new(args.threads, clock.clone());
-    let engine = engine_of(spec, &clock)?;
-    let device = open_device(spec, &at)?;
+pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
+    let at = Surroundings::new(args.threads, SystemClock::new());
+    let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
     if args.poll {
         enable_poll(&*device);

@@ -10,7 +10,9 @@ mod device;
 mod exports;
 mod runtime;
 mod shape;
+mod table;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ use drystone_exports::nbd::server::ExportTable;
 pub use device::{OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
 pub use exports::LiveListener;
 pub use runtime::{Connections, LiveRuntime};
+pub use table::{Find, open_volume};
 
 use crate::diagnostic::{Findings, Report};
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
@@ -65,7 +68,7 @@ impl LiveStack {
         let mut findings = Findings::default();
         let engine = engine(stack, &at.clock, &mut findings);
         let (devices, made) = match findings.errors() {
-            0 => devices(stack, at, &mut findings),
+            0 => devices(stack, None, at, &mut findings),
             _ => Default::default(),
         };
         let (listeners, tables) = match findings.errors() {
@@ -162,19 +165,33 @@ fn engine(stack: &StackSpec, clock: &Arc<dyn Clock>, findings: &mut Findings) ->
     chosen.map_or(Engine::Auto, |(_, engine)| engine)
 }
 
-/// Opens the devices, members first; the result is in the order of the stack file. Also the
-/// files that were made.
+/// Opens the devices, or those that `only` stands on, members first; the result is in the order of
+/// the stack file. Also the files that were made.
 fn devices(
     stack: &StackSpec,
+    only: Option<&str>,
     at: &Surroundings,
     findings: &mut Findings,
 ) -> (Vec<LiveDevice>, Vec<PathBuf>) {
     let mut open: Vec<Option<LiveDevice>> = vec![None; stack.devices.len()];
     let mut made = Vec::new();
-    for index in members_first(&stack.devices) {
+    for index in members_first(&stack.devices, only) {
         let spec = &stack.devices[index];
         let to_make = device::file_to_make(spec);
-        match open_device(spec, at) {
+        let find = |name: &str| {
+            let live = open.iter().flatten().find(|live: &&LiveDevice| live.name == name)?;
+            Some(live.device.clone())
+        };
+        let opened = match &spec.kind {
+            DeviceKind::Table(segments) => match findings.errors() {
+                0 => table::open_volume(spec, segments, &find, at)
+                    .map(|volume| Arc::new(volume) as Arc<dyn Device>),
+                // What it stands on may be what could not be opened.
+                _ => continue,
+            },
+            _ => open_device(spec, at),
+        };
+        match opened {
             Ok(device) => {
                 open[index] = Some(live(spec, device));
                 made.extend(to_make.map(Path::to_owned));
@@ -194,20 +211,50 @@ fn live(spec: &DeviceSpec, device: Arc<dyn Device>) -> LiveDevice {
     LiveDevice { name: spec.name.clone(), description, members, device }
 }
 
-/// Indices of the devices, each after its members. The checks refused cycles and unknown names.
-fn members_first(devices: &[DeviceSpec]) -> Vec<usize> {
-    fn visit(devices: &[DeviceSpec], index: usize, order: &mut Vec<usize>) {
-        if order.contains(&index) {
-            return;
-        }
-        for member in devices[index].members() {
-            if let Some(below) = devices.iter().position(|device| device.name == member.device) {
-                visit(devices, below, order);
+/// Indices of the devices, or of `only` and those that it stands on, each after its members. The
+/// checks refused cycles and unknown names. With a path of our own instead of recursion, since a
+/// chain may be as long as the file.
+fn members_first(devices: &[DeviceSpec], only: Option<&str>) -> Vec<usize> {
+    let numbers: BTreeMap<&str, usize> =
+        devices.iter().enumerate().map(|(index, device)| (device.name.as_str(), index)).collect();
+    let (mut order, mut seen) = (Vec::with_capacity(devices.len()), vec![false; devices.len()]);
+    let roots = (0..devices.len()).filter(|index| only.is_none_or(|n| n == devices[*index].name));
+    for root in roots {
+        let mut path = vec![(root, false)];
+        while let Some((index, done)) = path.pop() {
+            if done {
+                order.push(index);
+            } else if !std::mem::replace(&mut seen[index], true) {
+                path.push((index, true));
+                let members = devices[index].members();
+                let below = members.iter().rev().filter_map(|m| numbers.get(m.device.as_str()));
+                path.extend(below.map(|index| (*index, false)));
             }
         }
-        order.push(index);
     }
-    let mut order = Vec::with_capacity(devices.len());
-    (0..devices.len()).for_each(|index| visit(devices, index, &mut order));
     order
+}
+
+/// Opens one device of a checked stack, and what it stands on.
+///
+/// # Errors
+/// What could not be opened, with its place in the stack file; then nothing stays open.
+pub fn open_one(
+    stack: &StackSpec,
+    name: &str,
+    at: &Surroundings,
+) -> Result<(Arc<dyn Device>, Engine), Report> {
+    let mut findings = Findings::default();
+    let engine = engine(stack, &at.clock, &mut findings);
+    let (devices, made) = match findings.errors() {
+        0 => devices(stack, Some(name), at, &mut findings),
+        _ => Default::default(),
+    };
+    match devices.into_iter().find(|device| device.name == name) {
+        Some(device) if findings.errors() == 0 => Ok((device.device, engine)),
+        _ => {
+            made.iter().for_each(|path| device::remove_file(path));
+            Err(findings.into_report(stack.source.clone()))
+        }
+    }
 }

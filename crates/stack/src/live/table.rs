@@ -1,0 +1,64 @@
+//! Opens a device that is a table: a volume over devices that are open already.
+
+use std::sync::Arc;
+
+use drystone_core::Device;
+use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
+
+use super::device::{OpenError, Surroundings};
+use crate::spec::{self, DeviceSpec, Segment, Target};
+
+/// Finds an open device by its name.
+pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
+
+/// Opens a volume whose live table is `segments`.
+///
+/// # Errors
+/// [`OpenError`] with what is wrong with the table.
+pub fn open_volume(
+    spec: &DeviceSpec,
+    segments: &[Segment],
+    find: Find<'_>,
+    at: &Surroundings,
+) -> Result<Volume, OpenError> {
+    let refused = |message: String| OpenError {
+        device: spec.name.clone(),
+        key: "table",
+        message,
+        hint: String::new(),
+    };
+    let options = VolumeOptions { read_only: spec.read_only, no_iostats: !spec.queue.iostats };
+    let volume = Volume::new(&spec.name, options, at.locks.counters());
+    let table = table(segments, find).map_err(refused)?;
+    volume.load(table);
+    volume.resume().map_err(|error| refused(error.message))?;
+    Ok(volume)
+}
+
+/// Checks a table against the devices that it names.
+///
+/// # Errors
+/// One sentence on what is wrong.
+pub fn table(segments: &[Segment], find: Find<'_>) -> Result<Table, String> {
+    let lines = segments.iter().map(|segment| {
+        let target = target(&segment.target, find)?;
+        Ok(Line { start: segment.start_sector, length: segment.length_sectors, target })
+    });
+    Table::new(lines.collect::<Result<Vec<_>, String>>()?).map_err(|error| error.message)
+}
+
+fn target(target: &Target, find: Find<'_>) -> Result<TargetSpec, String> {
+    let area = |area: &spec::Area| match find(&area.device) {
+        Some(device) => Ok(Area { device, sector: area.offset_sectors }),
+        None => Err(format!("there is no device `{}`", area.device)),
+    };
+    Ok(match target {
+        Target::Linear(place) => TargetSpec::Linear(area(place)?),
+        Target::Striped { chunk_sectors, stripes } => TargetSpec::Striped {
+            chunk_sectors: *chunk_sectors,
+            stripes: stripes.iter().map(area).collect::<Result<_, _>>()?,
+        },
+        Target::Zero => TargetSpec::Zero,
+        Target::Error => TargetSpec::Error,
+    })
+}
