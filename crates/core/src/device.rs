@@ -9,6 +9,7 @@ use crate::context::{Env, Passed};
 use crate::error::Result;
 use crate::extent::Extent;
 use crate::histogram::Snapshot;
+use crate::holders::Holders;
 use crate::limits::Limits;
 use crate::list::BioList;
 use crate::mailbox::Message;
@@ -54,6 +55,11 @@ pub trait Device: Send + Sync {
 
     /// Latencies of `group`, summed over all contexts.
     fn latencies(&self, group: OpGroup) -> Snapshot;
+
+    /// Who stands on this device and is to hear of its changes.
+    fn holders(&self) -> Option<&Holders> {
+        None
+    }
 
     /// The value of the attribute `name` (named as in sysfs, `queue/nr_requests`), if it has one.
     fn attribute(&self, name: &str) -> Option<String>;

@@ -68,6 +68,8 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     /// The tag set of the hardware queue that this context maps to.
     hctx: u32,
     hint: u32,
+    /// This channel's number in its context.
+    index: u32,
     /// Tags taken in advance in this call.
     pub(crate) spare: TagBatch,
     plug: BioList,
@@ -140,6 +142,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             epoch,
             hctx,
             hint,
+            index,
             spare: TagBatch::default(),
             plug: BioList::new(),
             plug_bytes: 0,
@@ -424,6 +427,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let last = env.time.last();
         rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
         rq.timed_out = false;
+        if rq.unit.flags.contains(BioFlags::POLLED) {
+            env.polls(self.index);
+        }
         if self.alone {
             rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
             self.port.count_passed(usize::from(rq.sched_lane) - 1);

@@ -13,7 +13,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::LockCounters;
-use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
+use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -60,6 +60,7 @@ pub(crate) struct Shared<D, S> {
     pub(crate) config: ConfigCell,
     pub(crate) tags: Vec<CachePadded<TagSet>>,
     pub(crate) stats: DeviceStats,
+    holders: Holders,
     pub(crate) scheduler: S,
     /// Nobody dispatches before this time, or before a completion if it is `u64::MAX`.
     pub(crate) hold: AtomicU64,
@@ -159,6 +160,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 driver,
                 config: ConfigCell::new(config),
                 stats: DeviceStats::new(locks.sibling()),
+                holders: Holders::new(locks.sibling()),
                 scheduler: S::default(),
                 hold: AtomicU64::new(0),
                 locks,
@@ -459,7 +461,19 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         }
     }
 
+    fn holders(&self) -> Option<&Holders> {
+        Some(&self.shared.holders)
+    }
+
     fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        self.set(name, value)?;
+        self.shared.holders.changed();
+        Ok(())
+    }
+}
+
+impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
+    fn set(&self, name: &str, value: &str) -> Result<()> {
         match name {
             "queue/nomerges" => {
                 let n = parse_in(name, value, 0, 2)?;
@@ -480,6 +494,9 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
             "queue/io_poll" => {
                 let most = u64::from(self.shared.driver.hw_queues().poll > 0);
                 let n = parse_in(name, value, 0, most)?;
+                if n == 0 {
+                    self.shared.holders.polling_ends();
+                }
                 self.set_config(|c| c.io_poll = n == 1)
             }
             "queue/scheduler" => self.set_scheduler_named(name, value),

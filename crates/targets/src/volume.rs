@@ -20,8 +20,10 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
-use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Published, Result};
-use std::sync::Arc;
+use drystone_core::{
+    Channel, Device, DeviceInfo, Env, Error, Extent, Holder, Holders, Limits, Published, Result,
+};
+use std::sync::{Arc, Weak};
 
 /// What contexts know of a volume.
 #[derive(Clone)]
@@ -33,8 +35,10 @@ pub(crate) struct Live {
     /// New bios are kept.
     pub(crate) suspended: bool,
     pub(crate) iostats: bool,
-    /// Bios may be polled: everything below can.
+    /// Bios may be polled: everything below can, and nobody has switched it off here.
     pub(crate) io_poll: bool,
+    can_poll: bool,
+    wants_poll: bool,
 }
 
 /// What the control side of a volume and one of its channels share.
@@ -63,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) stats: DeviceStats,
     control: Lock<Control>,
     ports: Lock<Vec<Arc<Port>>>,
+    holders: Holders,
+    options: VolumeOptions,
     /// Count the locks of `live`, `control` and `ports`, each written only while it is held.
     live_locks: Arc<LockCounters>,
     control_locks: Arc<LockCounters>,
@@ -98,6 +104,40 @@ impl Shared {
     fn kick_all(&self) {
         self.ports().iter().for_each(|port| port.send_and_kick());
     }
+
+    /// Make `table` the live one, by its members as they are now.
+    fn take_over(&self, live: &mut Live, table: Arc<Table>) {
+        let limits = table.limits();
+        live.limits = Limits { read_only: limits.read_only || self.options.read_only, ..limits };
+        live.size_bytes = table.size_bytes();
+        live.can_poll = can_poll(&table);
+        live.io_poll = live.wants_poll && live.can_poll;
+        live.table = Some(table);
+    }
+}
+
+/// A member's changes become the volume's, and its holders hear of them.
+impl Holder for Shared {
+    fn polling_ends(&self) {
+        if !self.live().io_poll {
+            return;
+        }
+        self.holders.polling_ends();
+        self.publish(|live| (live.io_poll, live.can_poll) = (false, false));
+        // No context goes on with what it knew before.
+        self.kick_all();
+    }
+
+    fn member_changed(&self) {
+        let control = self.control.lock(&self.control_locks);
+        self.publish(|live| {
+            if let Some(table) = live.table.take() {
+                self.take_over(live, table);
+            }
+        });
+        drop(control);
+        self.holders.changed();
+    }
 }
 
 /// What only control calls touch.
@@ -119,7 +159,6 @@ pub struct VolumeOptions {
 #[derive(Clone)]
 pub struct Volume {
     shared: Arc<Shared>,
-    options: VolumeOptions,
 }
 
 impl Volume {
@@ -133,6 +172,8 @@ impl Volume {
             suspended: false,
             iostats: !options.no_iostats,
             io_poll: false,
+            can_poll: false,
+            wants_poll: true,
         };
         let shared = Shared {
             name: name.to_owned(),
@@ -140,11 +181,13 @@ impl Volume {
             stats: DeviceStats::new(locks.sibling()),
             control: Lock::new(LockClass::Control, Control::default()),
             ports: Lock::new(LockClass::Control, Vec::new()),
+            holders: Holders::new(locks.sibling()),
+            options,
             live_locks: locks.sibling(),
             control_locks: locks.sibling(),
             ports_locks: locks,
         };
-        Volume { shared: Arc::new(shared), options }
+        Volume { shared: Arc::new(shared) }
     }
 
     fn control(&self) -> Guard<'_, Control> {
@@ -219,35 +262,64 @@ impl Volume {
             }
             None => None,
         };
+        // Whatever changes from here on is heard of, and taken over once this is done.
+        next.iter().for_each(|table| self.hold(table));
         self.shared.publish(|live| {
-            if let Some(table) = next {
-                self.take_over(live, table);
+            if let Some(table) = &next {
+                self.shared.take_over(live, table.clone());
             }
             live.suspended = false;
         });
-        control.inactive = None;
+        if let (Some(before), Some(_)) = (&live.table, control.inactive.take()) {
+            self.let_go(before, next.as_deref());
+        }
         drop(control);
         self.shared.kick_all();
+        self.shared.holders.changed();
         Ok(())
     }
 
-    /// Make `table` the live one.
-    fn take_over(&self, live: &mut Live, table: Arc<Table>) {
-        let limits = table.limits();
-        live.limits = Limits { read_only: limits.read_only || self.options.read_only, ..limits };
-        live.size_bytes = table.size_bytes();
-        live.io_poll = can_poll(&table);
-        live.table = Some(table);
+    fn as_holder(&self) -> Weak<dyn Holder> {
+        let holder: Arc<dyn Holder> = self.shared.clone();
+        Arc::downgrade(&holder)
     }
 
-    /// Take over limits of members that have changed.
-    pub fn members_changed(&self) {
-        let _control = self.control();
+    /// Hear of changes of the members of `table`.
+    fn hold(&self, table: &Table) {
+        let holders = table.members().iter().filter_map(|member| member.holders());
+        holders.for_each(|holders| holders.add(self.as_holder()));
+    }
+
+    /// The members of `before` that are none of `now` are no longer of interest.
+    fn let_go(&self, before: &Table, now: Option<&Table>) {
+        let stays = |device: &Arc<dyn Device>| {
+            let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(device).addr();
+            now.is_some_and(|now| now.members().iter().any(same))
+        };
+        let gone = before.members().iter().filter(|member| !stays(member));
+        let holders = gone.filter_map(|member| member.holders());
+        holders.for_each(|holders| holders.remove(&self.as_holder()));
+    }
+}
+
+impl Volume {
+    fn set_io_poll(&self, on: bool) -> Result<()> {
+        let live = self.shared.live();
+        if on && !live.can_poll {
+            let text = format!("queue/io_poll: not every device below {} polls", self.shared.name);
+            return Err(Error::invalid(text));
+        }
+        if !on {
+            self.shared.holders.polling_ends();
+        }
+        let control = self.control();
         self.shared.publish(|live| {
-            if let Some(table) = live.table.take() {
-                self.take_over(live, table);
-            }
+            (live.wants_poll, live.io_poll) = (on, on && live.can_poll);
         });
+        drop(control);
+        self.shared.kick_all();
+        self.shared.holders.changed();
+        Ok(())
     }
 }
 
@@ -294,6 +366,10 @@ impl Device for Volume {
         self.shared.stats.latencies(group)
     }
 
+    fn holders(&self) -> Option<&Holders> {
+        Some(&self.shared.holders)
+    }
+
     fn attribute(&self, name: &str) -> Option<String> {
         let flag = |b: bool| Some(u8::from(b).to_string());
         let live = self.shared.live();
@@ -314,6 +390,7 @@ impl Device for Volume {
                 self.shared.publish(|live| live.iostats = on);
                 Ok(())
             }
+            "queue/io_poll" => self.set_io_poll(parse_in(name, value, 0, 1)? == 1),
             _ => {
                 let known = self.attribute(name).is_some();
                 let problem = if known { "cannot be changed" } else { "is not an attribute" };

@@ -371,3 +371,55 @@ impl Limits4k {
         Area { device: Disk::with_limits("big", SECTORS, limits), sector: 0 }
     }
 }
+
+/// Turning polling off on a member is seen by every volume above before it takes effect; a bio that
+/// wants to be polled is not from then on. Turning it on again is seen too.
+#[test]
+fn polling_ends_above_before_it_ends_below() {
+    let (a, b) = (Disk::new("a", SECTORS), Disk::new("b", SECTORS));
+    for disk in [&a, &b] {
+        disk.set_attribute("queue/io_poll", "1").unwrap();
+    }
+    let areas = [&a, &b].map(|disk| Area { device: disk.clone() as Arc<dyn Device>, sector: 0 });
+    let target = TargetSpec::Striped { chunk_sectors: 8, stripes: areas.to_vec() };
+    let lower = volume(Table::new(vec![Line { start: 0, length: 2 * SECTORS, target }]).unwrap());
+    let target = TargetSpec::Linear(Area { device: as_device(&lower), sector: 0 });
+    let upper = volume(Table::new(vec![Line { start: 0, length: 2 * SECTORS, target }]).unwrap());
+    let io_poll = |volume: &Volume| volume.attribute("queue/io_poll").unwrap();
+    assert_eq!((io_poll(&lower), io_poll(&upper)), ("1".to_owned(), "1".to_owned()));
+    let set = ContextSet::new(SystemClock::new());
+    let mut user = User::new(&set, &as_device(&upper));
+    let polled = || {
+        let mut bio = read(8);
+        bio.flags |= BioFlags::POLLED;
+        bio
+    };
+    assert!(user.run(polled()).status.is_ok());
+    assert_eq!(b.seen()[0].flags, BioFlags::POLLED);
+
+    *b.above.lock().unwrap() = Some(as_device(&upper));
+    b.set_attribute("queue/io_poll", "0").unwrap();
+    assert_eq!(*b.noted.lock().unwrap(), ["0"], "seen above before it took effect");
+    assert_eq!((io_poll(&lower), io_poll(&upper)), ("0".to_owned(), "0".to_owned()));
+    assert!(user.run(polled()).status.is_ok());
+    assert_eq!(b.seen()[0].flags, BioFlags::empty());
+    let refused = upper.set_attribute("queue/io_poll", "1").unwrap_err();
+    assert!(refused.message.contains("not every device below"), "{}", refused.message);
+
+    b.set_attribute("queue/io_poll", "1").unwrap();
+    assert_eq!((io_poll(&lower), io_poll(&upper)), ("1".to_owned(), "1".to_owned()));
+    // Off in the middle of the stack.
+    lower.set_attribute("queue/io_poll", "0").unwrap();
+    assert_eq!((io_poll(&lower), io_poll(&upper)), ("0".to_owned(), "0".to_owned()));
+    lower.set_attribute("queue/io_poll", "1").unwrap();
+    assert_eq!(io_poll(&upper), "1");
+
+    // A table without the member that does not poll can poll again, and is not told of the other.
+    b.set_attribute("queue/io_poll", "0").unwrap();
+    lower.load(linear(&a, 2));
+    suspend(&lower);
+    lower.resume().unwrap();
+    assert_eq!((io_poll(&lower), io_poll(&upper)), ("1".to_owned(), "1".to_owned()));
+    b.set_attribute("queue/io_poll", "0").unwrap();
+    assert_eq!(*b.noted.lock().unwrap(), ["0", "0", "1"]);
+}

@@ -340,9 +340,21 @@ impl ContextCore {
 
     pub(crate) fn poll_channels(&mut self) {
         let mut found = 0;
-        for channel in self.channels.iter_mut().flatten() {
+        for channel in self.channels.iter_mut().flatten().filter(|channel| channel.must_poll()) {
             found += channel.poll(&mut self.env);
         }
+        self.polled(found);
+    }
+
+    /// The same for one channel.
+    pub(crate) fn poll_channel(&mut self, channel: u32) {
+        if let Some(Some(channel)) = self.channels.get_mut(channel as usize) {
+            let found = channel.poll(&mut self.env);
+            self.polled(found);
+        }
+    }
+
+    fn polled(&mut self, found: usize) {
         if found > 0 {
             self.run_links();
             self.env.ring.submit();

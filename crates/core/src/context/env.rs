@@ -1,6 +1,7 @@
 //! What a channel may use while it is called: the context's ring, time, and the ways a bio can
 //! go on (end, or down to another device).
 
+use super::cookie::PolledTo;
 use super::links::Links;
 use super::parts::Parts;
 use crate::bio::{Bio, End};
@@ -40,6 +41,8 @@ pub struct Env {
     parts: BioList,
     /// What channels pass to one another.
     pub(super) links: Links,
+    /// Where polled bios of the present submission went.
+    pub(super) polled_to: PolledTo,
     /// Contexts to be kicked when this one has been left.
     pub(crate) kicks: Vec<Arc<Handle>>,
     /// Bios submitted and not yet reaped.
@@ -72,6 +75,7 @@ impl Env {
             done: BioList::new(),
             parts: BioList::new(),
             links: Links::default(),
+            polled_to: PolledTo::default(),
             kicks: Vec::new(),
             outstanding: 0,
             entrusted: 0,
@@ -96,6 +100,11 @@ impl Env {
     /// What other threads use to reach this context.
     pub fn handle(&self) -> Weak<Handle> {
         self.handle.clone()
+    }
+
+    /// Channel `channel` has started something that only polling finds.
+    pub fn polls(&mut self, channel: u32) {
+        self.polled_to.add(channel);
     }
 
     /// A token for an operation of channel `channel`.

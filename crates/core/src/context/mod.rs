@@ -21,6 +21,7 @@
 //! * **fork**: the child must not use a context; dropping one there does nothing at all (its
 //!   memory is leaked), so the parent's I/O is not disturbed.
 
+mod cookie;
 mod core;
 mod deliver;
 mod env;
@@ -31,6 +32,8 @@ mod set;
 mod wake;
 
 pub use self::core::DevIndex;
+pub(crate) use cookie::PolledTo;
+pub use cookie::{Cookie, PollPath};
 pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
 pub use links::Passed;
 pub use parts::Parts;
@@ -136,6 +139,47 @@ impl Context {
         let handle = &*self.handle;
         let mut call = Call::begin(handle);
         call.core().poll_channels();
+        call.core().reap(&handle.mailbox, &handle.gate, out)
+    }
+
+    /// Submit `bios` (emptied), of which some may be polled ([`crate::BioFlags::POLLED`]). The
+    /// cookie tells where to look for their ends.
+    pub fn submit_polled(&mut self, device: DevIndex, bios: &mut BioList) -> Cookie {
+        let mut call = Call::begin(&self.handle);
+        call.core().env.polled_to = PolledTo::Nobody;
+        call.core().submit(device, bios);
+        let to = call.core().env.polled_to;
+        Cookie { context: self.handle.id, serial: self.handle.serial(), to }
+    }
+
+    /// Which way [`Context::poll_for`] goes.
+    pub fn poll_path(&self, cookie: &Cookie) -> PollPath {
+        let own = (cookie.context, cookie.serial) == (self.handle.id, self.handle.serial());
+        match cookie.to {
+            PolledTo::Nobody => PollPath::None,
+            _ if !own => PollPath::Other,
+            PolledTo::One(_) => PollPath::Queue,
+            PolledTo::Several => PollPath::Context,
+        }
+    }
+
+    /// Look for completions of what `cookie` was given for, and reap this context's own. Returns
+    /// how many came. If another context submitted it, its bios are reaped there.
+    pub fn poll_for(&mut self, cookie: &Cookie, out: &mut BioList) -> usize {
+        let path = self.poll_path(cookie);
+        if path == PollPath::Other
+            && let Some(other) = self.handle.set.find(cookie.context)
+            && other.serial() == cookie.serial
+        {
+            other.kick();
+        }
+        let handle = &*self.handle;
+        let mut call = Call::begin(handle);
+        match (path, cookie.to) {
+            (PollPath::Queue, PolledTo::One(channel)) => call.core().poll_channel(channel),
+            (PollPath::Context, _) => call.core().poll_channels(),
+            _ => {}
+        }
         call.core().reap(&handle.mailbox, &handle.gate, out)
     }
 

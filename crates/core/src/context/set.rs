@@ -51,6 +51,11 @@ impl Handle {
         self.id
     }
 
+    /// A number that no other context of the set has had.
+    pub(super) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// Make the context's current wait, or else its next one, return; from any thread. What
     /// the caller wrote before this is seen by the owner after that wait.
     pub fn wake(&self) {

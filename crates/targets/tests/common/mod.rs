@@ -1,14 +1,16 @@
 //! A disk in memory that completes at once or when told, and records what it was asked.
 #![allow(dead_code)]
 
+use drystone_core::clock::SystemClock;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
+use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env, Error,
-    Extent, Limits, Op, Result, Status,
+    Bio, BioFlags, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env,
+    Extent, Holders, Limits, Op, Result, Status,
 };
 use std::sync::{Arc, Mutex};
 
@@ -38,6 +40,11 @@ pub struct Disk {
     name: String,
     pub limits: Limits,
     pub state: Arc<Mutex<State>>,
+    holders: Holders,
+    /// Whose `queue/io_poll` is noted after the holders were told that polling ends, and before it
+    /// does.
+    pub above: Mutex<Option<Arc<dyn Device>>>,
+    pub noted: Mutex<Vec<String>>,
 }
 
 impl Disk {
@@ -55,7 +62,14 @@ impl Disk {
 
     pub fn with_limits(name: &str, sectors: u64, limits: Limits) -> Arc<Self> {
         let state = State { data: vec![0; sectors as usize * 512], ..State::default() };
-        Arc::new(Disk { name: name.to_owned(), limits, state: Arc::new(Mutex::new(state)) })
+        Arc::new(Disk {
+            name: name.to_owned(),
+            limits,
+            state: Arc::new(Mutex::new(state)),
+            holders: Holders::new(LockCounters::new(SystemClock::new())),
+            above: Mutex::new(None),
+            noted: Mutex::new(Vec::new()),
+        })
     }
 
     pub fn seen(&self) -> Vec<Seen> {
@@ -125,8 +139,21 @@ impl Device for Disk {
         (name == "queue/io_poll").then(|| u8::from(polls).to_string())
     }
 
-    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
-        Err(Error::invalid("none"))
+    fn holders(&self) -> Option<&Holders> {
+        Some(&self.holders)
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        assert_eq!(name, "queue/io_poll");
+        if value == "0" {
+            self.holders.polling_ends();
+            let above = self.above.lock().unwrap().clone();
+            let seen = above.and_then(|device| device.attribute(name));
+            self.noted.lock().unwrap().extend(seen);
+        }
+        self.state.lock().unwrap().polls = value == "1";
+        self.holders.changed();
+        Ok(())
     }
 }
 

@@ -1,0 +1,51 @@
+//! Where to look for polled I/O: the three ways of "dm: support IO polling" (Jeffle Xu, dm-devel,
+//! February 2021), without its hazard.
+//!
+//! The mail's cookie was a bare pointer to a hardware queue, and was refused because a table swap can
+//! free what it points at. Ours holds numbers that are never used again for anything else but a
+//! channel of the same context; if what they name is gone, polling it finds nothing.
+
+/// What a submission of polled bios became, for [`super::Context::poll_for`]. May be given to
+/// another thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    pub(super) context: u32,
+    pub(super) serial: u64,
+    pub(super) to: PolledTo,
+}
+
+/// Where the polled bios of a submission went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PolledTo {
+    /// Nothing of it is polled: it has ended, or ends by itself.
+    #[default]
+    Nobody,
+    /// All of it to one channel.
+    One(u32),
+    /// To several.
+    Several,
+}
+
+impl PolledTo {
+    pub(super) fn add(&mut self, channel: u32) {
+        *self = match *self {
+            PolledTo::Nobody => PolledTo::One(channel),
+            PolledTo::One(one) if one == channel => PolledTo::One(channel),
+            _ => PolledTo::Several,
+        };
+    }
+}
+
+/// Which way a poller goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PollPath {
+    /// Nothing is to be polled.
+    None,
+    /// The one queue that the bio went to.
+    Queue,
+    /// All queues on which the submitting context has polled I/O.
+    Context,
+    /// The submitting context is another one: it is visited, and skipped if somebody is in it, who
+    /// looks there anyway.
+    Other,
+}
