@@ -9,6 +9,7 @@
 //!   on the context's ring), so a request ends although its context's thread is away.
 
 mod latency;
+mod poll_queue;
 mod queue;
 mod seek;
 #[cfg(test)]
@@ -20,9 +21,11 @@ pub use queue::NullQueue;
 pub use seek::Seek;
 
 use crate::ram::RamStore;
+use crossbeam_utils::CachePadded;
 use drystone_core::sync::{Lock, LockClass};
 use drystone_core::{Error, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
+use poll_queue::PollQueue;
 use seek::Head;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -57,8 +60,11 @@ pub struct NullOptions {
     pub seek: Option<Seek>,
     /// Hardware queues.
     pub submit_queues: u32,
-    /// Poll queues: more than 0 lets polled bios complete by polling only.
+    /// Poll queues: more than 0 lets polled bios complete by polling only, after their `latency` if
+    /// the device has one. Contexts take turns at them: with fewer than contexts they share.
     pub poll_queues: u32,
+    /// A poll queue that another context is polling is skipped; else it is waited for.
+    pub skip_busy: bool,
     /// Tags of each hardware queue.
     pub hw_queue_depth: u32,
     /// Keep data.
@@ -87,6 +93,7 @@ impl Default for NullOptions {
             seek: None,
             submit_queues: 1,
             poll_queues: 0,
+            skip_busy: true,
             hw_queue_depth: 64,
             memory_backed: false,
             discard: false,
@@ -114,6 +121,7 @@ pub(crate) struct NullShared {
     pub(crate) bandwidth: Option<Bandwidth>,
     pub(crate) thread: Option<CompletionThread>,
     pub(crate) head: Option<Head>,
+    pub(crate) poll_queues: Vec<CachePadded<PollQueue>>,
 }
 
 /// A budget of bytes for each tick of 20 ms, refilled and not accumulated (null_blk's `mbps`).
@@ -154,6 +162,9 @@ impl Null {
             bandwidth,
             thread,
             head: options.seek.map(|seek| Head::new(seek, options.size_bytes)),
+            poll_queues: (0..options.poll_queues)
+                .map(|_| CachePadded::new(PollQueue::new(options.skip_busy)))
+                .collect(),
         };
         Ok(Null { shared: Arc::new(shared), options })
     }

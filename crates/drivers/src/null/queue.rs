@@ -1,6 +1,7 @@
 //! The null device as one context uses it.
 
 use super::latency::Generator;
+use super::poll_queue::Ticket;
 use super::{Completion, Latency, NullOptions, NullShared, TICK_NS};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
@@ -15,14 +16,19 @@ pub struct NullQueue {
     /// Nothing but inline completion of what is not polled: no memory, no limit.
     plain: bool,
     irqmode: Completion,
-    polls: bool,
+    context: u32,
+    /// The poll queue that this context has its polled requests in, if the device polls.
+    poll_queue: Option<usize>,
     latency: Latency,
     generator: Generator,
     channel: u32,
-    /// Messages of requests that the thread completes, by slot.
+    /// Messages of requests that another thread completes, by slot.
     messages: Vec<Arc<Message>>,
-    /// Polled requests that wait for a poll.
-    polled: Vec<u32>,
+    /// Polled requests that have not ended, by slot, and how many they are.
+    polled: Vec<bool>,
+    polling: usize,
+    /// Tickets of others that a look found, kept for its allocation.
+    others: Vec<Arc<Message>>,
 }
 
 impl NullQueue {
@@ -34,19 +40,23 @@ impl NullQueue {
         slots: u32,
     ) -> Self {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
-        let threaded = options.irqmode == Completion::Thread;
+        let by_others = options.irqmode == Completion::Thread || options.poll_queues > 0;
+        let context = env.context_id();
         NullQueue {
             plain: options.irqmode == Completion::Inline
                 && shared.memory.is_none()
                 && shared.bandwidth.is_none(),
             shared,
             irqmode: options.irqmode,
-            polls: options.poll_queues > 0,
+            context,
+            poll_queue: context.checked_rem(options.poll_queues).map(|queue| queue as usize),
             latency: options.latency.clone(),
-            generator: Generator::new(u64::from(env.context_id()) + 1),
+            generator: Generator::new(u64::from(context) + 1),
             channel,
-            messages: if threaded { (0..slots).map(message).collect() } else { Vec::new() },
-            polled: Vec::new(),
+            messages: if by_others { (0..slots).map(message).collect() } else { Vec::new() },
+            polled: vec![false; if options.poll_queues > 0 { slots as usize } else { 0 }],
+            polling: 0,
+            others: Vec::new(),
         }
     }
 
@@ -55,9 +65,8 @@ impl NullQueue {
         if let Some(until) = self.over_budget(env, rq.unit.bytes) {
             return Issue::Busy(until);
         }
-        if self.polls && rq.unit.flags.contains(BioFlags::POLLED) {
-            self.polled.push(rq.slot());
-            return Issue::Started;
+        if let Some(queue) = self.poll_queue.filter(|_| rq.unit.flags.contains(BioFlags::POLLED)) {
+            return self.queue_polled(env, rq, queue);
         }
         rq.status = self.execute(env, rq);
         match self.irqmode {
@@ -66,6 +75,34 @@ impl NullQueue {
             Completion::Timer => self.complete_by_timer(env, rq),
         }
         Issue::Started
+    }
+
+    /// Put a request into a poll queue; what it does is done now, and is seen when it is polled.
+    fn queue_polled(&mut self, env: &mut Env, rq: &mut Request, queue: usize) -> Issue {
+        let latency = match self.irqmode {
+            Completion::Inline => 0,
+            Completion::Thread | Completion::Timer => self.latency.at(self.generator.share()),
+        };
+        let ticket = Ticket {
+            at: env.time.submit_time() + latency,
+            context: self.context,
+            slot: rq.slot(),
+            word: self.messages[rq.slot() as usize].clone(),
+        };
+        if !self.shared.poll_queues[queue].push(ticket) {
+            return Issue::Busy(0);
+        }
+        rq.status = self.execute(env, rq);
+        self.polled[rq.slot() as usize] = true;
+        self.polling += 1;
+        Issue::Started
+    }
+
+    /// A polled request has ended.
+    fn polled_ended(&mut self, slot: u32) {
+        if std::mem::replace(&mut self.polled[slot as usize], false) {
+            self.polling -= 1;
+        }
     }
 
     fn complete_by_thread(&mut self, rq: &Request) {
@@ -120,6 +157,17 @@ impl NullQueue {
         }
     }
 
+    /// A polled request that nobody polls for: the device gives it up itself, unless it has just
+    /// been found.
+    fn give_up_polled(&mut self, env: &mut Env, rq: &mut Request) {
+        let Some(queue) = self.poll_queue else { return };
+        if self.shared.poll_queues[queue].withdraw(&env.locks, self.context, rq.slot()) {
+            self.polled_ended(rq.slot());
+            rq.status = Status::Timeout;
+            env.ring.timer(1, Env::token(self.channel, rq.slot().into()));
+        }
+    }
+
     fn finish(slots: &mut Slots, done: &mut Vec<u32>, slot: u32) {
         if slots.in_flight(slot).is_some() {
             done.push(slot);
@@ -130,7 +178,7 @@ impl NullQueue {
 impl DriverQueue for NullQueue {
     #[inline]
     fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
-        if !self.plain || self.polls && rq.unit.flags.contains(BioFlags::POLLED) {
+        if !self.plain || self.poll_queue.is_some() && rq.unit.flags.contains(BioFlags::POLLED) {
             return self.queue_modelled(env, rq);
         }
         if self.shared.has_badblocks.load(Relaxed) && self.hits_badblock(env, rq) {
@@ -160,37 +208,43 @@ impl DriverQueue for NullQueue {
         slots: &mut Slots,
         done: &mut Vec<u32>,
     ) {
-        Self::finish(slots, done, message.payload() as u32);
+        let slot = message.payload() as u32;
+        if !self.polled.is_empty() {
+            self.polled_ended(slot);
+        }
+        Self::finish(slots, done, slot);
     }
 
     fn poll(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {
-        let mut polled = std::mem::take(&mut self.polled);
-        for slot in polled.drain(..) {
-            let status = self.execute(env, slots.get(slot));
-            slots.get(slot).status = status;
-            done.push(slot);
+        let Some(queue) = self.poll_queue else { return };
+        let (shared, context) = (self.shared.clone(), self.context);
+        let (locks, first) = (env.locks.clone(), done.len());
+        let others = &mut self.others;
+        shared.poll_queues[queue].look(
+            &locks,
+            || env.time.now(),
+            |ticket| match ticket.context == context {
+                true => Self::finish(slots, done, ticket.slot),
+                false => others.push(ticket.word),
+            },
+        );
+        others.drain(..).for_each(Message::send);
+        for slot in done.iter().skip(first) {
+            self.polled_ended(*slot);
         }
-        // Kept for its allocation.
-        self.polled = polled;
     }
 
     fn must_poll(&self) -> bool {
-        !self.polled.is_empty()
+        self.polling > 0
     }
 
     fn timed_out(&mut self, env: &mut Env, rq: &mut Request) {
-        match self.irqmode {
-            Completion::Timer => {
-                rq.status = Status::Timeout;
-                env.ring.cancel(Env::token(self.channel, rq.slot().into()));
-            }
-            // A polled request that nobody polls for: the device gives it up itself.
-            _ if rq.unit.flags.contains(BioFlags::POLLED) => {
-                self.polled.retain(|slot| *slot != rq.slot());
-                rq.status = Status::Timeout;
-                env.ring.timer(1, Env::token(self.channel, rq.slot().into()));
-            }
-            _ => {}
+        if self.polled.get(rq.slot() as usize) == Some(&true) {
+            return self.give_up_polled(env, rq);
+        }
+        if self.irqmode == Completion::Timer {
+            rq.status = Status::Timeout;
+            env.ring.cancel(Env::token(self.channel, rq.slot().into()));
         }
     }
 }

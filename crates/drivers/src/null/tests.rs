@@ -254,6 +254,60 @@ fn polled_bios_end_by_polling_only() {
     assert_eq!(rig.reap().len(), 1, "a device without poll queues");
 }
 
+/// Two contexts have one poll queue: whoever polls ends what is due of both, each in its context.
+#[test]
+fn who_polls_a_shared_queue_completes_for_all() {
+    let mut rig = Rig::new(null(|o| o.poll_queues = 1), Engine::Auto);
+    let mut other = rig.set.open(Engine::Auto).unwrap();
+    let dev = other.open(&rig.device).unwrap();
+    let polled = |sector| {
+        let mut bio = read(sector);
+        bio.flags = BioFlags::POLLED;
+        bio
+    };
+    rig.submit([polled(1), polled(10)]);
+    let mut list = BioList::new();
+    list.push(polled(20));
+    other.submit(dev, &mut list);
+    assert!(rig.reap().is_empty());
+    assert_eq!(poll(&mut other), [20]);
+    let ended: Vec<_> = rig.reap().iter().map(|b| b.user_data).collect();
+    assert_eq!(ended, [1, 10], "found by the other, reaped here");
+    assert!(poll(&mut rig.cx).is_empty() && poll(&mut other).is_empty());
+    assert_eq!(rig.device.stats().in_flight(), (0, 0));
+}
+
+/// With a latency polled requests are found when they are due, and not before.
+#[test]
+fn polled_bios_take_their_time() {
+    let latency = Latency::constant(10_000);
+    let driver = null(|o| (o.poll_queues, o.irqmode, o.latency) = (1, Completion::Timer, latency));
+    let clock = ManualClock::new(1_000_000);
+    let mut rig = Rig::with(driver, &QueueOptions::default(), Engine::Plain, clock.clone());
+    let mut bio = read(7);
+    bio.flags = BioFlags::POLLED;
+    rig.submit([bio]);
+    clock.advance(9_999);
+    assert!(poll(&mut rig.cx).is_empty());
+    clock.advance(1);
+    assert_eq!(poll(&mut rig.cx), [7]);
+}
+
+/// A request that nobody polls for is given up after the queue's time-out.
+#[test]
+fn a_polled_bio_that_nobody_polls_for_is_given_up() {
+    let options = QueueOptions { io_timeout_ms: Some(20), ..QueueOptions::default() };
+    let clock = drystone_core::clock::SystemClock::new();
+    let hour = Latency::constant(3_600_000_000_000);
+    let driver = null(|o| (o.poll_queues, o.irqmode, o.latency) = (1, Completion::Timer, hour));
+    let mut rig = Rig::with(driver, &options, Engine::Auto, clock);
+    let mut bio = read(7);
+    bio.flags = BioFlags::POLLED;
+    assert_eq!(rig.one(bio).status, Status::Timeout);
+    assert_eq!(rig.device.stats().in_flight(), (0, 0));
+    assert!(poll(&mut rig.cx).is_empty());
+}
+
 #[test]
 fn a_polled_bad_block_fails() {
     let driver = null(|o| (o.poll_queues, o.badblocks) = (1, vec![(5, 5)]));

@@ -214,6 +214,7 @@ impl<S: Scheduler> Opening<'_, S> {
             seek: has_head.then_some(seek),
             submit_queues: queues.unwrap_or(by_itself),
             poll_queues: spec.poll_queues,
+            skip_busy: true,
             hw_queue_depth: spec.hw_queue_depth,
             memory_backed: spec.memory_backed,
             discard: spec.discard,

@@ -1,0 +1,168 @@
+//! A poll queue of a null device: requests in it complete only when somebody looks, and whoever looks
+//! completes all that are due, also those of other contexts that share the queue.
+//!
+//! Invariants:
+//! * `due` is touched with its lock only, which is tried: a queue that another thread polls is
+//!   skipped ("nvme/pci: don't wait for locked polling queue", Jeffle Xu, 20 February 2021), unless
+//!   the device is told to wait for it, as before that mail.
+//! * A ticket is in `arrivals` or in `due`, once; its request is with the driver until it is out.
+
+use crossbeam_queue::ArrayQueue;
+use drystone_core::clock::Ns;
+use drystone_core::mailbox::Message;
+use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// Most requests that have come and that nobody has looked at.
+const ARRIVALS: usize = 16_384;
+
+/// A request in a poll queue.
+pub(crate) struct Ticket {
+    /// When it is done.
+    pub(crate) at: Ns,
+    /// The context that submitted it, and the slot there.
+    pub(crate) context: u32,
+    pub(crate) slot: u32,
+    /// Tells that context.
+    pub(crate) word: Arc<Message>,
+}
+
+impl PartialEq for Ticket {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Ticket {}
+
+impl PartialOrd for Ticket {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What is due first is the greatest, as a heap wants it.
+impl Ord for Ticket {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |ticket: &Self| (ticket.at, ticket.context, ticket.slot);
+        key(other).cmp(&key(self))
+    }
+}
+
+/// See the module's text.
+pub(crate) struct PollQueue {
+    arrivals: ArrayQueue<Ticket>,
+    due: Lock<BinaryHeap<Ticket>>,
+    skip_busy: bool,
+}
+
+/// What a look at a poll queue gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// Somebody else was looking.
+    Skipped,
+    /// So many requests were due.
+    Found(usize),
+}
+
+impl PollQueue {
+    pub(crate) fn new(skip_busy: bool) -> Self {
+        let due = Lock::new(LockClass::NullDevice, BinaryHeap::new());
+        PollQueue { arrivals: ArrayQueue::new(ARRIVALS), due, skip_busy }
+    }
+
+    /// Add a request. False if too many have come that nobody looked at.
+    pub(crate) fn push(&self, ticket: Ticket) -> bool {
+        self.arrivals.push(ticket).is_ok()
+    }
+
+    /// Take out what is due at `now`, and give each to `done`.
+    pub(crate) fn look(
+        &self,
+        user: &LockCounters,
+        now: impl FnOnce() -> Ns,
+        mut done: impl FnMut(Ticket),
+    ) -> Looked {
+        let Some(mut due) = self.lock(user) else { return Looked::Skipped };
+        while let Some(ticket) = self.arrivals.pop() {
+            due.push(ticket);
+        }
+        if due.is_empty() {
+            return Looked::Found(0);
+        }
+        let (now, mut found) = (now(), 0);
+        while due.peek().is_some_and(|first| first.at <= now) {
+            found += 1;
+            due.pop().into_iter().for_each(&mut done);
+        }
+        Looked::Found(found)
+    }
+
+    /// Take out a request that its context has given up. False if it was not there.
+    pub(crate) fn withdraw(&self, user: &LockCounters, context: u32, slot: u32) -> bool {
+        let mut due = self.due.lock(user);
+        while let Some(ticket) = self.arrivals.pop() {
+            due.push(ticket);
+        }
+        let before = due.len();
+        due.retain(|ticket| (ticket.context, ticket.slot) != (context, slot));
+        due.len() < before
+    }
+
+    fn lock(&self, user: &LockCounters) -> Option<Guard<'_, BinaryHeap<Ticket>>> {
+        match self.skip_busy {
+            true => self.due.try_lock(user),
+            false => Some(self.due.lock(user)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drystone_core::clock::ManualClock;
+
+    fn ticket(at: Ns, slot: u32) -> Ticket {
+        Ticket { at, context: 1, slot, word: Message::new(0, slot.into()) }
+    }
+
+    fn look(queue: &PollQueue, user: &LockCounters, now: Ns) -> (Looked, Vec<u32>) {
+        let mut slots = Vec::new();
+        let looked = queue.look(user, || now, |ticket| slots.push(ticket.slot));
+        (looked, slots)
+    }
+
+    #[test]
+    fn what_is_due_comes_out_first_due_first() {
+        let (queue, user) = (PollQueue::new(true), LockCounters::new(ManualClock::new(1)));
+        for (at, slot) in [(30, 3), (10, 1), (20, 2)] {
+            assert!(queue.push(ticket(at, slot)));
+        }
+        assert_eq!(look(&queue, &user, 9), (Looked::Found(0), vec![]));
+        assert_eq!(look(&queue, &user, 20), (Looked::Found(2), vec![1, 2]));
+        assert!(queue.withdraw(&user, 1, 3) && !queue.withdraw(&user, 1, 3));
+        assert_eq!(look(&queue, &user, 99), (Looked::Found(0), vec![]));
+    }
+
+    #[test]
+    fn a_queue_that_somebody_looks_at_is_skipped() {
+        let (queue, user) = (PollQueue::new(true), LockCounters::new(ManualClock::new(1)));
+        assert!(queue.push(ticket(1, 1)));
+        let looking = queue.due.lock(&user);
+        assert_eq!(look(&queue, &user, 5), (Looked::Skipped, vec![]));
+        assert!(queue.push(ticket(2, 2)), "who submits does not wait for who looks");
+        drop(looking);
+        assert_eq!(look(&queue, &user, 5), (Looked::Found(2), vec![1, 2]));
+    }
+
+    #[test]
+    fn too_many_arrivals_are_refused() {
+        let (queue, user) = (PollQueue::new(true), LockCounters::new(ManualClock::new(1)));
+        (0..ARRIVALS as u32).for_each(|slot| assert!(queue.push(ticket(1, slot))));
+        assert!(!queue.push(ticket(1, 0)));
+        assert_eq!(look(&queue, &user, 1).0, Looked::Found(ARRIVALS));
+        assert!(queue.push(ticket(1, 0)));
+    }
+}
