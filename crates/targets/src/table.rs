@@ -95,6 +95,13 @@ pub struct Line {
     pub target: TargetSpec,
 }
 
+impl Line {
+    /// What it uses of other devices: where, and how many sectors from there.
+    pub fn areas(&self) -> Vec<(&Area, u64)> {
+        self.target.areas(self.length)
+    }
+}
+
 /// How a segment's sectors are mapped; members are indices into the table's.
 #[derive(Debug)]
 pub(crate) enum Map {

@@ -279,6 +279,32 @@ impl Volume {
         Ok(())
     }
 
+    /// Give a suspension up: kept I/O goes on by the live table, and an inactive one stays where it
+    /// is.
+    pub fn cancel_suspend(&self) {
+        let control = self.control();
+        if self.shared.live().suspended {
+            self.shared.publish(|live| live.suspended = false);
+            drop(control);
+            self.shared.kick_all();
+        }
+    }
+
+    /// The volume is over: from now on it has no tables, and so no members. Kept I/O and all that
+    /// comes fails; what was let through goes on to its members.
+    pub fn close(&self) {
+        let mut control = self.control();
+        control.inactive = None;
+        let before = self.shared.live().table.clone();
+        self.shared.publish(|live| {
+            live.table = None;
+            live.suspended = false;
+        });
+        before.iter().for_each(|before| self.let_go(before, None));
+        drop(control);
+        self.shared.kick_all();
+    }
+
     fn as_holder(&self) -> Weak<dyn Holder> {
         let holder: Arc<dyn Holder> = self.shared.clone();
         Arc::downgrade(&holder)
