@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::lab::{self, LabCommand};
 use crate::output;
 use crate::serve::{ServeOptions, serve};
+use crate::volumes::{self, VolumeCommand};
 
 /// A multi-queue block layer in user space: serves, controls and measures stacks of devices.
 ///
@@ -98,6 +99,8 @@ enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
+    #[command(flatten)]
+    Volume(VolumeCommand),
     /// Measure peak IOPS of one device
     Bench(BenchArgs),
     /// Compare a design with those that it replaces, on this machine
@@ -150,6 +153,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Iostat { interval, count, client } => commands::iostat(interval, count, &client),
         Command::Lockstat { reset, hold, client } => commands::lockstat(reset, hold, &client),
+        Command::Volume(command) => volumes::run(&command),
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),
         Command::Help { topic } => help(topic.as_deref()),
@@ -185,6 +189,13 @@ fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A time with seconds as its unit.
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    use drystone_stack::duration::{Unit, parse_duration};
+    let nanoseconds = parse_duration(text, Unit::Seconds).map_err(|error| error.to_string())?;
+    Ok(std::time::Duration::from_nanos(nanoseconds))
+}
+
 fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
@@ -194,12 +205,9 @@ fn switch(text: &str) -> Result<bool, String> {
 }
 
 fn interval(text: &str) -> Result<std::time::Duration, String> {
-    use drystone_stack::duration::{Unit, parse_duration};
-    match parse_duration(text, Unit::Seconds) {
-        Ok(0) => Err("at least 1ms".to_owned()),
-        Ok(nanoseconds) if nanoseconds < 1_000_000 => Err("at least 1ms".to_owned()),
-        Ok(nanoseconds) => Ok(std::time::Duration::from_nanos(nanoseconds)),
-        Err(error) => Err(error.to_string()),
+    match duration(text)? {
+        time if time.as_millis() == 0 => Err("at least 1ms".to_owned()),
+        time => Ok(time),
     }
 }
 

@@ -77,6 +77,18 @@ impl Client {
 
     /// Asks and waits for the answer.
     pub fn ask(&mut self, command: &str, arguments: &[(&str, &str)]) -> Result<Value, Failure> {
+        self.ask_for(command, arguments, Duration::ZERO)
+    }
+
+    /// Asks something that the server may work at for `time`, and waits for the answer.
+    pub fn ask_for(
+        &mut self,
+        command: &str,
+        arguments: &[(&str, &str)],
+        time: Duration,
+    ) -> Result<Value, Failure> {
+        let timeout = Some(ANSWER_TIMEOUT + time);
+        self.stream.set_read_timeout(timeout).map_err(|error| self.lost(&error))?;
         let line = request(command, arguments) + "\n";
         let answer = self.exchange(&line).map_err(|error| self.lost(&error))?;
         response(&answer).map_err(|error| Failure::Refused(error.message))
@@ -86,10 +98,11 @@ impl Client {
         let holder = unix_socket::holder(&self.stream);
         let holder = holder.map(|pid| format!(" (process {pid})")).unwrap_or_default();
         let what = match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => format!(
-                "does not answer within {} s; it is stopped or overloaded",
-                ANSWER_TIMEOUT.as_secs()
-            ),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let time = self.stream.read_timeout().ok().flatten().unwrap_or(ANSWER_TIMEOUT);
+                let seconds = time.as_secs();
+                format!("does not answer within {seconds} s; it is stopped or overloaded")
+            }
             _ => format!("broke off: {error}"),
         };
         Failure::Refused(format!("the server at {}{holder} {what}", self.path.display()))

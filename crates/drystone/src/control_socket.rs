@@ -3,14 +3,15 @@
 //! Invariants:
 //! - At most one server has a path, and the socket has mode 0600 from its first moment
 //!   ([`unix_socket`]).
-//! - One thread owns the [`Runtime`] and answers one request at a time; connections have a thread
-//!   each, at most [`MAX_CONNECTIONS`], that only move lines.
+//! - Connections have a thread each, at most [`MAX_CONNECTIONS`], that answers one request after
+//!   the other. A request that waits holds up nobody but its own client.
 //! - The path is removed when [`ControlSocket`] is dropped, unless another socket is there by then.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -65,30 +66,19 @@ impl ControlSocket {
     /// Starts answering, on threads of its own that end with the process.
     pub fn answer(&self, runtime: Box<dyn Runtime>, server: ServerInfo) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
-        let (requests, inbox) = channel();
-        thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || own(runtime, &server, &inbox))?;
+        let answer: Answer =
+            Arc::new(move |line: &str| Control::new(&*runtime, &server).handle(line));
         thread::Builder::new()
             .name("control-accept".to_owned())
-            .spawn(move || accept(&listener, &requests))?;
+            .spawn(move || accept(&listener, &answer))?;
         Ok(())
     }
 }
 
-/// A request line and where its answer goes.
-type Request = (String, SyncSender<String>);
+/// Turns a request line into a response line, on the thread of the client.
+type Answer = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// Owns the runtime and answers requests in the order they come.
-fn own(mut runtime: Box<dyn Runtime>, server: &ServerInfo, inbox: &Receiver<Request>) {
-    while let Ok((line, reply)) = inbox.recv() {
-        let answer = Control::new(&mut *runtime, server).handle(&line);
-        // A client that has gone does not want its answer.
-        let _ = reply.send(answer);
-    }
-}
-
-fn accept(listener: &UnixListener, requests: &Sender<Request>) {
+fn accept(listener: &UnixListener, answer: &Answer) {
     let (done, finished) = channel::<()>();
     let mut connections = 0;
     loop {
@@ -103,9 +93,9 @@ fn accept(listener: &UnixListener, requests: &Sender<Request>) {
             refuse(stream);
             continue;
         }
-        let (requests, done) = (requests.clone(), done.clone());
+        let (answer, done) = (answer.clone(), done.clone());
         let work = move || {
-            let _ = talk(stream, &requests, IDLE_TIMEOUT);
+            let _ = talk(stream, &*answer, IDLE_TIMEOUT);
             let _ = done.send(());
         };
         if thread::Builder::new().name("control-client".to_owned()).spawn(work).is_ok() {
@@ -120,12 +110,10 @@ fn refuse(mut stream: UnixStream) {
     let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(line.as_bytes()));
 }
 
-/// Moves lines between a client and the owner of the runtime until the client goes, or is silent
-/// for longer than `idle`.
-fn talk(mut stream: UnixStream, requests: &Sender<Request>, idle: Duration) -> io::Result<()> {
+/// Answers a client until it goes, or is silent for longer than `idle`.
+fn talk(mut stream: UnixStream, answer: &dyn Fn(&str) -> String, idle: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     stream.set_read_timeout(Some(idle))?;
-    let gone = || io::Error::from(ErrorKind::BrokenPipe);
     let mut lines = LineBuffer::default();
     let mut bytes = [0; 4096];
     loop {
@@ -137,11 +125,7 @@ fn talk(mut stream: UnixStream, requests: &Sender<Request>, idle: Duration) -> i
         for line in lines.push(&bytes[..count]) {
             let mut answer = match line {
                 Line::TooLong => too_long(),
-                Line::Whole(line) => {
-                    let (reply, answer) = sync_channel(1);
-                    requests.send((line, reply)).map_err(|_| gone())?;
-                    answer.recv().map_err(|_| gone())?
-                }
+                Line::Whole(line) => answer(&line),
             };
             answer.push('\n');
             stream.write_all(answer.as_bytes())?;
@@ -155,18 +139,10 @@ mod tests {
 
     #[test]
     fn a_silent_client_is_let_go() {
-        let (requests, inbox) = channel::<Request>();
-        let answering = thread::spawn(move || {
-            for (line, reply) in inbox {
-                reply.send(line).unwrap();
-            }
-        });
         let (mut client, server) = UnixStream::pair().unwrap();
         client.write_all(b"ping\nhalf a line").unwrap();
-        let error = talk(server, &requests, Duration::from_millis(1)).unwrap_err();
+        let error = talk(server, &str::to_owned, Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
-        drop(requests);
-        answering.join().unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, "ping\n", "what it had asked was answered");

@@ -18,3 +18,4 @@ pub mod serve;
 mod serve_nbd;
 mod signals;
 pub mod unix_socket;
+mod volumes;

@@ -10,6 +10,7 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, SystemClock};
@@ -102,6 +103,7 @@ impl NbdServer {
     /// Takes nothing new, lets what is in flight end, closes all connections.
     fn end(&mut self) -> anyhow::Result<()> {
         self.places.drain(..).for_each(|place| place.remove());
+        self.stack.stop();
         self.inboxes.iter().for_each(|inbox| inbox.stop());
         let ended = self.workers.drain(..).map(JoinHandle::join);
         let failed = ended.filter(Result::is_err).count();
@@ -124,7 +126,8 @@ impl ServerHandle for NbdServer {
     fn runtime(&self) -> Box<dyn Runtime> {
         let tables = self.stack.tables().clone();
         let clients = move |name: &str| tables.iter().map(|table| clients_of(table, name)).sum();
-        Box::new(self.stack.runtime(Box::new(clients)))
+        let pause = |ns| std::thread::sleep(Duration::from_nanos(ns));
+        Box::new(self.stack.runtime(Box::new(clients), Box::new(pause)))
     }
 
     fn sockets(&self) -> Vec<Place> {
@@ -136,7 +139,7 @@ impl ServerHandle for NbdServer {
         if mode == StopMode::Now {
             return ended;
         }
-        let flushed = flush(&self.contexts, self.stack.engine(), self.stack.devices());
+        let flushed = flush(&self.contexts, self.stack.engine(), &self.stack.devices());
         ended.and(flushed)
     }
 }
@@ -233,11 +236,12 @@ fn is_absent(error: &io::Error) -> bool {
     error.kind() == ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
 }
 
-/// Makes durable what clients wrote.
-fn flush(set: &Arc<ContextSet>, engine: Engine, devices: &[LiveDevice]) -> anyhow::Result<()> {
+/// Makes durable what clients wrote. What volumes were given is in the devices below them.
+fn flush(set: &Arc<ContextSet>, engine: Engine, devices: &[Arc<LiveDevice>]) -> anyhow::Result<()> {
     let mut cx = set.open(engine)?;
     let mut failed = Vec::new();
-    let written = devices.iter().filter(|live| !live.device.info().limits.read_only);
+    let leaves = devices.iter().filter(|live| live.volume.is_none());
+    let written = leaves.filter(|live| !live.device.info().limits.read_only);
     for (number, live) in written.clone().enumerate() {
         let mut flush = Bio::flush();
         flush.user_data = number as u64;

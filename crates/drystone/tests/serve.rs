@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ use drystone_core::clock::ManualClock;
 use drystone_core::sync::LockRegistry;
 use drystone_stack::attributes::{Attribute, Setting};
 use drystone_stack::runtime::{
-    DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
+    Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
+    VolumeReport,
 };
 use drystone_stack::{StackSpec, nbd_uri};
 use rustix::process::{Pid, Signal, kill_process};
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
 const TESTS: &[(&str, fn())] = &[
     ("announces_and_stops", announces_and_stops),
     ("answers_clients", answers_clients),
+    ("a_change_that_waits_holds_nobody_up", a_change_that_waits_holds_nobody_up),
     ("inherited_ignore_is_undone", inherited_ignore_is_undone),
     ("a_second_signal_stops_at_once", a_second_signal_stops_at_once),
     ("a_live_socket_is_refused_with_its_holder", a_live_socket_is_refused_with_its_holder),
@@ -101,7 +104,8 @@ impl ServerHandle for FakeServer {
 
     fn runtime(&self) -> Box<dyn Runtime> {
         let locks = LockRegistry::new(ManualClock::new(1));
-        Box::new(FakeRuntime { nr_requests: 64, locks })
+        let (nr_requests, resumed) = (AtomicU64::new(64), AtomicBool::new(false));
+        Box::new(FakeRuntime { nr_requests, resumed, locks })
     }
 
     fn stop(self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
@@ -119,7 +123,8 @@ impl ServerHandle for FakeServer {
 }
 
 struct FakeRuntime {
-    nr_requests: u64,
+    nr_requests: AtomicU64,
+    resumed: AtomicBool,
     locks: Arc<LockRegistry>,
 }
 
@@ -137,23 +142,45 @@ impl Runtime for FakeRuntime {
             description: String::new(),
             members: Vec::new(),
             exports: vec!["e".to_owned()],
-            attributes: [("queue/nr_requests".to_owned(), self.nr_requests.to_string())].into(),
+            attributes: [(
+                "queue/nr_requests".to_owned(),
+                self.nr_requests.load(Relaxed).to_string(),
+            )]
+            .into(),
         })
     }
 
-    fn set(
-        &mut self,
-        _: &str,
-        attribute: &'static Attribute,
-        value: &Setting,
-    ) -> Result<(), SetError> {
+    fn set(&self, _: &str, attribute: &'static Attribute, value: &Setting) -> Result<(), SetError> {
         match (attribute.name, value) {
             ("queue/nr_requests", Setting::Number(number)) if *number <= 64 => {
-                self.nr_requests = *number;
+                self.nr_requests.store(*number, Relaxed);
                 Ok(())
             }
             _ => Err(SetError::OutOfRange { permitted: "4 to 64".to_owned() }),
         }
+    }
+
+    fn volume(&self, name: &str) -> Option<VolumeReport> {
+        (name == "d").then(VolumeReport::default)
+    }
+
+    fn volumes(&self) -> Vec<VolumeReport> {
+        Vec::new()
+    }
+
+    /// A suspension takes until somebody resumes.
+    fn change(&self, _: &str, change: &Change<'_>) -> Result<(), ChangeError> {
+        match change {
+            Change::Suspend { .. } => {
+                while !self.resumed.load(Relaxed) {
+                    say("suspending");
+                    sleep(Duration::from_millis(5));
+                }
+            }
+            Change::Resume { .. } => self.resumed.store(true, Relaxed),
+            _ => {}
+        }
+        Ok(())
     }
 
     fn diskstats(&self) -> Vec<DiskStats> {
@@ -330,6 +357,21 @@ fn answers_clients() {
     server.stop(Signal::TERM);
 }
 
+fn a_change_that_waits_holds_nobody_up() {
+    let folder = folder();
+    let at = folder.path();
+    let mut server = Server::spawn(&mut command(at, "s.toml", ""));
+    let mut suspend = start_client(at, &["suspend", "d"]);
+    server.read_until("suspending");
+    assert_eq!(client(at, &["list"]).status.code(), Some(0));
+    assert_eq!(client(at, &["info"]).stdout, b"No devices found\n");
+    assert!(suspend.try_wait().unwrap().is_none(), "it waits still");
+    let resumed = client(at, &["resume", "d", "--timeout", "5ms"]);
+    assert_eq!((resumed.status.code(), text(&resumed)), (Some(0), String::new()));
+    assert_eq!(suspend.wait().unwrap().code(), Some(0));
+    server.stop(Signal::TERM);
+}
+
 fn inherited_ignore_is_undone() {
     for signal in [Signal::INT, Signal::TERM] {
         let folder = folder();
@@ -480,7 +522,7 @@ fn bad_clients_do_no_harm() {
     let server = Server::spawn(&mut command(folder.path(), "s.toml", "c.sock"));
     let path = folder.path().join("c.sock");
     let mut rude = UnixStream::connect(&path).unwrap();
-    rude.write_all(&vec![b'x'; 200_000]).unwrap();
+    rude.write_all(&vec![b'x'; 2_000_000]).unwrap();
     rude.write_all(b"\n{\n").unwrap();
     let mut answers = BufReader::new(rude.try_clone().unwrap()).lines();
     assert!(answers.next().unwrap().unwrap().contains("longer than"));

@@ -159,6 +159,8 @@ pub static ATTRIBUTES: &[Attribute] = &[
     ),
     shown("queue/fua", "1 if the device takes FUA writes."),
     shown("queue/rotational", "1 if the device is a spinning disk."),
+    shown("dm/name", "A volume's name."),
+    shown("dm/suspended", "1 while a volume keeps new I/O."),
 ];
 
 /// The attribute of that name.

@@ -10,10 +10,7 @@ use crate::schema::DEVICE_KINDS;
 use crate::spec::{DeviceKind, StackSpec};
 
 /// Device kinds that later versions bring.
-const PLANNED_KINDS: &[&str] = &[
-    "raid5", "raid6", "raid1", "nbd", "rbd", "linear", "striped", "zero", "error", "delay",
-    "flakey",
-];
+const PLANNED_KINDS: &[&str] = &["raid5", "raid6", "raid1", "nbd", "rbd", "delay", "flakey"];
 
 /// Keys that later versions bring, by section.
 const PLANNED_KEYS: &[(&str, &[&str])] =
@@ -48,7 +45,7 @@ pub fn check(stack: &StackSpec, findings: &mut Findings) {
             DeviceKind::File(_)
             | DeviceKind::Ram(_)
             | DeviceKind::Null(_)
-            | DeviceKind::Table(_) => {}
+            | DeviceKind::Volume(_) => {}
         }
     }
 }

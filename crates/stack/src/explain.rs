@@ -1,14 +1,19 @@
 //! A stack as a tree, for people: each export with its device, and below it what it stands on.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use crate::graph::MAX_LEVELS;
 use crate::size::format_size;
-use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, SECTOR_BYTES, StackSpec, Target, TlsMode};
+use crate::spec::{
+    DeviceKind, DeviceSpec, ExportSpec, SECTOR_BYTES, Segment, StackSpec, Target, TlsMode,
+};
 
-/// Deepest level that is drawn; a checked stack of this version has one.
-const MAX_DEPTH: usize = 64;
+/// Most segments of a table that its line names one by one.
+const SEGMENTS_SHOWN: usize = 4;
 
-/// Draws the stack. Devices that no export reaches come last.
+/// Draws the stack. Devices that no export reaches come last; what a device stands on is drawn
+/// where it comes first.
 pub fn explain(stack: &StackSpec) -> String {
     let mut out = format!("stack {}\n", stack.name);
     let mut shown = Vec::new();
@@ -51,16 +56,28 @@ fn draw(
     shown: &mut Vec<String>,
     out: &mut String,
 ) {
-    let Some(device) = stack.device(name).filter(|_| depth < MAX_DEPTH) else { return };
+    let Some(device) = stack.device(name).filter(|_| depth <= MAX_LEVELS) else { return };
     let branch = if last { "└── " } else { "├── " };
-    let _ = writeln!(out, "{indent}{branch}{}", device_line(stack, device));
+    let members = members(device);
+    let again = shown.iter().any(|known| known == name) && !members.is_empty();
+    let see = if again { "  (as above)" } else { "" };
+    let _ = writeln!(out, "{indent}{branch}{}{see}", device_line(stack, device));
+    if again {
+        return;
+    }
     shown.push(name.to_owned());
     let indent = format!("{indent}{}", if last { "    " } else { "│   " });
-    let members = device.members();
     for (index, member) in members.iter().enumerate() {
         let last = index + 1 == members.len();
-        draw(stack, &member.device, &indent, last, depth + 1, shown, out);
+        draw(stack, member, &indent, last, depth + 1, shown, out);
     }
+}
+
+/// The devices that a device stands on, each once.
+fn members(device: &DeviceSpec) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let names = device.members().into_iter().map(|member| member.device);
+    names.filter(|name| seen.insert(name.clone())).collect()
 }
 
 fn device_line(stack: &StackSpec, device: &DeviceSpec) -> String {
@@ -70,24 +87,26 @@ fn device_line(stack: &StackSpec, device: &DeviceSpec) -> String {
         DeviceKind::Null(null) => {
             format!("irqmode {}", format!("{:?}", null.irqmode).to_lowercase())
         }
-        DeviceKind::Table(segments) => {
-            let lines: Vec<String> = segments
-                .iter()
-                .map(|s| {
-                    format!(
-                        "{} {}",
-                        target(&s.target),
-                        format_size(s.length_sectors * SECTOR_BYTES)
-                    )
-                })
-                .collect();
-            lines.join(" + ")
+        DeviceKind::Volume(volume) => {
+            let table = volume.table(&|name| stack.sizes.get(name).copied());
+            table.ok().flatten().map_or_else(String::new, |segments| table_line(&segments))
         }
         DeviceKind::Ram(_) | DeviceKind::Planned { .. } => String::new(),
     };
     let read_only = if device.read_only { "read-only" } else { "" };
     let parts = [device.name.as_str(), device.kind.name(), &size, read_only, &detail];
     parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("  ")
+}
+
+fn table_line(segments: &[Segment]) -> String {
+    if segments.len() > SEGMENTS_SHOWN {
+        return format!("{} segments", segments.len());
+    }
+    let segment = |segment: &Segment| {
+        let size = format_size(segment.length_sectors.saturating_mul(SECTOR_BYTES));
+        format!("{} {size}", target(&segment.target))
+    };
+    segments.iter().map(segment).collect::<Vec<_>>().join(" + ")
 }
 
 fn target(target: &Target) -> String {

@@ -1,5 +1,5 @@
 //! Checks of the stack as a graph: members that exist, are large enough and used once, no cycles,
-//! exports of devices that exist and addresses that agree.
+//! not too many levels, exports of devices that exist and addresses that agree.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,20 @@ use crate::build::Broken;
 use crate::diagnostic::{Findings, Span, shorten};
 use crate::nearest::nearest;
 use crate::size::format_size;
-use crate::spec::{ExportSpec, Listener, Member, SECTOR_BYTES, StackSpec};
+use crate::spec::{
+    DeviceKind, DeviceSpec, ExportSpec, Listener, Member, SECTOR_BYTES, Segment, StackSpec,
+};
+
+/// Most volumes that stand on one another. What asks a volume asks its members in turn, so this
+/// bounds the depth of calls; far more than anybody builds.
+pub const MAX_LEVELS: usize = 64;
 
 /// Reports everything that is wrong with how devices and exports hang together. `broken` devices
 /// have been reported before and count as existing, of unknown size.
 pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     missing(stack, broken, findings);
     cycles(stack, findings);
+    too_many_levels(stack, findings);
     used_twice(stack, findings);
     too_small(stack, &stack.sizes, findings);
     exports(stack, findings);
@@ -37,6 +44,52 @@ pub fn too_small(stack: &StackSpec, sizes: &BTreeMap<String, u64>, findings: &mu
             );
         }
     }
+}
+
+/// Works out the sizes of volumes whose members' sizes are known by now, and reports members of
+/// which nothing can be used.
+pub fn complete_sizes(stack: &mut StackSpec, findings: &mut Findings) {
+    for index in members_first(&stack.devices, None) {
+        let device = &stack.devices[index];
+        let DeviceKind::Volume(volume) = &device.kind else { continue };
+        if stack.sizes.contains_key(&device.name) {
+            continue;
+        }
+        match volume.table(&|name| stack.sizes.get(name).copied()) {
+            Ok(None) => {}
+            Ok(Some(table)) => {
+                let sectors = table.last().map_or(0, Segment::end_sector);
+                stack.sizes.insert(device.name.clone(), sectors.saturating_mul(SECTOR_BYTES));
+            }
+            Err(wrong) => {
+                findings.error(&wrong.member.span, wrong.message, "leave it out, or enlarge it");
+            }
+        }
+    }
+}
+
+/// Indices of the devices, or of `only` and those that it stands on, each after its members unless
+/// there is a cycle. With a path of our own instead of recursion, since a chain may be as long as
+/// the file.
+pub fn members_first(devices: &[DeviceSpec], only: Option<&str>) -> Vec<usize> {
+    let numbers: BTreeMap<&str, usize> =
+        devices.iter().enumerate().map(|(index, device)| (device.name.as_str(), index)).collect();
+    let (mut order, mut seen) = (Vec::with_capacity(devices.len()), vec![false; devices.len()]);
+    let roots = (0..devices.len()).filter(|index| only.is_none_or(|n| n == devices[*index].name));
+    for root in roots {
+        let mut path = vec![(root, false)];
+        while let Some((index, done)) = path.pop() {
+            if done {
+                order.push(index);
+            } else if !std::mem::replace(&mut seen[index], true) {
+                path.push((index, true));
+                let members = devices[index].members();
+                let below = members.iter().rev().filter_map(|m| numbers.get(m.device.as_str()));
+                path.extend(below.map(|index| (*index, false)));
+            }
+        }
+    }
+    order
 }
 
 /// Each device with each of its members.
@@ -128,6 +181,24 @@ fn closed(path: &[(&str, usize)], member: &Member, findings: &mut Findings) {
         names => format!("a cycle: {} -> {}", names.join(" -> "), member.device),
     };
     findings.error(&member.span, message, "a device can stand only on devices below it");
+}
+
+/// Reports the first device that stands too high.
+fn too_many_levels(stack: &StackSpec, findings: &mut Findings) {
+    let mut levels: BTreeMap<&str, usize> = BTreeMap::new();
+    for index in members_first(&stack.devices, None) {
+        let device = &stack.devices[index];
+        let members = device.members();
+        let below = members.iter().filter_map(|member| levels.get(member.device.as_str()));
+        let level = below.max().map_or(0, |below| below + 1);
+        if level > MAX_LEVELS {
+            let span = stack.places.get(&format!("device/{}", device.name));
+            let message = format!("`{}` is the {level}th level of volumes", device.name);
+            findings.error(&span, message, format!("at most {MAX_LEVELS} stand on one another"));
+            return;
+        }
+        levels.insert(&device.name, level);
+    }
 }
 
 /// Reports members whose sectors something else uses as well.

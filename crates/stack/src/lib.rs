@@ -30,6 +30,7 @@ pub mod spec;
 mod table;
 mod uri;
 mod values;
+mod volume;
 
 pub use build::parse;
 pub use diagnostic::{Report, Source};

@@ -75,6 +75,7 @@ pub fn check(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
     let mut stack = build::parse(name, source, base)?;
     let mut findings = Findings::default();
     files::check(&mut stack, &mut findings);
+    graph::complete_sizes(&mut stack, &mut findings);
     graph::too_small(&stack, &stack.sizes, &mut findings);
     let refused = findings.errors() > 0;
     let report = findings.into_report(stack.source.clone());

@@ -75,11 +75,19 @@ impl Node {
     /// was written without escapes, else the whole node.
     pub fn part(&self, source: &Source, part: Span) -> Span {
         let written = source.text.get(self.span.clone()).unwrap_or("");
-        match self.text().and_then(|text| written.find(text)) {
+        match self.text().and_then(|text| begin(written, text)) {
             Some(start) => self.span.start + start + part.start..self.span.start + start + part.end,
             None => self.span.clone(),
         }
     }
+}
+
+/// Where `text` begins in what was written: behind its quotes, if it has no escapes. These places
+/// are tried first, because a table's text is long and asked for once a word.
+fn begin(written: &str, text: &str) -> Option<usize> {
+    const QUOTES_MAX: usize = 5; // three, and a line end of two bytes
+    let at = |start: &usize| written.get(*start..).is_some_and(|rest| rest.starts_with(text));
+    (0..=QUOTES_MAX).find(at).or_else(|| written.find(text))
 }
 
 /// Parses a TOML document; syntax errors go to `findings`, and then there is no tree.

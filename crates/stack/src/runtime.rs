@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use drystone_core::clock::Ns;
 use drystone_core::sync::{ClassStats, LockRegistry, LockStats, LockTimes};
 use serde::{Deserialize, Serialize};
 
@@ -9,9 +10,9 @@ use crate::attributes::{Attribute, Setting};
 
 /// A live stack, as the control protocol sees it.
 ///
-/// One caller at a time; no method may wait for I/O of clients to complete. The caller owns what
-/// is returned.
-pub trait Runtime: Send {
+/// Any thread may call it, several at a time. Only [`Runtime::change`] waits for I/O. The caller
+/// owns what is returned.
+pub trait Runtime: Send + Sync {
     /// All devices, in the order of the stack file.
     fn devices(&self) -> Vec<DeviceSummary>;
 
@@ -24,11 +25,24 @@ pub trait Runtime: Send {
     /// # Errors
     /// See [`SetError`]; then nothing has changed.
     fn set(
-        &mut self,
+        &self,
         device: &str,
         attribute: &'static Attribute,
         value: &Setting,
     ) -> Result<(), SetError>;
+
+    /// The volume of that name; `None` if there is no such device, or it is none.
+    fn volume(&self, name: &str) -> Option<VolumeReport>;
+
+    /// All volumes, in the order of [`Runtime::devices`].
+    fn volumes(&self) -> Vec<VolumeReport>;
+
+    /// Makes a change to the volume `name`. One that suspends it waits until its I/O has drained,
+    /// on the caller's thread, at most for as long as the change says.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; then nothing has changed.
+    fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError>;
 
     /// The counters of all devices, in the order of [`Runtime::devices`].
     fn diskstats(&self) -> Vec<DiskStats>;
@@ -69,12 +83,134 @@ pub enum SetError {
     },
 }
 
+/// A change of a volume, as dmsetup(8) has them. Tables are texts in its syntax.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Make a volume of that name.
+    Create {
+        /// Its live table; without one every I/O fails.
+        table: Option<&'a str>,
+        /// Refuse writes.
+        read_only: bool,
+        /// Take the table although others use the same sectors.
+        force: bool,
+    },
+    /// Put a table into the inactive slot.
+    Reload {
+        /// The table.
+        table: &'a str,
+        /// Take the table although others use the same sectors.
+        force: bool,
+        /// Then resume by it, and wait for at most so many nanoseconds until the volume is quiet. If
+        /// that takes longer the table stays in its slot.
+        resume_within: Option<Ns>,
+    },
+    /// Empty the inactive slot.
+    Clear,
+    /// Keep new I/O from now on.
+    Suspend {
+        /// Wait for at most so many nanoseconds until all I/O before it has ended; `None`: do not
+        /// wait.
+        within: Option<Ns>,
+    },
+    /// Let I/O go on. If there is an inactive table, suspend and make it the live one first.
+    Resume {
+        /// Wait for at most so many nanoseconds until the volume is quiet.
+        within: Ns,
+    },
+    /// Tell a target something.
+    Message {
+        /// A sector of the target.
+        sector: u64,
+        /// The words.
+        text: &'a str,
+    },
+    /// Remove a volume that nothing uses.
+    Remove,
+}
+
+/// Why a volume was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ChangeError {
+    /// What kind of reason.
+    pub refused: Refused,
+    /// One sentence.
+    pub message: String,
+}
+
+/// A kind of reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such device.
+    NotFound,
+    /// It cannot be called that.
+    BadName,
+    /// There is a device of that name.
+    Exists,
+    /// The table is wrong, or does not fit what is there.
+    BadTable,
+    /// An export or a table uses it.
+    InUse,
+    /// It is being changed by somebody else.
+    Busy,
+    /// Not with this device.
+    Unsupported,
+    /// Its I/O did not drain in time.
+    TimedOut,
+    /// Anything else.
+    Failed,
+}
+
+impl Refused {
+    /// The code in answers, one of [`crate::control::CODES`].
+    pub fn code(self) -> &'static str {
+        match self {
+            Refused::NotFound => "not-found",
+            Refused::BadName => "bad-request",
+            Refused::Exists => "exists",
+            Refused::BadTable => "bad-table",
+            Refused::InUse => "in-use",
+            Refused::Busy => "busy",
+            Refused::Unsupported => "unsupported",
+            Refused::TimedOut => "timed-out",
+            Refused::Failed => "failed",
+        }
+    }
+}
+
+/// A volume as `table`, `status` and `info` show it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VolumeReport {
+    /// Its name.
+    pub name: String,
+    /// New I/O is kept.
+    pub suspended: bool,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Exports and tables that use it.
+    pub open_count: u64,
+    /// The live table.
+    pub live: Option<TableReport>,
+    /// The inactive table.
+    pub inactive: Option<TableReport>,
+}
+
+/// A table as `table` and `status` show it, each line with a line end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableReport {
+    /// Its lines, devices by name.
+    pub text: String,
+    /// The state of each line's target.
+    pub status: String,
+}
+
 /// A device in a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSummary {
     /// Its name.
     pub name: String,
-    /// Its kind: `file`, `ram`, `null`.
+    /// Its kind: `file`, `ram`, `null`; of a volume its target, or `table` if there are several.
     pub kind: String,
     /// Size in bytes.
     pub size: u64,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use drystone_core::Priority;
 
 use crate::diagnostic::{Diagnostic, Report, Source, Span};
+pub use crate::volume::VolumeSpec;
 
 /// Bytes in a sector, whatever a device's block size.
 pub const SECTOR_BYTES: u64 = 512;
@@ -146,9 +147,7 @@ impl DeviceSpec {
             DeviceKind::File(file) => file.size,
             DeviceKind::Ram(ram) => Some(ram.size),
             DeviceKind::Null(null) => Some(null.size),
-            DeviceKind::Table(segments) => {
-                segments.last().map(|last| last.end_sector().saturating_mul(SECTOR_BYTES))
-            }
+            DeviceKind::Volume(volume) => volume.size(),
             DeviceKind::Planned { .. } => None,
         }
     }
@@ -158,7 +157,7 @@ impl DeviceSpec {
         match &self.kind {
             DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => Vec::new(),
             DeviceKind::Planned { members, .. } => members.clone(),
-            DeviceKind::Table(segments) => segments.iter().flat_map(Segment::members).collect(),
+            DeviceKind::Volume(volume) => volume.members(),
         }
     }
 }
@@ -183,8 +182,8 @@ pub enum DeviceKind {
     Ram(RamSpec),
     /// The null driver.
     Null(NullSpec),
-    /// Segments of a dmsetup table. Not served in this version, so never in a checked stack.
-    Table(Vec<Segment>),
+    /// A table over other devices.
+    Volume(VolumeSpec),
     /// A kind of a later version. Never in a checked stack.
     Planned {
         /// Its word.
@@ -201,7 +200,7 @@ impl DeviceKind {
             DeviceKind::File(_) => "file",
             DeviceKind::Ram(_) => "ram",
             DeviceKind::Null(_) => "null",
-            DeviceKind::Table(_) => "table",
+            DeviceKind::Volume(volume) => volume.name(),
             DeviceKind::Planned { kind, .. } => kind,
         }
     }
@@ -395,7 +394,8 @@ impl Segment {
         self.start_sector.saturating_add(self.length_sectors)
     }
 
-    fn members(&self) -> Vec<Member> {
+    /// What it uses of other devices.
+    pub fn members(&self) -> Vec<Member> {
         let area = |place: &Area, length| Member {
             device: place.device.clone(),
             area_sectors: Some((place.offset_sectors, length)),

@@ -5,13 +5,14 @@
 //! of dmsetup(8). Empty lines and lines that begin with `#` are left out.
 
 use std::ops::Range;
+use std::path::Path;
 
-use crate::diagnostic::shorten;
+use crate::diagnostic::{Findings, Source, shorten};
 use crate::fields::Check;
 use crate::nearest::nearest;
-use crate::node::Node;
+use crate::node::{Node, Raw};
 use crate::schema::Type;
-use crate::spec::{Area, Segment, Target};
+use crate::spec::{Area, Places, Segment, Target};
 use crate::values::parse_number;
 
 /// Targets that are parsed.
@@ -26,7 +27,13 @@ pub fn parse_table(check: &mut Check<'_>, node: &Node) -> Option<Vec<Segment>> {
     let text = node.text()?;
     let errors = check.findings.errors();
     let mut segments = Vec::new();
-    for line in lines(text).take(MAX_LINES) {
+    for (number, line) in lines(text).enumerate() {
+        if number == MAX_LINES {
+            let span = node.part(check.source, line[0].part.clone());
+            let message = format!("the table has more than {MAX_LINES} lines");
+            check.findings.error(&span, message, "make volumes of its parts");
+            break;
+        }
         match segment(check, node, &line) {
             Ok(segment) => segments.push(segment),
             Err(wrong) => {
@@ -55,6 +62,26 @@ pub fn check_order(check: &mut Check<'_>, segments: &[Segment]) {
             );
         }
         expected = segment.end_sector();
+    }
+}
+
+/// Reads a whole table that comes by itself.
+///
+/// # Errors
+/// One sentence on the first thing that is wrong, with its line.
+pub fn read_table(text: &str) -> Result<Vec<Segment>, String> {
+    let source = Source { name: "the table".to_owned(), text: text.to_owned() };
+    let (mut findings, mut places) = (Findings::default(), Places::default());
+    let base = Path::new("");
+    let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
+    let node = Node { span: 0..text.len(), value: Raw::Word(text.to_owned()) };
+    let segments = parse_table(&mut check, &node).unwrap_or_default();
+    check_order(&mut check, &segments);
+    match findings.into_report(source).diagnostics.first() {
+        None => Ok(segments),
+        Some(found) => {
+            Err(format!("line {} of the table: {}: {}", found.line, found.message, found.hint))
+        }
     }
 }
 

@@ -45,7 +45,7 @@ fn refused(folder: &Path, text: &str, word: &str, parts: &[&str]) {
 }
 
 fn runtime(stack: &LiveStack) -> LiveRuntime {
-    stack.runtime(Box::new(|name| name.len() as u64))
+    stack.runtime(Box::new(|name| name.len() as u64), Box::new(|_| panic!("nothing waits")))
 }
 
 fn value(stack: &LiveStack, device: &str, name: &str) -> String {
@@ -361,15 +361,85 @@ fn every_settable_attribute_takes_the_value_that_it_has() {
 #[test]
 fn attributes_that_are_only_shown_cannot_be_set() {
     let folder = TempDir::new().unwrap();
-    let stack = opened(folder.path(), KINDS);
-    let shown = || ATTRIBUTES.iter().filter(|attribute| attribute.mode == Mode::ReadOnly);
-    assert!(shown().count() > 5);
-    for attribute in shown() {
+    let volume = "[device.v]\ntable = \"0 8 linear r 0\"\n";
+    let stack = opened(folder.path(), &(KINDS.to_owned() + volume));
+    for attribute in ATTRIBUTES.iter().filter(|attribute| attribute.mode == Mode::ReadOnly) {
+        let mut holders = 0;
         for live in stack.devices() {
-            let now = value(&stack, &live.name, attribute.name);
+            let Some(now) = live.device.attribute(attribute.name) else { continue };
             live.device.set_attribute(attribute.name, &now).expect_err(attribute.name);
+            holders += 1;
         }
+        assert!(holders > 0, "no device has {}", attribute.name);
     }
+}
+
+/// What a volume can be set to, and what it says of the rest.
+#[test]
+fn a_volume_has_few_attributes_to_set() {
+    let folder = TempDir::new().unwrap();
+    let volume = "[device.v]\ntype = \"striped\"\nmembers = [\"f\", \"r\"]\n\
+                  read_only = true\nqueue = { iostats = false }\n";
+    let stack = opened(folder.path(), &(KINDS.to_owned() + volume));
+    for (name, expected) in [
+        ("size", "4096"),
+        ("ro", "1"),
+        ("queue/iostats", "0"),
+        ("queue/minimum_io_size", "65536"),
+        ("queue/optimal_io_size", "131072"),
+        ("dm/name", "v"),
+        ("dm/suspended", "0"),
+    ] {
+        assert_eq!(value(&stack, "v", name), expected, "{name}");
+    }
+    set(&stack, "v", "queue/iostats", "1").unwrap();
+    assert_eq!(value(&stack, "v", "queue/iostats"), "1");
+    for (name, text, sentence) in [
+        ("size", "4MiB", "a volume has the size of its table: reload it"),
+        ("queue/nr_requests", "8", "queue/nr_requests is not an attribute of v"),
+        ("queue/write_cache", "write back", "queue/write_cache cannot be changed of v"),
+    ] {
+        let error = set(&stack, "v", name, text).unwrap_err();
+        assert_eq!(error, SetError::Unsupported { reason: sentence.to_owned() });
+    }
+    let detail = runtime(&stack).device("v").unwrap();
+    assert_eq!(detail.members, ["f", "r"]);
+    assert_eq!(detail.description, "0 4096 striped 2 128 f 0 r 0");
+    assert_eq!(detail.kind, "striped");
+}
+
+#[test]
+fn volumes_of_files_are_completed_when_they_are_opened() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("f.img"), vec![7; 5 << 10]).unwrap();
+    fs::write(folder.path().join("g.img"), vec![9; 3 << 10]).unwrap();
+    let file = |name| format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\n");
+    let text = "[device.all]\ntype = \"linear\"\nmembers = [\"f\", \"g\"]\n\
+                [device.top]\ntable = \"0 8 linear all 8\"\n"
+        .to_owned()
+        + &file("f")
+        + &file("g");
+    assert_eq!(spec(folder.path(), &text).sizes["all"], 8 << 10);
+    let stack = opened(folder.path(), &text);
+    let table = runtime(&stack).volume("all").unwrap().live.unwrap().text;
+    assert_eq!(table, "0 10 linear f 0\n10 6 linear g 0\n");
+    drop(stack);
+    let large = text.replace("0 8 linear all 8", "0 9 linear all 8");
+    let source = Source { name: "s".to_owned(), text: large };
+    let report = check("s", source, folder.path()).unwrap_err();
+    assert!(report.diagnostics[0].message.contains("`all` is too small"), "{report}");
+}
+
+#[test]
+fn a_volume_that_does_not_fit_its_members_is_refused_where_it_stands() {
+    let folder = TempDir::new().unwrap();
+    let blocks = "[device.b]\ntype = \"ram\"\nsize = \"1MiB\"\nlogical_block_size = 4096\n";
+    let of = |keys: &str| format!("[device.v]\n{keys}\n{blocks}");
+    let odd = "line 1 of the table: its 4 sectors from 0 are not whole blocks of 4096 bytes";
+    refused(folder.path(), &of("table = \"0 4 linear b 0\""), "\"0 4 linear b 0\"", &[odd]);
+    let chunk = "a chunk of 2 sectors is not whole blocks of 4096 bytes";
+    let striped = "type = \"striped\"\nmembers = [\"b\"]\nchunk = 1024";
+    refused(folder.path(), &of(striped), "[\"b\"]", &["device `v`", chunk]);
 }
 
 #[test]

@@ -70,6 +70,83 @@ fn defaults_are_those_of_the_schema() {
     assert_eq!(file, expected);
     let ram = DeviceKind::Ram(RamSpec { size: 1 << 20, discard: true });
     assert_eq!(device("ram,size=1M").kind, ram);
+    let zero = DeviceKind::Volume(VolumeSpec::Zero(2048));
+    assert_eq!(device("zero,size=1M").kind, zero);
+}
+
+#[test]
+fn volumes_get_their_tables_once_sizes_are_known() {
+    let stack = stack(
+        "[device.all]\ntype = \"linear\"\nmembers = [\"s\", \"z\", \"c\"]\n\
+         [device.s]\ntype = \"striped\"\nmembers = [\"a\", \"b\"]\nchunk = \"4KiB\"\n\
+         [device.a]\ntype = \"ram\"\nsize = \"1MiB\"\n\
+         [device.b]\ntype = \"ram\"\nsize = 103424\n\
+         [device.c]\ntype = \"file\"\npath = \"c\"\n\
+         [device.z]\ntype = \"zero\"\nsize = 512\n\
+         [device.t]\ntable = [\"0 8 linear e 0\", \"8 8 linear e 8\"]\n\
+         [device.e]\ntype = \"error\"\nsize = \"8KiB\"\n\
+         [device.d]\ntype = \"striped\"\nmembers = \"x\"\n[device.x]\ntype = \"null\"\n",
+    );
+    let size = |name: &str| stack.sizes.get(name).copied();
+    // 25 chunks of the smaller.
+    assert_eq!(size("s"), Some(2 * 25 * 4096));
+    assert_eq!((size("all"), size("c")), (None, None), "the file is looked at later");
+    assert_eq!((size("t"), size("d")), (Some(8192), Some(250 << 30)));
+    let kind = |name: &str| stack.device(name).unwrap().kind.name();
+    assert_eq!(
+        ["all", "s", "z", "t", "e"].map(kind),
+        ["linear", "striped", "zero", "table", "error"]
+    );
+    let DeviceKind::Volume(all) = &stack.device("all").unwrap().kind else { panic!("a volume") };
+    let table = all.table(&|name| Some(size(name).unwrap_or(1 << 20))).unwrap().unwrap();
+    let starts: Vec<u64> = table.iter().map(|segment| segment.start_sector).collect();
+    assert_eq!((starts, table[2].end_sector()), (vec![0, 400, 401], 401 + 2048));
+    assert_eq!(stack.device("d").unwrap().members()[0].area_sectors, None);
+}
+
+#[test]
+fn a_tree_shows_what_a_volume_is_made_of() {
+    let text = "[device.r0]\ntype = \"ram\"\nsize = \"64MiB\"\n\
+                [device.r1]\ntype = \"ram\"\nsize = \"64MiB\"\n\
+                [device.v]\ntable = \"0 196608 striped 2 128 r0 0 r1 0\"\n\
+                [device.w]\ntable = [\"0 8192 linear r0 98304\", \"8192 8 zero\", \"8200 8192 linear r0 106496\"]\n\
+                [device.all]\ntype = \"linear\"\nmembers = [\"v\", \"w\"]\n\
+                [device.part]\ntable = [\"0 8 zero\", \"8 8 error\", \"16 8 zero\", \"24 8 error\", \"32 8 zero\"]\n\
+                [export.e]\ndevice = \"all\"\nnbd = \"unix:e\"\n\
+                [export.f]\ndevice = \"w\"\nnbd = \"unix:f\"\nread_only = true\n";
+    let drawn = drystone_stack::explain(&stack(text));
+    let expected = [
+        "stack t",
+        "export e  nbd unix:/srv/e",
+        "└── all  linear  106500KiB  linear 96MiB + linear 8196KiB",
+        "    ├── v  table  96MiB  striped 2 by 64KiB 96MiB",
+        "    │   ├── r0  ram  64MiB",
+        "    │   └── r1  ram  64MiB",
+        "    └── w  table  8196KiB  linear 4MiB + zero 4KiB + linear 4MiB",
+        "        └── r0  ram  64MiB",
+        "export f  nbd unix:/srv/f, read-only",
+        "└── w  table  8196KiB  linear 4MiB + zero 4KiB + linear 4MiB  (as above)",
+        "not exported",
+        "└── part  table  20KiB  5 segments",
+    ];
+    assert_eq!(drawn.lines().collect::<Vec<_>>(), expected);
+}
+
+/// A tree that is drawn whole would have as many lines as there are ways through it.
+#[test]
+fn a_tree_with_many_ways_stays_small() {
+    let level = |n: usize| {
+        let of = |name, at| {
+            format!(
+                "[device.{name}{n}]\ntable = \"0 8 linear a{m} {at}\\n8 8 linear b{m} {at}\"\n",
+                m = n - 1
+            )
+        };
+        of("a", 0) + &of("b", 8)
+    };
+    let leaf = |name| format!("[device.{name}0]\ntype = \"ram\"\nsize = 8192\n");
+    let text: String = (1..=40).map(level).chain([leaf("a"), leaf("b")]).collect();
+    assert!(drystone_stack::explain(&stack(&text)).lines().count() < 400);
 }
 
 #[test]
@@ -179,7 +256,7 @@ fn latencies_are_linear_between_their_points() {
 }
 
 /// Pieces that good stacks are made of, to be put together wrongly.
-const PIECES: [&str; 28] = [
+const PIECES: [&str; 33] = [
     "[device.a]\n",
     "[device.b]\n",
     "[export.e]\n",
@@ -198,6 +275,11 @@ const PIECES: [&str; 28] = [
     "table = \"\"\"\n0 8 striped 2 4 a 0 b 0\n\"\"\"\n",
     "table = '0 8 zero'\n",
     "members = [\"a\", \"b\", 3]\n",
+    "members = [\"a\", \"b\"]\n",
+    "type = \"linear\"\n",
+    "type = \"striped\"\n",
+    "type = \"zero\"\n",
+    "chunk = \"4KiB\"\n",
     "device = \"a\"\n",
     "nbd = \"unix:s\"\n",
     "nbd = [\"tcp:h:1\", \"µ\", 5]\n",

@@ -6,11 +6,14 @@ use crate::duration::format_duration;
 use crate::fields::{Check, Fields, Value};
 use crate::nearest::nearest;
 use crate::node::{Entry, Node, Raw};
-use crate::schema::{DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, QUEUE};
+use crate::schema::{
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, NOT_OF_VOLUMES, QUEUE, VOLUME_KINDS,
+    VOLUME_QUEUE,
+};
 use crate::size::format_size;
 use crate::spec::{
     Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Latency, Member, NullSpec,
-    QueueSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, WriteCache,
+    QueueSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, VolumeSpec, WriteCache,
 };
 use crate::table::check_order;
 
@@ -41,8 +44,13 @@ pub fn device(
     let kind = match what {
         What::Kind(kind) if kind.name == "file" => DeviceKind::File(file(&fields)),
         What::Kind(kind) if kind.name == "ram" => DeviceKind::Ram(ram(&fields)),
+        What::Kind(kind) if VOLUME_KINDS.contains(&kind.name) => {
+            DeviceKind::Volume(volume(check, kind, &fields, &path))
+        }
         What::Kind(_) => DeviceKind::Null(null(check, &fields, &path)),
-        What::Table | What::Planned(_) => DeviceKind::Table(table(check, &fields)),
+        What::Table | What::Planned(_) => {
+            DeviceKind::Volume(VolumeSpec::Table(table(check, &fields)))
+        }
     };
     let device = common(check, name, kind, &fields, &path);
     (check.findings.errors() == errors).then_some(device)
@@ -235,6 +243,48 @@ fn null_memory(check: &mut Check<'_>, spec: &NullSpec, path: &str) {
     }
 }
 
+fn volume(check: &Check<'_>, kind: &Kind, fields: &Fields, path: &str) -> VolumeSpec {
+    let sectors = |key: &str| fields.number(key) / SECTOR_BYTES;
+    match kind.name {
+        "linear" => VolumeSpec::Linear(members(check, fields, path)),
+        // At most 1 GiB by its type.
+        "striped" => VolumeSpec::Striped {
+            members: members(check, fields, path),
+            chunk_sectors: sectors("chunk") as u32,
+        },
+        "zero" => VolumeSpec::Zero(sectors("size")),
+        _ => VolumeSpec::Error(sectors("size")),
+    }
+}
+
+/// The devices of `members`, each as a whole.
+fn members(check: &Check<'_>, fields: &Fields, path: &str) -> Vec<Member> {
+    let names = fields.list("members").iter().enumerate().filter_map(|(index, value)| {
+        let Value::Text(name) = value else { return None };
+        let span = check.places.get(&format!("{path}/members/{index}"));
+        Some(Member { device: name.clone(), area_sectors: None, span })
+    });
+    names.collect()
+}
+
+/// What is said of a volume that only a device with a request queue has.
+fn not_of_volumes(check: &mut Check<'_>, name: &str, path: &str) {
+    let own = |key: &&str| check.places.has(&format!("{path}/{key}"));
+    for key in NOT_OF_VOLUMES.into_iter().filter(own).collect::<Vec<_>>() {
+        let span = check.places.get(&format!("{path}/{key}"));
+        let message = format!("`{name}` is a volume: it has the `{key}` of its members");
+        check.findings.error(&span, message, format!("set `{key}` of the devices below it"));
+    }
+    let keys = QUEUE.iter().map(|param| param.key).filter(|key| !VOLUME_QUEUE.contains(key));
+    let given = keys.filter(|key| check.places.has(&format!("{path}/queue/{key}")));
+    for key in given.collect::<Vec<_>>() {
+        let span = check.places.get(&format!("{path}/queue/{key}"));
+        let message = format!("`{name}` is a volume: it has no request queue, so no `{key}`");
+        let hint = format!("set `{key}` of the devices below it; a volume has only `iostats`");
+        check.findings.error(&span, message, hint);
+    }
+}
+
 fn table(check: &mut Check<'_>, fields: &Fields) -> Vec<Segment> {
     let parts = fields.list("table").iter().filter_map(|value| match value {
         Value::Segments(segments) => Some(segments.as_slice()),
@@ -263,6 +313,10 @@ fn common(
         read_only: fields.bool("read_only"),
         kind,
     };
+    if matches!(device.kind, DeviceKind::Volume(_)) {
+        not_of_volumes(check, name, path);
+        return device;
+    }
     blocks(check, &device, path);
     if let DeviceKind::Null(null) = &device.kind {
         null_queue(check, null, &device.queue, path);

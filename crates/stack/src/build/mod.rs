@@ -55,6 +55,7 @@ pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
         source: source.clone(),
         places,
     };
+    graph::complete_sizes(&mut stack, &mut findings);
     graph::check(&stack, &broken, &mut findings);
     availability::check(&stack, &mut findings);
     let refused = findings.errors() > 0;
@@ -80,6 +81,11 @@ pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
     let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
     let built = device(&mut check, &name, &(0..name.len()), &entries);
     let Some(device) = built else { return Err(findings.into_report(source)) };
+    for member in device.members() {
+        let message = format!("there is no device `{}`", shorten(&member.device));
+        let hint = "name a device that stands on others in a stack file: --stack FILE --name NAME";
+        findings.error(&member.span, message, hint);
+    }
     let stack = StackSpec {
         name: name.clone(),
         server: ServerSpec::default(),
@@ -171,19 +177,35 @@ fn sections<'e>(check: &mut Check<'_>, entries: &'e [Entry], section: &str) -> V
 }
 
 fn name_is_right(check: &mut Check<'_>, name: &str, span: &Span, section: &str) -> bool {
-    let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let right = !name.is_empty()
-        && name.len() <= MAX_NAME_BYTES
-        && name.chars().all(letters)
-        && !matches!(name, "." | "..");
+    let right = is_name(name);
     if !right {
-        check.findings.error(
-            span,
-            format!("`{}` is not a name for a {section}", shorten(name)),
-            format!("use 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`"),
-        );
+        let message = format!("`{}` is not a name for a {section}", shorten(name));
+        check.findings.error(span, message, format!("use {}", name_hint()));
     }
     right
+}
+
+/// Checks the name of a device that comes later.
+///
+/// # Errors
+/// One sentence with what would be right.
+pub fn check_name(name: &str) -> Result<(), String> {
+    match is_name(name) {
+        true => Ok(()),
+        false => Err(format!("`{}` is not a name: use {}", shorten(name), name_hint())),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name.chars().all(letters)
+        && !matches!(name, "." | "..")
+}
+
+fn name_hint() -> String {
+    format!("1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`")
 }
 
 fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {

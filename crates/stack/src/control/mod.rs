@@ -3,6 +3,7 @@
 
 mod line;
 mod schema;
+mod volumes;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -10,14 +11,17 @@ use serde_json::{Map, Value, json};
 use crate::attributes::{Mode, attribute};
 use crate::diagnostic::shorten;
 use crate::nearest::nearest;
+use crate::node::{Node, Raw};
 use crate::runtime::{LockReport, Runtime, SetError, Snapshot};
 use crate::schema::Type;
+use crate::values::parse_simple;
 
 pub use line::{Line, LineBuffer};
 pub use schema::{Argument, CODES, COMMANDS, Command, Shape, help_text, markdown};
+pub use volumes::DEFAULT_TIMEOUT_NS;
 
 /// Longest request line in bytes, its end not counted.
-pub const MAX_LINE_BYTES: usize = 64 << 10;
+pub const MAX_LINE_BYTES: usize = 512 << 10; // a table of 4096 lines of 100 bytes, and room
 /// The number of this protocol; it grows when something is taken away or means something else.
 pub const PROTOCOL: u64 = 1;
 
@@ -32,9 +36,9 @@ pub struct ServerInfo {
     pub stack: String,
 }
 
-/// Answers requests for one client.
+/// Answers requests of one client, or of several at a time.
 pub struct Control<'r> {
-    runtime: &'r mut dyn Runtime,
+    runtime: &'r dyn Runtime,
     server: &'r ServerInfo,
 }
 
@@ -93,13 +97,13 @@ pub fn response(line: &str) -> Result<Value, ControlError> {
 
 impl<'r> Control<'r> {
     /// Answers for `runtime`.
-    pub fn new(runtime: &'r mut dyn Runtime, server: &'r ServerInfo) -> Self {
+    pub fn new(runtime: &'r dyn Runtime, server: &'r ServerInfo) -> Self {
         Self { runtime, server }
     }
 
     /// Answers one request line; both are without line end. Never fails: what is wrong is the
     /// response.
-    pub fn handle(&mut self, line: &str) -> String {
+    pub fn handle(&self, line: &str) -> String {
         let mut answer = Map::new();
         let result = match serde_json::from_str::<Value>(line) {
             Ok(Value::Object(mut request)) => {
@@ -118,7 +122,7 @@ impl<'r> Control<'r> {
         Value::Object(answer).to_string()
     }
 
-    fn request(&mut self, mut request: Map<String, Value>) -> Result<Value, ControlError> {
+    fn request(&self, mut request: Map<String, Value>) -> Result<Value, ControlError> {
         let name = match request.remove("command") {
             Some(Value::String(name)) => name,
             _ => return Err(ControlError::new("bad-request", "`command` is missing or no text")),
@@ -143,7 +147,9 @@ impl<'r> Control<'r> {
                 Ok(self.lockstat(*reset == Some("true"), hold.map(|hold| hold == "true")))
             }
             ("version", []) => Ok(self.version()),
-            _ => unreachable!("`{}` is in the schema with other arguments", command.name),
+            (name, texts) => self.volumes(name, texts).unwrap_or_else(|| {
+                unreachable!("`{}` is in the schema with other arguments", command.name)
+            }),
         }
     }
 
@@ -158,7 +164,7 @@ impl<'r> Control<'r> {
         }
     }
 
-    fn set(&mut self, device: &str, name: &str, text: &str) -> Result<Value, ControlError> {
+    fn set(&self, device: &str, name: &str, text: &str) -> Result<Value, ControlError> {
         if self.runtime.device(device).is_none() {
             return Err(self.no_device(device));
         }
@@ -247,6 +253,7 @@ fn known_keys<'k>(
 }
 
 /// The arguments as texts, in the order of the schema; `None` is an optional one that is missing.
+/// A time is a text of its nanoseconds.
 fn arguments_of(
     command: &Command,
     given: &Map<String, Value>,
@@ -258,7 +265,7 @@ fn arguments_of(
 
 fn argument_text(
     command: &Command,
-    argument: &Argument,
+    argument: &'static Argument,
     given: &Map<String, Value>,
 ) -> Result<Option<String>, ControlError> {
     let name = argument.name;
@@ -272,13 +279,29 @@ fn argument_text(
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(switch)) if argument.ty == Type::Bool => switch.to_string(),
         Some(value @ (Value::Number(_) | Value::Bool(_))) if name == "value" => value.to_string(),
+        Some(value @ Value::Number(_)) if is_number(&argument.ty) => value.to_string(),
         Some(_) if argument.ty == Type::Bool => return wrong("is neither true nor false"),
         Some(_) => return wrong("is no text"),
     };
     match argument.ty {
         Type::Text { max } if text.len() > max => wrong(&format!("is longer than {max} bytes")),
         Type::Bool if text != "true" && text != "false" => wrong("is neither true nor false"),
+        _ if is_number(&argument.ty) => number(&argument.ty, text).map(Some).or_else(|e| wrong(&e)),
         _ => Ok(Some(text)),
+    }
+}
+
+fn is_number(ty: &Type) -> bool {
+    matches!(ty, Type::Integer { .. } | Type::Duration { .. })
+}
+
+/// A number or a time that is within its range.
+fn number(ty: &'static Type, text: String) -> Result<String, String> {
+    let shown = shorten(&text);
+    match parse_simple(ty, &Node { span: 0..0, value: Raw::Word(text) }) {
+        Ok(crate::fields::Value::Number(number)) => Ok(number.to_string()),
+        Ok(other) => unreachable!("a number is no {other:?}"),
+        Err(refusal) => Err(format!("`{shown}` {}: write {}", refusal.reason, refusal.hint)),
     }
 }
 
@@ -286,21 +309,29 @@ fn argument_text(
 mod tests {
     use super::*;
     use crate::attributes::{Attribute, Setting};
-    use crate::runtime::{DeviceDetail, DeviceSummary, DiskStats, ExportSummary};
+    use crate::runtime::{
+        Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Refused,
+        TableReport, VolumeReport,
+    };
     use drystone_core::clock::ManualClock;
     use drystone_core::sync::{Lock, LockClass, LockRegistry};
     use proptest::prelude::*;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// One device `disk` of which `queue/nomerges` can be set.
+    /// One device `disk` of which `queue/nomerges` can be set, and which is a volume too; it
+    /// notes changes.
     struct Fake {
-        nomerges: u64,
+        nomerges: AtomicU64,
+        changes: Lock<Vec<String>>,
         locks: Arc<LockRegistry>,
     }
 
     impl Fake {
         fn new() -> Self {
-            Fake { nomerges: 0, locks: LockRegistry::new(ManualClock::new(1)) }
+            let changes = Lock::new(LockClass::Other, Vec::new());
+            let locks = LockRegistry::new(ManualClock::new(1));
+            Fake { nomerges: AtomicU64::new(0), changes, locks }
         }
     }
 
@@ -323,23 +354,49 @@ mod tests {
                 description: String::new(),
                 members: Vec::new(),
                 exports: vec!["e".to_owned()],
-                attributes: [("queue/nomerges".to_owned(), self.nomerges.to_string())].into(),
+                attributes: [(
+                    "queue/nomerges".to_owned(),
+                    self.nomerges.load(Relaxed).to_string(),
+                )]
+                .into(),
             })
         }
 
         fn set(
-            &mut self,
+            &self,
             _device: &str,
             attribute: &'static Attribute,
             value: &Setting,
         ) -> Result<(), SetError> {
             match (attribute.name, value) {
-                ("queue/nomerges", Setting::Number(number)) => self.nomerges = *number,
+                ("queue/nomerges", Setting::Number(number)) => {
+                    self.nomerges.store(*number, Relaxed)
+                }
                 ("queue/nr_requests", _) => {
                     return Err(SetError::OutOfRange { permitted: "4 to 64".to_owned() });
                 }
                 _ => return Err(SetError::Unsupported { reason: "a test".to_owned() }),
             }
+            Ok(())
+        }
+
+        fn volume(&self, name: &str) -> Option<VolumeReport> {
+            (name == "disk").then(|| self.volumes().remove(0))
+        }
+
+        fn volumes(&self) -> Vec<VolumeReport> {
+            let live =
+                TableReport { text: "0 8 zero\n8 8 error\n".to_owned(), ..Default::default() };
+            let (name, suspended, live) = ("disk".to_owned(), true, Some(live));
+            vec![VolumeReport { name, suspended, live, ..VolumeReport::default() }]
+        }
+
+        fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError> {
+            if name == "none" {
+                let (refused, message) = (Refused::TimedOut, "a test".to_owned());
+                return Err(ChangeError { refused, message });
+            }
+            self.changes.lock(&self.locks.counters()).push(format!("{change:?}"));
             Ok(())
         }
 
@@ -365,10 +422,10 @@ mod tests {
     }
 
     fn ask(line: &str) -> Value {
-        answer_of(&mut Fake::new(), line)
+        answer_of(&Fake::new(), line)
     }
 
-    fn answer_of(fake: &mut Fake, line: &str) -> Value {
+    fn answer_of(fake: &Fake, line: &str) -> Value {
         let answer = Control::new(fake, &server()).handle(line);
         assert!(!answer.contains('\n'), "{answer}");
         serde_json::from_str(&answer).unwrap()
@@ -384,7 +441,8 @@ mod tests {
                     let value = match argument.name {
                         "device" => "disk",
                         "attribute" => "queue/nomerges",
-                        "reset" | "hold" => "true",
+                        "reset" | "hold" | "now" | "noflush" | "force" => "true",
+                        "inactive" | "read_only" => "false",
                         _ => "1",
                     };
                     (argument.name.to_owned(), json!(value))
@@ -400,14 +458,64 @@ mod tests {
     }
 
     #[test]
+    fn changes_arrive_as_they_were_asked_for() {
+        let fake = Fake::new();
+        let cases = [
+            ("create", json!({}), "Create { table: None, read_only: false, force: false }"),
+            (
+                "create",
+                json!({ "table": "t", "read_only": true, "force": "true" }),
+                "Create { table: Some(\"t\"), read_only: true, force: true }",
+            ),
+            (
+                "reload",
+                json!({ "table": "t", "timeout": 3 }),
+                "Reload { table: \"t\", force: false, resume_within: None }",
+            ),
+            (
+                "reload",
+                json!({ "table": "t", "now": true, "timeout": "5ms" }),
+                "Reload { table: \"t\", force: false, resume_within: Some(5000000) }",
+            ),
+            ("clear", json!({}), "Clear"),
+            ("suspend", json!({}), "Suspend { within: Some(30000000000) }"),
+            ("suspend", json!({ "noflush": true, "timeout": 1 }), "Suspend { within: None }"),
+            ("resume", json!({ "timeout": 2 }), "Resume { within: 2000000000 }"),
+            (
+                "message",
+                json!({ "sector": 7, "text": "a b" }),
+                "Message { sector: 7, text: \"a b\" }",
+            ),
+            ("remove", json!({}), "Remove"),
+        ];
+        for (command, mut arguments, expected) in cases {
+            arguments["device"] = json!("disk");
+            let line = json!({ "command": command, "arguments": arguments }).to_string();
+            let answer = answer_of(&fake, &line);
+            assert_eq!(answer["result"]["name"], "disk", "{answer}");
+            let last = fake.changes.lock(&fake.locks.counters()).pop();
+            assert_eq!(last.as_deref(), Some(expected), "{line}");
+        }
+        let info = answer_of(&fake, &request("info", &[]))["result"]["volumes"][0].take();
+        let expected = json!({
+            "name": "disk", "state": "SUSPENDED", "read_only": false, "tables_present": "LIVE",
+            "open_count": 0, "targets": 2,
+        });
+        assert_eq!(info, expected);
+        let inactive = request("table", &[("device", "disk"), ("inactive", "true")]);
+        let answer = answer_of(&fake, &inactive);
+        assert_eq!(answer["result"]["volumes"], json!([{ "name": "disk", "table": null }]));
+    }
+
+    #[test]
     fn the_examples_of_the_docs_hold() {
-        let mut fake = Fake::new();
+        let fake = Fake::new();
         for pair in schema::example().chunks(2) {
-            let answer = Control::new(&mut fake, &server()).handle(pair[0]);
+            let answer = Control::new(&fake, &server()).handle(pair[0]);
             let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
             assert_eq!(parsed(&answer), parsed(pair[1]));
         }
-        assert_eq!(fake.nomerges, 2, "the refused value has changed nothing");
+        assert_eq!(fake.nomerges.load(Relaxed), 2, "the refused value has changed nothing");
     }
 
     #[test]
@@ -438,6 +546,24 @@ mod tests {
             (set("queue/nr_requests", "100"), "out-of-range", "permitted: 4 to 64"),
             (set("queue/fua", "1"), "unsupported", "read-only"),
             (set("queue/iostats", "1"), "unsupported", "cannot be set: a test"),
+            (request("table", &[("device", "dsik")]), "not-found", "did you mean `disk`?"),
+            (request("suspend", &[("device", "none")]), "timed-out", "a test"),
+            (request("reload", &[("device", "disk")]), "bad-request", "`table` is missing"),
+            (
+                request("resume", &[("device", "disk"), ("timeout", "x")]),
+                "bad-request",
+                "argument `timeout` `x` is not a time",
+            ),
+            (
+                request("resume", &[("device", "disk"), ("timeout", "2h")]),
+                "bad-request",
+                "`2h` is out of range: write a time from 0s to 1h",
+            ),
+            (
+                request("message", &[("device", "disk"), ("sector", "-1"), ("text", "")]),
+                "bad-request",
+                "argument `sector` `-1` is not a whole number",
+            ),
         ];
         for (line, code, sentence) in cases {
             let answer = ask(&line);
@@ -448,13 +574,13 @@ mod tests {
 
     #[test]
     fn lock_statistics_are_given_then_reset() {
-        let mut fake = Fake::new();
+        let fake = Fake::new();
         let (lock, user) = (Lock::new(LockClass::RamShard, ()), fake.locks.counters());
-        let mut report = |arguments: Value| {
+        let report = |arguments: Value| {
             drop(lock.lock(&user));
             let line = json!({ "command": "lockstat", "arguments": arguments }).to_string();
             let report: LockReport =
-                serde_json::from_value(answer_of(&mut fake, &line)["result"].take()).unwrap();
+                serde_json::from_value(answer_of(&fake, &line)["result"].take()).unwrap();
             let line = report.classes.iter().find(|line| line.class == "ram_shard").unwrap();
             assert_eq!(line.stats().acquisitions, line.acquisitions);
             (report.hold, line.acquisitions, line.holdtime_total_ns)

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::attributes::ATTRIBUTES;
+use crate::duration::Unit;
 use crate::schema::Type;
 
 use super::{MAX_LINE_BYTES, PROTOCOL};
@@ -53,6 +54,34 @@ impl Argument {
 pub type Shape = &'static [(&'static str, &'static str)];
 
 const NAME: Type = Type::Text { max: 64 };
+/// How long a change waits until a volume is quiet: at most an hour.
+const TIMEOUT: Type = Type::Duration { unit: Unit::Seconds, min: 0, max: 3_600_000_000_000 };
+
+const VOLUME: Argument = required("device", NAME, "The volume's name.");
+const ANY_VOLUME: Argument = optional("device", NAME, "The volume's name; without it all.");
+const TABLE: Argument =
+    required("table", Type::Table, "Its lines, each with a line end but the last.");
+const WITHIN: Argument = optional(
+    "timeout",
+    TIMEOUT,
+    "How long to wait until the volume is quiet, 30s unless given; then all is as before.",
+);
+const FORCE: Argument = optional(
+    "force",
+    Type::Bool,
+    "Take the table although an export or another table uses the same sectors.",
+);
+
+/// What commands that change a volume give.
+const CHANGED: Shape = INFO;
+const INFO: Shape = &[
+    ("name", "the volume's name"),
+    ("state", "ACTIVE or SUSPENDED"),
+    ("read_only", "true if writes are refused"),
+    ("tables_present", "LIVE, INACTIVE, LIVE & INACTIVE or None"),
+    ("open_count", "exports and tables that use it"),
+    ("targets", "lines of the live table"),
+];
 
 /// All commands.
 pub static COMMANDS: &[Command] = &[
@@ -71,7 +100,7 @@ pub static COMMANDS: &[Command] = &[
         arguments: &[required("device", NAME, "The device's name.")],
         result: &[
             ("name", "the device's name"),
-            ("kind", "file, ram or null"),
+            ("kind", "file, ram or null; of a volume its target, or table if there are several"),
             ("size", "bytes"),
             ("description", "what it is made of, for people"),
             ("members", "names of the devices it stands on"),
@@ -96,6 +125,103 @@ pub static COMMANDS: &[Command] = &[
             ("attribute", "the attribute's name"),
             ("value", "its value now, as a text"),
         ],
+    },
+    Command {
+        name: "create",
+        doc: "Makes a volume, as dmsetup create.",
+        arguments: &[
+            required("device", NAME, "Its name, which no device has yet."),
+            optional(
+                "table",
+                Type::Table,
+                "Its lines; without them it has no table, and all I/O fails.",
+            ),
+            optional("read_only", Type::Bool, "Refuse writes."),
+            FORCE,
+        ],
+        result: CHANGED,
+    },
+    Command {
+        name: "table",
+        doc: "Gives the tables of volumes, as dmsetup table.",
+        arguments: &[
+            ANY_VOLUME,
+            optional("inactive", Type::Bool, "Inactive tables instead of the live ones."),
+        ],
+        result: &[("volumes", "a list of { name, table (a text of lines; null without one) }")],
+    },
+    Command {
+        name: "status",
+        doc: "Gives the state of the targets of volumes, as dmsetup status.",
+        arguments: &[ANY_VOLUME],
+        result: &[(
+            "volumes",
+            "a list of { name, status (a text of lines; null without a table) }",
+        )],
+    },
+    Command {
+        name: "info",
+        doc: "Tells what volumes there are and how they are, as dmsetup info.",
+        arguments: &[ANY_VOLUME],
+        result: &[(
+            "volumes",
+            "a list of { name, state, read_only, tables_present, open_count, targets }",
+        )],
+    },
+    Command {
+        name: "reload",
+        doc: "Puts a table into the inactive slot of a volume, as dmsetup reload.",
+        arguments: &[
+            VOLUME,
+            TABLE,
+            optional("now", Type::Bool, "Then resume by it."),
+            WITHIN,
+            FORCE,
+        ],
+        result: CHANGED,
+    },
+    Command {
+        name: "clear",
+        doc: "Empties the inactive slot of a volume, as dmsetup clear.",
+        arguments: &[VOLUME],
+        result: CHANGED,
+    },
+    Command {
+        name: "suspend",
+        doc: "Keeps new I/O of a volume, as dmsetup suspend, and waits until all before it has ended.",
+        arguments: &[
+            VOLUME,
+            optional("noflush", Type::Bool, "Do not wait for what is in flight."),
+            WITHIN,
+        ],
+        result: CHANGED,
+    },
+    Command {
+        name: "resume",
+        doc: "Lets I/O of a volume go on, as dmsetup resume: by the inactive table if there is one, \
+              for which it suspends the volume first.",
+        arguments: &[VOLUME, WITHIN],
+        result: CHANGED,
+    },
+    Command {
+        name: "message",
+        doc: "Sends words to a target of a volume, as dmsetup message; no target of this version takes any.",
+        arguments: &[
+            VOLUME,
+            required(
+                "sector",
+                Type::Integer { min: 0, max: i64::MAX as u64 / 512 },
+                "A sector of the target.",
+            ),
+            required("text", Type::Text { max: 4096 }, "The words."),
+        ],
+        result: CHANGED,
+    },
+    Command {
+        name: "remove",
+        doc: "Removes a volume that nothing uses, as dmsetup remove.",
+        arguments: &[VOLUME],
+        result: &[("name", "the name that is free now")],
     },
     Command {
         name: "iostat",
@@ -143,14 +269,21 @@ pub static COMMANDS: &[Command] = &[
 ];
 
 /// Error codes with what they mean.
-pub const CODES: [(&str, &str); 7] = [
+pub const CODES: [(&str, &str); 11] = [
     ("bad-request", "the line is no request: not JSON, too long, keys missing or unknown"),
     ("unknown-command", "there is no such command"),
     ("not-found", "there is no such device or attribute"),
     ("out-of-range", "the value is not permitted; the message names what is"),
     ("unsupported", "the attribute is read-only, or this device cannot change it"),
     ("failed", "the change was tried and failed"),
-    ("busy", "too many clients are connected; the server closes the connection"),
+    ("exists", "there is a device of that name"),
+    ("bad-table", "the table is wrong, or does not fit what is there; the message says where"),
+    ("in-use", "an export or a table uses the volume"),
+    ("timed-out", "the volume did not get quiet in time"),
+    (
+        "busy",
+        "somebody else is changing the volume, or too many clients are connected (then the server closes the connection)",
+    ),
 ];
 
 const EXAMPLE: &str = "\

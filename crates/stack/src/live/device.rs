@@ -18,6 +18,7 @@ use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
 
 use super::shape::{Shape, Shaped};
+use super::table::open_volume;
 use crate::spec::{
     self, Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, NullSpec, RamSpec,
     WriteCache,
@@ -81,7 +82,11 @@ pub fn open_with<S: Scheduler>(
         DeviceKind::File(file) => opening.file(file),
         DeviceKind::Ram(ram) => opening.ram(ram),
         DeviceKind::Null(null) => opening.null(null),
-        DeviceKind::Table(_) | DeviceKind::Planned { .. } => {
+        // Here only those that stand on nothing can be opened.
+        DeviceKind::Volume(volume) => {
+            Ok(Arc::new(open_volume(spec, volume, &|_| None, at)?) as Arc<dyn Device>)
+        }
+        DeviceKind::Planned { .. } => {
             let message = format!("type `{}` is not available in this version", spec.kind.name());
             Err(opening.error("type", message, ""))
         }

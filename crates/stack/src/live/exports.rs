@@ -27,7 +27,7 @@ pub struct LiveListener {
 /// Builds the listeners and their tables; what is wrong with certificates goes to `findings`.
 pub fn build(
     stack: &StackSpec,
-    devices: &[LiveDevice],
+    devices: &[Arc<LiveDevice>],
     findings: &mut Findings,
 ) -> (Vec<LiveListener>, Vec<ExportTable>) {
     let (mut listeners, mut tables) = (Vec::new(), Vec::new());
@@ -41,7 +41,7 @@ pub fn build(
     (listeners, tables)
 }
 
-fn table(specs: &[&ExportSpec], devices: &[LiveDevice]) -> ExportTable {
+fn table(specs: &[&ExportSpec], devices: &[Arc<LiveDevice>]) -> ExportTable {
     let find = |name: &str| devices.iter().find(|device| device.name == name);
     let exports = specs.iter().filter_map(|spec| Some(export(spec, &find(&spec.device)?.device)));
     // Without a default nothing answers to the empty name.

@@ -3,16 +3,18 @@
 //! Invariants:
 //! * A device is opened before whatever stands on it, and stays open as long as anything here or
 //!   a context refers to it.
-//! * Nothing here has a thread or a socket. The program opens contexts on [`LiveStack::engine`]
+//! * Nothing here has a thread or a socket, and waits only by a [`Pause`] that it was given. The program opens contexts on [`LiveStack::engine`]
 //!   and hands [`LiveStack::tables`] to its front ends.
 
 mod device;
+mod devices;
 mod exports;
 mod runtime;
 mod shape;
 mod table;
+mod uses;
+mod volumes;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,30 +25,21 @@ use drystone_core::sync::LockRegistry;
 use drystone_exports::nbd::server::ExportTable;
 
 pub use device::{OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
+pub use devices::LiveDevice;
 pub use exports::LiveListener;
 pub use runtime::{Connections, LiveRuntime};
 pub use table::{Find, open_volume};
+pub use volumes::Pause;
 
 use crate::diagnostic::{Findings, Report};
+use crate::graph::members_first;
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
-
-/// An open device.
-#[derive(Clone)]
-pub struct LiveDevice {
-    /// Its name in the stack.
-    pub name: String,
-    /// What it is made of, for people: a file's path, else empty.
-    pub description: String,
-    /// The devices it stands on.
-    pub members: Vec<String>,
-    /// The device.
-    pub device: Arc<dyn Device>,
-}
+use devices::Devices;
 
 /// An open stack. Shared by all threads.
 #[derive(Clone)]
 pub struct LiveStack {
-    devices: Vec<LiveDevice>,
+    devices: Arc<Devices>,
     /// Files that were not there before.
     made: Vec<PathBuf>,
     exports: Vec<ExportSpec>,
@@ -80,7 +73,7 @@ impl LiveStack {
             return Err(findings.into_report(stack.source.clone()));
         }
         Ok(LiveStack {
-            devices,
+            devices: Devices::new(devices, at.locks.counters()),
             made,
             exports: stack.exports.clone(),
             listeners,
@@ -98,9 +91,25 @@ impl LiveStack {
         self.made.iter().for_each(|path| device::remove_file(path));
     }
 
-    /// The devices, in the order of the stack file.
-    pub fn devices(&self) -> &[LiveDevice] {
-        &self.devices
+    /// The devices as of now: those of the stack file in its order, then those that came later.
+    pub fn devices(&self) -> Vec<Arc<LiveDevice>> {
+        self.devices.all()
+    }
+
+    /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
+    /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
+    /// below it; but where a suspension was only on its way to another table, or not yet complete,
+    /// it is given up and the I/O goes on.
+    pub fn stop(&self) {
+        let mut state = self.devices.lock();
+        state.stopped = true;
+        for (live, volume) in state.volumes().filter(|(_, volume)| volume.is_suspended()) {
+            if live.is_claimed() {
+                volume.cancel_suspend();
+            } else {
+                volume.close();
+            }
+        }
     }
 
     /// The exports, in the order of the stack file.
@@ -128,9 +137,10 @@ impl LiveStack {
         &self.locks
     }
 
-    /// The view of the control socket. `connections` counts an export's clients.
-    pub fn runtime(&self, connections: Connections) -> LiveRuntime {
-        LiveRuntime::new(self.clone(), connections)
+    /// The view of the control socket. `connections` counts an export's clients, `pause` is how
+    /// a thread waits that changes a volume.
+    pub fn runtime(&self, connections: Connections, pause: Pause) -> LiveRuntime {
+        LiveRuntime::new(self.clone(), connections, pause)
     }
 }
 
@@ -172,28 +182,27 @@ fn devices(
     only: Option<&str>,
     at: &Surroundings,
     findings: &mut Findings,
-) -> (Vec<LiveDevice>, Vec<PathBuf>) {
-    let mut open: Vec<Option<LiveDevice>> = vec![None; stack.devices.len()];
+) -> (Vec<Arc<LiveDevice>>, Vec<PathBuf>) {
+    let mut open: Vec<Option<Arc<LiveDevice>>> = vec![None; stack.devices.len()];
     let mut made = Vec::new();
     for index in members_first(&stack.devices, only) {
         let spec = &stack.devices[index];
         let to_make = device::file_to_make(spec);
         let find = |name: &str| {
-            let live = open.iter().flatten().find(|live: &&LiveDevice| live.name == name)?;
+            let live = open.iter().flatten().find(|live| live.name == name)?;
             Some(live.device.clone())
         };
         let opened = match &spec.kind {
-            DeviceKind::Table(segments) => match findings.errors() {
-                0 => table::open_volume(spec, segments, &find, at)
-                    .map(|volume| Arc::new(volume) as Arc<dyn Device>),
-                // What it stands on may be what could not be opened.
-                _ => continue,
-            },
-            _ => open_device(spec, at),
+            // What it stands on may be what could not be opened.
+            DeviceKind::Volume(_) if findings.errors() > 0 => continue,
+            DeviceKind::Volume(volume) => table::open_volume(spec, volume, &find, at)
+                .map(|volume| LiveDevice::of_volume(&spec.name, volume)),
+            _ => open_device(spec, at)
+                .map(|device| LiveDevice::leaf(&spec.name, description(spec), device)),
         };
         match opened {
-            Ok(device) => {
-                open[index] = Some(live(spec, device));
+            Ok(live) => {
+                open[index] = Some(live);
                 made.extend(to_make.map(Path::to_owned));
             }
             Err(error) => report(stack, &error, findings),
@@ -202,37 +211,12 @@ fn devices(
     (open.into_iter().flatten().collect(), made)
 }
 
-fn live(spec: &DeviceSpec, device: Arc<dyn Device>) -> LiveDevice {
-    let description = match &spec.kind {
+/// What a device is made of, for people.
+fn description(spec: &DeviceSpec) -> String {
+    match &spec.kind {
         DeviceKind::File(file) => file.path.display().to_string(),
         _ => String::new(),
-    };
-    let members = spec.members().into_iter().map(|member| member.device).collect();
-    LiveDevice { name: spec.name.clone(), description, members, device }
-}
-
-/// Indices of the devices, or of `only` and those that it stands on, each after its members. The
-/// checks refused cycles and unknown names. With a path of our own instead of recursion, since a
-/// chain may be as long as the file.
-fn members_first(devices: &[DeviceSpec], only: Option<&str>) -> Vec<usize> {
-    let numbers: BTreeMap<&str, usize> =
-        devices.iter().enumerate().map(|(index, device)| (device.name.as_str(), index)).collect();
-    let (mut order, mut seen) = (Vec::with_capacity(devices.len()), vec![false; devices.len()]);
-    let roots = (0..devices.len()).filter(|index| only.is_none_or(|n| n == devices[*index].name));
-    for root in roots {
-        let mut path = vec![(root, false)];
-        while let Some((index, done)) = path.pop() {
-            if done {
-                order.push(index);
-            } else if !std::mem::replace(&mut seen[index], true) {
-                path.push((index, true));
-                let members = devices[index].members();
-                let below = members.iter().rev().filter_map(|m| numbers.get(m.device.as_str()));
-                path.extend(below.map(|index| (*index, false)));
-            }
-        }
     }
-    order
 }
 
 /// Opens one device of a checked stack, and what it stands on.
@@ -251,7 +235,7 @@ pub fn open_one(
         _ => Default::default(),
     };
     match devices.into_iter().find(|device| device.name == name) {
-        Some(device) if findings.errors() == 0 => Ok((device.device, engine)),
+        Some(live) if findings.errors() == 0 => Ok((live.device.clone(), engine)),
         _ => {
             made.iter().for_each(|path| device::remove_file(path));
             Err(findings.into_report(stack.source.clone()))

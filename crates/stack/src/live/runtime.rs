@@ -1,34 +1,48 @@
 //! The live stack as the control socket sees it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use drystone_core::Device;
 use drystone_core::error::ErrorKind;
 use drystone_core::sync::LockRegistry;
 
-use super::{LiveDevice, LiveStack};
+use drystone_targets::Table;
+
+use super::volumes::Changes;
+use super::{LiveDevice, LiveStack, Pause, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::nbd_uri;
-use crate::runtime::{DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError};
+use crate::runtime::{
+    Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
+    TableReport, VolumeReport,
+};
 use crate::size::format_size;
 
 /// Counts the connections of the export with that name.
-pub type Connections = Box<dyn Fn(&str) -> u64 + Send>;
+pub type Connections = Box<dyn Fn(&str) -> u64 + Send + Sync>;
 
 /// A view of a [`LiveStack`]. It keeps the devices open.
 pub struct LiveRuntime {
     stack: LiveStack,
     connections: Connections,
+    pause: Pause,
 }
 
 /// Largest request in KiB of a device that nothing was said about, as Linux's.
 const DEFAULT_MAX_SECTORS_KB: u64 = 1280;
 
 impl LiveRuntime {
-    pub(super) fn new(stack: LiveStack, connections: Connections) -> Self {
-        LiveRuntime { stack, connections }
+    pub(super) fn new(stack: LiveStack, connections: Connections, pause: Pause) -> Self {
+        LiveRuntime { stack, connections, pause }
     }
 
-    fn find(&self, name: &str) -> Option<&LiveDevice> {
-        self.stack.devices.iter().find(|device| device.name == name)
+    fn find(&self, name: &str) -> Option<Arc<LiveDevice>> {
+        self.stack.devices.find(name)
+    }
+
+    fn open_counts(&self) -> BTreeMap<String, u64> {
+        uses::open_counts(&self.stack.devices.lock(), &self.stack.exports)
     }
 
     fn exports_of<'a>(&'a self, device: &'a str) -> impl Iterator<Item = String> + 'a {
@@ -39,7 +53,7 @@ impl LiveRuntime {
 
 impl Runtime for LiveRuntime {
     fn devices(&self) -> Vec<DeviceSummary> {
-        self.stack.devices.iter().map(summary).collect()
+        self.stack.devices.all().iter().map(|live| summary(live)).collect()
     }
 
     fn device(&self, name: &str) -> Option<DeviceDetail> {
@@ -52,25 +66,41 @@ impl Runtime for LiveRuntime {
             name: live.name.clone(),
             kind: info.kind.to_owned(),
             size: info.size_bytes,
-            description: live.description.clone(),
-            members: live.members.clone(),
+            description: description(&live),
+            members: live.members(),
             exports: self.exports_of(name).collect(),
             attributes: values.collect(),
         })
     }
 
     fn set(
-        &mut self,
+        &self,
         device: &str,
         attribute: &'static Attribute,
         value: &Setting,
     ) -> Result<(), SetError> {
-        let live = self.find(device).ok_or(SetError::NoSuchDevice)?;
-        set(&*live.device, attribute.name, value)
+        let state = self.stack.devices.lock();
+        let live = state.find(device).ok_or(SetError::NoSuchDevice)?;
+        set(live, attribute.name, value)?;
+        uses::tell_above(&state, &live.device);
+        Ok(())
+    }
+
+    fn volume(&self, name: &str) -> Option<VolumeReport> {
+        report(&*self.find(name)?, &self.open_counts())
+    }
+
+    fn volumes(&self) -> Vec<VolumeReport> {
+        let counts = self.open_counts();
+        self.stack.devices.all().iter().filter_map(|live| report(live, &counts)).collect()
+    }
+
+    fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError> {
+        Changes { stack: &self.stack, pause: &self.pause }.make(name, change)
     }
 
     fn diskstats(&self) -> Vec<DiskStats> {
-        self.stack.devices.iter().map(diskstats).collect()
+        self.stack.devices.all().iter().map(|live| diskstats(live)).collect()
     }
 
     fn exports(&self) -> Vec<ExportSummary> {
@@ -92,6 +122,30 @@ impl Runtime for LiveRuntime {
     fn locks(&self) -> &LockRegistry {
         self.stack.locks()
     }
+}
+
+/// What a device is made of: a file, or a volume's segments if they are few.
+fn description(live: &LiveDevice) -> String {
+    let Some(table) = live.volume.as_ref().and_then(|volume| volume.table()) else {
+        return live.description.clone();
+    };
+    match table.lines().len() {
+        1 => table.text().trim_end().to_owned(),
+        lines => format!("{lines} segments"),
+    }
+}
+
+fn report(live: &LiveDevice, open_counts: &BTreeMap<String, u64>) -> Option<VolumeReport> {
+    let volume = live.volume.as_ref()?;
+    let table = |table: Arc<Table>| TableReport { text: table.text(), status: table.status() };
+    Some(VolumeReport {
+        name: live.name.clone(),
+        suspended: volume.is_suspended(),
+        read_only: live.device.info().limits.read_only,
+        open_count: open_counts.get(&live.name).copied().unwrap_or(0),
+        live: volume.table().map(table),
+        inactive: volume.inactive_table().map(table),
+    })
 }
 
 fn summary(live: &LiveDevice) -> DeviceSummary {
@@ -149,9 +203,10 @@ fn diskstats(live: &LiveDevice) -> DiskStats {
 }
 
 /// Sets an attribute of a device; the value is in the attribute's unit, the device's may differ.
-fn set(device: &dyn Device, name: &str, value: &Setting) -> Result<(), SetError> {
+fn set(live: &LiveDevice, name: &str, value: &Setting) -> Result<(), SetError> {
+    let device = &*live.device;
     let text = match (name, value) {
-        ("size", Setting::Number(bytes)) => return grow(device, *bytes),
+        ("size", Setting::Number(bytes)) => return grow(live, *bytes),
         ("queue/io_timeout", Setting::Number(ns)) => (ns / 1_000_000).to_string(),
         ("queue/max_sectors_kb", Setting::Number(kib)) => max_sectors(device, *kib)?,
         (_, Setting::Number(number)) => number.to_string(),
@@ -186,10 +241,14 @@ fn max_sectors(device: &dyn Device, kib: u64) -> Result<String, SetError> {
 }
 
 /// Makes the device larger while it is in use.
-fn grow(device: &dyn Device, bytes: u64) -> Result<(), SetError> {
+fn grow(live: &LiveDevice, bytes: u64) -> Result<(), SetError> {
+    let device = &*live.device;
     let info = device.info();
     let block = info.limits.logical_block_size;
     let unsupported = |reason: String| Err(SetError::Unsupported { reason });
+    if live.volume.is_some() {
+        return unsupported("a volume has the size of its table: reload it".to_owned());
+    }
     if info.kind != "file" {
         return unsupported(format!("a {} device keeps its size, only a file grows", info.kind));
     }

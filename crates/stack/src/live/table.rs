@@ -6,30 +6,33 @@ use drystone_core::Device;
 use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
 
 use super::device::{OpenError, Surroundings};
-use crate::spec::{self, DeviceSpec, Segment, Target};
+use crate::spec::{self, DeviceSpec, Segment, Target, VolumeSpec};
 
 /// Finds an open device by its name.
 pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
 
-/// Opens a volume whose live table is `segments`.
+/// Opens a volume of a stack file.
 ///
 /// # Errors
 /// [`OpenError`] with what is wrong with the table.
 pub fn open_volume(
     spec: &DeviceSpec,
-    segments: &[Segment],
+    volume: &VolumeSpec,
     find: Find<'_>,
     at: &Surroundings,
 ) -> Result<Volume, OpenError> {
     let refused = |message: String| OpenError {
         device: spec.name.clone(),
-        key: "table",
+        key: volume.key(),
         message,
         hint: String::new(),
     };
+    let size = |name: &str| find(name).map(|device| device.info().size_bytes);
+    let segments = volume.table(&size).map_err(|too_small| refused(too_small.message))?;
+    let segments = segments.ok_or_else(|| refused("a member is not open".to_owned()))?;
+    let table = table(&segments, find).map_err(refused)?;
     let options = VolumeOptions { read_only: spec.read_only, no_iostats: !spec.queue.iostats };
     let volume = Volume::new(&spec.name, options, at.locks.counters());
-    let table = table(segments, find).map_err(refused)?;
     volume.load(table);
     volume.resume().map_err(|error| refused(error.message))?;
     Ok(volume)

@@ -11,8 +11,8 @@ use crate::size::format_size;
 
 pub use render::{help_text, markdown};
 pub use tables::{
-    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IO, IO_PRIO, LATENCY_DOC, NULL_DEFAULT_SIZE,
-    QUEUE, SERVER, TLS,
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IO, IO_PRIO, LATENCY_DOC, NOT_OF_VOLUMES,
+    NULL_DEFAULT_SIZE, QUEUE, SERVER, TLS, VOLUME_KINDS, VOLUME_QUEUE,
 };
 
 /// One parameter.

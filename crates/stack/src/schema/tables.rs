@@ -33,7 +33,54 @@ pub static DEVICE_KINDS: &[Kind] = &[
     Kind { name: "file", doc: "A file or block device of the host.", params: FILE },
     Kind { name: "ram", doc: "Memory, allocated when first written.", params: RAM },
     Kind { name: "null", doc: "Completes every I/O without doing it, as null_blk.", params: NULL },
+    Kind {
+        name: "linear",
+        doc: "A volume: its members one after the other, as dm-linear.",
+        params: LINEAR,
+    },
+    Kind {
+        name: "striped",
+        doc: "A volume: chunks round-robin over its members, as dm-stripe.",
+        params: STRIPED,
+    },
+    Kind {
+        name: "zero",
+        doc: "A volume: reads give zeroes, writes go nowhere, as dm-zero.",
+        params: SIZED,
+    },
+    Kind { name: "error", doc: "A volume: every I/O fails, as dm's error target.", params: SIZED },
 ];
+
+/// The kinds whose devices are tables.
+pub const VOLUME_KINDS: [&str; 4] = ["linear", "striped", "zero", "error"];
+/// The keys of `queue` that a volume has: the rest is of request queues, which are below it.
+pub const VOLUME_QUEUE: [&str; 1] = ["iostats"];
+/// The keys of all devices that a volume takes from its members instead.
+pub const NOT_OF_VOLUMES: [&str; 2] = ["logical_block_size", "physical_block_size"];
+
+static LINEAR: &[Param] = &[param(
+    "members",
+    Type::List(&Type::Device),
+    Required,
+    "The devices, each as a whole; their sizes may differ.",
+)];
+
+static STRIPED: &[Param] = &[
+    param(
+        "members",
+        Type::List(&Type::Device),
+        Required,
+        "The devices; each is used as far as the smallest goes, in whole chunks.",
+    ),
+    param(
+        "chunk",
+        Type::Size { min: SECTOR, max: 1 << 30, multiple: SECTOR },
+        Value("64KiB"),
+        "How much goes to one device before the next has its turn.",
+    ),
+];
+
+static SIZED: &[Param] = &[param("size", DEVICE_SIZE, Required, "Size of the device.")];
 
 static FILE: &[Param] = &[
     param("path", Type::Path, Required, "The file or block device."),
@@ -155,11 +202,11 @@ pub static DEVICE_WHAT: &[Param] = &[
         "table",
         Type::List(&Type::Table),
         Unset("required, or `type`"),
-        "Ranges of other devices in dmsetup's table syntax (not available in this version).",
+        "A volume: ranges of other devices in dmsetup's table syntax; targets are linear, striped, zero and error.",
     ),
 ];
 
-/// Parameters that every kind of device has.
+/// Parameters that every kind of device has; volumes have `read_only` and `queue.iostats` of them.
 pub static DEVICE_COMMON: &[Param] = &[
     param(
         "read_only",
@@ -167,7 +214,12 @@ pub static DEVICE_COMMON: &[Param] = &[
         Value("false"),
         "Refuse writes; the file is opened for reading only.",
     ),
-    param("logical_block_size", BLOCK_SIZE, Unset("the driver's"), "Smallest unit of an I/O."),
+    param(
+        "logical_block_size",
+        BLOCK_SIZE,
+        Unset("the driver's"),
+        "Smallest unit of an I/O; of volumes that of their members.",
+    ),
     param(
         "physical_block_size",
         Type::PowerOfTwo { min: 512, max: 65_536 },
@@ -178,7 +230,7 @@ pub static DEVICE_COMMON: &[Param] = &[
         "queue",
         Type::Fields(QUEUE),
         Unset("each key's own default"),
-        "The request queue's attributes, named as in sysfs.",
+        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats.",
     ),
 ];
 

@@ -1,0 +1,294 @@
+//! Volumes as users of the program have them: each command with good and bad input, against a
+//! server that runs.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const STACK: &str = "
+[device.a]
+type = \"ram\"
+size = \"1MiB\"
+[device.b]
+type = \"ram\"
+size = \"1MiB\"
+[device.f]
+type = \"file\"
+path = \"f.img\"
+size = \"1MiB\"
+[device.v]
+table = \"0 1024 linear a 0\"
+[export.v]
+device = \"v\"
+nbd = \"unix:v.sock\"
+";
+
+/// A server with a folder of its own, killed when its test ends.
+struct Server {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_drystone"));
+    command.current_dir(folder).env("DRYSTONE_RUNTIME_DIR", folder.join("run"));
+    command
+}
+
+impl Server {
+    fn start() -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("s.toml"), STACK).unwrap();
+        let mut serve = program(folder.path());
+        let mut child = serve.args(["serve", "s.toml"]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = lines.map(|line| line.expect("the server prints"));
+        assert!(lines.any(|line| line.starts_with("Stop with")), "it has ended");
+        Server { child, folder }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        program(self.folder.path()).args(arguments).output().unwrap()
+    }
+
+    /// Runs with a text on standard input.
+    fn feed(&self, arguments: &[&str], text: &str) -> Output {
+        let mut command = program(self.folder.path());
+        command.args(arguments).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // It may have read enough before the end.
+        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        good(arguments, self.run(arguments))
+    }
+
+    fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.ok(&[arguments, &["--json"]].concat())).unwrap()
+    }
+
+    /// Expects an exit status and a sentence, and that no volume has changed.
+    fn refuses(&self, arguments: &[&str], status: i32, sentence: &str) {
+        let before = self.state();
+        bad(arguments, self.run(arguments), status, sentence);
+        assert_eq!(self.state(), before, "{arguments:?}");
+    }
+
+    fn state(&self) -> String {
+        [&["info"][..], &["table"], &["table", "--inactive"]].map(|words| self.ok(words)).concat()
+    }
+}
+
+fn good(arguments: &[&str], output: Output) -> String {
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), message.as_str()), (Some(0), ""), "{arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn bad(arguments: &[&str], output: Output, status: i32, sentence: &str) {
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert!(message.contains(sentence), "{arguments:?}: no {sentence:?} in {message}");
+    assert!(status == 2 || message.lines().count() == 1, "{message}");
+}
+
+#[test]
+fn volumes_are_made_shown_and_removed() {
+    let server = Server::start();
+    assert_eq!(server.ok(&["table"]), "v: 0 1024 linear a 0\n");
+    assert_eq!(server.ok(&["table", "v"]), "0 1024 linear a 0\n");
+    let words = ["create", "w", "--table", "0 8 zero", "--table", "8 8 striped 2 4 b 0 f 0"];
+    assert_eq!(server.ok(&words), "");
+    assert_eq!(server.ok(&["table", "w"]), "0 8 zero\n8 8 striped 2 4 b 0 f 0\n");
+    assert_eq!(
+        server.ok(&["status"]),
+        "v: 0 1024 linear\nw: 0 8 zero\nw: 8 8 striped 2 b f 1 AA\n"
+    );
+    assert_eq!(server.ok(&["status", "v"]), "0 1024 linear\n");
+    let of_w = "Name:              w\nState:             ACTIVE\nTables present:    LIVE\n\
+                Open count:        0\nNumber of targets: 2\n";
+    assert_eq!(server.ok(&["info", "w"]), of_w);
+    let of_v = of_w.replace(" w\n", " v\n").replace(" 0\n", " 1\n").replace(" 2\n", " 1\n");
+    assert_eq!(server.ok(&["info"]), format!("{of_v}\n{of_w}"));
+    let list = server.ok(&["list"]);
+    assert!(
+        list.contains("w       table   8KiB") && list.contains("v       linear  512KiB"),
+        "{list}"
+    );
+    let show = server.ok(&["show", "v"]);
+    assert!(
+        show.starts_with("v  linear  512KiB  0 1024 linear a 0\nmembers: a\nexports: v\n"),
+        "{show}"
+    );
+    assert!(show.contains("dm/suspended") && !show.contains("nr_requests"), "{show}");
+    assert!(server.ok(&["iostat"]).lines().any(|line| line.starts_with("w ")));
+    assert_eq!(server.ok(&["remove", "w"]), "");
+    assert!(!server.ok(&["list"]).contains("\nw "));
+    assert!(!server.ok(&["iostat"]).lines().any(|line| line.starts_with("w ")));
+    server.refuses(&["remove", "w"], 1, "drystone: there is no device `w`");
+    server.refuses(&["remove", "v"], 1, "`v` is in use by export `v`");
+    server.refuses(&["remove", "a"], 1, "`a` is a ram device: only volumes have tables");
+    server.refuses(&["remove"], 2, "<NAME>");
+}
+
+#[test]
+fn tables_come_from_files_and_the_standard_input() {
+    let server = Server::start();
+    let at = server.folder.path();
+    fs::write(at.join("t"), "# two lines\n0 8 linear b 0\n8 8 error\n").unwrap();
+    assert_eq!(server.ok(&["create", "w", "--table-file", "t", "--read-only"]), "");
+    assert_eq!(server.ok(&["table", "w"]), "0 8 linear b 0\n8 8 error\n");
+    assert!(server.ok(&["info", "w"]).contains("ACTIVE (READ-ONLY)\n"));
+    let words = ["create", "x", "--table-file", "-"];
+    assert_eq!(good(&words, server.feed(&words, "0 16 zero\n")), "");
+    // What `table` prints is a table again.
+    let words = ["reload", "x", "--table-file", "-", "--force"];
+    assert_eq!(good(&words, server.feed(&words, &server.ok(&["table", "w"]))), "");
+    assert_eq!(server.ok(&["table", "x", "--inactive"]), server.ok(&["table", "w"]));
+    let many: String =
+        (0..4096).map(|n| format!("{} 8 linear b {}\n", n * 8, n % 250 * 8)).collect();
+    let words = ["create", "y", "--table-file", "-", "--force"];
+    assert_eq!(good(&words, server.feed(&words, &many)), "");
+    assert_eq!(server.ok(&["table", "y"]), many);
+    bad(
+        &words,
+        server.feed(&words, &"#".repeat(2 << 20)),
+        1,
+        "the line is longer than 524288 bytes",
+    );
+    server.refuses(&["create", "z", "--table-file", "none"], 1, "cannot read the table from none");
+    server.refuses(&["create", "z", "--table-file", "."], 1, "directory");
+    server.refuses(&["create", "z"], 2, "which table? --table LINE");
+    server.refuses(&["create", "z", "--table", "0 8 zero", "--notable"], 2, "cannot be used with");
+    server.refuses(
+        &["create", "z", "--table", "0 8 zero", "--table-file", "t"],
+        2,
+        "cannot be used",
+    );
+    server.refuses(&["reload", "x"], 2, "which table?");
+}
+
+#[test]
+fn tables_are_swapped() {
+    let server = Server::start();
+    server.ok(&["reload", "v", "--table", "0 2048 linear b 0"]);
+    assert!(server.ok(&["info", "v"]).contains("Tables present:    LIVE & INACTIVE\n"));
+    assert_eq!(server.ok(&["table", "v"]), "0 1024 linear a 0\n");
+    server.ok(&["clear", "v"]);
+    assert_eq!(server.ok(&["table", "v", "--inactive"]), "\n");
+    server.ok(&["load", "v", "--table", "0 2048 linear b 0"]);
+    assert_eq!(server.ok(&["resume", "v"]), "");
+    assert_eq!(server.ok(&["table"]), "v: 0 2048 linear b 0\n");
+    let now = ["reload", "v", "--now", "--timeout", "10s", "--table", "0 1024 linear a 0"];
+    let changed = server.json(&now);
+    assert_eq!((&changed["state"], &changed["targets"]), (&"ACTIVE".into(), &1.into()));
+    server.ok(&["suspend", "v"]);
+    assert!(server.ok(&["info", "v"]).contains("State:             SUSPENDED\n"));
+    assert!(server.ok(&["show", "v"]).contains("dm/suspended                  ro  1\n"));
+    server.ok(&["suspend", "v", "--noflush"]);
+    server.ok(&["resume", "v"]);
+    assert_eq!(server.json(&["info", "v"])["volumes"][0]["state"], "ACTIVE");
+    server.ok(&["create", "w", "--notable"]);
+    assert_eq!(server.ok(&["table"]), "v: 0 1024 linear a 0\nw: \n");
+    assert!(server.ok(&["info", "w"]).contains("Tables present:    None\n"));
+    server.refuses(&["resume", "w"], 1, "w: there is no table to resume with");
+    for command in ["clear", "suspend", "resume"] {
+        server.refuses(&[command, "x"], 1, "there is no device `x`");
+        server.refuses(&[command, "b"], 1, "`b` is a ram device: only volumes have tables");
+    }
+    for command in ["table", "status", "info"] {
+        server.refuses(&[command, "x"], 1, "there is no device `x`");
+        server.refuses(&[command, "b"], 1, "`b` is a ram device: only volumes have tables");
+    }
+    server.refuses(&["suspend", "v", "--timeout", "soon"], 2, "is not a time");
+    server.refuses(&["suspend", "v", "--timeout", "2h"], 1, "`timeout`");
+    server.refuses(&["message", "v", "0", "@cancel", "x"], 1, "target `linear` at sector 0 of `v`");
+    server.refuses(&["message", "v", "1024", "x"], 1, "`v` has no sector 1024");
+    server.refuses(&["message", "v", "-1", "x"], 2, "-1");
+    server.refuses(&["message", "v", "0"], 2, "<TEXT>");
+}
+
+#[test]
+fn bad_tables_change_nothing() {
+    let server = Server::start();
+    server.ok(&["create", "w", "--table", "0 64 linear v 0", "--force"]);
+    server.ok(&["reload", "w", "--table", "0 64 linear b 0"]);
+    for (table, sentence) in [
+        ("0 8 zero\n9 8 zero", "line 2 of the table: gap in the table"),
+        ("0 8 zero\n7 8 zero", "line 2 of the table: overlap in the table"),
+        ("0 2049 linear b 0", "`b` is too small: 2049 sectors from 0 are used, it has 2048"),
+        ("0 10 striped 2 8 b 0 f 0", "do not divide into whole chunks"),
+        ("0 8 snapshot b 0", "`snapshot` is not a target: use linear, striped, zero, error"),
+        ("0 8 linear bb 0", "there is no device `bb`: did you mean `b`?"),
+        ("0 8 linear v 0", "`v` stands on itself"),
+        ("0 8 linear w 0", "a cycle: v -> w -> v"),
+        ("0 8 zero", "`w` uses sectors up to 63 of `v`, and the table has 8"),
+        ("0 64 linear b 60", "sectors 60 to 63 of `b` are used by `w`"),
+    ] {
+        server.refuses(&["reload", "v", "--table", table], 1, sentence);
+        server.refuses(&["reload", "v", "--now", "--table", table], 1, sentence);
+    }
+    server.refuses(&["create", "v", "--notable"], 1, "there is a device `v` already");
+    server.refuses(&["create", "a", "--notable"], 1, "there is a device `a` already");
+    server.refuses(&["create", "a b", "--notable"], 1, "`a b` is not a name");
+    let words = ["create", "x", "--table", "0 8 linear v 0"];
+    server.refuses(&words, 1, "clients of export `v` write to `v`");
+}
+
+#[test]
+fn a_file_that_has_grown_can_be_used() {
+    let server = Server::start();
+    let longer = ["reload", "v", "--now", "--table", "0 4096 linear f 0"];
+    server.refuses(&longer, 1, "`f` is too small: 4096 sectors from 0 are used, it has 2048");
+    server.ok(&["set", "f", "size=2MiB"]);
+    server.ok(&longer);
+    assert_eq!(server.json(&["show", "v"])["size"], 2 << 20);
+    let size = ["set", "v", "size=4MiB"];
+    bad(&size, server.run(&size), 1, "a volume has the size of its table: reload it");
+}
+
+#[test]
+fn a_stack_file_names_volumes() {
+    let folder = TempDir::new().unwrap();
+    let ram = |name| format!("[device.{name}]\ntype = \"ram\"\nsize = \"64MiB\"\n");
+    let text = ["r0", "r1", "r2"].map(ram).concat()
+        + "[device.v]\ntable = \"0 393216 striped 3 128 r0 0 r1 0 r2 0\"\n\
+           [export.v]\ndevice = \"v\"\nnbd = \"unix:v.sock\"\n";
+    fs::write(folder.path().join("s.toml"), &text).unwrap();
+    let check = |arguments: &[&str]| program(folder.path()).args(arguments).output().unwrap();
+    let drawn = good(&["check"], check(&["check", "s.toml"]));
+    let base = fs::canonicalize(folder.path()).unwrap();
+    let tree = format!(
+        "stack s\nexport v  nbd unix:{}/v.sock\n└── v  table  192MiB  striped 3 by 64KiB 192MiB\n    \
+         ├── r0  ram  64MiB\n    ├── r1  ram  64MiB\n    └── r2  ram  64MiB\n",
+        base.display()
+    );
+    assert_eq!(drawn, tree);
+    fs::write(folder.path().join("s.toml"), text.replace("393216", "393217")).unwrap();
+    let report = check(&["check", "s.toml"]);
+    let message = String::from_utf8_lossy(&report.stderr).into_owned();
+    assert_eq!(report.status.code(), Some(1));
+    assert!(message.contains("s.toml:11:12") && message.contains("whole chunks"), "{message}");
+}
+
+/// What needs no stack can be measured by itself.
+#[test]
+fn a_zero_volume_is_measured() {
+    let folder = TempDir::new().unwrap();
+    let words = ["bench", "--device", "zero,size=1MiB", "--runtime", "20ms", "--json", "-"];
+    let output = program(folder.path()).args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}

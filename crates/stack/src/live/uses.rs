@@ -1,0 +1,273 @@
+//! Who uses what in an open stack: the checks of [`crate::graph`] for tables that come later.
+//!
+//! A volume's live table counts and its inactive one too, because whoever resumes it makes that the
+//! live one without asking here again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use drystone_core::{Device, SECTOR_SIZE};
+use drystone_targets::{Table, Volume};
+
+use super::devices::{LiveDevice, State};
+use crate::graph::MAX_LEVELS;
+use crate::spec::ExportSpec;
+
+/// What tells devices apart.
+type Key = usize;
+
+fn key(device: &Arc<dyn Device>) -> Key {
+    Arc::as_ptr(device).addr()
+}
+
+/// Sectors of a device that somebody uses.
+struct Use<'a> {
+    device: Arc<dyn Device>,
+    start: u64,
+    end: u64,
+    /// Whose table it is; `None`: the new one.
+    user: Option<&'a LiveDevice>,
+}
+
+fn tables(volume: &Volume) -> impl Iterator<Item = Arc<Table>> {
+    volume.table().into_iter().chain(volume.inactive_table())
+}
+
+fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
+    let areas = table.lines().iter().flat_map(|line| line.areas());
+    let of_area = |(area, sectors): (&drystone_targets::Area, u64)| Use {
+        device: area.device.clone(),
+        start: area.sector,
+        end: area.sector + sectors,
+        user,
+    };
+    areas.map(of_area).collect()
+}
+
+/// The names of all that use `live`: exports, and volumes with a table over it.
+pub(super) fn users(state: &State, exports: &[ExportSpec], live: &LiveDevice) -> Vec<String> {
+    let exports = exports.iter().filter(|export| export.device == live.name);
+    let mut names: Vec<String> =
+        exports.map(|export| format!("export `{}`", export.name)).collect();
+    let own = key(&live.device);
+    let stands_on_it =
+        |volume: &Volume| tables(volume).any(|t| t.members().iter().any(|m| key(m) == own));
+    let above = state.volumes().filter(|(_, volume)| stands_on_it(volume));
+    names.extend(above.map(|(user, _)| format!("`{}`", user.name)));
+    names
+}
+
+/// How many users each device has that has any: exports, and tables over it.
+pub(super) fn open_counts(state: &State, exports: &[ExportSpec]) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for export in exports {
+        *counts.entry(export.device.clone()).or_default() += 1;
+    }
+    for table in state.volumes().flat_map(|(_, volume)| tables(volume)) {
+        for member in table.members() {
+            *counts.entry(member.info().name).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// Refuses a table that would make `live` stand on itself, or too many volumes on one another.
+pub(super) fn check_levels(state: &State, live: &LiveDevice, table: &Table) -> Result<(), String> {
+    let graph = Graph::new(state);
+    for member in table.members() {
+        if let Some(mut names) = graph.path(key(member), key(&live.device)) {
+            if names.is_empty() {
+                return Err(format!("`{}` stands on itself", live.name));
+            }
+            names.insert(0, live.name.clone());
+            return Err(format!("a cycle: {} -> {}", names.join(" -> "), live.name));
+        }
+    }
+    let below = table.members().iter().map(|member| graph.levels_below(key(member))).max();
+    let levels = below.map_or(1, |below| below + 1) + graph.levels_above(key(&live.device));
+    if levels > MAX_LEVELS {
+        return Err(format!("{levels} volumes would stand on one another: at most {MAX_LEVELS}"));
+    }
+    Ok(())
+}
+
+/// Volumes and what they stand on. Without cycles, and at most [`MAX_LEVELS`] deep.
+struct Graph<'a> {
+    names: BTreeMap<Key, &'a str>,
+    below: BTreeMap<Key, Vec<Key>>,
+    above: BTreeMap<Key, Vec<Key>>,
+}
+
+impl<'a> Graph<'a> {
+    fn new(state: &'a State) -> Self {
+        let mut graph =
+            Graph { names: BTreeMap::new(), below: BTreeMap::new(), above: BTreeMap::new() };
+        for (live, volume) in state.volumes() {
+            let own = key(&live.device);
+            graph.names.insert(own, &live.name);
+            for member in tables(volume).flat_map(|table| table.members().to_vec()) {
+                graph.below.entry(own).or_default().push(key(&member));
+                graph.above.entry(key(&member)).or_default().push(own);
+            }
+        }
+        graph
+    }
+
+    /// The volumes on a way down from `from` to `to`, the latter not among them.
+    fn path(&self, from: Key, to: Key) -> Option<Vec<String>> {
+        let mut came_by: BTreeMap<Key, Option<Key>> = BTreeMap::from([(from, None)]);
+        let mut next = vec![from];
+        while let Some(at) = next.pop() {
+            for member in self.below.get(&at).into_iter().flatten() {
+                came_by.entry(*member).or_insert_with(|| {
+                    next.push(*member);
+                    Some(at)
+                });
+            }
+        }
+        let mut at = came_by.get(&to)?;
+        let mut names = Vec::new();
+        while let Some(before) = at {
+            names.insert(0, self.name(*before));
+            at = came_by.get(before)?;
+        }
+        Some(names)
+    }
+
+    fn name(&self, key: Key) -> String {
+        self.names.get(&key).copied().unwrap_or_default().to_owned()
+    }
+
+    fn levels_below(&self, key: Key) -> usize {
+        longest(&self.below, key, &mut BTreeMap::new())
+    }
+
+    fn levels_above(&self, key: Key) -> usize {
+        longest(&self.above, key, &mut BTreeMap::new())
+    }
+}
+
+/// Edges of the longest way from `from`.
+fn longest(edges: &BTreeMap<Key, Vec<Key>>, from: Key, known: &mut BTreeMap<Key, usize>) -> usize {
+    if let Some(known) = known.get(&from) {
+        return *known;
+    }
+    let next = edges.get(&from).into_iter().flatten();
+    let length = next.map(|next| longest(edges, *next, known) + 1).max().unwrap_or(0);
+    known.insert(from, length);
+    length
+}
+
+/// Refuses a table of `live` that shares sectors: with itself, with other volumes, or with clients
+/// of an export that may write.
+pub(super) fn check_shares(
+    state: &State,
+    exports: &[ExportSpec],
+    live: &LiveDevice,
+    table: &Table,
+) -> Result<(), String> {
+    for member in table.members() {
+        let name = member.info().name;
+        let writes = |export: &&ExportSpec| export.device == name && !export.read_only;
+        if let Some(export) = exports.iter().find(writes) {
+            return Err(format!(
+                "clients of export `{}` write to `{name}`, so it must not be part of a volume",
+                export.name
+            ));
+        }
+    }
+    let others = state.volumes().filter(|(other, _)| other.name != live.name);
+    let mut all = uses(table, None);
+    let own: Vec<Key> = table.members().iter().map(key).collect();
+    for (other, volume) in others {
+        let theirs = tables(volume).flat_map(|table| uses(&table, Some(other)));
+        all.extend(theirs.filter(|theirs| own.contains(&key(&theirs.device))));
+    }
+    all.sort_by_key(|part| (key(&part.device), part.start));
+    overlap(&all)
+}
+
+/// Looks for sectors that the new table has and somebody else too; `all` is in order. What begins
+/// later overlaps what reaches furthest before it, if anything.
+fn overlap(all: &[Use<'_>]) -> Result<(), String> {
+    let (mut ours, mut theirs): (Option<&Use<'_>>, Option<&Use<'_>>) = (None, None);
+    for part in all {
+        let meets =
+            |before: &&Use<'_>| key(&before.device) == key(&part.device) && part.start < before.end;
+        let before = ours.filter(meets).or(theirs.filter(|_| part.user.is_none()).filter(meets));
+        if let Some(before) = before {
+            return Err(shared(before, part));
+        }
+        let furthest = if part.user.is_none() { &mut ours } else { &mut theirs };
+        if !furthest
+            .as_ref()
+            .is_some_and(|f| key(&f.device) == key(&part.device) && f.end >= part.end)
+        {
+            *furthest = Some(part);
+        }
+    }
+    Ok(())
+}
+
+fn shared(a: &Use<'_>, b: &Use<'_>) -> String {
+    let (first, last) = (b.start, a.end.min(b.end) - 1);
+    let name = a.device.info().name;
+    match a.user.or(b.user) {
+        None => format!("sectors {first} to {last} of `{name}` are used twice"),
+        Some(user) => {
+            format!("sectors {first} to {last} of `{name}` are used by `{}`", user.name)
+        }
+    }
+}
+
+/// Refuses a table that no longer has what tables over `live` use of it.
+pub(super) fn check_above(state: &State, live: &LiveDevice, table: &Table) -> Result<(), String> {
+    let (own, has) = (key(&live.device), table.size_bytes() / SECTOR_SIZE);
+    let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;
+    for (user, volume) in state.volumes() {
+        let all = tables(volume).flat_map(|table| uses(&table, Some(user)));
+        for part in all.filter(|part| key(&part.device) == own) {
+            if part.end > has {
+                return Err(format!(
+                    "`{}` uses sectors up to {} of `{}`, and the table has {has}",
+                    user.name,
+                    part.end - 1,
+                    live.name
+                ));
+            }
+            if !part.start.is_multiple_of(block) || !part.end.is_multiple_of(block) {
+                return Err(format!(
+                    "`{}` uses sectors {} to {} of `{}`, and the table has blocks of {} bytes",
+                    user.name,
+                    part.start,
+                    part.end - 1,
+                    live.name,
+                    block * SECTOR_SIZE
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Has all volumes above a changed device take over what they have of it, each after those below.
+pub(super) fn tell_above(state: &State, changed: &Arc<dyn Device>) {
+    let graph = Graph::new(state);
+    if !graph.above.contains_key(&key(changed)) {
+        return;
+    }
+    let mut known = BTreeMap::new();
+    let level = |live: &LiveDevice, known: &mut _| longest(&graph.below, key(&live.device), known);
+    let mut volumes: Vec<_> =
+        state.volumes().map(|(live, volume)| (level(live, &mut known), live, volume)).collect();
+    volumes.sort_by_key(|(level, ..)| *level);
+    let mut told = vec![key(changed)];
+    for (_, live, volume) in volumes {
+        let table = volume.table();
+        let members = table.iter().flat_map(|table| table.members());
+        if members.into_iter().any(|member| told.contains(&key(member))) {
+            volume.members_changed();
+            told.push(key(&live.device));
+        }
+    }
+}

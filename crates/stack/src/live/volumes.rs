@@ -1,0 +1,352 @@
+//! Changes of volumes while the stack is served, as dmsetup makes them.
+//!
+//! Invariants:
+//! * What is refused has changed nothing. A suspension that takes too long is taken back.
+//! * Waiting is asking [`Volume::is_quiet`] again after a pause; no lock is held meanwhile, only
+//!   the claim on the volume.
+
+use std::sync::Arc;
+
+use drystone_core::Device;
+use drystone_core::clock::Ns;
+use drystone_core::op::OpGroup;
+use drystone_targets::{Table, Volume, VolumeOptions};
+
+use super::devices::{Claim, LiveDevice, State};
+use super::{LiveStack, table, uses};
+use crate::build::check_name;
+use crate::diagnostic::shorten;
+use crate::duration::format_duration;
+use crate::nearest::nearest;
+use crate::runtime::{Change, ChangeError, Refused};
+use crate::spec::Segment;
+use crate::table::read_table;
+
+/// Lets the caller's thread rest for so many nanoseconds.
+pub type Pause = Box<dyn Fn(Ns) + Send + Sync>;
+
+/// The first pause between two looks at a volume that drains: what is in flight in memory ends
+/// within that.
+const FIRST_PAUSE_NS: Ns = 50_000;
+/// The longest: a hundredth of what people notice, and a slow disk's I/O takes longer.
+const LONGEST_PAUSE_NS: Ns = 5_000_000;
+/// Most devices of a stack, those that come later included: far below the 60 000 channels that
+/// a context may open.
+const MAX_DEVICES: usize = 32_768;
+
+type Result<T> = std::result::Result<T, ChangeError>;
+
+fn refused<T>(refused: Refused, message: impl Into<String>) -> Result<T> {
+    Err(ChangeError { refused, message: message.into() })
+}
+
+/// An error of the volume itself, which has changed nothing.
+fn failed(error: drystone_core::Error) -> ChangeError {
+    ChangeError { refused: Refused::Failed, message: error.message }
+}
+
+/// Makes changes to a stack's volumes.
+pub(super) struct Changes<'a> {
+    pub(super) stack: &'a LiveStack,
+    pub(super) pause: &'a Pause,
+}
+
+impl Changes<'_> {
+    /// Makes a change to the volume `name`.
+    pub(super) fn make(&self, name: &str, change: &Change<'_>) -> Result<()> {
+        match *change {
+            Change::Create { table, read_only, force } => {
+                self.create(name, table, read_only, force)
+            }
+            Change::Reload { table, force, resume_within } => {
+                self.reload(name, table, force, resume_within)
+            }
+            Change::Clear => {
+                let (_, volume, _claim) = self.claim(name)?;
+                volume.clear();
+                Ok(())
+            }
+            Change::Suspend { within } => self.suspend(name, within),
+            Change::Resume { within } => {
+                let (live, volume, _claim) = self.claim(name)?;
+                self.resume(&live, &volume, within)
+            }
+            Change::Message { sector, .. } => self.message(name, sector),
+            Change::Remove => self.remove(name),
+        }
+    }
+
+    fn create(&self, name: &str, table: Option<&str>, read_only: bool, force: bool) -> Result<()> {
+        check_name(name).or_else(|message| refused(Refused::BadName, message))?;
+        let segments = table.map(read).transpose()?;
+        let mut state = self.stack.devices.lock();
+        check_stopped(&state)?;
+        if state.find(name).is_some() {
+            return refused(Refused::Exists, format!("there is a device `{name}` already"));
+        }
+        if state.list.len() >= MAX_DEVICES {
+            let message = format!("there are {MAX_DEVICES} devices, the most there can be");
+            return refused(Refused::Failed, message);
+        }
+        let options = VolumeOptions { read_only, no_iostats: false };
+        let volume = Volume::new(name, options, self.stack.locks.counters());
+        let live = LiveDevice::of_volume(name, volume.clone());
+        if let Some(segments) = segments {
+            volume.load(self.checked(&state, &live, &segments, force)?);
+            volume.resume().map_err(failed)?;
+        }
+        state.list.push(live);
+        Ok(())
+    }
+
+    fn reload(
+        &self,
+        name: &str,
+        table: &str,
+        force: bool,
+        resume_within: Option<Ns>,
+    ) -> Result<()> {
+        let segments = read(table)?;
+        let (live, volume, _claim) = self.claim(name)?;
+        let state = self.stack.devices.lock();
+        check_stopped(&state)?;
+        volume.load(self.checked(&state, &live, &segments, force)?);
+        drop(state);
+        resume_within.map_or(Ok(()), |within| self.resume(&live, &volume, within))
+    }
+
+    fn suspend(&self, name: &str, within: Option<Ns>) -> Result<()> {
+        let (live, volume, _claim) = self.claim(name)?;
+        let before = self.start_suspend(&volume)?;
+        let Some(within) = within else { return Ok(()) };
+        let deadline = self.stack.clock.now().saturating_add(within);
+        self.until_quiet(&live, &volume, deadline).inspect_err(|_| {
+            if !before {
+                volume.cancel_suspend();
+            }
+        })
+    }
+
+    /// Let I/O go on, by the inactive table if there is one.
+    fn resume(&self, live: &LiveDevice, volume: &Volume, within: Ns) -> Result<()> {
+        let swaps = volume.inactive_table().is_some() && volume.table().is_some();
+        let before = if swaps { self.start_suspend(volume)? } else { volume.is_suspended() };
+        let deadline = self.stack.clock.now().saturating_add(within);
+        let resumed = loop {
+            let quiet = if swaps { self.until_quiet(live, volume, deadline) } else { Ok(()) };
+            match quiet.and_then(|()| self.resume_now(live, volume)) {
+                // A context came, or a member changed: every context has to look once more.
+                Ok(false) => continue,
+                Ok(true) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        resumed.inspect_err(|_| {
+            if !before {
+                volume.cancel_suspend();
+            }
+        })
+    }
+
+    /// False if it is not quiet enough for a new table.
+    fn resume_now(&self, live: &LiveDevice, volume: &Volume) -> Result<bool> {
+        let state = self.stack.devices.lock();
+        check_stopped(&state)?;
+        let next = volume.inactive_table();
+        if let Some(table) = &next {
+            // Tables over it may have come since this one was loaded, or a member has changed.
+            let again = Table::new(table.lines().to_vec()).map_err(|error| error.message);
+            let fits = again.and_then(|table| uses::check_above(&state, live, &table));
+            fits.or_else(|message| refused(Refused::BadTable, message))?;
+        }
+        let swaps = next.is_some() && volume.table().is_some();
+        match volume.resume() {
+            Ok(()) => uses::tell_above(&state, &live.device),
+            Err(_) if swaps => return Ok(false),
+            Err(error) => return Err(failed(error)),
+        }
+        Ok(true)
+    }
+
+    /// Targets may take messages; none of this version's does.
+    fn message(&self, name: &str, sector: u64) -> Result<()> {
+        let (_, volume, _claim) = self.claim(name)?;
+        let table = volume.table();
+        let mut lines = table.iter().flat_map(|table| table.lines());
+        match lines.find(|line| (line.start..line.start + line.length).contains(&sector)) {
+            Some(line) => {
+                let target = line.target.name();
+                let message =
+                    format!("target `{target}` at sector {sector} of `{name}` takes no messages");
+                refused(Refused::Unsupported, message)
+            }
+            None => refused(Refused::BadTable, format!("`{name}` has no sector {sector}")),
+        }
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let (live, volume, _claim) = self.claim(name)?;
+        let mut state = self.stack.devices.lock();
+        check_stopped(&state)?;
+        let users = uses::users(&state, &self.stack.exports, &live);
+        if !users.is_empty() {
+            let message = format!("`{name}` is in use by {}", users.join(", "));
+            return refused(Refused::InUse, message);
+        }
+        state.list.retain(|other| !Arc::ptr_eq(other, &live));
+        drop(state);
+        // Contexts may know it for as long as they live, but through it no other device.
+        volume.close();
+        Ok(())
+    }
+
+    /// The volume of that name, and the right to change it.
+    fn claim(&self, name: &str) -> Result<(Arc<LiveDevice>, Volume, Claim)> {
+        let state = self.stack.devices.lock();
+        check_stopped(&state)?;
+        let Some(live) = state.find(name) else {
+            let names = state.list.iter().map(|live| live.name.as_str());
+            return refused(Refused::NotFound, no_device(name, names));
+        };
+        let Some(volume) = &live.volume else {
+            return refused(Refused::Unsupported, not_a_volume(name, live.device.info().kind));
+        };
+        match live.claim() {
+            Some(claim) => Ok((live.clone(), volume.clone(), claim)),
+            None => refused(Refused::Busy, format!("`{name}` is being changed by somebody else")),
+        }
+    }
+
+    /// Checks a table for `live` against all that is there.
+    fn checked(
+        &self,
+        state: &State,
+        live: &LiveDevice,
+        segments: &[Segment],
+        force: bool,
+    ) -> Result<Table> {
+        let find = |name: &str| match name == live.name {
+            true => Some(live.device.clone()),
+            false => Some(state.find(name)?.device.clone()),
+        };
+        let known = state.list.iter().map(|live| live.name.as_str());
+        let check = || {
+            exist(segments, &find, known)?;
+            let itself = segments.iter().flat_map(Segment::members);
+            if itself.into_iter().any(|member| member.device == live.name) {
+                return Err(format!("`{}` stands on itself", live.name));
+            }
+            let table = table::table(segments, &find)?;
+            uses::check_levels(state, live, &table)?;
+            uses::check_above(state, live, &table)?;
+            if !force {
+                uses::check_shares(state, &self.stack.exports, live, &table).map_err(|shared| {
+                    format!("{shared}; with --force that is your own responsibility")
+                })?;
+            }
+            Ok(table)
+        };
+        check().or_else(|message: String| refused(Refused::BadTable, message))
+    }
+
+    /// Suspends, and says whether it was suspended before.
+    fn start_suspend(&self, volume: &Volume) -> Result<bool> {
+        let state = self.stack.devices.lock();
+        check_stopped(&state)?;
+        let before = volume.is_suspended();
+        volume.start_suspend();
+        Ok(before)
+    }
+
+    /// Asks with growing pauses whether everything in flight has ended.
+    fn until_quiet(&self, live: &LiveDevice, volume: &Volume, deadline: Ns) -> Result<()> {
+        let (started, mut pause) = (self.stack.clock.now(), FIRST_PAUSE_NS);
+        while !volume.is_quiet() {
+            if !volume.is_suspended() {
+                return refused(Refused::Failed, "the server is stopping");
+            }
+            let now = self.stack.clock.now();
+            if now >= deadline {
+                let within = format_duration(deadline - started.min(deadline));
+                let message = format!(
+                    "`{}` does not get quiet within {within}: {} in flight; it goes on as before",
+                    live.name,
+                    in_flight(volume)
+                );
+                return refused(Refused::TimedOut, message);
+            }
+            (self.pause)(pause.min(deadline - now));
+            pause = (pause * 2).min(LONGEST_PAUSE_NS);
+        }
+        Ok(())
+    }
+}
+
+fn check_stopped(state: &State) -> Result<()> {
+    match state.stopped {
+        true => refused(Refused::Failed, "the server is stopping"),
+        false => Ok(()),
+    }
+}
+
+fn read(table: &str) -> Result<Vec<Segment>> {
+    read_table(table).or_else(|message| refused(Refused::BadTable, message))
+}
+
+/// Refuses names of devices that there are not.
+fn exist<'a>(
+    segments: &[Segment],
+    find: table::Find<'_>,
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> std::result::Result<(), String> {
+    for (index, segment) in segments.iter().enumerate() {
+        let members = segment.members();
+        if let Some(member) = members.iter().find(|member| find(&member.device).is_none()) {
+            let what = no_device(&member.device, known);
+            return Err(format!("line {} of the table: {what}", index + 1));
+        }
+    }
+    Ok(())
+}
+
+/// The sentence on a device that there is not.
+pub(super) fn no_device<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = nearest(name, known);
+    let hint = near.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default();
+    format!("there is no device `{}`{hint}", shorten(name))
+}
+
+fn not_a_volume(name: &str, kind: &str) -> String {
+    format!("`{name}` is a {kind} device: only volumes have tables")
+}
+
+/// What a volume has let through and not got back: "3 reads and 1 write are".
+fn in_flight(volume: &Volume) -> String {
+    let stats = volume.stats();
+    let words = [
+        (OpGroup::Read, "read"),
+        (OpGroup::Write, "write"),
+        (OpGroup::Discard, "discard"),
+        (OpGroup::Flush, "flush"),
+    ];
+    let count = |group| {
+        let group = stats.group(group);
+        group.started.saturating_sub(group.completed)
+    };
+    let counts = words.into_iter().map(|(group, word)| (count(group), word));
+    let parts: Vec<String> = counts
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| match (count, word) {
+            (1, word) => format!("1 {word}"),
+            (count, "flush") => format!("{count} flushes"),
+            (count, word) => format!("{count} {word}s"),
+        })
+        .collect();
+    match parts.split_last() {
+        // Without iostats nobody counts.
+        None => "I/O is".to_owned(),
+        Some((last, [])) if last.starts_with("1 ") => format!("{last} is"),
+        Some((last, [])) => format!("{last} are"),
+        Some((last, rest)) => format!("{} and {last} are", rest.join(", ")),
+    }
+}
