@@ -151,10 +151,15 @@ impl Server {
         }
     }
 
+    /// The path of the control socket.
+    pub fn control(&self) -> String {
+        self.path(&format!("{}.control", self.name))
+    }
+
     /// Runs a command of the program, such as `list`, against this server.
     pub fn ask(&self, words: &[&str]) -> Outcome {
         let program = program().to_str().expect("a UTF-8 path");
-        let control = self.path(&format!("{}.control", self.name));
+        let control = self.control();
         run(self.dir(), &[&[program], words, &["--control", &control]].concat())
     }
 

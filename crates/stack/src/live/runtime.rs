@@ -1,6 +1,5 @@
 //! The live stack as the control socket sees it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drystone_core::Device;
@@ -39,10 +38,6 @@ impl LiveRuntime {
 
     fn find(&self, name: &str) -> Option<Arc<LiveDevice>> {
         self.stack.devices.find(name)
-    }
-
-    fn open_counts(&self) -> BTreeMap<String, u64> {
-        uses::open_counts(&self.stack.devices.lock(), &self.stack.exports)
     }
 
     fn exports_of<'a>(&'a self, device: &'a str) -> impl Iterator<Item = String> + 'a {
@@ -87,12 +82,16 @@ impl Runtime for LiveRuntime {
     }
 
     fn volume(&self, name: &str) -> Option<VolumeReport> {
-        report(&*self.find(name)?, &self.open_counts())
+        let state = self.stack.devices.lock();
+        let live = state.find(name)?;
+        report(live, uses::users(&state, &self.stack.exports, live).len() as u64)
     }
 
     fn volumes(&self) -> Vec<VolumeReport> {
-        let counts = self.open_counts();
-        self.stack.devices.all().iter().filter_map(|live| report(live, &counts)).collect()
+        let state = self.stack.devices.lock();
+        let counts = uses::open_counts(&state, &self.stack.exports);
+        let count = |live: &LiveDevice| counts.get(&live.name).copied().unwrap_or(0);
+        state.list.iter().filter_map(|live| report(live, count(live))).collect()
     }
 
     fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError> {
@@ -135,14 +134,14 @@ fn description(live: &LiveDevice) -> String {
     }
 }
 
-fn report(live: &LiveDevice, open_counts: &BTreeMap<String, u64>) -> Option<VolumeReport> {
+fn report(live: &LiveDevice, open_count: u64) -> Option<VolumeReport> {
     let volume = live.volume.as_ref()?;
     let table = |table: Arc<Table>| TableReport { text: table.text(), status: table.status() };
     Some(VolumeReport {
         name: live.name.clone(),
         suspended: volume.is_suspended(),
         read_only: live.device.info().limits.read_only,
-        open_count: open_counts.get(&live.name).copied().unwrap_or(0),
+        open_count,
         live: volume.table().map(table),
         inactive: volume.inactive_table().map(table),
     })

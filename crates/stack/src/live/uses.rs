@@ -44,20 +44,24 @@ fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
     areas.map(of_area).collect()
 }
 
-/// The names of all that use `live`: exports, and volumes with a table over it.
+fn has_member(table: &Table, own: Key) -> bool {
+    table.members().iter().any(|member| key(member) == own)
+}
+
+/// The names of all that use `live`, one for each export and each table over it.
 pub(super) fn users(state: &State, exports: &[ExportSpec], live: &LiveDevice) -> Vec<String> {
     let exports = exports.iter().filter(|export| export.device == live.name);
     let mut names: Vec<String> =
         exports.map(|export| format!("export `{}`", export.name)).collect();
     let own = key(&live.device);
-    let stands_on_it =
-        |volume: &Volume| tables(volume).any(|t| t.members().iter().any(|m| key(m) == own));
-    let above = state.volumes().filter(|(_, volume)| stands_on_it(volume));
-    names.extend(above.map(|(user, _)| format!("`{}`", user.name)));
+    for (user, volume) in state.volumes() {
+        let over = tables(volume).filter(|table| has_member(table, own));
+        names.extend(over.map(|_| format!("`{}`", user.name)));
+    }
     names
 }
 
-/// How many users each device has that has any: exports, and tables over it.
+/// How many users each device has that has any.
 pub(super) fn open_counts(state: &State, exports: &[ExportSpec]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for export in exports {
@@ -73,6 +77,10 @@ pub(super) fn open_counts(state: &State, exports: &[ExportSpec]) -> BTreeMap<Str
 
 /// Refuses a table that would make `live` stand on itself, or too many volumes on one another.
 pub(super) fn check_levels(state: &State, live: &LiveDevice, table: &Table) -> Result<(), String> {
+    if !state.volumes().any(|(other, _)| has_member(table, key(&other.device))) {
+        // On devices that stand on nothing it is the first level, as it was at least before.
+        return Ok(());
+    }
     let graph = Graph::new(state);
     for member in table.members() {
         if let Some(mut names) = graph.path(key(member), key(&live.device)) {
@@ -225,7 +233,8 @@ pub(super) fn check_above(state: &State, live: &LiveDevice, table: &Table) -> Re
     let (own, has) = (key(&live.device), table.size_bytes() / SECTOR_SIZE);
     let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;
     for (user, volume) in state.volumes() {
-        let all = tables(volume).flat_map(|table| uses(&table, Some(user)));
+        let over = tables(volume).filter(|table| has_member(table, own));
+        let all = over.flat_map(|table| uses(&table, Some(user)));
         for part in all.filter(|part| key(&part.device) == own) {
             if part.end > has {
                 return Err(format!(

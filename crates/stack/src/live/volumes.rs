@@ -188,7 +188,8 @@ impl Changes<'_> {
         let (live, volume, _claim) = self.claim(name)?;
         let mut state = self.stack.devices.lock();
         check_stopped(&state)?;
-        let users = uses::users(&state, &self.stack.exports, &live);
+        let mut users = uses::users(&state, &self.stack.exports, &live);
+        users.dedup();
         if !users.is_empty() {
             let message = format!("`{name}` is in use by {}", users.join(", "));
             return refused(Refused::InUse, message);

@@ -1,0 +1,318 @@
+//! Volumes whose tables change under real clients.
+
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use system_tests::server::PATIENCE;
+use system_tests::{Server, program, python, requires, run, stack};
+
+const SECTORS: u64 = 64 << 11; // 64 MiB
+
+/// A volume `v` over `d` behind the export `vol`.
+fn volume(device: &str) -> String {
+    format!(
+        "[device.d]\n{device}size = \"64MiB\"\n[device.v]\ntable = \"0 {SECTORS} linear d 0\"\n{}",
+        stack::export("vol", "v", "")
+    )
+}
+
+const RAM: &str = "type = \"ram\"\n";
+const FILE: &str = "type = \"file\"\npath = \"DIR/disk.img\"\n";
+
+/// Tables that mean the same sectors, the same way round.
+fn tables() -> [String; 4] {
+    let (third, half) = (SECTORS / 3 / 8 * 8, SECTORS / 2);
+    [
+        format!("0 {SECTORS} linear d 0"),
+        format!("0 {half} linear d 0\n{half} {half} linear d {half}"),
+        format!("0 {SECTORS} striped 1 128 d 0"),
+        format!("0 {third} striped 1 8 d 0\n{third} {} linear d {third}", SECTORS - third),
+    ]
+}
+
+/// I/O of a device that has ended, and what is wrong if the server does not say.
+fn completed(server: &Server, device: &str) -> u64 {
+    let answer: Value =
+        serde_json::from_str(&server.ask(&["show", device, "--json"]).ok()).unwrap();
+    let stat = answer["attributes"]["stat"].as_str().expect("the counters").to_owned();
+    let numbers: Vec<u64> = stat.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    numbers[0] + numbers[4]
+}
+
+/// Reloads, suspends and resumes `v` in turn until told to stop; after every swap I/O goes on.
+/// Returns how many swaps there were.
+fn swap_until(server: &Server, stop: &AtomicBool) -> u64 {
+    let mut swaps = 0;
+    while !stop.load(Relaxed) {
+        let table = &tables()[swaps as usize % 4];
+        match swaps % 3 {
+            0 => _ = server.ask(&["reload", "v", "--now", "--table", table]).ok(),
+            1 => {
+                server.ask(&["suspend", "v"]).ok();
+                server.ask(&["reload", "v", "--table", table]).ok();
+                server.ask(&["resume", "v"]).ok();
+            }
+            _ => {
+                server.ask(&["reload", "v", "--table", table]).ok();
+                server.ask(&["suspend", "v", "--noflush"]).ok();
+                server.ask(&["resume", "v"]).ok();
+            }
+        }
+        swaps += 1;
+        let (before, deadline) = (completed(server, "v"), Instant::now() + PATIENCE);
+        while completed(server, "v") == before && !stop.load(Relaxed) {
+            assert!(Instant::now() < deadline, "no I/O ends after swap {swaps}");
+        }
+    }
+    swaps
+}
+
+/// Four jobs of fio that verify what they wrote, while the table changes.
+fn verified_under_swaps(device: &str, seconds: u64) {
+    if !requires("fio") {
+        return;
+    }
+    let mut server = Server::start(&volume(device));
+    let (uri, runtime) = (format!("--uri={}", server.uri("vol")), format!("--runtime={seconds}"));
+    let words = [
+        "fio",
+        "--name=verify",
+        "--ioengine=nbd",
+        &uri,
+        &runtime,
+        "--time_based",
+        "--numjobs=4",
+        "--size=16M",
+        "--offset_increment=16M",
+        "--iodepth=16",
+        "--rw=randwrite",
+        "--bsrange=4k-256k",
+        "--verify=crc32c",
+        "--verify_backlog=32",
+        "--verify_fatal=1",
+        "--randseed=1",
+        "--group_reporting",
+        "--output-format=json",
+    ];
+    let (stop, dir) = (AtomicBool::new(false), server.dir());
+    let (swaps, text) = thread::scope(|scope| {
+        let fio = scope.spawn(|| {
+            let outcome = run(dir, &words);
+            stop.store(true, Relaxed);
+            outcome
+        });
+        let swaps = swap_until(&server, &stop);
+        (swaps, fio.join().expect("no panic").ok())
+    });
+    let result: Value = serde_json::from_str(&text[text.find('{').expect("JSON")..]).expect("JSON");
+    let job = &result["jobs"][0];
+    assert_eq!(job["error"], 0, "{job:#}");
+    assert!(job["read"]["io_bytes"].as_u64() > Some(1 << 20), "it did verify: {job:#}");
+    assert!(swaps >= 10, "only {swaps} swaps");
+    println!("{swaps} swaps, {} bytes written", job["write"]["io_bytes"]);
+}
+
+#[test]
+fn fio_verifies_a_file_under_swaps() {
+    verified_under_swaps(FILE, 20);
+}
+
+#[test]
+fn fio_verifies_ram_under_swaps() {
+    verified_under_swaps(RAM, 8);
+}
+
+/// Connections of the export, as the server counts them.
+fn connections(server: &Server) -> u64 {
+    let answer: Value = serde_json::from_str(&server.ask(&["list", "--json"]).ok()).unwrap();
+    answer["exports"][0]["connections"].as_u64().expect("a number")
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "it did not come about that {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_during_a_suspension_leaves_nothing() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start(&volume(FILE));
+    let uri = server.uri("vol");
+    server.ask(&["suspend", "v"]).ok();
+    let script = "
+        sent, said = os.pipe()
+        client = os.fork()
+        if client == 0:
+            plain = negotiated()
+            for n in range(16):
+                plain.sendall(request(WRITE, n * 65536, 65536) + b'x' * 65536)
+            plain.sendall(request(READ, 0, 4096))
+            os.write(said, b'!')
+            time.sleep(60)
+        os.read(sent, 1)
+        os.kill(client, 9)
+        os.waitpid(client, 0)";
+    python(server.dir(), &uri, script).ok();
+    // It has gone, but its I/O is kept like that of others.
+    assert!(connections(&server) > 0);
+    server.ask(&["reload", "v", "--now", "--table", &tables()[1]]).ok();
+    until("the dead client's connection is closed", || connections(&server) == 0);
+    let script = "
+        h.pwrite(b'y' * 4096, 0)
+        assert h.pread(4096, 0) == b'y' * 4096";
+    python(server.dir(), &uri, script).ok();
+    server.ask(&["suspend", "v"]).ok();
+    server.ask(&["resume", "v"]).ok();
+}
+
+/// What is kept fails at the end; what was promised before is there.
+#[test]
+fn a_stop_during_a_suspension_ends_cleanly() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start(&volume(FILE));
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+        h.pwrite(b'a' * 4096, 0)
+        import subprocess
+        subprocess.run([{:?}, 'suspend', 'v', '--control', {:?}], check=True)
+        kept = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(b'b' * 4096)), 4096 * n)
+                for n in range(1, 9)]
+        kept.append(h.aio_flush())
+        h.poll(100)
+        assert not any(map(h.aio_command_completed, kept))
+        os.kill({}, 2)
+        failed = []
+        def ended(cookie):
+            try:
+                return h.aio_command_completed(cookie)
+            except nbd.Error as error:
+                failed.append(error.errnum)
+                return True
+        while kept := [cookie for cookie in kept if not ended(cookie)]:
+            h.poll(-1)
+        assert failed == [errno.EIO] * 9, failed",
+        program().to_str().unwrap(),
+        server.control(),
+        server.pid()
+    );
+    python(server.dir(), &uri, &script).ok();
+    assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
+    let image = std::fs::read(server.path("disk.img")).expect("the image");
+    assert!(image[..4096].iter().all(|byte| *byte == b'a'), "what was promised");
+    assert!(image[4096..65536].iter().all(|byte| *byte == 0), "what was kept");
+}
+
+#[test]
+fn clients_see_a_volume_grow_when_they_come_again() {
+    if !requires("nbdsh") || !requires("nbdinfo") {
+        return;
+    }
+    let mut server = Server::start(&volume(FILE));
+    let uri = server.uri("vol");
+    server.ask(&["set", "d", "size=128MiB"]).ok();
+    let script = format!(
+        "
+        import subprocess
+        def control(*words):
+            subprocess.run([{:?}, *words, '--control', {:?}], check=True)
+        h.pwrite(b'a' * 4096, (64 << 20) - 4096)
+        control('reload', 'v', '--now', '--table', '0 262144 linear d 0')
+        assert h.get_size() == 64 << 20
+        assert h.pread(4096, (64 << 20) - 4096) == b'a' * 4096
+        again = connect()
+        assert again.get_size() == 128 << 20
+        again.pwrite(b'b' * 4096, (128 << 20) - 4096)
+        h.pwrite(b'c' * 4096, 0)
+        control('reload', 'v', '--now', '--table', '0 131072 linear d 131072')
+        assert h.pread(4096, (64 << 20) - 4096) == b'b' * 4096
+        refused(errno.EIO, again.pread, 4096, 64 << 20)",
+        program().to_str().unwrap(),
+        server.control(),
+    );
+    python(server.dir(), &uri, &script).ok();
+    let size = run(server.dir(), &["nbdinfo", "--size", &uri]).ok();
+    assert_eq!(size.trim(), "67108864");
+}
+
+/// Asks over one connection to the control socket.
+struct Control(BufReader<UnixStream>);
+
+impl Control {
+    fn connect(server: &Server) -> Self {
+        Control(BufReader::new(UnixStream::connect(server.control()).expect("a connection")))
+    }
+
+    fn ask(&mut self, command: &str, mut arguments: Value, device: &str) {
+        arguments["device"] = json!(device);
+        let line = json!({ "command": command, "arguments": arguments }).to_string() + "\n";
+        self.0.get_mut().write_all(line.as_bytes()).expect("the server listens");
+        let mut answer = String::new();
+        self.0.read_line(&mut answer).expect("an answer");
+        assert!(answer.contains("result"), "{line}{answer}");
+    }
+}
+
+/// Volumes that come and go leave next to nothing behind, used or not.
+#[test]
+fn ten_thousand_volumes_come_and_go() {
+    const UNUSED: u64 = 10_000;
+    const USED: u64 = 500;
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start_with(&volume(RAM), &["--threads", "2"]);
+    let uri = server.uri("vol");
+    let mut control = Control::connect(&server);
+    let mut cycle = |n: u64| {
+        let name = format!("w{n}");
+        control.ask("create", json!({ "table": "0 8 linear d 0", "force": true }), &name);
+        control.ask("remove", json!({}), &name);
+    };
+    (0..100).for_each(&mut cycle);
+    let before = server.resident_kib();
+    (0..UNUSED).for_each(&mut cycle);
+    let unused = server.resident_kib().saturating_sub(before);
+    println!("{UNUSED} volumes that nobody used left {unused} KiB");
+    assert!(unused < UNUSED / 10, "{unused} KiB stay of {UNUSED} volumes");
+
+    // Below a volume with clients, whose contexts open a channel for each.
+    let before = server.resident_kib();
+    let script = format!(
+        "
+        import json
+        control = socket.socket(socket.AF_UNIX)
+        control.connect({:?})
+        answers = control.makefile()
+        def ask(command, device, **arguments):
+            line = json.dumps(dict(command=command, arguments=dict(arguments, device=device)))
+            control.sendall(line.encode() + b'\\n')
+            answer = answers.readline()
+            assert 'result' in answer, answer
+        for n in range({USED}):
+            ask('create', f'u{{n}}', table='0 {SECTORS} linear d 0', force=True)
+            ask('reload', 'v', table=f'0 {SECTORS} linear u{{n}} 0', now=True, force=True)
+            h.pwrite(bytes([n % 256]) * 512, 0)
+            assert h.pread(512, 0)[0] == n % 256
+            if n:
+                ask('remove', f'u{{n - 1}}')",
+        server.control()
+    );
+    python(server.dir(), &uri, &script).ok();
+    let used = server.resident_kib().saturating_sub(before);
+    println!("{USED} volumes that were used left {used} KiB");
+    assert!(used < USED * 64, "{used} KiB stay of {USED} volumes");
+}
