@@ -138,6 +138,11 @@ STACK_FILE = {
     + '[device.a]\ntype = "raid5"\nmembers = ["d0", "d1", "d2", "d3"]\nchunk = "64KiB"\n',
     "table": DEVICE + '[device.t]\ntable = "0 131072 striped 1 128 d0 0"\n',
     "groups": DEVICE + '[group.a]\n[group."a/b"]\nio.max = ["d0 rbps=200MiB wiops=3000"]\n',
+    "volumes": "".join(DEVICE.replace("d0", f"d{n}") for n in range(4))
+    + '[device.l]\ntype = "linear"\nmembers = ["d0", "s"]\nread_only = true\n'
+    + '[device.s]\ntype = "striped"\nmembers = ["d1", "d2"]\nchunk = "4KiB"\nqueue = { iostats = false }\n'
+    + '[device.z]\ntype = "zero"\nsize = "1GiB"\n'
+    + '[device.t]\ntable = ["0 8 linear d3 0", "8 8 error", "16 8 linear d3 8"]\n',
     "cycle": '[device.a]\nmembers = ["b"]\n[device.b]\nmembers = ["a"]\n',
     "unknown-key": DEVICE + 'sise = "1"\n',
     "wrong-type": '[device.d0]\ntype = 7\nsize = ["a"]\n',

@@ -5,7 +5,7 @@ mod common;
 use common::{Disk, User};
 use drystone_core::clock::SystemClock;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioFlags, ContextSet, Device, IoBuf, Sector, Status};
+use drystone_core::{Bio, BioFlags, ContextSet, Device, Extent, IoBuf, Sector, Status};
 use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
 use std::sync::Arc;
 
@@ -51,6 +51,26 @@ fn a_suspension_that_is_given_up_changes_no_table() {
     assert_eq!(volume.table().unwrap().text(), "0 64 linear a 0\n");
 }
 
+/// Clients know the size of the day on which they came.
+#[test]
+fn what_is_asked_beyond_the_end_is_data() {
+    let disk = Disk::new("a", SECTORS);
+    let line = |start| Line { start, length: 8, target: TargetSpec::Zero };
+    let (volume, _user) = open(&disk);
+    for lines in [vec![line(0)], vec![line(0), line(8)]] {
+        let size = lines.len() as u64 * 4096;
+        volume.start_suspend();
+        assert!(volume.is_quiet());
+        volume.load(Table::new(lines).unwrap());
+        volume.resume().unwrap();
+        assert_eq!(volume.extents(size, 512, 9).unwrap(), [Extent::data(size, 512)]);
+        assert_eq!(volume.extents(1 << 40, 512, 9).unwrap(), [Extent::data(1 << 40, 512)]);
+        assert_eq!(volume.extents(512, 32 << 10, 9).unwrap(), [Extent::hole(512, size - 512)]);
+    }
+    volume.close();
+    assert_eq!(volume.extents(0, 512, 9).unwrap(), [Extent::data(0, 512)]);
+}
+
 #[test]
 fn a_volume_that_ends_fails_what_it_keeps_and_leaves_its_members_alone() {
     let a = Disk::new("a", SECTORS);
@@ -67,14 +87,11 @@ fn a_volume_that_ends_fails_what_it_keeps_and_leaves_its_members_alone() {
     volume.close();
     assert!(volume.table().is_none() && volume.inactive_table().is_none());
     assert!(table.upgrade().is_none(), "though the context was not called");
-    let ended = |bios: Vec<Box<Bio>>| -> Vec<_> {
-        bios.iter().map(|bio| (bio.user_data, bio.status)).collect()
-    };
-    assert_eq!(ended(user.reap()), [(3, Status::IoError)]);
+    let kept: Vec<_> = user.reap().iter().map(|bio| (bio.user_data, bio.status)).collect();
+    assert_eq!(kept, [(3, Status::IoError)]);
     // Of what was let through the write goes on, and the flush; the data behind it do not.
     a.release();
-    let (first, second) = (user.wait(), user.wait());
-    let mut both = ended(vec![first, second]);
+    let mut both = [user.wait(), user.wait()].map(|bio| (bio.user_data, bio.status));
     both.sort_by_key(|(sector, _)| *sector);
     assert_eq!(both, [(1, Status::Ok), (2, Status::IoError)]);
     assert_eq!(a.seen().len(), 2);
