@@ -76,9 +76,7 @@ impl Runtime for LiveRuntime {
     ) -> Result<(), SetError> {
         let state = self.stack.devices.lock();
         let live = state.find(device).ok_or(SetError::NoSuchDevice)?;
-        set(live, attribute.name, value)?;
-        uses::tell_above(&state, &live.device);
-        Ok(())
+        set(live, attribute.name, value)
     }
 
     fn volume(&self, name: &str) -> Option<VolumeReport> {

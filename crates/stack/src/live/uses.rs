@@ -258,25 +258,3 @@ pub(super) fn check_above(state: &State, live: &LiveDevice, table: &Table) -> Re
     }
     Ok(())
 }
-
-/// Has all volumes above a changed device take over what they have of it, each after those below.
-pub(super) fn tell_above(state: &State, changed: &Arc<dyn Device>) {
-    let graph = Graph::new(state);
-    if !graph.above.contains_key(&key(changed)) {
-        return;
-    }
-    let mut known = BTreeMap::new();
-    let level = |live: &LiveDevice, known: &mut _| longest(&graph.below, key(&live.device), known);
-    let mut volumes: Vec<_> =
-        state.volumes().map(|(live, volume)| (level(live, &mut known), live, volume)).collect();
-    volumes.sort_by_key(|(level, ..)| *level);
-    let mut told = vec![key(changed)];
-    for (_, live, volume) in volumes {
-        let table = volume.table();
-        let members = table.iter().flat_map(|table| table.members());
-        if members.into_iter().any(|member| told.contains(&key(member))) {
-            volume.members_changed();
-            told.push(key(&live.device));
-        }
-    }
-}

@@ -161,11 +161,10 @@ impl Changes<'_> {
         }
         let swaps = next.is_some() && volume.table().is_some();
         match volume.resume() {
-            Ok(()) => uses::tell_above(&state, &live.device),
-            Err(_) if swaps => return Ok(false),
-            Err(error) => return Err(failed(error)),
+            Ok(()) => Ok(true),
+            Err(_) if swaps => Ok(false),
+            Err(error) => Err(failed(error)),
         }
-        Ok(true)
     }
 
     /// Targets may take messages; none of this version's does.
