@@ -360,6 +360,22 @@ impl Bio {
         });
     }
 
+    /// Change byte `at` of what the bio, a read in the caller's hands, has read.
+    pub fn set_data_byte(&mut self, at: u64, value: u8) {
+        debug_assert!(self.op == Op::Read && at < self.bytes);
+        let mut left = Some(at as usize);
+        self.each_segment(|s| {
+            left = left.and_then(|at| match at.checked_sub(s.len) {
+                Some(left) => Some(left),
+                None => {
+                    // SAFETY: as for `zero_data`; the byte lies inside the segment.
+                    unsafe { s.ptr.wrapping_add(at).write(value) };
+                    None
+                }
+            });
+        });
+    }
+
     /// Bytes that the segments hold, to be compared with `bytes` on entry.
     pub fn data_len(&self) -> u64 {
         let (segments, skip) = self.segments();

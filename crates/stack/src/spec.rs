@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use drystone_core::Priority;
+use drystone_targets::Faults;
 
 use crate::diagnostic::{Diagnostic, Report, Source, Span};
 pub use crate::volume::VolumeSpec;
@@ -408,6 +409,17 @@ impl Segment {
                 stripes.iter().map(|place| area(place, each)).collect()
             }
             Target::Zero | Target::Error => Vec::new(),
+            Target::Delay(classes) => {
+                let mut places: Vec<&Area> = Vec::new();
+                for Delayed { place, .. } in classes {
+                    // What is read where it is written is used once.
+                    if !places.iter().any(|other| other.is_at(place)) {
+                        places.push(place);
+                    }
+                }
+                places.into_iter().map(|place| area(place, self.length_sectors)).collect()
+            }
+            Target::Flakey { place, .. } => vec![area(place, self.length_sectors)],
         }
     }
 }
@@ -428,6 +440,29 @@ pub enum Target {
     Zero,
     /// Fails every I/O.
     Error,
+    /// Ranges of other devices, some time later: of reads, writes and flushes. One to three, the
+    /// last is also that of what is not given.
+    Delay(Vec<Delayed>),
+    /// A range of another device that misbehaves at times.
+    Flakey {
+        /// The range.
+        place: Area,
+        /// Seconds for which it works.
+        up_seconds: u32,
+        /// Seconds for which it then misbehaves.
+        down_seconds: u32,
+        /// How it does so.
+        faults: Faults,
+    },
+}
+
+/// Where I/O goes, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delayed {
+    /// Where.
+    pub place: Area,
+    /// How many milliseconds later.
+    pub delay_ms: u32,
 }
 
 impl Target {
@@ -438,6 +473,8 @@ impl Target {
             Target::Striped { .. } => "striped",
             Target::Zero => "zero",
             Target::Error => "error",
+            Target::Delay(_) => "delay",
+            Target::Flakey { .. } => "flakey",
         }
     }
 }
@@ -451,6 +488,12 @@ pub struct Area {
     pub offset_sectors: u64,
     /// Where the device is named.
     pub span: Span,
+}
+
+impl Area {
+    fn is_at(&self, other: &Area) -> bool {
+        self.device == other.device && self.offset_sectors == other.offset_sectors
+    }
 }
 
 /// `[export.NAME]`.

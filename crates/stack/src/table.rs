@@ -1,8 +1,8 @@
 //! dmsetup's table syntax: one line for each segment, `START LENGTH TARGET ARGUMENTS...`, in
 //! sectors of 512 bytes.
 //!
-//! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero) and the table rules
-//! of dmsetup(8). Empty lines and lines that begin with `#` are left out.
+//! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero, delay, dm-flakey) and
+//! the table rules of dmsetup(8). Empty lines and lines that begin with `#` are left out.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,11 +12,12 @@ use crate::fields::Check;
 use crate::nearest::nearest;
 use crate::node::{Node, Raw};
 use crate::schema::Type;
-use crate::spec::{Area, Places, Segment, Target};
+use crate::spec::{Area, Delayed, Places, Segment, Target};
 use crate::values::parse_number;
+use drystone_targets::{CorruptByte, Faults, Writes};
 
 /// Targets that are parsed.
-const TARGETS: [&str; 4] = ["linear", "striped", "zero", "error"];
+const TARGETS: [&str; 6] = ["linear", "striped", "zero", "error", "delay", "flakey"];
 /// Most lines of a table.
 const MAX_LINES: usize = 4096;
 /// Last sector that a 63-bit byte offset reaches.
@@ -104,6 +105,11 @@ impl Word<'_> {
         Err(Wrong { part: self.part.clone(), message, hint: hint.into() })
     }
 
+    fn number_u32(&self, what: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, Wrong> {
+        let number = self.number(what, (*range.start()).into()..=(*range.end()).into())?;
+        Ok(number as u32) // at most the end, which is one
+    }
+
     fn number(&self, what: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, Wrong> {
         match parse_number(self.text).filter(|number| range.contains(number)) {
             Some(number) => Ok(number),
@@ -144,6 +150,8 @@ fn segment(check: &Check<'_>, node: &Node, line: &[Word<'_>]) -> Result<Segment,
         "striped" => striped(check, node, target, arguments, length, length_sectors)?,
         "zero" => nothing(target, arguments, Target::Zero)?,
         "error" => nothing(target, arguments, Target::Error)?,
+        "delay" => delay(check, node, target, arguments)?,
+        "flakey" => flakey(check, node, target, arguments)?,
         other => {
             let near = nearest(other, TARGETS).map(|near| format!("; did you mean `{near}`?"));
             let hint = format!("use {}{}", TARGETS.join(", "), near.unwrap_or_default());
@@ -188,20 +196,19 @@ fn striped(
         return target.wrong("has too few arguments", HINT);
     };
     let stripes = count.number("a number of stripes", 1..=u32::MAX.into())?;
-    let chunk_sectors = chunk.number("a chunk in sectors", 1..=u32::MAX.into())?;
+    let chunk_sectors = chunk.number_u32("a chunk in sectors", 1..=u32::MAX)?;
     if pairs.len() as u64 != stripes * 2 {
         let given = format!("means {} words, but {} follow", stripes * 2, pairs.len());
         return count.wrong(&given, HINT);
     }
     if !length_sectors.is_multiple_of(stripes)
-        || !(length_sectors / stripes).is_multiple_of(chunk_sectors)
+        || !(length_sectors / stripes).is_multiple_of(chunk_sectors.into())
     {
         let hint = format!("a multiple of {stripes} stripes times {chunk_sectors} sectors");
         return length.wrong("sectors do not divide into whole chunks", hint);
     }
     let areas = pairs.chunks(2).map(|pair| area(check, node, &pair[0], &pair[1]));
     let stripes = areas.collect::<Result<Vec<Area>, Wrong>>()?;
-    let chunk_sectors = chunk_sectors as u32; // at most u32::MAX, checked above
     Ok(Target::Striped { chunk_sectors, stripes })
 }
 
@@ -214,4 +221,140 @@ fn area(
     let offset_sectors = offset.number("an offset in sectors", 0..=MAX_SECTOR)?;
     let span = node.part(check.source, device.part.clone());
     Ok(Area { device: device.text.to_owned(), offset_sectors, span })
+}
+
+fn delay(
+    check: &Check<'_>,
+    node: &Node,
+    target: &Word<'_>,
+    arguments: &[Word<'_>],
+) -> Result<Target, Wrong> {
+    const HINT: &str = "write delay DEVICE OFFSET MILLISECONDS; the same again for writes and flushes; \
+                        and again for flushes";
+    let (classes, rest) = arguments.as_chunks::<3>();
+    match (classes, rest) {
+        ([], _) => return target.wrong("has too few arguments", HINT),
+        ([_, _, _, [more, ..], ..], _) | ([_, _, _], [more, ..]) => {
+            return more.wrong("is too much", HINT);
+        }
+        (_, [first, ..]) => {
+            let words = rest.len();
+            return first.wrong(&format!("begins a delay with {words} of its 3 words"), HINT);
+        }
+        (_, []) => {}
+    }
+    let class = |[device, offset, delay]: &[Word<'_>; 3]| {
+        let place = area(check, node, device, offset)?;
+        let delay_ms = delay.number_u32("a delay in milliseconds", 0..=u32::MAX)?;
+        Ok(Delayed { place, delay_ms })
+    };
+    Ok(Target::Delay(classes.iter().map(class).collect::<Result<_, Wrong>>()?))
+}
+
+fn flakey(
+    check: &Check<'_>,
+    node: &Node,
+    target: &Word<'_>,
+    arguments: &[Word<'_>],
+) -> Result<Target, Wrong> {
+    const HINT: &str =
+        "write flakey DEVICE OFFSET UP DOWN, and perhaps a number of words and those";
+    let [device, offset, up, down, features @ ..] = arguments else {
+        return target.wrong("has too few arguments", HINT);
+    };
+    let place = area(check, node, device, offset)?;
+    let up_seconds = up.number_u32("a time in seconds", 0..=u32::MAX)?;
+    let down_seconds = down.number_u32("a time in seconds", 0..=u32::MAX)?;
+    if up_seconds == 0 && down_seconds == 0 {
+        return down.wrong("seconds down after 0 up is no time at all", "at least 1 of either");
+    }
+    let faults = match features {
+        [] => Faults::default(),
+        [count, words @ ..] => faults(count, words)?,
+    };
+    Ok(Target::Flakey { place, up_seconds, down_seconds, faults })
+}
+
+/// The features of `flakey`.
+fn faults(count: &Word<'_>, words: &[Word<'_>]) -> Result<Faults, Wrong> {
+    let number = count.number("a number of feature words", 0..=u32::MAX.into())?;
+    if number != words.len() as u64 {
+        let given = format!("means {number} words, but {} follow", words.len());
+        return count.wrong(&given, "give the number of all words that follow it");
+    }
+    let (mut faults, mut rest, mut given) = (Faults::default(), words, Vec::new());
+    while let [name, following @ ..] = rest {
+        if given.contains(&name.text) {
+            return name.wrong("is given twice", "give each feature once");
+        }
+        let taken = feature(name, following, &mut faults)?;
+        if let Some(conflict) = faults.conflict() {
+            return name.wrong("cannot stand with what is before it", conflict);
+        }
+        given.push(name.text);
+        rest = &following[taken..];
+    }
+    Ok(faults)
+}
+
+/// Reads a feature. How many words it takes of those that follow its name.
+fn feature(name: &Word<'_>, following: &[Word<'_>], faults: &mut Faults) -> Result<usize, Wrong> {
+    const FEATURES: [&str; 6] = [
+        "error_reads",
+        "drop_writes",
+        "error_writes",
+        "corrupt_bio_byte",
+        "random_read_corrupt",
+        "random_write_corrupt",
+    ];
+    match name.text {
+        "error_reads" => faults.error_reads = true,
+        "drop_writes" | "error_writes" if faults.writes != Writes::Pass => {
+            return name.wrong("cannot stand with what is before it", "writes are dropped or fail");
+        }
+        "drop_writes" => faults.writes = Writes::Drop,
+        "error_writes" => faults.writes = Writes::Fail,
+        "corrupt_bio_byte" => {
+            faults.corrupt_byte = Some(corrupt_byte(name, following)?);
+            return Ok(4);
+        }
+        "random_read_corrupt" => {
+            faults.random_read_corrupt = probability(name, following)?;
+            return Ok(1);
+        }
+        "random_write_corrupt" => {
+            faults.random_write_corrupt = probability(name, following)?;
+            return Ok(1);
+        }
+        other => {
+            let near = nearest(other, FEATURES).map(|near| format!("; did you mean `{near}`?"));
+            let hint = format!("use {}{}", FEATURES.join(", "), near.unwrap_or_default());
+            return name.wrong("is not a feature of flakey", hint);
+        }
+    }
+    Ok(0)
+}
+
+fn corrupt_byte(name: &Word<'_>, following: &[Word<'_>]) -> Result<CorruptByte, Wrong> {
+    let [nth, direction, value, flags, ..] = following else {
+        return name.wrong("has too few words", "write corrupt_bio_byte BYTE r|w VALUE 0");
+    };
+    let nth = nth.number_u32("the number of a byte", 1..=u32::MAX)?;
+    let in_writes = match direction.text {
+        "r" => false,
+        "w" => true,
+        _ => return direction.wrong("is not a direction", "r for reads or w for writes"),
+    };
+    let value = value.number_u32("the value of a byte", 0..=u8::MAX.into())? as u8;
+    match flags.number_u32("a mask of flags", 0..=u32::MAX)? {
+        0 => Ok(CorruptByte { nth, in_writes, value }),
+        _ => flags.wrong("is a mask of Linux's own flags, unknown here", "write 0, for all bios"),
+    }
+}
+
+fn probability(name: &Word<'_>, following: &[Word<'_>]) -> Result<u32, Wrong> {
+    match following {
+        [parts, ..] => parts.number_u32("a probability in parts of 10^9", 0..=Faults::CERTAIN),
+        [] => name.wrong("has too few words", format!("write {} PROBABILITY", name.text)),
+    }
 }

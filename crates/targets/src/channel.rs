@@ -8,16 +8,22 @@
 //!   passes; what passed before goes on by the table that it passed by.
 //! * Nothing here is shared with other contexts but what is published.
 
-use crate::striped::Striped;
-use crate::table::{Map, Segment, Table};
+mod delay;
+mod flakey;
+mod route;
+
+use self::delay::Delays;
+use crate::flakey::Random;
+use crate::table::{Table, To};
 use crate::volume::{Live, Port, Shared};
 use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
-use drystone_core::context::{Parts, Passed};
+use drystone_core::context::Passed;
 use drystone_core::mailbox::Message;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, SECTOR_SIZE, Sector, Status};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 const GROUPS: [OpGroup; OP_GROUPS] =
@@ -32,6 +38,11 @@ pub(crate) struct VolumeChannel {
     epoch: u64,
     live: Arc<Live>,
     members: Vec<u32>,
+    /// What waits for `delay` segments of the live table. In a cell, as the next one, because the
+    /// table is borrowed meanwhile; only one thread is inside.
+    delays: RefCell<Delays>,
+    /// The random numbers of the live table's `flakey` segments.
+    randoms: RefCell<Vec<Random>>,
     /// Flags that a bio must not have to go the short way.
     special: BioFlags,
     /// Bios that came while the volume was suspended.
@@ -55,6 +66,8 @@ impl VolumeChannel {
             epoch: 0,
             live,
             members: Vec::new(),
+            delays: RefCell::default(),
+            randoms: RefCell::default(),
             special: BioFlags::empty(),
             kept: BioList::new(),
             stats,
@@ -74,8 +87,16 @@ impl VolumeChannel {
     /// Take over what was published.
     #[cold]
     fn refresh_live(&mut self, env: &mut Env) {
-        (self.epoch, self.live) = self.shared.live.get(&env.locks);
+        let (epoch, live) = self.shared.live.get(&env.locks);
+        let former = std::mem::replace(&mut self.live, live);
+        let is_first = std::mem::replace(&mut self.epoch, epoch) == 0;
         let table = self.live.table.as_deref();
+        if is_first || !is_same(former.table.as_deref(), table) {
+            debug_assert_eq!(self.delays.get_mut().len(), 0, "tables are swapped in quiet volumes");
+            self.delays = table.map(Delays::new).unwrap_or_default().into();
+            let randoms = table.map(|table| flakey::randoms(table, env.context_id()));
+            self.randoms = randoms.unwrap_or_default().into();
+        }
         let members = table.map(Table::members).unwrap_or_default();
         self.members = members.iter().map(|device| env.channel_of(device)).collect();
         self.special = match self.live.io_poll {
@@ -83,6 +104,7 @@ impl VolumeChannel {
             false => BioFlags::PREFLUSH | BioFlags::POLLED,
         };
         if self.live.suspended {
+            self.send_due(env, Ns::MAX);
             self.report(env);
         } else {
             self.release(env);
@@ -230,184 +252,15 @@ impl VolumeChannel {
         Some(env.pass(bio, self.index))
     }
 
-    /// Begin with a bio, or a part, that passed.
-    fn start(&self, env: &mut Env, bio: Box<Bio>) {
-        if bio.op == Op::Flush {
-            return self.flush(env, bio);
-        }
-        if bio.flags.contains(BioFlags::PREFLUSH) {
-            return self.flush_first(env, bio);
-        }
-        if bio.bytes == 0 {
-            return env.end_with(bio, Status::Ok);
-        }
-        self.spread(env, bio);
-    }
-
-    /// A flush goes to every member.
-    fn flush(&self, env: &mut Env, bio: Box<Bio>) {
-        let mut parts = env.divide(bio);
-        for at in 0..self.members.len() {
-            let flush = parts.flush(env);
-            env.send_down(self.members[at], flush);
-        }
-        env.divided(parts);
-    }
-
-    /// A write that begins with a flush: a part flushes, and when it has ended the data follows
-    /// ([`Channel::returned`]).
-    fn flush_first(&self, env: &mut Env, bio: Box<Bio>) {
-        let mut parts = env.divide(bio);
-        let mut flush = parts.flush(env);
-        flush.set_hook(self.index);
-        env.divided(parts);
-        self.flush(env, flush);
-    }
-
-    /// The flush before a write's data has ended.
-    fn flushed(&self, env: &mut Env, flush: Box<Bio>) {
-        if flush.status.is_ok() {
-            let mut parts = env.divide_again(&flush);
-            let bytes = parts.left();
-            if bytes > 0 {
-                let mut data = parts.next(env, bytes);
-                data.flags.remove(BioFlags::PREFLUSH);
-                self.spread(env, data);
-            }
-            env.divided(parts);
-        }
-        env.end_bio(flush);
-    }
-
-    /// Send a bio on, in as many parts as the table makes of it.
-    fn spread(&self, env: &mut Env, bio: Box<Bio>) {
-        let Some(table) = &self.live.table else {
-            return env.end_with(bio, Status::IoError);
-        };
-        if !bio.op.has_data() {
-            return self.spread_range(env, table, bio);
-        }
-        let (member, sector, bytes) = piece(table, bio.sector.0);
-        if bytes >= bio.bytes {
-            return self.send(env, member, sector, bio);
-        }
-        if bio.flags.contains(BioFlags::NOWAIT) {
-            return env.end_with(bio, Status::Again);
-        }
-        self.divide(env, bio);
-    }
-
-    /// Divide a read or write and send its parts on.
-    fn divide(&self, env: &mut Env, bio: Box<Bio>) {
-        let Some(table) = &self.live.table else {
-            return env.end_with(bio, Status::IoError);
-        };
-        let mut parts = env.divide(bio);
-        while parts.left() > 0 {
-            let at = parts.sector().0;
-            let segment = table.segment(at);
-            if let Map::Striped(striped) = &segment.map {
-                self.divide_striped(env, (segment, striped), &mut parts);
-                continue;
-            }
-            let (member, sector, bytes) = piece(table, at);
-            let bytes = bytes.min(parts.left());
-            let part = parts.next(env, bytes);
-            self.send(env, member, sector, part);
-        }
-        env.divided(parts);
-    }
-
-    /// Send on all chunks of a striped segment that are left of a bio.
+    /// The live table: that of all bios that passed.
     #[inline]
-    fn divide_striped(
-        &self,
-        env: &mut Env,
-        (segment, striped): (&Segment, &Striped),
-        parts: &mut Parts,
-    ) {
-        let at = parts.sector().0;
-        let mut left = parts.left().min((segment.end - at) * SECTOR_SIZE);
-        let mut place = striped.place(at - segment.start);
-        while left > 0 {
-            let bytes = left.min(place.left * SECTOR_SIZE);
-            let mut part = parts.next(env, bytes);
-            part.sector = Sector(place.sector);
-            env.send_down(self.members[striped.member(place.stripe) as usize], part);
-            place = striped.next(place);
-            left -= bytes;
-        }
-    }
-
-    /// Send a read or write to where it lies.
-    #[inline]
-    fn send(&self, env: &mut Env, to: To, sector: u64, mut bio: Box<Bio>) {
-        match to {
-            To::Member(member) => {
-                bio.sector = Sector(sector);
-                env.send_down(self.members[member as usize], bio);
-            }
-            To::Zero => {
-                if bio.op == Op::Read {
-                    bio.zero_data();
-                }
-                env.end_with(bio, Status::Ok);
-            }
-            To::Error => env.end_with(bio, Status::IoError),
-        }
-    }
-
-    /// Send on an operation without data: one range for each stripe, however many chunks it has.
-    fn spread_range(&self, env: &mut Env, table: &Table, bio: Box<Bio>) {
-        let (from, to) = (bio.sector.0, bio.end_sector().0);
-        let mut parts = env.divide(bio);
-        let segments = table.segments();
-        let first = segments.partition_point(|segment| segment.end <= from);
-        for segment in segments[first..].iter().take_while(|segment| segment.start < to) {
-            let (from, to) = (from.max(segment.start), to.min(segment.end));
-            self.send_range(env, segment, &mut parts, (from, to));
-        }
-        env.divided(parts);
-    }
-
-    fn send_range(
-        &self,
-        env: &mut Env,
-        segment: &Segment,
-        parts: &mut Parts,
-        (from, to): (u64, u64),
-    ) {
-        let mut send = |env: &mut Env, member: u32, sector: u64, sectors: u64| {
-            if sectors > 0 {
-                let part = parts.elsewhere(env, Sector(sector), sectors * SECTOR_SIZE);
-                env.send_down(self.members[member as usize], part);
-            }
-        };
-        match &segment.map {
-            Map::Linear { member, add } => send(env, *member, from.wrapping_add(*add), to - from),
-            Map::Striped(striped) => {
-                for stripe in 0..striped.stripes() {
-                    let (from, to) = (from - segment.start, to - segment.start);
-                    let (sector, sectors) = striped.range(stripe, from, to);
-                    send(env, striped.member(stripe), sector, sectors);
-                }
-            }
-            Map::Zero => {}
-            Map::Error => {
-                let part = parts.elsewhere(env, Sector(from), (to - from) * SECTOR_SIZE);
-                env.end_with(part, Status::IoError);
-            }
-        }
+    fn table(&self) -> Option<&Table> {
+        self.live.table.as_deref()
     }
 }
 
-/// Who has a piece of a table.
-#[derive(Clone, Copy)]
-enum To {
-    /// A member, by its index.
-    Member(u32),
-    Zero,
-    Error,
+fn is_same(a: Option<&Table>, b: Option<&Table>) -> bool {
+    a.map(std::ptr::from_ref) == b.map(std::ptr::from_ref)
 }
 
 /// How a bio goes on that was just submitted.
@@ -427,31 +280,12 @@ fn way(live: &Live, special: BioFlags, bio: &Bio) -> Way {
     if !is_plain(bio, &live.limits, live.size_bytes, special) || bio.has_passed_many() {
         return Way::Slow;
     }
-    let (to, sector, bytes) = piece(table, bio.sector.0);
+    let (to, sector, bytes) = table.piece(bio.sector.0);
     match to {
         To::Member(member) if bio.bytes <= bytes => Way::Move(member, sector),
         _ if bio.flags.contains(BioFlags::NOWAIT) => Way::Slow,
         _ => Way::Divide,
     }
-}
-
-/// The piece of `table` that begins with `sector`, or lies around it: who has it, the sector there,
-/// and how many bytes follow.
-#[inline(always)]
-fn piece(table: &Table, sector: u64) -> (To, u64, u64) {
-    let segment = table.segment(sector);
-    let left = segment.end - sector;
-    let (to, sector, left) = match &segment.map {
-        Map::Linear { member, add } => (To::Member(*member), sector.wrapping_add(*add), left),
-        Map::Striped(striped) => {
-            let place = striped.place(sector - segment.start);
-            // A segment is whole chunks.
-            (To::Member(striped.member(place.stripe)), place.sector, place.left)
-        }
-        Map::Zero => (To::Zero, 0, left),
-        Map::Error => (To::Error, 0, left),
-    };
-    (to, sector, left * SECTOR_SIZE)
 }
 
 impl Channel for VolumeChannel {
@@ -482,7 +316,10 @@ impl Channel for VolumeChannel {
 
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
-            self.flushed(env, bio);
+            match bio.op {
+                Op::Flush => self.flushed(env, bio),
+                _ => self.corrupted(env, bio),
+            }
         }
     }
 
@@ -491,8 +328,16 @@ impl Channel for VolumeChannel {
         self.report(env);
     }
 
+    fn deadline(&self) -> Option<Ns> {
+        self.delays.borrow().due()
+    }
+
+    fn tick(&mut self, env: &mut Env, now: Ns) {
+        self.send_due(env, now);
+    }
+
     fn in_flight(&self) -> usize {
-        self.kept.len()
+        self.kept.len() + self.delays.borrow().len()
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {
@@ -500,6 +345,7 @@ impl Channel for VolumeChannel {
         while let Some(bio) = kept.pop() {
             env.end_with(bio, Status::Cancelled);
         }
+        self.cancel_waiting(env);
     }
 }
 

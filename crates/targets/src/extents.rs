@@ -1,10 +1,11 @@
 //! The allocation query of a table: asked of the members, translated.
 
+use crate::delay::Class;
 use crate::striped::Striped;
 use crate::table::{Map, Segment, Table};
 use drystone_core::extent::ExtentList;
-use drystone_core::{Device, Extent, Result, SECTOR_SIZE};
-use std::sync::Arc;
+use drystone_core::{Extent, Result, SECTOR_SIZE};
+use std::ops::Range;
 
 /// Extents of `length` bytes from `offset`, at most about `max`, appended to `list`.
 ///
@@ -24,16 +25,22 @@ pub(crate) fn of_table(
         let until = end.min(segment.end * SECTOR_SIZE);
         let room = max - list.as_slice().len();
         at = match &segment.map {
-            Map::Linear { member, add } => {
-                let below = add.wrapping_mul(SECTOR_SIZE);
-                ask(&table.members()[*member as usize], at, until, below, room, list)?
-            }
             Map::Striped(map) => {
                 let reached = striped(table, (segment, map), at, until, room, list)?;
                 if reached < until {
                     return Ok(());
                 }
                 reached
+            }
+            Map::Linear { member, add } => ask(table, (*member, *add), at..until, room, list)?,
+            // What reads would find.
+            Map::Delay(number) => {
+                let place = table.delay(*number).place(Class::Read);
+                ask(table, place, at..until, room, list)?
+            }
+            // What is there, whether it is up or down.
+            Map::Flakey(number) => {
+                ask(table, table.flakey(*number).place(), at..until, room, list)?
             }
             Map::Zero => {
                 list.push(Extent::hole(at, until - at));
@@ -48,18 +55,19 @@ pub(crate) fn of_table(
     Ok(())
 }
 
-/// Ask `device` for `from..to`, which lies `below` bytes further there, modulo 2^64. How far the
-/// answer goes.
+/// Ask a member for a range of bytes of the volume, whose sectors lie `add` further there, modulo
+/// 2^64. How far the answer goes.
 fn ask(
-    device: &Arc<dyn Device>,
-    from: u64,
-    to: u64,
-    below: u64,
+    table: &Table,
+    (member, add): (u32, u64),
+    range: Range<u64>,
     max: usize,
     list: &mut ExtentList,
 ) -> Result<u64> {
+    let (from, to) = (range.start, range.end);
+    let below = from.wrapping_add(add.wrapping_mul(SECTOR_SIZE));
     let mut at = from;
-    for extent in device.extents(from.wrapping_add(below), to - from, max)? {
+    for extent in table.members()[member as usize].extents(below, to - from, max)? {
         let length = extent.length.min(to - at);
         list.push(Extent { offset: at, length, ..extent });
         at += length;

@@ -7,12 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod channel;
+mod delay;
 mod divide;
 mod extents;
+mod flakey;
 mod quiet;
 mod striped;
 mod table;
 mod volume;
 
+pub use delay::{DelayClass, DelaySpec};
+pub use flakey::{CorruptByte, Faults, FlakeySpec, Writes};
 pub use table::{Area, Line, Table, TargetSpec};
 pub use volume::{Volume, VolumeOptions};

@@ -5,6 +5,8 @@
 //!   block long; every area lies inside its device and on its blocks.
 //! * A table does not change. A volume whose table is reloaded gets another one.
 
+use crate::delay::{Class, Delay, DelaySpec};
+use crate::flakey::{Flakey, FlakeySpec};
 use crate::striped::Striped;
 use drystone_core::{Device, Error, Limits, Result, SECTOR_SIZE};
 use std::fmt::Write;
@@ -20,6 +22,13 @@ pub struct Area {
     pub device: Arc<dyn Device>,
     /// First sector there.
     pub sector: u64,
+}
+
+impl Area {
+    /// As a table has it, with a space before it.
+    pub(crate) fn argument(&self) -> String {
+        format!(" {} {}", self.device.info().name, self.sector)
+    }
 }
 
 /// What a line of a table says of its sectors.
@@ -38,6 +47,10 @@ pub enum TargetSpec {
     Zero,
     /// Every I/O fails.
     Error,
+    /// They are those of other devices, some time later.
+    Delay(DelaySpec),
+    /// They are those of another device that misbehaves at times.
+    Flakey(FlakeySpec),
 }
 
 impl TargetSpec {
@@ -48,6 +61,8 @@ impl TargetSpec {
             TargetSpec::Striped { .. } => "striped",
             TargetSpec::Zero => "zero",
             TargetSpec::Error => "error",
+            TargetSpec::Delay(_) => "delay",
+            TargetSpec::Flakey(_) => "flakey",
         }
     }
 
@@ -59,23 +74,26 @@ impl TargetSpec {
                 stripes.iter().map(|area| (area, length / stripes.len() as u64)).collect()
             }
             TargetSpec::Zero | TargetSpec::Error => Vec::new(),
+            TargetSpec::Delay(spec) => spec.given().map(|class| (&class.area, length)).collect(),
+            TargetSpec::Flakey(spec) => vec![(&spec.area, length)],
         }
     }
 
     /// The arguments as a table has them, each with a space before it.
     fn arguments(&self) -> String {
-        let place = |area: &Area| format!(" {} {}", area.device.info().name, area.sector);
         match self {
-            TargetSpec::Linear(area) => place(area),
+            TargetSpec::Linear(area) => area.argument(),
             TargetSpec::Striped { chunk_sectors, stripes } => {
-                let places: String = stripes.iter().map(place).collect();
+                let places: String = stripes.iter().map(Area::argument).collect();
                 format!(" {} {chunk_sectors}{places}", stripes.len())
             }
             TargetSpec::Zero | TargetSpec::Error => String::new(),
+            TargetSpec::Delay(spec) => spec.arguments(),
+            TargetSpec::Flakey(spec) => spec.arguments(),
         }
     }
 
-    /// What `dmsetup status` says of it, likewise.
+    /// What `dmsetup status` says of it, likewise, as far as that does not change.
     fn status(&self) -> String {
         let TargetSpec::Striped { stripes, .. } = self else { return String::new() };
         let names: String =
@@ -113,6 +131,23 @@ pub(crate) enum Map {
     Striped(Striped),
     Zero,
     Error,
+    /// A number among the table's.
+    Delay(u32),
+    /// A number among the table's.
+    Flakey(u32),
+}
+
+/// Who has a piece of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    /// A member, by its index.
+    Member(u32),
+    Zero,
+    Error,
+    /// A `delay` segment, by its number.
+    Delay(u32),
+    /// A `flakey` segment, by its number.
+    Flakey(u32),
 }
 
 /// A segment: a line as the way of an I/O needs it.
@@ -124,11 +159,37 @@ pub(crate) struct Segment {
     pub(crate) map: Map,
 }
 
+impl Segment {
+    /// The piece that begins with `sector`, or lies around it: who has it, the sector there, and how
+    /// many bytes follow. Where that is the segment itself it is the volume's sector.
+    #[inline(always)]
+    pub(crate) fn piece(&self, sector: u64) -> (To, u64, u64) {
+        let left = self.end - sector;
+        let (to, sector, left) = match &self.map {
+            Map::Linear { member, add } => (To::Member(*member), sector.wrapping_add(*add), left),
+            Map::Striped(striped) => {
+                let place = striped.place(sector - self.start);
+                // A segment is whole chunks.
+                (To::Member(striped.member(place.stripe)), place.sector, place.left)
+            }
+            Map::Zero => (To::Zero, sector, left),
+            Map::Error => (To::Error, sector, left),
+            Map::Delay(number) => (To::Delay(*number), sector, left),
+            Map::Flakey(number) => (To::Flakey(*number), sector, left),
+        };
+        (to, sector, left * SECTOR_SIZE)
+    }
+}
+
 /// A checked table.
 pub struct Table {
     lines: Vec<Line>,
     segments: Vec<Segment>,
     members: Vec<Arc<dyn Device>>,
+    delays: Vec<Delay>,
+    flakeys: Vec<Flakey>,
+    /// Where a flush goes.
+    flushes: Vec<To>,
 }
 
 impl Table {
@@ -141,17 +202,23 @@ impl Table {
             return Err(Error::invalid("the table is empty: it needs at least one line"));
         }
         check_order(&lines)?;
-        let mut table = Table { lines, segments: Vec::new(), members: Vec::new() };
+        let mut table = Table {
+            lines,
+            segments: Vec::new(),
+            members: Vec::new(),
+            delays: Vec::new(),
+            flakeys: Vec::new(),
+            flushes: Vec::new(),
+        };
         let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;
         for (index, line) in table.lines.iter().enumerate() {
             check_line(line, block).map_err(|what| {
                 Error::invalid(format!("line {} of the table: {what}", index + 1))
             })?;
         }
-        for line in &table.lines {
-            let segment = segment(line, &mut table.members);
-            table.segments.push(segment);
-        }
+        let lines = std::mem::take(&mut table.lines);
+        lines.iter().for_each(|line| table.add_segment(line));
+        table.lines = lines;
         Ok(table)
     }
 
@@ -189,18 +256,22 @@ impl Table {
 
     /// The table's lines in its own syntax, members by name.
     pub fn text(&self) -> String {
-        self.each_line(TargetSpec::arguments)
+        self.each_line(|target, _| target.arguments())
     }
 
-    /// What `dmsetup status` says of each line.
+    /// What `dmsetup status` says of each line now.
     pub fn status(&self) -> String {
-        self.each_line(TargetSpec::status)
+        self.each_line(|target, map| match map {
+            Map::Delay(number) => self.delay(*number).status(),
+            _ => target.status(),
+        })
     }
 
-    fn each_line(&self, arguments: impl Fn(&TargetSpec) -> String) -> String {
+    fn each_line(&self, arguments: impl Fn(&TargetSpec, &Map) -> String) -> String {
         let mut text = String::new();
-        for Line { start, length, target } in &self.lines {
-            let _ = writeln!(text, "{start} {length} {}{}", target.name(), arguments(target));
+        for (Line { start, length, target }, segment) in self.lines.iter().zip(&self.segments) {
+            let arguments = arguments(target, &segment.map);
+            let _ = writeln!(text, "{start} {length} {}{arguments}", target.name());
         }
         text
     }
@@ -234,6 +305,34 @@ impl Table {
 
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// [`Segment::piece`] of the segment that has `sector`.
+    #[inline(always)]
+    pub(crate) fn piece(&self, sector: u64) -> (To, u64, u64) {
+        self.segment(sector).piece(sector)
+    }
+
+    /// Where a flush goes: every member of `linear` and `striped` once, and every segment that does
+    /// more with it.
+    pub(crate) fn flushes(&self) -> &[To] {
+        &self.flushes
+    }
+
+    pub(crate) fn delays(&self) -> &[Delay] {
+        &self.delays
+    }
+
+    pub(crate) fn delay(&self, number: u32) -> &Delay {
+        &self.delays[number as usize]
+    }
+
+    pub(crate) fn flakeys(&self) -> &[Flakey] {
+        &self.flakeys
+    }
+
+    pub(crate) fn flakey(&self, number: u32) -> &Flakey {
+        &self.flakeys[number as usize]
     }
 }
 
@@ -269,8 +368,12 @@ fn check_order(lines: &[Line]) -> Result<()> {
 
 /// Checks what concerns a line and its devices; `block` is in sectors.
 fn check_line(line: &Line, block: u64) -> std::result::Result<(), String> {
-    if let TargetSpec::Striped { chunk_sectors, stripes } = &line.target {
-        check_stripes(line.length, *chunk_sectors, stripes.len(), block)?;
+    match &line.target {
+        TargetSpec::Striped { chunk_sectors, stripes } => {
+            check_stripes(line.length, *chunk_sectors, stripes.len(), block)?;
+        }
+        TargetSpec::Flakey(spec) => spec.check()?,
+        _ => {}
     }
     if !line.start.is_multiple_of(block) || !line.length.is_multiple_of(block) {
         return Err(format!(
@@ -335,24 +438,65 @@ fn check_area(area: &Area, sectors: u64, block: u64) -> std::result::Result<(), 
     Ok(())
 }
 
-fn segment(line: &Line, members: &mut Vec<Arc<dyn Device>>) -> Segment {
-    let mut member = |area: &Area| {
+/// How a table is put together.
+impl Table {
+    fn add_segment(&mut self, line: &Line) {
+        let map = match &line.target {
+            TargetSpec::Linear(area) => {
+                let member = self.flushed_member(area);
+                Map::Linear { member, add: area.sector.wrapping_sub(line.start) }
+            }
+            TargetSpec::Striped { chunk_sectors, stripes } => {
+                let stripes = stripes.iter().map(|area| (self.flushed_member(area), area.sector));
+                Map::Striped(Striped::new(*chunk_sectors, stripes.collect()))
+            }
+            TargetSpec::Zero => Map::Zero,
+            TargetSpec::Error => Map::Error,
+            TargetSpec::Delay(spec) => self.add_delay(spec, line.start),
+            TargetSpec::Flakey(spec) => self.add_flakey(spec, line.start),
+        };
+        self.segments.push(Segment { start: line.start, end: line.start + line.length, map });
+    }
+
+    /// The index of a device.
+    fn member(&mut self, area: &Area) -> u32 {
         let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(&area.device).addr();
-        members.iter().position(same).unwrap_or_else(|| {
-            members.push(area.device.clone());
-            members.len() - 1
-        }) as u32
-    };
-    let map = match &line.target {
-        TargetSpec::Linear(area) => {
-            Map::Linear { member: member(area), add: area.sector.wrapping_sub(line.start) }
+        let index = self.members.iter().position(same).unwrap_or_else(|| {
+            self.members.push(area.device.clone());
+            self.members.len() - 1
+        });
+        index as u32
+    }
+
+    /// The same; flushes go there as they come.
+    fn flushed_member(&mut self, area: &Area) -> u32 {
+        let member = self.member(area);
+        self.flush_to(To::Member(member));
+        member
+    }
+
+    fn flush_to(&mut self, to: To) {
+        if !self.flushes.contains(&to) {
+            self.flushes.push(to);
         }
-        TargetSpec::Striped { chunk_sectors, stripes } => {
-            let stripes = stripes.iter().map(|area| (member(area), area.sector)).collect();
-            Map::Striped(Striped::new(*chunk_sectors, stripes))
-        }
-        TargetSpec::Zero => Map::Zero,
-        TargetSpec::Error => Map::Error,
-    };
-    Segment { start: line.start, end: line.start + line.length, map }
+    }
+
+    fn add_delay(&mut self, spec: &DelaySpec, start: u64) -> Map {
+        let delay = Delay::new(spec, start, |area| self.member(area));
+        let number = self.delays.len() as u32;
+        self.flush_to(match delay.delay_ns(Class::Flush) > 0 {
+            true => To::Delay(number),
+            false => To::Member(delay.place(Class::Flush).0),
+        });
+        self.delays.push(delay);
+        Map::Delay(number)
+    }
+
+    fn add_flakey(&mut self, spec: &FlakeySpec, start: u64) -> Map {
+        let member = self.member(&spec.area);
+        let number = self.flakeys.len() as u32;
+        self.flush_to(To::Flakey(number));
+        self.flakeys.push(Flakey::new(spec, start, member));
+        Map::Flakey(number)
+    }
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use drystone_core::Device;
-use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
+use drystone_core::clock::Ns;
+use drystone_targets::{
+    Area, DelayClass, DelaySpec, FlakeySpec, Line, Table, TargetSpec, Volume, VolumeOptions,
+};
 
 use super::device::{OpenError, Surroundings};
 use crate::spec::{self, DeviceSpec, Segment, Target, VolumeSpec};
@@ -30,7 +33,7 @@ pub fn open_volume(
     let size = |name: &str| find(name).map(|device| device.info().size_bytes);
     let segments = volume.table(&size).map_err(|too_small| refused(too_small.message))?;
     let segments = segments.ok_or_else(|| refused("a member is not open".to_owned()))?;
-    let table = table(&segments, find).map_err(refused)?;
+    let table = table(&segments, find, at.clock.now()).map_err(refused)?;
     let options = VolumeOptions { read_only: spec.read_only, no_iostats: !spec.queue.iostats };
     let volume = Volume::new(&spec.name, options, at.locks.counters());
     volume.load(table);
@@ -38,19 +41,20 @@ pub fn open_volume(
     Ok(volume)
 }
 
-/// Checks a table against the devices that it names.
+/// Checks a table against the devices that it names. `now` is what the contexts' clock shows: the
+/// times of `flakey` count from there, and its random numbers begin with it.
 ///
 /// # Errors
 /// One sentence on what is wrong.
-pub fn table(segments: &[Segment], find: Find<'_>) -> Result<Table, String> {
+pub fn table(segments: &[Segment], find: Find<'_>, now: Ns) -> Result<Table, String> {
     let lines = segments.iter().map(|segment| {
-        let target = target(&segment.target, find)?;
+        let target = target(&segment.target, find, now)?;
         Ok(Line { start: segment.start_sector, length: segment.length_sectors, target })
     });
     Table::new(lines.collect::<Result<Vec<_>, String>>()?).map_err(|error| error.message)
 }
 
-fn target(target: &Target, find: Find<'_>) -> Result<TargetSpec, String> {
+fn target(target: &Target, find: Find<'_>, now: Ns) -> Result<TargetSpec, String> {
     let area = |area: &spec::Area| match find(&area.device) {
         Some(device) => Ok(Area { device, sector: area.offset_sectors }),
         None => Err(format!("there is no device `{}`", area.device)),
@@ -63,5 +67,24 @@ fn target(target: &Target, find: Find<'_>) -> Result<TargetSpec, String> {
         },
         Target::Zero => TargetSpec::Zero,
         Target::Error => TargetSpec::Error,
+        Target::Delay(classes) => {
+            let class = |spec::Delayed { place, delay_ms }: &spec::Delayed| {
+                area(place).map(|area| DelayClass { area, delay_ms: *delay_ms })
+            };
+            let mut classes = classes.iter().map(class);
+            let read = classes.next().ok_or("delay has no arguments")??;
+            let (write, flush) = (classes.next().transpose()?, classes.next().transpose()?);
+            TargetSpec::Delay(DelaySpec { read, write, flush })
+        }
+        Target::Flakey { place, up_seconds, down_seconds, faults } => {
+            TargetSpec::Flakey(FlakeySpec {
+                area: area(place)?,
+                up_seconds: *up_seconds,
+                down_seconds: *down_seconds,
+                faults: *faults,
+                since_ns: now,
+                seed: now,
+            })
+        }
     })
 }

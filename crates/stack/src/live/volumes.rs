@@ -236,7 +236,7 @@ impl Changes<'_> {
             if itself.into_iter().any(|member| member.device == live.name) {
                 return Err(format!("`{}` stands on itself", live.name));
             }
-            let table = table::table(segments, &find)?;
+            let table = table::table(segments, &find, self.stack.clock.now())?;
             uses::check_levels(state, live, &table)?;
             uses::check_above(state, live, &table)?;
             if !force {

@@ -1,0 +1,135 @@
+//! `delay` as one context uses it: what waits, and until when.
+//!
+//! Invariants:
+//! * What waits are parts that the volume made: their bio has passed, is in flight and keeps the
+//!   time at which it was submitted.
+//! * A class keeps its bios in the order in which they came. All of them wait equally long, so the
+//!   first is due first.
+//! * `due` is when the next bio is due.
+//! * Nothing waits in a channel that has seen that its volume is suspended, nor in a context without
+//!   an owner: nobody would come to send it on.
+
+use super::VolumeChannel;
+use crate::delay::{CLASSES, Class, Delay};
+use crate::table::Table;
+use drystone_core::clock::Ns;
+use drystone_core::{Bio, BioFlags, Env, Status};
+use std::collections::VecDeque;
+
+struct Waiting {
+    due: Ns,
+    /// Counts what came to the segment.
+    number: u64,
+    bio: Box<Bio>,
+}
+
+/// What waits for one segment.
+#[derive(Default)]
+struct Queue {
+    classes: [VecDeque<Waiting>; CLASSES],
+    arrived: u64,
+}
+
+impl Queue {
+    /// Keep a bio. When it is due.
+    fn keep(&mut self, delay: &Delay, class: Class, now: Ns, bio: Box<Bio>) -> Ns {
+        let due = now.saturating_add(delay.delay_ns(class));
+        self.classes[class as usize].push_back(Waiting { due, number: self.arrived, bio });
+        self.arrived += 1;
+        delay.begin(class);
+        due
+    }
+
+    /// Take the bio that came first of those that are due.
+    fn take(&mut self, delay: &Delay, now: Ns) -> Option<(Class, Box<Bio>)> {
+        let first = |class: &Class| {
+            let first = self.classes[*class as usize].front();
+            first.filter(|waiting| waiting.due <= now).map(|waiting| waiting.number)
+        };
+        let class = Class::EACH.into_iter().filter(|c| first(c).is_some()).min_by_key(first)?;
+        let waiting = self.classes[class as usize].pop_front()?;
+        delay.end(class);
+        Some((class, waiting.bio))
+    }
+
+    fn due(&self) -> Option<Ns> {
+        self.classes.iter().filter_map(|class| class.front().map(|first| first.due)).min()
+    }
+}
+
+/// What waits for the `delay` segments of a table, by their numbers.
+#[derive(Default)]
+pub(super) struct Delays {
+    queues: Vec<Queue>,
+    due: Option<Ns>,
+}
+
+impl Delays {
+    /// Those of a table that the context has not used so far.
+    pub(super) fn new(table: &Table) -> Self {
+        Delays { queues: table.delays().iter().map(|_| Queue::default()).collect(), due: None }
+    }
+
+    /// Bios that wait.
+    pub(super) fn len(&self) -> usize {
+        self.queues.iter().flat_map(|queue| &queue.classes).map(VecDeque::len).sum()
+    }
+
+    /// When the next bio is due.
+    pub(super) fn due(&self) -> Option<Ns> {
+        self.due
+    }
+
+    fn keep(&mut self, number: u32, delay: &Delay, class: Class, now: Ns, bio: Box<Bio>) {
+        let due = self.queues[number as usize].keep(delay, class, now, bio);
+        self.due = Some(self.due.map_or(due, |other| other.min(due)));
+    }
+
+    /// Take all that is due: of each segment in the order in which it came.
+    fn take(&mut self, table: &Table, now: Ns, mut taken: impl FnMut((u32, u64), Box<Bio>)) {
+        for (queue, delay) in self.queues.iter_mut().zip(table.delays()) {
+            while let Some((class, bio)) = queue.take(delay, now) {
+                taken(delay.place(class), bio);
+            }
+        }
+        self.due = self.queues.iter().filter_map(Queue::due).min();
+    }
+}
+
+impl VolumeChannel {
+    /// Send on, or keep, a part of `delay` segment `number`.
+    #[inline(never)]
+    pub(super) fn delay(&self, env: &mut Env, number: u32, bio: Box<Bio>) {
+        let Some(table) = self.table() else {
+            return env.end_with(bio, Status::IoError);
+        };
+        let (delay, class) = (table.delay(number), Class::of(&bio));
+        if self.live.suspended || delay.delay_ns(class) == 0 {
+            return self.send_to(env, delay.place(class), bio);
+        }
+        if env.is_abandoned() {
+            return env.end_with(bio, Status::Cancelled);
+        }
+        if bio.flags.contains(BioFlags::NOWAIT) {
+            return env.end_with(bio, Status::Again);
+        }
+        let now = env.time.recent();
+        self.delays.borrow_mut().keep(number, delay, class, now, bio);
+    }
+
+    /// Send on what is due at `now`.
+    pub(super) fn send_due(&self, env: &mut Env, now: Ns) {
+        if let Some(table) = self.table() {
+            let mut delays = self.delays.borrow_mut();
+            delays.take(table, now, |place, bio| self.send_to(env, place, bio));
+        }
+    }
+
+    /// End all that waits: nobody will come to send it on.
+    pub(super) fn cancel_waiting(&self, env: &mut Env) {
+        if let Some(table) = self.table() {
+            let cancel = |_, bio| env.end_with(bio, Status::Cancelled);
+            self.delays.borrow_mut().take(table, Ns::MAX, cancel);
+        }
+    }
+}

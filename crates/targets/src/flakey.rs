@@ -1,0 +1,267 @@
+//! `flakey`: a device that is there for some seconds and misbehaves for some, over and over
+//! (`dm-flakey`).
+//!
+//! Up or down follows from the clock alone, in whole seconds from the moment at which the table was
+//! made. A bio is judged when it is sent on; one that was sent while the device was down is changed
+//! on its way back even if the device is up again by then. A flush is a write without data.
+//!
+//! Source: `Documentation/admin-guide/device-mapper/dm-flakey.rst`.
+
+use crate::table::Area;
+use drystone_core::Op;
+use drystone_core::clock::Ns;
+use std::fmt::Write;
+
+const NS_PER_S: Ns = 1_000_000_000;
+
+/// What a line of a table says of `flakey`.
+#[derive(Clone)]
+pub struct FlakeySpec {
+    /// Where the segment's first sector is.
+    pub area: Area,
+    /// Seconds for which it works.
+    pub up_seconds: u32,
+    /// Seconds for which it then misbehaves; both together are at least 1.
+    pub down_seconds: u32,
+    /// What it does then.
+    pub faults: Faults,
+    /// What the contexts' clock showed when the table was made.
+    pub since_ns: Ns,
+    /// Where the random numbers begin; every context and segment has its own from there.
+    pub seed: u64,
+}
+
+/// What is wrong while the device is down. Nothing at all means that all I/O fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Reads fail.
+    pub error_reads: bool,
+    /// What becomes of writes, with flushes, discards and write zeroes.
+    pub writes: Writes,
+    /// A byte of the data is replaced.
+    pub corrupt_byte: Option<CorruptByte>,
+    /// How many of a billion reads get a random byte in a random place.
+    pub random_read_corrupt: u32,
+    /// The same for writes.
+    pub random_write_corrupt: u32,
+}
+
+/// What becomes of writes while a device is down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writes {
+    /// They go on.
+    #[default]
+    Pass,
+    /// They succeed and have no effect.
+    Drop,
+    /// They fail.
+    Fail,
+}
+
+/// A byte of the data of each bio that is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CorruptByte {
+    /// Which one: 1 is the first. Shorter bios stay as they are.
+    pub nth: u32,
+    /// In what is written, else in what is read.
+    pub in_writes: bool,
+    /// What it becomes.
+    pub value: u8,
+}
+
+impl Faults {
+    /// All certainty: a probability of 1, in parts per billion.
+    pub const CERTAIN: u32 = 1_000_000_000;
+
+    /// What excludes one another, if anything does: a sentence without its end.
+    pub fn conflict(&self) -> Option<&'static str> {
+        let corrupts_byte = self.corrupt_byte.is_some_and(|byte| byte.in_writes);
+        match self.writes {
+            Writes::Drop if corrupts_byte => {
+                Some("drop_writes leaves nothing to corrupt: use corrupt_bio_byte with r")
+            }
+            Writes::Drop if self.random_write_corrupt > 0 => {
+                Some("drop_writes leaves nothing to corrupt: leave out random_write_corrupt")
+            }
+            Writes::Fail if corrupts_byte => {
+                Some("error_writes leaves nothing to corrupt: use corrupt_bio_byte with r")
+            }
+            _ => None,
+        }
+    }
+
+    /// These, or if there are none, that all I/O fails.
+    fn or_all(self) -> Self {
+        match self == Faults::default() {
+            true => Faults { error_reads: true, writes: Writes::Fail, ..self },
+            false => self,
+        }
+    }
+
+    /// The features as a table has them: the number of their words, and the words.
+    fn arguments(&self) -> String {
+        let mut text = String::new();
+        if self.error_reads {
+            text.push_str(" error_reads");
+        }
+        match self.writes {
+            Writes::Pass => {}
+            Writes::Drop => text.push_str(" drop_writes"),
+            Writes::Fail => text.push_str(" error_writes"),
+        }
+        if let Some(CorruptByte { nth, in_writes, value }) = self.corrupt_byte {
+            let direction = if in_writes { 'w' } else { 'r' };
+            let _ = write!(text, " corrupt_bio_byte {nth} {direction} {value} 0");
+        }
+        let random = [("read", self.random_read_corrupt), ("write", self.random_write_corrupt)];
+        for (what, parts) in random.into_iter().filter(|(_, parts)| *parts > 0) {
+            let _ = write!(text, " random_{what}_corrupt {parts}");
+        }
+        format!(" {}{text}", text.split_whitespace().count())
+    }
+
+    fn corrupts_reads(&self) -> bool {
+        self.corrupt_byte.is_some_and(|byte| !byte.in_writes) || self.random_read_corrupt > 0
+    }
+
+    fn corrupts_writes(&self) -> bool {
+        self.corrupt_byte.is_some_and(|byte| byte.in_writes) || self.random_write_corrupt > 0
+    }
+}
+
+impl FlakeySpec {
+    /// What is wrong with the arguments.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.up_seconds == 0 && self.down_seconds == 0 {
+            return Err("flakey for 0 seconds up and 0 down: at least 1 is needed".to_owned());
+        }
+        if self.faults.corrupt_byte.is_some_and(|byte| byte.nth == 0) {
+            return Err("corrupt_bio_byte 0: the first byte is 1".to_owned());
+        }
+        let most = self.faults.random_read_corrupt.max(self.faults.random_write_corrupt);
+        if most > Faults::CERTAIN {
+            return Err(format!("a probability of {most}: at most {}", Faults::CERTAIN));
+        }
+        self.faults.conflict().map_or(Ok(()), |conflict| Err(conflict.to_owned()))
+    }
+
+    /// The arguments as a table has them, each with a space before it.
+    pub(crate) fn arguments(&self) -> String {
+        let place = self.area.argument();
+        let faults = self.faults.or_all().arguments();
+        format!("{place} {} {}{faults}", self.up_seconds, self.down_seconds)
+    }
+}
+
+/// What happens to a bio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Pass,
+    /// It goes on, and its data may be changed: see [`Flakey::changes`].
+    Corrupt,
+    /// It succeeds here.
+    Drop,
+    Fail,
+}
+
+/// A `flakey` segment.
+pub(crate) struct Flakey {
+    member: u32,
+    /// What is added to a sector of the volume, modulo 2^64.
+    add: u64,
+    up_seconds: u64,
+    /// Seconds up and down.
+    seconds: u64,
+    faults: Faults,
+    since_ns: Ns,
+    seed: u64,
+}
+
+impl Flakey {
+    /// The segment that begins with sector `start`, on member `member`.
+    pub(crate) fn new(spec: &FlakeySpec, start: u64, member: u32) -> Self {
+        let up_seconds = u64::from(spec.up_seconds);
+        Flakey {
+            member,
+            add: spec.area.sector.wrapping_sub(start),
+            up_seconds,
+            seconds: up_seconds + u64::from(spec.down_seconds),
+            faults: spec.faults.or_all(),
+            since_ns: spec.since_ns,
+            seed: spec.seed,
+        }
+    }
+
+    /// Where it lies: the member, and what is added to a sector, modulo 2^64.
+    pub(crate) fn place(&self) -> (u32, u64) {
+        (self.member, self.add)
+    }
+
+    fn is_down(&self, now: Ns) -> bool {
+        let elapsed = now.saturating_sub(self.since_ns) / NS_PER_S;
+        elapsed % self.seconds >= self.up_seconds
+    }
+
+    /// What happens to an I/O that is sent on at `now`.
+    pub(crate) fn fate(&self, op: Op, now: Ns) -> Fate {
+        let faults = &self.faults;
+        if !self.is_down(now) {
+            return Fate::Pass;
+        }
+        match (op, faults.writes) {
+            (Op::Read, _) if faults.error_reads => Fate::Fail,
+            (Op::Read, _) if faults.corrupts_reads() => Fate::Corrupt,
+            (Op::Read, _) => Fate::Pass,
+            (_, Writes::Fail) => Fate::Fail,
+            (_, Writes::Drop) => Fate::Drop,
+            (Op::Write, Writes::Pass) if faults.corrupts_writes() => Fate::Corrupt,
+            (_, Writes::Pass) => Fate::Pass,
+        }
+    }
+
+    /// What is to be changed in `bytes` bytes of data that are read, or written: offsets and values.
+    pub(crate) fn changes(
+        &self,
+        op: Op,
+        bytes: u64,
+        random: &mut Random,
+    ) -> impl Iterator<Item = (u64, u8)> + use<> {
+        let byte = self.faults.corrupt_byte.filter(|byte| byte.in_writes == op.is_write());
+        let fixed = byte.map(|byte| (u64::from(byte.nth) - 1, byte.value));
+        let chance = match op.is_write() {
+            true => self.faults.random_write_corrupt,
+            false => self.faults.random_read_corrupt,
+        };
+        let hit = random.below(Faults::CERTAIN.into()) < chance.into();
+        let random = hit.then(|| (random.below(bytes), random.below(256) as u8));
+        fixed.into_iter().chain(random).filter(move |(at, _)| *at < bytes)
+    }
+
+    /// The random numbers of this segment, number `segment`, in context `context`.
+    pub(crate) fn random(&self, segment: usize, context: u32) -> Random {
+        Random::new(self.seed ^ (segment as u64) << 32 ^ u64::from(context))
+    }
+}
+
+/// Numbers that a seed repeats: splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
+/// Number Generators", OOPSLA 2014).
+pub(crate) struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        // Seeds that differ by little begin far from one another.
+        Random(Random(seed).next())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`, 0 if that is 0. Not quite even, by less than `bound` parts in 2^64.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
