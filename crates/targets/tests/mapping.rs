@@ -4,10 +4,13 @@
 mod common;
 
 use common::{Disk, User};
-use drystone_core::clock::SystemClock;
+use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, ContextSet, Device, IoBuf, Op, Sector, Status};
-use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
+use drystone_targets::{
+    Area, DelayClass, DelaySpec, Faults, FlakeySpec, Line, Table, TargetSpec, Volume,
+    VolumeOptions, Writes,
+};
 use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,10 +25,33 @@ fn volume(name: &str, lines: Vec<Line>) -> Volume {
 /// One line of a random table, before it is known which devices it uses.
 #[derive(Clone, Debug)]
 enum Piece {
-    Linear { sectors: u64, skip: u64 },
-    Striped { chunk: u32, stripes: usize, rows: u64, skip: u64 },
-    Zero { sectors: u64 },
-    Error { sectors: u64 },
+    Linear {
+        sectors: u64,
+        skip: u64,
+    },
+    Striped {
+        chunk: u32,
+        stripes: usize,
+        rows: u64,
+        skip: u64,
+    },
+    Zero {
+        sectors: u64,
+    },
+    Error {
+        sectors: u64,
+    },
+    /// Delays of reads, of writes and of flushes, which go to another device.
+    Delay {
+        sectors: u64,
+        skip: u64,
+        ms: [Option<u32>; 3],
+    },
+    /// Up all the time.
+    Flakey {
+        sectors: u64,
+        skip: u64,
+    },
 }
 
 fn pieces() -> impl Strategy<Value = Vec<Piece>> {
@@ -36,6 +62,10 @@ fn pieces() -> impl Strategy<Value = Vec<Piece>> {
         }),
         1 => (1..20u64).prop_map(|sectors| Piece::Zero { sectors }),
         1 => (1..20u64).prop_map(|sectors| Piece::Error { sectors }),
+        3 => (1..60u64, 0..9u64, any::<[Option<u32>; 3]>()).prop_map(|(sectors, skip, ms)| {
+            Piece::Delay { sectors, skip, ms: ms.map(|ms| ms.map(|ms| ms % 4)) }
+        }),
+        2 => (1..60u64, 0..9u64).prop_map(|(sectors, skip)| Piece::Flakey { sectors, skip }),
     ];
     prop::collection::vec(piece, 1..5)
 }
@@ -46,6 +76,11 @@ enum Kind {
     Data,
     Zero,
     Error,
+}
+
+fn flakey(area: Area, (up_seconds, down_seconds): (u32, u32), faults: Faults) -> TargetSpec {
+    let (since_ns, seed) = (0, 0);
+    TargetSpec::Flakey(FlakeySpec { area, up_seconds, down_seconds, faults, since_ns, seed })
 }
 
 /// Builds volumes of pieces; `below` makes a device of so many sectors and says what each is.
@@ -93,6 +128,22 @@ impl Builder {
                 }
                 Piece::Zero { sectors } => (*sectors, Kind::Zero, TargetSpec::Zero),
                 Piece::Error { sectors } => (*sectors, Kind::Error, TargetSpec::Error),
+                Piece::Delay { sectors, skip, ms } => {
+                    let area = Area { device: self.leaf(sectors + skip, depth), sector: *skip };
+                    let class = |area: &Area, ms| DelayClass { area: area.clone(), delay_ms: ms };
+                    let flushed = ms[2].map(|ms| (self.leaf(*sectors, depth), ms));
+                    let target = TargetSpec::Delay(DelaySpec {
+                        read: class(&area, ms[0].unwrap_or(0)),
+                        write: ms[1].map(|ms| class(&area, ms)),
+                        flush: flushed.map(|(device, ms)| class(&Area { device, sector: 0 }, ms)),
+                    });
+                    (*sectors, Kind::Data, target)
+                }
+                Piece::Flakey { sectors, skip } => {
+                    let area = Area { device: self.leaf(sectors + skip, depth), sector: *skip };
+                    let faults = Faults { writes: Writes::Drop, ..Faults::default() };
+                    (*sectors, Kind::Data, flakey(area, (u32::MAX, 1), faults))
+                }
             };
             lines.push(Line { start, length, target });
             kinds.extend((0..length).map(|_| kind));
@@ -173,7 +224,8 @@ proptest! {
             let lines = vec![Line { start: 0, length: kinds.len() as u64, target }];
             device = Arc::new(volume(&builder.name(), lines));
         }
-        let set = ContextSet::new(SystemClock::new());
+        let clock = ManualClock::new(1_000_000_000);
+        let set = ContextSet::new(clock.clone());
         let mut user = User::new(&set, &device);
         let mut flat = vec![0u8; kinds.len() * 512];
         for (number, step) in steps.iter().enumerate() {
@@ -182,7 +234,7 @@ proptest! {
             let bytes = range.start as usize * 512..range.end as usize * 512;
             let mut data: Vec<u8> =
                 (0..bytes.len()).map(|n| (n / 512 + number * 31 + 1) as u8).collect();
-            let done = user.run(bio(step, &range, &data));
+            let done = user.run_by(&clock, bio(step, &range, &data));
             let sectors = &kinds[range.start as usize..range.end as usize];
             let fails = step.op != Op::Flush && sectors.contains(&Kind::Error);
             prop_assert_eq!(done.status, if fails { Status::IoError } else { Status::Ok });

@@ -1,7 +1,7 @@
 //! A disk in memory that completes at once or when told, and records what it was asked.
 #![allow(dead_code)]
 
-use drystone_core::clock::SystemClock;
+use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
@@ -220,7 +220,11 @@ impl Channel for DiskChannel {
         self.kept.len()
     }
 
+    /// What the disk holds is what a driver has.
     fn cancel_pending(&mut self, env: &mut Env) {
+        if self.state.lock().unwrap().hold {
+            return;
+        }
         let mut kept = self.kept.take();
         while let Some(bio) = kept.pop() {
             env.end_with(bio, Status::Cancelled);
@@ -264,6 +268,26 @@ impl User {
                 self.cx.wait(None);
             }
         }
+    }
+
+    /// Submit one bio and wait for it, moving the clock while there is nothing else to do.
+    pub fn run_by(&mut self, clock: &ManualClock, bio: Box<Bio>) -> Box<Bio> {
+        self.submit(bio);
+        for _ in 0..1000 {
+            let ended = self.turn();
+            assert!(ended.len() < 2, "one bio was submitted");
+            if let Some(bio) = ended.into_iter().next() {
+                return bio;
+            }
+            clock.advance(1_000_000);
+        }
+        panic!("in a second of its clock the bio has not ended");
+    }
+
+    /// What has ended by now, with what is due by the clock.
+    pub fn turn(&mut self) -> Vec<Box<Bio>> {
+        self.cx.wait(Some(0));
+        self.reap()
     }
 
     /// What has ended by now.
