@@ -274,9 +274,7 @@ impl User {
     pub fn run_by(&mut self, clock: &ManualClock, bio: Box<Bio>) -> Box<Bio> {
         self.submit(bio);
         for _ in 0..1000 {
-            let ended = self.turn();
-            assert!(ended.len() < 2, "one bio was submitted");
-            if let Some(bio) = ended.into_iter().next() {
+            if let Some(bio) = self.turn().pop() {
                 return bio;
             }
             clock.advance(1_000_000);
@@ -285,7 +283,7 @@ impl User {
     }
 
     /// What has ended by now, with what is due by the clock.
-    pub fn turn(&mut self) -> Vec<Box<Bio>> {
+    pub fn turn(&mut self) -> BioList {
         self.cx.wait(Some(0));
         self.reap()
     }
