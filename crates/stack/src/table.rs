@@ -229,8 +229,8 @@ fn delay(
     target: &Word<'_>,
     arguments: &[Word<'_>],
 ) -> Result<Target, Wrong> {
-    const HINT: &str = "write delay DEVICE OFFSET MILLISECONDS; the same again for writes and flushes; \
-                        and again for flushes";
+    const HINT: &str = "write delay DEVICE OFFSET MILLISECONDS, once for all, twice for reads and \
+                        writes, or three times for reads, writes and flushes";
     let (classes, rest) = arguments.as_chunks::<3>();
     match (classes, rest) {
         ([], _) => return target.wrong("has too few arguments", HINT),
@@ -356,5 +356,87 @@ fn probability(name: &Word<'_>, following: &[Word<'_>]) -> Result<u32, Wrong> {
     match following {
         [parts, ..] => parts.number_u32("a probability in parts of 10^9", 0..=Faults::CERTAIN),
         [] => name.wrong("has too few words", format!("write {} PROBABILITY", name.text)),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::diagnostic::{Findings, Source};
+    use crate::node::Raw;
+    use crate::spec::Places;
+    use std::path::Path;
+
+    /// The segments of a table that is right.
+    pub(crate) fn segments(text: &str) -> Vec<Segment> {
+        let source = Source { name: "t".to_owned(), text: text.to_owned() };
+        let (mut findings, mut places) = (Findings::default(), Places::default());
+        let (base, findings, places) = (Path::new(""), &mut findings, &mut places);
+        let mut check = Check { source: &source, base, findings, places };
+        let node = Node { span: 0..text.len(), value: Raw::Word(text.to_owned()) };
+        let segments = parse_table(&mut check, &node).unwrap_or_default();
+        check_order(&mut check, &segments);
+        assert_eq!(check.findings.errors(), 0, "{text}");
+        segments
+    }
+
+    fn target(arguments: &str) -> Target {
+        segments(&format!("0 8 {arguments}")).remove(0).target
+    }
+
+    #[test]
+    fn classes_of_delays() {
+        for (arguments, expected) in [
+            ("a 1 50", vec![("a", 1, 50)]),
+            ("a 1 0 b 2 400", vec![("a", 1, 0), ("b", 2, 400)]),
+            ("a 1 50 b 2 100 a 3 333", vec![("a", 1, 50), ("b", 2, 100), ("a", 3, 333)]),
+        ] {
+            let Target::Delay(classes) = target(&format!("delay {arguments}")) else { panic!() };
+            let found: Vec<_> = classes
+                .iter()
+                .map(|class| {
+                    (class.place.device.as_str(), class.place.offset_sectors, class.delay_ms)
+                })
+                .collect();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn features_of_flakey() {
+        let faults = |words: &str| {
+            let Target::Flakey { place, up_seconds, down_seconds, faults } =
+                target(&format!("flakey a 7 2 3{words}"))
+            else {
+                panic!()
+            };
+            assert_eq!((place.offset_sectors, up_seconds, down_seconds), (7, 2, 3));
+            faults
+        };
+        let byte = |nth, in_writes, value| Some(CorruptByte { nth, in_writes, value });
+        let none = Faults::default();
+        for (words, expected) in [
+            ("", none),
+            (" 0", none),
+            (" 1 error_reads", Faults { error_reads: true, ..none }),
+            (" 1 drop_writes", Faults { writes: Writes::Drop, ..none }),
+            (" 1 error_writes", Faults { writes: Writes::Fail, ..none }),
+            (
+                " 2 error_writes error_reads",
+                Faults { error_reads: true, writes: Writes::Fail, ..none },
+            ),
+            (" 5 corrupt_bio_byte 32 r 1 0", Faults { corrupt_byte: byte(32, false, 1), ..none }),
+            (
+                " 9 corrupt_bio_byte 4294967295 w 255 0 random_read_corrupt 0 \
+                 random_write_corrupt 1000000000",
+                Faults {
+                    corrupt_byte: byte(u32::MAX, true, 255),
+                    random_write_corrupt: Faults::CERTAIN,
+                    ..none
+                },
+            ),
+        ] {
+            assert_eq!(faults(words), expected, "{words}");
+        }
     }
 }

@@ -443,6 +443,100 @@ fn unused_devices_are_a_warning() {
 }
 
 #[test]
+fn delays() {
+    const HINT: &str = "delay DEVICE OFFSET MILLISECONDS";
+    verify(vec![
+        (table("0 8 delay"), 3, 5, "delay", "too few", HINT),
+        (table("0 8 delay r0 0"), 3, 5, "delay", "too few", HINT),
+        (table("0 8 delay r0 0 5 r1"), 3, 18, "r1", "1 of its 3 words", HINT),
+        (table("0 8 delay r0 0 5 r1 0"), 3, 18, "r1", "2 of its 3 words", HINT),
+        (table("0 8 delay r0 0 5 r1 0 5 r0 9"), 3, 25, "r0", "2 of its 3 words", HINT),
+        (table("0 8 delay r0 0 5 r1 0 5 r0 9 5 7"), 3, 32, "7", "too much", HINT),
+        (table("0 8 delay r0 0 5 r1 0 5 r0 9 5 r1 9 5"), 3, 32, "r1", "too much", HINT),
+        (table("0 8 delay r0 x 5"), 3, 14, "x", "not an offset", "whole number"),
+        (table("0 8 delay r0 0 5ms"), 3, 16, "5ms", "not a delay in milliseconds", "to 4294967295"),
+        (table("0 8 delay r0 0 4294967296"), 3, 16, "4294967296", "not a delay", "to 4294967295"),
+        (table("0 8 delay r9 0 5"), 3, 11, "r9", "no device `r9`", ""),
+        (table("0 8 delay r0 0 5 r0 0 5 r0 2041 5"), 3, 25, "r0", "too small", "2048 sectors"),
+        (table("0 8 delay r0 0 5\n8 8 linear r0 7"), 4, 12, "r0", "7 to 14", "other sectors"),
+        (table("0 8 delai r0 0 5"), 3, 5, "delai", "not a target", "did you mean `delay`?"),
+    ]);
+    // What is read where it is written is used once.
+    for arguments in ["r0 0 5", "r0 0 5 r0 0 5", "r0 0 5 r1 0 5 r0 0 5", "r0 0 5 r0 8 5 r0 0 5"] {
+        let found = check(&table(&format!("0 8 delay {arguments}")));
+        assert!(found.is_ok(), "{arguments}: {}", found.unwrap_err());
+    }
+}
+
+#[test]
+fn flakeys() {
+    const HINT: &str = "flakey DEVICE OFFSET UP DOWN";
+    let features = |words: &str| table(&format!("0 8 flakey r0 0 2 3 {words}"));
+    verify(vec![
+        (table("0 8 flakey r0 0 2"), 3, 5, "flakey", "too few", HINT),
+        (table("0 8 flakey r0 0 -2 3"), 3, 17, "-2", "not a time in seconds", "whole number"),
+        (table("0 8 flakey r0 0 2 x"), 3, 19, "x", "not a time in seconds", "to 4294967295"),
+        (table("0 8 flakey r0 0 0 0"), 3, 19, "0", "no time at all", "at least 1"),
+        (table("0 4096 flakey r0 0 2 3"), 3, 15, "r0", "too small", ""),
+        (features("x"), 3, 21, "x", "not a number of feature words", "whole number"),
+        (features("1"), 3, 21, "1", "means 1 words, but 0 follow", "all words"),
+        (features("1 error_reads 5"), 3, 21, "1", "means 1 words, but 2 follow", "all words"),
+        (features("1 drop_write"), 3, 23, "drop_write", "not a feature", "mean `drop_writes`?"),
+        (features("2 drop_writes drop_writes"), 3, 35, "drop_writes", "given twice", "once"),
+        (features("2 drop_writes error_writes"), 3, 35, "error_writes", "cannot stand", "dropped"),
+        (features("2 error_writes drop_writes"), 3, 36, "drop_writes", "cannot stand", "dropped"),
+        (features("1 corrupt_bio_byte"), 3, 23, "corrupt_bio_byte", "too few", "BYTE r|w VALUE 0"),
+        (features("4 corrupt_bio_byte 1 r 1"), 3, 23, "corrupt_bio_byte", "too few", ""),
+        (features("5 corrupt_bio_byte 0 r 1 0"), 3, 40, "0", "not the number of a byte", "from 1"),
+        (features("5 corrupt_bio_byte 1 x 1 0"), 3, 42, "x", "not a direction", "r for reads"),
+        (features("5 corrupt_bio_byte 1 r 256 0"), 3, 44, "256", "not the value", "0 to 255"),
+        (features("5 corrupt_bio_byte 1 r 1 32"), 3, 46, "32", "Linux's own flags", "write 0"),
+        (features("5 corrupt_bio_byte 1 r 1 x"), 3, 46, "x", "not a mask", "whole number"),
+        (
+            features("6 drop_writes corrupt_bio_byte 1 w 1 0"),
+            3,
+            35,
+            "corrupt_bio_byte",
+            "cannot stand",
+            "drop_writes leaves nothing to corrupt",
+        ),
+        (
+            features("6 corrupt_bio_byte 1 w 1 0 error_writes"),
+            3,
+            48,
+            "error_writes",
+            "cannot stand",
+            "error_writes leaves nothing to corrupt",
+        ),
+        (
+            features("3 random_write_corrupt 5 drop_writes"),
+            3,
+            46,
+            "drop_writes",
+            "cannot stand",
+            "leave out random_write_corrupt",
+        ),
+        (features("1 random_read_corrupt"), 3, 23, "random_read_corrupt", "too few", "PROBABILITY"),
+        (
+            features("2 random_read_corrupt 1000000001"),
+            3,
+            43,
+            "1000000001",
+            "not a probability",
+            "to 1000000000",
+        ),
+        (
+            features("4 random_read_corrupt 1 random_read_corrupt 2"),
+            3,
+            45,
+            "random_read_corrupt",
+            "given twice",
+            "once",
+        ),
+    ]);
+}
+
+#[test]
 fn all_errors_are_reported_up_to_the_bound() {
     let two = errors("[device.a]\ntype = \"nul\"\n[device.b]\ntype = \"null\"\nsice = 1\n");
     assert_eq!(two.len(), 2);

@@ -256,7 +256,7 @@ fn latencies_are_linear_between_their_points() {
 }
 
 /// Pieces that good stacks are made of, to be put together wrongly.
-const PIECES: [&str; 33] = [
+const PIECES: [&str; 35] = [
     "[device.a]\n",
     "[device.b]\n",
     "[export.e]\n",
@@ -274,6 +274,8 @@ const PIECES: [&str; 33] = [
     "table = \"0 8 linear a 0\\n8 8 linear b 7\"\n",
     "table = \"\"\"\n0 8 striped 2 4 a 0 b 0\n\"\"\"\n",
     "table = '0 8 zero'\n",
+    "table = \"0 8 delay a 0 5 b 8 0\\n8 8 delay b 7\"\n",
+    "table = '0 8 flakey a 0 1 0 6 drop_writes corrupt_bio_byte 1 r 2 0'\n",
     "members = [\"a\", \"b\", 3]\n",
     "members = [\"a\", \"b\"]\n",
     "type = \"linear\"\n",

@@ -88,3 +88,36 @@ fn target(target: &Target, find: Find<'_>, now: Ns) -> Result<TargetSpec, String
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::{Surroundings, open_device};
+    use drystone_core::clock::ManualClock;
+    use std::path::Path;
+
+    /// What a table says is what it was made from.
+    #[test]
+    fn texts_of_tables() {
+        let at = Surroundings::new(1, ManualClock::new(5));
+        let devices = ["a", "b", "c"].map(|name| {
+            let spec = DeviceSpec::parse("null,size=1M", Path::new("")).unwrap();
+            open_device(&DeviceSpec { name: name.to_owned(), ..spec }, &at).unwrap()
+        });
+        let find = |name: &str| devices.iter().find(|device| device.info().name == name).cloned();
+        for text in [
+            "0 8 linear a 0\n8 16 striped 2 4 b 0 c 8\n24 1 zero\n25 1 error\n",
+            "0 8 delay a 1 50\n",
+            "0 8 delay a 1 0 b 2 400\n8 8 delay a 9 1 b 10 2 c 11 3\n",
+            "0 8 flakey a 7 2 3 1 drop_writes\n",
+            "0 8 flakey a 7 0 3 6 error_reads corrupt_bio_byte 3 w 255 0\n",
+            "0 8 flakey a 7 2 0 4 random_read_corrupt 1 random_write_corrupt 1000000000\n",
+        ] {
+            let segments = crate::table::tests::segments(text);
+            assert_eq!(table(&segments, &find, 5).map(|table| table.text()), Ok(text.to_owned()));
+        }
+        let segments = crate::table::tests::segments("0 8 delay a 0 1 x 0 1");
+        let refused = table(&segments, &find, 5).err();
+        assert_eq!(refused.as_deref(), Some("there is no device `x`"));
+    }
+}
