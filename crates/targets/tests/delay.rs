@@ -363,7 +363,7 @@ fn waiting_outlives_a_change_of_limits() {
     let disk = Disk::new("d", SECTORS);
     let mut rig = Rig::new(vec![line(0, SECTORS, delay(vec![class(&disk, 0, 10)]))]);
     rig.user.submit(bio(Op::Write, 1));
-    rig.volume.members_changed();
+    disk.set_attribute("queue/io_poll", "1").unwrap();
     rig.clock.advance(MS);
     rig.user.submit(bio(Op::Write, 2));
     assert_eq!(rig.status(), "0 64 delay 0 2 0\n");
