@@ -233,13 +233,17 @@ fn clients_see_a_volume_grow_when_they_come_again() {
         control('reload', 'v', '--now', '--table', '0 262144 linear d 0')
         assert h.get_size() == 64 << 20
         assert h.pread(4096, (64 << 20) - 4096) == b'a' * 4096
-        again = connect()
+        again = connect(meta=True)
         assert again.get_size() == 128 << 20
         again.pwrite(b'b' * 4096, (128 << 20) - 4096)
         h.pwrite(b'c' * 4096, 0)
         control('reload', 'v', '--now', '--table', '0 131072 linear d 131072')
         assert h.pread(4096, (64 << 20) - 4096) == b'b' * 4096
-        refused(errno.EIO, again.pread, 4096, 64 << 20)",
+        refused(errno.EIO, again.pread, 4096, 64 << 20)
+        found = []
+        note = lambda context, offset, entries, error: found.extend(entries)
+        again.block_status(65536, 64 << 20, note)
+        assert found == [65536, 0], found",
         program().to_str().unwrap(),
         server.control(),
     );

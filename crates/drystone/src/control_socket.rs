@@ -5,13 +5,15 @@
 //!   ([`unix_socket`]).
 //! - Connections have a thread each, at most [`MAX_CONNECTIONS`], that answers one request after
 //!   the other. A request that waits holds up nobody but its own client.
+//! - These threads never end, but serve one client after the other. A change of a volume may turn a
+//!   context's crank, and what a thread submitted to a ring the kernel cancels when it ends.
 //! - The path is removed when [`ControlSocket`] is dropped, unless another socket is there by then.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -79,29 +81,44 @@ impl ControlSocket {
 type Answer = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 fn accept(listener: &UnixListener, answer: &Answer) {
-    let (done, finished) = channel::<()>();
-    let mut connections = 0;
+    let (done, finished) = channel::<Client>();
+    let (mut idle, mut threads) = (Vec::new(), 0);
     loop {
         let stream = listener.accept();
-        connections -= finished.try_iter().count();
+        idle.extend(finished.try_iter());
         let Ok((stream, _)) = stream else {
             // Out of file descriptors, most likely: let some close.
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        if connections >= MAX_CONNECTIONS {
-            refuse(stream);
-            continue;
+        if idle.is_empty() && threads < MAX_CONNECTIONS {
+            let started = start(answer.clone(), done.clone());
+            threads += usize::from(started.is_ok());
+            idle.extend(started);
         }
-        let (answer, done) = (answer.clone(), done.clone());
-        let work = move || {
-            let _ = talk(stream, &*answer, IDLE_TIMEOUT);
-            let _ = done.send(());
-        };
-        if thread::Builder::new().name("control-client".to_owned()).spawn(work).is_ok() {
-            connections += 1;
+        match idle.pop() {
+            // Threads do not end, so it takes the client.
+            Some(client) => _ = client.send(stream),
+            None => refuse(stream),
         }
     }
+}
+
+/// A thread that has no client.
+type Client = Sender<UnixStream>;
+
+/// Starts a thread that serves clients, and after each gives itself to `done`.
+fn start(answer: Answer, done: Sender<Client>) -> io::Result<Client> {
+    let (own, clients) = channel();
+    let again = own.clone();
+    let work = move || {
+        for stream in clients {
+            let _ = talk(stream, &*answer, IDLE_TIMEOUT);
+            let _ = done.send(again.clone());
+        }
+    };
+    thread::Builder::new().name("control-client".to_owned()).spawn(work)?;
+    Ok(own)
 }
 
 /// Says why a client is turned away, without waiting for it to listen.
