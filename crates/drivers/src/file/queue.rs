@@ -225,7 +225,11 @@ impl FileQueue {
     /// `Ok(Some)` to go on with another operation.
     fn advance(&mut self, rq: &mut Request, result: i32) -> Result<Option<FileOp>, Status> {
         match -result {
-            libc::EINTR | libc::EAGAIN if !rq_cancelled(rq) => return Ok(self.again(rq)),
+            // The kernel also cancels what a thread started when that thread ends, and that may have
+            // been a visitor's.
+            libc::EINTR | libc::EAGAIN | libc::ECANCELED if !rq_cancelled(rq) => {
+                return Ok(self.again(rq));
+            }
             e if e > 0 => return self.failed(rq, e),
             _ => {}
         }

@@ -196,24 +196,24 @@ impl Connection {
         self.life == Life::Open
     }
 
-    /// A receive ended.
-    pub(super) fn received(&mut self, buf: IoBuf, result: i32) {
+    /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut short.
+    pub(super) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
         self.coalesce.receive();
-        self.stream.received(buf, result.max(0) as usize);
-        if result <= 0 {
+        self.stream.received(buf, result.unwrap_or(0).max(0) as usize);
+        if result.is_some_and(|result| result <= 0) {
             self.end_of_input();
         }
     }
 
-    /// A receive into a write's data ended.
-    pub(super) fn received_payload(&mut self, buf: IoBuf, result: i32) {
+    /// A receive into a write's data ended; as above.
+    pub(super) fn received_payload(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
         if let Some(payload) = &mut self.payload {
             payload.buf = Some(buf);
-            payload.got += result.max(0) as usize;
+            payload.got += result.unwrap_or(0).max(0) as usize;
         }
-        if result <= 0 {
+        if result.is_some_and(|result| result <= 0) {
             self.end_of_input();
         }
     }
@@ -226,15 +226,19 @@ impl Connection {
         }
     }
 
-    /// A send ended.
-    pub(super) fn sent(&mut self, parts: Vec<SendPart>, result: i32) -> Option<Vec<SendPart>> {
-        if result <= 0 {
+    /// A send ended; as above. What is left to be sent.
+    pub(super) fn sent(
+        &mut self,
+        parts: Vec<SendPart>,
+        result: Option<i32>,
+    ) -> Option<Vec<SendPart>> {
+        if result.is_some_and(|result| result <= 0) {
             let lost = self.stream.send_failed();
             self.replied(lost.count, lost.bytes);
             self.kill();
             return None;
         }
-        match self.stream.sent(&mut self.pool, parts, result as usize) {
+        match self.stream.sent(&mut self.pool, parts, result.unwrap_or(0) as usize) {
             Sent::Rest(parts) => Some(parts),
             Sent::All(replies) => {
                 self.replied(replies.count, replies.bytes);

@@ -213,13 +213,16 @@ impl Worker {
         }
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
         connection.active_ns = self.now;
+        // Nobody asks for these to end early, but the kernel cancels what a thread started when that
+        // thread ends, and that may have been a visitor's: then it is done again.
+        let moved = (event.result != -libc_errno::ECANCELED).then_some(event.result);
         match event.buffers {
             Buffers::One(buf) if about == About::Payload as u64 => {
-                connection.received_payload(buf, event.result);
+                connection.received_payload(buf, moved);
             }
-            Buffers::One(buf) => connection.received(buf, event.result),
+            Buffers::One(buf) => connection.received(buf, moved),
             Buffers::Parts(parts) => {
-                if let Some(rest) = connection.sent(parts, event.result) {
+                if let Some(rest) = connection.sent(parts, moved) {
                     let fd = connection.fd();
                     self.cx.start_net(fd, NetOp::Send { parts: rest }, value(About::Send, number));
                     return;
@@ -467,5 +470,6 @@ mod libc_errno {
     pub(super) const ENOMEM: i32 = 12;
     pub(super) const ENFILE: i32 = 23;
     pub(super) const EMFILE: i32 = 24;
+    pub(super) const ECANCELED: i32 = 125;
     pub(super) const ENOBUFS: i32 = 105;
 }
