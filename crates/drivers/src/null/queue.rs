@@ -3,6 +3,7 @@
 use super::latency::Generator;
 use super::poll_queue::Ticket;
 use super::{Completion, Latency, NullOptions, NullShared, TICK_NS};
+use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::{BioFlags, Env, Op, Status};
@@ -84,7 +85,7 @@ impl NullQueue {
             Completion::Thread | Completion::Timer => self.latency.at(self.generator.share()),
         };
         let ticket = Ticket {
-            at: env.time.submit_time() + latency,
+            at: rq.unit.start_ns + latency,
             context: self.context,
             slot: rq.slot(),
             word: self.messages[rq.slot() as usize].clone(),
@@ -219,10 +220,11 @@ impl DriverQueue for NullQueue {
         let Some(queue) = self.poll_queue else { return };
         let (shared, context) = (self.shared.clone(), self.context);
         let (locks, first) = (env.locks.clone(), done.len());
-        let others = &mut self.others;
+        let (others, inline) = (&mut self.others, self.irqmode == Completion::Inline);
         shared.poll_queues[queue].look(
             &locks,
-            || env.time.now(),
+            // Without a latency everything is due, and no clock need be read.
+            || if inline { Ns::MAX } else { env.time.now() },
             |ticket| match ticket.context == context {
                 true => Self::finish(slots, done, ticket.slot),
                 false => others.push(ticket.word),
