@@ -4,6 +4,7 @@
 //! owned by the list; `tail.next` is null; `len` counts them.
 
 use crate::bio::Bio;
+use crate::op::BioFlags;
 
 /// A list of bios without allocation of its own. Dropping it drops the bios in it.
 pub struct BioList {
@@ -178,6 +179,16 @@ impl BioList {
         // SAFETY: every linked bio is owned by this list, which is borrowed exclusively.
         while let Some(bio) = unsafe { at.as_mut() } {
             bio.stamp(now);
+            at = bio.next;
+        }
+    }
+
+    /// Set `flags` on every bio, or take them off.
+    pub fn set_flags(&mut self, flags: BioFlags, on: bool) {
+        let mut at = self.head;
+        // SAFETY: as above.
+        while let Some(bio) = unsafe { at.as_mut() } {
+            bio.flags.set(flags, on);
             at = bio.next;
         }
     }

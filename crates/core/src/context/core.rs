@@ -2,15 +2,17 @@
 
 use super::env::Env;
 use super::set::{Handle, Other};
+use super::waiting::{For, PollMode, Waiting};
 use crate::clock::Ns;
 use crate::device::{Channel, Device};
 use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::list::BioList;
 use crate::mailbox::{Mailbox, Message};
+use crate::op::BioFlags;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
-use crate::sync::{LockClass, pause};
+use crate::sync::{LockClass, pause, relax};
 use std::sync::Arc;
 
 /// Index of a device that a context has opened.
@@ -32,6 +34,11 @@ const LINGER_TRIES: u32 = 140;
 /// How rarely it is done at the least: once in two to the power of this.
 const LINGER_FAILURES_MAX: u32 = 7;
 
+/// Looks for news between two readings of the clock, and readings of one wait: a bound for clocks
+/// that stand still.
+const LOOKS_A_READING: u32 = 8;
+const READINGS_MAX: u32 = 8192;
+
 /// Most devices a context may open: a token names the channel in 16 bits.
 const MAX_DEVICES: usize = 60_000;
 
@@ -49,6 +56,7 @@ pub(crate) struct ContextCore {
     /// How often lingering was in vain in a row, and waits left until it is tried again.
     linger_failures: u32,
     linger_pause: u32,
+    pub(crate) waiting: Waiting,
 }
 
 impl ContextCore {
@@ -62,6 +70,7 @@ impl ContextCore {
             reaps: 0,
             linger_failures: 0,
             linger_pause: 0,
+            waiting: Waiting::new(),
         }
     }
 
@@ -118,6 +127,9 @@ impl ContextCore {
             return;
         }
         self.env.outstanding += bios.len();
+        if let Some(polled) = self.waiting.polls() {
+            bios.set_flags(BioFlags::POLLED, polled);
+        }
         match &mut self.channels[device.0 as usize] {
             Some(channel) => channel.submit(&mut self.env, bios),
             None => self.env.links.send_all_down(device.0, bios),
@@ -175,6 +187,9 @@ impl ContextCore {
     #[inline]
     pub(crate) fn reap(&mut self, mailbox: &Mailbox, gate: &Gate, out: &mut BioList) -> usize {
         let mut cranked = self.crank(mailbox, gate);
+        if self.waiting.mode() != PollMode::Interrupt {
+            self.poll_channels();
+        }
         if self.env.entrusted > 0 {
             self.nudge();
             cranked = true;
@@ -409,14 +424,34 @@ impl ContextCore {
             return;
         }
         self.watch_if_starving(handle);
-        let until = self.open_channels().filter_map(|c| c.deadline()).chain(deadline).min();
-        // What only polling finds would be slept over: look, and let the caller come again.
-        let must_poll = self.open_channels().any(|c| c.must_poll());
-        let until = if must_poll { Some(0) } else { until };
+        self.waiting.begin();
+        match self.waiting.mode() {
+            // What only polling finds would be slept over: look, and let the caller come again.
+            PollMode::Interrupt if self.must_poll() => self.sleep(handle, Some(0)),
+            PollMode::Interrupt => self.sleep(handle, self.until(deadline)),
+            PollMode::Poll => {
+                self.look(handle, deadline, Ns::MAX);
+            }
+            PollMode::Adaptive => self.look_or_sleep(handle, deadline),
+        }
+        self.tick_channels();
+    }
+
+    /// When a wait has to end even without news.
+    fn until(&self, deadline: Option<Ns>) -> Option<Ns> {
+        self.open_channels().filter_map(|c| c.deadline()).chain(deadline).min()
+    }
+
+    fn must_poll(&self) -> bool {
+        self.open_channels().any(|c| c.must_poll())
+    }
+
+    fn sleep(&mut self, handle: &Handle, until: Option<Ns>) {
         self.env.time.slept();
         handle.parking().park();
         // Kicks are given only once this context has been left, so it may not sleep on them.
         if self.env.kicks.is_empty() && !self.has_news(handle) && !handle.knocked() {
+            self.waiting.slept(until);
             self.env.ring.wait(until);
         } else {
             self.env.ring.submit();
@@ -426,10 +461,67 @@ impl ContextCore {
         if self.crank(&handle.mailbox, &handle.gate) {
             self.env.ring.submit();
         }
-        if must_poll {
-            self.poll_channels();
+        self.poll_channels();
+    }
+
+    /// A wait that learns; see [`super::waiting`].
+    fn look_or_sleep(&mut self, handle: &Handle, deadline: Option<Ns>) {
+        let what = match self.env.outstanding {
+            0 => For::Requests,
+            _ => For::Completions,
+        };
+        let (start, must_poll) = (self.env.time.now(), self.must_poll());
+        let longest = self.waiting.longest_look(what, must_poll);
+        // What is polled has to be looked for in any case: nothing is learned from that.
+        let forced = must_poll && !self.waiting.looks_now(what);
+        let found = longest.is_some_and(|ns| self.look(handle, deadline, start + ns));
+        if !found {
+            let nap = self.must_poll().then(|| self.env.time.now() + self.waiting.nap());
+            self.sleep(handle, self.until(deadline).into_iter().chain(nap).min());
         }
-        self.tick_channels();
+        if !forced {
+            let waited = self.env.time.now() - start;
+            self.waiting.waited(what, waited, found);
+        }
+    }
+
+    /// Look for news until the clock passes `until` or the deadline. True if there is any.
+    fn look(&mut self, handle: &Handle, deadline: Option<Ns>, until: Ns) -> bool {
+        let until = self.until(deadline).unwrap_or(Ns::MAX).min(until);
+        self.env.ring.submit();
+        self.env.time.slept();
+        let found = (0..READINGS_MAX).find_map(|_| match self.look_often(handle) {
+            true => Some(true),
+            false => (until < Ns::MAX && self.env.time.now() >= until).then_some(false),
+        });
+        let found = found.unwrap_or(false);
+        if found {
+            handle.take_wake();
+        }
+        self.waiting.looked(found);
+        found
+    }
+
+    fn look_often(&mut self, handle: &Handle) -> bool {
+        (0..LOOKS_A_READING).any(|_| {
+            self.look_once(handle);
+            let news = self.has_news(handle) || !self.env.kicks.is_empty();
+            if !news {
+                relax();
+            }
+            news
+        })
+    }
+
+    fn look_once(&mut self, handle: &Handle) {
+        if self.crank(&handle.mailbox, &handle.gate) {
+            self.env.ring.submit();
+        }
+        self.poll_channels();
+        if self.env.entrusted > 0 {
+            self.nudge();
+            self.env.ring.submit();
+        }
     }
 
     /// Call the channels whose deadline has passed. Without a deadline no clock is read, else

@@ -29,6 +29,7 @@ mod links;
 mod park;
 mod parts;
 mod set;
+mod waiting;
 mod wake;
 
 pub use self::core::DevIndex;
@@ -38,6 +39,7 @@ pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
 pub use links::Passed;
 pub use parts::Parts;
 pub use set::{ContextSet, Handle};
+pub use waiting::{PollMode, PollSwitch, WaitCounts};
 
 use self::core::ContextCore;
 use crate::buf::Arena;
@@ -183,13 +185,36 @@ impl Context {
         call.core().reap(&handle.mailbox, &handle.gate, out)
     }
 
-    /// Flush the plug, then sleep until a bio has completed, a front end's operation has ended,
-    /// somebody woke the context, or the clock passed `deadline`. Reap afterwards. While polled
-    /// I/O is in flight it looks once instead of sleeping, and may return with nothing.
+    /// Flush the plug, then wait until a bio has completed, a front end's operation has ended,
+    /// somebody woke the context, or the clock passed `deadline`: asleep or looking, as
+    /// [`Context::set_poll_mode`] says. Reap afterwards; it may return with nothing. Without a poll
+    /// mode it looks once instead of sleeping while polled I/O is in flight.
     pub fn wait(&mut self, deadline: Option<Ns>) {
         let mut call = Call::begin(&self.handle);
         let handle = call.handle;
         call.core().wait(handle, deadline);
+    }
+
+    /// How waits find completions from now on. *Poll* and *adaptive* also decide which bios are
+    /// polled ([`crate::BioFlags::POLLED`]), whatever the submitter said; a device that cannot be
+    /// polled, or may not (`queue/io_poll`), takes them as others.
+    pub fn set_poll_mode(&mut self, mode: PollMode) {
+        Call::begin(&self.handle).core().waiting.set_mode(mode);
+    }
+
+    /// Take the poll mode of `switch`, now and at the beginning of each wait.
+    pub fn follow_poll_mode(&mut self, switch: Arc<PollSwitch>) {
+        Call::begin(&self.handle).core().waiting.follow(switch);
+    }
+
+    /// The poll mode.
+    pub fn poll_mode(&self) -> PollMode {
+        Call::begin(&self.handle).core().waiting.mode()
+    }
+
+    /// What the waits so far did.
+    pub fn wait_counts(&self) -> WaitCounts {
+        Call::begin(&self.handle).core().waiting.counts()
     }
 
     /// Hold bios back, so that neighbours merge, until [`Context::finish_plug`], a wait, or the

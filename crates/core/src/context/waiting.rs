@@ -1,0 +1,425 @@
+//! How a context waits: asleep, looking, or by whatever has paid off.
+//!
+//! To look for news instead of sleeping saves the wake-up and costs a processor. So *adaptive*
+//! tries both and compares: it learns how long waits last when it sleeps and when it looks, apart
+//! for waits with I/O in flight (a device's time) and without (a client's next request). It looks
+//! only where that has shortened waits by a sixth or more and news mostly came within
+//! [`LONGEST_LOOK_NS`]; so with devices that are slow next to a wake-up, with clients that are, and
+//! where whoever brings the news needs this very core, it sleeps.
+//!
+//! Linux had "hybrid polling", which slept for half of the expected time; it was removed in 2023
+//! (linux-block, "block: remove hybrid polling"), since estimates that are wrong harm. Here what is
+//! tried is measured, and seldom tried again if it did not pay.
+//!
+//! Invariants:
+//! * Everything is the owner's, inside its calls.
+//! * A wait looks for [`LONGEST_LOOK_NS`] at the most before it sleeps, in *adaptive*.
+
+use crate::clock::Ns;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// How a data thread waits for completions and requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PollMode {
+    /// It sleeps, and what happens wakes it.
+    #[default]
+    Interrupt,
+    /// It never sleeps, and all its I/O is polled where the device can be: a core is its own.
+    Poll,
+    /// It looks for a while before it sleeps, where that pays; then its I/O is polled, too.
+    Adaptive,
+}
+
+impl PollMode {
+    /// All modes.
+    pub const ALL: [PollMode; 3] = [PollMode::Interrupt, PollMode::Poll, PollMode::Adaptive];
+
+    /// Their names.
+    pub const NAMES: [&'static str; 3] = ["interrupt", "poll", "adaptive"];
+
+    /// `interrupt`, `poll` or `adaptive`.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// The mode of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+/// The poll mode of a server's data threads, changed from any thread. Each follows it from its next
+/// wait on ([`super::Context::follow_poll_mode`]).
+#[derive(Debug, Default)]
+pub struct PollSwitch(AtomicU8);
+
+impl PollSwitch {
+    /// A switch that stands at `mode`.
+    pub fn new(mode: PollMode) -> Arc<Self> {
+        let switch = Arc::new(PollSwitch::default());
+        switch.set(mode);
+        switch
+    }
+
+    /// The mode.
+    pub fn mode(&self) -> PollMode {
+        PollMode::ALL[usize::from(self.0.load(Relaxed))]
+    }
+
+    /// Change it.
+    pub fn set(&self, mode: PollMode) {
+        self.0.store(mode as u8, Relaxed);
+    }
+}
+
+/// What a context's waits did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitCounts {
+    /// Waits that slept.
+    pub sleeps: u64,
+    /// Waits that looked and found news, so that they did not sleep.
+    pub looks: u64,
+    /// Waits that looked in vain.
+    pub vain_looks: u64,
+}
+
+/// The longest that *adaptive* looks before it sleeps.
+pub(super) const LONGEST_LOOK_NS: Ns = 100_000;
+/// The shortest.
+const SHORTEST_LOOK_NS: Ns = 4_000;
+/// A longer wait counts as one of this length.
+const LONGEST_WAIT_NS: Ns = 4_000_000;
+/// The longest nap between looks for polled I/O that takes long.
+const LONGEST_NAP_NS: Ns = 1_000_000;
+/// Waits of a trial of the way that is not taken.
+const TRIAL: u32 = 4;
+/// Waits between two trials: at first, and at the most.
+const PAUSE_MIN: u32 = 32;
+const PAUSE_MAX: u32 = 2048;
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// I/O in flight.
+    Completions,
+    /// Nothing of the context's own.
+    Requests,
+}
+
+/// What is known of waits of one kind.
+#[derive(Debug)]
+struct Learned {
+    /// The way taken: look first, or sleep at once.
+    looks: bool,
+    /// How long waits last that way, as a moving average; 0 is not known.
+    usual_ns: Ns,
+    /// How long looks took that found something, as a moving average.
+    found_ns: Ns,
+    /// Looks in vain, as a moving average of 1024 (always) and 0 (never).
+    vain: u32,
+    /// Waits until the next trial of the other way.
+    until_trial: u32,
+    pause: u32,
+    trial: Trial,
+}
+
+/// A trial that is going on.
+#[derive(Debug, Default)]
+struct Trial {
+    left: u32,
+    sum_ns: Ns,
+    found: u32,
+}
+
+fn averaged(average: u64, new: u64) -> u64 {
+    if average == 0 { new } else { (average * 7 + new) / 8 }
+}
+
+impl Learned {
+    fn new() -> Self {
+        Learned {
+            looks: false,
+            usual_ns: 0,
+            found_ns: 0,
+            vain: 0,
+            until_trial: PAUSE_MIN,
+            pause: PAUSE_MIN,
+            trial: Trial::default(),
+        }
+    }
+
+    /// Whether the present wait looks first.
+    fn looks_now(&self) -> bool {
+        self.looks != (self.trial.left > 0)
+    }
+
+    /// How long it looks.
+    fn longest_look(&self) -> Ns {
+        match self.looks {
+            true => (self.found_ns * 4).clamp(SHORTEST_LOOK_NS, LONGEST_LOOK_NS),
+            false => LONGEST_LOOK_NS,
+        }
+    }
+
+    /// A wait has lasted `ns`; `found` if it ended by a look.
+    fn waited(&mut self, ns: Ns, found: bool) {
+        let ns = ns.clamp(1, LONGEST_WAIT_NS);
+        let looked = self.looks_now();
+        if found {
+            self.found_ns = averaged(self.found_ns, ns);
+        }
+        match self.trial.left {
+            0 => self.waited_as_usual(ns, looked && !found),
+            _ => self.tried(ns, found),
+        }
+    }
+
+    fn waited_as_usual(&mut self, ns: Ns, in_vain: bool) {
+        self.usual_ns = averaged(self.usual_ns, ns);
+        self.vain = (self.vain * 7 + if in_vain { 1024 } else { 0 }) / 8;
+        self.until_trial -= 1;
+        if self.looks && self.vain > 512 {
+            self.turn(ns);
+        } else if self.until_trial == 0 {
+            self.trial = Trial { left: TRIAL, ..Trial::default() };
+        }
+    }
+
+    fn tried(&mut self, ns: Ns, found: bool) {
+        let trial = &mut self.trial;
+        trial.left -= 1;
+        trial.sum_ns += ns;
+        trial.found += u32::from(found);
+        if trial.left > 0 {
+            return;
+        }
+        let (tried_ns, found) = (trial.sum_ns / u64::from(TRIAL), trial.found);
+        if self.is_better(tried_ns, found) {
+            self.turn(tried_ns);
+        } else {
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
+            self.until_trial = self.pause;
+        }
+    }
+
+    /// Sleeping must be as good as looking to be taken, looking a sixth better.
+    fn is_better(&self, tried_ns: Ns, found: u32) -> bool {
+        match self.looks {
+            true => tried_ns < self.usual_ns + self.usual_ns / 16,
+            false => found + 1 >= TRIAL && tried_ns + tried_ns / 6 < self.usual_ns,
+        }
+    }
+
+    /// Take the other way from now on.
+    fn turn(&mut self, usual_ns: Ns) {
+        self.looks = !self.looks;
+        (self.usual_ns, self.vain) = (usual_ns, 0);
+        self.pause = if self.looks { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
+        self.until_trial = self.pause;
+    }
+}
+
+/// How one context waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    mode: PollMode,
+    follows: Option<Arc<PollSwitch>>,
+    completions: Learned,
+    requests: Learned,
+    nap_ns: Ns,
+    counts: WaitCounts,
+}
+
+impl Waiting {
+    pub(super) fn new() -> Self {
+        Waiting {
+            mode: PollMode::Interrupt,
+            follows: None,
+            completions: Learned::new(),
+            requests: Learned::new(),
+            nap_ns: 0,
+            counts: WaitCounts::default(),
+        }
+    }
+
+    pub(super) fn mode(&self) -> PollMode {
+        self.mode
+    }
+
+    /// Change the mode; what was learned is forgotten.
+    pub(super) fn set_mode(&mut self, mode: PollMode) {
+        if mode != self.mode {
+            let follows = self.follows.take();
+            *self = Waiting { mode, follows, counts: self.counts, ..Waiting::new() };
+        }
+    }
+
+    /// Take the mode of `switch` now and whenever a wait begins.
+    pub(super) fn follow(&mut self, switch: Arc<PollSwitch>) {
+        self.follows = Some(switch);
+        self.begin();
+    }
+
+    /// A wait begins.
+    pub(super) fn begin(&mut self) {
+        if let Some(switch) = &self.follows {
+            self.set_mode(switch.mode());
+        }
+    }
+
+    pub(super) fn counts(&self) -> WaitCounts {
+        self.counts
+    }
+
+    fn learned(&mut self, what: For) -> &mut Learned {
+        match what {
+            For::Completions => &mut self.completions,
+            For::Requests => &mut self.requests,
+        }
+    }
+
+    /// Whether bios that are submitted now are polled; `None` is as their submitter says.
+    #[inline]
+    pub(super) fn polls(&self) -> Option<bool> {
+        match self.mode {
+            PollMode::Interrupt => None,
+            PollMode::Poll => Some(true),
+            PollMode::Adaptive => Some(self.completions.looks_now()),
+        }
+    }
+
+    /// *Adaptive*: whether a wait looks before it sleeps.
+    pub(super) fn looks_now(&mut self, what: For) -> bool {
+        self.learned(what).looks_now()
+    }
+
+    /// How long the wait that begins looks before it sleeps, if it does; [`Ns::MAX`] is for ever.
+    pub(super) fn longest_look(&mut self, what: For, must_poll: bool) -> Option<Ns> {
+        match self.mode {
+            PollMode::Interrupt => None,
+            PollMode::Poll => Some(Ns::MAX),
+            PollMode::Adaptive => {
+                let learned = self.learned(what);
+                (learned.looks_now() || must_poll).then(|| learned.longest_look())
+            }
+        }
+    }
+
+    /// A look has ended; `found` something or not.
+    pub(super) fn looked(&mut self, found: bool) {
+        match found {
+            true => self.counts.looks += 1,
+            false => self.counts.vain_looks += 1,
+        }
+    }
+
+    /// The wait goes to sleep, unless it is only to see what is there.
+    pub(super) fn slept(&mut self, until: Option<Ns>) {
+        self.counts.sleeps += u64::from(until != Some(0));
+    }
+
+    /// *Adaptive*: a wait has lasted `ns`; `found` if it ended by a look.
+    pub(super) fn waited(&mut self, what: For, ns: Ns, found: bool) {
+        self.learned(what).waited(ns, found);
+        if found {
+            self.nap_ns = 0;
+        }
+    }
+
+    /// How long to sleep between looks for what only polling finds.
+    pub(super) fn nap(&mut self) -> Ns {
+        self.nap_ns = (self.nap_ns * 2).clamp(LONGEST_LOOK_NS, LONGEST_NAP_NS);
+        self.nap_ns
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Waits for what comes after `ns`, when sleeping takes `wake_ns` more, and looking costs so
+    /// much that it takes `harm_ns` more; returns how many of `waits` looked.
+    fn run(learned: &mut Learned, waits: u32, ns: Ns, wake_ns: Ns, harm_ns: Ns) -> u32 {
+        let mut looked = 0;
+        for _ in 0..waits {
+            if !learned.looks_now() {
+                learned.waited(ns + wake_ns, false);
+                continue;
+            }
+            looked += 1;
+            match ns + harm_ns <= learned.longest_look() {
+                true => learned.waited(ns + harm_ns, true),
+                false => learned.waited(ns + harm_ns + wake_ns, false),
+            }
+        }
+        looked
+    }
+
+    #[test]
+    fn it_looks_where_that_shortens_waits() {
+        let mut learned = Learned::new();
+        run(&mut learned, 200, 10_000, 5_000, 0);
+        assert!(learned.looks);
+        assert_eq!(learned.longest_look(), 40_000);
+        let looked = run(&mut learned, 10_000, 10_000, 5_000, 0);
+        assert!(looked > 9_900, "{looked} of 10000");
+    }
+
+    #[test]
+    fn it_sleeps_where_a_wake_up_is_little() {
+        let mut learned = Learned::new();
+        let looked = run(&mut learned, 10_000, 80_000, 5_000, 0);
+        assert!(!learned.looks);
+        assert!((4..=60).contains(&looked), "{looked} of 10000");
+    }
+
+    #[test]
+    fn it_sleeps_where_news_are_far() {
+        let mut learned = Learned::new();
+        let looked = run(&mut learned, 10_000, 3_000_000, 5_000, 0);
+        assert!(!learned.looks && looked <= 60, "{looked} of 10000");
+    }
+
+    /// Whoever brings the news needs this core: looking keeps it away.
+    #[test]
+    fn it_sleeps_where_looking_harms() {
+        let mut learned = Learned::new();
+        let looked = run(&mut learned, 100_000, 10_000, 5_000, 3_000_000);
+        assert!(!learned.looks);
+        assert!(looked < 300, "{looked} of 100000: the 99th percentile is that of sleeping");
+    }
+
+    #[test]
+    fn it_changes_with_its_device() {
+        let mut learned = Learned::new();
+        run(&mut learned, 1000, 10_000, 5_000, 0);
+        assert!(learned.looks);
+        run(&mut learned, 20, 2_000_000, 5_000, 0);
+        assert!(!learned.looks, "looks in vain end it soon");
+        run(&mut learned, 2 * PAUSE_MAX, 10_000, 5_000, 0);
+        assert!(learned.looks);
+        run(&mut learned, 2 * PAUSE_MAX, 90_000, 1_000, 0);
+        assert!(!learned.looks);
+    }
+
+    #[test]
+    fn a_new_mode_begins_anew() {
+        let mut waiting = Waiting::new();
+        assert_eq!((waiting.polls(), waiting.longest_look(For::Requests, true)), (None, None));
+        waiting.set_mode(PollMode::Adaptive);
+        assert_eq!(waiting.polls(), Some(false));
+        assert_eq!(waiting.longest_look(For::Completions, false), None);
+        assert_eq!(waiting.longest_look(For::Completions, true), Some(LONGEST_LOOK_NS));
+        run(&mut waiting.completions, 200, 10_000, 5_000, 0);
+        assert_eq!(waiting.polls(), Some(true));
+        assert_eq!(waiting.longest_look(For::Requests, false), None, "learned apart");
+        let naps = [(); 5].map(|()| waiting.nap());
+        assert_eq!(naps, [100_000, 200_000, 400_000, 800_000, 1_000_000]);
+        waiting.set_mode(PollMode::Adaptive);
+        assert_eq!(waiting.polls(), Some(true), "the same mode again changes nothing");
+        waiting.set_mode(PollMode::Poll);
+        assert_eq!(waiting.longest_look(For::Requests, false), Some(Ns::MAX));
+        assert!(PollMode::ALL.iter().all(|mode| PollMode::from_name(mode.name()) == Some(*mode)));
+    }
+}
