@@ -167,6 +167,34 @@ fn an_idle_server_uses_no_cpu() {
     assert!(ticks <= 1, "{ticks} ticks of 10 ms in 10 s with 16 connections");
 }
 
+/// Threads that poll take a core each, until they are told not to.
+#[test]
+fn polling_can_be_switched_off() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let keys = "[server]\nthreads = 1\npoll_mode = \"poll\"\n";
+    let mut server = Server::start(&format!("{keys}{}", stack::file("4MiB")));
+    let uri = server.uri("vol");
+    let script = "for n in range(100): h.pwrite(b'p' * 4096, 4096 * n); h.pread(4096, 4096 * n)";
+    // Its threads go on at any time, so this ends however busy the machine is.
+    let busy = server.cpu_ticks();
+    while server.cpu_ticks() < busy + 50 {
+        python(server.dir(), &uri, script).ok();
+    }
+    assert_eq!(server.ask(&["poll-mode"]).ok(), "poll\n");
+    for mode in ["adaptive", "interrupt"] {
+        assert_eq!(server.ask(&["poll-mode", mode]).ok(), format!("{mode}\n"));
+        python(server.dir(), &uri, script).ok();
+        let (said, before) = (python(server.dir(), &uri, "time.sleep(5)").ok(), server.cpu_ticks());
+        python(server.dir(), &uri, "time.sleep(5)").ok();
+        let ticks = server.cpu_ticks() - before;
+        assert!(ticks <= 2, "{mode}: {ticks} ticks of 10 ms in 5 s {said}");
+    }
+    let refused = server.ask(&["poll-mode", "sometimes"]).refused();
+    assert!(refused.contains("adaptive"), "{refused}");
+}
+
 /// A client that asks for megabytes and takes none of them must not keep the server from ending.
 #[test]
 fn a_client_that_does_not_read_cannot_hold_up_the_end() {

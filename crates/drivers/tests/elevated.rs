@@ -28,7 +28,7 @@ fn null(irqmode: Completion, depth: u32, straight: bool) -> Arc<dyn Device> {
     let clock: Arc<dyn Clock> = SystemClock::new();
     let null = NullOptions {
         irqmode,
-        latency: Latency::constant(20_000),
+        latency: Some(Latency::constant(20_000)),
         submit_queues: 1,
         hw_queue_depth: depth,
         ..NullOptions::default()

@@ -144,7 +144,7 @@ impl Disk {
         let null = NullOptions {
             size_bytes: SIZE_BYTES,
             irqmode: Completion::Timer,
-            latency: Latency::constant(BASE_NS),
+            latency: Some(Latency::constant(BASE_NS)),
             seek: Some(SEEK),
             hw_queue_depth: tags,
             ..NullOptions::default()

@@ -99,6 +99,13 @@ enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
+    /// Show or change how a server's data threads wait: interrupt, poll or adaptive
+    PollMode {
+        /// interrupt: asleep; poll: polling all the while, a core each; adaptive: as pays off
+        mode: Option<String>,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
     #[command(flatten)]
     Volume(VolumeCommand),
     /// Measure peak IOPS of one device
@@ -153,6 +160,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Iostat { interval, count, client } => commands::iostat(interval, count, &client),
         Command::Lockstat { reset, hold, client } => commands::lockstat(reset, hold, &client),
+        Command::PollMode { mode, client } => commands::poll_mode(mode.as_deref(), &client),
         Command::Volume(command) => volumes::run(&command),
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),

@@ -187,6 +187,19 @@ pub fn lockstat(reset: bool, hold: Option<bool>, args: &ClientArgs) -> Result<()
     Ok(())
 }
 
+/// `drystone poll-mode`: changes it if asked, and prints it.
+pub fn poll_mode(mode: Option<&str>, args: &ClientArgs) -> Result<(), Failure> {
+    let arguments: Vec<_> = mode.map(|mode| ("mode", mode)).into_iter().collect();
+    let answer = Client::connect(args.control.as_deref())?.ask("poll-mode", &arguments)?;
+    if args.json {
+        output::print_json(&answer)?;
+        return Ok(());
+    }
+    let mode = answer["mode"].as_str().unwrap_or("unknown");
+    output::print(&format!("{mode}\n"))?;
+    Ok(())
+}
+
 /// `drystone bench`: finds what is to be measured, then measures.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     Ok(crate::bench::run(args, &bench_subject(args)?)?)
@@ -197,7 +210,7 @@ fn bench_subject(args: &BenchArgs) -> Result<Subject, Failure> {
         let base = std::env::current_dir()
             .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
         return DeviceSpec::parse(text, &base)
-            .map(Subject::Device)
+            .map(|spec| Subject::Device(Box::new(spec)))
             .map_err(|report| Failure::Report(report.render(output::colour())));
     }
     let (Some(path), Some(name)) = (&args.stack, &args.name) else {

@@ -75,7 +75,8 @@ impl NbdServer {
     /// Starts the data threads; the first one gets all sockets.
     fn run(&mut self, contexts: Vec<Context>, mut sockets: Vec<Listener>) -> anyhow::Result<()> {
         let mut unregistered = None;
-        for (number, cx) in contexts.into_iter().enumerate() {
+        for (number, mut cx) in contexts.into_iter().enumerate() {
+            cx.follow_poll_mode(self.stack.poll_switch().clone());
             let (inbox, peers) = (self.inboxes[number].clone(), self.inboxes.clone());
             let tables = self.stack.tables().clone();
             let listeners = std::mem::take(&mut sockets);

@@ -221,14 +221,24 @@ fn benchmarks_run_on_every_kind_of_device() {
         &["--device", "null,irqmode=timer,completion_nsec=1us", "--depth", "4", "--batch", "2"],
         &["--device", "null,irqmode=thread", "--rw", "randwrite"],
         &["--device", "null", "--poll", "--depth", "8"],
+        &["--device", "null,irqmode=thread,completion_nsec=10us", "--poll-mode", "adaptive"],
+        &["--device", "null", "--rate", "1000", "--poll-mode", "interrupt"],
         &["--device", "file,path=f.img,size=1MiB", "--rw", "read", "--bs", "4k"],
         &["--device", "file,path=f.img,engine=plain", "--rw", "randwrite", "--bs", "4k"],
         &["--stack", "s.toml", "--name", "d", "--cpus", "0"],
     ] {
         let (json, _) = bench(folder.path(), arguments);
         assert!(json["ios"].as_u64().unwrap() > 0, "{arguments:?}: {json}");
-        let poll = arguments.contains(&"--poll");
-        assert_eq!(json["configuration"]["poll"], poll, "{arguments:?}");
+        let of = |option| Some(arguments[arguments.iter().position(|a| *a == option)? + 1]);
+        let by_itself = if arguments.contains(&"--poll") { "poll" } else { "interrupt" };
+        let mode = of("--poll-mode").unwrap_or(by_itself);
+        assert_eq!(json["configuration"]["mode"], mode, "{arguments:?}");
+        if let Some(rate) = of("--rate") {
+            // As many as were due at the least a moment ago, and none before its time.
+            let most =
+                rate.parse::<u64>().unwrap() * json["wall_ns"].as_u64().unwrap() / 1_000_000_000;
+            assert!(json["ios"].as_u64().unwrap() <= most + 40, "{json}");
+        }
     }
 }
 

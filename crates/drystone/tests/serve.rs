@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use drystone::runtime::{ServerHandle, StopMode};
 use drystone::serve::{ServeOptions, serve};
 use drystone_core::clock::ManualClock;
+use drystone_core::context::PollSwitch;
 use drystone_core::sync::LockRegistry;
 use drystone_stack::attributes::{Attribute, Setting};
 use drystone_stack::runtime::{
@@ -105,7 +106,7 @@ impl ServerHandle for FakeServer {
     fn runtime(&self) -> Box<dyn Runtime> {
         let locks = LockRegistry::new(ManualClock::new(1));
         let (nr_requests, resumed) = (AtomicU64::new(64), AtomicBool::new(false));
-        Box::new(FakeRuntime { nr_requests, resumed, locks })
+        Box::new(FakeRuntime { nr_requests, resumed, locks, poll: PollSwitch::default() })
     }
 
     fn stop(self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
@@ -126,6 +127,7 @@ struct FakeRuntime {
     nr_requests: AtomicU64,
     resumed: AtomicBool,
     locks: Arc<LockRegistry>,
+    poll: PollSwitch,
 }
 
 impl Runtime for FakeRuntime {
@@ -203,6 +205,10 @@ impl Runtime for FakeRuntime {
 
     fn locks(&self) -> &LockRegistry {
         &self.locks
+    }
+
+    fn poll_switch(&self) -> &PollSwitch {
+        &self.poll
     }
 }
 

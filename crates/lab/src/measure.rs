@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use drystone_core::clock::{Clock, SystemClock};
+use drystone_core::context::PollMode;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockClass, LockRegistry, LockStats};
 use drystone_core::{ContextSet, Device, Priority};
@@ -171,7 +172,8 @@ impl Point<'_> {
             batch_complete: self.load.batch,
             bs: self.load.bytes,
             pattern: self.load.pattern,
-            poll: false,
+            mode: PollMode::Interrupt,
+            interval_ns: 0,
             priority: Priority::default(),
             blocks: (0, blocks),
             seed: lane + 1,

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
+use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::GroupStats;
@@ -71,7 +72,8 @@ impl Load {
             batch_complete: 1,
             bs: BLOCK_BYTES,
             pattern,
-            poll: false,
+            mode: PollMode::Interrupt,
+            interval_ns: 0,
             priority: Priority::default(),
             blocks: (0, blocks),
             seed: lane + 1,

@@ -128,6 +128,10 @@ pub static ATTRIBUTES: &[Attribute] = &[
         "0 merges all it can, 1 only with the last request, 2 not at all.",
     ),
     settable("queue/io_poll", Type::Bool, "1 if polled I/O is taken."),
+    shown(
+        "queue/poll_stat",
+        "A line for each poll queue: how often it was to be polled, was, and with success.",
+    ),
     settable("queue/iostats", Type::Bool, "1 if I/O is counted."),
     settable(
         "queue/io_timeout",

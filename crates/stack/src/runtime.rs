@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use drystone_core::clock::Ns;
+use drystone_core::context::PollSwitch;
 use drystone_core::sync::{ClassStats, LockRegistry, LockStats, LockTimes};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,9 @@ pub trait Runtime: Send + Sync {
 
     /// Where the locks of all contexts, devices and front ends are counted.
     fn locks(&self) -> &LockRegistry;
+
+    /// How data threads wait.
+    fn poll_switch(&self) -> &PollSwitch;
 }
 
 /// Why an attribute was not set.

@@ -3,6 +3,7 @@
 //! All sizes are bytes unless the name says sectors (512 bytes), all times nanoseconds. Paths are
 //! joined with the stack file's folder. Nothing here is open or running.
 
+use drystone_core::context::PollMode;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -108,6 +109,8 @@ impl Places {
 pub struct ServerSpec {
     /// Data threads; 0 is as many as cores.
     pub threads: u32,
+    /// How they wait.
+    pub poll_mode: PollMode,
     /// The control socket, if not the usual one.
     pub control: Option<PathBuf>,
     /// Measure hold times of locks from the start. No key of the file: an option of the program.
@@ -275,8 +278,8 @@ pub struct NullSpec {
     pub blocksize: u32,
     /// Who completes.
     pub irqmode: IrqMode,
-    /// Time until completion when there is no `latency`.
-    pub completion_nsec: u64,
+    /// Time until completion when there is no `latency`, if not the driver's own.
+    pub completion_nsec: Option<u64>,
     /// Distribution of the time until completion.
     pub latency: Option<Latency>,
     /// Shortest movement of the head, in nanoseconds.
@@ -287,6 +290,8 @@ pub struct NullSpec {
     pub submit_queues: Option<u32>,
     /// Further hardware queues for polled I/O.
     pub poll_queues: u32,
+    /// A poll queue that another thread is polling is skipped, not waited for.
+    pub skip_busy: bool,
     /// Tags of each hardware queue.
     pub hw_queue_depth: u32,
     /// Whether data is kept.

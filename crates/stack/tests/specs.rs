@@ -1,5 +1,6 @@
 //! Good stacks become the specification they describe, and no text makes the checks panic.
 
+use drystone_core::context::PollMode;
 use std::path::Path;
 
 use drystone_core::{Priority, PriorityClass};
@@ -35,12 +36,13 @@ fn defaults_are_those_of_the_schema() {
         size: 250 << 30,
         blocksize: 512,
         irqmode: IrqMode::None,
-        completion_nsec: 10_000,
+        completion_nsec: None,
         latency: None,
         seek_min_nsec: 0,
         seek_max_nsec: 0,
         submit_queues: None,
         poll_queues: 1,
+        skip_busy: true,
         hw_queue_depth: 64,
         memory_backed: false,
         discard: false,
@@ -168,12 +170,15 @@ fn every_value_arrives() {
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n",
     );
     let control = Some("/srv/c.sock".into());
-    assert_eq!(stack.server, ServerSpec { threads: 3, control, lockstat: false });
+    assert_eq!(
+        stack.server,
+        ServerSpec { threads: 3, poll_mode: PollMode::Adaptive, control, lockstat: false }
+    );
     let null = NullSpec {
         size: 1 << 30,
         blocksize: 512,
         irqmode: IrqMode::Timer,
-        completion_nsec: 10_000,
+        completion_nsec: None,
         latency: Some(Latency {
             points: vec![(0, 1), (500_000, 10_000), (999_000, 80_000), (1_000_000, 1_000_000)],
         }),
@@ -181,6 +186,7 @@ fn every_value_arrives() {
         seek_max_nsec: 1_000_000,
         submit_queues: Some(2),
         poll_queues: 3,
+        skip_busy: true,
         hw_queue_depth: 7,
         memory_backed: true,
         discard: true,

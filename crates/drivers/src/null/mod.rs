@@ -9,6 +9,8 @@
 //!   on the context's ring), so a request ends although its context's thread is away.
 
 mod latency;
+#[cfg(test)]
+mod poll_modes;
 mod poll_queue;
 mod queue;
 mod seek;
@@ -52,8 +54,9 @@ pub struct NullOptions {
     pub blocksize: u32,
     /// How requests complete.
     pub irqmode: Completion,
-    /// For timer completion: how long a request takes.
-    pub latency: Latency,
+    /// How long a request takes; without meaning for inline completion. `None` is 10 us with a
+    /// timer, and no time from a thread.
+    pub latency: Option<Latency>,
     /// For timer completion: a head that moves. Requests are then served one after the other, in
     /// the order in which the driver got them; each takes its `latency` and the head's way from
     /// the end of the one before it. Such a device is a spinning disk to its queue.
@@ -89,7 +92,7 @@ impl Default for NullOptions {
             size_bytes: 250 << 30,
             blocksize: 512,
             irqmode: Completion::Inline,
-            latency: Latency::constant(10_000),
+            latency: None,
             seek: None,
             submit_queues: 1,
             poll_queues: 0,
@@ -213,6 +216,27 @@ fn check_seek(seek: Seek, irqmode: Completion) -> Result<()> {
     Ok(())
 }
 
+impl Null {
+    /// A line for each poll queue.
+    fn poll_stat(&self) -> Option<String> {
+        let queues = self.shared.poll_queues.iter().enumerate();
+        let lines: Vec<_> =
+            queues.map(|(n, queue)| format!("hctx{n} {}", queue.counts())).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+}
+
+impl NullOptions {
+    /// How long a request takes.
+    fn latency(&self) -> Latency {
+        let by_itself = match self.irqmode {
+            Completion::Timer => 10_000,
+            Completion::Inline | Completion::Thread => 0,
+        };
+        self.latency.clone().unwrap_or(Latency::constant(by_itself))
+    }
+}
+
 impl Driver for Null {
     type Queue = NullQueue;
 
@@ -270,12 +294,13 @@ impl Driver for Null {
     fn attribute(&self, name: &str) -> Option<String> {
         let o = &self.options;
         Some(match name {
-            "completion_nsec" => o.latency.describe(),
+            "completion_nsec" => o.latency().describe(),
             "seek_min_nsec" => o.seek.map_or(0, |seek| seek.min_ns).to_string(),
             "seek_max_nsec" => o.seek.map_or(0, |seek| seek.max_ns).to_string(),
             "irqmode" => (o.irqmode as u8).to_string(),
             "submit_queues" => o.submit_queues.to_string(),
             "poll_queues" => o.poll_queues.to_string(),
+            "queue/poll_stat" => self.poll_stat()?,
             "hw_queue_depth" => o.hw_queue_depth.to_string(),
             "memory_backed" => u8::from(o.memory_backed).to_string(),
             "mbps" => o.mbps.to_string(),

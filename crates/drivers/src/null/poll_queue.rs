@@ -14,6 +14,7 @@ use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Most requests that have come and that nobody has looked at.
 const ARRIVALS: usize = 16_384;
@@ -56,6 +57,11 @@ pub(crate) struct PollQueue {
     arrivals: ArrayQueue<Ticket>,
     due: Lock<BinaryHeap<Ticket>>,
     skip_busy: bool,
+    /// Looks at it, those that found something, and those that were skipped. Written by who has the
+    /// lock, but for the last.
+    invoked: AtomicU64,
+    success: AtomicU64,
+    skipped: AtomicU64,
 }
 
 /// What a look at a poll queue gave.
@@ -70,7 +76,23 @@ pub(crate) enum Looked {
 impl PollQueue {
     pub(crate) fn new(skip_busy: bool) -> Self {
         let due = Lock::new(LockClass::NullDevice, BinaryHeap::new());
-        PollQueue { arrivals: ArrayQueue::new(ARRIVALS), due, skip_busy }
+        let count = || AtomicU64::new(0);
+        PollQueue {
+            arrivals: ArrayQueue::new(ARRIVALS),
+            due,
+            skip_busy,
+            invoked: count(),
+            success: count(),
+            skipped: count(),
+        }
+    }
+
+    /// How often it was to be polled, was, and with success: as Linux showed it in debugfs
+    /// (`hctx0/poll` until 5.15).
+    pub(crate) fn counts(&self) -> String {
+        let [invoked, success, skipped] =
+            [&self.invoked, &self.success, &self.skipped].map(|count| count.load(Relaxed));
+        format!("considered={} invoked={invoked} success={success}", invoked + skipped)
     }
 
     /// Add a request. False if too many have come that nobody looked at.
@@ -85,7 +107,11 @@ impl PollQueue {
         now: impl FnOnce() -> Ns,
         mut done: impl FnMut(Ticket),
     ) -> Looked {
-        let Some(mut due) = self.lock(user) else { return Looked::Skipped };
+        let Some(mut due) = self.lock(user) else {
+            self.skipped.fetch_add(1, Relaxed);
+            return Looked::Skipped;
+        };
+        self.invoked.store(self.invoked.load(Relaxed) + 1, Relaxed);
         while let Some(ticket) = self.arrivals.pop() {
             due.push(ticket);
         }
@@ -96,6 +122,9 @@ impl PollQueue {
         while due.peek().is_some_and(|first| first.at <= now) {
             found += 1;
             due.pop().into_iter().for_each(&mut done);
+        }
+        if found > 0 {
+            self.success.store(self.success.load(Relaxed) + 1, Relaxed);
         }
         Looked::Found(found)
     }
@@ -155,6 +184,7 @@ mod tests {
         assert!(queue.push(ticket(2, 2)), "who submits does not wait for who looks");
         drop(looking);
         assert_eq!(look(&queue, &user, 5), (Looked::Found(2), vec![1, 2]));
+        assert_eq!(queue.counts(), "considered=2 invoked=1 success=1");
     }
 
     #[test]

@@ -43,6 +43,9 @@ impl NullQueue {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
         let by_others = options.irqmode == Completion::Thread || options.poll_queues > 0;
         let context = env.context_id();
+        if let Some(thread) = &shared.thread {
+            thread.goes_by(env.time.clock());
+        }
         NullQueue {
             plain: options.irqmode == Completion::Inline
                 && shared.memory.is_none()
@@ -51,7 +54,7 @@ impl NullQueue {
             irqmode: options.irqmode,
             context,
             poll_queue: context.checked_rem(options.poll_queues).map(|queue| queue as usize),
-            latency: options.latency.clone(),
+            latency: options.latency(),
             generator: Generator::new(u64::from(context) + 1),
             channel,
             messages: if by_others { (0..slots).map(message).collect() } else { Vec::new() },
@@ -72,7 +75,7 @@ impl NullQueue {
         rq.status = self.execute(env, rq);
         match self.irqmode {
             Completion::Inline => return Issue::Done(rq.status),
-            Completion::Thread => self.complete_by_thread(rq),
+            Completion::Thread => self.complete_by_thread(env, rq),
             Completion::Timer => self.complete_by_timer(env, rq),
         }
         Issue::Started
@@ -106,9 +109,12 @@ impl NullQueue {
         }
     }
 
-    fn complete_by_thread(&mut self, rq: &Request) {
-        if let Some(thread) = &self.shared.thread {
-            thread.complete(self.messages[rq.slot() as usize].clone());
+    fn complete_by_thread(&mut self, env: &mut Env, rq: &Request) {
+        let Some(thread) = &self.shared.thread else { return };
+        let word = self.messages[rq.slot() as usize].clone();
+        match self.latency.at(self.generator.share()) {
+            0 => thread.complete(word),
+            latency => thread.complete_at(env.time.submit_time() + latency, word),
         }
     }
 

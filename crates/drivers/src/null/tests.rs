@@ -11,9 +11,9 @@ use drystone_queue::scheduler::SchedulerKind;
 
 const MODES: [Completion; 3] = [Completion::Inline, Completion::Thread, Completion::Timer];
 
-fn null(change: impl FnOnce(&mut NullOptions)) -> Null {
+pub(super) fn null(change: impl FnOnce(&mut NullOptions)) -> Null {
     let mut options = NullOptions { size_bytes: 1 << 20, ..NullOptions::default() };
-    options.latency = Latency::constant(100_000);
+    options.latency = Some(Latency::constant(100_000));
     change(&mut options);
     Null::new(options).expect("sensible options")
 }
@@ -43,8 +43,9 @@ fn every_mode_completes_everything_once() {
 #[test]
 fn a_shorter_latency_ends_first() {
     for engine in ENGINES {
-        let latency =
-            |ns| null(|o| (o.irqmode, o.latency) = (Completion::Timer, Latency::constant(ns)));
+        let latency = |ns| {
+            null(|o| (o.irqmode, o.latency) = (Completion::Timer, Some(Latency::constant(ns))))
+        };
         let mut rig = Rig::new(latency(40_000_000), engine);
         let quick = drystone_queue::RequestQueue::new(
             "quick",
@@ -136,7 +137,7 @@ const START: u64 = 1 << 60;
 fn disk(depth: u32) -> Null {
     null(|o| {
         (o.irqmode, o.hw_queue_depth) = (Completion::Timer, depth);
-        (o.write_cache, o.latency) = (true, Latency::constant(100));
+        (o.write_cache, o.latency) = (true, Some(Latency::constant(100)));
         o.seek = Some(Seek { min_ns: 1_000, max_ns: 17_000 });
     })
 }
@@ -280,7 +281,7 @@ fn who_polls_a_shared_queue_completes_for_all() {
 /// With a latency polled requests are found when they are due, and not before.
 #[test]
 fn polled_bios_take_their_time() {
-    let latency = Latency::constant(10_000);
+    let latency = Some(Latency::constant(10_000));
     let driver = null(|o| (o.poll_queues, o.irqmode, o.latency) = (1, Completion::Timer, latency));
     let clock = ManualClock::new(1_000_000);
     let mut rig = Rig::with(driver, &QueueOptions::default(), Engine::Plain, clock.clone());
@@ -298,7 +299,7 @@ fn polled_bios_take_their_time() {
 fn a_polled_bio_that_nobody_polls_for_is_given_up() {
     let options = QueueOptions { io_timeout_ms: Some(20), ..QueueOptions::default() };
     let clock = drystone_core::clock::SystemClock::new();
-    let hour = Latency::constant(3_600_000_000_000);
+    let hour = Some(Latency::constant(3_600_000_000_000));
     let driver = null(|o| (o.poll_queues, o.irqmode, o.latency) = (1, Completion::Timer, hour));
     let mut rig = Rig::with(driver, &options, Engine::Auto, clock);
     let mut bio = read(7);
@@ -324,7 +325,7 @@ fn a_polled_bad_block_fails() {
 fn a_timer_that_is_too_slow_is_given_up() {
     for engine in ENGINES {
         let options = QueueOptions { io_timeout_ms: Some(20), ..QueueOptions::default() };
-        let hour = Latency::constant(3_600_000_000_000);
+        let hour = Some(Latency::constant(3_600_000_000_000));
         let driver = null(|o| (o.irqmode, o.latency) = (Completion::Timer, hour));
         let clock = drystone_core::clock::SystemClock::new();
         let mut rig = Rig::with(driver, &options, engine, clock);
@@ -340,7 +341,7 @@ fn a_holder_that_stays_away_keeps_nobody_waiting() {
     for engine in ENGINES {
         let driver = null(|o| {
             (o.irqmode, o.hw_queue_depth) = (Completion::Timer, 1);
-            o.latency = Latency::constant(5_000_000);
+            o.latency = Some(Latency::constant(5_000_000));
         });
         let mut holder = Rig::new(driver, engine);
         holder.submit([read(1)]);

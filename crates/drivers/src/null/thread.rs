@@ -1,28 +1,172 @@
-//! The thread that completes a null device's requests: takes them in order and sends each one's
-//! message to its context. It sleeps when there is nothing to complete, and ends with the device.
+//! The thread that is a null device: it takes requests, and sends each one's message to its context
+//! when its time has come. It ends with the device.
+//!
+//! Requests that take no time are completed in their order, by a thread that sleeps between them.
+//! For those that take time it is like hardware: it keeps time by looking at the clock all the while,
+//! so that what it costs to be told of a completion is all that is added to the latency, and it goes
+//! on looking for [`AWAKE_NS`] when there is nothing to do, so that to start a request costs no wake-up.
 
+use drystone_core::clock::{Clock, Ns};
 use drystone_core::mailbox::Message;
 use drystone_core::{Error, Result};
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
+
+/// How long the thread stays awake without requests, once one took time.
+const AWAKE_NS: Ns = 1_000_000;
 
 /// Handle of the completing thread; dropping it ends the thread once it has completed all.
 pub(crate) struct CompletionThread {
-    sender: Sender<Arc<Message>>,
+    sender: Sender<Job>,
+}
+
+/// What the thread is told.
+enum Job {
+    /// The clock of those that use the device.
+    Clock(Arc<dyn Clock>),
+    /// Complete at once.
+    Now(Arc<Message>),
+    /// Complete later.
+    At(Due),
+}
+
+/// A request that takes time.
+struct Due {
+    at: Ns,
+    word: Arc<Message>,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What is due first is the greatest, as a heap wants it.
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.at.cmp(&self.at)
+    }
 }
 
 impl CompletionThread {
     pub(crate) fn start() -> Result<Self> {
-        let (sender, receiver) = channel::<Arc<Message>>();
+        let (sender, receiver) = channel::<Job>();
         std::thread::Builder::new()
             .name("null-complete".to_owned())
-            .spawn(move || receiver.iter().for_each(Message::send))
+            .spawn(move || run(&receiver))
             .map_err(|e| Error::os("no thread for irqmode=1", e))?;
         Ok(CompletionThread { sender })
     }
 
-    pub(crate) fn complete(&self, message: Arc<Message>) {
+    /// By which clock requests take time. Before the first of them.
+    pub(crate) fn goes_by(&self, clock: &Arc<dyn Clock>) {
+        self.tell(Job::Clock(clock.clone()));
+    }
+
+    /// Complete a request at once.
+    pub(crate) fn complete(&self, word: Arc<Message>) {
+        self.tell(Job::Now(word));
+    }
+
+    /// Complete a request when the clock shows `at`.
+    pub(crate) fn complete_at(&self, at: Ns, word: Arc<Message>) {
+        self.tell(Job::At(Due { at, word }));
+    }
+
+    fn tell(&self, job: Job) {
         // The receiver lives as long as this sender.
-        let _ = self.sender.send(message);
+        let _ = self.sender.send(job);
+    }
+}
+
+fn run(jobs: &Receiver<Job>) {
+    let mut clock = None;
+    while let Ok(job) = jobs.recv() {
+        match (job, &clock) {
+            (Job::Clock(new), _) => clock = Some(new),
+            (Job::Now(word), _) => word.send(),
+            (Job::At(due), Some(clock)) => {
+                if keep_time(jobs, &**clock, due).is_err() {
+                    return;
+                }
+            }
+            (Job::At(due), None) => due.word.send(),
+        }
+    }
+}
+
+/// Complete `first` and what comes after it, until there was nothing to do for a while.
+fn keep_time(
+    jobs: &Receiver<Job>,
+    clock: &dyn Clock,
+    first: Due,
+) -> std::result::Result<(), RecvError> {
+    let mut waiting = BinaryHeap::from([first]);
+    let (mut ends, mut idle_since) = (false, clock.now());
+    while !ends && clock.now() < idle_since + AWAKE_NS || !waiting.is_empty() {
+        loop {
+            match jobs.try_recv() {
+                Ok(Job::At(due)) => waiting.push(due),
+                Ok(Job::Now(word)) => word.send(),
+                Ok(Job::Clock(_)) => {}
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    ends = true;
+                    break;
+                }
+            }
+        }
+        let now = clock.now();
+        while waiting.peek().is_some_and(|first| first.at <= now) {
+            waiting.pop().into_iter().for_each(|due| due.word.send());
+        }
+        if !waiting.is_empty() {
+            idle_since = now;
+        }
+        std::hint::spin_loop();
+    }
+    if ends { Err(RecvError) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drystone_core::ContextSet;
+    use drystone_core::clock::SystemClock;
+    use drystone_core::ring::Engine;
+
+    /// Later ones are not completed before their time, nor kept when the device goes.
+    #[test]
+    fn requests_complete_in_the_order_of_their_times() {
+        let clock: Arc<dyn Clock> = SystemClock::new();
+        let set = ContextSet::new(clock.clone());
+        let mut cx = set.open(Engine::Plain).unwrap();
+        let thread = CompletionThread::start().unwrap();
+        thread.goes_by(&clock);
+        let words = [0, 1].map(|n| Message::to(Arc::downgrade(cx.handle()), 0, n));
+        let now = clock.now();
+        thread.complete_at(now + 30_000_000, words[0].clone());
+        thread.complete_at(now + 1_000_000, words[1].clone());
+        // What comes for no channel is dropped, and then the word is ours alone.
+        while Arc::strong_count(&words[1]) > 1 {
+            cx.wait(None);
+        }
+        assert!(clock.now() >= now + 1_000_000);
+        drop(thread);
+        while Arc::strong_count(&words[0]) > 1 {
+            cx.wait(None);
+        }
+        assert!(clock.now() >= now + 30_000_000);
     }
 }

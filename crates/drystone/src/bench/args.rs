@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use drystone_core::context::PollMode;
 use drystone_core::{Priority, PriorityClass};
 use drystone_lab::engine;
 use drystone_stack::duration::{Unit, parse_duration};
@@ -47,9 +48,15 @@ pub struct BenchArgs {
     /// Write the whole device once before the warm-up
     #[arg(long)]
     pub fill: bool,
-    /// Poll for completions
-    #[arg(long)]
+    /// How to wait for completions: asleep, polling, or as pays off
+    #[arg(long, value_name = "MODE", default_value = "interrupt", value_parser = poll_mode)]
+    pub poll_mode: PollMode,
+    /// The same as --poll-mode poll
+    #[arg(long, conflicts_with = "poll_mode")]
     pub poll: bool,
+    /// I/Os a second that each thread starts [default: as many as end]
+    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub rate: Option<u64>,
     /// Priority class and level of the I/Os, as rt, rt:0, be:4 or idle
     #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = priority)]
     pub prio: Option<Priority>,
@@ -59,6 +66,13 @@ pub struct BenchArgs {
     /// Also write the figures as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+impl BenchArgs {
+    /// How the threads wait.
+    pub fn mode(&self) -> PollMode {
+        if self.poll { PollMode::Poll } else { self.poll_mode }
+    }
 }
 
 /// What the I/Os of a benchmark do.
@@ -114,6 +128,11 @@ fn priority(text: &str) -> Result<Priority, String> {
         Ok(level) if level <= 7 => Ok(Priority { class, level }),
         _ => Err(format!("`{level}` is no level: use 0 (first) to 7")),
     }
+}
+
+fn poll_mode(text: &str) -> Result<PollMode, String> {
+    let wrong = || format!("`{text}` is no poll mode: use interrupt, poll or adaptive");
+    PollMode::from_name(text).ok_or_else(wrong)
 }
 
 fn time(text: &str) -> Result<u64, String> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, ensure};
 use drystone_core::clock::SystemClock;
+use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
@@ -35,7 +36,7 @@ struct Watched {
 /// What is measured.
 pub enum Subject {
     /// A device as given on the command line.
-    Device(DeviceSpec),
+    Device(Box<DeviceSpec>),
     /// A device of a stack, with what it stands on.
     InStack(Box<StackSpec>, String),
 }
@@ -60,8 +61,8 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     let at = Surroundings::new(args.threads, SystemClock::new());
     let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
-    if args.poll {
-        enable_poll(&*device);
+    if args.mode() != PollMode::Interrupt {
+        enable_poll(&*device, args.mode());
     }
     let set = ContextSet::counted_by(at.locks.clone());
     let mut contexts = Vec::new();
@@ -119,7 +120,8 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
             batch_complete: args.batch_complete.map_or(batch, |n| n.min(args.depth) as usize),
             bs: args.bs,
             pattern: args.rw.into(),
-            poll: args.poll,
+            mode: args.mode(),
+            interval_ns: args.rate.map_or(0, |rate| 1_000_000_000 / rate),
             priority: args.prio.unwrap_or_default(),
             blocks: part(lane),
             seed: lane + 1,
@@ -127,8 +129,9 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
         .collect())
 }
 
-fn enable_poll(device: &dyn Device) {
-    if device.set_attribute("queue/io_poll", "1").is_err() {
+fn enable_poll(device: &dyn Device, mode: PollMode) {
+    let refused = device.set_attribute("queue/io_poll", "1").is_err();
+    if refused && mode == PollMode::Poll {
         output::complain(
             "drystone: the device has no queues to poll; completions are looked for without sleep",
         );
@@ -199,7 +202,7 @@ impl Run<'_> {
         let (args, info) = (self.args, self.device.info());
         let attributes = drystone_stack::attributes::ATTRIBUTES.iter().filter_map(|attribute| {
             let value = self.device.attribute(attribute.name)?;
-            let is_fixed = !["stat", "inflight"].contains(&attribute.name);
+            let is_fixed = !["stat", "inflight", "queue/poll_stat"].contains(&attribute.name);
             is_fixed.then(|| (attribute.name.to_owned(), json!(value)))
         });
         json!({
@@ -215,7 +218,8 @@ impl Run<'_> {
             "runtime_ns": args.runtime,
             "warmup_ns": args.warmup,
             "fill": args.fill,
-            "poll": args.poll,
+            "mode": args.mode().name(),
+            "rate": args.rate,
             "prio": args.prio.map(|prio| format!("{:?}:{}", prio.class, prio.level)),
             "cpus": args.cpus.as_ref().map(|cpus| &cpus.0),
             "kind": info.kind,

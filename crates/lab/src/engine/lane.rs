@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
+use drystone_core::context::{PollMode, WaitCounts};
 use drystone_core::sync::LockCounts;
 use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Priority, Sector};
 use rustix::time::{ClockId, clock_gettime};
@@ -72,8 +73,10 @@ pub struct Work {
     pub bs: u64,
     /// What the I/Os do.
     pub pattern: Pattern,
-    /// Poll instead of sleeping.
-    pub poll: bool,
+    /// How to wait; with *poll* every I/O is polled, and the context is asked over and over.
+    pub mode: PollMode,
+    /// Time from the start of one I/O to that of the next; 0 is as soon as one has ended.
+    pub interval_ns: Ns,
     /// Class and level of the I/Os.
     pub priority: Priority,
     /// First block and number of blocks that this lane uses, in units of `bs`.
@@ -101,6 +104,8 @@ pub struct Counts {
     pub locks: LockCounts,
     /// Heap allocations of the thread.
     pub allocations: u64,
+    /// What the context's waits did.
+    pub waits: WaitCounts,
 }
 
 /// Where the next I/O goes.
@@ -152,6 +157,8 @@ pub struct Lane<'a> {
     idle: BioList,
     out: BioList,
     counts: Counts,
+    /// With a rate: when the next I/O is to start.
+    next_at: Ns,
 }
 
 impl<'a> Lane<'a> {
@@ -169,6 +176,10 @@ impl<'a> Lane<'a> {
         let short = || format!("no memory for {} buffers of {} bytes", work.depth, work.bs);
         let each = (work.bs as usize).next_multiple_of(IoBuf::ALIGN);
         let arena = each.checked_mul(work.depth).and_then(Arena::new).ok_or_else(short)?;
+        // A context that polls itself looks for a while in each wait; a lane that polls never waits.
+        if work.mode == PollMode::Adaptive {
+            cx.set_poll_mode(work.mode);
+        }
         if let Err(error) = cx.register_memory(arena.clone()) {
             // If nobody reads the standard error, nobody misses it.
             let _ = writeln!(io::stderr(), "drystone: {error}; buffers stay unregistered");
@@ -187,6 +198,7 @@ impl<'a> Lane<'a> {
             idle,
             out: BioList::new(),
             counts: Counts::default(),
+            next_at: 0,
         })
     }
 
@@ -222,8 +234,9 @@ impl<'a> Lane<'a> {
     #[inline(never)]
     fn rounds(&mut self, place: &mut impl Place, until: u32) -> Result<(), String> {
         while self.shared.phase.load(Relaxed) < until {
-            if !self.idle.is_empty() {
-                self.submit(place)?;
+            let due = self.due();
+            if due > 0 {
+                self.submit(place, due)?;
             }
             let want = match self.idle.is_empty() {
                 true => self.work.batch_complete,
@@ -237,10 +250,34 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
+    /// How many I/Os may start now; with a rate it waits until the next one's time, or until
+    /// something has completed.
     #[inline(always)]
-    fn submit(&mut self, place: &mut impl Place) -> Result<(), String> {
+    fn due(&mut self) -> usize {
+        let most = self.idle.len().min(self.work.batch);
+        if self.work.interval_ns == 0 || most == 0 { most } else { self.paced(most) }
+    }
+
+    fn paced(&mut self, most: usize) -> usize {
+        let now = self.cx.now();
+        if self.next_at == 0 {
+            self.next_at = now;
+        }
+        if now < self.next_at {
+            match self.work.mode {
+                PollMode::Poll => {}
+                _ => self.cx.wait(Some(self.next_at)),
+            }
+            return 0;
+        }
+        let due = ((now - self.next_at) / self.work.interval_ns + 1).min(most as u64);
+        self.next_at += due * self.work.interval_ns;
+        due as usize
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, place: &mut impl Place, count: usize) -> Result<(), String> {
         let sectors = self.work.bs >> drystone_core::SECTOR_SHIFT;
-        let count = self.idle.len().min(self.work.batch);
         for _ in 0..count {
             let Some(mut bio) = self.idle.pop() else { break };
             if !bio.status.is_ok() {
@@ -260,14 +297,15 @@ impl<'a> Lane<'a> {
     fn reap(&mut self, want: usize) {
         let mut got = 0;
         loop {
-            got += match self.work.poll {
+            let polls = self.work.mode == PollMode::Poll;
+            got += match polls {
                 true => self.cx.poll(&mut self.idle),
                 false => self.cx.reap(&mut self.idle),
             };
             if got >= want {
                 break;
             }
-            if !self.work.poll {
+            if !polls {
                 self.cx.wait(None);
             }
         }
@@ -282,6 +320,7 @@ impl<'a> Lane<'a> {
             clock_reads: self.cx.clock_reads(),
             locks: self.cx.locks().total(),
             allocations: (self.shared.allocations)(),
+            waits: self.cx.wait_counts(),
             ..self.counts
         }
     }
@@ -290,8 +329,13 @@ impl<'a> Lane<'a> {
     /// what they measure.
     fn end(&mut self, begin: &Counts) -> Counts {
         let allocations = (self.shared.allocations)() - begin.allocations;
-        let locks = self.cx.locks().total();
+        let (locks, waits) = (self.cx.locks().total(), self.cx.wait_counts());
         Counts {
+            waits: WaitCounts {
+                sleeps: waits.sleeps - begin.waits.sleeps,
+                looks: waits.looks - begin.waits.looks,
+                vain_looks: waits.vain_looks - begin.waits.vain_looks,
+            },
             ios: self.counts.ios - begin.ios,
             submitted: self.counts.submitted - begin.submitted,
             calls: self.counts.calls - begin.calls,
@@ -316,7 +360,7 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
         Pattern::Read | Pattern::Randread => Bio::read(Sector(0), buf),
         Pattern::Write | Pattern::Randwrite => Bio::write(Sector(0), buf),
     };
-    if work.poll {
+    if work.mode == PollMode::Poll {
         bio.flags |= BioFlags::POLLED;
     }
     bio.priority = work.priority;

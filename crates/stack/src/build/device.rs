@@ -17,8 +17,6 @@ use crate::spec::{
 };
 use crate::table::check_order;
 
-/// Time until completion of a null device that names none, as null_blk's.
-const NULL_COMPLETION_NSEC: u64 = 10_000;
 /// Block size of a device that names none.
 const DEFAULT_BLOCK: u64 = 512;
 
@@ -181,12 +179,13 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
             Some("timer") => IrqMode::Timer,
             _ => IrqMode::None,
         },
-        completion_nsec: fields.number_if("completion_nsec").unwrap_or(NULL_COMPLETION_NSEC),
+        completion_nsec: fields.number_if("completion_nsec"),
         latency,
         seek_min_nsec: fields.number_if("seek_min_nsec").unwrap_or(0),
         seek_max_nsec: fields.number_if("seek_max_nsec").unwrap_or(0),
         submit_queues: fields.number32_if("submit_queues"),
         poll_queues: fields.number32("poll_queues"),
+        skip_busy: fields.bool("skip_busy"),
         hw_queue_depth: fields.number32("hw_queue_depth"),
         memory_backed: fields.bool("memory_backed"),
         discard: fields.bool("discard"),
@@ -200,10 +199,11 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
     spec
 }
 
-/// Keys about time go with the timer, and only one of the two says how long.
+/// Keys about time go with who takes time, and only one of the two says how long.
 fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &str) {
     for key in ["completion_nsec", "latency", "seek_min_nsec", "seek_max_nsec"] {
-        if fields.has(key) && spec.irqmode != IrqMode::Timer {
+        let by_thread = spec.irqmode == IrqMode::Thread && !key.starts_with("seek");
+        if fields.has(key) && spec.irqmode != IrqMode::Timer && !by_thread {
             let span = check.places.get(&format!("{path}/{key}"));
             let message = format!("`{key}` has no effect without the timer");
             check.findings.error(&span, message, "add irqmode = \"timer\" or remove it");

@@ -3,6 +3,7 @@
 mod device;
 mod export;
 
+use drystone_core::context::PollMode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -224,7 +225,8 @@ fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {
         return Some(ServerSpec::default());
     }
     let (threads, control) = (fields.number32("threads"), fields.path("control"));
-    Some(ServerSpec { threads, control, lockstat: false })
+    let poll_mode = fields.choice("poll_mode").and_then(PollMode::from_name).unwrap_or_default();
+    Some(ServerSpec { threads, poll_mode, control, lockstat: false })
 }
 
 /// The keys of the `queue` table can be written without it: `null,scheduler=mq-deadline`.

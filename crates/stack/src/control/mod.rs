@@ -5,6 +5,7 @@ mod line;
 mod schema;
 mod volumes;
 
+use drystone_core::context::PollMode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -146,6 +147,7 @@ impl<'r> Control<'r> {
             ("lockstat", [reset, hold]) => {
                 Ok(self.lockstat(*reset == Some("true"), hold.map(|hold| hold == "true")))
             }
+            ("poll-mode", [mode]) => Ok(self.poll_mode(*mode)),
             ("version", []) => Ok(self.version()),
             (name, texts) => self.volumes(name, texts).unwrap_or_else(|| {
                 unreachable!("`{}` is in the schema with other arguments", command.name)
@@ -204,6 +206,14 @@ impl<'r> Control<'r> {
             locks.time_holds(on);
         }
         json!(LockReport::new(locks.times_holds(), &stats))
+    }
+
+    fn poll_mode(&self, mode: Option<&str>) -> Value {
+        let switch = self.runtime.poll_switch();
+        if let Some(mode) = mode.and_then(PollMode::from_name) {
+            switch.set(mode);
+        }
+        json!({ "mode": switch.mode().name() })
     }
 
     fn version(&self) -> Value {
@@ -286,6 +296,9 @@ fn argument_text(
     match argument.ty {
         Type::Text { max } if text.len() > max => wrong(&format!("is longer than {max} bytes")),
         Type::Bool if text != "true" && text != "false" => wrong("is neither true nor false"),
+        Type::Choice(names) if !names.contains(&text.as_str()) => {
+            wrong(&format!("is `{}`, not {}", shorten(&text), argument.ty.expected()))
+        }
         _ if is_number(&argument.ty) => number(&argument.ty, text).map(Some).or_else(|e| wrong(&e)),
         _ => Ok(Some(text)),
     }
@@ -314,6 +327,7 @@ mod tests {
         TableReport, VolumeReport,
     };
     use drystone_core::clock::ManualClock;
+    use drystone_core::context::PollSwitch;
     use drystone_core::sync::{Lock, LockClass, LockRegistry};
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -325,13 +339,14 @@ mod tests {
         nomerges: AtomicU64,
         changes: Lock<Vec<String>>,
         locks: Arc<LockRegistry>,
+        poll: PollSwitch,
     }
 
     impl Fake {
         fn new() -> Self {
             let changes = Lock::new(LockClass::Other, Vec::new());
             let locks = LockRegistry::new(ManualClock::new(1));
-            Fake { nomerges: AtomicU64::new(0), changes, locks }
+            Fake { nomerges: AtomicU64::new(0), changes, locks, poll: PollSwitch::default() }
         }
     }
 
@@ -415,6 +430,10 @@ mod tests {
         fn locks(&self) -> &LockRegistry {
             &self.locks
         }
+
+        fn poll_switch(&self) -> &PollSwitch {
+            &self.poll
+        }
     }
 
     fn server() -> ServerInfo {
@@ -432,6 +451,21 @@ mod tests {
     }
 
     #[test]
+    fn the_poll_mode_is_told_and_changed() {
+        let (runtime, server) = (Fake::new(), server());
+        let control = Control::new(&runtime, &server);
+        let ask = |arguments: &[(&str, &str)]| {
+            response(&control.handle(&request("poll-mode", arguments))).expect("a result")
+        };
+        assert_eq!(ask(&[]), json!({ "mode": "interrupt" }));
+        for mode in PollMode::ALL {
+            let answer = json!({ "mode": mode.name() });
+            assert_eq!(ask(&[("mode", mode.name())]), answer);
+            assert_eq!((runtime.poll.mode(), ask(&[])), (mode, answer));
+        }
+    }
+
+    #[test]
     fn results_have_the_keys_of_the_schema() {
         for command in COMMANDS {
             let arguments: Map<String, Value> = command
@@ -443,6 +477,7 @@ mod tests {
                         "attribute" => "queue/nomerges",
                         "reset" | "hold" | "now" | "noflush" | "force" => "true",
                         "inactive" | "read_only" => "false",
+                        "mode" => "poll",
                         _ => "1",
                     };
                     (argument.name.to_owned(), json!(value))
@@ -534,6 +569,11 @@ mod tests {
             (request("show", &[]), "bad-request", "`device` is missing"),
             (request("show", &[("device", "dikc")]), "not-found", "no device"),
             (request("show", &[("device", "dsik")]), "not-found", "did you mean `disk`?"),
+            (
+                request("poll-mode", &[("mode", "poling")]),
+                "bad-request",
+                "is `poling`, not \"interrupt\", \"poll\" or \"adaptive\"",
+            ),
             (request("lockstat", &[("hold", "on")]), "bad-request", "`hold` is neither true nor"),
             (request("lockstat", &[("rest", "true")]), "bad-request", "did you mean `reset`?"),
             (

@@ -1,5 +1,6 @@
 //! The commands of the control socket: the one table behind help, docs and validation.
 
+use drystone_core::context::PollMode;
 use std::fmt::Write;
 
 use crate::attributes::ATTRIBUTES;
@@ -254,6 +255,16 @@ pub static COMMANDS: &[Command] = &[
                  holdtime_max_ns, holdtime_total_ns, holdtime_avg_ns }; null is not known",
             ),
         ],
+    },
+    Command {
+        name: "poll-mode",
+        doc: "Tells how data threads wait for completions and requests, or changes that.",
+        arguments: &[optional(
+            "mode",
+            Type::Choice(&PollMode::NAMES),
+            "asleep (interrupt), polling all the while (poll), or as pays off (adaptive).",
+        )],
+        result: &[("mode", "interrupt, poll or adaptive")],
     },
     Command {
         name: "version",

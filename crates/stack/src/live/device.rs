@@ -219,7 +219,7 @@ impl<S: Scheduler> Opening<'_, S> {
             seek: has_head.then_some(seek),
             submit_queues: queues.unwrap_or(by_itself),
             poll_queues: spec.poll_queues,
-            skip_busy: true,
+            skip_busy: spec.skip_busy,
             hw_queue_depth: spec.hw_queue_depth,
             memory_backed: spec.memory_backed,
             discard: spec.discard,
@@ -233,13 +233,13 @@ impl<S: Scheduler> Opening<'_, S> {
         self.queue(driver, Shape { hw_queues: None, ..self.shape() })
     }
 
-    fn latency(&self, spec: &NullSpec) -> Result<null::Latency, OpenError> {
+    fn latency(&self, spec: &NullSpec) -> Result<Option<null::Latency>, OpenError> {
         let Some(latency) = &spec.latency else {
-            return Ok(null::Latency::constant(spec.completion_nsec));
+            return Ok(spec.completion_nsec.map(null::Latency::constant));
         };
         let point = |(ppm, ns): &(u32, u64)| Percentile { percent: f64::from(*ppm) / 1e4, ns: *ns };
-        null::Latency::percentiles(latency.points.iter().map(point).collect())
-            .map_err(|message| self.error("latency", message, ""))
+        let latency = null::Latency::percentiles(latency.points.iter().map(point).collect());
+        latency.map(Some).map_err(|message| self.error("latency", message, ""))
     }
 
     fn shape(&self) -> Shape {

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use drystone_core::Device;
 use drystone_core::clock::{Clock, Ns};
+use drystone_core::context::PollSwitch;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_exports::nbd::server::ExportTable;
@@ -48,6 +49,7 @@ pub struct LiveStack {
     engine: Engine,
     clock: Arc<dyn Clock>,
     locks: Arc<LockRegistry>,
+    poll: Arc<PollSwitch>,
     started: Ns,
 }
 
@@ -82,6 +84,7 @@ impl LiveStack {
             started: at.clock.now(),
             clock: at.clock.clone(),
             locks: at.locks.clone(),
+            poll: PollSwitch::new(stack.server.poll_mode),
         })
     }
 
@@ -135,6 +138,11 @@ impl LiveStack {
     /// Where the locks of the devices, and of the contexts that serve them, are counted.
     pub fn locks(&self) -> &Arc<LockRegistry> {
         &self.locks
+    }
+
+    /// How the contexts of data threads are to wait.
+    pub fn poll_switch(&self) -> &Arc<PollSwitch> {
+        &self.poll
     }
 
     /// The view of the control socket. `connections` counts an export's clients, `pause` is how

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use drystone_core::Device;
+use drystone_core::context::PollSwitch;
 use drystone_core::error::ErrorKind;
 use drystone_core::sync::LockRegistry;
 
@@ -118,6 +119,10 @@ impl Runtime for LiveRuntime {
 
     fn locks(&self) -> &LockRegistry {
         self.stack.locks()
+    }
+
+    fn poll_switch(&self) -> &PollSwitch {
+        self.stack.poll_switch()
     }
 }
 

@@ -4,6 +4,7 @@
 use super::IfAbsent::{Required, Unset, Value};
 use super::{Kind, Param, Type};
 use crate::duration::Unit;
+use drystone_core::context::PollMode;
 
 /// Largest device: the largest power of two that a signed 64-bit file offset reaches.
 const MAX_SIZE: u64 = 1 << 62;
@@ -128,14 +129,14 @@ static NULL: &[Param] = &[
     param(
         "completion_nsec",
         Type::Duration { unit: Unit::Nanoseconds, min: 0, max: HOUR },
-        Unset("10us"),
-        "Time until completion with irqmode \"timer\".",
+        Unset("10us with irqmode \"timer\", none with \"thread\""),
+        "Time until completion with irqmode \"timer\", or \"thread\": that thread then keeps time on a core of its own.",
     ),
     param(
         "latency",
         Type::Latency,
         Unset("every I/O takes completion_nsec"),
-        "Distribution of the time until completion with irqmode \"timer\", by percentiles.",
+        "Distribution of the time until completion with irqmode \"timer\" or \"thread\", by percentiles.",
     ),
     param(
         "seek_min_nsec",
@@ -160,6 +161,12 @@ static NULL: &[Param] = &[
         Type::Integer { min: 0, max: 1024 },
         Value("1"),
         "Further hardware queues for polled I/O.",
+    ),
+    param(
+        "skip_busy",
+        Type::Bool,
+        Value("true"),
+        "A poll queue that another thread is polling is skipped; without this it is waited for, as Linux did before 2021.",
     ),
     param(
         "hw_queue_depth",
@@ -417,6 +424,12 @@ pub static SERVER: &[Param] = &[
         Type::Integer { min: 0, max: 1024 },
         Value("0"),
         "Data threads; 0 is as many as cores.",
+    ),
+    param(
+        "poll_mode",
+        Type::Choice(&PollMode::NAMES),
+        Value("adaptive"),
+        "How data threads wait: asleep (interrupt), polling all the while, which takes a core for each (poll), or polling for at most 100us at a time where that has shortened waits by a sixth, and asleep otherwise (adaptive). `drystone poll-mode` changes it at run time.",
     ),
     param(
         "control",

@@ -1,0 +1,132 @@
+//! How contexts wait for null devices in each poll mode.
+#![allow(clippy::vec_box, reason = "bios are boxes to those who submit and reap them")]
+
+use super::tests::null;
+use super::*;
+use crate::testing::{ENGINES, Rig};
+use drystone_core::clock::SystemClock;
+use drystone_core::context::{PollMode, PollSwitch};
+use drystone_core::{Bio, BioFlags, IoBuf};
+use drystone_queue::queue::QueueOptions;
+
+fn reads(count: usize) -> Vec<Box<Bio>> {
+    (0..count).map(|_| Bio::read(drystone_core::Sector(0), IoBuf::zeroed(512))).collect()
+}
+
+/// A null device that takes `ns` for each request, polled or not, with io_poll as it says.
+fn rig(ns: u64, io_poll: bool, engine: drystone_core::ring::Engine) -> Rig {
+    let driver = null(|o| {
+        (o.irqmode, o.latency) = (Completion::Thread, Some(Latency::constant(ns)));
+        o.poll_queues = 1;
+    });
+    let options = QueueOptions { io_poll: Some(io_poll), ..QueueOptions::default() };
+    Rig::with(driver, &options, engine, SystemClock::new())
+}
+
+/// Looks at the poll queue that found something, of the device's own count.
+fn found_by_polling(rig: &Rig) -> u64 {
+    let stat = rig.device.attribute("queue/poll_stat").expect("it has poll queues");
+    stat.rsplit_once("success=").expect("a count").1.parse().expect("a number")
+}
+
+#[test]
+fn poll_never_sleeps() {
+    for (engine, io_poll) in ENGINES.into_iter().flat_map(|e| [(e, true), (e, false)]) {
+        let mut rig = rig(50_000, io_poll, engine);
+        rig.cx.set_poll_mode(PollMode::Poll);
+        for _ in 0..20 {
+            rig.submit(reads(4));
+            assert!(rig.drain().iter().all(|bio| bio.status.is_ok()));
+        }
+        let counts = rig.cx.wait_counts();
+        assert_eq!(counts.sleeps, 0, "{engine:?}");
+        assert!(counts.looks > 0);
+        assert_eq!(found_by_polling(&rig) > 0, io_poll, "polled where the device may be");
+    }
+}
+
+#[test]
+fn a_deadline_and_a_wake_up_end_looking() {
+    for mode in [PollMode::Poll, PollMode::Adaptive] {
+        let mut rig = rig(1_000, true, ENGINES[0]);
+        rig.cx.set_poll_mode(mode);
+        let deadline = rig.cx.now() + 1_000_000;
+        while rig.cx.now() < deadline {
+            rig.cx.wait(Some(deadline));
+        }
+        let handle = rig.cx.handle().clone();
+        std::thread::scope(|scope| {
+            scope.spawn(|| handle.wake());
+            while rig.cx.wait_counts().looks == 0 && mode == PollMode::Poll {
+                rig.cx.wait(None);
+            }
+            if mode == PollMode::Adaptive {
+                rig.cx.wait(None);
+            }
+        });
+    }
+}
+
+/// Without poll mode the device's own word counts; with *interrupt* nothing is polled unless asked.
+#[test]
+fn interrupt_sleeps() {
+    let mut rig = rig(50_000, true, ENGINES[0]);
+    for _ in 0..20 {
+        rig.submit(reads(4));
+        rig.drain();
+    }
+    let counts = rig.cx.wait_counts();
+    assert!(counts.sleeps > 0 && counts.looks == 0, "{counts:?}");
+    assert_eq!(found_by_polling(&rig), 0);
+}
+
+/// Polled I/O that takes long: nobody would interrupt, and nobody looks all the while.
+#[test]
+fn adaptive_naps_while_polled_io_takes_long() {
+    let mut rig = rig(30_000_000, true, ENGINES[0]);
+    rig.cx.set_poll_mode(PollMode::Poll);
+    rig.submit(reads(1));
+    rig.cx.set_poll_mode(PollMode::Adaptive);
+    assert!(rig.drain()[0].status.is_ok());
+    let counts = rig.cx.wait_counts();
+    assert!(counts.sleeps > 0, "{counts:?}");
+    assert!(counts.sleeps + counts.looks < 400, "naps get longer: {counts:?}");
+}
+
+/// What *adaptive* chose for devices of this machine is not judged, but nothing is lost by it, and
+/// the submitter's own flag counts for nothing.
+#[test]
+fn adaptive_finds_everything() {
+    for engine in ENGINES {
+        let mut rig = rig(10_000, true, engine);
+        rig.cx.set_poll_mode(PollMode::Adaptive);
+        let mut ended = 0;
+        for round in 0..2000 {
+            let mut bios = reads(1 + round % 4);
+            bios.iter_mut().for_each(|bio| bio.flags |= BioFlags::POLLED);
+            ended += bios.len();
+            rig.submit(bios);
+            ended -= rig.drain().iter().filter(|bio| bio.status.is_ok()).count();
+        }
+        assert_eq!(ended, 0);
+        let counts = rig.cx.wait_counts();
+        assert!(counts.sleeps > 0 && counts.looks + counts.vain_looks > 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_context_follows_its_switch() {
+    let switch = PollSwitch::new(PollMode::Poll);
+    let mut rig = rig(10_000, false, ENGINES[0]);
+    rig.cx.follow_poll_mode(switch.clone());
+    rig.submit(reads(1));
+    rig.drain();
+    assert_eq!(rig.cx.wait_counts().sleeps, 0);
+    switch.set(PollMode::Interrupt);
+    for _ in 0..20 {
+        rig.submit(reads(1));
+        rig.drain();
+    }
+    assert_eq!(rig.cx.poll_mode(), PollMode::Interrupt);
+    assert!(rig.cx.wait_counts().sleeps > 0);
+}
