@@ -124,7 +124,15 @@ mod tests {
 
     fn row(variant: &'static str, threads: u32, iops: &[f64]) -> Row {
         let measured = vec![("iops", iops.to_vec())];
-        Row { device: "null", variant, note: None, threads, measured, locks: Vec::new() }
+        Row {
+            device: "null",
+            variant,
+            note: None,
+            threads,
+            labels: Vec::new(),
+            measured,
+            locks: Vec::new(),
+        }
     }
 
     #[test]

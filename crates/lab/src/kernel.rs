@@ -82,6 +82,7 @@ fn row(variant: &'static str, threads: u32, samples: &[Sample]) -> Row {
         variant,
         note: None,
         threads,
+        labels: Vec::new(),
         measured: vec![
             ("iops", all(|s| s.iops)),
             ("sys_of_cpu", all(|s| s.system / (s.user + s.system))),

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod dm_poll;
 pub mod engine;
 mod html;
 mod kernel;
@@ -54,7 +55,8 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 2] = [mq_deadline::EXPERIMENT, reorder::EXPERIMENT];
+pub const EXPERIMENTS: [Experiment; 3] =
+    [mq_deadline::EXPERIMENT, dm_poll::EXPERIMENT, reorder::EXPERIMENT];
 
 /// Run the experiment `name`; `say` gets a line about each step.
 ///

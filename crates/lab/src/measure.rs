@@ -173,6 +173,7 @@ impl Point<'_> {
             bs: self.load.bytes,
             pattern: self.load.pattern,
             mode: PollMode::Interrupt,
+            cookies: false,
             interval_ns: 0,
             priority: Priority::default(),
             blocks: (0, blocks),

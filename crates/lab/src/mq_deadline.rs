@@ -253,6 +253,7 @@ fn row(device: &'static str, variant: &Variant, threads: u32, samples: &[Sample]
         variant: variant.name,
         note: variant.note.map(str::to_owned),
         threads,
+        labels: Vec::new(),
         measured: vec![
             ("iops", all(|s| s.iops)),
             ("sys_of_cpu", all(|s| s.sys_of_cpu)),
@@ -443,6 +444,7 @@ mod tests {
             variant,
             note: None,
             threads,
+            labels: Vec::new(),
             measured: vec![("iops", vec![iops])],
             locks: Vec::new(),
         };

@@ -42,6 +42,8 @@ pub struct Row {
     pub note: Option<String>,
     /// Threads that submitted.
     pub threads: u32,
+    /// What else tells it apart, by key.
+    pub labels: Vec<(&'static str, Value)>,
     /// What was measured, by key: one value for each run.
     pub measured: Vec<(&'static str, Vec<f64>)>,
     /// Classes of locks with their figures, summed over the runs.
@@ -76,6 +78,7 @@ impl Row {
         if let Some(note) = &self.note {
             row.insert("note".to_owned(), json!(note));
         }
+        row.extend(self.labels.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         row.extend(self.measured.iter().map(|(key, values)| ((*key).to_owned(), json!(values))));
         Value::Object(row)
     }

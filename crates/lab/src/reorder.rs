@@ -73,6 +73,7 @@ impl Load {
             bs: BLOCK_BYTES,
             pattern,
             mode: PollMode::Interrupt,
+            cookies: false,
             interval_ns: 0,
             priority: Priority::default(),
             blocks: (0, blocks),
@@ -256,7 +257,15 @@ fn row(variant: &'static str, load: &Load, samples: &[Sample]) -> Row {
         );
     }
     let note = Some(load.name.clone());
-    Row { device: "disk", variant, note, threads: load.threads(), measured, locks: Vec::new() }
+    Row {
+        device: "disk",
+        variant,
+        note,
+        threads: load.threads(),
+        labels: Vec::new(),
+        measured,
+        locks: Vec::new(),
+    }
 }
 
 const COLUMNS: [&str; 12] = [
@@ -378,6 +387,7 @@ mod tests {
             variant,
             note: Some(note.to_owned()),
             threads: 4,
+            labels: Vec::new(),
             measured: vec![("iops", vec![iops]), ("write_p99_ns", vec![f64::NAN])],
             locks: Vec::new(),
         };

@@ -12,7 +12,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::op::BioFlags;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
-use crate::sync::{LockClass, pause, relax};
+use crate::sync::{LockClass, pause};
 use std::sync::Arc;
 
 /// Index of a device that a context has opened.
@@ -490,7 +490,8 @@ impl ContextCore {
         let until = self.until(deadline).unwrap_or(Ns::MAX).min(until);
         self.env.ring.submit();
         self.env.time.slept();
-        let found = (0..READINGS_MAX).find_map(|_| match self.look_often(handle) {
+        let mut tries = 0;
+        let found = (0..READINGS_MAX).find_map(|_| match self.look_often(handle, &mut tries) {
             true => Some(true),
             false => (until < Ns::MAX && self.env.time.now() >= until).then_some(false),
         });
@@ -502,12 +503,13 @@ impl ContextCore {
         found
     }
 
-    fn look_often(&mut self, handle: &Handle) -> bool {
+    /// Whoever brings the news may need this core: after a while it is offered to them.
+    fn look_often(&mut self, handle: &Handle, tries: &mut u32) -> bool {
         (0..LOOKS_A_READING).any(|_| {
             self.look_once(handle);
             let news = self.has_news(handle) || !self.env.kicks.is_empty();
             if !news {
-                relax();
+                pause(tries);
             }
             news
         })

@@ -18,8 +18,3 @@ pub(crate) fn pause(tries: &mut u32) {
 pub(crate) fn pause(_: &mut u32) {
     loom::thread::yield_now();
 }
-
-/// Between two looks of one who looks all the while: leaves the core's other thread a moment.
-pub(crate) fn relax() {
-    std::hint::spin_loop();
-}

@@ -31,7 +31,7 @@ use poll_queue::PollQueue;
 use seek::Head;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use thread::CompletionThread;
+pub use thread::CompletionThread;
 
 /// How requests complete (null_blk's `irqmode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -54,6 +54,9 @@ pub struct NullOptions {
     pub blocksize: u32,
     /// How requests complete.
     pub irqmode: Completion,
+    /// For completion from a thread: this one, which other devices may share; else one of its own.
+    /// Requests that take time keep it awake, so devices with such should share one.
+    pub thread: Option<CompletionThread>,
     /// How long a request takes; without meaning for inline completion. `None` is 10 us with a
     /// timer, and no time from a thread.
     pub latency: Option<Latency>,
@@ -92,6 +95,7 @@ impl Default for NullOptions {
             size_bytes: 250 << 30,
             blocksize: 512,
             irqmode: Completion::Inline,
+            thread: None,
             latency: None,
             seek: None,
             submit_queues: 1,
@@ -148,7 +152,10 @@ impl Null {
     pub fn new(options: NullOptions) -> Result<Self> {
         check(&options)?;
         let thread = match options.irqmode {
-            Completion::Thread => Some(CompletionThread::start()?),
+            Completion::Thread => Some(match &options.thread {
+                Some(thread) => thread.clone(),
+                None => CompletionThread::start()?,
+            }),
             _ => None,
         };
         let bandwidth = (options.mbps > 0).then(|| Bandwidth {

@@ -1,10 +1,12 @@
-//! The thread that is a null device: it takes requests, and sends each one's message to its context
-//! when its time has come. It ends with the device.
+//! The threads that are null devices: they take requests, and send each one's message to its context
+//! when its time has come.
 //!
-//! Requests that take no time are completed in their order, by a thread that sleeps between them.
-//! For those that take time it is like hardware: it keeps time by looking at the clock all the while,
-//! so that what it costs to be told of a completion is all that is added to the latency, and it goes
-//! on looking for [`AWAKE_NS`] when there is nothing to do, so that to start a request costs no wake-up.
+//! * Requests that take no time are completed in their order, by a thread of the device that sleeps
+//!   between them.
+//! * Requests that take time are completed by one thread for all devices that were given it, which is
+//!   like hardware: it keeps time by looking at the clock all the while, so that what it costs to be
+//!   told of a completion is all that is added to the latency. It goes on looking for [`AWAKE_NS`]
+//!   when there is nothing to do, so that to start a request costs no wake-up.
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::mailbox::Message;
@@ -16,10 +18,15 @@ use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
 
 /// How long the thread stays awake without requests, once one took time.
 const AWAKE_NS: Ns = 1_000_000;
+/// How rarely it looks for new requests while it has some: whoever starts them writes to the line
+/// that it reads.
+const ARRIVALS_NS: Ns = 1_000;
 
-/// Handle of the completing thread; dropping it ends the thread once it has completed all.
-pub(crate) struct CompletionThread {
-    sender: Sender<Job>,
+/// Handle of a completing thread; when the last is dropped it ends, once it has completed all. From any
+/// thread.
+#[derive(Clone, Debug)]
+pub struct CompletionThread {
+    sender: Arc<Sender<Job>>,
 }
 
 /// What the thread is told.
@@ -60,13 +67,17 @@ impl Ord for Due {
 }
 
 impl CompletionThread {
-    pub(crate) fn start() -> Result<Self> {
+    /// A thread, which sleeps until it has something to complete.
+    ///
+    /// # Errors
+    /// When the operating system has none.
+    pub fn start() -> Result<Self> {
         let (sender, receiver) = channel::<Job>();
         std::thread::Builder::new()
             .name("null-complete".to_owned())
             .spawn(move || run(&receiver))
             .map_err(|e| Error::os("no thread for irqmode=1", e))?;
-        Ok(CompletionThread { sender })
+        Ok(CompletionThread { sender: Arc::new(sender) })
     }
 
     /// By which clock requests take time. Before the first of them.
@@ -106,37 +117,58 @@ fn run(jobs: &Receiver<Job>) {
     }
 }
 
+/// What the time-keeping thread has to complete.
+#[derive(Default)]
+struct Waiting {
+    due: BinaryHeap<Due>,
+    /// No device is left.
+    ends: bool,
+}
+
+impl Waiting {
+    fn take(&mut self, jobs: &Receiver<Job>) {
+        loop {
+            match jobs.try_recv() {
+                Ok(Job::At(due)) => self.due.push(due),
+                Ok(Job::Now(word)) => word.send(),
+                Ok(Job::Clock(_)) => {}
+                Err(end) => {
+                    self.ends = end == TryRecvError::Disconnected;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, now: Ns) {
+        while self.due.peek().is_some_and(|first| first.at <= now) {
+            self.due.pop().into_iter().for_each(|due| due.word.send());
+        }
+    }
+}
+
 /// Complete `first` and what comes after it, until there was nothing to do for a while.
 fn keep_time(
     jobs: &Receiver<Job>,
     clock: &dyn Clock,
     first: Due,
 ) -> std::result::Result<(), RecvError> {
-    let mut waiting = BinaryHeap::from([first]);
-    let (mut ends, mut idle_since) = (false, clock.now());
-    while !ends && clock.now() < idle_since + AWAKE_NS || !waiting.is_empty() {
-        loop {
-            match jobs.try_recv() {
-                Ok(Job::At(due)) => waiting.push(due),
-                Ok(Job::Now(word)) => word.send(),
-                Ok(Job::Clock(_)) => {}
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    ends = true;
-                    break;
-                }
-            }
+    let mut waiting = Waiting { due: BinaryHeap::from([first]), ends: false };
+    let (mut now, mut taken_at) = (clock.now(), 0);
+    let mut idle_since = now;
+    while !waiting.due.is_empty() || !waiting.ends && now < idle_since + AWAKE_NS {
+        if waiting.due.is_empty() || now >= taken_at + ARRIVALS_NS {
+            waiting.take(jobs);
+            taken_at = now;
         }
-        let now = clock.now();
-        while waiting.peek().is_some_and(|first| first.at <= now) {
-            waiting.pop().into_iter().for_each(|due| due.word.send());
-        }
-        if !waiting.is_empty() {
+        now = clock.now();
+        waiting.complete(now);
+        if !waiting.due.is_empty() {
             idle_since = now;
         }
         std::hint::spin_loop();
     }
-    if ends { Err(RecvError) } else { Ok(()) }
+    if waiting.ends { Err(RecvError) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -121,6 +121,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
             bs: args.bs,
             pattern: args.rw.into(),
             mode: args.mode(),
+            cookies: false,
             interval_ns: args.rate.map_or(0, |rate| 1_000_000_000 / rate),
             priority: args.prio.unwrap_or_default(),
             blocks: part(lane),

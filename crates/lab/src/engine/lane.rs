@@ -9,6 +9,7 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::thread;
 
 use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
@@ -18,6 +19,11 @@ use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Pri
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Pattern;
+use super::cookies::{Cookies, Paths};
+
+/// After so many polls in vain in a row the core is offered to others: to one who was pre-empted
+/// with a poll queue in hand, above all, which cannot happen to the kernel.
+const POLLS_IN_VAIN: u32 = 64;
 
 /// Phases of a run, in order.
 pub mod phase {
@@ -75,6 +81,8 @@ pub struct Work {
     pub pattern: Pattern,
     /// How to wait; with *poll* every I/O is polled, and the context is asked over and over.
     pub mode: PollMode,
+    /// With *poll*: look by the cookie of the oldest submission, as io_uring with IOPOLL does.
+    pub cookies: bool,
     /// Time from the start of one I/O to that of the next; 0 is as soon as one has ended.
     pub interval_ns: Ns,
     /// Class and level of the I/Os.
@@ -106,6 +114,8 @@ pub struct Counts {
     pub allocations: u64,
     /// What the context's waits did.
     pub waits: WaitCounts,
+    /// Looks by cookies.
+    pub paths: Paths,
 }
 
 /// Where the next I/O goes.
@@ -159,6 +169,7 @@ pub struct Lane<'a> {
     counts: Counts,
     /// With a rate: when the next I/O is to start.
     next_at: Ns,
+    cookies: Option<Cookies>,
 }
 
 impl<'a> Lane<'a> {
@@ -189,6 +200,7 @@ impl<'a> Lane<'a> {
             let buf = arena.cut(work.bs as usize).ok_or_else(short)?;
             idle.push(bio(buf, &work, index as u64));
         }
+        let cookies = work.cookies.then(|| Cookies::new(work.depth));
         Ok(Lane {
             cx,
             device,
@@ -199,6 +211,7 @@ impl<'a> Lane<'a> {
             out: BioList::new(),
             counts: Counts::default(),
             next_at: 0,
+            cookies,
         })
     }
 
@@ -286,7 +299,10 @@ impl<'a> Lane<'a> {
             bio.sector = Sector(place.next() * sectors);
             self.out.push(bio);
         }
-        self.cx.submit(self.device, &mut self.out);
+        match &mut self.cookies {
+            Some(cookies) => cookies.submit(&mut self.cx, self.device, &mut self.out),
+            None => self.cx.submit(self.device, &mut self.out),
+        }
         self.counts.submitted += count as u64;
         self.counts.calls += 1;
         Ok(())
@@ -295,21 +311,31 @@ impl<'a> Lane<'a> {
     /// Reaps what has completed, and at least `want`.
     #[inline(always)]
     fn reap(&mut self, want: usize) {
-        let mut got = 0;
+        let (mut got, mut in_vain) = (0, 0u32);
         loop {
             let polls = self.work.mode == PollMode::Poll;
-            got += match polls {
-                true => self.cx.poll(&mut self.idle),
-                false => self.cx.reap(&mut self.idle),
+            got += match (polls, &mut self.cookies) {
+                (true, Some(cookies)) => cookies.poll(&mut self.cx, &mut self.idle),
+                (true, None) => self.cx.poll(&mut self.idle),
+                (false, _) => self.cx.reap(&mut self.idle),
             };
             if got >= want {
                 break;
             }
             if !polls {
                 self.cx.wait(None);
+                continue;
+            }
+            in_vain += 1;
+            if in_vain.is_multiple_of(POLLS_IN_VAIN) {
+                thread::yield_now();
             }
         }
         self.counts.ios += got as u64;
+    }
+
+    fn paths(&self) -> Paths {
+        self.cookies.as_ref().map(Cookies::paths).unwrap_or_default()
     }
 
     /// The counts at the first moment that is measured.
@@ -321,6 +347,7 @@ impl<'a> Lane<'a> {
             locks: self.cx.locks().total(),
             allocations: (self.shared.allocations)(),
             waits: self.cx.wait_counts(),
+            paths: self.paths(),
             ..self.counts
         }
     }
@@ -331,6 +358,7 @@ impl<'a> Lane<'a> {
         let allocations = (self.shared.allocations)() - begin.allocations;
         let (locks, waits) = (self.cx.locks().total(), self.cx.wait_counts());
         Counts {
+            paths: self.paths().since(begin.paths),
             waits: WaitCounts {
                 sleeps: waits.sleeps - begin.waits.sleeps,
                 looks: waits.looks - begin.waits.looks,
@@ -364,6 +392,7 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
         bio.flags |= BioFlags::POLLED;
     }
     bio.priority = work.priority;
+    bio.user_data = index;
     bio
 }
 

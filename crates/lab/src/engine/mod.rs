@@ -2,10 +2,12 @@
 //! fio's t/io_uring and count what that takes; a [`Crew`] starts them and leads them through the
 //! phases of a run. `drystone bench` and the experiments use it.
 
+mod cookies;
 mod crew;
 mod lane;
 pub mod machine;
 
+pub use cookies::Paths;
 pub use crew::{Crew, Sum, run};
 pub use lane::{Counts, Lane, Progress, Shared, Work, failure, phase};
 

@@ -170,6 +170,7 @@ mod tests {
             variant: "ours",
             note: None,
             threads: 1,
+            labels: Vec::new(),
             measured: vec![("iops", vec![iops])],
             locks: Vec::new(),
         };

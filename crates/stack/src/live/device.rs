@@ -1,5 +1,6 @@
 //! Opens one device of a checked stack.
 
+use std::cell::OnceCell;
 use std::fs::{Permissions, set_permissions};
 use std::marker::PhantomData;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,9 @@ use drystone_core::ring;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{Device, Error};
 use drystone_drivers::file::{self, File, FileOptions};
-use drystone_drivers::null::{self, Completion, Null, NullOptions, Percentile, Seek};
+use drystone_drivers::null::{
+    self, Completion, CompletionThread, Null, NullOptions, Percentile, Seek,
+};
 use drystone_drivers::ram::Ram;
 use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
 use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
@@ -48,6 +51,8 @@ pub struct Surroundings {
     pub locks: Arc<LockRegistry>,
     /// How devices are opened; a laboratory may put another scheduler into them.
     pub open: OpenDevice,
+    /// The thread that completes for null devices whose requests take time, once there is one.
+    pub null_thread: OnceCell<CompletionThread>,
 }
 
 /// Opens one device.
@@ -57,7 +62,8 @@ impl Surroundings {
     /// Those of `threads` data threads on `clock`, with a lock registry of their own.
     pub fn new(threads: u32, clock: Arc<dyn Clock>) -> Self {
         let locks = LockRegistry::new(clock.clone());
-        Surroundings { threads, locks, clock, open: open_with::<MqDeadline> }
+        let null_thread = OnceCell::new();
+        Surroundings { threads, locks, clock, open: open_with::<MqDeadline>, null_thread }
     }
 }
 
@@ -215,6 +221,7 @@ impl<S: Scheduler> Opening<'_, S> {
                 IrqMode::Thread => Completion::Thread,
                 IrqMode::Timer => Completion::Timer,
             },
+            thread: self.thread(spec)?,
             latency: self.latency(spec)?,
             seek: has_head.then_some(seek),
             submit_queues: queues.unwrap_or(by_itself),
@@ -231,6 +238,19 @@ impl<S: Scheduler> Opening<'_, S> {
         };
         let driver = Null::new(options).map_err(self.refused("type"))?;
         self.queue(driver, Shape { hw_queues: None, ..self.shape() })
+    }
+
+    /// One thread completes for all null devices whose requests take time.
+    fn thread(&self, spec: &NullSpec) -> Result<Option<CompletionThread>, OpenError> {
+        let takes_time = spec.latency.is_some() || spec.completion_nsec.is_some_and(|ns| ns > 0);
+        if spec.irqmode != IrqMode::Thread || !takes_time {
+            return Ok(None);
+        }
+        if self.at.null_thread.get().is_none() {
+            let thread = CompletionThread::start().map_err(self.refused("irqmode"))?;
+            let _ = self.at.null_thread.set(thread);
+        }
+        Ok(self.at.null_thread.get().cloned())
     }
 
     fn latency(&self, spec: &NullSpec) -> Result<Option<null::Latency>, OpenError> {

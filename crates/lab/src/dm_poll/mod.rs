@@ -1,0 +1,169 @@
+//! The experiment `dm-poll`: "dm: support IO polling" (Jeffle Xu, dm-devel, 20 February 2021), whose
+//! tables compare interrupts with polling on volumes over three disks: +32 %, +16 %, +32 % on linear,
+//! +34 % on a stripe, and -20 % against +13 % where busy queues are waited for or skipped.
+//!
+//! The disks are null devices whose time another thread keeps, on a core of its own: with interrupts
+//! it wakes the submitter, if that sleeps, and nothing else is added; what that costs is measured
+//! and printed. Polled requests wait for no thread. Each variant is a way to wait, on the same stack:
+//! *before* sleeps, *mailed* polls all the while by the cookies' ways, *ours* is adaptive.
+
+mod cores;
+mod point;
+mod report;
+mod scene;
+mod wake;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use drystone_core::context::PollMode;
+use serde_json::json;
+
+use crate::engine::machine;
+use crate::measure::warmup_ns;
+use crate::outcome::{Machine, Outcome};
+use crate::{Experiment, Options, Say};
+use cores::{Cores, Pinned};
+use point::{BATCH, DEPTH, Sample};
+use scene::Scene;
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "dm-poll",
+    about: "dm-poll: volumes over three disks by interrupts (before), polled (mailed), and adaptively (ours)",
+    run,
+};
+
+/// The latency at which targets are judged, us.
+const JUDGED_US: u32 = 10;
+/// The others.
+const OTHERS_US: [u32; 3] = [5, 20, 80];
+/// The mail's pollers.
+const POLLERS: u32 = 3;
+
+/// Variants with their ways to wait.
+const VARIANTS: [(&str, PollMode); 3] =
+    [("before", PollMode::Interrupt), ("mailed", PollMode::Poll), ("ours", PollMode::Adaptive)];
+
+/// A scene with what each variant measured, run by run.
+struct Measured {
+    scene: Scene,
+    samples: [Vec<Sample>; 3],
+}
+
+fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+    let date = machine::now();
+    let cores = Cores::here()?;
+    let folder = Folder::make()?;
+    let scenes = scenes(options.threads, &cores);
+    say(&estimate(scenes.len(), options));
+    let wake = {
+        let _pinned = Pinned::to(cores.device)?;
+        wake::measure(cores.submit[0])?
+    };
+    let mut all = Vec::new();
+    for scene in scenes {
+        let latency = scene.latency_us().map(|us| format!(", {us} us")).unwrap_or_default();
+        say(&format!("{}{latency}", scene.name));
+        all.push(measure(scene, &cores, &folder.0, options)?);
+    }
+    let parameters = vec![
+        ("rw", json!("randread")),
+        ("depth", json!(DEPTH)),
+        ("batch", json!(BATCH)),
+        ("judged_at_us", json!(JUDGED_US)),
+        ("submit_cores", json!(cores.submit)),
+        ("device_core", json!(cores.device)),
+        ("wake_latency_ns", json!(wake.latency_ns)),
+        ("wake_sleeper_cpu_ns", json!(wake.sleeper_ns)),
+        ("wake_waker_ns", json!(wake.waker_ns)),
+        ("runs", json!(options.runs)),
+        ("runtime_ns", json!(options.runtime_ns)),
+        ("warmup_ns", json!(warmup_ns(options.runtime_ns))),
+        ("debug", json!(cfg!(debug_assertions))),
+    ];
+    let mut threads: Vec<u32> = all.iter().map(|measured| measured.scene.threads).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        about: EXPERIMENT.about,
+        date,
+        machine: Machine::here(),
+        parameters,
+        rows: all.iter().flat_map(report::rows).collect(),
+        table: report::table(&all),
+        shown_threads: threads,
+        remarks: report::remarks(&all, &cores, wake),
+    })
+}
+
+/// Everything that is measured: the mail's tables at each latency, then waiting for busy queues, then
+/// files.
+fn scenes(most: u32, cores: &Cores) -> Vec<Scene> {
+    let pollers = POLLERS.min(most);
+    // With a core each if there are enough; two at the least, since one is another table.
+    let pinned = (cores.submit.len() as u32).clamp(2, POLLERS).min(most);
+    let latencies = std::iter::once(JUDGED_US).chain(OTHERS_US);
+    let mut scenes: Vec<Scene> =
+        latencies.flat_map(|us| scene::tables(us, pollers, pinned)).collect();
+    scenes.push(scene::waiting(JUDGED_US, pollers));
+    scenes.push(scene::files());
+    scenes
+}
+
+fn estimate(scenes: usize, options: &Options) -> String {
+    let runs = scenes as u64 * VARIANTS.len() as u64 * u64::from(options.runs);
+    let seconds = runs * (options.runtime_ns + warmup_ns(options.runtime_ns)) / 1_000_000_000;
+    format!("{runs} runs, about {} min {} s", seconds / 60, seconds % 60)
+}
+
+/// All variants, in turns.
+fn measure(
+    scene: Scene,
+    cores: &Cores,
+    folder: &Path,
+    options: &Options,
+) -> anyhow::Result<Measured> {
+    let mut samples = [const { Vec::new() }; 3];
+    for _ in 0..options.runs {
+        for ((name, mode), samples) in VARIANTS.iter().zip(&mut samples) {
+            let sample = point::measure(&scene, *mode, cores, folder, options.runtime_ns);
+            samples.push(sample.with_context(|| format!("{}: {name}", scene.name))?);
+        }
+    }
+    Ok(Measured { scene, samples })
+}
+
+/// A folder for the files, removed in the end.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn make() -> anyhow::Result<Self> {
+        let path = std::env::temp_dir().join(format!("drystone-lab-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // If it cannot be removed it stays, in the folder of temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_come_at_every_latency_the_judged_one_first() {
+        let cores = Cores { submit: vec![0], device: 1 };
+        let all = scenes(32, &cores);
+        assert_eq!(all.len(), 18);
+        assert!(all[..4].iter().all(|scene| scene.latency_us() == Some(JUDGED_US)));
+        assert_eq!(all.iter().map(|scene| scene.threads).max(), Some(3));
+        assert_eq!(all[2].threads, 2);
+        assert!(scenes(1, &cores).iter().all(|scene| scene.threads == 1));
+    }
+}

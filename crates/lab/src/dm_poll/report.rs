@@ -1,0 +1,288 @@
+//! What was measured, for people and programs.
+
+use serde_json::{Value, json};
+
+use super::cores::Cores;
+use super::point::{Polls, Sample};
+use super::scene::{ONE, PINNED, SEVERAL, STRIPE};
+use super::wake::Cost;
+use super::{JUDGED_US, Measured, VARIANTS};
+use crate::mq_deadline::thousands;
+use crate::outcome::{Row, Table, spread, threads_text};
+
+fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
+    let values: Vec<f64> = samples.iter().map(of).collect();
+    spread(&values).map(|(_, median, _)| median)
+}
+
+impl Measured {
+    fn iops(&self, variant: usize) -> Option<f64> {
+        median(&self.samples[variant], |sample| sample.iops)
+    }
+
+    /// IOPS more than with interrupts, as a part.
+    fn gain(&self, variant: usize) -> Option<f64> {
+        Some(self.iops(variant)? / self.iops(0)? - 1.0)
+    }
+
+    /// What makes a row another than its table's at the judged latency.
+    fn note(&self) -> Option<String> {
+        let skips = self.scene.skip_busy() != Some(false);
+        match self.scene.latency_us() {
+            _ if !skips => Some("busy queues waited for".to_owned()),
+            Some(us) if us != JUDGED_US => Some(format!("{us} us")),
+            _ => None,
+        }
+    }
+}
+
+/// A row for each variant.
+pub(super) fn rows(measured: &Measured) -> Vec<Row> {
+    let rows = VARIANTS.iter().zip(&measured.samples);
+    rows.map(|((variant, mode), samples)| {
+        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
+        let polls = |of: fn(Polls) -> u64| -> Vec<f64> {
+            let sum = |sample: &Sample| sample.polls.iter().map(|(_, polls)| of(*polls)).sum();
+            samples.iter().map(sum).map(|count: u64| count as f64).collect()
+        };
+        Row {
+            device: measured.scene.name,
+            variant,
+            note: measured.note(),
+            threads: measured.scene.threads,
+            labels: vec![
+                ("mode", json!(mode.name())),
+                ("skip_busy", json!(measured.scene.skip_busy())),
+                ("path", json!(path(variant, samples))),
+                ("device_latency_us", json!(measured.scene.latency_us())),
+                ("hw_queues", queues(samples)),
+            ],
+            measured: vec![
+                ("iops", all(|s| s.iops)),
+                ("cpu_ns_per_io", all(|s| s.cpu_ns_per_io)),
+                ("device_cpu_ns_per_io", all(|s| s.device_cpu_ns_per_io)),
+                ("wakes_per_io", all(|s| s.wakes_per_io)),
+                ("polls_made", polls(|p| p.invoked)),
+                ("polls_fruitful", polls(|p| p.success)),
+                ("polls_skipped", polls(Polls::skipped)),
+                ("lock_acquisitions_per_io", all(|s| s.locks_per_io)),
+                ("lock_contentions_per_io", all(|s| s.contentions_per_io)),
+                ("contention", all(|s| s.contention)),
+            ],
+            locks: Vec::new(),
+        }
+    })
+    .collect()
+}
+
+/// The way of polling: that of the cookies, or the context's own where it decides itself.
+fn path(variant: &str, samples: &[Sample]) -> &'static str {
+    let polled = samples.iter().any(|s| s.polls.iter().any(|(_, polls)| polls.invoked > 0));
+    match (variant, samples.last()) {
+        ("mailed", Some(last)) => last.path,
+        ("ours", _) if polled => "context",
+        _ => "none",
+    }
+}
+
+/// Each poll queue's counts, run by run.
+fn queues(samples: &[Sample]) -> Value {
+    let Some(first) = samples.first() else { return json!([]) };
+    let queue = |(at, (name, _)): (usize, &(String, Polls))| {
+        let all = |of: fn(Polls) -> u64| -> Vec<u64> {
+            samples.iter().map(|sample| of(sample.polls[at].1)).collect()
+        };
+        json!({
+            "queue": name,
+            "polls_made": all(|p| p.invoked),
+            "polls_fruitful": all(|p| p.success),
+            "polls_skipped": all(Polls::skipped),
+        })
+    };
+    first.polls.iter().enumerate().map(queue).collect()
+}
+
+const COLUMNS: [&str; 15] = [
+    "Volume",
+    "Latency",
+    "Threads",
+    "IRQ IOPS",
+    "poll IOPS",
+    "diff",
+    "mail",
+    "adaptive IOPS",
+    "diff",
+    "CPU ns/IO: IRQ",
+    "poll",
+    "adaptive",
+    "wakes/IO: IRQ",
+    "poll",
+    "adaptive",
+];
+
+/// A line for each scene, with the mail's columns and ours.
+pub(super) fn table(all: &[Measured]) -> Table {
+    Table { head: COLUMNS.map(str::to_owned).to_vec(), lines: all.iter().map(line).collect() }
+}
+
+fn line(measured: &Measured) -> Vec<String> {
+    let scene = &measured.scene;
+    let percent =
+        |part: Option<f64>| part.map_or("-".to_owned(), |p| format!("{:+.0}%", p * 100.0));
+    let iops = |variant| measured.iops(variant).map_or("-".to_owned(), thousands);
+    let each = |of: fn(&Sample) -> f64, decimals: usize| {
+        let cell = |samples: &Vec<Sample>| {
+            median(samples, of).map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
+        };
+        measured.samples.iter().map(cell).collect::<Vec<String>>()
+    };
+    let waits = if scene.skip_busy() == Some(false) { ", busy queues waited for" } else { "" };
+    let mut line = vec![
+        format!("{}{waits}", scene.name),
+        scene.latency_us().map_or("-".to_owned(), |us| format!("{us} us")),
+        scene.threads.to_string(),
+        iops(0),
+        iops(1),
+        percent(measured.gain(1)),
+        percent(scene.mail),
+        iops(2),
+        percent(measured.gain(2)),
+    ];
+    line.extend(each(|s| s.cpu_ns_per_io, 0));
+    line.extend(each(|s| s.wakes_per_io, 3));
+    line
+}
+
+/// Sentences below the table.
+pub(super) fn remarks(all: &[Measured], cores: &Cores, wake: Cost) -> Vec<String> {
+    let mut remarks = vec![
+        "IRQ: before, threads sleep until the device's thread wakes them. poll: as mailed, by the cookies' ways, all the while. \
+         adaptive: ours. diff: IOPS more than IRQ's. CPU: of the threads that submit. Medians of the runs, which took turns."
+            .to_owned(),
+        format!(
+            "The device's interrupt is one wake-up of a thread that sleeps: {:.1} us until it goes on, {:.1} us of its processor time \
+             with falling asleep, {:.1} us of the device's. A thread that is awake is told by a message and no wake-up.",
+            wake.latency_ns / 1e3,
+            wake.sleeper_ns / 1e3,
+            wake.waker_ns / 1e3
+        ),
+        format!(
+            "Latency: half of the requests take that long, 1 % three times as long or more. Targets are judged at {JUDGED_US} us. \
+             The mail's disks and processors were others: its figures stand beside as context."
+        ),
+        format!(
+            "The device's thread keeps time on core {}; threads that submit have core{} {:?}{}.",
+            cores.device,
+            if cores.submit.len() == 1 { "" } else { "s" },
+            cores.submit,
+            sharing(all, cores)
+        ),
+    ];
+    remarks.extend(all.iter().filter_map(ways));
+    remarks.extend(busy(all));
+    remarks
+}
+
+fn sharing(all: &[Measured], cores: &Cores) -> String {
+    let most = all.iter().map(|measured| measured.scene.threads).max().unwrap_or(1);
+    if most as usize <= cores.submit.len() {
+        return String::new();
+    }
+    format!(
+        ", so up to {} share one: they take turns on it, never poll at the same moment, and meet at a queue's lock only where one \
+         is pre-empted with it in hand",
+        threads_text(most)
+    )
+}
+
+/// What the poll queues saw of the judged tables.
+fn ways(measured: &Measured) -> Option<String> {
+    let tables = [ONE, SEVERAL, PINNED, STRIPE];
+    let judged = measured.scene.latency_us() == Some(JUDGED_US);
+    if !judged || !tables.contains(&measured.scene.name) {
+        return None;
+    }
+    let samples = &measured.samples[1];
+    let sum = |of: fn(Polls) -> u64| -> u64 {
+        samples.iter().flat_map(|s| s.polls.iter().map(|(_, polls)| of(*polls))).sum()
+    };
+    let (made, fruitful, skipped) = (sum(|p| p.invoked), sum(|p| p.success), sum(Polls::skipped));
+    let contentions = median(samples, |s| s.contentions_per_io)?;
+    let waits = if measured.scene.skip_busy() == Some(false) { " (waited for)" } else { "" };
+    Some(format!(
+        "{}{waits}: most looks by cookies went to {}; {made} polls, {:.0} % fruitful, {skipped} skipped, {contentions:.6} busy locks an I/O.",
+        measured.scene.name,
+        match path("mailed", samples) {
+            "queue" => "the one queue of the submission",
+            "context" => "the queues of the submitter",
+            _ => "no queue in particular",
+        },
+        100.0 * fruitful as f64 / made.max(1) as f64
+    ))
+}
+
+/// What skipping busy queues gave.
+fn busy(all: &[Measured]) -> Option<String> {
+    let judged = |skips: bool| {
+        all.iter().find(|measured| {
+            let scene = &measured.scene;
+            scene.name == SEVERAL
+                && scene.latency_us() == Some(JUDGED_US)
+                && scene.skip_busy() == Some(skips)
+        })
+    };
+    let (skipping, waiting) = (judged(true)?.gain(1)?, judged(false)?.gain(1)?);
+    Some(format!(
+        "Several pollers of one queue, polled to interrupts: {:+.0} % where a busy queue is skipped, {:+.0} % where it is waited for \
+         (in the mail +13 % and -20 %).",
+        skipping * 100.0,
+        waiting * 100.0
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene;
+    use super::*;
+
+    fn sample(iops: f64, considered: u64) -> Sample {
+        Sample {
+            iops,
+            cpu_ns_per_io: 100.0,
+            device_cpu_ns_per_io: 5.0,
+            wakes_per_io: 0.5,
+            locks_per_io: 1.0,
+            contentions_per_io: 0.0,
+            contention: 0.0,
+            polls: vec![("d0/hctx0".to_owned(), Polls { considered, invoked: 8, success: 4 })],
+            path: "queue",
+        }
+    }
+
+    fn measured(skips: bool, polled: f64) -> Measured {
+        let [_, skipping, ..] = scene::tables(JUDGED_US, 3, 2);
+        let scene = if skips { skipping } else { scene::waiting(JUDGED_US, 3) };
+        let samples = [sample(100.0, 8), sample(polled, 10), sample(150.0, 8)].map(|s| vec![s]);
+        Measured { scene, samples }
+    }
+
+    #[test]
+    fn gains_are_those_over_interrupts() {
+        let all = [measured(true, 113.0), measured(false, 80.0)];
+        assert_eq!(all[0].gain(1).map(|gain| (gain * 100.0).round()), Some(13.0));
+        assert_eq!(table(&all).lines[0][5..9], ["+13%", "+16%", "0K", "+50%"]);
+        assert!(busy(&all).unwrap().contains("+13 % where a busy queue is skipped, -20 %"));
+    }
+
+    #[test]
+    fn rows_say_how_they_came_about() {
+        let rows = rows(&measured(false, 80.0));
+        let modes: Vec<_> = rows.iter().map(|row| row.labels[0].1.clone()).collect();
+        assert_eq!(modes, ["interrupt", "poll", "adaptive"]);
+        assert_eq!(rows[1].labels[1], ("skip_busy", json!(false)));
+        assert_eq!(rows[1].labels[2], ("path", json!("queue")));
+        assert_eq!(rows[1].values("polls_skipped"), Some(&[2.0][..]));
+        assert_eq!(rows[1].labels[4].1[0]["polls_skipped"], json!([2]));
+        assert_eq!(rows[0].note.as_deref(), Some("busy queues waited for"));
+    }
+}

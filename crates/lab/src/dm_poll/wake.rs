@@ -1,0 +1,72 @@
+//! What the model device's interrupt costs: one wake-up of a context that sleeps, from another core.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+
+use drystone_core::ContextSet;
+use drystone_core::clock::SystemClock;
+use drystone_core::ring::Engine;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::cores;
+use crate::outcome::spread;
+
+/// How often it is woken.
+const WAKES: usize = 2000;
+/// From one time to the next: long enough to fall asleep.
+const PAUSE: Duration = Duration::from_micros(60);
+
+/// A wake-up's cost, ns, medians.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    /// From the call until the sleeper goes on.
+    pub(super) latency_ns: f64,
+    /// Processor time of the sleeper, falling asleep included.
+    pub(super) sleeper_ns: f64,
+    /// The call itself.
+    pub(super) waker_ns: f64,
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Wake a context on core `sleeper` from the calling thread.
+///
+/// # Errors
+/// When a context cannot be had.
+pub(super) fn measure(sleeper: u32) -> anyhow::Result<Cost> {
+    let clock = SystemClock::new();
+    let mut cx = ContextSet::new(clock).open(Engine::Auto)?;
+    let handle = cx.handle().clone();
+    let start = Instant::now();
+    let at = Arc::new(AtomicU64::new(0));
+    let ns = move || start.elapsed().as_nanos() as u64;
+    let (called, woken) = (at.clone(), std::thread::Builder::new());
+    let woken = woken.spawn(move || -> Result<(Vec<f64>, f64), String> {
+        cores::pin(&[sleeper])?;
+        let (mut latencies, cpu) = (Vec::with_capacity(WAKES), thread_cpu_ns());
+        while latencies.len() < WAKES {
+            cx.wait(None);
+            let (now, from) = (ns(), called.swap(0, AcqRel));
+            if from > 0 {
+                latencies.push(now.saturating_sub(from) as f64);
+            }
+        }
+        Ok((latencies, (thread_cpu_ns() - cpu) as f64 / WAKES as f64))
+    })?;
+    let mut calls = Vec::with_capacity(WAKES);
+    while !woken.is_finished() {
+        std::thread::sleep(PAUSE);
+        let begin = ns();
+        at.store(begin, Release);
+        handle.wake();
+        calls.push((ns() - begin) as f64);
+    }
+    let panicked = |_| anyhow::anyhow!("a thread ended by a panic");
+    let (latencies, sleeper_ns) = woken.join().map_err(panicked)?.map_err(anyhow::Error::msg)?;
+    let median = |values: &[f64]| spread(values).map_or(f64::NAN, |(_, median, _)| median);
+    Ok(Cost { latency_ns: median(&latencies), sleeper_ns, waker_ns: median(&calls) })
+}
