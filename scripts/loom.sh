@@ -33,6 +33,8 @@ drystone-queue tag_recheck         loom_tags_three_contexts
 drystone-queue turn_publish_fence  loom_turn
 drystone-queue turn_leave_fence    loom_turn
 drystone-queue turn_recheck        loom_turn
+drystone-queue berth_fence         loom_berth
+drystone-queue berth_recheck       loom_berth
 drystone-targets quiet_in_flight    loom_quiet
 drystone-targets quiet_epoch        loom_quiet
 "

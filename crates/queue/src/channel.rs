@@ -13,6 +13,8 @@ use crate::driver::{Driver, DriverQueue, Issue};
 use crate::elevate::GRANT_WORD;
 use crate::flush::{FlushMachine, Start, has_fua};
 use crate::queue::Shared;
+use crate::queues::{Place, Tags};
+use crate::remap::LeftLine;
 use crate::request::{Kind, Slots, State};
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun};
@@ -65,11 +67,14 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) epoch: u64,
     /// Bytes of the device when last looked at.
     size_bytes: u64,
-    /// The tag set of the hardware queue that this context maps to.
-    hctx: u32,
-    hint: u32,
+    /// The number of its context.
+    pub(crate) context: u32,
+    /// The hardware queues that it uses, the tags of the one, and the change by which it does.
+    pub(crate) place: Place,
+    pub(crate) tags: Tags,
+    pub(crate) generation: u64,
     /// This channel's number in its context.
-    index: u32,
+    pub(crate) index: u32,
     /// Tags taken in advance in this call.
     pub(crate) spare: TagBatch,
     plug: BioList,
@@ -108,9 +113,11 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) in_flight: u32,
     /// The driver ended the last request as it was issued, so that one tag serves many.
     pub(crate) ends_inline: bool,
-    wake: Arc<Message>,
+    pub(crate) wake: Arc<Message>,
     /// The wake message is with the tag set or on its way back.
-    waiting: bool,
+    pub(crate) waiting: bool,
+    /// Lines of other tag sets, in which it still stands and wants nothing any more.
+    pub(crate) left_lines: Vec<LeftLine>,
     /// The shared scheduler takes tags before those who wait in line.
     pub(crate) ahead: bool,
     /// No unit goes to the driver before this time.
@@ -122,26 +129,27 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn new(
         shared: Arc<Shared<D, S>>,
-        driver: D::Queue,
+        mut driver: D::Queue,
         stats: Arc<ChannelStats>,
-        context: u32,
         index: u32,
-        env: &Env,
+        env: &mut Env,
     ) -> Self {
-        let hctx = context % shared.tags.len() as u32;
-        let tags = &shared.tags[hctx as usize];
-        let hint = context / shared.tags.len() as u32 % tags.words();
-        tags.join();
+        let context = env.context_id();
         let word = Message::to(env.handle(), index, GRANT_WORD);
-        let port = shared.open_port(hctx, hint, word, &env.locks);
+        let (port, map) = shared.open_port(context, word, &env.locks);
+        let place = map.place(context);
+        let tags = map.sets()[place.hctx as usize].clone();
+        tags.join();
+        driver.use_poll_queue(env, place.poll);
         let (epoch, config) = shared.config.get(&env.locks);
         RequestChannel {
-            slots: Slots::new(tags),
+            slots: Slots::new(&tags),
             size_bytes: shared.driver.size_bytes(),
             config,
             epoch,
-            hctx,
-            hint,
+            context,
+            place,
+            generation: map.generation(),
             index,
             spare: TagBatch::default(),
             plug: BioList::new(),
@@ -168,21 +176,34 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             ends_inline: false,
             wake: Message::to(env.handle(), index, TAG_WAKE),
             waiting: false,
+            left_lines: Vec::new(),
             ahead: false,
             busy_until: 0,
             timeout_check: 0,
             shared,
             driver,
+            tags,
         }
     }
 
     #[inline]
     pub(crate) fn tags(&self) -> &TagSet {
-        &self.shared.tags[self.hctx as usize]
+        &self.tags
     }
 
     pub(crate) fn hint(&self) -> u32 {
-        self.hint
+        self.place.hint
+    }
+
+    /// Begin a call that brings bios: take over what has changed.
+    #[inline]
+    fn begin(&mut self, env: &mut Env) {
+        if self.shared.config.epoch() != self.epoch {
+            self.refresh_config(env);
+            if self.is_moving() {
+                self.follow_queues(env);
+            }
+        }
     }
 
     /// Take over a configuration or size that changed since the last call.
@@ -262,7 +283,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         mut bio: Box<Bio>,
         bios: &mut BioList,
     ) -> Option<Box<Bio>> {
-        if !self.config.io_poll {
+        if !self.config.polls() {
             bio.flags.remove(BioFlags::POLLED);
         }
         if let Err(status) = self.check(&bio) {
@@ -346,7 +367,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn build_with_new_tags(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
         if !self.waiting && !self.tags().has_waiters() {
             let want = if self.ends_inline { 1 } else { want.min(PLUG_MAX_BIOS as u32) };
-            self.spare = self.tags().take(self.hint, want);
+            self.spare = self.tags().take(self.hint(), want);
         }
         match self.spare.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
@@ -361,6 +382,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             && self.outbox.is_empty()
             && self.returned.is_empty()
             && !self.shared.scheduler.has_work()
+            && !self.is_moving()
     }
 
     #[inline]
@@ -504,6 +526,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             if !self.done.is_empty() {
                 self.complete_done(env);
             }
+            if self.is_moving() {
+                self.follow_queues(env);
+            }
             self.hand_over(env, None);
             self.give_back(env);
             let mut more = false;
@@ -526,7 +551,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if rounds == ROUNDS_MAX {
             self.pass_on(env);
         }
-        if (self.sched.has_work() || self.flush.wants_flush()) && self.busy_until == 0 {
+        if (self.sched.has_work() || self.flush.wants_flush())
+            && self.busy_until == 0
+            && !self.is_moving()
+        {
             self.wait_for_tag(env);
         }
     }
@@ -552,7 +580,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return false;
         }
         let mut sent = false;
-        while self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
+        let may = self.busy_until == 0 && !self.is_moving();
+        while may && self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
             let Some(slot) = self.take_tag_for_waiting() else { break };
             let flush = self.flush.wants_flush();
             let unit = if flush { self.flush_unit(env) } else { self.sched.dispatch() };
@@ -583,7 +612,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     fn take_tag_for_waiting(&mut self) -> Option<u32> {
         if self.spare.mask == 0 && !self.waiting && !self.tags().has_waiters() {
-            self.spare = self.tags().take(self.hint, PLUG_MAX_BIOS as u32);
+            self.spare = self.tags().take(self.hint(), PLUG_MAX_BIOS as u32);
         }
         self.spare.pop()
     }
@@ -596,7 +625,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         self.waiting = true;
         env.entrusted += 1;
-        self.shared.tags[self.hctx as usize].wait(self.wake.clone());
+        self.tags.wait(self.wake.clone());
         self.wake_waiters(env);
     }
 
@@ -616,7 +645,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         let share = self.tags().share();
         if self.sched.has_work() || self.flush.wants_flush() {
-            self.spare = self.tags().take(self.hint, share);
+            self.spare = self.tags().take(self.hint(), share);
         }
         self.dispatch_spare(env);
         self.tags().woken();
@@ -658,7 +687,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     #[inline]
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
-        self.refresh(env);
+        self.begin(env);
         let now = env.time.submit_time();
         self.shared.stats.busy.update(now, false, self.in_flight > 0);
         if env.plugged {
@@ -673,7 +702,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         if self.plug.is_empty() {
             return;
         }
-        self.refresh(env);
+        self.begin(env);
         self.plug_bytes = 0;
         let mut bios = self.plug.take();
         self.issue_bios(env, &mut bios, None);
@@ -686,7 +715,10 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn message(&mut self, env: &mut Env, message: Arc<Message>) {
         if message.payload() == TAG_WAKE {
-            self.tag_turn(env);
+            match Arc::ptr_eq(&message, &self.wake) {
+                true => self.tag_turn(env),
+                false => self.turn_in_left_line(env, &message),
+            }
         } else if message.payload() == GRANT_WORD {
             self.take_grants(env);
         } else {
@@ -728,7 +760,8 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight as usize + usize::from(self.waiting) + self.entrusted
+        let lines = usize::from(self.waiting) + self.left_lines.len();
+        self.in_flight as usize + lines + self.entrusted
     }
 
     fn starving(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The configuration of a queue that can change on a live device. Channels keep a copy and look
 //! at a counter once a submit call to see whether it is still the current one.
 
+use crate::queues::QueueMap;
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{Ports, SchedulerKind};
 use drystone_core::{Limits, Published};
@@ -30,10 +31,26 @@ pub struct Config {
     pub straight: bool,
     /// The channels that are open.
     pub ports: Ports,
-    /// Polled I/O is accepted as such.
-    pub io_poll: bool,
+    /// The hardware queues.
+    pub(crate) map: QueueMap,
+    /// `queue/io_poll` as the user wishes it, whether there is a queue to poll or not.
+    pub wants_poll: bool,
+    /// How many are just telling those above that polling ends.
+    pub(crate) polling_ends: u32,
     /// `queue/write_cache` as the user sees it, whatever the driver says.
     pub write_cache: Option<bool>,
     /// `queue/discard_max_bytes` of the user; the driver's own limit holds beside it.
     pub max_discard_bytes: Option<u64>,
+}
+
+impl Config {
+    /// Polled I/O is accepted as such.
+    pub fn polls(&self) -> bool {
+        self.wants_poll && self.map.hw().poll > 0
+    }
+
+    /// Whether those above may count on that.
+    pub(crate) fn may_be_polled(&self) -> bool {
+        self.polls() && self.polling_ends == 0
+    }
 }

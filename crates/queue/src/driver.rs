@@ -43,13 +43,19 @@ pub trait Driver: Send + Sync + 'static {
     /// What a request may be.
     fn limits(&self) -> Limits;
 
-    /// Its hardware queues.
+    /// Its hardware queues, as they are at first.
     fn hw_queues(&self) -> HwQueues;
 
     /// Whether requests are worth ordering at all: with one hardware queue such a device gets
     /// `mq-deadline` unless the user says otherwise. Devices in memory say no.
     fn wants_scheduler(&self) -> bool {
         true
+    }
+
+    /// Whether its users know the numbers of its queues as `submit_queues` and `poll_queues`
+    /// (null_blk), and may change both while it runs. The queue keeps these numbers.
+    fn has_null_queues(&self) -> bool {
+        false
     }
 
     /// Open the device for a context; `channel` is the owner number for ring tokens and
@@ -80,6 +86,11 @@ pub trait Driver: Send + Sync + 'static {
 pub trait DriverQueue: Send + 'static {
     /// Take a request. The memory it names stays until the driver has given it back.
     fn queue_rq(&mut self, env: &mut Env, request: &mut Request) -> Issue;
+
+    /// Use the device's poll queue of that number from now on; without one, end polled requests as
+    /// others. Called when the queue is opened, and again when the number of poll queues changed,
+    /// while nothing of this context is in flight.
+    fn use_poll_queue(&mut self, _env: &mut Env, _queue: Option<u32>) {}
 
     /// True if [`DriverQueue::queue_rq`] ends whatever it takes, unless it is polled: then one
     /// context may run another's requests without keeping anything of it.

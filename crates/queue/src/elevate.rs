@@ -112,6 +112,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         held: bool,
         call: impl FnOnce(&S, &mut S::Local, &mut Caller<'_>) -> T,
     ) -> T {
+        let moving = self.is_moving();
         let mut caller = Caller {
             out: Outlet {
                 port: &self.port,
@@ -129,8 +130,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             config: &mut self.config,
             epoch: &mut self.epoch,
             cell: &self.shared.config,
-            tags: &self.shared.tags,
+            tags: &self.tags,
+            place: &self.place,
+            moving,
             missing: None,
+            between: None,
             ahead: self.ahead,
             words: &mut self.words,
             refused: &mut self.refused,
@@ -323,10 +327,16 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Units came through the port.
     #[cold]
     pub(crate) fn take_grants(&mut self, env: &mut Env) {
+        // Word of a change comes the same way.
+        self.refresh(env);
         self.take_done(env);
         while let Some(grant) = self.port.take_grant() {
-            self.slots.get(grant.tag).unit = grant.unit;
-            self.granted.push(grant.tag);
+            if grant.hctx == self.place.hctx {
+                self.slots.get(grant.tag).unit = grant.unit;
+                self.granted.push(grant.tag);
+            } else {
+                self.bounce(env, grant);
+            }
         }
         if env.is_abandoned() {
             return self.cancel_granted(env);
@@ -338,14 +348,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Nobody waits for these any more.
     fn cancel_granted(&mut self, env: &mut Env) {
         for slot in std::mem::take(&mut self.granted) {
-            let rq = self.slots.get(slot);
-            let mut bios = rq.unit.bios.take();
-            self.port.count_ended(lane_of(rq.unit.op, rq.unit.priority), 1);
-            self.entrusted -= bios.len();
-            env.entrusted -= bios.len();
-            while let Some(bio) = bios.pop() {
-                env.end_with(bio, Status::Cancelled);
-            }
+            let mut unit = std::mem::take(&mut self.slots.get(slot).unit);
+            self.cancel_unit(env, &mut unit);
             self.free_tag(env, slot);
         }
     }

@@ -15,6 +15,8 @@ pub mod driver;
 mod elevate;
 mod flush;
 pub mod queue;
+mod queues;
+mod remap;
 pub mod request;
 pub mod scheduler;
 pub mod split;
@@ -25,4 +27,5 @@ pub mod unit;
 
 pub use driver::{Driver, DriverQueue, HwQueues, Issue};
 pub use queue::RequestQueue;
+pub use queues::QUEUES_MAX;
 pub use request::{Request, Slots};

@@ -3,10 +3,9 @@
 use crate::channel::RequestChannel;
 use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
+use crate::queues::{QUEUES_MAX, QueueMap};
 use crate::scheduler::deadline::Tunables;
-use crate::scheduler::{MqDeadline, Port, Ports, Scheduler, SchedulerKind};
-use crate::tags::TagSet;
-use crossbeam_utils::CachePadded;
+use crate::scheduler::{Berth, MqDeadline, Port, Ports, Scheduler, SchedulerKind};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
@@ -58,7 +57,6 @@ pub(crate) struct Shared<D, S> {
     name: String,
     pub(crate) driver: D,
     pub(crate) config: ConfigCell,
-    pub(crate) tags: Vec<CachePadded<TagSet>>,
     pub(crate) stats: DeviceStats,
     holders: Holders,
     pub(crate) scheduler: S,
@@ -70,20 +68,20 @@ pub(crate) struct Shared<D, S> {
 }
 
 impl<D, S: Scheduler> Shared<D, S> {
-    /// A port for a new channel.
+    /// A port for a new channel of context number `context`, with the queues as they are then.
     pub(crate) fn open_port(
         &self,
-        hctx: u32,
-        hint: u32,
+        context: u32,
         word: Arc<Message>,
         locks: &LockCounters,
-    ) -> Arc<Port> {
+    ) -> (Arc<Port>, QueueMap) {
         let mut made = None;
         let added = self.config.update(locks, |config| {
-            let index = config.ports.free_index();
-            let port = Port::new(index, hctx, hint, word, &self.tags[hctx as usize]);
+            let (index, place) = (config.ports.free_index(), config.map.place(context));
+            let berth = Berth::new(place.hctx, place.hint);
+            let port = Port::new(index, berth, word, config.map.hw().depth);
             config.ports.insert(port.clone());
-            made = Some(port);
+            made = Some((port, config.map.clone()));
             Ok(())
         });
         debug_assert!(added.is_ok());
@@ -137,8 +135,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         options: &QueueOptions,
         locks: Arc<LockCounters>,
     ) -> Result<Self> {
-        let hw = driver.hw_queues();
-        let most = hw.depth.max(1);
+        let map = QueueMap::new(driver.hw_queues());
+        let most = map.hw().depth;
         let config = Config {
             limits: driver.limits(),
             nomerges: 0,
@@ -149,14 +147,15 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             tunables: Tunables::new(most),
             straight: !driver.limits().rotational,
             ports: Ports::default(),
-            io_poll: hw.poll > 0,
+            map,
+            wants_poll: true,
+            polling_ends: 0,
             write_cache: options.write_cache,
             max_discard_bytes: None,
         };
         let queue = RequestQueue {
             shared: Arc::new(Shared {
                 name: name.to_owned(),
-                tags: (0..hw.default.max(1)).map(|_| CachePadded::new(TagSet::new(most))).collect(),
                 driver,
                 config: ConfigCell::new(config),
                 stats: DeviceStats::new(locks.sibling()),
@@ -177,8 +176,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
 
     /// Tags of hardware queue `hctx`.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn tags(&self, hctx: usize) -> &TagSet {
-        &self.shared.tags[hctx]
+    pub(crate) fn tags(&self, hctx: usize) -> crate::queues::Tags {
+        self.config().map.sets()[hctx].clone()
     }
 
     /// The driver.
@@ -286,16 +285,16 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             (c.scheduler, c.nr_requests) = (kind, nr_requests);
             c.tunables = Tunables::new(nr_requests);
             c.straight = !c.limits.rotational;
-            self.limit_tags(nr_requests);
+            self.limit_tags(c);
         })?;
         self.wake_waiters();
         Ok(())
     }
 
     /// No more requests than `nr_requests` are with the driver.
-    fn limit_tags(&self, nr_requests: u32) {
-        let limit = nr_requests.min(self.depth());
-        self.shared.tags.iter().for_each(|tags| tags.set_limit(limit));
+    fn limit_tags(&self, config: &Config) {
+        let limit = config.nr_requests.min(self.depth());
+        config.map.sets().iter().for_each(|tags| tags.set_limit(limit));
     }
 
     fn set_scheduler_named(&self, name: &str, value: &str) -> Result<()> {
@@ -350,7 +349,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         let n = parse_in(name, value, 1, most.into())? as u32;
         self.set_config(|c| {
             (c.nr_requests, c.tunables.async_depth) = (n, n);
-            self.limit_tags(n);
+            self.limit_tags(c);
         })?;
         self.wake_waiters();
         Ok(())
@@ -358,11 +357,50 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
 
     /// Whoever waits for a tag that may be handed out now is woken, even if its owner is away.
     fn wake_waiters(&self) {
-        for tags in &self.shared.tags {
+        for tags in self.config().map.sets() {
             let mut woken = Vec::new();
             tags.wake(&self.shared.locks, |message| woken.push(message));
             woken.into_iter().for_each(send_and_kick);
         }
+    }
+
+    fn set_submit_queues(&self, name: &str, value: &str) -> Result<()> {
+        let n = parse_in(name, value, 1, QUEUES_MAX.into())? as u32;
+        self.set_config(|c| self.change_queues(c, n, c.map.hw().poll))?;
+        self.move_channels();
+        Ok(())
+    }
+
+    /// Without a poll queue nothing is polled; `queue/io_poll` is remembered.
+    fn set_poll_queues(&self, name: &str, value: &str) -> Result<()> {
+        let n = parse_in(name, value, 0, QUEUES_MAX.into())? as u32;
+        match n {
+            0 => self.end_polling(|c| self.change_queues(c, c.map.hw().default, 0)),
+            _ => self.set_config(|c| self.change_queues(c, c.map.hw().default, n)),
+        }?;
+        self.move_channels();
+        Ok(())
+    }
+
+    fn change_queues(&self, config: &mut Config, default: u32, poll: u32) {
+        config.map.change(default, poll, config.nr_requests.min(self.depth()));
+    }
+
+    /// Each channel goes to the queues that it is to use, even if its owner is away; at once if
+    /// nothing of it is in flight. Nothing waits for that.
+    fn move_channels(&self) {
+        self.config().ports.iter().for_each(|port| send_and_kick(port.word.clone()));
+    }
+
+    /// Make a change by which polling ends. Nobody above counts on it any more when that happens,
+    /// nor begins to while they are told.
+    fn end_polling(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
+        self.set_config(|c| c.polling_ends += 1)?;
+        self.shared.holders.polling_ends();
+        self.set_config(|c| {
+            c.polling_ends -= 1;
+            change(c);
+        })
     }
 
     /// Let the driver change one of its own attributes; false if it has none of that name.
@@ -420,11 +458,9 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
 
     fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
         let shared = &self.shared;
-        let context = env.context_id();
-        let tags = &shared.tags[context as usize % shared.tags.len()];
-        let driver = shared.driver.open_queue(env, index, tags.depth())?;
+        let driver = shared.driver.open_queue(env, index, self.depth())?;
         let stats = shared.stats.for_channel();
-        Ok(Box::new(RequestChannel::new(shared.clone(), driver, stats, context, index, env)))
+        Ok(Box::new(RequestChannel::new(shared.clone(), driver, stats, index, env)))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
@@ -448,7 +484,12 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
             "queue/nr_requests" => number(config.nr_requests.into()),
             "queue/nomerges" => number(config.nomerges.into()),
             "queue/iostats" => flag(config.iostats),
-            "queue/io_poll" => flag(config.io_poll),
+            "queue/io_poll" => flag(config.may_be_polled()),
+            "queue/hw_queues" => number(config.map.hw().default.into()),
+            "submit_queues" if self.driver().has_null_queues() => {
+                number(config.map.hw().default.into())
+            }
+            "poll_queues" if self.driver().has_null_queues() => number(config.map.hw().poll.into()),
             "queue/io_timeout" => number(config.timeout_ns / 1_000_000),
             "queue/max_hw_sectors_kb" => {
                 number(u64::from(self.shared.driver.limits().normalized().max_bytes) >> 10)
@@ -492,13 +533,17 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             "queue/discard_max_bytes" => self.set_discard_max(name, value),
             "queue/nr_requests" => self.set_nr_requests(name, value),
             "queue/io_poll" => {
-                let most = u64::from(self.shared.driver.hw_queues().poll > 0);
-                let n = parse_in(name, value, 0, most)?;
-                if n == 0 {
-                    self.shared.holders.polling_ends();
+                let most = u64::from(self.config().map.hw().poll > 0);
+                match parse_in(name, value, 0, most)? {
+                    0 => self.end_polling(|c| c.wants_poll = false),
+                    _ => self.set_config(|c| c.wants_poll = true),
                 }
-                self.set_config(|c| c.io_poll = n == 1)
             }
+            "queue/hw_queues" => self.set_submit_queues(name, value),
+            "submit_queues" if self.driver().has_null_queues() => {
+                self.set_submit_queues(name, value)
+            }
+            "poll_queues" if self.driver().has_null_queues() => self.set_poll_queues(name, value),
             "queue/scheduler" => self.set_scheduler_named(name, value),
             _ if let Some(tunable) = name.strip_prefix("queue/iosched/") => {
                 self.set_iosched(tunable, value)

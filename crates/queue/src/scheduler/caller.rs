@@ -6,7 +6,6 @@ use crate::config::{Config, ConfigCell};
 use crate::request::{Request, Slots};
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
-use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
@@ -125,9 +124,15 @@ pub struct Caller<'a> {
     pub(crate) config: &'a mut Arc<Config>,
     pub(crate) epoch: &'a mut u64,
     pub(crate) cell: &'a ConfigCell,
-    pub(crate) tags: &'a [CachePadded<TagSet>],
+    /// The tags of the channel's own hardware queue, and what it uses.
+    pub(crate) tags: &'a TagSet,
+    pub(crate) place: &'a crate::queues::Place,
+    /// The channel is about to leave that queue: it begins nothing that would stay in a slot.
+    pub(crate) moving: bool,
     /// The hardware queue whose tags were looked for in vain.
     pub(crate) missing: Option<u32>,
+    /// Another channel that is between two queues, and for which nothing could be done.
+    pub(crate) between: Option<u32>,
     /// It is the scheduler's turn to take tags of the caller's queue, before those who wait in line.
     pub(crate) ahead: bool,
     /// Messages to other channels, to be sent once the scheduler has been left.
@@ -156,20 +161,29 @@ impl<'a> Caller<'a> {
     #[inline]
     pub fn may_find_tag(&mut self, units: usize) -> bool {
         let any = self.out.spare.mask != 0 || self.take_spare(units);
-        !self.held && (any || self.tags.len() > 1 && !self.out.at_once)
+        !self.held && (any || !self.out.at_once && self.config.map.has_several())
     }
 
     fn take_spare(&mut self, units: usize) -> bool {
-        let tags = &self.tags[self.out.port.hctx as usize];
+        if !self.takes_own() {
+            return false;
+        }
+        let tags = self.tags;
         if self.ahead || !tags.has_waiters() {
             let most = if self.ahead { tags.share() } else { PLUG_MAX_BIOS as u32 };
             let want = if self.out.at_once { 1 } else { most.min(units as u32) };
-            *self.out.spare = tags.take(self.out.port.hint, want);
+            *self.out.spare = tags.take(self.place.hint, want);
         }
         if self.out.spare.mask == 0 {
-            self.missing = Some(self.out.port.hctx);
+            self.missing = Some(self.place.hctx);
         }
         self.out.spare.mask != 0
+    }
+
+    /// Whether the channel takes tags of its own queue. What ends at once needs no slot.
+    #[inline]
+    fn takes_own(&self) -> bool {
+        !self.moving || self.out.at_once
     }
 
     /// Give back the tags that no unit needs, while nobody else can be looking for some in vain.
@@ -179,16 +193,21 @@ impl<'a> Caller<'a> {
         if !self.out.to_run.is_empty() || self.out.spare.mask == 0 {
             return;
         }
-        let tags = &self.tags[self.out.port.hctx as usize];
-        if tags.free(std::mem::take(self.out.spare)) {
-            tags.wake(self.locks, |word| self.words.push(word));
+        if self.tags.free(std::mem::take(self.out.spare)) {
+            self.tags.wake(self.locks, |word| self.words.push(word));
         }
     }
 
-    /// True if a tag is free now where the last one was looked for in vain.
+    /// True if a tag may be had now where the last one was looked for in vain.
     pub fn tags_came_free(&self) -> bool {
-        let tags = self.missing.map(|hctx| &self.tags[hctx as usize]);
+        let tags = self.missing.map(|hctx| &self.config.map.sets()[hctx as usize]);
         tags.is_some_and(|tags| (self.ahead || !tags.has_waiters()) && tags.any_free())
+            || self.between.is_some_and(|home| self.has_arrived(home))
+    }
+
+    #[cold]
+    fn has_arrived(&self, home: u32) -> bool {
+        self.config.ports.get(home).is_some_and(|port| port.berth.has_arrived())
     }
 
     /// Send `unit` of channel `home` on its way.
@@ -225,28 +244,48 @@ impl<'a> Caller<'a> {
     #[cold]
     fn grant_aside(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
         let port = self.port_of(home);
-        let Some(tag) = self.tag_for(&port) else { return Err(unit) };
+        let Some((hctx, tag)) = self.tag_for(&port) else { return Err(unit) };
         if home == self.out.port.index {
             self.out.slots.get(tag).unit = unit;
             self.out.granted.push(tag);
             return Ok(());
         }
-        port.grant(Grant { tag, unit });
+        port.grant(Grant { tag, hctx, unit });
         self.leave_word(&port);
         Ok(())
     }
 
-    fn tag_for(&mut self, port: &Port) -> Option<u32> {
+    /// A tag for a unit of `port`, and its hardware queue.
+    fn tag_for(&mut self, port: &Port) -> Option<(u32, u32)> {
+        let (hctx, hint) = self.berth_of(port)?;
         // Where units end at once, the spare tag is the one that serves all of them.
-        if port.hctx == self.out.port.hctx && (!self.out.at_once || self.out.to_run.is_empty()) {
-            return self.out.spare.pop();
+        let is_spare = !self.out.at_once || self.out.to_run.is_empty();
+        if hctx == self.place.hctx && self.takes_own() && is_spare {
+            return self.out.spare.pop().map(|tag| (hctx, tag));
         }
-        let tags = &self.tags[port.hctx as usize];
-        let tag = if tags.has_waiters() { None } else { tags.take(port.hint, 1).pop() };
+        if hctx as usize >= self.config.map.sets().len() {
+            // The channel has seen a change that came after this call's last look.
+            self.refresh();
+        }
+        let tags = &self.config.map.sets()[hctx as usize];
+        let tag = if tags.has_waiters() { None } else { tags.take(hint, 1).pop() };
         if tag.is_none() {
-            self.missing = Some(port.hctx);
+            self.missing = Some(hctx);
         }
-        tag
+        tag.map(|tag| (hctx, tag))
+    }
+
+    /// Where units of `port` get their tags now; `None` while its channel moves.
+    fn berth_of(&mut self, port: &Port) -> Option<(u32, u32)> {
+        if port.index == self.out.port.index {
+            // It lets its units go itself when it has arrived.
+            return (!self.moving).then_some((self.place.hctx, self.place.hint));
+        }
+        let at = port.berth.get();
+        if at.is_none() {
+            self.between = Some(port.index);
+        }
+        at
     }
 
     /// Have `port`'s channel look what came for it.
@@ -284,7 +323,7 @@ impl<'a> Caller<'a> {
         match self.out.at_once {
             true => 0,
             false => {
-                let in_use: u32 = self.tags.iter().map(|tags| tags.in_use()).sum();
+                let in_use: u32 = self.config.map.sets().iter().map(|tags| tags.in_use()).sum();
                 in_use - self.out.spare.mask.count_ones()
             }
         }
@@ -292,7 +331,7 @@ impl<'a> Caller<'a> {
 
     /// The most that [`Caller::in_use`] can be.
     pub(crate) fn most_in_use(&self) -> u32 {
-        if self.out.at_once { 0 } else { self.tags.iter().map(|tags| tags.depth()).sum() }
+        if self.out.at_once { 0 } else { self.config.map.most_in_use() }
     }
 
     /// Units that may be kept or in flight, of all hardware queues.
@@ -302,7 +341,7 @@ impl<'a> Caller<'a> {
 
     /// A depth that is given for each hardware queue.
     pub(crate) fn of_all_queues(&self, depth: u32) -> u32 {
-        depth.saturating_mul(self.tags.len() as u32)
+        depth.saturating_mul(self.config.map.hw().default)
     }
 
     /// `bio` cannot be taken in now and may not wait: it ends with [`Status::Again`].

@@ -4,6 +4,7 @@
 //! over bios, orders them, and gives units back to the channels that submitted them, with a tag.
 //! The product has one, [`MqDeadline`]; a laboratory may put another in its place by type.
 
+mod berth;
 mod caller;
 pub mod deadline;
 mod mq_deadline;
@@ -11,10 +12,12 @@ mod none;
 mod port;
 mod turn;
 
+pub(crate) use berth::Berth;
 pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet, Place};
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
+pub(crate) use port::Grant;
 pub use port::{Port, Ports};
 
 use crate::config::Config;

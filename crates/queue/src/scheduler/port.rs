@@ -1,10 +1,11 @@
 //! How a shared scheduler reaches the channels of its device.
 //!
 //! Invariants:
-//! * A granted unit has a tag, and there are as many places as tags: a grant always finds one.
+//! * A granted unit has a tag of the queue at which the channel was, and there is a place for each
+//!   tag of a queue: a grant always finds one. One place more is for who looked where the channel
+//!   is just before it left, and so grants it a tag of another queue.
 //! * `counts` is written by the channel's context alone, with plain stores; others may read.
 
-use crate::tags::TagSet;
 use crate::unit::Unit;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -14,11 +15,14 @@ use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use super::berth::Berth;
 use super::deadline::LANES;
 
 /// A unit that may go to the driver, in the slot of its tag.
 pub(crate) struct Grant {
     pub(crate) tag: u32,
+    /// The hardware queue that the tag is of.
+    pub(crate) hctx: u32,
     pub(crate) unit: Unit,
 }
 
@@ -26,10 +30,8 @@ pub(crate) struct Grant {
 pub struct Port {
     /// Its number among the device's channels, free again when it is closed.
     pub(crate) index: u32,
-    /// The hardware queue that it maps to.
-    pub(crate) hctx: u32,
-    /// Where it looks for tags first.
-    pub(crate) hint: u32,
+    /// Where its units get their tags.
+    pub(crate) berth: Berth,
     /// The message by which it learns of grants.
     pub(crate) word: Arc<Message>,
     grants: ArrayQueue<Grant>,
@@ -50,19 +52,12 @@ struct Counts {
 }
 
 impl Port {
-    pub(crate) fn new(
-        index: u32,
-        hctx: u32,
-        hint: u32,
-        word: Arc<Message>,
-        tags: &TagSet,
-    ) -> Arc<Self> {
+    pub(crate) fn new(index: u32, berth: Berth, word: Arc<Message>, depth: u32) -> Arc<Self> {
         Arc::new(Port {
             index,
-            hctx,
-            hint,
+            berth,
             word,
-            grants: ArrayQueue::new(tags.depth() as usize),
+            grants: ArrayQueue::new(depth as usize + 1),
             done: SharedBioList::new(),
             starving: AtomicBool::new(false),
             counts: CachePadded::default(),

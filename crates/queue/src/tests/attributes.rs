@@ -3,7 +3,7 @@
 use super::*;
 use crate::HwQueues;
 
-fn refused(rig: &Rig, name: &str, value: &str, range: &str) {
+pub(super) fn refused(rig: &Rig, name: &str, value: &str, range: &str) {
     let before = rig.device.attribute(name);
     let error = rig.device.set_attribute(name, value).expect_err(value).to_string();
     assert!(error.contains(name) && error.contains(value) && error.contains(range), "{error}");

@@ -48,6 +48,7 @@ struct Script {
     held: Vec<Held>,
     given: BTreeMap<(u32, u32), Status>,
     timed_out: Vec<u64>,
+    poll_queues: BTreeMap<u32, Option<u32>>,
 }
 
 /// Where the test tells the driver what to do.
@@ -94,6 +95,11 @@ impl Stage {
     /// The requests that it holds, first taken first.
     pub(super) fn held_requests(&self) -> Vec<Seen> {
         self.script.lock().unwrap().held.iter().map(|held| held.seen).collect()
+    }
+
+    /// The poll queue that context `context` uses.
+    pub(super) fn poll_queue_of(&self, context: u32) -> Option<u32> {
+        self.script.lock().unwrap().poll_queues[&context]
     }
 
     pub(super) fn held(&self) -> usize {
@@ -180,6 +186,10 @@ impl Driver for Fake {
         self.setup.hw
     }
 
+    fn has_null_queues(&self) -> bool {
+        true
+    }
+
     fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FakeQueue> {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
         Ok(FakeQueue {
@@ -241,9 +251,16 @@ impl DriverQueue for FakeQueue {
             Answer::Hold => script.seen.push(seen),
         }
         let slot = rq.slot();
-        let message = self.messages[slot as usize].clone();
-        script.held.push(Held { key: (self.context, slot), seen, message });
+        let (key, message) = ((self.context, slot), self.messages[slot as usize].clone());
+        assert!(script.held.iter().all(|held| held.key != key), "a slot is used twice");
+        script.held.push(Held { key, seen, message });
         Issue::Started
+    }
+
+    fn use_poll_queue(&mut self, _: &mut Env, queue: Option<u32>) {
+        let mut script = self.stage.script.lock().unwrap();
+        assert!(script.held.iter().all(|held| held.key.0 != self.context), "it was not drained");
+        script.poll_queues.insert(self.context, queue);
     }
 
     fn ends_at_once(&self) -> bool {

@@ -33,11 +33,11 @@ impl Scheduler for Interleaved {
     ) -> bool {
         let again = self.0.run(local, caller, bios, place);
         let mut hooks = AFTER_TURN.take();
-        if let Some(hook) = hooks.pop_front() {
-            hook();
-        }
+        let hook = hooks.pop_front();
+        let hooked = hook.is_some();
+        hook.into_iter().for_each(|hook| hook());
         AFTER_TURN.set(hooks);
-        again
+        again || hooked
     }
 
     fn alone(&self, l: &mut Self::Local, bios: &mut BioList, now: Ns, config: &Config) -> Alone {
@@ -219,4 +219,46 @@ fn what_the_driver_was_busy_for_goes_first_though_a_context_is_dropped() {
     }
     let sectors: Vec<_> = rig.taken().iter().map(|t| t.0).collect();
     assert_eq!(sectors, [5, 100, 20]);
+}
+
+/// One tag in each of two queues, the second one taken. A context of that queue hands in two units,
+/// and as soon as its turn is over the queue is taken away and the tag comes back: one unit is let
+/// go with it. But before the context has seen that it has seen the change, and moves.
+#[test]
+fn a_unit_that_was_granted_in_the_queue_before_goes_in_the_next_one() {
+    let clock = ManualClock::new(1000 * MS);
+    let (set, stage) = (ContextSet::new(clock.clone()), Stage::new());
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let hw = crate::HwQueues { default: 2, poll: 0, depth: 1 };
+    let queue = interleaved(Setup { hw, ..Setup::depth(1) }, &stage, &options, clock);
+    let device: Arc<dyn Device> = queue.clone();
+    let open = || {
+        let mut cx = set.open(Engine::Auto).expect("a ring");
+        let dev = cx.open(&device).expect("a channel");
+        (cx, dev)
+    };
+    stage.otherwise(Answer::Hold);
+    let (_first, mut moves, _third) = (open(), open(), open());
+    let mut holds = open();
+    submit(&mut holds, [read(10, 1)]);
+    let (device, giver) = (device.clone(), stage.clone());
+    let after: Hook = Box::new(move || {
+        device.set_attribute("queue/hw_queues", "1").unwrap();
+        assert!(giver.give_back(0, Status::Ok));
+        assert_eq!(ended(&mut holds.0), [(10, Status::Ok)]);
+    });
+    // In its next turn it finds the change.
+    AFTER_TURN.set(VecDeque::from([after, Box::new(|| ())]));
+    submit(&mut moves, [read(20, 1), read(30, 1)]);
+    let in_use = || [0, 1].map(|hctx| queue.tags(hctx).in_use());
+    assert_eq!((stage.held(), in_use()), (1, [1, 0]), "it was let go once more");
+    assert!(stage.give_back(0, Status::Ok));
+    assert_eq!(ended(&mut moves.0), [(20, Status::Ok)]);
+    assert!(stage.give_back(0, Status::Ok));
+    assert_eq!(ended(&mut moves.0), [(30, Status::Ok)]);
+    assert_eq!(in_use(), [0, 0], "a tag is lost");
 }

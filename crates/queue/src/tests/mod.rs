@@ -7,6 +7,7 @@ mod flush;
 mod interleaved;
 mod layout;
 mod path;
+mod queues;
 mod scheduled;
 mod sharing;
 mod switched;

@@ -1,0 +1,128 @@
+//! The hardware queues that a device has now, and which of them a context uses.
+//!
+//! Invariants:
+//! * A tag set keeps its number for as long as the device lives. One that was taken away is used on
+//!   by the channels that have not left it yet, and by all when it comes back; so no tag is lost.
+//! * What a context uses follows from its number and the counts alone.
+
+use crate::driver::HwQueues;
+use crate::tags::TagSet;
+use crossbeam_utils::CachePadded;
+use std::sync::Arc;
+
+/// Most hardware queues of a kind.
+pub const QUEUES_MAX: u32 = 1024;
+
+/// A tag set, on cache lines of its own.
+pub(crate) type Tags = Arc<CachePadded<TagSet>>;
+
+/// The hardware queues of a device.
+#[derive(Clone)]
+pub(crate) struct QueueMap {
+    hw: HwQueues,
+    /// By number: those there are, and behind them those there were.
+    sets: Arc<[Tags]>,
+    /// Counts changes.
+    generation: u64,
+}
+
+/// What a context uses of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The number of its hardware queue.
+    pub(crate) hctx: u32,
+    /// The word of tags that it looks at first.
+    pub(crate) hint: u32,
+    /// Its poll queue, if the device polls.
+    pub(crate) poll: Option<u32>,
+}
+
+impl Place {
+    /// Whether `other` means the same queues.
+    pub(crate) fn has_queues_of(&self, other: &Place) -> bool {
+        (self.hctx, self.poll) == (other.hctx, other.poll)
+    }
+}
+
+fn new_set(depth: u32) -> Tags {
+    Arc::new(CachePadded::new(TagSet::new(depth)))
+}
+
+impl QueueMap {
+    pub(crate) fn new(hw: HwQueues) -> Self {
+        let hw = HwQueues { default: hw.default.max(1), depth: hw.depth.max(1), ..hw };
+        QueueMap { hw, sets: (0..hw.default).map(|_| new_set(hw.depth)).collect(), generation: 0 }
+    }
+
+    /// How many there are.
+    pub(crate) fn hw(&self) -> HwQueues {
+        self.hw
+    }
+
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The tags of every queue, also of those that were taken away.
+    #[inline]
+    pub(crate) fn sets(&self) -> &[Tags] {
+        &self.sets
+    }
+
+    /// Queues that were taken away and are still used.
+    fn left_over(&self) -> impl Iterator<Item = &Tags> {
+        self.sets[self.hw.default as usize..].iter().filter(|tags| tags.users() > 0)
+    }
+
+    /// Whether requests may have tags of more than one queue.
+    pub(crate) fn has_several(&self) -> bool {
+        self.hw.default > 1 || self.left_over().next().is_some()
+    }
+
+    /// The most tags that can be in use.
+    pub(crate) fn most_in_use(&self) -> u32 {
+        self.hw.depth * (self.hw.default + self.left_over().count() as u32)
+    }
+
+    /// What context number `context` uses.
+    pub(crate) fn place(&self, context: u32) -> Place {
+        let queues = self.hw.default;
+        let hctx = context % queues;
+        Place {
+            hctx,
+            hint: context / queues % self.sets[hctx as usize].words(),
+            poll: context.checked_rem(self.hw.poll),
+        }
+    }
+
+    /// Have `default` and `poll` queues from now on. New ones hand out tags below `limit` only.
+    pub(crate) fn change(&mut self, default: u32, poll: u32, limit: u32) {
+        if (default, poll) == (self.hw.default, self.hw.poll) {
+            return;
+        }
+        let more = self.sets.len() as u32..default;
+        if !more.is_empty() {
+            let new = more.map(|_| new_set(self.hw.depth)).inspect(|tags| tags.set_limit(limit));
+            self.sets = self.sets.iter().cloned().chain(new).collect();
+        }
+        self.hw = HwQueues { default, poll, ..self.hw };
+        self.generation += 1;
+    }
+}
+
+impl std::fmt::Debug for QueueMap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("QueueMap").field(&self.hw).field(&self.generation).finish()
+    }
+}
+
+impl PartialEq for QueueMap {
+    fn eq(&self, other: &Self) -> bool {
+        self.hw == other.hw
+            && self.generation == other.generation
+            && Arc::ptr_eq(&self.sets, &other.sets)
+    }
+}
+
+impl Eq for QueueMap {}

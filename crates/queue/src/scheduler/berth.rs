@@ -1,0 +1,134 @@
+//! Where units of a channel get their tags, as whoever lets them go finds it: a hardware queue, or
+//! none while the channel moves from one to another.
+//!
+//! Invariants:
+//! * Written by the channel's context alone.
+//! * Whoever finds that a channel moves keeps its unit, and looks again after it has let go of the
+//!   turn and passed a full fence. A channel that arrives passes a full fence and looks whether
+//!   units are kept, for which it tries the turn. So one of the two lets the unit go (Dekker).
+
+use drystone_core::primitive::{AtomicU64, Ordering::*, fence};
+
+/// See the module's text.
+pub(crate) struct Berth(AtomicU64);
+
+/// No hardware queue.
+const MOVING: u64 = u64::MAX;
+
+fn pack(hctx: u32, hint: u32) -> u64 {
+    u64::from(hctx) << 32 | u64::from(hint)
+}
+
+impl Berth {
+    /// At hardware queue `hctx`, where tags are looked for at word `hint` first.
+    pub(crate) fn new(hctx: u32, hint: u32) -> Self {
+        Berth(AtomicU64::new(pack(hctx, hint)))
+    }
+
+    /// From now on no tag is taken for the channel. Who has looked before may grant it one more.
+    pub(crate) fn leave(&self) {
+        self.0.store(MOVING, Relaxed);
+    }
+
+    /// The channel is at queue `hctx`. It must then look for units that are kept.
+    pub(crate) fn arrive(&self, hctx: u32, hint: u32) {
+        self.0.store(pack(hctx, hint), Release);
+        if !cfg!(drystone_mutate = "berth_fence") {
+            fence(SeqCst);
+        }
+    }
+
+    /// The queue and the hint. `None` while the channel moves.
+    pub(crate) fn get(&self) -> Option<(u32, u32)> {
+        let at = self.0.load(Acquire);
+        (at != MOVING).then_some(((at >> 32) as u32, at as u32))
+    }
+
+    /// For who kept a unit because the channel was moving, after the turn: true if it has arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
+        !cfg!(drystone_mutate = "berth_recheck") && self.get().is_some()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::scheduler::Place;
+    use crate::scheduler::turn::TurnLock;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::primitive::AtomicUsize;
+    use drystone_core::sync::LockCounters;
+    use drystone_core::{Bio, BioList};
+    use std::sync::Arc;
+
+    /// A channel whose unit is brought while it moves.
+    struct Model {
+        turn: TurnLock<usize>,
+        kept: AtomicUsize,
+        berth: Berth,
+        granted: AtomicUsize,
+    }
+
+    impl Model {
+        /// As a scheduler's `run`, until there is no reason to come again.
+        fn run(&self, bios: usize) {
+            let locks = LockCounters::new(ManualClock::new(1));
+            let mut list = BioList::new();
+            (0..bios).for_each(|_| list.push(Bio::flush()));
+            loop {
+                let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, Place::Tail) else {
+                    return;
+                };
+                *turn += list.take().len();
+                *turn += self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
+                let moves = self.berth.get().is_none();
+                if !moves {
+                    self.granted.fetch_add(std::mem::take(&mut *turn), Relaxed);
+                }
+                let kept = *turn;
+                self.kept.store(kept, Relaxed);
+                let again = self.turn.leave(turn);
+                if !again && !(kept > 0 && moves && self.berth.has_arrived()) {
+                    return;
+                }
+            }
+        }
+
+        /// The channel arrives; it goes to the scheduler only if that has work.
+        fn arrive(&self) {
+            self.berth.arrive(1, 0);
+            if self.kept.load(Relaxed) > 0 || self.turn.has_published() {
+                self.run(0);
+            }
+        }
+    }
+
+    /// A unit is brought by another context, or published to one that has the turn, while its
+    /// channel arrives: it is let go.
+    #[test]
+    fn loom_berth_arrives() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let model = Model {
+                turn: TurnLock::new(0),
+                kept: AtomicUsize::new(0),
+                berth: Berth::new(0, 0),
+                granted: AtomicUsize::new(0),
+            };
+            model.berth.leave();
+            // The lock must have been used before threads meet at it.
+            let locks = LockCounters::new(ManualClock::new(1));
+            let turn = model.turn.enter(&locks, 0, &mut BioList::new(), Place::Tail);
+            assert!(!model.turn.leave(turn.expect("it is free")));
+            let model = Arc::new(model);
+            let bringer = {
+                let model = model.clone();
+                loom::thread::spawn(move || model.run(1))
+            };
+            model.arrive();
+            bringer.join().unwrap();
+            assert_eq!(model.granted.load(Relaxed), 1, "a unit is left with the scheduler");
+        });
+    }
+}
