@@ -26,11 +26,11 @@ use crate::ram::RamStore;
 use crossbeam_utils::CachePadded;
 use drystone_core::sync::{Lock, LockClass};
 use drystone_core::{Error, Extent, Limits, Result};
-use drystone_queue::{Driver, HwQueues};
+use drystone_queue::{Driver, HwQueues, QUEUES_MAX};
 use poll_queue::PollQueue;
 use seek::Head;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 pub use thread::CompletionThread;
 
 /// How requests complete (null_blk's `irqmode`).
@@ -64,9 +64,9 @@ pub struct NullOptions {
     /// the order in which the driver got them; each takes its `latency` and the head's way from
     /// the end of the one before it. Such a device is a spinning disk to its queue.
     pub seek: Option<Seek>,
-    /// Hardware queues.
+    /// Hardware queues, at first.
     pub submit_queues: u32,
-    /// Poll queues: more than 0 lets polled bios complete by polling only, after their `latency` if
+    /// Poll queues, at first: more than 0 lets polled bios complete by polling only, after their `latency` if
     /// the device has one. Contexts take turns at them: with fewer than contexts they share.
     pub poll_queues: u32,
     /// A poll queue that another context is polling is skipped; else it is waited for.
@@ -128,7 +128,17 @@ pub(crate) struct NullShared {
     pub(crate) bandwidth: Option<Bandwidth>,
     pub(crate) thread: Option<CompletionThread>,
     pub(crate) head: Option<Head>,
-    pub(crate) poll_queues: Vec<CachePadded<PollQueue>>,
+    /// By number: those that have been used. One that was taken away is there when it comes back.
+    poll_queues: Box<[OnceLock<Arc<CachePadded<PollQueue>>>]>,
+    skip_busy: bool,
+}
+
+impl NullShared {
+    /// Poll queue number `number`, which is made when it is first used.
+    fn poll_queue(&self, number: u32) -> &Arc<CachePadded<PollQueue>> {
+        let new = || Arc::new(CachePadded::new(PollQueue::new(self.skip_busy)));
+        self.poll_queues[number as usize].get_or_init(new)
+    }
 }
 
 /// A budget of bytes for each tick of 20 ms, refilled and not accumulated (null_blk's `mbps`).
@@ -172,10 +182,10 @@ impl Null {
             bandwidth,
             thread,
             head: options.seek.map(|seek| Head::new(seek, options.size_bytes)),
-            poll_queues: (0..options.poll_queues)
-                .map(|_| CachePadded::new(PollQueue::new(options.skip_busy)))
-                .collect(),
+            poll_queues: (0..QUEUES_MAX).map(|_| OnceLock::new()).collect(),
+            skip_busy: options.skip_busy,
         };
+        (0..options.poll_queues).for_each(|number| _ = shared.poll_queue(number));
         Ok(Null { shared: Arc::new(shared), options })
     }
 }
@@ -195,7 +205,7 @@ fn check(o: &NullOptions) -> Result<()> {
     if !(1..=drystone_queue::tags::MAX_DEPTH).contains(&o.hw_queue_depth) {
         return refuse(format!("hw_queue_depth {} is not 1 to 10240", o.hw_queue_depth));
     }
-    if !(1..=1024).contains(&o.submit_queues) || o.poll_queues > 1024 {
+    if !(1..=QUEUES_MAX).contains(&o.submit_queues) || o.poll_queues > QUEUES_MAX {
         return refuse("submit_queues is 1 to 1024 and poll_queues 0 to 1024".to_owned());
     }
     if o.mbps > 40_960 {
@@ -227,8 +237,9 @@ impl Null {
     /// A line for each poll queue.
     fn poll_stat(&self) -> Option<String> {
         let queues = self.shared.poll_queues.iter().enumerate();
-        let lines: Vec<_> =
-            queues.map(|(n, queue)| format!("hctx{n} {}", queue.counts())).collect();
+        let lines: Vec<_> = queues
+            .filter_map(|(n, queue)| Some(format!("hctx{n} {}", queue.get()?.counts())))
+            .collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 }
@@ -278,6 +289,10 @@ impl Driver for Null {
         HwQueues { default: o.submit_queues, poll: o.poll_queues, depth: o.hw_queue_depth }
     }
 
+    fn has_null_queues(&self) -> bool {
+        true
+    }
+
     fn wants_scheduler(&self) -> bool {
         self.options.seek.is_some()
     }
@@ -305,8 +320,6 @@ impl Driver for Null {
             "seek_min_nsec" => o.seek.map_or(0, |seek| seek.min_ns).to_string(),
             "seek_max_nsec" => o.seek.map_or(0, |seek| seek.max_ns).to_string(),
             "irqmode" => (o.irqmode as u8).to_string(),
-            "submit_queues" => o.submit_queues.to_string(),
-            "poll_queues" => o.poll_queues.to_string(),
             "queue/poll_stat" => self.poll_stat()?,
             "hw_queue_depth" => o.hw_queue_depth.to_string(),
             "memory_backed" => u8::from(o.memory_backed).to_string(),

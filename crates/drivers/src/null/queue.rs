@@ -1,8 +1,9 @@
 //! The null device as one context uses it.
 
 use super::latency::Generator;
-use super::poll_queue::Ticket;
+use super::poll_queue::{PollQueue, Ticket};
 use super::{Completion, Latency, NullOptions, NullShared, TICK_NS};
+use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
@@ -19,10 +20,11 @@ pub struct NullQueue {
     irqmode: Completion,
     context: u32,
     /// The poll queue that this context has its polled requests in, if the device polls.
-    poll_queue: Option<usize>,
+    poll_queue: Option<Arc<CachePadded<PollQueue>>>,
     latency: Latency,
     generator: Generator,
     channel: u32,
+    slots: u32,
     /// Messages of requests that another thread completes, by slot.
     messages: Vec<Arc<Message>>,
     /// Polled requests that have not ended, by slot, and how many they are.
@@ -40,27 +42,37 @@ impl NullQueue {
         channel: u32,
         slots: u32,
     ) -> Self {
-        let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
-        let by_others = options.irqmode == Completion::Thread || options.poll_queues > 0;
         let context = env.context_id();
         if let Some(thread) = &shared.thread {
             thread.goes_by(env.time.clock());
         }
-        NullQueue {
+        let mut queue = NullQueue {
             plain: options.irqmode == Completion::Inline
                 && shared.memory.is_none()
                 && shared.bandwidth.is_none(),
             shared,
             irqmode: options.irqmode,
             context,
-            poll_queue: context.checked_rem(options.poll_queues).map(|queue| queue as usize),
+            poll_queue: None,
             latency: options.latency(),
             generator: Generator::new(u64::from(context) + 1),
             channel,
-            messages: if by_others { (0..slots).map(message).collect() } else { Vec::new() },
-            polled: vec![false; if options.poll_queues > 0 { slots as usize } else { 0 }],
+            slots,
+            messages: Vec::new(),
+            polled: Vec::new(),
             polling: 0,
             others: Vec::new(),
+        };
+        if options.irqmode == Completion::Thread {
+            queue.make_messages(env);
+        }
+        queue
+    }
+
+    fn make_messages(&mut self, env: &Env) {
+        if self.messages.is_empty() {
+            let message = |slot: u32| Message::to(env.handle(), self.channel, slot.into());
+            self.messages = (0..self.slots).map(message).collect();
         }
     }
 
@@ -69,8 +81,8 @@ impl NullQueue {
         if let Some(until) = self.over_budget(env, rq.unit.bytes) {
             return Issue::Busy(until);
         }
-        if let Some(queue) = self.poll_queue.filter(|_| rq.unit.flags.contains(BioFlags::POLLED)) {
-            return self.queue_polled(env, rq, queue);
+        if self.poll_queue.is_some() && rq.unit.flags.contains(BioFlags::POLLED) {
+            return self.queue_polled(env, rq);
         }
         rq.status = self.execute(env, rq);
         match self.irqmode {
@@ -82,7 +94,7 @@ impl NullQueue {
     }
 
     /// Put a request into a poll queue; what it does is done now, and is seen when it is polled.
-    fn queue_polled(&mut self, env: &mut Env, rq: &mut Request, queue: usize) -> Issue {
+    fn queue_polled(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
         let latency = match self.irqmode {
             Completion::Inline => 0,
             Completion::Thread | Completion::Timer => self.latency.at(self.generator.share()),
@@ -93,7 +105,7 @@ impl NullQueue {
             slot: rq.slot(),
             word: self.messages[rq.slot() as usize].clone(),
         };
-        if !self.shared.poll_queues[queue].push(ticket) {
+        if !self.poll_queue.as_ref().is_some_and(|queue| queue.push(ticket)) {
             return Issue::Busy(0);
         }
         rq.status = self.execute(env, rq);
@@ -167,8 +179,8 @@ impl NullQueue {
     /// A polled request that nobody polls for: the device gives it up itself, unless it has just
     /// been found.
     fn give_up_polled(&mut self, env: &mut Env, rq: &mut Request) {
-        let Some(queue) = self.poll_queue else { return };
-        if self.shared.poll_queues[queue].withdraw(&env.locks, self.context, rq.slot()) {
+        let Some(queue) = &self.poll_queue else { return };
+        if queue.withdraw(&env.locks, self.context, rq.slot()) {
             self.polled_ended(rq.slot());
             rq.status = Status::Timeout;
             env.ring.timer(1, Env::token(self.channel, rq.slot().into()));
@@ -192,6 +204,15 @@ impl DriverQueue for NullQueue {
             return Issue::Done(Status::IoError);
         }
         Issue::Done(Status::Ok)
+    }
+
+    fn use_poll_queue(&mut self, env: &mut Env, queue: Option<u32>) {
+        debug_assert_eq!(self.polling, 0, "a polled request is in the queue that is left");
+        self.poll_queue = queue.map(|number| self.shared.poll_queue(number).clone());
+        if queue.is_some() {
+            self.make_messages(env);
+            self.polled.resize(self.slots as usize, false);
+        }
     }
 
     fn ends_at_once(&self) -> bool {
@@ -223,11 +244,11 @@ impl DriverQueue for NullQueue {
     }
 
     fn poll(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {
-        let Some(queue) = self.poll_queue else { return };
-        let (shared, context) = (self.shared.clone(), self.context);
+        let Some(queue) = &self.poll_queue else { return };
+        let context = self.context;
         let (locks, first) = (env.locks.clone(), done.len());
         let (others, inline) = (&mut self.others, self.irqmode == Completion::Inline);
-        shared.poll_queues[queue].look(
+        queue.look(
             &locks,
             // Without a latency everything is due, and no clock need be read.
             || if inline { Ns::MAX } else { env.time.now() },

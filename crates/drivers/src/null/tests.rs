@@ -278,6 +278,59 @@ fn who_polls_a_shared_queue_completes_for_all() {
     assert_eq!(rig.device.stats().in_flight(), (0, 0));
 }
 
+fn polled(sector: u64) -> Box<Bio> {
+    let mut bio = read(sector);
+    bio.flags = BioFlags::POLLED;
+    bio
+}
+
+/// What is in a poll queue when it is taken away is found there by polling, by its context or
+/// another that still uses it. What comes later goes to the queues of then, or ends by itself.
+#[test]
+fn what_is_in_a_poll_queue_that_goes_is_found() {
+    let latency = Latency::constant(100_000);
+    let driver =
+        null(|o| (o.poll_queues, o.irqmode, o.latency) = (2, Completion::Timer, Some(latency)));
+    let clock = ManualClock::new(1_000_000);
+    let mut rig = Rig::with(driver, &QueueOptions::default(), Engine::Plain, clock.clone());
+    let [mut second, mut third] = [(); 2].map(|()| rig.set.open(Engine::Plain).unwrap());
+    let submit = |cx: &mut Context, sector| {
+        let dev = cx.open(&rig.device).unwrap();
+        let mut list = BioList::new();
+        list.push(polled(sector));
+        cx.submit(dev, &mut list);
+    };
+    // The first and the third share a queue. Nothing is due, so whoever is sent finds nothing.
+    submit(&mut second, 10);
+    submit(&mut third, 20);
+    rig.device.set_attribute("poll_queues", "1").unwrap();
+    submit(&mut second, 11);
+    clock.advance(200_000);
+    assert!(poll(&mut rig.cx).is_empty());
+    assert_eq!(poll(&mut second), [10], "the other one goes to the queue that is left");
+    assert_eq!(poll(&mut third), [20]);
+    clock.advance(200_000);
+    assert!(poll(&mut third).is_empty(), "who shares the queue finds it for its owner");
+    let mut out = BioList::new();
+    assert_eq!((second.reap(&mut out), out.pop().unwrap().user_data), (1, 11));
+    // None is left: it is found all the same, and the next one ends by itself.
+    submit(&mut second, 12);
+    rig.device.set_attribute("poll_queues", "0").unwrap();
+    clock.advance(200_000);
+    assert_eq!(second.reap(&mut out), 0);
+    assert_eq!(poll(&mut second), [12]);
+    submit(&mut second, 13);
+    clock.advance(200_000);
+    // The timer's: waiting looks for what is polled only if something is.
+    second.wait(Some(0));
+    assert_eq!((second.reap(&mut out), out.pop().unwrap().user_data), (1, 13));
+    rig.device.set_attribute("poll_queues", "5").unwrap();
+    submit(&mut second, 14);
+    clock.advance(200_000);
+    assert_eq!((second.reap(&mut out), poll(&mut second)), (0, vec![14]));
+    assert_eq!(rig.device.stats().in_flight(), (0, 0));
+}
+
 /// With a latency polled requests are found when they are due, and not before.
 #[test]
 fn polled_bios_take_their_time() {

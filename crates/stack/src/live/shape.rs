@@ -57,6 +57,10 @@ impl<D: Driver> Driver for Shaped<D> {
         HwQueues { default: self.shape.hw_queues.unwrap_or(own.default), ..own }
     }
 
+    fn has_null_queues(&self) -> bool {
+        self.inner.has_null_queues()
+    }
+
     fn wants_scheduler(&self) -> bool {
         self.inner.wants_scheduler()
     }
