@@ -261,6 +261,24 @@ fn a_file_that_has_grown_can_be_used() {
 }
 
 #[test]
+fn a_device_below_a_volume_gets_more_queues_and_fewer() {
+    let server = Server::start();
+    for queues in ["3", "1"] {
+        let change = format!("queue/hw_queues={queues}");
+        assert_eq!(server.ok(&["set", "f", &change]), format!("f {change}\n"));
+        assert_eq!(server.json(&["show", "f"])["attributes"]["queue/hw_queues"], queues);
+    }
+    for (device, change, sentence) in [
+        ("f", "queue/hw_queues=0", "a whole number from 1 to 1024"),
+        ("f", "submit_queues=2", "submit_queues"),
+        ("v", "queue/hw_queues=2", "queue/hw_queues"),
+    ] {
+        server.refuses(&["set", device, change], 1, sentence);
+    }
+    assert_eq!(server.json(&["show", "f"])["attributes"]["queue/hw_queues"], "1");
+}
+
+#[test]
 fn a_stack_file_names_volumes() {
     let folder = TempDir::new().unwrap();
     let ram = |name| format!("[device.{name}]\ntype = \"ram\"\nsize = \"64MiB\"\n");

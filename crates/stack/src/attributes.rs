@@ -9,6 +9,7 @@ use crate::nearest::nearest;
 use crate::node::{Node, Raw};
 use crate::schema::Type;
 use crate::values::{Refusal, parse_simple};
+use drystone_queue::QUEUES_MAX;
 
 /// Whether an attribute can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,8 @@ const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute 
 }
 
 const HOUR: u64 = 3_600_000_000_000;
+
+const QUEUES: Type = Type::Integer { min: 1, max: QUEUES_MAX as u64 };
 
 /// All attributes, in the order that `drystone show` prints them.
 pub static ATTRIBUTES: &[Attribute] = &[
@@ -131,6 +134,13 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown(
         "queue/poll_stat",
         "A line for each poll queue: how often it was to be polled, was, and with success.",
+    ),
+    settable("queue/hw_queues", QUEUES, "Hardware queues of a device that is no volume."),
+    settable("submit_queues", QUEUES, "null: another name of queue/hw_queues."),
+    settable(
+        "poll_queues",
+        Type::Integer { min: 0, max: QUEUES_MAX as u64 },
+        "null: queues for polled I/O; with 0 none is taken, whatever queue/io_poll was.",
     ),
     settable("queue/iostats", Type::Bool, "1 if I/O is counted."),
     settable(
@@ -237,6 +247,8 @@ mod tests {
             ("queue/nr_requests", "0", "permitted: a whole number from 1 to 10240"),
             ("queue/io_poll", "2", "permitted: 0 or 1"),
             ("queue/scheduler", "cfq", "permitted: \"none\" or \"mq-deadline\""),
+            ("queue/hw_queues", "0", "permitted: a whole number from 1 to 1024"),
+            ("poll_queues", "1025", "permitted: a whole number from 0 to 1024"),
             ("queue/fua", "1", "read-only"),
         ];
         for (name, text, sentence) in refused {

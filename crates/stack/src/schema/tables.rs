@@ -154,13 +154,13 @@ static NULL: &[Param] = &[
         "submit_queues",
         COUNT,
         Unset("one for each data thread; 1 with a head"),
-        "Hardware queues.",
+        "Hardware queues at the start; `drystone set` changes their number.",
     ),
     param(
         "poll_queues",
         Type::Integer { min: 0, max: 1024 },
         Value("1"),
-        "Further hardware queues for polled I/O.",
+        "Further hardware queues for polled I/O at the start; `drystone set` changes their number.",
     ),
     param(
         "skip_busy",
@@ -312,7 +312,12 @@ pub static QUEUE: &[Param] = &[
         Unset("the driver's"),
         "Whether flushes are needed; changes the queue's view, not the device.",
     ),
-    param("hw_queues", COUNT, Unset("one for each data thread"), "Hardware queues."),
+    param(
+        "hw_queues",
+        COUNT,
+        Unset("null: `submit_queues`; else 64, so that each data thread has its own"),
+        "Hardware queues at the start; `drystone set` changes their number.",
+    ),
 ];
 
 /// `[export.NAME]`.
