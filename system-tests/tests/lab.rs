@@ -2,10 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use system_tests::server::{denies_io_uring, without_io_uring};
 use system_tests::{new_folder, program, run};
 
@@ -27,7 +28,7 @@ const VARIANTS: usize = 7;
 fn experiments_are_listed() {
     let folder = new_folder();
     let listed = lab(folder.path(), &["list"]);
-    for name in ["mq-deadline  ", "reorder  "] {
+    for name in ["mq-deadline  ", "dm-poll  ", "reorder  "] {
         assert!(listed.lines().any(|line| line.starts_with(name)), "{listed}");
     }
 }
@@ -56,6 +57,57 @@ fn a_short_run_gives_a_table_json_and_a_page() {
     let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(!page.contains("http"), "a page needs nothing else");
+}
+
+#[test]
+fn polling_is_compared_with_interrupts_in_a_short_run() {
+    let folder = new_folder();
+    let arguments = ["run", "dm-poll", "--runs", "2", "--runtime", "20ms", "--threads", "2"];
+    let text = lab(folder.path(), &[&arguments[..], &["--json", "out.json"]].concat());
+    for volume in ["linear, one poller", "stripe, pinned pollers", "linear on files"] {
+        assert!(text.lines().any(|line| line.starts_with(volume)), "{volume} in {text}");
+    }
+    let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    // Four tables at four latencies, waiting for busy queues, and files; three ways to wait.
+    assert_eq!(rows.len(), (4 * 4 + 2) * 3);
+    let mut paths = BTreeSet::new();
+    for row in rows {
+        let number = |key: &str| row[key][1].as_f64().unwrap_or_else(|| panic!("{key} of {row}"));
+        let polls = number("polls_made");
+        assert!(number("iops") > 0.0 && number("cpu_ns_per_io") > 0.0, "{row}");
+        assert!(number("polls_fruitful") <= polls, "{row}");
+        match row["variant"].as_str() {
+            Some("before") => assert_eq!((polls, &row["mode"]), (0.0, &json!("interrupt"))),
+            Some("mailed") => {
+                assert_eq!((number("wakes_per_io"), &row["mode"]), (0.0, &json!("poll")))
+            }
+            _ => assert_eq!(row["mode"], "adaptive"),
+        }
+        let null = row["device_latency_us"].is_number();
+        if null && row["variant"] == "mailed" {
+            assert!(polls > 0.0, "{row}");
+            paths.insert((
+                row["device"].as_str() == Some("stripe, pinned pollers"),
+                row["path"].to_string(),
+            ));
+            assert_eq!(row["hw_queues"].as_array().map(Vec::len), Some(3 * queues(row)), "{row}");
+        }
+    }
+    let expected = [(false, "\"queue\"".to_owned()), (true, "\"context\"".to_owned())];
+    assert_eq!(
+        paths,
+        BTreeSet::from(expected),
+        "unsplit bios by their queue, split ones by their context"
+    );
+    assert!(json["parameters"]["wake_latency_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{json}");
+}
+
+/// Poll queues of each disk: one, or one for each poller that has its own.
+fn queues(row: &Value) -> usize {
+    let pinned = row["device"].as_str().is_some_and(|device| device.ends_with("pinned pollers"));
+    if pinned { row["threads"].as_u64().expect("a number") as usize } else { 1 }
 }
 
 #[test]

@@ -115,18 +115,26 @@ fn span<B, E>(
     crew.enter(phase::WARM_UP);
     crew.pause(Instant::now() + Duration::from_nanos(warmup_ns(runtime_ns)))?;
     crew.enter(phase::MEASURE);
-    let completed = || crew.progress().completed;
-    let (begin, start, before) = (begin()?, Instant::now(), completed());
-    let runtime = Duration::from_nanos(runtime_ns);
-    let mut until = start + runtime;
+    let (begin, before) = (begin()?, crew.progress().completed);
+    stretch(crew, runtime_ns, before)?;
+    Ok((begin, end()?))
+}
+
+/// Let `runtime_ns` go by, and as often again as no more than `before` have ended: where a lock's
+/// holder or a whole lane has lost its core, that may take a while.
+///
+/// # Errors
+/// When a lane fails, or no I/O ends.
+pub fn stretch(crew: &Crew<'_, '_>, runtime_ns: u64, before: u64) -> anyhow::Result<()> {
+    let (start, runtime) = (Instant::now(), Duration::from_nanos(runtime_ns));
+    let (mut until, completed) = (start + runtime, || crew.progress().completed);
     crew.pause(until)?;
-    // Where a spinning lock's holder has lost its core, nothing may have ended yet.
-    while completed() == before && until - start < PATIENCE {
+    while completed() <= before && until - start < PATIENCE {
         until += runtime;
         crew.pause(until)?;
     }
     ensure!(completed() > before, "no I/O completed in {} s", PATIENCE.as_secs());
-    Ok((begin, end()?))
+    Ok(())
 }
 
 /// As [`span`], with the figures that every experiment has; `read` gives what else an experiment

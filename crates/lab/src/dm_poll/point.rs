@@ -14,7 +14,7 @@ use drystone_stack::live::{LiveStack, Surroundings};
 use super::cores::{Cores, Pinned};
 use super::scene::{MEMBERS, Scene, VOLUME};
 use crate::engine::{self, Counts, Pattern, Shared, Work, machine, phase};
-use crate::measure::warmup_ns;
+use crate::measure::{stretch, warmup_ns};
 
 /// The mail's depth; fio submits one at a time by itself.
 pub(super) const DEPTH: usize = 128;
@@ -108,8 +108,10 @@ pub(super) fn measure(
         crew.pause(Instant::now() + Duration::from_nanos(warmup_ns(runtime_ns)))?;
         at.locks.reset();
         let (polls, helpers) = (read()?, machine::helpers_cpu_ns(&crew.threads));
+        // What each lane completes before it sees the phase is not counted.
+        let before = crew.progress().completed + u64::from(scene.threads) * DEPTH as u64;
         crew.enter(phase::MEASURE);
-        crew.pause(Instant::now() + Duration::from_nanos(runtime_ns))?;
+        stretch(crew, runtime_ns, before)?;
         let helpers = machine::helpers_cpu_ns(&crew.threads).saturating_sub(helpers);
         let locks = at.locks.stats();
         let later = read()?;
@@ -177,7 +179,7 @@ impl Sample {
         ];
         let most = ways.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         Ok(Sample {
-            iops: lanes.iter().map(|lane| lane.ios as f64 * 1e9 / lane.wall_ns as f64).sum(),
+            iops: lanes.iter().map(|lane| lane.ios as f64 * 1e9 / lane.wall_ns.max(1) as f64).sum(),
             cpu_ns_per_io: sum(|lane| lane.cpu_ns) / ios,
             device_cpu_ns_per_io: helpers_ns as f64 / ios,
             wakes_per_io: sum(|lane| lane.waits.sleeps) / ios,
