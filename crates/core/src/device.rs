@@ -78,6 +78,9 @@ pub trait Channel: Send {
     /// Every bio ends exactly once, through [`Env::end_bio`].
     fn submit(&mut self, env: &mut Env, bios: &mut BioList);
 
+    /// The channels that [`Env::channel_of`] gave this one and that it may still send bios to.
+    fn members(&self) -> &[u32];
+
     /// Bios that this channel let pass ([`Env::pass`]) have ended. For volumes.
     fn passed(&mut self, _env: &mut Env, _passed: &[Passed]) {}
 
@@ -122,6 +125,13 @@ pub trait Channel: Send {
 
     /// Bios inside this channel that have not ended.
     fn in_flight(&self) -> usize;
+
+    /// True if the device is over, and the channel may be dropped and its number given to another:
+    /// nothing of it is in flight, and nobody can send it a message or a ring event any more. Asked
+    /// while no bio names it.
+    fn is_over(&mut self) -> bool {
+        false
+    }
 
     /// True while the channel waits for something another context holds (a tag): then the
     /// waiting context also watches the others' rings.

@@ -100,6 +100,10 @@ impl Channel for SplitterChannel {
         self.end_all(env);
     }
 
+    fn members(&self) -> &[u32] {
+        &[]
+    }
+
     fn in_flight(&self) -> usize {
         self.held.len()
     }

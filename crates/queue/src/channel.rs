@@ -713,6 +713,10 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         self.driver.ring_event(env, event, &mut self.slots, &mut self.done);
     }
 
+    fn members(&self) -> &[u32] {
+        &[]
+    }
+
     fn message(&mut self, env: &mut Env, message: Arc<Message>) {
         if message.payload() == TAG_WAKE {
             match Arc::ptr_eq(&message, &self.wake) {

@@ -328,6 +328,18 @@ impl Channel for VolumeChannel {
         self.report(env);
     }
 
+    fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    fn is_over(&mut self) -> bool {
+        if !self.live.closed {
+            return false;
+        }
+        self.shared.close_port(&self.port);
+        Port::is_ours_alone(&mut self.port)
+    }
+
     fn deadline(&self) -> Option<Ns> {
         self.delays.borrow().due()
     }

@@ -34,6 +34,8 @@ pub(crate) struct Live {
     pub(crate) size_bytes: u64,
     /// New bios are kept.
     pub(crate) suspended: bool,
+    /// The volume is over; there is no table.
+    pub(crate) closed: bool,
     pub(crate) iostats: bool,
     /// Bios may be polled: everything below can, and nobody has switched it off here.
     pub(crate) io_poll: bool,
@@ -51,6 +53,11 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn new(word: Arc<Message>) -> Arc<Self> {
         Arc::new(Port { word, quiet: Quiet::new() })
+    }
+
+    /// True if nobody else can send word any more, nor is word on its way. For a port that is closed.
+    pub(crate) fn is_ours_alone(port: &mut Arc<Self>) -> bool {
+        Arc::get_mut(port).is_some_and(|port| Arc::get_mut(&mut port.word).is_some())
     }
 
     /// Have the channel look, wherever its context's owner is.
@@ -170,6 +177,7 @@ impl Volume {
             limits: Limits { read_only: options.read_only, ..Limits::default() },
             size_bytes: 0,
             suspended: false,
+            closed: false,
             iostats: !options.no_iostats,
             io_poll: false,
             can_poll: false,
@@ -248,6 +256,9 @@ impl Volume {
     pub fn resume(&self) -> Result<()> {
         let mut control = self.control();
         let live = self.shared.live();
+        if live.closed {
+            return Err(Error::invalid(format!("{}: it was removed", self.shared.name)));
+        }
         let next = match &control.inactive {
             Some(_) if live.table.is_some() && !self.is_quiet() => {
                 return Err(Error::invalid(format!(
@@ -298,7 +309,7 @@ impl Volume {
         let before = self.shared.live().table.clone();
         self.shared.publish(|live| {
             live.table = None;
-            live.suspended = false;
+            (live.suspended, live.closed) = (false, true);
         });
         before.iter().for_each(|before| self.let_go(before, None));
         drop(control);

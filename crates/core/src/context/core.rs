@@ -13,6 +13,7 @@ use crate::op::BioFlags;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
 use crate::sync::{LockClass, pause};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Index of a device that a context has opened.
@@ -44,7 +45,8 @@ const MAX_DEVICES: usize = 60_000;
 
 pub(crate) struct ContextCore {
     pub(crate) env: Env,
-    /// By number; a gap is a channel that could not be opened, which is tried again.
+    /// By number; a gap is a number that nobody has, or a channel that could not be opened, which is
+    /// tried again.
     channels: Vec<Option<Box<dyn Channel>>>,
     /// Scratch for events, kept to save its allocation.
     events: Vec<RingEvent>,
@@ -75,49 +77,82 @@ impl ContextCore {
     }
 
     pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
+        self.free_channels_if_many();
         // What a volume named meanwhile and nobody has used yet.
-        (self.channels.len()..self.env.links.len()).for_each(|index| {
-            self.open_late(index);
-        });
-        let known = self.channels.len();
+        self.unopened().into_iter().for_each(|index| _ = self.open_channel(index as usize));
+        let gaps = self.unopened();
         let index = self.env.channel_of(device);
-        let opened = match self.channels.get(index as usize) {
-            Some(Some(_)) => Ok(()),
-            Some(None) => self.open_channel(index as usize),
-            None => self.open_new(),
-        };
-        match opened {
-            Ok(()) => Ok(DevIndex(index)),
-            Err(error) => {
-                self.forget_from(known);
-                Err(error)
-            }
+        let mut opened = Vec::new();
+        if let Err(error) = self.open_all(index, &gaps, &mut opened) {
+            // Perhaps at a member: nothing stays of what was opened for it.
+            opened.into_iter().for_each(|index| self.channels[index as usize] = None);
+            self.free_channels();
+            return Err(error);
         }
+        self.env.links.give_to_owner(index);
+        Ok(DevIndex(index))
     }
 
-    /// Open the channels that have a number only: of a device, and of the members that it names.
-    fn open_new(&mut self) -> Result<()> {
-        while self.channels.len() < self.env.links.len() {
-            self.channels.push(None);
-            self.open_channel(self.channels.len() - 1)?;
+    /// Open a channel unless it is open, and all that have a number by now but for `gaps`: the
+    /// members that it names.
+    fn open_all(&mut self, index: u32, gaps: &[u32], opened: &mut Vec<u32>) -> Result<()> {
+        let mut next = Some(index).filter(|_| !self.is_open(index));
+        while let Some(index) = next {
+            self.open_channel(index as usize)?;
+            opened.push(index);
+            next = self.unopened().into_iter().find(|index| !gaps.contains(index));
         }
         Ok(())
+    }
+
+    fn is_open(&self, index: u32) -> bool {
+        self.channels.get(index as usize).is_some_and(Option::is_some)
+    }
+
+    /// Channels that have a number only.
+    fn unopened(&self) -> Vec<u32> {
+        self.env.links.numbers().filter(|index| !self.is_open(*index)).collect()
     }
 
     fn open_channel(&mut self, index: usize) -> Result<()> {
         if index >= MAX_DEVICES {
             return Err(Error::invalid(format!("a context can open {MAX_DEVICES} devices")));
         }
-        let device = self.env.links.device(index as u32).clone();
+        if self.channels.len() <= index {
+            self.channels.resize_with(index + 1, || None);
+        }
+        let device = self.env.links.device(index as u32).expect("it has a number").clone();
         self.channels[index] = Some(device.open_channel(&mut self.env, index as u32)?);
         Ok(())
     }
 
-    /// Opening a device failed, perhaps at a member: nothing stays of channels `first` and after.
-    fn forget_from(&mut self, first: usize) {
-        self.channels.truncate(first);
-        while self.env.links.len() > first {
-            self.env.links.forget_last();
+    #[inline]
+    fn free_channels_if_many(&mut self) {
+        if self.env.links.has_grown() {
+            self.free_channels();
+        }
+    }
+
+    /// Give up the channels that nobody needs any more, with their numbers: of devices that are
+    /// over, and those that were named and never opened.
+    #[cold]
+    fn free_channels(&mut self) {
+        let named: BTreeSet<u32> =
+            self.open_channels().flat_map(|c| c.members()).copied().collect();
+        let numbers: Vec<_> = self.env.links.numbers().collect();
+        for index in numbers.into_iter().filter(|index| !named.contains(index)) {
+            if self.env.links.is_idle(index) && self.is_over(index) {
+                self.env.links.forget(index);
+                self.channels.get_mut(index as usize).map(Option::take);
+            }
+        }
+        self.env.links.looked();
+    }
+
+    fn is_over(&mut self, index: u32) -> bool {
+        match self.channels.get_mut(index as usize) {
+            Some(Some(channel)) => channel.in_flight() == 0 && channel.is_over(),
+            _ => true,
         }
     }
 
@@ -178,9 +213,7 @@ impl ContextCore {
     /// A volume's table names a device that this context has not used so far.
     #[cold]
     fn open_late(&mut self, index: usize) -> bool {
-        if self.channels.len() <= index {
-            self.channels.resize_with(index + 1, || None);
-        }
+        self.free_channels_if_many();
         self.open_channel(index).is_ok()
     }
 
@@ -250,6 +283,7 @@ impl ContextCore {
         }
         self.messages = messages;
         self.after_delivery();
+        self.free_channels_if_many();
     }
 
     fn deliver_events(&mut self) {

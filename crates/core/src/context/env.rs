@@ -113,7 +113,8 @@ impl Env {
         Token::new(channel as u16, value)
     }
 
-    /// The number of `device`'s channel in this context. The channel is opened, if there is none,
+    /// The number of `device`'s channel in this context, valid while the calling channel has it among
+    /// its [`crate::Channel::members`]. The channel is opened, if there is none,
     /// when the calling channel has returned; if it cannot be, bios sent to it end with
     /// [`Status::IoError`].
     pub fn channel_of(&mut self, device: &Arc<dyn Device>) -> u32 {

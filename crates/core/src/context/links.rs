@@ -7,6 +7,8 @@
 //! * Bios for one device keep the order in which they were passed on.
 //! * `ready` names each link that has something to be taken, once.
 //! * `in_flight` counts the bios that carry the channel in their trail.
+//! * A number is given to another device only after [`Links::forget`]: when no bio, no channel and no
+//!   owner names it any more. A gap among `devices` is a number that nobody has.
 
 use crate::bio::{Bio, Trail};
 use crate::clock::Ns;
@@ -29,6 +31,11 @@ pub struct Passed {
     pub bytes: u64,
 }
 
+/// A look for numbers that nobody needs goes over all of them; so it is taken once in so many new
+/// ones, and once in this share of those that there are.
+const GIVEN_MIN: usize = 64;
+const GIVEN_SHARE: usize = 4;
+
 /// What is left for one channel.
 #[derive(Default)]
 pub(super) struct Link {
@@ -37,6 +44,16 @@ pub(super) struct Link {
     pub(super) passed: Vec<Passed>,
     in_flight: usize,
     is_ready: bool,
+    /// The owner has the number, for as long as it likes.
+    is_owners: bool,
+}
+
+impl Link {
+    fn is_idle(&self) -> bool {
+        let nothing_left =
+            self.down.is_empty() && self.returned.is_empty() && self.passed.is_empty();
+        nothing_left && self.in_flight == 0 && !self.is_ready
+    }
 }
 
 /// Bios that ended one after the other and passed the same volumes.
@@ -49,8 +66,14 @@ struct Run {
 /// The links of all devices of a context, by channel number.
 #[derive(Default)]
 pub(super) struct Links {
-    devices: Vec<Arc<dyn Device>>,
+    devices: Vec<Option<Arc<dyn Device>>>,
     links: Vec<Link>,
+    /// Numbers below the highest that nobody has.
+    free: Vec<u32>,
+    /// Numbers given since the last look for those that nobody needs, and how many there may be
+    /// until the next.
+    given: usize,
+    given_max: usize,
     ready: VecDeque<u32>,
     /// The last ends, not yet told to their volumes.
     run: Run,
@@ -60,28 +83,59 @@ impl Links {
     /// The number of `device`'s channel; a new one for a device that has none.
     pub(super) fn number(&mut self, device: &Arc<dyn Device>) -> u32 {
         let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(device).addr();
-        if let Some(found) = self.devices.iter().position(same) {
+        let found = self.devices.iter().position(|d| d.as_ref().is_some_and(same));
+        if let Some(found) = found {
             return found as u32;
         }
-        self.devices.push(device.clone());
-        self.links.push(Link::default());
-        self.devices.len() as u32 - 1
+        self.given += 1;
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.devices.push(None);
+            self.links.push(Link::default());
+            self.devices.len() as u32 - 1
+        });
+        self.devices[number as usize] = Some(device.clone());
+        number
     }
 
     /// The device of a channel.
-    pub(super) fn device(&self, channel: u32) -> &Arc<dyn Device> {
-        &self.devices[channel as usize]
+    pub(super) fn device(&self, channel: u32) -> Option<&Arc<dyn Device>> {
+        self.devices.get(channel as usize)?.as_ref()
     }
 
-    /// Channels, open or not.
-    pub(super) fn len(&self) -> usize {
-        self.devices.len()
+    /// Numbers that a device has, open or not.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.devices).filter(|(_, device)| device.is_some()).map(|(number, _)| number)
     }
 
-    /// The channel that came last could not be opened.
-    pub(super) fn forget_last(&mut self) {
-        self.devices.pop();
-        self.links.pop();
+    /// The owner gets the number of a channel, which stays.
+    pub(super) fn give_to_owner(&mut self, channel: u32) {
+        self.links[channel as usize].is_owners = true;
+    }
+
+    /// No bio and no owner names the channel.
+    pub(super) fn is_idle(&mut self, channel: u32) -> bool {
+        self.end_run();
+        let link = &self.links[channel as usize];
+        link.is_idle() && !link.is_owners
+    }
+
+    /// True after so many new numbers that a look for those that nobody needs pays.
+    #[inline]
+    pub(super) fn has_grown(&self) -> bool {
+        self.given > self.given_max
+    }
+
+    /// The numbers that nobody needs were forgotten.
+    pub(super) fn looked(&mut self) {
+        let used = self.devices.len() - self.free.len();
+        (self.given, self.given_max) = (0, GIVEN_MIN.max(used / GIVEN_SHARE));
+    }
+
+    /// Nobody names the channel any more: its number is free.
+    pub(super) fn forget(&mut self, channel: u32) {
+        debug_assert!(self.links[channel as usize].is_idle());
+        self.devices[channel as usize] = None;
+        self.free.push(channel);
     }
 
     #[inline]

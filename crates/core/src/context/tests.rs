@@ -257,6 +257,10 @@ impl Channel for FakeChannel {
 
     fn tick(&mut self, _: &mut Env, _: Ns) {}
 
+    fn members(&self) -> &[u32] {
+        &[]
+    }
+
     fn in_flight(&self) -> usize {
         self.held.len() + self.pending.len()
     }

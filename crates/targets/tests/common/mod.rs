@@ -216,6 +216,10 @@ impl Channel for DiskChannel {
         }
     }
 
+    fn members(&self) -> &[u32] {
+        &[]
+    }
+
     fn in_flight(&self) -> usize {
         self.kept.len()
     }
