@@ -2,7 +2,7 @@
 //! sectors of 512 bytes.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero, delay, dm-flakey) and
-//! the table rules of dmsetup(8). Empty lines and lines that begin with `#` are left out.
+//! the table rules of dmsetup(8). What follows a `#` is left out, and so are lines without a word.
 
 use std::ops::Range;
 use std::path::Path;
@@ -125,9 +125,9 @@ impl Word<'_> {
 fn lines(text: &str) -> impl Iterator<Item = Vec<Word<'_>>> {
     let mut start = 0;
     text.split_inclusive('\n').filter_map(move |line| {
-        let words = words(line, start);
+        let words = words(line.split('#').next().unwrap_or_default(), start);
         start += line.len();
-        words.first().is_some_and(|word| !word.text.starts_with('#')).then_some(words)
+        (!words.is_empty()).then_some(words)
     })
 }
 
@@ -267,6 +267,11 @@ fn flakey(
     let down_seconds = down.number_u32("a time in seconds", 0..=u32::MAX)?;
     if up_seconds == 0 && down_seconds == 0 {
         return down.wrong("seconds down after 0 up is no time at all", "at least 1 of either");
+    }
+    if up_seconds.checked_add(down_seconds).is_none() {
+        let most = u32::MAX - up_seconds;
+        return down
+            .wrong("seconds down are too long", format!("at most {most} after {up_seconds} up"));
     }
     let faults = match features {
         [] => Faults::default(),

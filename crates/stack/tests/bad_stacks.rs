@@ -477,6 +477,7 @@ fn flakeys() {
         (table("0 8 flakey r0 0 -2 3"), 3, 17, "-2", "not a time in seconds", "whole number"),
         (table("0 8 flakey r0 0 2 x"), 3, 19, "x", "not a time in seconds", "to 4294967295"),
         (table("0 8 flakey r0 0 0 0"), 3, 19, "0", "no time at all", "at least 1"),
+        (table("0 8 flakey r0 0 9 4294967287"), 3, 19, "4294967287", "too long", "4294967286"),
         (table("0 4096 flakey r0 0 2 3"), 3, 15, "r0", "too small", ""),
         (features("x"), 3, 21, "x", "not a number of feature words", "whole number"),
         (features("1"), 3, 21, "1", "means 1 words, but 0 follow", "all words"),
@@ -507,14 +508,6 @@ fn flakeys() {
             "error_writes",
             "cannot stand",
             "error_writes leaves nothing to corrupt",
-        ),
-        (
-            features("3 random_write_corrupt 5 drop_writes"),
-            3,
-            46,
-            "drop_writes",
-            "cannot stand",
-            "leave out random_write_corrupt",
         ),
         (features("1 random_read_corrupt"), 3, 23, "random_read_corrupt", "too few", "PROBABILITY"),
         (

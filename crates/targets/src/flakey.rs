@@ -80,9 +80,6 @@ impl Faults {
             Writes::Drop if corrupts_byte => {
                 Some("drop_writes leaves nothing to corrupt: use corrupt_bio_byte with r")
             }
-            Writes::Drop if self.random_write_corrupt > 0 => {
-                Some("drop_writes leaves nothing to corrupt: leave out random_write_corrupt")
-            }
             Writes::Fail if corrupts_byte => {
                 Some("error_writes leaves nothing to corrupt: use corrupt_bio_byte with r")
             }
@@ -134,6 +131,9 @@ impl FlakeySpec {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.up_seconds == 0 && self.down_seconds == 0 {
             return Err("flakey for 0 seconds up and 0 down: at least 1 is needed".to_owned());
+        }
+        if self.up_seconds.checked_add(self.down_seconds).is_none() {
+            return Err(format!("flakey's times come to more than {} seconds", u32::MAX));
         }
         if self.faults.corrupt_byte.is_some_and(|byte| byte.nth == 0) {
             return Err("corrupt_bio_byte 0: the first byte is 1".to_owned());

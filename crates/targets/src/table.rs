@@ -232,6 +232,23 @@ impl Table {
         &self.members
     }
 
+    /// Where `sector` lies: the member, as an index into [`Table::members`], and the sector there.
+    /// Of `delay` where it is read. `None` where no device has it: `zero`, `error`, and beyond the end.
+    pub fn place(&self, sector: u64) -> Option<(usize, u64)> {
+        if sector >= self.size_bytes() / SECTOR_SIZE {
+            return None;
+        }
+        let (to, found, _) = self.piece(sector);
+        let moved = |(member, add): (u32, u64)| (member, sector.wrapping_add(add));
+        let (member, sector) = match to {
+            To::Member(member) => (member, found),
+            To::Delay(number) => moved(self.delay(number).place(Class::Read)),
+            To::Flakey(number) => moved(self.flakey(number).place()),
+            To::Zero | To::Error => return None,
+        };
+        Some((member as usize, sector))
+    }
+
     /// Size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.segments.last().map_or(0, |last| last.end * SECTOR_SIZE)

@@ -142,7 +142,7 @@ impl Builder {
                 Piece::Flakey { sectors, skip } => {
                     let area = Area { device: self.leaf(sectors + skip, depth), sector: *skip };
                     let faults = Faults { writes: Writes::Drop, ..Faults::default() };
-                    (*sectors, Kind::Data, flakey(area, (u32::MAX, 1), faults))
+                    (*sectors, Kind::Data, flakey(area, (u32::MAX - 1, 1), faults))
                 }
             };
             lines.push(Line { start, length, target });

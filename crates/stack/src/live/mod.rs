@@ -29,7 +29,7 @@ pub use device::{OpenDevice, OpenError, Surroundings, engine_of, open_device, op
 pub use devices::LiveDevice;
 pub use exports::LiveListener;
 pub use runtime::{Connections, LiveRuntime};
-pub use table::{Find, open_volume};
+pub use table::{Find, open_table, open_volume};
 pub use volumes::Pause;
 
 use crate::diagnostic::{Findings, Report};

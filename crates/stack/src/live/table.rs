@@ -10,6 +10,7 @@ use drystone_targets::{
 
 use super::device::{OpenError, Surroundings};
 use crate::spec::{self, DeviceSpec, Segment, Target, VolumeSpec};
+use crate::table::read_table;
 
 /// Finds an open device by its name.
 pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
@@ -39,6 +40,15 @@ pub fn open_volume(
     volume.load(table);
     volume.resume().map_err(|error| refused(error.message))?;
     Ok(volume)
+}
+
+/// Reads a table in dmsetup's syntax and checks it against the devices that it names, which are
+/// looked up by the very words of the table. `now` is what the contexts' clock shows.
+///
+/// # Errors
+/// One sentence on what is wrong.
+pub fn open_table(text: &str, find: Find<'_>, now: Ns) -> Result<Table, String> {
+    table(&read_table(text)?, find, now)
 }
 
 /// Checks a table against the devices that it names. `now` is what the contexts' clock shows: the
