@@ -1,0 +1,216 @@
+//! The NBD server while other threads turn its context's crank, and end: io_uring cancels what a
+//! thread has handed to it when that thread ends, and the server does it again.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use drystone_core::clock::SystemClock;
+use drystone_core::histogram::Snapshot;
+use drystone_core::op::OpGroup;
+use drystone_core::ring::Engine;
+use drystone_core::stats::DiskStats;
+use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
+use drystone_exports::nbd::client::{Connection, Negotiation};
+use drystone_exports::nbd::server::{
+    Export, ExportTable, Inbox, Listener, ListenerTls, Settings, Worker,
+};
+use drystone_exports::nbd::{Command, CommandFlags};
+use drystone_stack::live::{Surroundings, open_device};
+use drystone_stack::spec::DeviceSpec;
+
+const SIZE: u64 = 16 << 20;
+/// A status of this sector holds the server up until it is told to go on.
+const HOLD: u64 = SIZE - 4096;
+/// During a status of this one a thread visits the server's context, and ends.
+const VISIT: u64 = SIZE - 8192;
+const ROUNDS: u64 = 30;
+/// Of a write: what is sent before the server goes on, which a socket's buffer takes, and all.
+const FIRST: usize = 64 << 10;
+const PAYLOAD: usize = 256 << 10;
+/// More than a socket's buffer takes.
+const LARGE: u64 = 8 << 20;
+/// What the slow client reads at once, and how often in a round. A Unix socket can be written to again
+/// once three quarters of its buffer (208 KiB on Linux) are free.
+const PIECE: usize = 16 << 10;
+const PIECES: usize = 12;
+/// Against hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+const NONE: CommandFlags = CommandFlags::empty();
+
+/// A device whose allocation query, which the server asks for while it is outside its context, does
+/// what the test wants.
+struct Visited {
+    inner: Arc<dyn Device>,
+    contexts: Arc<ContextSet>,
+    held: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Device for Visited {
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        match offset {
+            HOLD => {
+                self.held.send(()).unwrap();
+                self.go_on.lock().unwrap().recv().unwrap();
+            }
+            VISIT => thread::scope(|scope| _ = scope.spawn(|| self.contexts.kick_all()).join()),
+            _ => {}
+        }
+        self.inner.extents(offset, length, max)
+    }
+
+    fn info(&self) -> DeviceInfo {
+        self.inner.info()
+    }
+
+    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+        self.inner.open_channel(env, index)
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.inner.stats()
+    }
+
+    fn latencies(&self, group: OpGroup) -> Snapshot {
+        self.inner.latencies(group)
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        self.inner.attribute(name)
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        self.inner.set_attribute(name, value)
+    }
+}
+
+fn export(device: Arc<dyn Device>) -> ExportTable {
+    let export = Export {
+        name: "vol".to_owned(),
+        description: String::new(),
+        device,
+        read_only: false,
+        multi_conn: true,
+        priority: Priority::default(),
+        tls_required: false,
+    };
+    ExportTable::new(vec![export], 0, Settings::default())
+}
+
+fn stream(address: &Path) -> UnixStream {
+    let stream = UnixStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn connect<S: Read + Write>(stream: S) -> Connection<S> {
+    let mut negotiation = Negotiation::new(stream).unwrap();
+    negotiation.structured_replies().unwrap();
+    negotiation.set_contexts("vol", &["base:allocation"]).unwrap();
+    negotiation.go("vol", &[]).unwrap()
+}
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    (0..length as u64).map(|at| (at / 512 * 31 + seed) as u8 | 1).collect()
+}
+
+#[test]
+fn a_visitor_that_ends_breaks_no_connection() {
+    let clock = SystemClock::new();
+    let contexts = ContextSet::new(clock.clone());
+    let cx = match contexts.open(Engine::Uring) {
+        Ok(cx) => cx,
+        Err(error) => return println!("SKIPPED: no io_uring: {error}"),
+    };
+    let at = Surroundings::new(1, clock);
+    let spec = DeviceSpec::parse(&format!("ram,size={SIZE}"), Path::new("")).unwrap();
+    let inner = open_device(&spec, &at).unwrap();
+    let (held, is_held) = channel();
+    let (release, go_on) = channel();
+    let go_on = Mutex::new(go_on);
+    let device = Arc::new(Visited { inner, contexts: contexts.clone(), held, go_on });
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("s");
+    let listener = Listener {
+        socket: UnixListener::bind(&address).unwrap().into(),
+        tls: ListenerTls::off(),
+        table: 0,
+    };
+    let inbox = Inbox::new(cx.handle().clone());
+    let tables = Arc::new(vec![export(device)]);
+    let mut worker = Worker::new(cx, inbox.clone(), vec![inbox.clone()], tables);
+    worker.listen(listener);
+    let server = thread::spawn(move || worker.run());
+    clients(&address, &is_held, &release);
+    inbox.stop();
+    server.join().unwrap();
+}
+
+/// A client's end that reads a piece whenever it is told to, and all that comes once nobody can tell it.
+struct Slow {
+    stream: UnixStream,
+    pieces: Receiver<()>,
+}
+
+impl Read for Slow {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        _ = self.pieces.recv();
+        let length = buf.len().min(PIECE);
+        self.stream.read(&mut buf[..length])
+    }
+}
+
+impl Write for Slow {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.stream.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The server looks at its connections in the order in which they came. While it is held up for the
+/// last one there comes something for all others, so that one visit, during a request of the last but
+/// one, hands over what the server has begun for those before it: a receive, a receive of a write's
+/// data, and the rest of a send.
+fn clients(address: &Path, is_held: &Receiver<()>, release: &Sender<()>) {
+    let [mut small, mut writing] = [(); 2].map(|()| connect(stream(address)));
+    let (piece, pieces) = channel();
+    (0..100).for_each(|_| piece.send(()).unwrap()); // for the handshake
+    let mut reading = connect(Slow { stream: stream(address), pieces });
+    let [mut visiting, mut holding] = [(); 2].map(|()| connect(stream(address)));
+    let expected = pattern(LARGE as usize, 7);
+    for (at, data) in expected.chunks(1 << 20).enumerate() {
+        small.write((at as u64) << 20, data, NONE).unwrap();
+    }
+    reading.send(Command::Read, NONE, 0, LARGE, &[]).unwrap();
+    let received = thread::spawn(move || reading.receive().unwrap());
+    for round in 0..ROUNDS {
+        holding.send(Command::BlockStatus, NONE, HOLD, 4096, &[]).unwrap();
+        is_held.recv_timeout(PATIENCE).unwrap();
+        small.send(Command::Read, NONE, round * 512, 512, &[]).unwrap();
+        let data = pattern(PAYLOAD, round);
+        let place = LARGE + round % 16 * PAYLOAD as u64;
+        writing.send(Command::Write, NONE, place, PAYLOAD as u64, &data[..FIRST]).unwrap();
+        (0..PIECES).for_each(|_| piece.send(()).unwrap());
+        visiting.send(Command::BlockStatus, NONE, VISIT, 4096, &[]).unwrap();
+        release.send(()).unwrap();
+        for connection in [&mut holding, &mut visiting] {
+            assert_eq!(connection.receive().unwrap().error, None, "round {round}");
+        }
+        let read = small.receive().unwrap();
+        assert!(read.data == expected[round as usize * 512..][..512], "round {round}");
+        writing.stream().write_all(&data[FIRST..]).unwrap();
+        assert_eq!(writing.receive().unwrap().error, None, "round {round}");
+        assert!(small.read(place, PAYLOAD as u64, NONE).unwrap() == data, "round {round}");
+    }
+    drop(piece);
+    assert!(received.join().unwrap().data == expected);
+}
