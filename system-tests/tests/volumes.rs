@@ -45,40 +45,70 @@ fn completed(server: &Server, device: &str) -> u64 {
     numbers[0] + numbers[4]
 }
 
-/// Reloads, suspends and resumes `v` in turn until told to stop; after every swap I/O goes on.
-/// Returns how many swaps there were.
-fn swap_until(server: &Server, stop: &AtomicBool) -> u64 {
-    let mut swaps = 0;
+/// What a storm is made of: each step ends with the volume resumed, most by another table.
+const STEPS: [fn(&Server, &str); 6] = [
+    |server, table| _ = server.ask(&["reload", "v", "--now", "--table", table]).ok(),
+    |server, table| {
+        server.ask(&["suspend", "v"]).ok();
+        server.ask(&["reload", "v", "--table", table]).ok();
+        server.ask(&["resume", "v"]).ok();
+    },
+    |server, table| {
+        server.ask(&["reload", "v", "--table", table]).ok();
+        server.ask(&["suspend", "v", "--noflush"]).ok();
+        server.ask(&["resume", "v"]).ok();
+    },
+    // A suspension that ends as it began.
+    |server, _| {
+        server.ask(&["suspend", "v", "--noflush"]).ok();
+        server.ask(&["suspend", "v"]).ok();
+        server.ask(&["resume", "v"]).ok();
+    },
+    // A table that would lose all data is thought better of.
+    |server, _| {
+        server.ask(&["reload", "v", "--table", &format!("0 {SECTORS} error")]).ok();
+        server.ask(&["suspend", "v"]).ok();
+        server.ask(&["clear", "v"]).ok();
+        server.ask(&["resume", "v"]).ok();
+    },
+    // Longer, with what lies behind the end the clients know, and as long as before.
+    |server, table| {
+        let longer = format!("{table}\n{SECTORS} 4096 linear more 0");
+        server.ask(&["reload", "v", "--now", "--table", &longer]).ok();
+        assert_eq!(size(server, "v"), (SECTORS + 4096) * 512);
+        server.ask(&["reload", "v", "--now", "--table", table]).ok();
+        assert_eq!(size(server, "v"), SECTORS * 512);
+    },
+];
+
+fn size(server: &Server, device: &str) -> u64 {
+    let answer: Value =
+        serde_json::from_str(&server.ask(&["show", device, "--json"]).ok()).unwrap();
+    answer["size"].as_u64().expect("a size")
+}
+
+/// Goes through [`STEPS`] until told to stop; after every one I/O goes on. Returns how many there were.
+fn storm_until(server: &Server, stop: &AtomicBool) -> usize {
+    let mut steps = 0;
     while !stop.load(Relaxed) {
-        let table = &tables()[swaps as usize % 4];
-        match swaps % 3 {
-            0 => _ = server.ask(&["reload", "v", "--now", "--table", table]).ok(),
-            1 => {
-                server.ask(&["suspend", "v"]).ok();
-                server.ask(&["reload", "v", "--table", table]).ok();
-                server.ask(&["resume", "v"]).ok();
-            }
-            _ => {
-                server.ask(&["reload", "v", "--table", table]).ok();
-                server.ask(&["suspend", "v", "--noflush"]).ok();
-                server.ask(&["resume", "v"]).ok();
-            }
-        }
-        swaps += 1;
+        // Their numbers have no common divisor but 2, so each step comes with several tables.
+        STEPS[steps % STEPS.len()](server, &tables()[steps / 2 % 4]);
+        steps += 1;
         let (before, deadline) = (completed(server, "v"), Instant::now() + PATIENCE);
         while completed(server, "v") == before && !stop.load(Relaxed) {
-            assert!(Instant::now() < deadline, "no I/O ends after swap {swaps}");
+            assert!(Instant::now() < deadline, "no I/O ends after step {steps}");
         }
     }
-    swaps
+    steps
 }
 
 /// Four jobs of fio that verify what they wrote, while the table changes.
-fn verified_under_swaps(device: &str, seconds: u64) {
+fn verified_in_a_storm(device: &str, seconds: u64) {
     if !requires("fio") {
         return;
     }
-    let mut server = Server::start(&volume(device));
+    let more = "[device.more]\ntype = \"ram\"\nsize = \"2MiB\"\n";
+    let mut server = Server::start(&(volume(device) + more));
     let (uri, runtime) = (format!("--uri={}", server.uri("vol")), format!("--runtime={seconds}"));
     let words = [
         "fio",
@@ -96,36 +126,38 @@ fn verified_under_swaps(device: &str, seconds: u64) {
         "--verify=crc32c",
         "--verify_backlog=32",
         "--verify_fatal=1",
+        "--do_verify=1",
         "--randseed=1",
         "--group_reporting",
         "--output-format=json",
     ];
     let (stop, dir) = (AtomicBool::new(false), server.dir());
-    let (swaps, text) = thread::scope(|scope| {
+    let (steps, text) = thread::scope(|scope| {
         let fio = scope.spawn(|| {
             let outcome = run(dir, &words);
             stop.store(true, Relaxed);
             outcome
         });
-        let swaps = swap_until(&server, &stop);
-        (swaps, fio.join().expect("no panic").ok())
+        let steps = storm_until(&server, &stop);
+        (steps, fio.join().expect("no panic").ok())
     });
     let result: Value = serde_json::from_str(&text[text.find('{').expect("JSON")..]).expect("JSON");
     let job = &result["jobs"][0];
     assert_eq!(job["error"], 0, "{job:#}");
     assert!(job["read"]["io_bytes"].as_u64() > Some(1 << 20), "it did verify: {job:#}");
-    assert!(swaps >= 10, "only {swaps} swaps");
-    println!("{swaps} swaps, {} bytes written", job["write"]["io_bytes"]);
+    assert!(job["job_runtime"].as_u64() >= Some(4 * 1000 * seconds), "four jobs: {job:#}");
+    assert!(steps >= 2 * STEPS.len(), "only {steps} steps");
+    println!("{steps} steps, {} bytes written", job["write"]["io_bytes"]);
 }
 
 #[test]
-fn fio_verifies_a_file_under_swaps() {
-    verified_under_swaps(FILE, 20);
+fn fio_verifies_a_file_in_a_storm() {
+    verified_in_a_storm(FILE, 30);
 }
 
 #[test]
-fn fio_verifies_ram_under_swaps() {
-    verified_under_swaps(RAM, 8);
+fn fio_verifies_ram_in_a_storm() {
+    verified_in_a_storm(RAM, 8);
 }
 
 /// Connections of the export, as the server counts them.
