@@ -237,9 +237,21 @@ fn bad_tables_change_nothing() {
         ("0 8 linear w 0", "a cycle: v -> w -> v"),
         ("0 8 zero", "`w` uses sectors up to 63 of `v`, and the table has 8"),
         ("0 64 linear b 60", "sectors 60 to 63 of `b` are used by `w`"),
+        ("0 0 zero", "`0` is not a length in sectors: a whole number from 1"),
+        ("0 18446744073709551616 zero", "is not a length in sectors"),
+        ("0 8 linear b 18446744073709551616", "is not an offset in sectors"),
+        ("0 8 linear b 0x8", "`0x8` is not an offset in sectors"),
+        ("0 8 linear b 0 0", "`0` is too much: write linear DEVICE OFFSET"),
+        ("0 16 striped 2 0 b 0 f 0", "`0` is not a chunk in sectors"),
+        ("0 16 striped 2 8 b 0", "`2` means 4 words, but 2 follow"),
+        ("0 8", "`8` ends the line too early"),
+        ("", "the table is empty"),
     ] {
         server.refuses(&["reload", "v", "--table", table], 1, sentence);
         server.refuses(&["reload", "v", "--now", "--table", table], 1, sentence);
+        if !sentence.contains("`w`") && !sentence.contains("`v`") && !sentence.contains("-> w") {
+            server.refuses(&["create", "x", "--table", table], 1, sentence);
+        }
     }
     server.refuses(&["create", "v", "--notable"], 1, "there is a device `v` already");
     server.refuses(&["create", "a", "--notable"], 1, "there is a device `a` already");

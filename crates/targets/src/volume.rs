@@ -227,11 +227,14 @@ impl Volume {
         self.shared.live().suspended
     }
 
-    /// Keep new I/O from now on. What is in flight goes on; see [`Volume::is_quiet`].
+    /// Keep new I/O from now on. What is in flight goes on, and what waits in a `delay` does so at
+    /// once, as Linux does it; see [`Volume::is_quiet`].
     pub fn start_suspend(&self) {
-        let _control = self.control();
+        let control = self.control();
         if !self.shared.live().suspended {
             self.shared.publish(|live| live.suspended = true);
+            drop(control);
+            self.shared.kick_all();
         }
     }
 
@@ -397,7 +400,8 @@ impl Device for Volume {
             }
             _ => list.push(Extent::data(offset, length)),
         }
-        Ok(list.as_slice().to_vec())
+        // What is put together of several members may be more.
+        Ok(list.as_slice().iter().take(max).copied().collect())
     }
 
     fn stats(&self) -> DiskStats {

@@ -11,6 +11,7 @@ use drystone_targets::{
     Area, DelayClass, DelaySpec, Line, Table, TargetSpec, Volume, VolumeOptions,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const SECTORS: u64 = 64;
@@ -336,6 +337,97 @@ fn a_suspension_waits_for_no_delay() {
     assert_eq!(rig.advance(1), [61]);
     assert_eq!(users[3].turn().len(), 1);
     assert_eq!((a.seen().len(), b.seen().len()), (0, 2));
+}
+
+/// Nor does a suspension that nobody waits for (`--noflush`) leave anything waiting.
+#[test]
+fn what_waits_goes_on_when_a_suspension_begins() {
+    let disk = Disk::new("d", SECTORS);
+    let mut rig = Rig::new(vec![line(0, SECTORS, delay(vec![class(&disk, 0, 1000)]))]);
+    rig.user.submit(bio(Op::Write, 9));
+    rig.volume.start_suspend();
+    assert_eq!(rig.status(), "0 64 delay 0 0 0\n");
+    assert_eq!(seen(&disk), [(Op::Write, 9)]);
+    assert_eq!(rig.user.reap().len(), 1);
+    rig.user.submit(bio(Op::Write, 10));
+    rig.volume.resume().unwrap();
+    assert_eq!(rig.status(), "0 64 delay 0 1 0\n");
+    assert_eq!(rig.advance(1000 * MS), [10]);
+}
+
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Threads write and read back what they wrote, while tables come and go that delay it for no time, a
+/// little, or so long (a minute and a half) that only a suspension sends it on.
+#[test]
+fn a_storm_of_swaps_over_what_waits() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = SECTORS / THREADS;
+    let disk = Disk::new("d", SECTORS);
+    let table = |ms: [u32; 3]| {
+        let classes = ms.map(|ms| class(&disk, 0, ms)).to_vec();
+        Table::new(vec![line(0, SECTORS, delay(classes))]).unwrap()
+    };
+    let tables = [[1, 0, 2], [90_000; 3], [0; 3], [0, 90_000, 0], [2, 1, 0]];
+    let volume = volume(vec![line(0, SECTORS, linear(&disk, 0))]);
+    let (device, set) = (as_device(&volume), ContextSet::new(SystemClock::new()));
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (set, device, stop, rounds) = (&set, &device, &stop, &rounds);
+            scope.spawn(move || {
+                let mut user = User::new(set, device);
+                for round in 1.. {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                    let own = thread * EACH..(thread + 1) * EACH;
+                    for sector in own.clone() {
+                        let mut buf = IoBuf::zeroed(512);
+                        buf.fill(round as u8);
+                        user.submit(Bio::write(Sector(sector), buf));
+                    }
+                    user.submit(Bio::flush());
+                    (0..=EACH).for_each(|_| assert_eq!(user.wait().status, Status::Ok));
+                    own.clone().for_each(|sector| user.submit(bio(Op::Read, sector)));
+                    for _ in own {
+                        let read = user.wait();
+                        assert_eq!(
+                            (read.status, read.buf().unwrap()[9]),
+                            (Status::Ok, round as u8)
+                        );
+                    }
+                    rounds.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        // Also if the test fails here: then they come to an end within some minutes.
+        let stops = Stops(&stop);
+        let swap = |n: usize| {
+            volume.load(table(tables[n % tables.len()]));
+            volume.start_suspend();
+            until("the volume is quiet", || volume.is_quiet());
+            volume.resume().unwrap();
+        };
+        let mut swaps = 0;
+        while swaps < 1000 || rounds.load(Relaxed) < 200 {
+            swap(swaps);
+            swaps += 1;
+            assert!(swaps < 1_000_000, "{} rounds", rounds.load(Relaxed));
+        }
+        drop(stops);
+        // What waits for a table of long delays goes on by this one.
+        swap(2);
+    });
+    assert_eq!(volume.table().unwrap().status(), "0 64 delay 0 0 0\n");
+    let groups = volume.stats().groups;
+    assert!(groups.iter().all(|group| group.started == group.completed));
 }
 
 /// The data of a write whose flush ends only while the volume is suspended does not wait either.

@@ -12,6 +12,7 @@ use drystone_targets::{
     VolumeOptions, Writes,
 };
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,16 +84,31 @@ fn flakey(area: Area, (up_seconds, down_seconds): (u32, u32), faults: Faults) ->
     TargetSpec::Flakey(FlakeySpec { area, up_seconds, down_seconds, faults, since_ns, seed })
 }
 
-/// Builds volumes of pieces; `below` makes a device of so many sectors and says what each is.
+/// Builds volumes of pieces.
+#[derive(Default)]
 struct Builder {
     disks: Vec<Arc<Disk>>,
-    names: usize,
+    volumes: Vec<Volume>,
 }
 
 impl Builder {
-    fn name(&mut self) -> String {
-        self.names += 1;
-        format!("v{}", self.names)
+    fn volume(&mut self, lines: Vec<Line>) -> Arc<dyn Device> {
+        let volume = volume(&format!("v{}", self.volumes.len()), lines);
+        self.volumes.push(volume.clone());
+        Arc::new(volume)
+    }
+
+    /// The disk, by its number, and the sector of it where a sector of a device lies, by what each
+    /// table on the way says.
+    fn place(&self, device: &Arc<dyn Device>, sector: u64) -> Option<(usize, u64)> {
+        let name = device.info().name;
+        let number = |prefix| name.strip_prefix(prefix).map(|n: &str| n.parse::<usize>().unwrap());
+        if let Some(disk) = number("d") {
+            return Some((disk, sector));
+        }
+        let table = self.volumes[number("v").unwrap()].table().unwrap();
+        let (member, sector) = table.place(sector)?;
+        self.place(&table.members()[member], sector)
     }
 
     /// A device of `sectors` sectors: a disk, or at a depth a linear volume over one, split in two.
@@ -107,7 +123,7 @@ impl Builder {
             let device = self.leaf(length + 3, depth - 1);
             Line { start, length, target: TargetSpec::Linear(Area { device, sector: 3 }) }
         });
-        Arc::new(volume(&self.name(), lines.to_vec()))
+        self.volume(lines.to_vec())
     }
 
     fn table(&mut self, pieces: &[Piece], depth: u32) -> (Arc<dyn Device>, Vec<Kind>) {
@@ -149,7 +165,7 @@ impl Builder {
             kinds.extend((0..length).map(|_| kind));
             start += length;
         }
-        (Arc::new(volume(&self.name(), lines)), kinds)
+        (self.volume(lines), kinds)
     }
 }
 
@@ -215,14 +231,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
     #[test]
     fn as_a_flat_device(pieces in pieces(), depth in 0..7u32, steps in steps()) {
-        let mut builder = Builder { disks: Vec::new(), names: 0 };
+        let mut builder = Builder::default();
         let (device, kinds) = builder.table(&pieces, depth.min(3));
         // Further volumes on top, more than a bio's trail holds.
         let mut device = device;
         for _ in 3..depth.max(3) + 3 {
             let target = TargetSpec::Linear(Area { device, sector: 0 });
             let lines = vec![Line { start: 0, length: kinds.len() as u64, target }];
-            device = Arc::new(volume(&builder.name(), lines));
+            device = builder.volume(lines);
         }
         let clock = ManualClock::new(1_000_000_000);
         let set = ContextSet::new(clock.clone());
@@ -263,6 +279,19 @@ proptest! {
             .map(|disk| disk.state.lock().unwrap().data.chunks(512).filter(|s| s[0] != 0).count())
             .sum();
         prop_assert_eq!(below, flat.chunks(512).filter(|sector| sector[0] != 0).count());
+        // And each sector is where the tables say, alone.
+        let mut taken = BTreeSet::new();
+        for (sector, kind) in (0..).zip(&kinds) {
+            let place = builder.place(&device, sector);
+            prop_assert_eq!(place.is_some(), *kind == Kind::Data, "sector {}", sector);
+            let Some((disk, there)) = place else { continue };
+            prop_assert!(taken.insert((disk, there)), "sector {} lies on another", sector);
+            let data = &builder.disks[disk].state.lock().unwrap().data;
+            let range = |sector: u64| sector as usize * 512..(sector as usize + 1) * 512;
+            prop_assert_eq!(data.get(range(there)), flat.get(range(sector)), "sector {}", sector);
+        }
+        prop_assert_eq!(device.info().size_bytes, flat.len() as u64);
+        prop_assert_eq!(builder.place(&device, kinds.len() as u64), None);
         // The allocation query says the same.
         let extents = device.extents(0, flat.len() as u64, 1000).unwrap();
         let mut at = 0;
@@ -275,6 +304,24 @@ proptest! {
             }
         }
         prop_assert_eq!(at, flat.len() as u64);
+        // So does one of a part, for a few extents: as far as it goes, and it goes on.
+        for step in &steps {
+            let (start, max) = (step.at % kinds.len() as u64, 1 + step.cut % 5);
+            let sectors = step.sectors.min(kinds.len() as u64 - start);
+            let found = device.extents(start * 512, sectors * 512, max).unwrap();
+            prop_assert!((1..=max).contains(&found.len()), "{} of {}", found.len(), max);
+            let mut at = start * 512;
+            for extent in found {
+                prop_assert!(extent.offset == at && extent.length > 0, "{:?} at {}", extent, at);
+                at += extent.length;
+                for sector in extent.offset / 512..at / 512 {
+                    let zero = flat[sector as usize * 512] == 0
+                        && kinds[sector as usize] != Kind::Error;
+                    prop_assert_eq!(extent.zero, zero, "sector {}", sector);
+                }
+            }
+            prop_assert!(at <= (start + sectors) * 512, "{} is too far", at);
+        }
         // Nothing is in flight any more, and every bio was counted once.
         let stats = device.stats();
         let (started, completed) = stats.groups.iter().fold((0, 0), |(started, completed), g| {

@@ -212,6 +212,29 @@ fn assert_taken(guest: &mut Guest, table: &str, last: &str) {
     assert_eq!(output.text().split_whitespace().last(), Some(last), "{table}");
 }
 
+/// What waits for a `delay` goes on when the device is suspended, and is not waited for: here a
+/// suspension would take a quarter of an hour. Ours does the same (`a_suspension_waits_for_no_delay`).
+#[test]
+fn a_suspension_waits_for_no_delay() {
+    if !available() || !requires("dmsetup") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut guest = guest(folder.path());
+    for suspend in ["suspend", "suspend --noflush"] {
+        let script = format!(
+            "dmsetup create t
+            dd if=/dev/mapper/t of=/dev/null bs=4096 count=1 2>/dev/null & read=$!
+            until dmsetup status t | grep -q 'delay [1-9]'; do sleep 0.1; done
+            dmsetup {suspend} t && dmsetup status t && dmsetup resume t
+            wait $read && dmsetup remove t"
+        );
+        let output = guest.run_with_input(&script, b"0 2048 delay /dev/disk/m0 0 1000000");
+        assert_eq!(output.status, 0, "{suspend}\n{}", output.errors());
+        assert_eq!(output.text().trim(), "0 2048 delay 0 0 0", "{suspend}");
+    }
+}
+
 #[test]
 fn the_expectation_is_that_of_the_kernels_pages() {
     // The example of striped.rst, in small: three stripes with chunks of two sectors.

@@ -69,24 +69,26 @@ pub fn places(table: &Table) -> Vec<(String, u64)> {
     (0..).map_while(|sector| table.place(sector).map(name)).collect()
 }
 
-/// Does `bios` on a device; all must end well. They come back in the order in which they ended.
-fn run(device: &Arc<dyn Device>, bios: impl Iterator<Item = Box<Bio>>) -> Vec<Box<Bio>> {
+/// Does `bios` on a device and gives each to `ended`; all must end well.
+fn run(
+    device: &Arc<dyn Device>,
+    bios: impl Iterator<Item = Box<Bio>>,
+    mut ended: impl FnMut(&Bio),
+) {
     let mut context = ContextSet::new(SystemClock::new()).open(Engine::Plain).expect("a context");
     let index = context.open(device).expect("a channel");
     let mut list = BioList::new();
     bios.for_each(|bio| list.push(bio));
     context.submit(index, &mut list);
-    let mut ended = Vec::new();
     while context.outstanding() > 0 {
         context.wait(None);
         let mut done = BioList::new();
         context.reap(&mut done);
-        while let Some(bio) = done.pop() {
+        for bio in done.iter() {
             assert!(bio.status.is_ok(), "sector {}: {:?}", bio.sector.0, bio.status);
-            ended.push(bio);
+            ended(bio);
         }
     }
-    ended
 }
 
 /// The whole of a device, in bios that begin and end anywhere.
@@ -95,10 +97,10 @@ pub fn read(device: &Arc<dyn Device>) -> Vec<u8> {
     let pieces = pieces(device);
     let bios =
         pieces.map(|(at, length)| Bio::read(Sector((at / 512) as u64), IoBuf::zeroed(length)));
-    for bio in run(device, bios) {
+    run(device, bios, |bio| {
         let (at, data) = (bio.sector.0 as usize * 512, bio.buf().expect("a buffer"));
         bytes[at..at + data.len()].copy_from_slice(data);
-    }
+    });
     bytes
 }
 
@@ -110,7 +112,7 @@ pub fn write(device: &Arc<dyn Device>, bytes: &[u8]) {
         buf.copy_from_slice(&bytes[at..at + length]);
         Bio::write(Sector((at / 512) as u64), buf)
     });
-    run(device, bios);
+    run(device, bios, |_| {});
 }
 
 /// A device cut into bios of growing length, in whole blocks.
