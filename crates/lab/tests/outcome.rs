@@ -24,7 +24,10 @@ fn options() -> Options {
 #[test]
 fn an_unknown_experiment_is_refused() {
     let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");
-    assert_eq!(error.to_string(), "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder");
+    assert_eq!(
+        error.to_string(),
+        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder"
+    );
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Whether there are tags; as many as may be, but no more than needed, are taken.
     #[inline]
-    fn has_tags(&mut self, requests: usize) -> bool {
+    pub(crate) fn has_tags(&mut self, requests: usize) -> bool {
         if self.spare.mask == 0 && !self.tags().has_waiters() {
             self.spare = self.tags().take(self.hint(), self.tags_for(requests));
         }

@@ -233,6 +233,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let stamp = submitted.filter(|_| way == Way::Straight);
         // Whether bios may go on at once; only what comes back from `issue` and `build` changes it.
         let mut clear = self.may_issue();
+        if clear && way == Way::Straight {
+            self.do_at_once(env, bios, stamp);
+        }
         while let Some(mut bio) = bios.pop() {
             if let Some(now) = stamp {
                 bio.stamp(now);
@@ -268,12 +271,17 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// is left of it goes to the head of `bios`.
     #[inline]
     fn admit(&mut self, env: &mut Env, bio: Box<Bio>, bios: &mut BioList) -> Option<Box<Bio>> {
+        if self.is_ordinary(&bio) { Some(bio) } else { self.admit_special(env, bio, bios) }
+    }
+
+    /// A read or write that one request can be of, without a closer look.
+    #[inline(always)]
+    pub(crate) fn is_ordinary(&self, bio: &Bio) -> bool {
         let limits = &self.config.limits;
-        let plain = is_plain(&bio, limits, self.size_bytes, SPECIAL.union(BioFlags::POLLED))
+        is_plain(bio, limits, self.size_bytes, SPECIAL.union(BioFlags::POLLED))
             && bio.bytes <= u64::from(limits.max_bytes)
             && limits.chunk_bytes == 0
-            && bio.is_contiguous();
-        if plain { Some(bio) } else { self.admit_special(env, bio, bios) }
+            && bio.is_contiguous()
     }
 
     #[cold]

@@ -148,8 +148,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.count_inline(env, unit.op.group(), unit.start_ns, unit.bytes);
     }
 
+    /// Count a request, or a bio that did without one, among those that ended inline.
     #[inline(always)]
-    fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+    pub(crate) fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
         self.ends_inline = true;
         let count = u64::from(self.config.iostats);
         match &mut self.completions.inline {

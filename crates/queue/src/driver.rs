@@ -3,7 +3,7 @@
 use crate::request::{Request, Slots};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
-use drystone_core::{Env, Extent, Limits, Result, Status};
+use drystone_core::{Bio, Env, Extent, Limits, Result, Status};
 use std::sync::Arc;
 
 /// How many hardware queues a device has and how deep they are.
@@ -96,6 +96,14 @@ pub trait DriverQueue: Send + 'static {
     /// context may run another's requests without keeping anything of it.
     fn ends_at_once(&self) -> bool {
         false
+    }
+
+    /// Do `bio` in this call, without a request: a read or write whose data is the beginning of one
+    /// segment, checked by the queue. `None` if the driver wants a request for it. Only called where
+    /// [`DriverQueue::ends_at_once`].
+    #[inline]
+    fn do_bio(&mut self, _env: &mut Env, _bio: &Bio) -> Option<Status> {
+        None
     }
 
     /// No more requests follow for now.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod alone;
+mod at_once;
 pub mod channel;
 mod complete;
 pub mod config;

@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
-use drystone_core::{BioFlags, Env, Op, Status};
+use drystone_core::{Bio, BioFlags, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -217,6 +217,12 @@ impl DriverQueue for NullQueue {
 
     fn ends_at_once(&self) -> bool {
         self.plain
+    }
+
+    #[inline]
+    fn do_bio(&mut self, _: &mut Env, _: &Bio) -> Option<Status> {
+        let plain = self.plain && !self.shared.has_badblocks.load(Relaxed);
+        plain.then_some(Status::Ok)
     }
 
     fn ring_event(

@@ -484,3 +484,35 @@ fn parameters_can_be_read_and_not_changed() {
     let error = rig.device.set_attribute("mbps", "8").unwrap_err().to_string();
     assert!(error.contains("mbps cannot be changed"), "{error}");
 }
+
+/// Bios that the device does at once are counted as the requests that they would be, and those that
+/// adjoin still merge.
+#[test]
+fn what_is_done_at_once_merges_and_is_counted() {
+    // Backwards, forwards, and one that adjoins another but its neighbour in the call does not.
+    let sectors = [50, 90, 91, 92, 7, 6, 30, 51];
+    for (nomerges, merged) in [(0, 3), (1, 3), (2, 0)] {
+        let options = QueueOptions { nomerges: Some(nomerges), ..QueueOptions::default() };
+        let clock = drystone_core::clock::SystemClock::new();
+        let mut rig = Rig::with(null(|_| ()), &options, Engine::Auto, clock);
+        rig.submit(sectors.map(read));
+        let ended: Vec<_> = rig.reap().iter().map(|bio| bio.user_data).collect();
+        assert_eq!(ended.len(), sectors.len());
+        let stats = *rig.device.stats().group(OpGroup::Read);
+        assert_eq!((stats.merged, stats.completed), (merged, sectors.len() as u64 - merged));
+        assert_eq!((stats.started, stats.sectors), (stats.completed, sectors.len() as u64));
+        assert_eq!(rig.device.latencies(OpGroup::Read).total(), stats.completed);
+    }
+}
+
+/// What is wrong ends as it would in a request.
+#[test]
+fn what_is_done_at_once_is_checked() {
+    let mut rig = Rig::new(null(|o| (o.size_bytes, o.blocksize) = (1 << 20, 4096)), Engine::Auto);
+    let mut bios = [read(0), read(1), read(2048), read(16)];
+    bios.iter_mut().for_each(|bio| bio.bytes = 512);
+    (bios[0].bytes, bios[3].flags) = (4096, BioFlags::NOWAIT);
+    rig.submit(bios);
+    let ended: Vec<_> = rig.reap().iter().map(|bio| bio.status).collect();
+    assert_eq!(ended, [Status::Invalid, Status::Invalid, Status::IoError, Status::Invalid]);
+}

@@ -11,7 +11,7 @@
 
 use drystone_core::extent::ExtentList;
 use drystone_core::ring::RingEvent;
-use drystone_core::{BioFlags, Env, Error, Extent, Limits, Op, Result, Status};
+use drystone_core::{Bio, BioFlags, Env, Error, Extent, Limits, Op, Result, Status};
 use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -78,6 +78,26 @@ impl RamStore {
             Op::Flush => {}
         }
         Status::Ok
+    }
+
+    /// Execute a read or write of one segment, which lies inside the store; `None` for others.
+    #[inline]
+    pub fn do_bio(&self, bio: &Bio) -> Option<Status> {
+        let (segment, offset) = (bio.single_segment()?, bio.sector.bytes() as usize);
+        let end = offset.checked_add(segment.len).filter(|end| *end <= self.len);
+        let place = end.map(|_| self.base.as_ptr().wrapping_add(offset))?;
+        // SAFETY: the range lies inside the mapping, the bio's memory is vouched for until it ends.
+        unsafe {
+            match bio.op {
+                Op::Read => std::ptr::copy(place, segment.ptr, segment.len),
+                Op::Write => std::ptr::copy(segment.ptr, place, segment.len),
+                _ => return None,
+            }
+        }
+        if bio.op == Op::Write {
+            self.mark(offset as u64, bio.bytes);
+        }
+        Some(Status::Ok)
     }
 
     #[inline]
@@ -261,6 +281,11 @@ impl DriverQueue for RamQueue {
 
     fn ends_at_once(&self) -> bool {
         true
+    }
+
+    #[inline]
+    fn do_bio(&mut self, _: &mut Env, bio: &Bio) -> Option<Status> {
+        self.store.do_bio(bio)
     }
 
     fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}

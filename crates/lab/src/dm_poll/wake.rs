@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 
 use drystone_core::ContextSet;
-use drystone_core::clock::SystemClock;
+use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::cores;
 use crate::outcome::spread;
@@ -28,18 +27,13 @@ pub(super) struct Cost {
     pub(super) waker_ns: f64,
 }
 
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Wake a context on core `sleeper` from the calling thread.
 ///
 /// # Errors
 /// When a context cannot be had.
 pub(super) fn measure(sleeper: u32) -> anyhow::Result<Cost> {
-    let clock = SystemClock::new();
-    let mut cx = ContextSet::new(clock).open(Engine::Auto)?;
+    let clock: Arc<dyn Clock> = SystemClock::new();
+    let mut cx = ContextSet::new(clock.clone()).open(Engine::Auto)?;
     let handle = cx.handle().clone();
     let start = Instant::now();
     let at = Arc::new(AtomicU64::new(0));
@@ -47,7 +41,7 @@ pub(super) fn measure(sleeper: u32) -> anyhow::Result<Cost> {
     let (called, woken) = (at.clone(), std::thread::Builder::new());
     let woken = woken.spawn(move || -> Result<(Vec<f64>, f64), String> {
         cores::pin(&[sleeper])?;
-        let (mut latencies, cpu) = (Vec::with_capacity(WAKES), thread_cpu_ns());
+        let (mut latencies, cpu) = (Vec::with_capacity(WAKES), clock.thread_cpu());
         while latencies.len() < WAKES {
             cx.wait(None);
             let (now, from) = (ns(), called.swap(0, AcqRel));
@@ -55,7 +49,7 @@ pub(super) fn measure(sleeper: u32) -> anyhow::Result<Cost> {
                 latencies.push(now.saturating_sub(from) as f64);
             }
         }
-        Ok((latencies, (thread_cpu_ns() - cpu) as f64 / WAKES as f64))
+        Ok((latencies, (clock.thread_cpu() - cpu) as f64 / WAKES as f64))
     })?;
     let mut calls = Vec::with_capacity(WAKES);
     while !woken.is_finished() {

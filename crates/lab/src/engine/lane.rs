@@ -16,7 +16,6 @@ use drystone_core::clock::Ns;
 use drystone_core::context::{PollMode, WaitCounts};
 use drystone_core::sync::LockCounts;
 use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Priority, Sector};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::Pattern;
 use super::cookies::{Cookies, Paths};
@@ -334,6 +333,11 @@ impl<'a> Lane<'a> {
         self.counts.ios += got as u64;
     }
 
+    /// Processor time of this thread.
+    fn cpu_ns(&self) -> u64 {
+        self.cx.set().clock().thread_cpu()
+    }
+
     fn paths(&self) -> Paths {
         self.cookies.as_ref().map(Cookies::paths).unwrap_or_default()
     }
@@ -342,7 +346,7 @@ impl<'a> Lane<'a> {
     fn begin(&mut self) -> Counts {
         Counts {
             wall_ns: self.cx.now(),
-            cpu_ns: thread_cpu_ns(),
+            cpu_ns: self.cpu_ns(),
             clock_reads: self.cx.clock_reads(),
             locks: self.cx.locks().total(),
             allocations: (self.shared.allocations)(),
@@ -374,7 +378,7 @@ impl<'a> Lane<'a> {
                 wait_ns: locks.wait_ns - begin.locks.wait_ns,
             },
             clock_reads: self.cx.clock_reads() - begin.clock_reads,
-            cpu_ns: thread_cpu_ns() - begin.cpu_ns,
+            cpu_ns: self.cpu_ns() - begin.cpu_ns,
             wall_ns: self.cx.now() - begin.wall_ns,
         }
     }
@@ -401,11 +405,6 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
 pub fn failure(bio: &Bio) -> String {
     let op = if bio.op.is_write() { "write" } else { "read" };
     format!("a {op} of {} bytes at sector {} failed: {}", bio.bytes, bio.sector, bio.status)
-}
-
-fn thread_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -1,0 +1,48 @@
+//! Bios of a device that does them in the call: null and RAM. An ordinary read or write that merges
+//! with nothing beside it needs no request of its own.
+//!
+//! Invariants:
+//! * What a bio goes through here is what a request of it alone would: it is checked, counted, and
+//!   ended, with a tag of the channel's at hand (which stays: nothing is in flight after it).
+//! * Bios keep their order: whatever comes after one that goes another way does so, too.
+
+use crate::channel::RequestChannel;
+use crate::driver::{Driver, DriverQueue};
+use crate::scheduler::Scheduler;
+use drystone_core::clock::Ns;
+use drystone_core::{Bio, BioList, Env, Status};
+
+impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
+    /// Do the bios at the beginning of `bios`, as long as the driver takes them so. Those that were
+    /// `submitted` just now have no time yet.
+    #[inline]
+    pub(crate) fn do_at_once(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
+        if !self.driver.ends_at_once() || !self.has_tags(1) {
+            return;
+        }
+        while let Some(mut bio) = bios.pop() {
+            if let Some(now) = submitted {
+                bio.stamp(now);
+            }
+            match self.status_at_once(env, &bio, bios.front()) {
+                Some(status) => {
+                    self.count_inline(env, bio.op.group(), bio.start_ns, bio.bytes);
+                    env.end_with(bio, status);
+                }
+                None => return bios.push_front(bio),
+            }
+        }
+    }
+
+    /// How `bio` ended, unless it needs a closer look, or may merge with the one after it.
+    #[inline(always)]
+    fn status_at_once(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
+        let merges = next.is_some_and(|next| adjoins(bio, next) && self.config.nomerges < 2);
+        if self.is_ordinary(bio) && !merges { self.driver.do_bio(env, bio) } else { None }
+    }
+}
+
+#[inline(always)]
+fn adjoins(a: &Bio, b: &Bio) -> bool {
+    a.end_sector() == b.sector || b.end_sector() == a.sector
+}
