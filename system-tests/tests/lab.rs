@@ -70,8 +70,8 @@ fn polling_is_compared_with_interrupts_in_a_short_run() {
     let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
     let json: Value = serde_json::from_str(&json).expect("JSON");
     let rows = json["rows"].as_array().expect("rows");
-    // Four tables at four latencies, waiting for busy queues, and files; three ways to wait.
-    assert_eq!(rows.len(), (4 * 4 + 2) * 3);
+    // Four tables at four latencies, waiting for busy queues, and files; two depths; three ways to wait.
+    assert_eq!(rows.len(), (4 * 4 + 2) * 2 * 3);
     let mut paths = BTreeSet::new();
     for row in rows {
         let number = |key: &str| row[key][1].as_f64().unwrap_or_else(|| panic!("{key} of {row}"));

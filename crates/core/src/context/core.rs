@@ -12,7 +12,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::op::BioFlags;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
-use crate::sync::{LockClass, pause};
+use crate::sync::{LockClass, between_looks, pause};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -59,6 +59,8 @@ pub(crate) struct ContextCore {
     linger_failures: u32,
     linger_pause: u32,
     pub(crate) waiting: Waiting,
+    /// There may be I/O in flight that is polled because of the poll mode.
+    polled: bool,
 }
 
 impl ContextCore {
@@ -73,6 +75,7 @@ impl ContextCore {
             linger_failures: 0,
             linger_pause: 0,
             waiting: Waiting::new(),
+            polled: false,
         }
     }
 
@@ -164,6 +167,7 @@ impl ContextCore {
         self.env.outstanding += bios.len();
         if let Some(polled) = self.waiting.polls() {
             bios.set_flags(BioFlags::POLLED, polled);
+            self.polled |= polled;
         }
         match &mut self.channels[device.0 as usize] {
             Some(channel) => channel.submit(&mut self.env, bios),
@@ -220,8 +224,9 @@ impl ContextCore {
     #[inline]
     pub(crate) fn reap(&mut self, mailbox: &Mailbox, gate: &Gate, out: &mut BioList) -> usize {
         let mut cranked = self.crank(mailbox, gate);
-        if self.waiting.mode() != PollMode::Interrupt {
+        if self.polled {
             self.poll_channels();
+            self.polled = self.must_poll();
         }
         if self.env.entrusted > 0 {
             self.nudge();
@@ -543,7 +548,7 @@ impl ContextCore {
             self.look_once(handle);
             let news = self.has_news(handle) || !self.env.kicks.is_empty();
             if !news {
-                pause(tries);
+                between_looks(tries);
             }
             news
         })

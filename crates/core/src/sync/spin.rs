@@ -13,6 +13,15 @@ pub(crate) fn pause(tries: &mut u32) {
     if *tries < TRIES { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
+/// Looks in vain after which the core is offered to others once.
+const LOOKS: u32 = 64;
+
+/// Between two looks of one who looks for news that are expected soon; `tries` counts them.
+pub(crate) fn between_looks(tries: &mut u32) {
+    *tries += 1;
+    if tries.is_multiple_of(LOOKS) { std::thread::yield_now() } else { std::hint::spin_loop() }
+}
+
 /// Under the model checker: let another thread go on.
 #[cfg(loom)]
 pub(crate) fn pause(_: &mut u32) {

@@ -6,6 +6,10 @@
 //! it wakes the submitter, if that sleeps, and nothing else is added; what that costs is measured
 //! and printed. Polled requests wait for no thread. Each variant is a way to wait, on the same stack:
 //! *before* sleeps, *mailed* polls all the while by the cookies' ways, *ours* is adaptive.
+//!
+//! The mail's load has 128 I/Os in flight, each of which interrupted its processor. Here 128 I/Os keep
+//! a thread awake, so that there is nothing to wake; they are measured, and so is one in flight, where
+//! every completion finds its submitter asleep, and by which targets are judged.
 
 mod cores;
 mod point;
@@ -24,8 +28,8 @@ use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
 use crate::{Experiment, Options, Say};
 use cores::{Cores, Pinned};
-use point::{BATCH, DEPTH, Sample};
-use scene::Scene;
+use point::{BATCH, Sample};
+use scene::{DEPTH, MAIL_DEPTH, Scene};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "dm-poll",
@@ -63,12 +67,12 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let mut all = Vec::new();
     for scene in scenes {
         let latency = scene.latency_us().map(|us| format!(", {us} us")).unwrap_or_default();
-        say(&format!("{}{latency}", scene.name));
+        say(&format!("{}{latency}, depth {}", scene.name, scene.depth));
         all.push(measure(scene, &cores, &folder.0, options)?);
     }
     let parameters = vec![
         ("rw", json!("randread")),
-        ("depth", json!(DEPTH)),
+        ("depth", json!([DEPTH, MAIL_DEPTH])),
         ("batch", json!(BATCH)),
         ("judged_at_us", json!(JUDGED_US)),
         ("submit_cores", json!(cores.submit)),
@@ -98,7 +102,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
 }
 
 /// Everything that is measured: the mail's tables at each latency, then waiting for busy queues, then
-/// files.
+/// files; and all of it again at the mail's depth.
 fn scenes(most: u32, cores: &Cores) -> Vec<Scene> {
     let pollers = POLLERS.min(most);
     // With a core each if there are enough; two at the least, since one is another table.
@@ -108,6 +112,8 @@ fn scenes(most: u32, cores: &Cores) -> Vec<Scene> {
         latencies.flat_map(|us| scene::tables(us, pollers, pinned)).collect();
     scenes.push(scene::waiting(JUDGED_US, pollers));
     scenes.push(scene::files());
+    let deep: Vec<Scene> = scenes.iter().map(Scene::deep).collect();
+    scenes.extend(deep);
     scenes
 }
 
@@ -160,7 +166,8 @@ mod tests {
     fn tables_come_at_every_latency_the_judged_one_first() {
         let cores = Cores { submit: vec![0], device: 1 };
         let all = scenes(32, &cores);
-        assert_eq!(all.len(), 18);
+        assert_eq!(all.len(), 36);
+        assert!(all[..18].iter().all(|scene| scene.depth == DEPTH));
         assert!(all[..4].iter().all(|scene| scene.latency_us() == Some(JUDGED_US)));
         assert_eq!(all.iter().map(|scene| scene.threads).max(), Some(3));
         assert_eq!(all[2].threads, 2);

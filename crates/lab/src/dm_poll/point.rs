@@ -16,8 +16,7 @@ use super::scene::{MEMBERS, Scene, VOLUME};
 use crate::engine::{self, Counts, Pattern, Shared, Work, machine, phase};
 use crate::measure::{stretch, warmup_ns};
 
-/// The mail's depth; fio submits one at a time by itself.
-pub(super) const DEPTH: usize = 128;
+/// As fio by itself.
 pub(super) const BATCH: usize = 1;
 
 /// Counts of one poll queue, or their differences.
@@ -109,7 +108,7 @@ pub(super) fn measure(
         at.locks.reset();
         let (polls, helpers) = (read()?, machine::helpers_cpu_ns(&crew.threads));
         // What each lane completes before it sees the phase is not counted.
-        let before = crew.progress().completed + u64::from(scene.threads) * DEPTH as u64;
+        let before = crew.progress().completed + u64::from(scene.threads) * scene.depth as u64;
         crew.enter(phase::MEASURE);
         stretch(crew, runtime_ns, before)?;
         let helpers = machine::helpers_cpu_ns(&crew.threads).saturating_sub(helpers);
@@ -147,7 +146,7 @@ fn polls(stack: &LiveStack) -> anyhow::Result<Vec<(String, Polls)>> {
 fn works(scene: &Scene, mode: PollMode, volume: &dyn Device) -> Vec<Work> {
     let blocks = volume.info().size_bytes / scene.bytes;
     let work = |lane| Work {
-        depth: DEPTH,
+        depth: scene.depth,
         batch: BATCH,
         batch_complete: 1,
         bs: scene.bytes,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::cores::Cores;
 use super::point::{Polls, Sample};
-use super::scene::{ONE, PINNED, SEVERAL, STRIPE};
+use super::scene::{DEPTH, MAIL_DEPTH, ONE, PINNED, SEVERAL, STRIPE};
 use super::wake::Cost;
 use super::{JUDGED_US, Measured, VARIANTS};
 use crate::mq_deadline::thousands;
@@ -25,14 +25,23 @@ impl Measured {
         Some(self.iops(variant)? / self.iops(0)? - 1.0)
     }
 
-    /// What makes a row another than its table's at the judged latency.
+    /// What makes a row another than its table's where it is judged.
     fn note(&self) -> Option<String> {
-        let skips = self.scene.skip_busy() != Some(false);
-        match self.scene.latency_us() {
-            _ if !skips => Some("busy queues waited for".to_owned()),
-            Some(us) if us != JUDGED_US => Some(format!("{us} us")),
-            _ => None,
-        }
+        let scene = &self.scene;
+        let waits = (scene.skip_busy() == Some(false)).then(|| "busy queues waited for".to_owned());
+        let latency = scene.latency_us().filter(|us| *us != JUDGED_US).map(|us| format!("{us} us"));
+        let depth = (scene.depth != DEPTH).then(|| format!("depth {}", scene.depth));
+        let notes: Vec<String> = [waits, latency, depth].into_iter().flatten().collect();
+        (!notes.is_empty()).then(|| notes.join(", "))
+    }
+
+    /// A scene by which targets are judged, or its like at the mail's depth.
+    fn is_judged(&self, name: &str, skips: bool, depth: usize) -> bool {
+        let scene = &self.scene;
+        scene.name == name
+            && scene.latency_us() == Some(JUDGED_US)
+            && scene.skip_busy() == Some(skips)
+            && scene.depth == depth
     }
 }
 
@@ -55,6 +64,7 @@ pub(super) fn rows(measured: &Measured) -> Vec<Row> {
                 ("skip_busy", json!(measured.scene.skip_busy())),
                 ("path", json!(path(variant, samples))),
                 ("device_latency_us", json!(measured.scene.latency_us())),
+                ("depth", json!(measured.scene.depth)),
                 ("hw_queues", queues(samples)),
             ],
             measured: vec![
@@ -102,9 +112,10 @@ fn queues(samples: &[Sample]) -> Value {
     first.polls.iter().enumerate().map(queue).collect()
 }
 
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 16] = [
     "Volume",
     "Latency",
+    "Depth",
     "Threads",
     "IRQ IOPS",
     "poll IOPS",
@@ -140,6 +151,7 @@ fn line(measured: &Measured) -> Vec<String> {
     let mut line = vec![
         format!("{}{waits}", scene.name),
         scene.latency_us().map_or("-".to_owned(), |us| format!("{us} us")),
+        scene.depth.to_string(),
         scene.threads.to_string(),
         iops(0),
         iops(1),
@@ -180,6 +192,7 @@ pub(super) fn remarks(all: &[Measured], cores: &Cores, wake: Cost) -> Vec<String
     ];
     remarks.extend(all.iter().filter_map(ways));
     remarks.extend(busy(all));
+    remarks.extend(deep(all));
     remarks
 }
 
@@ -198,8 +211,8 @@ fn sharing(all: &[Measured], cores: &Cores) -> String {
 /// What the poll queues saw of the judged tables.
 fn ways(measured: &Measured) -> Option<String> {
     let tables = [ONE, SEVERAL, PINNED, STRIPE];
-    let judged = measured.scene.latency_us() == Some(JUDGED_US);
-    if !judged || !tables.contains(&measured.scene.name) {
+    let skips = measured.scene.skip_busy()?;
+    if !tables.iter().any(|name| measured.is_judged(name, skips, DEPTH)) {
         return None;
     }
     let samples = &measured.samples[1];
@@ -208,7 +221,7 @@ fn ways(measured: &Measured) -> Option<String> {
     };
     let (made, fruitful, skipped) = (sum(|p| p.invoked), sum(|p| p.success), sum(Polls::skipped));
     let contentions = median(samples, |s| s.contentions_per_io)?;
-    let waits = if measured.scene.skip_busy() == Some(false) { " (waited for)" } else { "" };
+    let waits = if skips { "" } else { " (waited for)" };
     Some(format!(
         "{}{waits}: most looks by cookies went to {}; {made} polls, {:.0} % fruitful, {skipped} skipped, {contentions:.6} busy locks an I/O.",
         measured.scene.name,
@@ -221,16 +234,21 @@ fn ways(measured: &Measured) -> Option<String> {
     ))
 }
 
+/// The mail's depth: why there is nothing to gain.
+fn deep(all: &[Measured]) -> Option<String> {
+    let deep = all.iter().find(|measured| measured.is_judged(ONE, true, MAIL_DEPTH))?;
+    let wakes = median(&deep.samples[0], |sample| sample.wakes_per_io)?;
+    Some(format!(
+        "Depth {MAIL_DEPTH}, the mail's: with interrupts a thread sleeps {wakes:.3} times an I/O, because the next completion is there when it          has submitted. What sleeps that seldom has no wake-ups to save: polled {:+.0} %, adaptive {:+.0} %. In the mail each          I/O's interrupt and system call took its processor some 4.7 us.",
+        deep.gain(1)? * 100.0,
+        deep.gain(2)? * 100.0
+    ))
+}
+
 /// What skipping busy queues gave.
 fn busy(all: &[Measured]) -> Option<String> {
-    let judged = |skips: bool| {
-        all.iter().find(|measured| {
-            let scene = &measured.scene;
-            scene.name == SEVERAL
-                && scene.latency_us() == Some(JUDGED_US)
-                && scene.skip_busy() == Some(skips)
-        })
-    };
+    let judged =
+        |skips: bool| all.iter().find(|measured| measured.is_judged(SEVERAL, skips, DEPTH));
     let (skipping, waiting) = (judged(true)?.gain(1)?, judged(false)?.gain(1)?);
     Some(format!(
         "Several pollers of one queue, polled to interrupts: {:+.0} % where a busy queue is skipped, {:+.0} % where it is waited for \
@@ -270,7 +288,7 @@ mod tests {
     fn gains_are_those_over_interrupts() {
         let all = [measured(true, 113.0), measured(false, 80.0)];
         assert_eq!(all[0].gain(1).map(|gain| (gain * 100.0).round()), Some(13.0));
-        assert_eq!(table(&all).lines[0][5..9], ["+13%", "+16%", "0K", "+50%"]);
+        assert_eq!(table(&all).lines[0][6..10], ["+13%", "+16%", "0K", "+50%"]);
         assert!(busy(&all).unwrap().contains("+13 % where a busy queue is skipped, -20 %"));
     }
 
@@ -282,7 +300,7 @@ mod tests {
         assert_eq!(rows[1].labels[1], ("skip_busy", json!(false)));
         assert_eq!(rows[1].labels[2], ("path", json!("queue")));
         assert_eq!(rows[1].values("polls_skipped"), Some(&[2.0][..]));
-        assert_eq!(rows[1].labels[4].1[0]["polls_skipped"], json!([2]));
+        assert_eq!(rows[1].labels[5].1[0]["polls_skipped"], json!([2]));
         assert_eq!(rows[0].note.as_deref(), Some("busy queues waited for"));
     }
 }

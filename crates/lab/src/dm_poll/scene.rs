@@ -29,6 +29,7 @@ pub(super) struct Scene {
     pub(super) members: Members,
     pub(super) striped: bool,
     pub(super) bytes: u64,
+    pub(super) depth: usize,
     pub(super) threads: u32,
     /// What the mail measured with polling to interrupts, as a part.
     pub(super) mail: Option<f64>,
@@ -43,6 +44,10 @@ pub(super) const PINNED: &str = "linear, pinned pollers";
 pub(super) const STRIPE: &str = "stripe, pinned pollers";
 pub(super) const FILES: &str = "linear on files";
 
+/// The depth of the mail's load, and the one at which each completion finds its submitter asleep.
+pub(super) const MAIL_DEPTH: usize = 128;
+pub(super) const DEPTH: usize = 1;
+
 /// The mail's four tables at a latency, with `pollers` where it had three and `pinned` with a queue
 /// each.
 pub(super) fn tables(latency_us: u32, pollers: u32, pinned: u32) -> [Scene; 4] {
@@ -51,6 +56,7 @@ pub(super) fn tables(latency_us: u32, pollers: u32, pinned: u32) -> [Scene; 4] {
         members: Members::Null { latency_us, poll_queues, skip_busy: true },
         striped,
         bytes: if striped { 12 << 10 } else { 4 << 10 },
+        depth: DEPTH,
         threads,
         mail: Some(mail),
     };
@@ -78,6 +84,11 @@ pub(super) fn files() -> Scene {
 }
 
 impl Scene {
+    /// The same at the mail's depth.
+    pub(super) fn deep(&self) -> Scene {
+        Scene { depth: MAIL_DEPTH, ..self.clone() }
+    }
+
     pub(super) fn latency_us(&self) -> Option<u32> {
         match self.members {
             Members::Null { latency_us, .. } => Some(latency_us),
