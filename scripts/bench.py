@@ -101,6 +101,47 @@ def null(options):
     return samples
 
 
+VOLUMES = """
+[device.bare]
+type = "null"
+[device.m]
+type = "null"
+[device.linear]
+table = "0 393216 linear m 0"
+[device.n0]
+type = "null"
+[device.n1]
+type = "null"
+[device.n2]
+type = "null"
+[device.stripe]
+table = "0 393216 striped 3 8 n0 0 n1 0 n2 0"
+"""
+
+
+def volumes(options):
+    """What a volume adds to null devices."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as stack:
+        stack.write(VOLUMES)
+        stack.flush()
+
+        def on(name, size):
+            arguments = ["--stack", stack.name, "--name", name, "--bs", size]
+            return lambda: drystone(options, *arguments, cpus="0")()
+
+        samples = interleave(options, "volumes over null, random reads, depth 32", [
+            ("bare, 4 KiB", on("bare", "4KiB")),
+            ("linear, 4 KiB", on("linear", "4KiB")),
+            ("stripe of three, chunks of 4 KiB, 4 KiB", on("stripe", "4KiB")),
+            ("stripe of three, chunks of 4 KiB, 12 KiB over all", on("stripe", "12KiB")),
+        ])
+    bare, *volumes = samples
+    for name in volumes[:2]:
+        more = sorted(a["cpu_ns_per_io"] - b["cpu_ns_per_io"] for a, b in zip(samples[name], samples[bare]))
+        print(f"\n{name}: {statistics.median(more):.1f} ns ({more[0]:.1f} to {more[-1]:.1f}) beyond the bare device")
+    return samples
+
+
 def ram(options):
     seconds = options.runtime.rstrip("s")
 
@@ -154,7 +195,7 @@ def machine():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("only", nargs="*", help="null, ram, tmpfs, disk; default: all")
+    parser.add_argument("only", nargs="*", help="null, volumes, ram, tmpfs, disk; default: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runtime", default="3s", help="seconds of each sample, as 3s")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
@@ -163,13 +204,14 @@ def main():
         options.rounds, options.runtime = 1, "1s"
     items = {
         "null": lambda: null(options),
+        "volumes": lambda: volumes(options),
         "ram": lambda: ram(options),
         "tmpfs": lambda: file(options, "tmpfs", "/dev/shm"),
         "disk": lambda: file(options, "disk", str(TARGET)),
     }
     if not shutil.which("fio"):
         print("SKIPPED: tmpfs, disk: fio is not installed", file=sys.stderr)
-        items = {name: item for name, item in items.items() if name in ("null", "ram")}
+        items = {name: item for name, item in items.items() if name in ("null", "volumes", "ram")}
     chosen = {name: item for name, item in items.items() if not options.only or name in options.only}
     print(f"{machine()}\n\n{options.rounds} rounds of {options.runtime}; median (least to greatest)")
     results = {name: item() for name, item in chosen.items()}

@@ -510,15 +510,17 @@ impl ContextCore {
             _ => For::Completions,
         };
         let (start, must_poll) = (self.env.time.now(), self.must_poll());
-        let longest = self.waiting.longest_look(what, must_poll);
-        // What is polled has to be looked for in any case: nothing is learned from that.
-        let forced = must_poll && !self.waiting.looks_now(what);
-        let found = longest.is_some_and(|ns| self.look(handle, deadline, start + ns));
-        if !found {
-            let nap = self.must_poll().then(|| self.env.time.now() + self.waiting.nap());
-            self.sleep(handle, self.until(deadline).into_iter().chain(nap).min());
+        let looks = self.waiting.looks_now(what);
+        let longest = match must_poll {
+            true => Some(Ns::MAX),
+            false => self.waiting.longest_look(what),
+        };
+        let found = longest.is_some_and(|ns| self.look(handle, deadline, start.saturating_add(ns)));
+        if !found && !self.must_poll() {
+            self.sleep(handle, self.until(deadline));
         }
-        if !forced {
+        // What is polled has to be looked for in any case: nothing is learned from that.
+        if looks || !must_poll {
             let waited = self.env.time.now() - start;
             self.waiting.waited(what, waited, found);
         }

@@ -13,7 +13,8 @@
 //!
 //! Invariants:
 //! * Everything is the owner's, inside its calls.
-//! * A wait looks for [`LONGEST_LOOK_NS`] at the most before it sleeps, in *adaptive*.
+//! * A wait looks for [`LONGEST_LOOK_NS`] at the most before it sleeps, in *adaptive*; but it does not sleep
+//!   while polled I/O is in flight, which nothing would wake it for.
 
 use crate::clock::Ns;
 use std::sync::Arc;
@@ -90,8 +91,6 @@ pub(super) const LONGEST_LOOK_NS: Ns = 100_000;
 const SHORTEST_LOOK_NS: Ns = 4_000;
 /// A longer wait counts as one of this length.
 const LONGEST_WAIT_NS: Ns = 4_000_000;
-/// The longest nap between looks for polled I/O that takes long.
-const LONGEST_NAP_NS: Ns = 1_000_000;
 /// Waits of a trial of the way that is not taken.
 const TRIAL: u32 = 4;
 /// Waits between two trials: at first, and at the most.
@@ -227,7 +226,6 @@ pub(super) struct Waiting {
     follows: Option<Arc<PollSwitch>>,
     completions: Learned,
     requests: Learned,
-    nap_ns: Ns,
     counts: WaitCounts,
 }
 
@@ -238,7 +236,6 @@ impl Waiting {
             follows: None,
             completions: Learned::new(),
             requests: Learned::new(),
-            nap_ns: 0,
             counts: WaitCounts::default(),
         }
     }
@@ -294,16 +291,10 @@ impl Waiting {
         self.learned(what).looks_now()
     }
 
-    /// How long the wait that begins looks before it sleeps, if it does; [`Ns::MAX`] is for ever.
-    pub(super) fn longest_look(&mut self, what: For, must_poll: bool) -> Option<Ns> {
-        match self.mode {
-            PollMode::Interrupt => None,
-            PollMode::Poll => Some(Ns::MAX),
-            PollMode::Adaptive => {
-                let learned = self.learned(what);
-                (learned.looks_now() || must_poll).then(|| learned.longest_look())
-            }
-        }
+    /// *Adaptive*: how long the wait that begins looks before it sleeps, if it does.
+    pub(super) fn longest_look(&mut self, what: For) -> Option<Ns> {
+        let learned = self.learned(what);
+        learned.looks_now().then(|| learned.longest_look())
     }
 
     /// A look has ended; `found` something or not.
@@ -322,15 +313,6 @@ impl Waiting {
     /// *Adaptive*: a wait has lasted `ns`; `found` if it ended by a look.
     pub(super) fn waited(&mut self, what: For, ns: Ns, found: bool) {
         self.learned(what).waited(ns, found);
-        if found {
-            self.nap_ns = 0;
-        }
-    }
-
-    /// How long to sleep between looks for what only polling finds.
-    pub(super) fn nap(&mut self) -> Ns {
-        self.nap_ns = (self.nap_ns * 2).clamp(LONGEST_LOOK_NS, LONGEST_NAP_NS);
-        self.nap_ns
     }
 }
 
@@ -406,20 +388,16 @@ mod tests {
     #[test]
     fn a_new_mode_begins_anew() {
         let mut waiting = Waiting::new();
-        assert_eq!((waiting.polls(), waiting.longest_look(For::Requests, true)), (None, None));
+        assert_eq!(waiting.polls(), None);
         waiting.set_mode(PollMode::Adaptive);
         assert_eq!(waiting.polls(), Some(false));
-        assert_eq!(waiting.longest_look(For::Completions, false), None);
-        assert_eq!(waiting.longest_look(For::Completions, true), Some(LONGEST_LOOK_NS));
+        assert_eq!(waiting.longest_look(For::Completions), None);
         run(&mut waiting.completions, 200, 10_000, 5_000, 0);
         assert_eq!(waiting.polls(), Some(true));
-        assert_eq!(waiting.longest_look(For::Requests, false), None, "learned apart");
-        let naps = [(); 5].map(|()| waiting.nap());
-        assert_eq!(naps, [100_000, 200_000, 400_000, 800_000, 1_000_000]);
+        assert_eq!(waiting.longest_look(For::Requests), None, "learned apart");
         waiting.set_mode(PollMode::Adaptive);
         assert_eq!(waiting.polls(), Some(true), "the same mode again changes nothing");
         waiting.set_mode(PollMode::Poll);
-        assert_eq!(waiting.longest_look(For::Requests, false), Some(Ns::MAX));
         assert!(PollMode::ALL.iter().all(|mode| PollMode::from_name(mode.name()) == Some(*mode)));
     }
 }
