@@ -1,7 +1,7 @@
 //! The machine of the simulation: cores, threads on them, and when what ends.
 //!
-//! A thread that has a core does one operation after the other; when one ends, `sim` says what
-//! comes next. Threads without a core wait in one queue, first come first served, but a core
+//! A thread that has a core does one operation after the other; when one ends, a simulation says what
+//! comes next (its `N`). Threads without a core wait in one queue, first come first served, but a core
 //! prefers those it had last; a thread whose slice is over while others wait goes to its end.
 //! A core that is not had all the time goes away, for others' work, and comes back.
 //!
@@ -16,33 +16,6 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::design::{Costs, Ps, Setting};
-
-/// What a thread does after its operation; of the design's rules ([`super::sim`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// On to the section.
-    Section,
-    /// The lock's line is here.
-    Try,
-    /// The hold is over.
-    Held,
-    /// The lock's line is here to let it go.
-    Release,
-    /// Who had to be woken after the lock was let go is awake.
-    Released,
-    /// The moment of spinning before sleep is over.
-    SpunOut,
-    /// Its I/Os lie where the holder looks.
-    Published,
-    /// I/Os that were taken have run.
-    Ran,
-    /// Owners are awake.
-    Woke,
-    /// The moment of spinning for the own I/Os is over, and so many offers of the core.
-    Lingered(u32),
-    /// The last of the own I/Os is known to have ended.
-    Finish,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
@@ -64,11 +37,11 @@ enum Place {
     Asleep,
 }
 
-struct Thread {
+struct Thread<N> {
     place: Place,
     last_core: usize,
     /// What it is about, if it is about anything: until when (on a core), or how much is left.
-    operation: Option<(Ps, Next)>,
+    operation: Option<(Ps, N)>,
     number: u64,
 }
 
@@ -89,25 +62,30 @@ impl Core {
 pub struct Random(u64);
 
 impl Random {
-    /// About as long: evenly up to `share` shorter or longer.
-    pub fn stray(&mut self, mean: Ps, share: f64) -> Ps {
+    /// Evenly from 0 to 1.
+    pub fn share(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        let part = (self.0 >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// About as long: evenly up to `share` shorter or longer.
+    pub fn stray(&mut self, mean: Ps, share: f64) -> Ps {
+        let part = self.share() * 2.0 - 1.0;
         (mean as f64 * (1.0 + share * part)).round() as Ps
     }
 }
 
 /// See the module's text.
-pub struct Cores {
+pub struct Cores<N> {
     pub now: Ps,
     pub random: Random,
     costs: Costs,
     /// How long a core is away after each slice.
     away_ps: Ps,
     cores: Vec<Core>,
-    threads: Vec<Thread>,
+    threads: Vec<Thread<N>>,
     queue: VecDeque<usize>,
     events: BinaryHeap<Reverse<(Ps, u64, Event, u64)>>,
     made: u64,
@@ -115,9 +93,9 @@ pub struct Cores {
     pub sleeps: u64,
 }
 
-impl Cores {
+impl<N: Copy> Cores<N> {
     /// All threads ready to do `first`.
-    pub fn new(setting: &Setting, costs: Costs, first: Next) -> Self {
+    pub fn new(setting: &Setting, costs: Costs, first: N) -> Self {
         let &Setting { cores, threads, had, .. } = setting;
         let thread = |number: usize| Thread {
             place: Place::Ready,
@@ -154,18 +132,23 @@ impl Cores {
         self.threads[thread].place == Place::Asleep
     }
 
-    /// The next thread whose operation ends before `end`, and what it does then.
-    ///
-    /// # Panics
-    /// If nobody can ever go on, which no design may bring about.
-    pub fn step(&mut self, end: Ps) -> Option<(usize, Next)> {
+    pub fn has_core(&self, thread: usize) -> bool {
+        matches!(self.threads[thread].place, Place::On(_))
+    }
+
+    /// Whether anybody can ever go on by itself.
+    pub fn is_alive(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The next thread whose operation ends by `end`, and what it does then.
+    pub fn step(&mut self, end: Ps) -> Option<(usize, N)> {
         loop {
-            let next = self.events.peek().expect("a thread that can go on");
-            let Reverse((at, _, event, number)) = *next;
-            if at > end {
+            let next = self.events.peek().copied();
+            let Some(Reverse((at, _, event, number))) = next.filter(|next| next.0.0 <= end) else {
                 self.now = end;
                 return None;
-            }
+            };
             self.events.pop();
             self.now = at;
             match event {
@@ -187,7 +170,7 @@ impl Cores {
     }
 
     /// Give `thread` its next operation, in place of any that it has.
-    pub fn operate(&mut self, thread: usize, length: Ps, next: Next) {
+    pub fn operate(&mut self, thread: usize, length: Ps, next: N) {
         let on_core = matches!(self.threads[thread].place, Place::On(_));
         let until = if on_core { self.now + length } else { length };
         self.threads[thread].operation = Some((until, next));
@@ -210,13 +193,13 @@ impl Cores {
     }
 
     /// `thread`, asleep, does `next` once it is awake and has a core.
-    pub fn wake(&mut self, thread: usize, next: Next) {
+    pub fn wake(&mut self, thread: usize, next: N) {
         self.threads[thread].operation = Some((0, next));
         self.push(self.now + self.costs.latency_ps, Event::Ready(thread), 0);
     }
 
     /// `thread` offers its core and then does `next`. False if nobody wants it.
-    pub fn offer(&mut self, thread: usize, next: Next) -> bool {
+    pub fn offer(&mut self, thread: usize, next: N) -> bool {
         if self.queue.is_empty() {
             return false;
         }

@@ -1,40 +1,49 @@
 //! Models: what a design would do on cores that this machine has not. Every figure of a model is
 //! marked as modelled; what feeds and checks it is measured in the same run.
 //!
-//! * `costs`, `variants`: what is measured, and how it becomes the data of a design.
-//! * `design`, `cores`, `sim`: the simulation, which takes all costs as values.
+//! * `costs`, `design`, `cores`, `line`, `outcome`: what all models have: the machine's costs, its cores
+//!   and cache lines as a simulation knows them, and the shape of what was found.
+//!
+//! The others are of `mq-deadline`; the model of `dm-poll` is `dm_poll::model`.
+//!
+//! * `variants`: what is measured of each, and how it becomes the data of a design.
+//! * `sim`: the simulation, which takes all costs as values.
 //! * `mail`: the mail's pair, fitted to its first row.
 //! * `verdict`, `page`: how far the model is off, and the page that says so.
 
-mod cores;
-mod costs;
-mod design;
+pub(crate) mod cores;
+pub(crate) mod costs;
+pub(crate) mod design;
+pub(crate) mod line;
 mod mail;
+pub(crate) mod outcome;
 mod page;
 mod sim;
 #[cfg(test)]
 mod tests;
 mod variants;
-mod verdict;
+pub(crate) mod verdict;
 
 use std::time::Duration;
 
 use anyhow::bail;
 
-pub use page::ModelOutcome;
+pub use outcome::ModelOutcome;
 
 use self::design::{Costs, Design, Figures, Ps, Setting};
+use self::page::Page;
 use self::sim::simulate;
 use self::variants::Measured;
 use self::verdict::Check;
 use crate::Say;
+use crate::dm_poll;
 use crate::engine::machine;
 use crate::measure::Sample;
 use crate::mq_deadline::{EXPERIMENT, LOAD, VARIANTS};
 use crate::outcome::{Machine, spread, threads_text};
 
 /// The models that there are, by the names of their experiments.
-pub const MODELS: [&str; 1] = [EXPERIMENT.name];
+pub const MODELS: [&str; 2] = [EXPERIMENT.name, dm_poll::EXPERIMENT.name];
 
 /// How a model is run.
 #[derive(Clone, Debug)]
@@ -101,9 +110,16 @@ impl Studied {
 /// # Errors
 /// When there is no such model, less than two cores may be used, or a measurement fails.
 pub fn model(name: &str, options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcome> {
-    if !MODELS.contains(&name) {
-        bail!("no model `{name}`: there is {}", MODELS.join(", "));
+    if name == EXPERIMENT.name {
+        mq_deadline(options, say)
+    } else if name == dm_poll::EXPERIMENT.name {
+        dm_poll::model(options, say)
+    } else {
+        bail!("no model `{name}`: there is {}", MODELS.join(", "))
     }
+}
+
+fn mq_deadline(options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcome> {
     let date = machine::now();
     let siblings = costs::are_siblings(costs::two_cores()?);
     say("costs of the machine");
@@ -126,7 +142,7 @@ pub fn model(name: &str, options: &ModelOptions, say: Say<'_>) -> anyhow::Result
             one.beyond.push((*cores, found));
         }
     }
-    Ok(ModelOutcome {
+    let page = Page {
         name: EXPERIMENT.name,
         date,
         machine: here,
@@ -135,7 +151,8 @@ pub fn model(name: &str, options: &ModelOptions, say: Say<'_>) -> anyhow::Result
         siblings,
         studied,
         mail,
-    })
+    };
+    Ok(page.outcome())
 }
 
 fn study(options: &ModelOptions) -> anyhow::Result<Vec<Studied>> {

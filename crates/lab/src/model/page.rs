@@ -1,18 +1,17 @@
-//! What a model found, for people and programs. Every modelled figure has a `~`, in JSON its row
-//! says `"modelled": true`.
+//! What the model of `mq-deadline` found, as a page.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::design::{Costs, Figures, Loser};
 use super::mail::{self, Fit};
+use super::outcome::{ModelOutcome, Part, modelled, ns, percent, table};
 use super::verdict::{LIMIT, lacks, mail_lacks, worst};
 use super::{ModelOptions, SEED, Studied};
-use crate::html;
 use crate::mq_deadline::{LOAD, NULL, thousands};
-use crate::outcome::{Machine, Outcome, Table, facts};
+use crate::outcome::{Machine, Table};
 
 /// See the module's text.
-pub struct ModelOutcome {
+pub struct Page {
     pub(super) name: &'static str,
     pub(super) date: String,
     pub(super) machine: Machine,
@@ -23,26 +22,19 @@ pub struct ModelOutcome {
     pub(super) mail: Fit,
 }
 
-/// A part of the page: a title, a table, sentences.
-type Part = (String, Table, Vec<String>);
+impl Page {
+    /// The page as every model's.
+    pub fn outcome(&self) -> ModelOutcome {
+        ModelOutcome {
+            name: self.name,
+            date: self.date.clone(),
+            machine: self.machine.clone(),
+            parameters: self.parameters(),
+            parts: self.parts(),
+            figures: self.figures(),
+        }
+    }
 
-fn table(head: &[&str], lines: Vec<Vec<String>>) -> Table {
-    Table { head: head.iter().map(|cell| (*cell).to_owned()).collect(), lines }
-}
-
-fn modelled(iops: f64) -> String {
-    format!("~{}", thousands(iops))
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
-}
-
-fn ns(ps: u64) -> String {
-    format!("{:.1}", ps as f64 / 1000.0)
-}
-
-impl ModelOutcome {
     fn parts(&self) -> Vec<Part> {
         vec![self.inputs(), self.variants(), self.checks(), self.mail(), self.cores()]
     }
@@ -242,17 +234,6 @@ impl ModelOutcome {
             .collect()
     }
 
-    fn about(&self) -> String {
-        format!(
-            "Model of {}: what is modelled has a ~, all else was measured in this run",
-            self.name
-        )
-    }
-
-    fn facts(&self) -> String {
-        facts(&self.machine, &self.date)
-    }
-
     fn parameters(&self) -> Vec<(&'static str, Value)> {
         vec![
             ("rw", json!("randread")),
@@ -268,47 +249,14 @@ impl ModelOutcome {
         ]
     }
 
-    fn setting(&self) -> String {
-        let parameters = self.parameters();
-        let shown = |(key, value): &(&str, Value)| match value {
-            Value::String(text) => format!("{key} {text}"),
-            other => format!("{key} {other}"),
-        };
-        parameters.iter().map(shown).collect::<Vec<String>>().join(", ")
-    }
-
-    /// The outcome for a terminal.
-    pub fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n{}\n", self.about(), self.facts(), self.setting());
-        for (title, table, remarks) in self.parts() {
-            text.push_str(&format!("\n{title}\n\n{}", table.text()));
-            remarks.iter().for_each(|remark| text.push_str(&format!("{remark}\n")));
-        }
-        text
-    }
-
-    /// The outcome as one page that needs nothing else.
-    pub fn html(&self) -> String {
-        let heads = [format!("model of {}", self.name), self.about(), self.facts(), self.setting()];
-        html::parts(&heads, &self.parts())
-    }
-
-    /// The outcome for programs: the shape of every experiment, with `modelled` in each row.
-    pub fn json(&self) -> Value {
-        let Machine { cpu, cores, kernel } = &self.machine;
-        let parameters: Map<String, Value> =
-            self.parameters().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        json!({
-            "experiment": format!("model {}", self.name),
-            "date": self.date,
-            "version": Outcome::version(),
-            "machine": { "cpu": cpu, "cores": cores, "kernel": kernel },
-            "parameters": parameters,
-            "inputs": self.costs_json(),
-            "rows": self.studied.iter().flat_map(|one| self.rows(one)).collect::<Vec<Value>>(),
-            "mail": self.mail_json(),
-            "lacks": self.lacking().into_iter().chain(mail_lacks(self.mail.error())).collect::<Vec<String>>(),
-        })
+    fn figures(&self) -> Vec<(&'static str, Value)> {
+        let lacks = self.lacking().into_iter().chain(mail_lacks(self.mail.error()));
+        vec![
+            ("inputs", self.costs_json()),
+            ("rows", self.studied.iter().flat_map(|one| self.rows(one)).collect()),
+            ("mail", self.mail_json()),
+            ("lacks", json!(lacks.collect::<Vec<String>>())),
+        ]
     }
 
     fn costs_json(&self) -> Value {

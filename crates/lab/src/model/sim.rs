@@ -14,27 +14,38 @@
 
 use std::collections::VecDeque;
 
-use super::cores::{Cores, Next};
+use super::cores::Cores;
 use super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
+use super::line::Line;
 
 /// How often a context that waits offers its core before it sleeps, as `core::sync` does.
 const YIELDS: u32 = 40;
 
-#[derive(Clone, Default)]
-struct Line {
-    owner: Option<usize>,
-    free_at: Ps,
-}
-
-impl Line {
-    /// How long `core` waits for it.
-    fn fetch(&mut self, core: usize, now: Ps, line_ps: Ps) -> Ps {
-        let moves = self.owner.replace(core).is_some_and(|owner| owner != core);
-        if moves {
-            self.free_at = self.free_at.max(now) + line_ps;
-        }
-        self.free_at.saturating_sub(now)
-    }
+/// What a thread does after its operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// On to the section.
+    Section,
+    /// The lock's line is here.
+    Try,
+    /// The hold is over.
+    Held,
+    /// The lock's line is here to let it go.
+    Release,
+    /// Who had to be woken after the lock was let go is awake.
+    Released,
+    /// The moment of spinning before sleep is over.
+    SpunOut,
+    /// Its I/Os lie where the holder looks.
+    Published,
+    /// I/Os that were taken have run.
+    Ran,
+    /// Owners are awake.
+    Woke,
+    /// The moment of spinning for the own I/Os is over, and so many offers of the core.
+    Lingered(u32),
+    /// The last of the own I/Os is known to have ended.
+    Finish,
 }
 
 #[derive(Clone, Default)]
@@ -75,7 +86,7 @@ struct Sim<'a> {
     design: &'a Design,
     costs: &'a Costs,
     setting: &'a Setting,
-    cores: Cores,
+    cores: Cores<Next>,
     locks: Vec<Lock>,
     /// Where batches are handed over.
     handed: Line,
@@ -99,6 +110,7 @@ pub fn simulate(design: &Design, costs: &Costs, setting: &Setting) -> Figures {
     while let Some((thread, next)) = sim.cores.step(end) {
         sim.go_on(thread, next);
     }
+    assert!(sim.cores.is_alive(), "no design leaves nobody who can go on");
     sim.figures(end)
 }
 
