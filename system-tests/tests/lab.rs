@@ -148,3 +148,51 @@ fn a_short_model_marks_what_it_models() {
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(page.matches('~').count() > 30 && !page.contains("http"), "a page needs nothing else");
 }
+
+#[test]
+fn a_short_model_of_pollers_marks_what_it_models() {
+    // With one core it is refused, and this test fails with that sentence.
+    let folder = new_folder();
+    let text = lab(
+        folder.path(),
+        &[
+            &["model", "dm-poll", "--runs", "1", "--runtime", "20ms", "--cores", "1,8"][..],
+            &["--json", "out.json", "--html", "out.html"],
+        ]
+        .concat(),
+    );
+    for title in ["Inputs: the machine", "Inputs: an I/O", "Check: threads", "IOPS modelled"] {
+        assert!(text.lines().any(|line| line.starts_with(title)), "{title} in {text}");
+    }
+    let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["experiment"], "model dm-poll");
+    assert_eq!(json["inputs"]["modelled"], false);
+    assert!(json["lacks"].as_array().is_some_and(|lacks| !lacks.is_empty()));
+    let rows = json["rows"].as_array().expect("rows");
+    let (models, measured): (Vec<&Value>, Vec<&Value>) =
+        rows.iter().partition(|row| row["modelled"] == true);
+    let checks: Vec<&&Value> = models.iter().filter(|row| row["error"].is_number()).collect();
+    assert_eq!(checks.len(), measured.len(), "what was measured is modelled, too");
+    let beyond: Vec<&&Value> =
+        models.iter().filter(|row| row["error_carried"].is_number()).collect();
+    // 1 and 8 cores and the mail's 3; two depths; three, two and two ways of three tables.
+    assert_eq!(beyond.len(), 3 * 2 * 7);
+    for cores in [1, 3, 8] {
+        let of =
+            |row: &&&&Value| row["cores"] == cores && row["device"] == "linear, several pollers";
+        let ways: BTreeSet<String> = beyond.iter().filter(of).map(way).collect();
+        assert_eq!(ways.len(), 2 * 3, "{ways:?}");
+    }
+    for row in rows {
+        assert!(row["iops"][0].as_f64().is_some_and(|iops| iops > 0.0), "{row}");
+    }
+    let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.matches('~').count() > 30 && !page.contains("http"), "a page needs nothing else");
+}
+
+/// How a row's threads learn of ends.
+fn way(row: &&&Value) -> String {
+    format!("{}, skip_busy {}, depth {}", row["mode"], row["skip_busy"], row["depth"])
+}

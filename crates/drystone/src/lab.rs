@@ -51,7 +51,7 @@ pub struct RunArgs {
 /// Arguments of `drystone lab model`.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
-    /// The experiment: mq-deadline
+    /// The experiment: mq-deadline or dm-poll
     name: String,
     /// Numbers of cores: a range, of which the powers of two and both ends are taken, or a list
     #[arg(long, default_value = "1..128", value_name = "CORES", value_parser = cores)]

@@ -26,6 +26,12 @@ impl Cores {
         }
         Cores { submit: all, device }
     }
+
+    /// Where there are two cores: both for submitters, whose I/O is polled and needs no device's.
+    pub(super) fn with_the_device(&self) -> Option<Self> {
+        let alone = self.submit.len() == 1 && self.submit[0] != self.device;
+        alone.then(|| Cores { submit: vec![self.submit[0], self.device], device: self.device })
+    }
 }
 
 /// Keep the calling thread, and those that it starts, on `cpus`.
@@ -64,5 +70,8 @@ mod tests {
         assert_eq!(of(&[0, 1]), Cores { submit: vec![0], device: 1 });
         assert_eq!(of(&[2, 3, 5]), Cores { submit: vec![2, 3], device: 5 });
         assert_eq!(of(&[4]), Cores { submit: vec![4], device: 4 });
+        let both = Cores { submit: vec![0, 1], device: 1 };
+        assert_eq!(of(&[0, 1]).with_the_device(), Some(both));
+        assert!(of(&[4]).with_the_device().is_none() && of(&[2, 3, 5]).with_the_device().is_none());
     }
 }

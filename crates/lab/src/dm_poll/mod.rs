@@ -12,12 +12,15 @@
 //! every completion finds its submitter asleep, and by which targets are judged.
 
 mod cores;
+mod model;
 mod point;
 mod report;
 mod scene;
 mod wake;
 
 use std::path::Path;
+
+pub(crate) use model::model;
 
 use anyhow::Context as _;
 use drystone_core::context::PollMode;

@@ -149,10 +149,14 @@ impl Scene {
     }
 }
 
-/// A latency with a tail like a flash disk's.
+/// A latency with a tail like a flash disk's: shares of the requests, and how much longer than the
+/// first the last of each takes, in tenths.
+pub(super) const TAIL: [(f64, u32); 5] =
+    [(0.5, 10), (0.9, 12), (0.99, 30), (0.999, 60), (1.0, 100)];
+
 fn latency(us: u32) -> String {
-    let ns = |tenths: u32| u64::from(us) * 100 * u64::from(tenths);
-    let (p50, p90, p99, p999, max) = (ns(10), ns(12), ns(30), ns(60), ns(100));
+    let [p50, p90, p99, p999, max] =
+        TAIL.map(|(_, tenths)| u64::from(us) * 100 * u64::from(tenths));
     format!(
         "latency = {{ p50 = \"{p50}ns\", p90 = \"{p90}ns\", p99 = \"{p99}ns\", \"p99.9\" = \"{p999}ns\", max = \"{max}ns\" }}"
     )

@@ -1,0 +1,188 @@
+//! The model of `dm-poll`: pollers with a core each, more of them than this machine has cores for. Every
+//! modelled figure is marked; what feeds and checks it is measured in the same run.
+//!
+//! * `inputs`: what is measured besides the points, `points`: the points, and an I/O's costs from them.
+//! * `load`, `sim`, `parts`: the simulation, which takes all costs as values.
+//! * `verdict`, `page`: how far the model is off, what it lacks, and the page that says so.
+//!
+//! Polled requests wait for no thread, so two pollers can have both of this machine's cores: that is
+//! where the model's lines and busy queues are checked. By interrupt the device needs one of them.
+
+mod inputs;
+mod load;
+mod page;
+mod parts;
+mod points;
+mod sim;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::cores::{Cores, Pinned};
+use super::scene::{DEPTH, MAIL_DEPTH, PINNED, SEVERAL, STRIPE};
+use super::{EXPERIMENT, JUDGED_US, POLLERS, wake};
+use crate::Say;
+use crate::engine::machine;
+use crate::model::costs;
+use crate::model::design::{Costs, Ps, Setting};
+use crate::model::{ModelOptions, ModelOutcome};
+use crate::outcome::Machine;
+use load::{Figures, IoCosts, Load, Way};
+use page::Page;
+use points::{IoCostsOf, Point};
+use sim::simulate;
+
+/// The first seed; each figure is the mean of so many runs with seeds of their own.
+const SEED: u64 = 1;
+const SEEDS: u64 = 3;
+/// How far the time of a submission strays from its mean, evenly.
+const JITTER: f64 = 0.5;
+/// Longest time that is simulated.
+const LONGEST_PS: Ps = 300_000_000_000;
+
+/// The tables that are modelled beyond the cores at hand, each with its ways to learn of ends.
+const TABLES: [(&str, &[Way]); 3] = [
+    (SEVERAL, &[Way::Interrupt, Way::Poll { skips: true }, Way::Poll { skips: false }]),
+    (PINNED, &[Way::Interrupt, Way::Poll { skips: true }]),
+    (STRIPE, &[Way::Interrupt, Way::Poll { skips: true }]),
+];
+
+/// A table with a poller on each of `cores`.
+struct Beyond {
+    table: &'static str,
+    depth: usize,
+    cores: u32,
+    ways: Vec<(Way, Figures)>,
+}
+
+/// Run the model.
+///
+/// # Errors
+/// When less than two cores may be used, or a measurement fails.
+pub fn model(options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcome> {
+    let date = machine::now();
+    let cores = Cores::here()?;
+    let siblings = costs::are_siblings(costs::two_cores()?);
+    say("costs of the machine");
+    let each = Duration::from_nanos(options.runtime_ns / 4);
+    let (mut costs, inputs) = (costs::measure(each)?, inputs::measure(&cores, each)?);
+    let wake = {
+        let _pinned = Pinned::to(cores.device)?;
+        wake::measure(cores.submit[0])?
+    };
+    // A context that is woken: from the call until it goes on, which ends with a switch to it.
+    costs.latency_ps = costs::ps(wake.latency_ns).saturating_sub(costs.switch_ps);
+    let mut points = points::all(options.threads, &cores);
+    // No scene has files, so no folder is needed.
+    points::measure(&mut points, Path::new("/"), options, say)?;
+    let io = IoCostsOf::of(&points, &inputs, &wake)?;
+    for number in 0..points.len() {
+        points[number].modelled = Some(check(&points, number, &io, &costs, options.runtime_ns));
+    }
+    let mut beyond = Vec::new();
+    for cores in shown(&options.cores) {
+        say(&format!("modelling {cores} core{}", if cores == 1 { "" } else { "s" }));
+        for depth in [DEPTH, MAIL_DEPTH] {
+            beyond.extend(TABLES.iter().map(|(table, ways)| {
+                let figures =
+                    |way: &Way| (*way, figures_beyond(table, depth, *way, cores, &io, &costs));
+                Beyond { table, depth, cores, ways: ways.iter().map(figures).collect() }
+            }));
+        }
+    }
+    let page = Page {
+        date,
+        machine: Machine::here(),
+        options: options.clone(),
+        cores,
+        costs,
+        siblings,
+        inputs,
+        wake,
+        io,
+        points,
+        beyond,
+    };
+    Ok(page.outcome(EXPERIMENT.name))
+}
+
+/// The numbers of cores that were asked for, and the mail's.
+fn shown(asked: &[u32]) -> Vec<u32> {
+    let mut cores = asked.to_vec();
+    cores.push(POLLERS);
+    cores.sort_unstable();
+    cores.dedup();
+    cores
+}
+
+/// What the model says of a point that was measured, on the cores that it had.
+fn check(
+    points: &[Point],
+    number: usize,
+    io: &IoCostsOf,
+    costs: &Costs,
+    runtime_ns: u64,
+) -> Figures {
+    let point = &points[number];
+    let load = Load {
+        queues: point.queues(),
+        devices_had: point.device_had(),
+        ..load(point.way(), point.scene.depth, point.scene.striped)
+    };
+    let (cores, threads) = (point.cores() as usize, point.scene.threads as usize);
+    let turn_ps = costs.slice_ps * threads.div_ceil(cores) as u64;
+    let had = points::had(points, number);
+    let longest = LONGEST_PS.min(runtime_ns * 1000).max(1_000_000_000);
+    // Some turns of all threads where they share cores or lose them, which is where turns matter.
+    let alone = threads <= cores && had > 0.99;
+    let time_ps = if alone { 20_000_000_000 } else { turn_ps * 40 }.clamp(1_000_000_000, longest);
+    let setting = Setting { cores, threads, batch: 1, time_ps, had, jitter: JITTER, seed: SEED };
+    figures(&load, io.of_table(point.scene.striped), costs, &setting)
+}
+
+fn load(way: Way, depth: usize, striped: bool) -> Load {
+    let latency_ps = u64::from(JUDGED_US) * 1_000_000;
+    Load { way, depth, striped, queues: 1, latency_ps, devices: 1, devices_had: 1.0 }
+}
+
+/// A poller on each of `cores`; by interrupt each has a core of its own that keeps its devices' time.
+fn figures_beyond(
+    table: &str,
+    depth: usize,
+    way: Way,
+    cores: u32,
+    io: &IoCostsOf,
+    costs: &Costs,
+) -> Figures {
+    let (cores, striped) = (cores as usize, table == STRIPE);
+    let queues = if table == SEVERAL { 1 } else { cores };
+    let load = Load { queues, devices: cores, ..load(way, depth, striped) };
+    // More pollers end as many I/Os in less time.
+    let time_ps = (40_000_000_000 / cores as u64).clamp(1_000_000_000, 10_000_000_000);
+    let setting =
+        Setting { cores, threads: cores, batch: 1, time_ps, had: 1.0, jitter: JITTER, seed: SEED };
+    figures(&load, io.of_table(striped), costs, &setting)
+}
+
+/// The mean of some seeds.
+fn figures(load: &Load, io: &IoCosts, costs: &Costs, setting: &Setting) -> Figures {
+    let all: Vec<Figures> = (setting.seed..setting.seed + SEEDS)
+        .map(|seed| simulate(load, io, costs, &Setting { seed, ..*setting }))
+        .collect();
+    let mean = |of: fn(&Figures) -> f64| all.iter().map(of).sum::<f64>() / SEEDS as f64;
+    Figures {
+        iops: mean(|f| f.iops),
+        polls_per_io: mean(|f| f.polls_per_io),
+        fruitful_per_io: mean(|f| f.fruitful_per_io),
+        skipped_per_io: mean(|f| f.skipped_per_io),
+        waits_per_io: mean(|f| f.waits_per_io),
+        contention: mean(|f| f.contention),
+        foreign_per_io: mean(|f| f.foreign_per_io),
+        sleeps_per_io: mean(|f| f.sleeps_per_io),
+        device_busy: mean(|f| f.device_busy),
+        ..all[0]
+    }
+}
