@@ -1,8 +1,8 @@
 //! Polling by cookies, as a program that submits to io_uring with IOPOLL has it done: what was
 //! submitted first is looked for first.
 //!
-//! Invariant: every bio in flight stands in `order` once, at the place of its submission; those that
-//! have ended behind one that has not stay until that has.
+//! Invariant: every bio in flight stands in `order`, at the place of its submission, with its number; what
+//! stands there for submissions that have ended, behind one that has not, stays until that has.
 
 use std::collections::VecDeque;
 
@@ -33,9 +33,10 @@ impl Paths {
 
 /// The cookies of one lane's bios, which are told apart by their `user_data`, from 0.
 pub struct Cookies {
-    /// By bio; none while it is idle.
-    of: Vec<Option<Cookie>>,
-    order: VecDeque<usize>,
+    /// By bio, with the number of its submission; none while it is idle.
+    of: Vec<Option<(Cookie, u64)>>,
+    order: VecDeque<(usize, u64)>,
+    submissions: u64,
     reaped: BioList,
     paths: Paths,
 }
@@ -45,7 +46,8 @@ impl Cookies {
     pub fn new(depth: usize) -> Self {
         Cookies {
             of: vec![None; depth],
-            order: VecDeque::with_capacity(depth),
+            order: VecDeque::with_capacity(4 * depth),
+            submissions: 0,
             reaped: BioList::new(),
             paths: Paths::default(),
         }
@@ -58,19 +60,20 @@ impl Cookies {
 
     /// Submit `bios`, which are polled.
     pub fn submit(&mut self, cx: &mut Context, device: DevIndex, bios: &mut BioList) {
-        let first = self.order.len();
-        self.order.extend(bios.iter().map(|bio| bio.user_data as usize));
+        self.submissions += 1;
+        let (first, number) = (self.order.len(), self.submissions);
+        self.order.extend(bios.iter().map(|bio| (bio.user_data as usize, number)));
         let cookie = cx.submit_polled(device, bios);
-        for bio in self.order.range(first..) {
-            self.of[*bio] = Some(cookie);
+        for (bio, number) in self.order.range(first..) {
+            self.of[*bio] = Some((cookie, *number));
         }
     }
 
     /// Look once, and move to `idle` what has ended. Returns how many.
     pub fn poll(&mut self, cx: &mut Context, idle: &mut BioList) -> usize {
-        let oldest = self.order.front().and_then(|bio| self.of[*bio]);
+        let oldest = self.order.front().and_then(|(bio, _)| self.of[*bio]);
         let got = match oldest {
-            Some(cookie) => {
+            Some((cookie, _)) => {
                 match cx.poll_path(&cookie) {
                     PollPath::Queue => self.paths.queue += 1,
                     PollPath::Context => self.paths.context += 1,
@@ -82,9 +85,13 @@ impl Cookies {
         };
         self.reaped.iter().for_each(|bio| self.of[bio.user_data as usize] = None);
         idle.append(&mut self.reaped);
-        while self.order.front().is_some_and(|bio| self.of[*bio].is_none()) {
+        while self.order.front().is_some_and(|entry| !self.is_in_flight(*entry)) {
             self.order.pop_front();
         }
         got
+    }
+
+    fn is_in_flight(&self, (bio, number): (usize, u64)) -> bool {
+        self.of[bio].is_some_and(|(_, present)| present == number)
     }
 }
