@@ -222,12 +222,11 @@ impl TimeCache {
         self.reading
     }
 
-    /// A new batch of completions begins: what the last one shared may be old.
+    /// A new batch of completions begins: it gets a reading of its own, since it may come long after
+    /// the last one where somebody polls. The last one's still opens the next plug.
     #[inline]
     pub fn new_batch(&mut self) {
-        if !self.started && self.reading != 0 && !self.is_young() {
-            self.reading = 0;
-        }
+        self.started = true;
     }
 
     /// The thread slept or is about to: no reading survives.

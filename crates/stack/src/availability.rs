@@ -37,6 +37,11 @@ pub fn check(stack: &StackSpec, findings: &mut Findings) {
     for device in &stack.devices {
         let span = |key: &str| stack.places.device(&device.name, key);
         match &device.kind {
+            DeviceKind::Planned { kind: kind @ ("delay" | "flakey"), .. } => findings.error(
+                &span("type"),
+                format!("`{kind}` is a target of tables, not a type of its own"),
+                format!("write table = \"0 SECTORS {kind} DEVICE OFFSET ...\" instead"),
+            ),
             DeviceKind::Planned { kind, .. } => findings.error(
                 &span("type"),
                 format!("device type `{kind}` is not available in this version"),

@@ -115,6 +115,7 @@ fn keys_and_values() {
         (ram("queue.nr_requests = -3"), 4, 21, "-3", "out of range", "from 1 to 10240"),
         (ram("queue.nr_requests = \"64\""), 4, 21, "\"64\"", "stands in quotes", "whole number"),
         (ram("queue.nr_requests = 6.4"), 4, 21, "6.4", "not a whole number", ""),
+        (ram("queue.io_poll = true"), 4, 17, "true", "no queues to poll", "remove io_poll"),
         (ram("queue.io_poll = 1"), 4, 17, "1", "neither true nor false", "true or false"),
         (ram("queue.io_poll = \"true\""), 4, 17, "\"true\"", "stands in quotes", "true or false"),
         (ram("queue.io_timeout = \"1us\""), 4, 20, "\"1us\"", "out of range", "from 1ms to 24h"),

@@ -176,12 +176,12 @@ fn refusals_point_into_the_file() {
         "300",
         &["`d`", "at most 256 can be had"],
     );
-    refused(at, &format!("{ram}queue = {{ io_poll = true }}"), "true", &["no queues to poll"]);
     let large = "[device.d]\ntype = \"ram\"\nsize = \"4194304TiB\"\n";
     refused(at, large, "\"4194304TiB\"", &["cannot be mapped"]);
     let file = "[device.d]\ntype = \"file\"\npath = \"d.img\"\nsize = \"1MiB\"\n";
     let many = format!("{file}queue = {{ nr_requests = 3000 }}");
     refused(at, &many, "3000", &["at most 256"]);
+    refused(at, &format!("{file}queue = {{ io_poll = true }}"), "true", &["no queues to poll"]);
     assert!(!at.join("d.img").exists(), "a refused device leaves no file");
     fs::write(at.join("odd.img"), [0; 5 * 512]).unwrap();
     let odd = "[device.d]\ntype = \"file\"\npath = \"odd.img\"\nlogical_block_size = 4096\n";

@@ -161,9 +161,10 @@ impl Learned {
         }
     }
 
-    /// A wait has lasted `ns`; `found` if it ended by a look.
+    /// A wait has lasted `ns`; `found` if it ended by a look. Looks for polled I/O may last longer than
+    /// others, and are in vain then.
     fn waited(&mut self, ns: Ns, found: bool) {
-        let ns = ns.clamp(1, LONGEST_WAIT_NS);
+        let (ns, found) = (ns.clamp(1, LONGEST_WAIT_NS), found && ns <= LONGEST_LOOK_NS);
         let looked = self.looks_now();
         if found {
             self.found_ns = averaged(self.found_ns, ns);
@@ -383,6 +384,20 @@ mod tests {
         assert!(learned.looks);
         run(&mut learned, 2 * PAUSE_MAX, 90_000, 1_000, 0);
         assert!(!learned.looks);
+    }
+
+    /// A polled device that has become slow is looked for to the end of each I/O, but not many times.
+    #[test]
+    fn it_stops_polling_what_takes_long() {
+        let mut learned = Learned::new();
+        run(&mut learned, 1000, 10_000, 5_000, 0);
+        assert!(learned.looks);
+        let looks = (0..100).take_while(|_| {
+            let looks = learned.looks_now();
+            learned.waited(2_000_000, looks);
+            looks
+        });
+        assert!(looks.count() < 12);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl NullQueue {
             Completion::Thread | Completion::Timer => self.latency.at(self.generator.share()),
         };
         let ticket = Ticket {
-            at: rq.unit.start_ns + latency,
+            at: Self::due(env, latency),
             context: self.context,
             slot: rq.slot(),
             word: self.messages[rq.slot() as usize].clone(),
@@ -112,6 +112,12 @@ impl NullQueue {
         self.polled[rq.slot() as usize] = true;
         self.polling += 1;
         Issue::Started
+    }
+
+    /// When a request that begins now and takes `latency` is done. The reading that bios share may be
+    /// older than a fast device takes.
+    fn due(env: &mut Env, latency: Ns) -> Ns {
+        if latency == 0 { 0 } else { env.time.now() + latency }
     }
 
     /// A polled request has ended.
@@ -126,15 +132,15 @@ impl NullQueue {
         let word = self.messages[rq.slot() as usize].clone();
         match self.latency.at(self.generator.share()) {
             0 => thread.complete(word),
-            latency => thread.complete_at(env.time.submit_time() + latency, word),
+            latency => thread.complete_at(Self::due(env, latency), word),
         }
     }
 
     fn complete_by_timer(&mut self, env: &mut Env, rq: &Request) {
         let latency = self.latency.at(self.generator.share());
         let at = match &self.shared.head {
-            None => env.time.submit_time() + latency,
-            // A shared reading may be old, and a head cannot have gone before it was told to.
+            None => Self::due(env, latency),
+            // A head cannot have gone before it was told to.
             Some(head) => head.serve(&rq.unit, env.time.now(), latency),
         };
         env.ring.timer(at, Env::token(self.channel, rq.slot().into()));

@@ -206,7 +206,13 @@ fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &s
         if fields.has(key) && spec.irqmode != IrqMode::Timer && !by_thread {
             let span = check.places.get(&format!("{path}/{key}"));
             let message = format!("`{key}` has no effect without the timer");
-            check.findings.error(&span, message, "add irqmode = \"timer\" or remove it");
+            let seek = key.starts_with("seek");
+            let hint = if seek {
+                "add irqmode = \"timer\""
+            } else {
+                "add irqmode = \"timer\" or \"thread\""
+            };
+            check.findings.error(&span, message, format!("{hint}, or remove it"));
         }
     }
     if let (Some(latency), Some(nsec)) = (&spec.latency, fields.number_if("completion_nsec")) {
@@ -318,8 +324,14 @@ fn common(
         return device;
     }
     blocks(check, &device, path);
-    if let DeviceKind::Null(null) = &device.kind {
-        null_queue(check, null, &device.queue, path);
+    match &device.kind {
+        DeviceKind::Null(null) => null_queue(check, null, &device.queue, path),
+        DeviceKind::Ram(_) if device.queue.io_poll => {
+            let span = check.places.get(&format!("{path}/queue/io_poll"));
+            let message = "a ram device has no queues to poll".to_owned();
+            check.findings.error(&span, message, "remove io_poll");
+        }
+        _ => {}
     }
     device
 }

@@ -119,8 +119,9 @@ impl Changes<'_> {
         let (live, volume, _claim) = self.claim(name)?;
         let before = self.start_suspend(&volume)?;
         let Some(within) = within else { return Ok(()) };
-        let deadline = self.stack.clock.now().saturating_add(within);
-        self.until_quiet(&live, &volume, deadline).inspect_err(|_| {
+        let patience =
+            Patience { deadline: self.stack.clock.now().saturating_add(within), within, before };
+        self.until_quiet(&live, &volume, &patience).inspect_err(|_| {
             if !before {
                 volume.cancel_suspend();
             }
@@ -131,9 +132,10 @@ impl Changes<'_> {
     fn resume(&self, live: &LiveDevice, volume: &Volume, within: Ns) -> Result<()> {
         let swaps = volume.inactive_table().is_some() && volume.table().is_some();
         let before = if swaps { self.start_suspend(volume)? } else { volume.is_suspended() };
-        let deadline = self.stack.clock.now().saturating_add(within);
+        let patience =
+            Patience { deadline: self.stack.clock.now().saturating_add(within), within, before };
         let resumed = loop {
-            let quiet = if swaps { self.until_quiet(live, volume, deadline) } else { Ok(()) };
+            let quiet = if swaps { self.until_quiet(live, volume, &patience) } else { Ok(()) };
             match quiet.and_then(|()| self.resume_now(live, volume)) {
                 // A context came, or a member changed: every context has to look once more.
                 Ok(false) => continue,
@@ -259,27 +261,36 @@ impl Changes<'_> {
     }
 
     /// Asks with growing pauses whether everything in flight has ended.
-    fn until_quiet(&self, live: &LiveDevice, volume: &Volume, deadline: Ns) -> Result<()> {
-        let (started, mut pause) = (self.stack.clock.now(), FIRST_PAUSE_NS);
+    fn until_quiet(&self, live: &LiveDevice, volume: &Volume, patience: &Patience) -> Result<()> {
+        let mut pause = FIRST_PAUSE_NS;
         while !volume.is_quiet() {
             if !volume.is_suspended() {
                 return refused(Refused::Failed, "the server is stopping");
             }
             let now = self.stack.clock.now();
-            if now >= deadline {
-                let within = format_duration(deadline - started.min(deadline));
+            if now >= patience.deadline {
                 let message = format!(
-                    "`{}` does not get quiet within {within}: {} in flight; it goes on as before",
+                    "`{}` does not get quiet within {}: {} in flight; it {}",
                     live.name,
-                    in_flight(volume)
+                    format_duration(patience.within),
+                    in_flight(volume),
+                    if patience.before { "stays suspended" } else { "goes on as before" }
                 );
                 return refused(Refused::TimedOut, message);
             }
-            (self.pause)(pause.min(deadline - now));
+            (self.pause)(pause.min(patience.deadline - now));
             pause = (pause * 2).min(LONGEST_PAUSE_NS);
         }
         Ok(())
     }
+}
+
+/// How long a change waits.
+struct Patience {
+    deadline: Ns,
+    within: Ns,
+    /// The volume was suspended before the change, and stays so if that is given up.
+    before: bool,
 }
 
 fn check_stopped(state: &State) -> Result<()> {
