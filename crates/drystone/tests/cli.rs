@@ -230,7 +230,7 @@ fn benchmarks_run_on_every_kind_of_device() {
         let (json, _) = bench(folder.path(), arguments);
         assert!(json["ios"].as_u64().unwrap() > 0, "{arguments:?}: {json}");
         let of = |option| Some(arguments[arguments.iter().position(|a| *a == option)? + 1]);
-        let by_itself = if arguments.contains(&"--poll") { "poll" } else { "interrupt" };
+        let by_itself = if arguments.contains(&"--poll") { "poll" } else { "adaptive" };
         let mode = of("--poll-mode").unwrap_or(by_itself);
         assert_eq!(json["configuration"]["mode"], mode, "{arguments:?}");
         if let Some(rate) = of("--rate") {

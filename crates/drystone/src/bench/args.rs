@@ -49,7 +49,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub fill: bool,
     /// How to wait for completions: asleep, polling, or as pays off
-    #[arg(long, value_name = "MODE", default_value = "interrupt", value_parser = poll_mode)]
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = poll_mode)]
     pub poll_mode: PollMode,
     /// The same as --poll-mode poll
     #[arg(long, conflicts_with = "poll_mode")]
