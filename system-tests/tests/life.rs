@@ -63,6 +63,29 @@ fn a_stop_does_not_wait_for_clients_that_stay_connected() {
     assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
 }
 
+/// What is in flight when the server is told to stop ends, however long its device takes.
+#[test]
+fn a_stop_waits_for_slow_io() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let slow = "[device.d]\ntype = \"null\"\nsize = \"1MiB\"\nirqmode = \"timer\"\ncompletion_nsec = \"7s\"\n";
+    let mut server = Server::start(&format!("{slow}{}", stack::export("vol", "d", "")));
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+        cookie = h.aio_pread(nbd.Buffer(512), 0)
+        h.poll(100)
+        os.kill({}, 15)
+        while not h.aio_command_completed(cookie):
+            h.poll(-1)
+        print('read')",
+        server.pid()
+    );
+    assert_eq!(python(server.dir(), &uri, &script).ok(), "read\n");
+    assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
+}
+
 #[test]
 fn a_stale_socket_left_by_kill_is_replaced() {
     if !requires("nbdinfo") {

@@ -148,12 +148,16 @@ impl Connection {
 
     /// True when nothing refers to the connection and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
-        let bios = match &self.phase {
-            Some(Phase::Transmission(_, service)) => service.in_flight(),
-            _ => 0,
-        };
         let busy = self.stream.receiving || self.stream.sending || self.delaying;
-        self.life == Life::Dead && !busy && bios == 0
+        self.life == Life::Dead && !busy && !self.has_bios()
+    }
+
+    /// True while requests of it are with a device.
+    pub(super) fn has_bios(&self) -> bool {
+        match &self.phase {
+            Some(Phase::Transmission(_, service)) => service.in_flight() > 0,
+            _ => false,
+        }
     }
 
     /// The socket, to be closed.
@@ -530,11 +534,7 @@ impl Connection {
 
     /// Draining, with nothing to send: close once nothing is in flight.
     fn finish_draining(&mut self) {
-        let busy = match &self.phase {
-            Some(Phase::Transmission(_, service)) => service.in_flight() > 0,
-            _ => false,
-        };
-        if busy || self.stream.sending {
+        if self.has_bios() || self.stream.sending {
             return;
         }
         if let Some(tls) = self.stream.tls()

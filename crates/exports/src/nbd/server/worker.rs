@@ -420,6 +420,11 @@ impl Worker {
             let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
             let idle = self.tables[connection.table].settings().idle_timeout_ns;
             let due = connection.active_ns + idle;
+            if self.stopping && connection.has_bios() {
+                // They end, at the latest by their device's time-out; then the client has its time.
+                self.set_deadline(number, now + DRAIN_NS);
+                continue;
+            }
             if connection.in_handshake() || self.stopping {
                 connection.kill();
             } else if due > now {
