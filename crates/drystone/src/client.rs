@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use drystone_stack::control::{request, response};
+use drystone_stack::control::{MAX_LINE_BYTES, request, response};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -90,6 +90,12 @@ impl Client {
         let timeout = Some(ANSWER_TIMEOUT + time);
         self.stream.set_read_timeout(timeout).map_err(|error| self.lost(&error))?;
         let line = request(command, arguments) + "\n";
+        if line.len() > MAX_LINE_BYTES {
+            return Err(Failure::Refused(format!(
+                "`{command}` would take a request of {} bytes, of which a server reads {MAX_LINE_BYTES}: write less, as without comments",
+                line.len()
+            )));
+        }
         let answer = self.exchange(&line).map_err(|error| self.lost(&error))?;
         response(&answer).map_err(|error| Failure::Refused(error.message))
     }
