@@ -143,14 +143,23 @@ fn measure(
     Ok(Measured { scene, samples })
 }
 
-/// A folder for the files, removed in the end.
+/// A folder with the files, removed in the end. They hold data: what was never written is read without a
+/// disk.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
     fn make() -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("drystone-lab-{}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Folder(path))
+        let folder = Folder(path);
+        let data = vec![0xA5; scene::MEMBER_BYTES as usize];
+        for number in 0..scene::MEMBERS {
+            let file = folder.0.join(format!("{number}.img"));
+            let written = std::fs::write(&file, &data);
+            let synced = written.and_then(|()| std::fs::File::open(&file)?.sync_all());
+            synced.with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(folder)
     }
 }
 

@@ -9,7 +9,7 @@ use drystone_stack::spec::StackSpec;
 /// Devices below a volume, as in the mail.
 pub(super) const MEMBERS: usize = 3;
 /// Size of each.
-const MEMBER_BYTES: u64 = 64 << 20;
+pub(super) const MEMBER_BYTES: u64 = 64 << 20;
 /// Chunk of the stripe, 512-byte sectors.
 const CHUNK_SECTORS: u64 = 8;
 
