@@ -226,8 +226,9 @@ fn figures(design: &Design, costs: &Costs, place: Place, longest: Ps) -> Figures
             (SEED..SEED + SEEDS).map(|seed| run(design, costs, place, time_ps, seed)).collect();
         let done: u64 = all.iter().map(|found| found.done).sum();
         let enough = done >= SEEDS * BATCHES * LOAD.batch as u64 * u64::from(threads);
-        // Where cores were hardly had, a short time may pass without an end, which is no figure.
-        let most = if done == 0 { longest.saturating_mul(64) } else { longest };
+        // On a busy machine a short time may pass without an end that counts, which is no figure.
+        let counted = all.iter().any(|found| found.iops > 0.0);
+        let most = if counted { longest } else { longest.saturating_mul(64) };
         if enough || time_ps * 2 > most {
             let mean = |of: fn(&Figures) -> f64| all.iter().map(of).sum::<f64>() / SEEDS as f64;
             return Figures {
