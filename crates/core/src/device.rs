@@ -4,6 +4,7 @@
 //! context it opens a [`Channel`], which holds what that context alone uses (plug, statistics,
 //! requests). A context knows a channel only by this trait and an index.
 
+use crate::bio::Bio;
 use crate::clock::Ns;
 use crate::context::{Env, Passed};
 use crate::error::Result;
@@ -71,12 +72,32 @@ pub trait Device: Send + Sync {
     fn set_attribute(&self, name: &str, value: &str) -> Result<()>;
 }
 
+/// A device that says of what type its channels are, so that what stands before one of them calls it
+/// directly.
+pub trait TypedDevice: Device + 'static {
+    /// Its channels.
+    type Channel: Channel + 'static;
+
+    /// As [`Device::open_channel`].
+    ///
+    /// # Errors
+    /// The same.
+    fn open_typed(&self, env: &mut Env, index: u32) -> Result<Self::Channel>;
+}
+
 /// A device as one context uses it. Called only with that context in hand: by its owner inside
 /// a call, or by a visitor through the context's gate.
 pub trait Channel: Send {
     /// Take `bios`. Nothing waits: a bio that cannot go on is kept and goes on when it can.
     /// Every bio ends exactly once, through [`Env::end_bio`].
     fn submit(&mut self, env: &mut Env, bios: &mut BioList);
+
+    /// How many bytes of `bio`, from its beginning, the device takes as one I/O; 0 if it will refuse
+    /// it.
+    #[inline(always)]
+    fn first_part(&self, bio: &Bio) -> u64 {
+        bio.bytes
+    }
 
     /// The channels that [`Env::channel_of`] gave this one and that it may still send bios to.
     fn members(&self) -> &[u32];

@@ -16,6 +16,7 @@ use drystone_core::sync::{ClassStats, LockClass, LockStats};
 use drystone_queue::scheduler::MqDeadline;
 use drystone_stack::live::{OpenDevice, open_with};
 use drystone_stack::spec::DeviceSpec;
+use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::engine::{Pattern, machine};
@@ -60,31 +61,46 @@ const SCHEDULED: &str = "queue.scheduler=mq-deadline,queue.straight=false";
 const STRAIGHT: &str = "queue.scheduler=mq-deadline,queue.straight=true";
 
 pub(crate) static VARIANTS: [Variant; 7] = [
-    Variant { name: "before", note: None, open: open_with::<Before<false>>, queue: SCHEDULED },
-    Variant { name: "mailed", note: None, open: open_with::<Mailed>, queue: SCHEDULED },
-    Variant { name: "ours", note: None, open: open_with::<MqDeadline>, queue: SCHEDULED },
+    Variant {
+        name: "before",
+        note: None,
+        open: open_with::<Before<false>, DeviceThrottle>,
+        queue: SCHEDULED,
+    },
+    Variant {
+        name: "mailed",
+        note: None,
+        open: open_with::<Mailed, DeviceThrottle>,
+        queue: SCHEDULED,
+    },
+    Variant {
+        name: "ours",
+        note: None,
+        open: open_with::<MqDeadline, DeviceThrottle>,
+        queue: SCHEDULED,
+    },
     Variant {
         name: "ours",
         note: Some("always in turn"),
-        open: open_with::<SharedOnly>,
+        open: open_with::<SharedOnly, DeviceThrottle>,
         queue: SCHEDULED,
     },
     Variant {
         name: "ours",
         note: Some("straight through"),
-        open: open_with::<MqDeadline>,
+        open: open_with::<MqDeadline, DeviceThrottle>,
         queue: STRAIGHT,
     },
     Variant {
         name: "none",
         note: None,
-        open: open_with::<MqDeadline>,
+        open: open_with::<MqDeadline, DeviceThrottle>,
         queue: "queue.scheduler=none",
     },
     Variant {
         name: "before",
         note: Some("pure spin lock, unfair"),
-        open: open_with::<Before<true>>,
+        open: open_with::<Before<true>, DeviceThrottle>,
         queue: SCHEDULED,
     },
 ];

@@ -17,6 +17,7 @@ use drystone_core::{Device, Priority};
 use drystone_queue::scheduler::MqDeadline;
 use drystone_stack::live::open_with;
 use drystone_stack::spec::DeviceSpec;
+use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::engine::{Pattern, Work, machine};
@@ -169,11 +170,17 @@ struct Sample {
 
 fn sample(load: &Load, spec: &DeviceSpec, runtime_ns: u64) -> anyhow::Result<Sample> {
     let works = |device: &dyn Device| load.works(device);
-    on_device(spec, open_with::<MqDeadline>, load.threads(), works, |crew, device, locks| {
-        let read = || Reading::now(device);
-        let (all, [begin, end]) = sampled(crew, locks, load.threads(), runtime_ns, read)?;
-        Ok(Sample { all, groups: [0, 1].map(|group| Measured::between(&begin, &end, group)) })
-    })
+    on_device(
+        spec,
+        open_with::<MqDeadline, DeviceThrottle>,
+        load.threads(),
+        works,
+        |crew, device, locks| {
+            let read = || Reading::now(device);
+            let (all, [begin, end]) = sampled(crew, locks, load.threads(), runtime_ns, read)?;
+            Ok(Sample { all, groups: [0, 1].map(|group| Measured::between(&begin, &end, group)) })
+        },
+    )
 }
 
 fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {

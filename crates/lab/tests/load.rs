@@ -12,15 +12,16 @@ use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, 
 use drystone_lab::scheduler::{Before, Mailed};
 use drystone_stack::live::{OpenDevice, Surroundings, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
+use drystone_throttle::DeviceThrottle;
 
 const THREADS: u64 = 6;
 const BATCH: u64 = 4;
 const SCHEDULED: &str = "queue.scheduler=mq-deadline,queue.straight=false";
 
 static VARIANTS: [(&str, OpenDevice); 3] = [
-    ("before", open_with::<Before<false>>),
-    ("before, spinning", open_with::<Before<true>>),
-    ("mailed", open_with::<Mailed>),
+    ("before", open_with::<Before<false>, DeviceThrottle>),
+    ("before, spinning", open_with::<Before<true>, DeviceThrottle>),
+    ("mailed", open_with::<Mailed, DeviceThrottle>),
 ];
 
 fn open(text: &str, open: OpenDevice) -> Arc<dyn Device> {

@@ -7,6 +7,7 @@ use crate::queues::{QUEUES_MAX, QueueMap};
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{Berth, MqDeadline, Port, Ports, Scheduler, SchedulerKind};
 use drystone_core::attribute::{self, parse_in};
+use drystone_core::device::TypedDevice;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
@@ -446,6 +447,17 @@ pub fn most_requests(driver: &impl Driver, scheduler: SchedulerKind) -> u32 {
     }
 }
 
+impl<D: Driver, S: Scheduler> TypedDevice for RequestQueue<D, S> {
+    type Channel = RequestChannel<D, S>;
+
+    fn open_typed(&self, env: &mut Env, index: u32) -> Result<Self::Channel> {
+        let shared = &self.shared;
+        let driver = shared.driver.open_queue(env, index, self.depth())?;
+        let stats = shared.stats.for_channel();
+        Ok(RequestChannel::new(shared.clone(), driver, stats, index, env))
+    }
+}
+
 impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
@@ -457,10 +469,7 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
     }
 
     fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        let shared = &self.shared;
-        let driver = shared.driver.open_queue(env, index, self.depth())?;
-        let stats = shared.stats.for_channel();
-        Ok(Box::new(RequestChannel::new(shared.clone(), driver, stats, index, env)))
+        Ok(Box::new(self.open_typed(env, index)?))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {

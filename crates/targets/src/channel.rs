@@ -31,7 +31,7 @@ const GROUPS: [OpGroup; OP_GROUPS] =
 
 /// One context's way into a volume. On cache lines of its own.
 #[repr(align(128))]
-pub(crate) struct VolumeChannel {
+pub struct VolumeChannel {
     shared: Arc<Shared>,
     port: Arc<Port>,
     index: u32,

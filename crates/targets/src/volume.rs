@@ -14,6 +14,7 @@ use crate::channel::VolumeChannel;
 use crate::quiet::Quiet;
 use crate::table::Table;
 use drystone_core::attribute::{self, parse_in};
+use drystone_core::device::TypedDevice;
 use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
@@ -370,6 +371,14 @@ fn can_poll(table: &Table) -> bool {
     !table.members().is_empty() && table.members().iter().all(polls)
 }
 
+impl TypedDevice for Volume {
+    type Channel = VolumeChannel;
+
+    fn open_typed(&self, env: &mut Env, index: u32) -> Result<VolumeChannel> {
+        Ok(VolumeChannel::new(self.shared.clone(), env, index))
+    }
+}
+
 impl Device for Volume {
     fn info(&self) -> DeviceInfo {
         let live = self.shared.live();
@@ -386,7 +395,7 @@ impl Device for Volume {
     }
 
     fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(VolumeChannel::new(self.shared.clone(), env, index)))
+        Ok(Box::new(self.open_typed(env, index)?))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {

@@ -19,6 +19,8 @@ pub enum LockClass {
     ContextGate,
     /// The set of contexts (opening and closing them).
     ContextSet,
+    /// The turn at bios that wait for a limit of a throttle group; on the data path only ever tried.
+    Throttle,
     /// The queue of contexts that wait for a tag.
     TagWaiters,
     /// The turn at a scheduler that all contexts of a device share; only ever tried.
@@ -45,9 +47,10 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 13] = [
+    pub const ALL: [LockClass; 14] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
+        LockClass::Throttle,
         LockClass::TagWaiters,
         LockClass::Scheduler,
         LockClass::SchedulerGrant,
@@ -66,6 +69,7 @@ impl LockClass {
         match self {
             LockClass::ContextGate => "context_gate",
             LockClass::ContextSet => "context_set",
+            LockClass::Throttle => "throttle",
             LockClass::TagWaiters => "tag_waiters",
             LockClass::Scheduler => "scheduler",
             LockClass::SchedulerGrant => "scheduler_grant",

@@ -17,7 +17,7 @@ pub(crate) fn pause(tries: &mut u32) {
 const LOOKS: u32 = 64;
 
 /// Between two looks of one who looks for news that are expected soon; `tries` counts them.
-pub(crate) fn between_looks(tries: &mut u32) {
+pub fn between_looks(tries: &mut u32) {
     *tries += 1;
     if tries.is_multiple_of(LOOKS) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

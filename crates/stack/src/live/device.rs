@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use drystone_core::clock::Clock;
+use drystone_core::device::TypedDevice;
 use drystone_core::ring;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{Device, Error};
@@ -19,6 +20,8 @@ use drystone_drivers::ram::Ram;
 use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
 use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
+
+use drystone_throttle::{DeviceThrottle, Groups, Throttle, Throttled};
 
 use super::shape::{Shape, Shaped};
 use super::table::open_volume;
@@ -51,6 +54,8 @@ pub struct Surroundings {
     pub locks: Arc<LockRegistry>,
     /// How devices are opened; a laboratory may put another scheduler into them.
     pub open: OpenDevice,
+    /// The groups that devices' bios belong to.
+    pub groups: Arc<Groups>,
     /// The thread that completes for null devices whose requests take time, once there is one.
     pub null_thread: OnceCell<CompletionThread>,
 }
@@ -62,8 +67,9 @@ impl Surroundings {
     /// Those of `threads` data threads on `clock`, with a lock registry of their own.
     pub fn new(threads: u32, clock: Arc<dyn Clock>) -> Self {
         let locks = LockRegistry::new(clock.clone());
-        let null_thread = OnceCell::new();
-        Surroundings { threads, locks, clock, open: open_with::<MqDeadline>, null_thread }
+        let groups = Groups::new(clock.clone(), &locks);
+        let open = open_with::<MqDeadline, DeviceThrottle>;
+        Surroundings { threads, locks, clock, open, groups, null_thread: OnceCell::new() }
     }
 }
 
@@ -75,22 +81,22 @@ pub fn open_device(spec: &DeviceSpec, at: &Surroundings) -> Result<Arc<dyn Devic
     (at.open)(spec, at)
 }
 
-/// Opens a device, with `S` in the place of the scheduler `mq-deadline`.
+/// Opens a device, with `S` in the place of the scheduler `mq-deadline`, behind the throttle `T`.
 ///
 /// # Errors
 /// As for [`open_device`].
-pub fn open_with<S: Scheduler>(
+pub fn open_with<S: Scheduler, T: Throttle>(
     spec: &DeviceSpec,
     at: &Surroundings,
 ) -> Result<Arc<dyn Device>, OpenError> {
-    let opening = Opening { spec, at, scheduler: PhantomData::<S> };
+    let opening = Opening { spec, at, variant: PhantomData::<(S, T)> };
     match &spec.kind {
         DeviceKind::File(file) => opening.file(file),
         DeviceKind::Ram(ram) => opening.ram(ram),
         DeviceKind::Null(null) => opening.null(null),
         // Here only those that stand on nothing can be opened.
         DeviceKind::Volume(volume) => {
-            Ok(Arc::new(open_volume(spec, volume, &|_| None, at)?) as Arc<dyn Device>)
+            Ok(Arc::new(opening.throttled(open_volume(spec, volume, &|_| None, at)?)) as _)
         }
         DeviceKind::Planned { .. } => {
             let message = format!("type `{}` is not available in this version", spec.kind.name());
@@ -135,13 +141,13 @@ pub(super) fn remove_file(path: &Path) {
     let _ = std::fs::canonicalize(path).and_then(std::fs::remove_file);
 }
 
-struct Opening<'a, S> {
+struct Opening<'a, S, T> {
     spec: &'a DeviceSpec,
     at: &'a Surroundings,
-    scheduler: PhantomData<S>,
+    variant: PhantomData<(S, T)>,
 }
 
-impl<S: Scheduler> Opening<'_, S> {
+impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
     fn error(
         &self,
         key: &'static str,
@@ -282,7 +288,11 @@ impl<S: Scheduler> Opening<'_, S> {
         let locks = self.at.locks.counters();
         let queue =
             RequestQueue::<_, S>::with_scheduler(&self.spec.name, driver, &self.options(), locks);
-        Ok(Arc::new(queue.map_err(self.refused("queue"))?))
+        Ok(Arc::new(self.throttled(queue.map_err(self.refused("queue"))?)))
+    }
+
+    fn throttled<D: TypedDevice>(&self, device: D) -> Throttled<D, T> {
+        Throttled::new(device, T::over(self.at.groups.attach(&self.spec.name)))
     }
 
     fn scheduler(&self) -> Option<SchedulerKind> {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use drystone_core::Device;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_targets::Volume;
+use drystone_throttle::{Groups, Throttled};
 
 /// An open device.
 pub struct LiveDevice {
@@ -34,12 +35,12 @@ impl LiveDevice {
         Arc::new(LiveDevice { name: name.to_owned(), description, device, volume: None, claimed })
     }
 
-    /// A volume.
-    pub(super) fn of_volume(name: &str, volume: Volume) -> Arc<Self> {
+    /// A volume, with a throttle of its own.
+    pub(super) fn of_volume(name: &str, volume: Volume, groups: &Groups) -> Arc<Self> {
         Arc::new(LiveDevice {
             name: name.to_owned(),
             description: String::new(),
-            device: Arc::new(volume.clone()),
+            device: Arc::new(Throttled::new(volume.clone(), groups.attach(name))),
             volume: Some(volume),
             claimed: AtomicBool::new(false),
         })

@@ -24,6 +24,7 @@ use drystone_core::context::PollSwitch;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_exports::nbd::server::ExportTable;
+use drystone_throttle::Groups;
 
 pub use device::{OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
 pub use devices::LiveDevice;
@@ -49,6 +50,7 @@ pub struct LiveStack {
     engine: Engine,
     clock: Arc<dyn Clock>,
     locks: Arc<LockRegistry>,
+    groups: Arc<Groups>,
     poll: Arc<PollSwitch>,
     started: Ns,
 }
@@ -84,6 +86,7 @@ impl LiveStack {
             started: at.clock.now(),
             clock: at.clock.clone(),
             locks: at.locks.clone(),
+            groups: at.groups.clone(),
             poll: PollSwitch::new(stack.server.poll_mode),
         })
     }
@@ -138,6 +141,11 @@ impl LiveStack {
     /// Where the locks of the devices, and of the contexts that serve them, are counted.
     pub fn locks(&self) -> &Arc<LockRegistry> {
         &self.locks
+    }
+
+    /// The groups that bios belong to.
+    pub fn groups(&self) -> &Arc<Groups> {
+        &self.groups
     }
 
     /// How the contexts of data threads are to wait.
@@ -204,7 +212,7 @@ fn devices(
             // What it stands on may be what could not be opened.
             DeviceKind::Volume(_) if findings.errors() > 0 => continue,
             DeviceKind::Volume(volume) => table::open_volume(spec, volume, &find, at)
-                .map(|volume| LiveDevice::of_volume(&spec.name, volume)),
+                .map(|volume| LiveDevice::of_volume(&spec.name, volume, &at.groups)),
             _ => open_device(spec, at)
                 .map(|device| LiveDevice::leaf(&spec.name, description(spec), device)),
         };

@@ -90,10 +90,12 @@ impl Changes<'_> {
         }
         let options = VolumeOptions { read_only, no_iostats: false };
         let volume = Volume::new(name, options, self.stack.locks.counters());
-        let live = LiveDevice::of_volume(name, volume.clone());
+        let live = LiveDevice::of_volume(name, volume.clone(), &self.stack.groups);
         if let Some(segments) = segments {
-            volume.load(self.checked(&state, &live, &segments, force)?);
-            volume.resume().map_err(failed)?;
+            let detach = || self.stack.groups.detach(name);
+            let table = self.checked(&state, &live, &segments, force).inspect_err(|_| detach())?;
+            volume.load(table);
+            volume.resume().map_err(failed).inspect_err(|_| detach())?;
         }
         state.list.push(live);
         Ok(())
@@ -199,6 +201,7 @@ impl Changes<'_> {
         drop(state);
         // Contexts may know it for as long as they live, but through it no other device.
         volume.close();
+        self.stack.groups.detach(name);
         Ok(())
     }
 

@@ -1,0 +1,206 @@
+//! One limit: how much may pass in any time, without a lock.
+//!
+//! The state is a *virtual time* (`tat`): when all that was charged would have passed at the limit.
+//! What is charged may run ahead of the clock by [`BURST_NS`], no further. A context that passes
+//! much takes a **lease** with a charge: more than it needs now, charged at once and spent later
+//! without touching anything shared.
+//!
+//! Invariants:
+//! * After a charge `tat` is at most the clock and the burst, or one I/O beyond that.
+//! * `leased` is at least what contexts have leased and not spent, and at most what passes in
+//!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it back.
+//! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged within
+//!   T, or lay in a lease before it.
+//! * A change of the limit converts what is owed; nothing is forgiven.
+//!
+//! Memory order: all values are read and changed by read-modify-write of one word each; nothing else
+//! is published through them.
+
+use drystone_core::clock::Ns;
+use drystone_core::primitive::{AtomicU64, Ordering::*};
+
+/// Sixteenths of a nanosecond.
+pub(crate) type Ticks = u64;
+
+const TICKS_A_NS: u64 = 16;
+const TICKS_A_SECOND: u128 = 1_000_000_000 * TICKS_A_NS as u128;
+
+/// How far charges may run ahead of the clock.
+pub(crate) const BURST_NS: Ns = 50_000_000;
+/// How much contexts may have leased, together.
+pub(crate) const LEASE_NS: Ns = 30_000_000;
+/// The slice: what may pass beyond limit times time.
+pub const SLICE_NS: Ns = BURST_NS + LEASE_NS;
+
+pub(crate) const BURST: Ticks = ticks_of(BURST_NS);
+
+/// The longest that one I/O can be worth: nine years.
+const WORTH_MAX: u128 = 1 << 62;
+
+/// What a context may spend where nothing limits it, until it asks again.
+pub(crate) const PLENTY: u64 = 1 << 62;
+
+pub(crate) const fn ticks_of(ns: Ns) -> Ticks {
+    ns.saturating_mul(TICKS_A_NS)
+}
+
+/// The first nanosecond not before `at`.
+pub(crate) const fn ns_of(at: Ticks) -> Ns {
+    at.div_ceil(TICKS_A_NS)
+}
+
+/// How long `amount` takes at `rate`, rounded up.
+pub(crate) fn worth(amount: u64, rate: u64) -> Ticks {
+    let exact = (u128::from(amount) * TICKS_A_SECOND).div_ceil(u128::from(rate));
+    exact.min(WORTH_MAX) as Ticks
+}
+
+/// How much passes in `time` at `rate`, rounded down.
+fn amount(time: Ticks, rate: u64) -> u64 {
+    (u128::from(time) * u128::from(rate) / TICKS_A_SECOND).min(u128::from(PLENTY)) as u64
+}
+
+/// When an I/O is paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pays {
+    /// All of it before it passes, but for the burst: bytes, at the first limit that they meet.
+    First,
+    /// It passes when nothing is owed beyond the burst, whatever it is worth itself.
+    After,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Budget {
+    /// Units a second; 0 is no limit.
+    rate: AtomicU64,
+    tat: AtomicU64,
+    leased: AtomicU64,
+}
+
+impl Budget {
+    /// The limit, in units a second.
+    #[inline]
+    pub(crate) fn rate(&self) -> Option<u64> {
+        Some(self.rate.load(Acquire)).filter(|rate| *rate > 0)
+    }
+
+    pub(crate) fn tat(&self) -> Ticks {
+        self.tat.load(Acquire)
+    }
+
+    /// Charge `least` units at `now`, if they may pass, and a lease with them. The lease; nothing if
+    /// they may not pass.
+    pub(crate) fn take(&self, now: Ticks, least: u64, pays: Pays) -> Option<u64> {
+        loop {
+            let Some(rate) = self.rate() else { return Some(PLENTY) };
+            let tat = self.tat.load(Acquire);
+            let (base, end, cost) = (tat.max(now), now + BURST, worth(least, rate));
+            let passes = match pays {
+                Pays::First => base.saturating_add(cost) <= end,
+                Pays::After => base < end,
+            };
+            if !passes {
+                return None;
+            }
+            let charged = base.saturating_add(cost);
+            let lease = self.lease(rate, end.saturating_sub(charged), least);
+            let next = charged.saturating_add(worth(lease, rate));
+            if self.tat.compare_exchange(tat, next, AcqRel, Relaxed).is_err() {
+                self.unlease(lease);
+            } else if self.rate.load(Acquire) != rate {
+                // Charged by a limit that is no more.
+                self.unlease(lease);
+                self.lower(next - base);
+            } else {
+                return Some(lease);
+            }
+        }
+    }
+
+    /// Lease so much that there is as much left of `room`, and for others; nothing if it were not
+    /// worth it.
+    fn lease(&self, rate: u64, room: Ticks, least: u64) -> u64 {
+        let wanted = amount(room / 2, rate);
+        if wanted < least.saturating_mul(2) {
+            return 0;
+        }
+        let most = amount(ticks_of(LEASE_NS), rate);
+        let mut leased = self.leased.load(Relaxed);
+        loop {
+            let free = match cfg!(drystone_mutate = "budget_lease_bound") {
+                true => most,
+                false => most.saturating_sub(leased),
+            };
+            let lease = wanted.min(free / 2);
+            if lease == 0 {
+                return 0;
+            }
+            match self.leased.compare_exchange(leased, leased + lease, Relaxed, Relaxed) {
+                Ok(_) => return lease,
+                Err(now) => leased = now,
+            }
+        }
+    }
+
+    fn unlease(&self, lease: u64) {
+        if lease > 0 {
+            change(&self.leased, |leased| leased.saturating_sub(lease));
+        }
+    }
+
+    fn lower(&self, by: Ticks) {
+        if by > 0 {
+            change(&self.tat, |tat| tat.saturating_sub(by));
+        }
+    }
+
+    /// Give back `unspent` units that were charged. `lease` of a lease are over with them.
+    pub(crate) fn give_back(&self, unspent: u64, lease: u64) {
+        self.unlease(lease);
+        if let Some(rate) = self.rate() {
+            // Rounded down: what was spent stays paid.
+            let exact = u128::from(unspent) * TICKS_A_SECOND / u128::from(rate);
+            self.lower(exact.min(WORTH_MAX) as Ticks);
+        }
+    }
+
+    /// Charge `units` that pass now, and are counted from `base` on if nothing is owed.
+    pub(crate) fn charge(&self, base: Ticks, units: u64) {
+        if let Some(rate) = self.rate() {
+            let cost = worth(units, rate);
+            change(&self.tat, |tat| tat.max(base).saturating_add(cost));
+        }
+    }
+
+    /// Change the limit at `now`. What is owed stays owed, at the new one; a limit that comes or goes
+    /// begins with nothing owed. The former limit.
+    pub(crate) fn set_rate(&self, now: Ticks, rate: Option<u64>) -> Option<u64> {
+        let before = self.rate();
+        self.rate.store(rate.unwrap_or(0), Release);
+        change(&self.tat, |tat| match (before, rate) {
+            (Some(before), Some(rate)) => rescaled(tat, now, before, rate),
+            _ => now.min(tat),
+        });
+        before
+    }
+}
+
+fn change(cell: &AtomicU64, mut to: impl FnMut(u64) -> u64) {
+    let mut value = cell.load(Acquire);
+    while let Err(now) = cell.compare_exchange(value, to(value), AcqRel, Acquire) {
+        value = now;
+    }
+}
+
+/// The time `at`, when the time between it and `now` is worth the same at another limit.
+pub(crate) fn rescaled(at: Ticks, now: Ticks, before: u64, rate: u64) -> Ticks {
+    let scale = |time: Ticks| {
+        let scaled = (u128::from(time) * u128::from(before)).div_ceil(u128::from(rate));
+        scaled.min(WORTH_MAX) as Ticks
+    };
+    match at.checked_sub(now) {
+        Some(owed) => now.saturating_add(scale(owed)),
+        None => now.saturating_sub(scale(now - at)),
+    }
+}

@@ -1,0 +1,404 @@
+//! The throttle as one context uses it.
+//!
+//! Invariants:
+//! * A group's bios of a direction pass in the order in which they came: while one waits, what comes
+//!   after it does, too (`kept`).
+//! * Purses are given back when the rules change, when a bio has to wait, and when the channel goes.
+//! * While bios wait the context promises to look for word of them ([`drystone_core::Env::entrusted`]),
+//!   once for each.
+//! * The way of a bio that finds its group's purse full touches no line that another context writes.
+
+use crate::counts::GroupCounts;
+use crate::device::DeviceThrottle;
+use crate::lane::{Caller, Lane, NEVER};
+use crate::limits::{Direction, charged_bytes, counted_at};
+use crate::port::Port;
+use crate::purse::Purse;
+use crate::rules::{Path, ROOT, Rules, slot_of};
+use crate::throttled::{Throttle, ThrottleChannel};
+use drystone_core::clock::Ns;
+use drystone_core::mailbox::Message;
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use std::sync::Arc;
+
+/// When a channel looks whose bios somebody else is just taking in.
+const LOOK_AGAIN_NS: Ns = 1_000_000;
+
+/// A group in one direction.
+struct Side {
+    purse: Purse,
+    path: Option<Arc<Path>>,
+    /// Bios that wait.
+    kept: usize,
+}
+
+impl Side {
+    fn new(path: Option<Arc<Path>>) -> Self {
+        let purse = if path.is_none() { Purse::unlimited() } else { Purse::default() };
+        Side { purse, path, kept: 0 }
+    }
+
+    fn give_back(&mut self) {
+        if let Some(path) = &self.path {
+            self.purse.give_back(path);
+        }
+    }
+
+    /// Pay for an I/O of `bytes` that finds its purse empty. False if it has to wait.
+    fn pay(&mut self, now: Ns, bytes: u64) -> bool {
+        self.give_back();
+        match &self.path {
+            None => {
+                self.purse = Purse::unlimited();
+                self.purse.spend(bytes)
+            }
+            Some(path) => {
+                let waits = self.kept > 0 || path.meters().any(|meter| meter.is_blocked());
+                !waits && self.purse.fill(path, now, bytes)
+            }
+        }
+    }
+}
+
+/// A group as this channel uses it.
+struct Entry {
+    group: u32,
+    counts: Arc<GroupCounts>,
+    sides: [Side; 2],
+}
+
+impl Entry {
+    #[inline(always)]
+    fn side(&mut self, bio: &Bio) -> &mut Side {
+        &mut self.sides[Direction::of(bio) as usize]
+    }
+
+    #[inline(always)]
+    fn count(&self, bio: &Bio) {
+        self.counts.passed(counted_at(bio), bio.bytes);
+    }
+}
+
+/// See the module's text.
+pub struct GroupChannel {
+    device: Arc<DeviceThrottle>,
+    port: Arc<Port>,
+    epoch: u64,
+    rules: Arc<Rules>,
+    /// There is no group but the root.
+    is_plain: bool,
+    /// By slot.
+    entries: Vec<Option<Box<Entry>>>,
+    /// Lanes where bios of this channel wait, each once.
+    lanes: Vec<Arc<Lane>>,
+    kept: usize,
+    /// When to look at lanes that did not know yet when bios may go.
+    look_again: Ns,
+    /// The context's locks, for when the channel goes.
+    locks: Arc<drystone_core::sync::LockCounters>,
+}
+
+impl GroupChannel {
+    fn new(device: &Arc<DeviceThrottle>, env: &mut Env, index: u32) -> Self {
+        let port = device.open_port(Message::to(env.handle(), index, 0), &env.locks);
+        let (epoch, rules) = device.rules(&env.locks);
+        GroupChannel {
+            device: device.clone(),
+            port,
+            epoch,
+            is_plain: rules.is_plain(),
+            rules,
+            entries: Vec::new(),
+            lanes: Vec::new(),
+            kept: 0,
+            look_again: 0,
+            locks: env.locks.clone(),
+        }
+    }
+
+    /// Take over new rules.
+    #[cold]
+    fn refresh(&mut self, env: &Env) {
+        (self.epoch, self.rules) = self.device.rules(&env.locks);
+        self.is_plain = self.rules.is_plain();
+        self.lanes.clear();
+        let mut entries = std::mem::take(&mut self.entries);
+        for place in &mut entries {
+            let Some(entry) = place else { continue };
+            let exists = self.refresh_entry(entry);
+            if !exists && entry.sides.iter().all(|side| side.kept == 0) {
+                self.device.retire(entry.group, &entry.counts);
+                *place = None;
+            }
+        }
+        self.entries = entries;
+    }
+
+    /// False if there is no such group any more.
+    fn refresh_entry(&mut self, entry: &mut Entry) -> bool {
+        let ruled = self.rules.get(entry.group).cloned();
+        for direction in Direction::ALL {
+            let side = &mut entry.sides[direction as usize];
+            side.give_back();
+            let path = ruled.as_ref().and_then(|ruled| ruled.path(direction)).cloned();
+            *side = Side { kept: side.kept, ..Side::new(path) };
+            if side.kept > 0
+                && let Some(path) = &side.path
+            {
+                add(&mut self.lanes, &path.lane);
+            }
+        }
+        ruled.is_some()
+    }
+
+    #[inline(always)]
+    fn entry(&mut self, group: u32) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(slot_of(group))?.as_deref_mut()?;
+        (entry.group == group).then_some(entry)
+    }
+
+    /// True if `bio` may go as it is, which is counted then.
+    #[inline(always)]
+    fn passes(&mut self, device: &impl Channel, bio: &Bio) -> bool {
+        if bio.group == ROOT || bio.op == Op::Flush {
+            return true;
+        }
+        let Some(entry) = self.entry(bio.group) else { return false };
+        if device.first_part(bio) != bio.bytes {
+            return false;
+        }
+        let passes = entry.side(bio).purse.spend(charged_bytes(bio));
+        if passes {
+            entry.count(bio);
+        }
+        passes
+    }
+
+    /// A bio that needs a closer look; what is left of one that is cut goes to the head of `bios`.
+    #[inline(never)]
+    fn look_at(
+        &mut self,
+        env: &mut Env,
+        device: &impl Channel,
+        bio: Box<Bio>,
+        bios: &mut BioList,
+    ) -> Option<Box<Bio>> {
+        if !self.has_entry(bio.group) {
+            // Of a group that is no more.
+            return Some(bio);
+        }
+        let bio = cut(env, device, bio, bios);
+        let now = env.time.submit_time();
+        let entry = self.entry(bio.group).expect("it was made");
+        let side = entry.side(&bio);
+        let bytes = charged_bytes(&bio);
+        if side.kept == 0 && side.purse.spend(bytes) || side.pay(now, bytes) {
+            entry.count(&bio);
+            return Some(bio);
+        }
+        if bio.flags.contains(BioFlags::NOWAIT) {
+            env.end_with(bio, Status::Again);
+            return None;
+        }
+        self.keep(env, bio, now);
+        None
+    }
+
+    /// Make an entry for `group` if there is none. False if there is no such group.
+    fn has_entry(&mut self, group: u32) -> bool {
+        if self.entry(group).is_some() {
+            return true;
+        }
+        let Some(ruled) = self.rules.get(group).cloned() else { return false };
+        let slot = slot_of(group);
+        if self.entries.len() <= slot {
+            self.entries.resize_with(slot + 1, || None);
+        }
+        let counts = self.device.counts(group);
+        let sides = Direction::ALL.map(|direction| Side::new(ruled.path(direction).cloned()));
+        self.entries[slot] = Some(Box::new(Entry { group, counts, sides }));
+        true
+    }
+
+    /// Let `bio` wait.
+    fn keep(&mut self, env: &mut Env, mut bio: Box<Bio>, now: Ns) {
+        bio.stamp(now);
+        bio.home = self.port.index;
+        let entry = self.entry(bio.group).expect("it was looked at");
+        let side = entry.side(&bio);
+        side.kept += 1;
+        let lane = side.path.as_ref().expect("something limits it").lane.clone();
+        self.kept += 1;
+        env.entrusted += 1;
+        let mut one = BioList::new();
+        one.push(bio);
+        lane.bring(&mut one);
+        add(&mut self.lanes, &lane);
+    }
+
+    /// Have done what is to be done at the lanes where bios of this channel wait; what may go comes
+    /// to `pass`.
+    #[cold]
+    fn run_lanes(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
+        self.look_again = now.saturating_add(LOOK_AGAIN_NS);
+        let me = Some(self.port.index);
+        let mut caller = Caller::new(&self.device, &self.rules, &self.locks, now, me);
+        self.lanes.iter().for_each(|lane| caller.run(lane));
+        for port in caller.told {
+            env.leave_word(port.word.clone());
+        }
+        self.take_granted(env, pass);
+    }
+
+    /// Take the bios of this channel that may go.
+    fn take_granted(&mut self, env: &mut Env, pass: &mut BioList) {
+        let mut granted = self.port.granted.take();
+        let count = granted.len();
+        while let Some(bio) = granted.pop() {
+            let entry = self.entry(bio.group).expect("an entry stays while bios of it wait");
+            entry.side(&bio).kept -= 1;
+            if env.is_abandoned() {
+                env.end_with(bio, Status::Cancelled);
+                continue;
+            }
+            entry.count(&bio);
+            pass.push(bio);
+        }
+        self.kept -= count;
+        env.entrusted -= count;
+        if self.kept == 0 {
+            self.lanes.clear();
+        }
+    }
+
+    /// When a lane has to be looked at.
+    fn due(&self) -> Option<Ns> {
+        let due = self.lanes.iter().map(|lane| match lane.due(self.port.index) {
+            NEVER => self.look_again,
+            due => due,
+        });
+        due.min()
+    }
+}
+
+fn add(lanes: &mut Vec<Arc<Lane>>, lane: &Arc<Lane>) {
+    if !lanes.iter().any(|other| Arc::ptr_eq(other, lane)) {
+        lanes.push(lane.clone());
+    }
+}
+
+/// The part of `bio` that the device takes at once; what is left goes to the head of `rest`. A bio
+/// that the device will refuse stays as it is.
+fn cut(env: &mut Env, device: &impl Channel, bio: Box<Bio>, rest: &mut BioList) -> Box<Bio> {
+    let bytes = device.first_part(&bio);
+    if bytes == 0 || bytes >= bio.bytes || bio.flags.contains(BioFlags::NOWAIT) {
+        return bio;
+    }
+    let (front, left) = env.split(bio, bytes);
+    rest.push_front(left);
+    front
+}
+
+/// Groups as cgroup v2 has them: the product's own.
+impl Throttle for DeviceThrottle {
+    type Channel = GroupChannel;
+
+    fn over(device: Arc<DeviceThrottle>) -> Arc<Self> {
+        device
+    }
+
+    fn open(self: &Arc<Self>, env: &mut Env, index: u32) -> GroupChannel {
+        GroupChannel::new(self, env, index)
+    }
+}
+
+impl ThrottleChannel for GroupChannel {
+    #[inline]
+    fn admit(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
+        if self.device.epoch() != self.epoch {
+            self.refresh(env);
+        }
+        if self.is_plain {
+            return;
+        }
+        let mut pass = bios.take_while(|bio| self.passes(device, bio));
+        if !bios.is_empty() {
+            self.admit_rest(env, device, bios, &mut pass);
+        }
+        std::mem::swap(bios, &mut pass);
+    }
+
+    fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool {
+        if !Arc::ptr_eq(message, &self.port.word) {
+            return false;
+        }
+        if self.device.epoch() != self.epoch {
+            self.refresh(env);
+        }
+        self.take_granted(env, pass);
+        true
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        if self.kept == 0 { None } else { self.due() }
+    }
+
+    fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
+        if self.deadline().is_some_and(|due| due <= now) {
+            self.run_lanes(env, now, pass);
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.kept
+    }
+
+    fn cancel(&mut self, env: &mut Env) {
+        if self.kept > 0 {
+            self.port.set_gone();
+            self.lanes.iter().for_each(|lane| lane.purge());
+            let now = env.time.submit_time();
+            self.run_lanes(env, now, &mut BioList::new());
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.lanes.clear();
+        self.device.close_port(&self.port, &self.locks);
+        self.kept == 0 && Port::is_ours_alone(&mut self.port)
+    }
+}
+
+impl GroupChannel {
+    #[inline(never)]
+    fn admit_rest(
+        &mut self,
+        env: &mut Env,
+        device: &impl Channel,
+        bios: &mut BioList,
+        pass: &mut BioList,
+    ) {
+        let before = self.kept;
+        while let Some(bio) = bios.pop() {
+            if let Some(bio) = self.look_at(env, device, bio, bios) {
+                pass.push(bio);
+            }
+            pass.append(&mut bios.take_while(|bio| self.passes(device, bio)));
+        }
+        if self.kept > before {
+            let now = env.time.submit_time();
+            self.run_lanes(env, now, pass);
+        }
+    }
+}
+
+impl Drop for GroupChannel {
+    fn drop(&mut self) {
+        debug_assert!(self.kept == 0 || std::thread::panicking());
+        for entry in self.entries.iter_mut().flatten() {
+            entry.sides.iter_mut().for_each(Side::give_back);
+            self.device.retire(entry.group, &entry.counts);
+        }
+        self.device.close_port(&self.port, &self.locks);
+    }
+}

@@ -1,0 +1,326 @@
+//! One device as groups see it: their limits there, what they did, and the channels.
+//!
+//! Invariants:
+//! * Whoever changes limits or groups holds the lock of [`crate::Groups`], so one at a time does.
+//! * Contexts read `rules` by their epoch. A lane whose structure changes is closed before the new
+//!   rules are published, and what waited there goes on by them after that.
+//! * The meters of a group exist from its first limit on the device until the group is removed.
+
+use crate::budget::ticks_of;
+use crate::counts::{Counted, GroupCounts};
+use crate::hierarchy::Hierarchy;
+use crate::lane::{Caller, Lane};
+use crate::limits::{Direction, IoStat, Limits};
+use crate::meter::Meter;
+use crate::port::{Port, Ports};
+use crate::rules::{Path, ROOT, Ruled, Rules, Step};
+use drystone_core::Published;
+use drystone_core::clock::Clock;
+use drystone_core::mailbox::Message;
+use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A group's limits on a device (Linux: `blkcg_gq`).
+#[derive(Default)]
+struct Limited {
+    limits: Limits,
+    meters: [Arc<Meter>; 2],
+}
+
+#[derive(Default)]
+struct Control {
+    limited: BTreeMap<u32, Limited>,
+    /// The device is over.
+    closed: bool,
+}
+
+/// See the module's text.
+pub struct DeviceThrottle {
+    name: String,
+    clock: Arc<dyn Clock>,
+    rules: Published<Rules>,
+    ports: Published<Ports>,
+    counted: Lock<BTreeMap<u32, Counted>>,
+    control: Lock<Control>,
+    /// Count the lock of `counted`, and those of who changes something.
+    counted_locks: Arc<LockCounters>,
+    control_locks: Arc<LockCounters>,
+}
+
+/// A change of the paths of groups: new ones, and the lanes that they make obsolete.
+struct Rebuilt {
+    rules: Rules,
+    closed: Vec<Arc<Lane>>,
+}
+
+impl DeviceThrottle {
+    pub(crate) fn new(name: &str, clock: Arc<dyn Clock>, locks: &LockCounters) -> Arc<Self> {
+        Arc::new(DeviceThrottle {
+            name: name.to_owned(),
+            clock,
+            rules: Published::new(Rules::default()),
+            ports: Published::new(Ports::default()),
+            counted: Lock::new(LockClass::Control, BTreeMap::new()),
+            control: Lock::new(LockClass::Control, Control::default()),
+            counted_locks: locks.sibling(),
+            control_locks: locks.sibling(),
+        })
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.rules.epoch()
+    }
+
+    pub(crate) fn rules(&self, locks: &LockCounters) -> (u64, Arc<Rules>) {
+        self.rules.get(locks)
+    }
+
+    pub(crate) fn ports(&self, locks: &LockCounters) -> Arc<Ports> {
+        self.ports.get(locks).1
+    }
+
+    pub(crate) fn open_port(&self, word: Arc<Message>, locks: &LockCounters) -> Arc<Port> {
+        let mut port = None;
+        let opened = self.ports.update(locks, |ports| {
+            port = Some(ports.open(word));
+            Ok(())
+        });
+        debug_assert!(opened.is_ok());
+        port.expect("the update ran")
+    }
+
+    pub(crate) fn close_port(&self, port: &Arc<Port>, locks: &LockCounters) {
+        let closed = self.ports.update(locks, |ports| {
+            ports.close(port);
+            Ok(())
+        });
+        debug_assert!(closed.is_ok());
+    }
+
+    /// Counters for a channel's I/O of `group`.
+    pub(crate) fn counts(&self, group: u32) -> Arc<GroupCounts> {
+        self.counted().entry(group).or_default().for_channel()
+    }
+
+    /// A channel does not count for `group` any more.
+    pub(crate) fn retire(&self, group: u32, counts: &Arc<GroupCounts>) {
+        // Those of a group that was removed are gone already.
+        if let Some(counted) = self.counted().get_mut(&group) {
+            counted.retire(counts);
+        }
+    }
+
+    fn counted(&self) -> Guard<'_, BTreeMap<u32, Counted>> {
+        self.counted.lock(&self.counted_locks)
+    }
+
+    pub(crate) fn stat(&self, group: u32) -> IoStat {
+        self.counted().get(&group).map(Counted::get).unwrap_or_default()
+    }
+
+    pub(crate) fn reset_stat(&self, group: u32) {
+        self.counted().entry(group).or_default().reset();
+    }
+
+    fn control(&self) -> Guard<'_, Control> {
+        self.control.lock(&self.control_locks)
+    }
+
+    pub(crate) fn limits(&self, group: u32) -> Limits {
+        self.control().limited.get(&group).map(|it| it.limits).unwrap_or_default()
+    }
+
+    /// The device is over: there are no groups any more, and what waits goes.
+    pub(crate) fn close(&self) {
+        let mut control = self.control();
+        control.closed = true;
+        control.limited.clear();
+        let rules = self.rules.get(&self.control_locks).1;
+        let closed = rules.lanes().cloned().collect();
+        self.publish(Rebuilt { rules: Rules::default(), closed });
+    }
+
+    /// Set the limits of groups, all at once.
+    pub(crate) fn set_limits(&self, hierarchy: &Hierarchy, all: &[(u32, Limits)]) {
+        let mut control = self.control();
+        if control.closed {
+            return;
+        }
+        let mut changed = BTreeSet::new();
+        for (group, limits) in all {
+            if self.set_limit(&mut control, *group, limits) {
+                changed.extend(hierarchy.subtree(*group));
+            }
+        }
+        let rebuilt = self.rebuild(&control, hierarchy, changed);
+        self.publish(rebuilt);
+    }
+
+    /// True if there is a limit where there was none, or none any more.
+    fn set_limit(&self, control: &mut Control, group: u32, limits: &Limits) -> bool {
+        let entry = control.limited.entry(group).or_default();
+        let before = std::mem::replace(&mut entry.limits, *limits);
+        let rules = self.rules.get(&self.control_locks).1;
+        let mut structural = false;
+        for direction in Direction::ALL {
+            let meter = &entry.meters[direction as usize];
+            let was = meter.is_limited();
+            if before.of(direction) != limits.of(direction) {
+                self.set_rates(meter, rules.path(group, direction), limits.of(direction));
+            }
+            structural |= was != meter.is_limited();
+        }
+        structural
+    }
+
+    fn set_rates(
+        &self,
+        meter: &Meter,
+        path: Option<&Arc<Path>>,
+        (bps, iops): (Option<u64>, Option<u64>),
+    ) {
+        let set = || meter.set_rates(ticks_of(self.clock.now()), bps, iops);
+        match path {
+            Some(path) => path.lane.while_quiet(&self.control_locks, set),
+            None => set(),
+        }
+    }
+
+    /// There are new groups.
+    pub(crate) fn add_groups(&self, hierarchy: &Hierarchy, groups: &[u32]) {
+        let control = self.control();
+        if !control.closed {
+            let rebuilt = self.rebuild(&control, hierarchy, groups.iter().copied().collect());
+            self.publish(rebuilt);
+        }
+    }
+
+    /// Group `id`, without children, is no more: its bios go.
+    pub(crate) fn remove_group(&self, id: u32) {
+        let mut control = self.control();
+        let (_, before) = self.rules.get(&self.control_locks);
+        let mut rules = Rules::clone(&before);
+        rules.remove(id);
+        self.publish(Rebuilt { rules, closed: Vec::new() });
+        let paths = before.get(id).map(|ruled| ruled.paths.clone()).unwrap_or_default();
+        for path in paths.iter().flatten() {
+            let mut caller = self.caller(&before);
+            path.lane.release(id, &mut caller);
+            caller.run(&path.lane);
+            tell(caller);
+        }
+        control.limited.remove(&id);
+        self.counted().remove(&id);
+    }
+
+    fn caller<'a>(&'a self, rules: &'a Rules) -> Caller<'a> {
+        Caller::new(self, rules, &self.control_locks, self.clock.now(), None)
+    }
+
+    /// Make new rules the rules, and let everybody go on by them.
+    fn publish(&self, rebuilt: Rebuilt) {
+        rebuilt.closed.iter().for_each(|lane| lane.close(&self.control_locks));
+        let published = self.rules.update(&self.control_locks, |rules| {
+            *rules = rebuilt.rules;
+            Ok(())
+        });
+        debug_assert!(published.is_ok());
+        let (_, rules) = self.rules.get(&self.control_locks);
+        let mut caller = self.caller(&rules);
+        rebuilt.closed.iter().for_each(|lane| caller.run(lane));
+        // A limit that was raised lets bios go at once.
+        rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
+        tell(caller);
+        self.ports(&self.control_locks).iter().for_each(|port| port.send_and_kick());
+    }
+
+    /// The paths of `groups`, and of all who share lanes with those that change.
+    fn rebuild(&self, control: &Control, tree: &Hierarchy, groups: BTreeSet<u32>) -> Rebuilt {
+        let (_, before) = self.rules.get(&self.control_locks);
+        let mut build =
+            Build { control, tree, before: &before, closed: Vec::new(), lanes: BTreeMap::new() };
+        for group in &groups {
+            build.note_closed(*group);
+        }
+        let shared: Vec<u32> =
+            build.closed.iter().flat_map(|lane| tree.subtree(lane.top)).collect();
+        let mut rules = Rules::clone(&before);
+        for group in groups.into_iter().chain(shared).collect::<BTreeSet<u32>>() {
+            if let Some(named) = tree.get(group).filter(|_| group != ROOT) {
+                rules.set(build.ruled(group).map_or_else(|| named.free.clone(), Arc::new));
+            }
+        }
+        Rebuilt { rules, closed: build.closed }
+    }
+}
+
+/// Paths in the making.
+struct Build<'a> {
+    control: &'a Control,
+    tree: &'a Hierarchy,
+    before: &'a Rules,
+    closed: Vec<Arc<Lane>>,
+    /// New lanes by top and direction.
+    lanes: BTreeMap<(u32, usize), Arc<Lane>>,
+}
+
+impl Build<'_> {
+    fn steps(&self, group: u32, direction: Direction) -> Option<Box<[Step]>> {
+        let meter = |group: u32| {
+            let meter = &self.control.limited.get(&group)?.meters[direction as usize];
+            meter.is_limited().then(|| meter.clone())
+        };
+        let step = |group: u32| Step { group, meter: meter(group) };
+        let mut steps: Vec<Step> = self.tree.chain(group).into_iter().map(step).collect();
+        let top = steps.iter().rposition(|step| step.meter.is_some())?;
+        steps.truncate(top + 1);
+        Some(steps.into())
+    }
+
+    /// The lanes that `group` leaves because its way changes.
+    fn note_closed(&mut self, group: u32) {
+        for direction in Direction::ALL {
+            let Some(before) = self.before.path(group, direction) else { continue };
+            if self.steps(group, direction).as_ref() != Some(&before.steps) {
+                add_lane(&mut self.closed, &before.lane);
+            }
+        }
+    }
+
+    /// The group's paths; nothing if it has none.
+    fn ruled(&mut self, group: u32) -> Option<Ruled> {
+        let paths = Direction::ALL.map(|direction| {
+            let steps = self.steps(group, direction)?;
+            let lane = self.lane(steps.last()?.group, direction);
+            Some(Arc::new(Path { steps, lane }))
+        });
+        paths.iter().any(Option::is_some).then_some(Ruled { id: group, paths })
+    }
+
+    fn lane(&mut self, top: u32, direction: Direction) -> Arc<Lane> {
+        let closed = &self.closed;
+        let known = self.before.path(top, direction).map(|path| &path.lane);
+        let stays = known.filter(|lane| {
+            lane.top == top && !closed.iter().any(|closed| Arc::ptr_eq(closed, lane))
+        });
+        let new = || stays.cloned().unwrap_or_else(|| Lane::new(top, direction));
+        self.lanes.entry((top, direction as usize)).or_insert_with(new).clone()
+    }
+}
+
+fn add_lane(lanes: &mut Vec<Arc<Lane>>, lane: &Arc<Lane>) {
+    if !lanes.iter().any(|other| Arc::ptr_eq(other, lane)) {
+        lanes.push(lane.clone());
+    }
+}
+
+fn tell(caller: Caller<'_>) {
+    caller.told.iter().for_each(|port| port.send_and_kick());
+}

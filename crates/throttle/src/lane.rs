@@ -1,0 +1,329 @@
+//! Where the bios of one direction wait that are bound, on one device, by the same topmost limit.
+//!
+//! Invariants:
+//! * Who brings bios puts them into `inbox`, and has the turn taken: whoever gets it takes them in,
+//!   and lets all go that may, also those of others, which go back to the channels that they came
+//!   through ([`crate::port::Port::granted`]).
+//! * While bios wait, a channel among those that have any is the *keeper*: it wakes when the next may
+//!   go (`due`). The others look [`GRACE_NS`] later, in case its owner is away.
+//! * A lane is closed when its structure changes: from then on whoever has the turn sends on what is
+//!   there to where the rules say. Until these are published it stays in `parked`.
+//! * The turn is never waited for on the data path.
+
+use crate::budget::{ns_of, ticks_of};
+use crate::device::DeviceThrottle;
+use crate::limits::Direction;
+use crate::port::{Port, Ports};
+use crate::rules::{Path, Rules};
+use crate::tree::Tree;
+use crate::turn::Turn;
+use drystone_core::clock::Ns;
+use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioList, SharedBioList};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How much later than the keeper the others look.
+pub(crate) const GRACE_NS: Ns = 5_000_000;
+/// Bios that become free within this time go together: far less than the burst, so no time is lost.
+const QUANTUM_NS: Ns = 500_000;
+/// Nothing is due.
+pub(crate) const NEVER: Ns = Ns::MAX;
+
+/// See the module's text. On cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct Lane {
+    /// The group whose limit it is.
+    pub(crate) top: u32,
+    direction: Direction,
+    inbox: SharedBioList,
+    /// A channel is gone whose bios are to leave.
+    purge: AtomicBool,
+    due: AtomicU64,
+    keeper: AtomicU32,
+    turn: Turn<Waiting>,
+}
+
+/// What the turn guards.
+#[derive(Default)]
+struct Waiting {
+    tree: Tree,
+    /// Bios in the tree by the channel that they came through.
+    homes: BTreeMap<u32, usize>,
+    closed: bool,
+    parked: BioList,
+}
+
+/// Who has the turn, with what it needs and what is left to do after it.
+pub(crate) struct Caller<'a> {
+    pub(crate) device: &'a DeviceThrottle,
+    /// The rules as the caller knows them; perhaps old ones.
+    pub(crate) rules: &'a Rules,
+    pub(crate) locks: &'a LockCounters,
+    pub(crate) now: Ns,
+    /// The caller's own channel.
+    pub(crate) me: Option<u32>,
+    /// Those to be told that something is there for them.
+    pub(crate) told: Vec<Arc<Port>>,
+    /// Lanes to which bios were sent on.
+    lanes: Vec<Arc<Lane>>,
+    ports: Option<Arc<Ports>>,
+    current: Option<Arc<Rules>>,
+    /// Bios that may go, all of one channel.
+    granted: BioList,
+}
+
+impl<'a> Caller<'a> {
+    pub(crate) fn new(
+        device: &'a DeviceThrottle,
+        rules: &'a Rules,
+        locks: &'a LockCounters,
+        now: Ns,
+        me: Option<u32>,
+    ) -> Self {
+        Caller {
+            device,
+            rules,
+            locks,
+            now,
+            me,
+            told: Vec::new(),
+            lanes: Vec::new(),
+            ports: None,
+            current: None,
+            granted: BioList::new(),
+        }
+    }
+
+    /// Do what is to be done at `lane`, and at the lanes that bios are sent on to.
+    pub(crate) fn run(&mut self, lane: &Arc<Lane>) {
+        lane.run(self);
+        while let Some(next) = self.lanes.pop() {
+            next.run(self);
+        }
+    }
+
+    fn port(&mut self, home: u32) -> Arc<Port> {
+        let known = self.ports.as_ref().and_then(|ports| ports.get(home));
+        if let Some(port) = known {
+            return port.clone();
+        }
+        let ports = self.ports.insert(self.device.ports(self.locks));
+        ports.get(home).expect("a channel stays while bios of it wait").clone()
+    }
+
+    /// `bio` may go.
+    fn grant(&mut self, bio: Box<Bio>) {
+        if self.granted.back().is_some_and(|last| last.home != bio.home) {
+            self.hand_over();
+        }
+        self.granted.push(bio);
+    }
+
+    /// Give what was granted to its channel.
+    fn hand_over(&mut self) {
+        let Some(home) = self.granted.back().map(|bio| bio.home) else { return };
+        let port = self.port(home);
+        port.granted.add(&mut self.granted);
+        self.tell(port);
+    }
+
+    fn tell(&mut self, port: Arc<Port>) {
+        let known = self.told.iter().any(|other| Arc::ptr_eq(other, &port));
+        if self.me != Some(port.index) && !known {
+            self.told.push(port);
+        }
+    }
+
+    /// The path of `bio` by the rules of now.
+    fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
+        if self.current.is_none() {
+            self.current = Some(self.device.rules(self.locks).1);
+        }
+        let current = self.current.as_ref()?;
+        current.path(bio.group, Direction::of(bio)).cloned()
+    }
+
+    /// Send `bio` to where the rules of now say; back comes what belongs to `here`, with its path.
+    fn send_on(&mut self, here: &Lane, bio: Box<Bio>) -> Option<(Box<Bio>, Arc<Path>)> {
+        match self.path_now(&bio) {
+            Some(path) if std::ptr::eq(&*path.lane, here) => return Some((bio, path)),
+            Some(path) => {
+                let mut one = BioList::new();
+                one.push(bio);
+                path.lane.bring(&mut one);
+                self.lanes.push(path.lane.clone());
+            }
+            None => self.grant(bio),
+        }
+        None
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(top: u32, direction: Direction) -> Arc<Self> {
+        Arc::new(Lane {
+            top,
+            direction,
+            inbox: SharedBioList::new(),
+            purge: AtomicBool::new(false),
+            due: AtomicU64::new(NEVER),
+            keeper: AtomicU32::new(u32::MAX),
+            turn: Turn::new(Waiting::default()),
+        })
+    }
+
+    /// Put `bios` there, whose `home` is set. [`Caller::run`] follows.
+    pub(crate) fn bring(&self, bios: &mut BioList) {
+        self.inbox.add(bios);
+    }
+
+    /// When channel `port`, which has bios here, is to look; [`NEVER`] if that is not known yet.
+    pub(crate) fn due(&self, port: u32) -> Ns {
+        let due = self.due.load(Relaxed);
+        match self.keeper.load(Relaxed) == port {
+            true => due,
+            false => due.saturating_add(GRACE_NS),
+        }
+    }
+
+    /// Bios wait here, as far as can be seen.
+    pub(crate) fn has_bios(&self) -> bool {
+        self.due.load(Relaxed) != NEVER || !self.inbox.is_empty()
+    }
+
+    /// The bios of channels that are gone are to leave. [`Caller::run`] follows.
+    pub(crate) fn purge(&self) {
+        self.purge.store(true, Release);
+    }
+
+    fn run(&self, caller: &mut Caller<'_>) {
+        let locks = caller.locks;
+        self.turn.ask(locks, |waiting| {
+            // What was known before the turn may be older than what is there.
+            (caller.current, caller.ports) = (None, None);
+            match waiting.closed {
+                true => self.send_all_on(waiting, caller),
+                false => self.dispatch(waiting, caller),
+            }
+            caller.hand_over();
+        });
+    }
+
+    fn dispatch(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+        self.take_in(waiting, caller);
+        if self.purge.swap(false, AcqRel) {
+            self.let_go(waiting, caller);
+        }
+        let now = ticks_of(caller.now);
+        let next = loop {
+            match waiting.tree.pop(now) {
+                Ok(bio) => {
+                    leave_home(&mut waiting.homes, &bio);
+                    caller.grant(bio);
+                }
+                Err(at) => break at,
+            }
+        };
+        let due = match waiting.tree.is_empty() {
+            true => NEVER,
+            false => ns_of(next).max(caller.now + QUANTUM_NS),
+        };
+        self.keep_time(waiting, caller, due);
+    }
+
+    fn take_in(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+        let mut bios = self.inbox.take();
+        while let Some(bio) = bios.pop() {
+            let known = caller.rules.path(bio.group, self.direction);
+            let known = known.filter(|path| std::ptr::eq(&*path.lane, self)).cloned();
+            let taken = match known {
+                Some(path) => Some((bio, path)),
+                None => caller.send_on(self, bio),
+            };
+            if let Some((bio, path)) = taken {
+                *waiting.homes.entry(bio.home).or_default() += 1;
+                waiting.tree.push(&path.steps, bio);
+            }
+        }
+    }
+
+    /// Bios of channels that are gone leave.
+    fn let_go(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+        let ports = caller.device.ports(caller.locks);
+        let is_gone = |bio: &Bio| ports.get(bio.home).is_none_or(|port| port.is_gone());
+        self.grant_all(waiting.tree.take(is_gone), waiting, caller);
+    }
+
+    fn grant_all(&self, mut bios: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+        while let Some(bio) = bios.pop() {
+            leave_home(&mut waiting.homes, &bio);
+            caller.grant(bio);
+        }
+    }
+
+    /// Note when the next bio may go and who wakes then: the caller, if bios of it wait.
+    fn keep_time(&self, waiting: &Waiting, caller: &mut Caller<'_>, due: Ns) {
+        let before = (self.keeper.load(Relaxed), self.due.load(Relaxed));
+        let has_bios = |home: &u32| waiting.homes.contains_key(home);
+        let keeper = (caller.me.into_iter().chain([before.0]).find(has_bios))
+            .or_else(|| waiting.homes.keys().next().copied());
+        self.due.store(due, Relaxed);
+        let Some(keeper) = keeper else { return };
+        self.keeper.store(keeper, Relaxed);
+        if keeper != before.0 || due < before.1 {
+            let port = caller.port(keeper);
+            caller.tell(port);
+        }
+    }
+
+    fn send_all_on(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+        let mut bios = waiting.parked.take();
+        bios.append(&mut self.inbox.take());
+        while let Some(bio) = bios.pop() {
+            if let Some((bio, _)) = caller.send_on(self, bio) {
+                // The new rules are not there yet; whoever makes them comes again.
+                waiting.parked.push(bio);
+            }
+        }
+    }
+
+    /// Its structure changes: nothing goes until the new rules are published, and then it goes on by
+    /// these. [`Caller::run`] is to follow then. For the control plane, which may wait.
+    pub(crate) fn close(&self, locks: &LockCounters) {
+        let mut waiting = self.turn.wait(locks);
+        waiting.closed = true;
+        let mut bios = waiting.tree.take(|_| true);
+        bios.append(&mut self.inbox.take());
+        waiting.parked.append(&mut bios);
+        waiting.homes.clear();
+        self.due.store(NEVER, Relaxed);
+        self.turn.leave(waiting);
+    }
+
+    /// Let the bios of `group` go, whatever the limits. The same.
+    pub(crate) fn release(&self, group: u32, caller: &mut Caller<'_>) {
+        let mut waiting = self.turn.wait(caller.locks);
+        self.take_in(&mut waiting, caller);
+        let bios = waiting.tree.take(|bio| bio.group == group);
+        self.grant_all(bios, &mut waiting, caller);
+        caller.hand_over();
+        self.turn.leave(waiting);
+    }
+
+    /// Do `change` while nothing goes. The same.
+    pub(crate) fn while_quiet(&self, locks: &LockCounters, change: impl FnOnce()) {
+        let waiting = self.turn.wait(locks);
+        change();
+        self.turn.leave(waiting);
+    }
+}
+
+fn leave_home(homes: &mut BTreeMap<u32, usize>, bio: &Bio) {
+    let Some(count) = homes.get_mut(&bio.home) else { return };
+    *count -= 1;
+    if *count == 0 {
+        homes.remove(&bio.home);
+    }
+}

@@ -1,0 +1,139 @@
+//! What a group may do on a device, and what it did: the numbers of `io.max` and `io.stat`.
+//!
+//! Source: `Documentation/admin-guide/cgroup-v2.rst`, "IO Interface Files".
+
+use drystone_core::Bio;
+use drystone_core::op::{Op, OpGroup};
+
+/// Limits of a group on a device; `None` is `max`. Each is at least 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes read a second.
+    pub rbps: Option<u64>,
+    /// Bytes written a second.
+    pub wbps: Option<u64>,
+    /// Reads a second.
+    pub riops: Option<u64>,
+    /// Writes a second.
+    pub wiops: Option<u64>,
+}
+
+impl Limits {
+    /// True without any limit.
+    pub fn is_unlimited(&self) -> bool {
+        *self == Limits::default()
+    }
+
+    /// These limits after `change`.
+    #[must_use]
+    pub fn changed(mut self, change: &Change) -> Limits {
+        let Change { rbps, wbps, riops, wiops } = *change;
+        self.rbps = rbps.unwrap_or(self.rbps);
+        self.wbps = wbps.unwrap_or(self.wbps);
+        self.riops = riops.unwrap_or(self.riops);
+        self.wiops = wiops.unwrap_or(self.wiops);
+        self
+    }
+
+    /// Bytes and I/Os a second in a direction.
+    pub(crate) fn of(&self, direction: Direction) -> (Option<u64>, Option<u64>) {
+        match direction {
+            Direction::Read => (self.rbps, self.riops),
+            Direction::Write => (self.wbps, self.wiops),
+        }
+    }
+}
+
+/// A change of limits: what is not named keeps its value, `Some(None)` is `max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Bytes read a second.
+    pub rbps: Option<Option<u64>>,
+    /// Bytes written a second.
+    pub wbps: Option<Option<u64>>,
+    /// Reads a second.
+    pub riops: Option<Option<u64>>,
+    /// Writes a second.
+    pub wiops: Option<Option<u64>>,
+}
+
+/// What a group did on a device, counted when its bios passed the throttle: bytes once, I/Os for
+/// each part that the device takes at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStat {
+    /// Bytes read.
+    pub rbytes: u64,
+    /// Bytes written; write zeroes count as if they carried them.
+    pub wbytes: u64,
+    /// Reads.
+    pub rios: u64,
+    /// Writes.
+    pub wios: u64,
+    /// Bytes discarded.
+    pub dbytes: u64,
+    /// Discards.
+    pub dios: u64,
+}
+
+impl IoStat {
+    pub(crate) fn from_values([rbytes, rios, wbytes, wios, dbytes, dios]: [u64; 6]) -> Self {
+        IoStat { rbytes, wbytes, rios, wios, dbytes, dios }
+    }
+
+    fn values(&self) -> [u64; 6] {
+        [self.rbytes, self.rios, self.wbytes, self.wios, self.dbytes, self.dios]
+    }
+
+    /// What came after `before`.
+    #[must_use]
+    pub fn since(&self, before: &IoStat) -> IoStat {
+        let (mut now, before) = (self.values(), before.values());
+        now.iter_mut().zip(before).for_each(|(now, before)| *now = now.wrapping_sub(before));
+        IoStat::from_values(now)
+    }
+}
+
+impl std::ops::AddAssign for IoStat {
+    fn add_assign(&mut self, other: Self) {
+        let (mut sum, other) = (self.values(), other.values());
+        sum.iter_mut().zip(other).for_each(|(sum, other)| *sum = sum.wrapping_add(other));
+        *self = IoStat::from_values(sum);
+    }
+}
+
+/// Reads and writes are limited apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read = 0,
+    Write = 1,
+}
+
+impl Direction {
+    pub(crate) const ALL: [Direction; 2] = [Direction::Read, Direction::Write];
+
+    /// The direction in which `bio` is charged: whatever changes the device's data is a write.
+    #[inline]
+    pub(crate) fn of(bio: &Bio) -> Direction {
+        if bio.op.is_write() { Direction::Write } else { Direction::Read }
+    }
+}
+
+/// What a discard counts, whatever its length (Linux `throtl_bio_data_size`).
+const DISCARD_BYTES: u64 = 512;
+
+/// Bytes that `bio` is charged.
+#[inline]
+pub(crate) fn charged_bytes(bio: &Bio) -> u64 {
+    if bio.op == Op::Discard { DISCARD_BYTES } else { bio.bytes }
+}
+
+/// Where `bio` is counted: the place of its bytes among the values of [`IoStat`]; its I/O's is the
+/// next one.
+#[inline]
+pub(crate) fn counted_at(bio: &Bio) -> usize {
+    match bio.op.group() {
+        OpGroup::Read | OpGroup::Flush => 0,
+        OpGroup::Write => 2,
+        OpGroup::Discard => 4,
+    }
+}

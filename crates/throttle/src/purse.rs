@@ -1,0 +1,112 @@
+//! What a context may spend for a group in a direction without asking anybody.
+//!
+//! Invariants:
+//! * What is in a purse was charged at every limit on the path, the same at each.
+//! * `leased` is how much of it was leased when it was filled, so at least what is left.
+
+use crate::budget::{Budget, PLENTY, Pays, ticks_of};
+use crate::hierarchy::DEPTH_MAX;
+use crate::meter::Meter;
+use crate::rules::Path;
+use drystone_core::clock::Ns;
+use std::sync::Arc;
+
+/// Bytes and I/Os.
+type Both = (u64, u64);
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Purse {
+    bytes: u64,
+    ios: u64,
+    leased: Both,
+}
+
+impl Purse {
+    /// That of a group that nothing limits.
+    pub(crate) fn unlimited() -> Self {
+        Purse { bytes: PLENTY, ios: PLENTY, leased: (0, 0) }
+    }
+
+    /// Spend what an I/O of `bytes` costs, if there is as much.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, bytes: u64) -> bool {
+        let enough = self.bytes >= bytes && self.ios > 0;
+        if enough {
+            self.bytes -= bytes;
+            self.ios -= 1;
+        }
+        enough
+    }
+
+    /// Give back what is left.
+    pub(crate) fn give_back(&mut self, path: &Path) {
+        let left = std::mem::take(self);
+        for meter in path.meters() {
+            meter.bps.give_back(left.bytes.min(left.leased.0), left.leased.0);
+            meter.iops.give_back(left.ios.min(left.leased.1), left.leased.1);
+        }
+    }
+
+    /// Pay for an I/O of `bytes` at every limit of `path`, if it may pass at `now`, and take a lease
+    /// with it. The purse is empty.
+    pub(crate) fn fill(&mut self, path: &Path, now: Ns, bytes: u64) -> bool {
+        let mut got = [(0, 0); DEPTH_MAX];
+        let mut pays = Pays::First;
+        for (at, meter) in path.meters().enumerate() {
+            let Some(lease) = take(meter, now, bytes, pays) else {
+                let paid = path.meters().zip(&got[..at]);
+                paid.for_each(|(meter, lease)| give_up(meter, bytes, *lease));
+                return false;
+            };
+            got[at] = lease;
+            if meter.bps.rate().is_some() {
+                pays = Pays::After;
+            }
+        }
+        let all = path.meters().zip(&got);
+        let least = all.clone().fold((PLENTY, PLENTY), |least, (_, lease)| {
+            (least.0.min(lease.0), least.1.min(lease.1))
+        });
+        for (meter, lease) in all {
+            trim(&meter.bps, lease.0, least.0);
+            trim(&meter.iops, lease.1, least.1);
+        }
+        let limited = |lease| if lease == PLENTY { 0 } else { lease };
+        let leased = (limited(least.0), limited(least.1));
+        *self = Purse { bytes: least.0, ios: least.1, leased };
+        true
+    }
+}
+
+/// Pay at one meter, for both or for nothing.
+fn take(meter: &Arc<Meter>, now: Ns, bytes: u64, pays: Pays) -> Option<Both> {
+    let now = ticks_of(now);
+    let lease = meter.bps.take(now, bytes, pays)?;
+    match meter.iops.take(now, 1, Pays::After) {
+        Some(ios) => Some((lease, ios)),
+        None => {
+            undo(&meter.bps, bytes, lease);
+            None
+        }
+    }
+}
+
+fn give_up(meter: &Meter, bytes: u64, lease: Both) {
+    undo(&meter.bps, bytes, lease.0);
+    undo(&meter.iops, 1, lease.1);
+}
+
+/// Give back what was charged, and the lease with it.
+fn undo(budget: &Budget, charged: u64, lease: u64) {
+    if lease != PLENTY {
+        budget.give_back(charged.saturating_add(lease), lease);
+    }
+}
+
+/// Keep only `least` of a lease.
+fn trim(budget: &Budget, lease: u64, least: u64) {
+    if lease != PLENTY && lease > least {
+        budget.give_back(lease - least, lease - least);
+    }
+}

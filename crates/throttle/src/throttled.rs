@@ -1,0 +1,214 @@
+//! A device behind its throttle.
+//!
+//! Invariant: bios that wait are not with the device. Everything else passes through as if the device
+//! were there alone, so that what is below knows nothing of groups.
+
+use drystone_core::clock::Ns;
+use drystone_core::context::Passed;
+use drystone_core::device::TypedDevice;
+use drystone_core::histogram::Snapshot;
+use drystone_core::mailbox::Message;
+use drystone_core::op::OpGroup;
+use drystone_core::ring::RingEvent;
+use drystone_core::stats::DiskStats;
+use drystone_core::{Bio, BioList, Channel, Device, DeviceInfo, Env, Extent, Holders, Result};
+use std::sync::Arc;
+
+use crate::device::DeviceThrottle;
+
+/// How a device's bios are throttled. A laboratory puts others in the place of [`DeviceThrottle`].
+pub trait Throttle: Send + Sync + Sized + 'static {
+    /// The throttle as one context uses it.
+    type Channel: ThrottleChannel;
+
+    /// One on what the product's knows of a device.
+    fn over(device: Arc<DeviceThrottle>) -> Arc<Self>;
+
+    /// Open it for a context, whose channel number `index` the device becomes.
+    fn open(self: &Arc<Self>, env: &mut Env, index: u32) -> Self::Channel;
+}
+
+/// The throttle as one context uses it; called with that context in hand.
+pub trait ThrottleChannel: Send {
+    /// Leave in `bios` what may go on to `device` now, in its order. What may not waits, and comes by
+    /// one of the calls below.
+    fn admit(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList);
+
+    /// A message came. True if it was for the throttle; then what may go on is in `pass`.
+    fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool;
+
+    /// When [`ThrottleChannel::tick`] is to be called.
+    fn deadline(&self) -> Option<Ns>;
+
+    /// The clock shows `now`. What may go on comes to `pass`.
+    fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList);
+
+    /// Bios that wait.
+    fn waiting(&self) -> usize;
+
+    /// The context was dropped: what waits ends cancelled.
+    fn cancel(&mut self, env: &mut Env);
+
+    /// The device is over, too: true if nobody else can reach this any more.
+    fn is_over(&mut self) -> bool;
+}
+
+/// A device behind its throttle. Cheap to clone if the device is.
+pub struct Throttled<D, T = DeviceThrottle> {
+    device: D,
+    throttle: Arc<T>,
+}
+
+impl<D: TypedDevice, T: Throttle> Throttled<D, T> {
+    /// Put `throttle` in front of `device`.
+    pub fn new(device: D, throttle: Arc<T>) -> Self {
+        Throttled { device, throttle }
+    }
+
+    /// The device itself.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+}
+
+impl<D: TypedDevice, T: Throttle> Device for Throttled<D, T> {
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+        let device = self.device.open_typed(env, index)?;
+        let throttle = self.throttle.open(env, index);
+        Ok(Box::new(ThrottledChannel { throttle, device }))
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        self.device.extents(offset, length, max)
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.device.stats()
+    }
+
+    fn latencies(&self, group: OpGroup) -> Snapshot {
+        self.device.latencies(group)
+    }
+
+    fn holders(&self) -> Option<&Holders> {
+        self.device.holders()
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        self.device.attribute(name)
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        self.device.set_attribute(name, value)
+    }
+}
+
+/// One context's way into a [`Throttled`] device. On cache lines of its own.
+#[repr(align(128))]
+struct ThrottledChannel<T, C> {
+    throttle: T,
+    device: C,
+}
+
+impl<T: ThrottleChannel, C: Channel> ThrottledChannel<T, C> {
+    fn pass(&mut self, env: &mut Env, bios: &mut BioList) {
+        if !bios.is_empty() {
+            self.device.submit(env, bios);
+        }
+    }
+}
+
+impl<T: ThrottleChannel, C: Channel> Channel for ThrottledChannel<T, C> {
+    #[inline]
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+        self.throttle.admit(env, &self.device, bios);
+        self.pass(env, bios);
+    }
+
+    fn first_part(&self, bio: &Bio) -> u64 {
+        self.device.first_part(bio)
+    }
+
+    fn members(&self) -> &[u32] {
+        self.device.members()
+    }
+
+    #[inline]
+    fn passed(&mut self, env: &mut Env, passed: &[Passed]) {
+        self.device.passed(env, passed);
+    }
+
+    fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
+        self.device.returned(env, bios);
+    }
+
+    fn flush_plug(&mut self, env: &mut Env) {
+        self.device.flush_plug(env);
+    }
+
+    #[inline]
+    fn ring_event(&mut self, env: &mut Env, event: RingEvent) {
+        self.device.ring_event(env, event);
+    }
+
+    fn message(&mut self, env: &mut Env, message: Arc<Message>) {
+        let mut bios = BioList::new();
+        match self.throttle.message(env, &message, &mut bios) {
+            true => self.pass(env, &mut bios),
+            false => self.device.message(env, message),
+        }
+    }
+
+    #[inline]
+    fn delivered(&mut self, env: &mut Env) {
+        self.device.delivered(env);
+    }
+
+    #[inline]
+    fn poll(&mut self, env: &mut Env) -> usize {
+        self.device.poll(env)
+    }
+
+    #[inline]
+    fn must_poll(&self) -> bool {
+        self.device.must_poll()
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        self.device.deadline().into_iter().chain(self.throttle.deadline()).min()
+    }
+
+    fn tick(&mut self, env: &mut Env, now: Ns) {
+        let mut bios = BioList::new();
+        self.throttle.tick(env, now, &mut bios);
+        self.pass(env, &mut bios);
+        if self.device.deadline().is_some_and(|due| due <= now) {
+            self.device.tick(env, now);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.device.in_flight() + self.throttle.waiting()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.throttle.waiting() == 0 && self.device.is_over() && self.throttle.is_over()
+    }
+
+    fn starving(&self) -> bool {
+        self.device.starving()
+    }
+
+    fn nudge(&mut self, env: &mut Env) -> bool {
+        self.device.nudge(env)
+    }
+
+    fn cancel_pending(&mut self, env: &mut Env) {
+        self.throttle.cancel(env);
+        self.device.cancel_pending(env);
+    }
+}

@@ -1,0 +1,386 @@
+//! Bios that wait, in the order in which they are to go: the groups that have any, as a tree.
+//!
+//! A node is a group; it has a queue of its own bios and children. The bios of a group go in the
+//! order in which they came. Where several queues of a node have bios that may go, the one goes
+//! first that was served least, by what its I/Os were worth at the limit that they share. So a
+//! group's own bios and each child share alike, however many bios each has (Linux serves them round
+//! robin, by I/Os), and a child that waits for a limit of its own is no hindrance to its siblings.
+//!
+//! Invariants:
+//! * Every node has bios in its queue or below it.
+//! * A node stands in one of its parent's sets: `ready` if nothing is known that forbids its next
+//!   bio, else `later`, with the time at which to look again. The same holds for its own queue,
+//!   which stands in its own sets under its own number.
+//! * A bio goes when every meter from its group to the top permits it, and is charged at all of them
+//!   at once: nobody reserves the future of a parent.
+
+use crate::budget::{Pays, Ticks};
+use crate::limits::charged_bytes;
+use crate::meter::Meter;
+use crate::rules::Step;
+use drystone_core::{Bio, BioList};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// No time is known.
+pub(crate) const NEVER: Ticks = Ticks::MAX;
+
+/// Where a node or a queue stands in the sets of its parent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Ready,
+    Later(Ticks),
+}
+
+/// What competes for a node: a child, or the node's own queue.
+struct Competitor {
+    place: Place,
+    /// What it was served.
+    served: Ticks,
+}
+
+impl Competitor {
+    fn new() -> Self {
+        Competitor { place: Place::Nowhere, served: 0 }
+    }
+}
+
+struct Node {
+    group: u32,
+    parent: Option<usize>,
+    meter: Option<Arc<Meter>>,
+    children: usize,
+    queue: BioList,
+    as_child: Competitor,
+    as_queue: Competitor,
+    ready: BTreeSet<(Ticks, usize)>,
+    later: BTreeSet<(Ticks, usize)>,
+    /// What the competitor that went last had been served before.
+    reached: Ticks,
+    /// The competitor whose large I/O is being paid: it goes next.
+    saves_for: Option<usize>,
+    /// Children that have left and were served more than `reached`, which they find again when they
+    /// come back.
+    left: BTreeMap<u32, Ticks>,
+}
+
+impl Node {
+    fn new(step: &Step, parent: Option<usize>) -> Self {
+        Node {
+            group: step.group,
+            parent,
+            meter: step.meter.clone(),
+            children: 0,
+            queue: BioList::new(),
+            as_child: Competitor::new(),
+            as_queue: Competitor::new(),
+            ready: BTreeSet::new(),
+            later: BTreeSet::new(),
+            reached: 0,
+            saves_for: None,
+            left: BTreeMap::new(),
+        }
+    }
+
+    /// A child goes that was `served` so much.
+    fn leaves(&mut self, group: u32, served: Ticks) {
+        self.children -= 1;
+        if self.left.len() > LEFT_MIN + 2 * self.children {
+            let reached = self.reached;
+            self.left.retain(|_, served| *served > reached);
+        }
+        if served > self.reached {
+            self.left.insert(group, served);
+        }
+    }
+}
+
+/// So many children that have left are remembered without a look at whether that still matters.
+const LEFT_MIN: usize = 16;
+
+/// A bio that may go: where it is, and who is charged for its bytes.
+struct Next {
+    leaf: usize,
+    bytes: u64,
+    pays: Pays,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Tree {
+    nodes: Vec<Option<Node>>,
+    free: Vec<usize>,
+    by_group: BTreeMap<u32, usize>,
+    top: Option<usize>,
+    len: usize,
+}
+
+impl Tree {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn node(&mut self, index: usize) -> &mut Node {
+        self.nodes[index].as_mut().expect("nodes are named while they are there")
+    }
+
+    /// Add `bio`, whose group's way to the top is `steps`.
+    pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>) {
+        let index = self.ensure(steps);
+        let node = self.node(index);
+        node.queue.push(bio);
+        self.len += 1;
+        if self.node(index).as_queue.place == Place::Nowhere {
+            self.make_ready(index, index);
+            self.reconsider(index);
+        }
+    }
+
+    /// The node of the first step, made with those above it if need be.
+    fn ensure(&mut self, steps: &[Step]) -> usize {
+        let (first, above) = steps.split_first().expect("a way has a top");
+        if let Some(index) = self.by_group.get(&first.group) {
+            return *index;
+        }
+        let parent = (!above.is_empty()).then(|| self.ensure(above));
+        let node = Node::new(first, parent);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.nodes[index] = Some(node);
+        self.by_group.insert(first.group, index);
+        match parent {
+            Some(parent) => {
+                let parent = self.node(parent);
+                parent.children += 1;
+                let served = parent.left.remove(&first.group);
+                self.node(index).as_child.served = served.unwrap_or(0);
+            }
+            None => self.top = Some(index),
+        }
+        index
+    }
+
+    /// Something new is in the node: nobody above may know a time for it.
+    fn reconsider(&mut self, mut index: usize) {
+        while let Some(parent) = self.node(index).parent {
+            self.make_ready(parent, index);
+            index = parent;
+        }
+    }
+
+    fn competitor(&mut self, of: usize, who: usize) -> &mut Competitor {
+        let node = self.node(who);
+        if of == who { &mut node.as_queue } else { &mut node.as_child }
+    }
+
+    /// Take competitor `who` out of the sets of node `of`.
+    fn take_out(&mut self, of: usize, who: usize) {
+        if self.node(of).saves_for == Some(who) {
+            self.node(of).saves_for = None;
+        }
+        let competitor = self.competitor(of, who);
+        let served = competitor.served;
+        match std::mem::replace(&mut competitor.place, Place::Nowhere) {
+            Place::Nowhere => false,
+            Place::Ready => self.node(of).ready.remove(&(served, who)),
+            Place::Later(at) => self.node(of).later.remove(&(at, who)),
+        };
+    }
+
+    fn make_ready(&mut self, of: usize, who: usize) {
+        if self.competitor(of, who).place == Place::Ready {
+            return;
+        }
+        let reached = self.node(of).reached;
+        let is_new = self.competitor(of, who).place == Place::Nowhere;
+        self.take_out(of, who);
+        let competitor = self.competitor(of, who);
+        if is_new {
+            // Whoever was away has saved nothing up.
+            competitor.served = competitor.served.max(reached);
+        }
+        competitor.place = Place::Ready;
+        let served = competitor.served;
+        self.node(of).ready.insert((served, who));
+    }
+
+    fn put_off(&mut self, of: usize, who: usize, at: Ticks) {
+        self.take_out(of, who);
+        self.competitor(of, who).place = Place::Later(at);
+        self.node(of).later.insert((at, who));
+    }
+
+    /// Take a bio that may go at `now`, charged; or the time at which to ask again.
+    pub(crate) fn pop(&mut self, now: Ticks) -> Result<Box<Bio>, Ticks> {
+        let top = self.top.ok_or(NEVER)?;
+        let next = self.next(top, now)?;
+        self.charge(&next, now);
+        let bio = self.node(next.leaf).queue.pop().expect("its queue is ready");
+        self.len -= 1;
+        self.tidy(next.leaf);
+        Ok(bio)
+    }
+
+    /// The next bio of node `of` or below, as far as this node and those below permit it.
+    fn next(&mut self, of: usize, now: Ticks) -> Result<Next, Ticks> {
+        self.call_due(of, now);
+        let mut next = loop {
+            let who = match self.node(of).saves_for {
+                Some(who) => who,
+                None => self.first_ready(of)?,
+            };
+            let found = if who == of { Ok(self.head(of)) } else { self.next(who, now) };
+            match found {
+                Ok(next) => break self.saved(of, who, next),
+                Err(at) => {
+                    self.put_off(of, who, at.max(now + 1));
+                }
+            }
+        };
+        let node = self.node(of);
+        let Some(meter) = node.meter.clone() else { return Ok(next) };
+        let at = meter.when(now, next.bytes, next.pays);
+        if at > now {
+            meter.set_blocked(true);
+            return Err(at);
+        }
+        if meter.bps.rate().is_some() {
+            next.pays = Pays::After;
+        }
+        Ok(next)
+    }
+
+    /// If the bio is large, its competitor keeps its turn until it is paid.
+    fn saved(&mut self, of: usize, who: usize, next: Next) -> Next {
+        let node = self.node(of);
+        let saves = next.pays == Pays::First
+            && node.meter.as_ref().is_some_and(|meter| meter.saves_for(next.bytes));
+        node.saves_for = saves.then_some(who);
+        next
+    }
+
+    fn call_due(&mut self, of: usize, now: Ticks) {
+        while let Some((at, who)) = self.node(of).later.first().copied() {
+            if at > now {
+                return;
+            }
+            self.make_ready(of, who);
+        }
+    }
+
+    fn first_ready(&mut self, of: usize) -> Result<usize, Ticks> {
+        let node = self.node(of);
+        match node.ready.first() {
+            Some((_, who)) => Ok(*who),
+            None => Err(node.later.first().map_or(NEVER, |(at, _)| *at)),
+        }
+    }
+
+    fn head(&mut self, of: usize) -> Next {
+        let bio = self.node(of).queue.front().expect("a queue that is ready has bios");
+        Next { leaf: of, bytes: charged_bytes(bio), pays: Pays::First }
+    }
+
+    /// Charge the bio at every meter on its way, and note who was served.
+    fn charge(&mut self, next: &Next, now: Ticks) {
+        let mut pays = Pays::First;
+        let (mut of, mut who) = (next.leaf, next.leaf);
+        loop {
+            let worth = self.worth(of, next.bytes);
+            self.serve(of, who, worth);
+            let node = self.node(of);
+            if let Some(meter) = &node.meter {
+                meter.charge(now, next.bytes, pays);
+                if meter.bps.rate().is_some() {
+                    pays = Pays::After;
+                }
+            }
+            let Some(parent) = self.node(of).parent else { return };
+            (who, of) = (of, parent);
+        }
+    }
+
+    /// What an I/O is worth at the first limit from node `of` upwards, which is what the competitors
+    /// of the node share.
+    fn worth(&mut self, mut of: usize, bytes: u64) -> Ticks {
+        loop {
+            let node = self.node(of);
+            match (&node.meter, node.parent) {
+                (Some(meter), _) => return meter.worth(bytes),
+                (None, Some(parent)) => of = parent,
+                (None, None) => return 0,
+            }
+        }
+    }
+
+    fn serve(&mut self, of: usize, who: usize, worth: Ticks) {
+        let before = self.competitor(of, who).served;
+        self.take_out(of, who);
+        let competitor = self.competitor(of, who);
+        competitor.served = before.saturating_add(worth);
+        competitor.place = Place::Ready;
+        let served = competitor.served;
+        let node = self.node(of);
+        node.ready.insert((served, who));
+        node.reached = node.reached.max(before);
+    }
+
+    /// A bio has left node `index`: take away what is empty.
+    fn tidy(&mut self, mut index: usize) {
+        if self.node(index).queue.is_empty() {
+            self.take_out(index, index);
+        }
+        while self.node(index).queue.is_empty() && self.node(index).children == 0 {
+            let parent = self.node(index).parent;
+            if let Some(parent) = parent {
+                self.take_out(parent, index);
+            }
+            let Some((group, served)) = self.remove(index) else { return };
+            let Some(parent) = parent else {
+                self.top = None;
+                return;
+            };
+            self.node(parent).leaves(group, served);
+            index = parent;
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<(u32, Ticks)> {
+        let node = self.nodes[index].take()?;
+        if let Some(meter) = &node.meter {
+            meter.set_blocked(false);
+        }
+        self.by_group.remove(&node.group);
+        self.free.push(index);
+        Some((node.group, node.as_child.served))
+    }
+
+    /// Take the bios for which `is_one` says true; each group's in their order.
+    pub(crate) fn take(&mut self, is_one: impl Fn(&Bio) -> bool) -> BioList {
+        let mut taken = BioList::new();
+        let all: Vec<usize> = self.by_group.values().copied().collect();
+        for index in all {
+            let mut queue = self.node(index).queue.take();
+            while let Some(bio) = queue.pop() {
+                let to = if is_one(&bio) { &mut taken } else { &mut self.node(index).queue };
+                to.push(bio);
+            }
+        }
+        self.len -= taken.len();
+        self.tidy_all();
+        taken
+    }
+
+    fn tidy_all(&mut self) {
+        let all: Vec<u32> = self.by_group.keys().copied().collect();
+        for group in all {
+            // Perhaps it went with one of its children.
+            if let Some(index) = self.by_group.get(&group) {
+                self.tidy(*index);
+            }
+        }
+    }
+}
