@@ -6,7 +6,11 @@
 //! without touching anything shared.
 //!
 //! Invariants:
-//! * After a charge `tat` is at most the clock and the burst, or one I/O beyond that.
+//! * An I/O passes when it is paid but for the burst, so after its charge `tat` is at most the clock and
+//!   the burst. What is worth more than the burst is paid while it waits.
+//! * While I/Os wait the clock may run ahead of `tat`: what passes late, because limits above were in the
+//!   way or somebody looked late, loses no time by it, up to a slice; and large ones find paid what small
+//!   ones left. But never by more than the largest I/O is worth, and what is left of the slice.
 //! * `leased` is at least what contexts have leased and not spent, and at most what passes in
 //!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it back.
 //! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged within
@@ -33,6 +37,8 @@ pub(crate) const LEASE_NS: Ns = 30_000_000;
 pub const SLICE_NS: Ns = BURST_NS + LEASE_NS;
 
 pub(crate) const BURST: Ticks = ticks_of(BURST_NS);
+/// How late what waits may pass without losing time by it, beyond the burst.
+const LATE: Ticks = ticks_of(SLICE_NS) - BURST;
 
 /// The longest that one I/O can be worth: nine years.
 const WORTH_MAX: u128 = 1 << 62;
@@ -60,15 +66,6 @@ fn amount(time: Ticks, rate: u64) -> u64 {
     (u128::from(time) * u128::from(rate) / TICKS_A_SECOND).min(u128::from(PLENTY)) as u64
 }
 
-/// When an I/O is paid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pays {
-    /// All of it before it passes, but for the burst: bytes, at the first limit that they meet.
-    First,
-    /// It passes when nothing is owed beyond the burst, whatever it is worth itself.
-    After,
-}
-
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Budget {
@@ -76,6 +73,10 @@ pub(crate) struct Budget {
     rate: AtomicU64,
     tat: AtomicU64,
     leased: AtomicU64,
+    /// Since when bios have been waiting here; 0 if none do. Written with the lane's turn.
+    since: AtomicU64,
+    /// The largest I/O that was to pass since then, in units. The same.
+    largest: AtomicU64,
 }
 
 impl Budget {
@@ -85,27 +86,19 @@ impl Budget {
         Some(self.rate.load(Acquire)).filter(|rate| *rate > 0)
     }
 
-    pub(crate) fn tat(&self) -> Ticks {
-        self.tat.load(Acquire)
-    }
-
     /// Charge `least` units at `now`, if they may pass, and a lease with them. The lease; nothing if
     /// they may not pass.
-    pub(crate) fn take(&self, now: Ticks, least: u64, pays: Pays) -> Option<u64> {
+    pub(crate) fn take(&self, now: Ticks, least: u64) -> Option<u64> {
         loop {
             let Some(rate) = self.rate() else { return Some(PLENTY) };
             let tat = self.tat.load(Acquire);
-            let (base, end, cost) = (tat.max(now), now + BURST, worth(least, rate));
-            let passes = match pays {
-                Pays::First => base.saturating_add(cost) <= end,
-                Pays::After => base < end,
-            };
-            if !passes {
+            let (base, end) = (tat.max(now), now + BURST);
+            let charged = base.saturating_add(worth(least, rate));
+            if charged > end {
                 return None;
             }
-            let charged = base.saturating_add(cost);
-            let lease = self.lease(rate, end.saturating_sub(charged), least);
-            let next = charged.saturating_add(worth(lease, rate));
+            let lease = self.lease(rate, end - charged, least);
+            let next = charged + worth(lease, rate);
             if self.tat.compare_exchange(tat, next, AcqRel, Relaxed).is_err() {
                 self.unlease(lease);
             } else if self.rate.load(Acquire) != rate {
@@ -165,24 +158,46 @@ impl Budget {
         }
     }
 
-    /// Charge `units` that pass now, and are counted from `base` on if nothing is owed.
-    pub(crate) fn charge(&self, base: Ticks, units: u64) {
-        if let Some(rate) = self.rate() {
-            let cost = worth(units, rate);
-            change(&self.tat, |tat| tat.max(base).saturating_add(cost));
+    /// Bios wait here from `now` on, unless they did before.
+    pub(crate) fn begin_waiting(&self, now: Ticks) {
+        if self.since.load(Relaxed) == 0 {
+            self.since.store(now, Relaxed);
         }
     }
 
+    pub(crate) fn end_waiting(&self) {
+        self.since.store(0, Relaxed);
+        self.largest.store(0, Relaxed);
+    }
+
+    /// When `units` that wait may pass, if nothing else passes before. With the turn.
+    pub(crate) fn when(&self, units: u64) -> Ticks {
+        let Some(rate) = self.rate() else { return 0 };
+        self.largest.store(self.largest.load(Relaxed).max(units), Relaxed);
+        let base = self.tat.load(Acquire).max(self.since.load(Relaxed));
+        base.saturating_add(worth(units, rate)).saturating_sub(BURST)
+    }
+
+    /// Charge `units` that have waited and pass at `now`. With the turn.
+    pub(crate) fn charge(&self, now: Ticks, units: u64) {
+        let Some(rate) = self.rate() else { return };
+        let late = worth(self.largest.load(Relaxed), rate).saturating_add(LATE);
+        let base = self.since.load(Relaxed).max(now.saturating_sub(late));
+        change(&self.tat, |tat| tat.max(base).saturating_add(worth(units, rate)));
+    }
+
     /// Change the limit at `now`. What is owed stays owed, at the new one; a limit that comes or goes
-    /// begins with nothing owed. The former limit.
-    pub(crate) fn set_rate(&self, now: Ticks, rate: Option<u64>) -> Option<u64> {
+    /// begins with nothing owed. With the turn, or while no bios wait here.
+    pub(crate) fn set_rate(&self, now: Ticks, rate: Option<u64>) {
         let before = self.rate();
         self.rate.store(rate.unwrap_or(0), Release);
         change(&self.tat, |tat| match (before, rate) {
             (Some(before), Some(rate)) => rescaled(tat, now, before, rate),
             _ => now.min(tat),
         });
-        before
+        if let (Some(before), Some(rate), since @ 1..) = (before, rate, self.since.load(Relaxed)) {
+            self.since.store(rescaled(since, now, before, rate).max(1), Relaxed);
+        }
     }
 }
 
@@ -194,7 +209,7 @@ fn change(cell: &AtomicU64, mut to: impl FnMut(u64) -> u64) {
 }
 
 /// The time `at`, when the time between it and `now` is worth the same at another limit.
-pub(crate) fn rescaled(at: Ticks, now: Ticks, before: u64, rate: u64) -> Ticks {
+fn rescaled(at: Ticks, now: Ticks, before: u64, rate: u64) -> Ticks {
     let scale = |time: Ticks| {
         let scaled = (u128::from(time) * u128::from(before)).div_ceil(u128::from(rate));
         scaled.min(WORTH_MAX) as Ticks

@@ -60,6 +60,25 @@ impl Side {
     }
 }
 
+/// A lane where bios of this channel wait.
+struct Visited {
+    lane: Arc<Lane>,
+    bios: usize,
+    /// Bios were brought there in this call.
+    is_new: bool,
+    /// When to look there if it is not known when bios may go.
+    look_again: Ns,
+}
+
+impl Visited {
+    fn due(&self, port: u32) -> Ns {
+        match self.lane.due(port) {
+            NEVER => self.look_again,
+            due => due,
+        }
+    }
+}
+
 /// A group as this channel uses it.
 struct Entry {
     group: u32,
@@ -90,10 +109,8 @@ pub struct GroupChannel {
     /// By slot.
     entries: Vec<Option<Box<Entry>>>,
     /// Lanes where bios of this channel wait, each once.
-    lanes: Vec<Arc<Lane>>,
+    lanes: Vec<Visited>,
     kept: usize,
-    /// When to look at lanes that did not know yet when bios may go.
-    look_again: Ns,
     /// The context's locks, for when the channel goes.
     locks: Arc<drystone_core::sync::LockCounters>,
 }
@@ -111,8 +128,14 @@ impl GroupChannel {
             entries: Vec::new(),
             lanes: Vec::new(),
             kept: 0,
-            look_again: 0,
             locks: env.locks.clone(),
+        }
+    }
+
+    #[inline]
+    fn look_at_rules(&mut self, env: &Env) {
+        if self.device.epoch() != self.epoch {
+            self.refresh(env);
         }
     }
 
@@ -141,11 +164,12 @@ impl GroupChannel {
             let side = &mut entry.sides[direction as usize];
             side.give_back();
             let path = ruled.as_ref().and_then(|ruled| ruled.path(direction)).cloned();
-            *side = Side { kept: side.kept, ..Side::new(path) };
-            if side.kept > 0
-                && let Some(path) = &side.path
-            {
-                add(&mut self.lanes, &path.lane);
+            if path.is_some() || side.kept == 0 {
+                *side = Side { kept: side.kept, ..Side::new(path) };
+            }
+            // Else what comes goes the way of those that still wait, behind them.
+            if let Some(path) = side.path.as_ref().filter(|_| side.kept > 0) {
+                visited(&mut self.lanes, &path.lane).bios += side.kept;
             }
         }
         ruled.is_some()
@@ -153,8 +177,7 @@ impl GroupChannel {
 
     #[inline(always)]
     fn entry(&mut self, group: u32) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(slot_of(group))?.as_deref_mut()?;
-        (entry.group == group).then_some(entry)
+        find(&mut self.entries, group)
     }
 
     /// True if `bio` may go as it is, which is counted then.
@@ -192,7 +215,7 @@ impl GroupChannel {
         let entry = self.entry(bio.group).expect("it was made");
         let side = entry.side(&bio);
         let bytes = charged_bytes(&bio);
-        if side.kept == 0 && side.purse.spend(bytes) || side.pay(now, bytes) {
+        if side.purse.spend(bytes) || side.pay(now, bytes) {
             entry.count(&bio);
             return Some(bio);
         }
@@ -226,6 +249,7 @@ impl GroupChannel {
         bio.home = self.port.index;
         let entry = self.entry(bio.group).expect("it was looked at");
         let side = entry.side(&bio);
+        side.give_back();
         side.kept += 1;
         let lane = side.path.as_ref().expect("something limits it").lane.clone();
         self.kept += 1;
@@ -233,17 +257,26 @@ impl GroupChannel {
         let mut one = BioList::new();
         one.push(bio);
         lane.bring(&mut one);
-        add(&mut self.lanes, &lane);
+        let visited = visited(&mut self.lanes, &lane);
+        visited.bios += 1;
+        visited.is_new = true;
     }
 
-    /// Have done what is to be done at the lanes where bios of this channel wait; what may go comes
-    /// to `pass`.
-    #[cold]
-    fn run_lanes(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
-        self.look_again = now.saturating_add(LOOK_AGAIN_NS);
+    /// Have done what is to be done at the lanes that `wants` says; what may go comes to `pass`.
+    fn run_lanes(
+        &mut self,
+        env: &mut Env,
+        now: Ns,
+        pass: &mut BioList,
+        wants: impl Fn(&Visited) -> bool,
+    ) {
         let me = Some(self.port.index);
         let mut caller = Caller::new(&self.device, &self.rules, &self.locks, now, me);
-        self.lanes.iter().for_each(|lane| caller.run(lane));
+        for visited in self.lanes.iter_mut().filter(|visited| wants(visited)) {
+            caller.run(&visited.lane);
+            visited.is_new = false;
+            visited.look_again = now.saturating_add(LOOK_AGAIN_NS);
+        }
         for port in caller.told {
             env.leave_word(port.word.clone());
         }
@@ -255,36 +288,47 @@ impl GroupChannel {
         let mut granted = self.port.granted.take();
         let count = granted.len();
         while let Some(bio) = granted.pop() {
-            let entry = self.entry(bio.group).expect("an entry stays while bios of it wait");
-            entry.side(&bio).kept -= 1;
+            let entry = self.take_back(&bio);
             if env.is_abandoned() {
                 env.end_with(bio, Status::Cancelled);
-                continue;
+            } else {
+                entry.count(&bio);
+                pass.push(bio);
             }
-            entry.count(&bio);
-            pass.push(bio);
         }
         self.kept -= count;
         env.entrusted -= count;
-        if self.kept == 0 {
-            self.lanes.clear();
-        }
+        self.lanes.retain(|visited| visited.bios > 0);
     }
 
-    /// When a lane has to be looked at.
-    fn due(&self) -> Option<Ns> {
-        let due = self.lanes.iter().map(|lane| match lane.due(self.port.index) {
-            NEVER => self.look_again,
-            due => due,
-        });
-        due.min()
+    /// `bio` waits no more. Its entry.
+    fn take_back(&mut self, bio: &Bio) -> &mut Entry {
+        let entry = find(&mut self.entries, bio.group).expect("it stays while bios of it wait");
+        let side = entry.side(bio);
+        let lane = &side.path.as_ref().expect("something limited it").lane;
+        visited(&mut self.lanes, lane).bios -= 1;
+        side.kept -= 1;
+        if side.kept == 0 && self.rules.path(bio.group, Direction::of(bio)).is_none() {
+            *side = Side::new(None);
+        }
+        entry
     }
 }
 
-fn add(lanes: &mut Vec<Arc<Lane>>, lane: &Arc<Lane>) {
-    if !lanes.iter().any(|other| Arc::ptr_eq(other, lane)) {
-        lanes.push(lane.clone());
-    }
+#[inline(always)]
+fn find(entries: &mut [Option<Box<Entry>>], group: u32) -> Option<&mut Entry> {
+    let entry = entries.get_mut(slot_of(group))?.as_deref_mut()?;
+    (entry.group == group).then_some(entry)
+}
+
+/// What is known of `lane` in `lanes`.
+fn visited<'a>(lanes: &'a mut Vec<Visited>, lane: &Arc<Lane>) -> &'a mut Visited {
+    let known = lanes.iter().position(|visited| Arc::ptr_eq(&visited.lane, lane));
+    let at = known.unwrap_or_else(|| {
+        lanes.push(Visited { lane: lane.clone(), bios: 0, is_new: false, look_again: 0 });
+        lanes.len() - 1
+    });
+    &mut lanes[at]
 }
 
 /// The part of `bio` that the device takes at once; what is left goes to the head of `rest`. A bio
@@ -315,13 +359,15 @@ impl Throttle for DeviceThrottle {
 impl ThrottleChannel for GroupChannel {
     #[inline]
     fn admit(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
-        if self.device.epoch() != self.epoch {
-            self.refresh(env);
-        }
+        self.look_at_rules(env);
         if self.is_plain {
             return;
         }
-        let mut pass = bios.take_while(|bio| self.passes(device, bio));
+        let mut pass = BioList::new();
+        if self.kept > 0 {
+            self.take_granted(env, &mut pass);
+        }
+        pass.append(&mut bios.take_while(|bio| self.passes(device, bio)));
         if !bios.is_empty() {
             self.admit_rest(env, device, bios, &mut pass);
         }
@@ -332,20 +378,19 @@ impl ThrottleChannel for GroupChannel {
         if !Arc::ptr_eq(message, &self.port.word) {
             return false;
         }
-        if self.device.epoch() != self.epoch {
-            self.refresh(env);
-        }
+        self.look_at_rules(env);
         self.take_granted(env, pass);
         true
     }
 
     fn deadline(&self) -> Option<Ns> {
-        if self.kept == 0 { None } else { self.due() }
+        self.lanes.iter().map(|visited| visited.due(self.port.index)).min()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
         if self.deadline().is_some_and(|due| due <= now) {
-            self.run_lanes(env, now, pass);
+            let me = self.port.index;
+            self.run_lanes(env, now, pass, |visited| visited.due(me) <= now);
         }
     }
 
@@ -354,12 +399,15 @@ impl ThrottleChannel for GroupChannel {
     }
 
     fn cancel(&mut self, env: &mut Env) {
-        if self.kept > 0 {
-            self.port.set_gone();
-            self.lanes.iter().for_each(|lane| lane.purge());
-            let now = env.time.submit_time();
-            self.run_lanes(env, now, &mut BioList::new());
+        if self.kept == 0 {
+            return;
         }
+        // Whoever moves bios to a lane that is not known here yet finds this there.
+        self.port.set_gone();
+        self.look_at_rules(env);
+        self.lanes.iter().for_each(|visited| visited.lane.purge());
+        let now = env.time.submit_time();
+        self.run_lanes(env, now, &mut BioList::new(), |_| true);
     }
 
     fn is_over(&mut self) -> bool {
@@ -387,7 +435,7 @@ impl GroupChannel {
         }
         if self.kept > before {
             let now = env.time.submit_time();
-            self.run_lanes(env, now, pass);
+            self.run_lanes(env, now, pass, |visited| visited.is_new);
         }
     }
 }

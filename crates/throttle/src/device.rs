@@ -188,7 +188,7 @@ impl DeviceThrottle {
     ) {
         let set = || meter.set_rates(ticks_of(self.clock.now()), bps, iops);
         match path {
-            Some(path) => path.lane.while_quiet(&self.control_locks, set),
+            Some(path) => path.lane.change_limits(&self.control_locks, set),
             None => set(),
         }
     }

@@ -243,8 +243,12 @@ impl Lane {
                 None => caller.send_on(self, bio),
             };
             if let Some((bio, path)) = taken {
+                if caller.port(bio.home).is_gone() {
+                    caller.grant(bio);
+                    continue;
+                }
                 *waiting.homes.entry(bio.home).or_default() += 1;
-                waiting.tree.push(&path.steps, bio);
+                waiting.tree.push(&path.steps, bio, ticks_of(caller.now));
             }
         }
     }
@@ -294,7 +298,7 @@ impl Lane {
     pub(crate) fn close(&self, locks: &LockCounters) {
         let mut waiting = self.turn.wait(locks);
         waiting.closed = true;
-        let mut bios = waiting.tree.take(|_| true);
+        let mut bios = waiting.tree.move_all();
         bios.append(&mut self.inbox.take());
         waiting.parked.append(&mut bios);
         waiting.homes.clear();
@@ -312,10 +316,11 @@ impl Lane {
         self.turn.leave(waiting);
     }
 
-    /// Do `change` while nothing goes. The same.
-    pub(crate) fn while_quiet(&self, locks: &LockCounters, change: impl FnOnce()) {
-        let waiting = self.turn.wait(locks);
+    /// Do `change`, of limits, while nothing goes. The same.
+    pub(crate) fn change_limits(&self, locks: &LockCounters, change: impl FnOnce()) {
+        let mut waiting = self.turn.wait(locks);
         change();
+        waiting.tree.forget_service();
         self.turn.leave(waiting);
     }
 }

@@ -4,7 +4,7 @@
 //! * What is in a purse was charged at every limit on the path, the same at each.
 //! * `leased` is how much of it was leased when it was filled, so at least what is left.
 
-use crate::budget::{Budget, PLENTY, Pays, ticks_of};
+use crate::budget::{Budget, PLENTY, ticks_of};
 use crate::hierarchy::DEPTH_MAX;
 use crate::meter::Meter;
 use crate::rules::Path;
@@ -52,17 +52,13 @@ impl Purse {
     /// with it. The purse is empty.
     pub(crate) fn fill(&mut self, path: &Path, now: Ns, bytes: u64) -> bool {
         let mut got = [(0, 0); DEPTH_MAX];
-        let mut pays = Pays::First;
         for (at, meter) in path.meters().enumerate() {
-            let Some(lease) = take(meter, now, bytes, pays) else {
+            let Some(lease) = take(meter, now, bytes) else {
                 let paid = path.meters().zip(&got[..at]);
                 paid.for_each(|(meter, lease)| give_up(meter, bytes, *lease));
                 return false;
             };
             got[at] = lease;
-            if meter.bps.rate().is_some() {
-                pays = Pays::After;
-            }
         }
         let all = path.meters().zip(&got);
         let least = all.clone().fold((PLENTY, PLENTY), |least, (_, lease)| {
@@ -80,10 +76,10 @@ impl Purse {
 }
 
 /// Pay at one meter, for both or for nothing.
-fn take(meter: &Arc<Meter>, now: Ns, bytes: u64, pays: Pays) -> Option<Both> {
+fn take(meter: &Arc<Meter>, now: Ns, bytes: u64) -> Option<Both> {
     let now = ticks_of(now);
-    let lease = meter.bps.take(now, bytes, pays)?;
-    match meter.iops.take(now, 1, Pays::After) {
+    let lease = meter.bps.take(now, bytes)?;
+    match meter.iops.take(now, 1) {
         Some(ios) => Some((lease, ios)),
         None => {
             undo(&meter.bps, bytes, lease);

@@ -14,7 +14,7 @@
 //! * A bio goes when every meter from its group to the top permits it, and is charged at all of them
 //!   at once: nobody reserves the future of a parent.
 
-use crate::budget::{Pays, Ticks};
+use crate::budget::Ticks;
 use crate::limits::charged_bytes;
 use crate::meter::Meter;
 use crate::rules::Step;
@@ -58,8 +58,6 @@ struct Node {
     later: BTreeSet<(Ticks, usize)>,
     /// What the competitor that went last had been served before.
     reached: Ticks,
-    /// The competitor whose large I/O is being paid: it goes next.
-    saves_for: Option<usize>,
     /// Children that have left and were served more than `reached`, which they find again when they
     /// come back.
     left: BTreeMap<u32, Ticks>,
@@ -78,7 +76,6 @@ impl Node {
             ready: BTreeSet::new(),
             later: BTreeSet::new(),
             reached: 0,
-            saves_for: None,
             left: BTreeMap::new(),
         }
     }
@@ -99,11 +96,12 @@ impl Node {
 /// So many children that have left are remembered without a look at whether that still matters.
 const LEFT_MIN: usize = 16;
 
-/// A bio that may go: where it is, and who is charged for its bytes.
+/// A bio that may go, and what it is charged.
 struct Next {
     leaf: usize,
     bytes: u64,
-    pays: Pays,
+    /// When others may be ready whose turn it is before that.
+    others: Ticks,
 }
 
 /// See the module's text.
@@ -114,6 +112,8 @@ pub(crate) struct Tree {
     by_group: BTreeMap<u32, usize>,
     top: Option<usize>,
     len: usize,
+    /// What leaves goes on waiting in another tree.
+    moves: bool,
 }
 
 impl Tree {
@@ -125,9 +125,9 @@ impl Tree {
         self.nodes[index].as_mut().expect("nodes are named while they are there")
     }
 
-    /// Add `bio`, whose group's way to the top is `steps`.
-    pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>) {
-        let index = self.ensure(steps);
+    /// Add `bio`, which waits from `now` on, and whose group's way to the top is `steps`.
+    pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>, now: Ticks) {
+        let index = self.ensure(steps, now);
         let node = self.node(index);
         node.queue.push(bio);
         self.len += 1;
@@ -138,12 +138,13 @@ impl Tree {
     }
 
     /// The node of the first step, made with those above it if need be.
-    fn ensure(&mut self, steps: &[Step]) -> usize {
+    fn ensure(&mut self, steps: &[Step], now: Ticks) -> usize {
         let (first, above) = steps.split_first().expect("a way has a top");
         if let Some(index) = self.by_group.get(&first.group) {
             return *index;
         }
-        let parent = (!above.is_empty()).then(|| self.ensure(above));
+        let parent = (!above.is_empty()).then(|| self.ensure(above, now));
+        first.meter.iter().for_each(|meter| meter.begin_waiting(now));
         let node = Node::new(first, parent);
         let index = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(None);
@@ -178,9 +179,6 @@ impl Tree {
 
     /// Take competitor `who` out of the sets of node `of`.
     fn take_out(&mut self, of: usize, who: usize) {
-        if self.node(of).saves_for == Some(who) {
-            self.node(of).saves_for = None;
-        }
         let competitor = self.competitor(of, who);
         let served = competitor.served;
         match std::mem::replace(&mut competitor.place, Place::Nowhere) {
@@ -195,13 +193,10 @@ impl Tree {
             return;
         }
         let reached = self.node(of).reached;
-        let is_new = self.competitor(of, who).place == Place::Nowhere;
         self.take_out(of, who);
         let competitor = self.competitor(of, who);
-        if is_new {
-            // Whoever was away has saved nothing up.
-            competitor.served = competitor.served.max(reached);
-        }
+        // Whoever was away, or had to wait for limits of its own, has saved nothing up.
+        competitor.served = competitor.served.max(reached);
         competitor.place = Place::Ready;
         let served = competitor.served;
         self.node(of).ready.insert((served, who));
@@ -228,38 +223,24 @@ impl Tree {
     fn next(&mut self, of: usize, now: Ticks) -> Result<Next, Ticks> {
         self.call_due(of, now);
         let mut next = loop {
-            let who = match self.node(of).saves_for {
-                Some(who) => who,
-                None => self.first_ready(of)?,
-            };
+            let who = self.first_ready(of)?;
             let found = if who == of { Ok(self.head(of)) } else { self.next(who, now) };
             match found {
-                Ok(next) => break self.saved(of, who, next),
+                Ok(next) => break next,
                 Err(at) => {
                     self.put_off(of, who, at.max(now + 1));
                 }
             }
         };
         let node = self.node(of);
-        let Some(meter) = node.meter.clone() else { return Ok(next) };
-        let at = meter.when(now, next.bytes, next.pays);
-        if at > now {
-            meter.set_blocked(true);
-            return Err(at);
+        next.others = node.later.first().map_or(next.others, |(at, _)| next.others.min(*at));
+        let Some(meter) = &node.meter else { return Ok(next) };
+        let at = meter.when(next.bytes);
+        if at <= now {
+            return Ok(next);
         }
-        if meter.bps.rate().is_some() {
-            next.pays = Pays::After;
-        }
-        Ok(next)
-    }
-
-    /// If the bio is large, its competitor keeps its turn until it is paid.
-    fn saved(&mut self, of: usize, who: usize, next: Next) -> Next {
-        let node = self.node(of);
-        let saves = next.pays == Pays::First
-            && node.meter.as_ref().is_some_and(|meter| meter.saves_for(next.bytes));
-        node.saves_for = saves.then_some(who);
-        next
+        meter.set_blocked();
+        Err(at.min(next.others))
     }
 
     fn call_due(&mut self, of: usize, now: Ticks) {
@@ -281,22 +262,18 @@ impl Tree {
 
     fn head(&mut self, of: usize) -> Next {
         let bio = self.node(of).queue.front().expect("a queue that is ready has bios");
-        Next { leaf: of, bytes: charged_bytes(bio), pays: Pays::First }
+        Next { leaf: of, bytes: charged_bytes(bio), others: NEVER }
     }
 
     /// Charge the bio at every meter on its way, and note who was served.
     fn charge(&mut self, next: &Next, now: Ticks) {
-        let mut pays = Pays::First;
         let (mut of, mut who) = (next.leaf, next.leaf);
         loop {
             let worth = self.worth(of, next.bytes);
             self.serve(of, who, worth);
             let node = self.node(of);
             if let Some(meter) = &node.meter {
-                meter.charge(now, next.bytes, pays);
-                if meter.bps.rate().is_some() {
-                    pays = Pays::After;
-                }
+                meter.charge(now, next.bytes);
             }
             let Some(parent) = self.node(of).parent else { return };
             (who, of) = (of, parent);
@@ -351,7 +328,7 @@ impl Tree {
     fn remove(&mut self, index: usize) -> Option<(u32, Ticks)> {
         let node = self.nodes[index].take()?;
         if let Some(meter) = &node.meter {
-            meter.set_blocked(false);
+            meter.end_waiting(self.moves);
         }
         self.by_group.remove(&node.group);
         self.free.push(index);
@@ -372,6 +349,35 @@ impl Tree {
         self.len -= taken.len();
         self.tidy_all();
         taken
+    }
+
+    /// Take all bios, which go on waiting elsewhere.
+    pub(crate) fn move_all(&mut self) -> BioList {
+        self.moves = true;
+        let all = self.take(|_| true);
+        self.moves = false;
+        all
+    }
+
+    /// Limits have changed, by which service was measured: nobody has been served so far.
+    pub(crate) fn forget_service(&mut self) {
+        let all: Vec<usize> = self.by_group.values().copied().collect();
+        for index in &all {
+            let node = self.node(*index);
+            (node.as_child, node.as_queue) = (Competitor::new(), Competitor::new());
+            node.reached = 0;
+            node.ready.clear();
+            node.later.clear();
+            node.left.clear();
+        }
+        for index in all {
+            if !self.node(index).queue.is_empty() {
+                self.make_ready(index, index);
+            }
+            if let Some(parent) = self.node(index).parent {
+                self.make_ready(parent, index);
+            }
+        }
     }
 
     fn tidy_all(&mut self) {
