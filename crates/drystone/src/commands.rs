@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use drystone_core::sync::lock_table;
 use drystone_stack::attributes::ATTRIBUTES;
+use drystone_stack::group;
+use drystone_stack::iomax::{MaxLine, limits_of};
 use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, LockReport, Snapshot};
 use drystone_stack::size::format_size;
 use drystone_stack::spec::DeviceSpec;
 use drystone_stack::{LoadError, explain, iostat as columns, load};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::bench::{BenchArgs, Subject};
 use crate::cli::ClientArgs;
@@ -54,6 +56,16 @@ fn check_json(loaded: &Result<drystone_stack::StackSpec, LoadError>) -> Value {
                 "name": export.name,
                 "device": export.device,
                 "nbd": export.nbd.iter().map(ToString::to_string).collect::<Vec<String>>(),
+                "group": group::shown(&export.group),
+                "clients": export.clients.iter().map(|client| {
+                    (client.client.to_string(), json!(group::shown(&client.group)))
+                }).collect::<Map<String, Value>>(),
+            })).collect::<Vec<Value>>(),
+            "groups": stack.groups.iter().map(|group| json!({
+                "path": group.path,
+                "io_max": group.io_max.iter().map(|line| {
+                    MaxLine::new(&line.device, &limits_of(&line.change))
+                }).collect::<Vec<MaxLine>>(),
             })).collect::<Vec<Value>>(),
         }),
     }

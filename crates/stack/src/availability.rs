@@ -13,8 +13,7 @@ use crate::spec::{DeviceKind, StackSpec};
 const PLANNED_KINDS: &[&str] = &["raid5", "raid6", "raid1", "nbd", "rbd", "delay", "flakey"];
 
 /// Keys that later versions bring, by section.
-const PLANNED_KEYS: &[(&str, &[&str])] =
-    &[("export", &["fuse", "group", "vhost-user-blk", "ublk"]), ("", &["group"])];
+const PLANNED_KEYS: &[(&str, &[&str])] = &[("export", &["fuse", "vhost-user-blk", "ublk"])];
 
 /// The kind's own spelling if `name` is a kind that a later version brings.
 pub fn planned_kind(name: &str) -> Option<&'static str> {

@@ -1,12 +1,16 @@
-//! A stack as a tree, for people: each export with its device, and below it what it stands on.
+//! A stack as trees, for people: each export with its device, and below it what it stands on; then
+//! the throttle groups with their limits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::graph::MAX_LEVELS;
+use crate::group::{parent, shown as path_shown};
+use crate::iomax::{MaxLine, limits_of};
 use crate::size::format_size;
 use crate::spec::{
-    DeviceKind, DeviceSpec, ExportSpec, SECTOR_BYTES, Segment, StackSpec, Target, TlsMode,
+    DeviceKind, DeviceSpec, ExportSpec, GroupSpec, SECTOR_BYTES, Segment, StackSpec, Target,
+    TlsMode,
 };
 
 /// Most segments of a table that its line names one by one.
@@ -19,6 +23,10 @@ pub fn explain(stack: &StackSpec) -> String {
     let mut shown = Vec::new();
     for export in &stack.exports {
         let _ = writeln!(out, "export {}", export_line(export));
+        for client in &export.clients {
+            let group = path_shown(&client.group);
+            let _ = writeln!(out, "├── client {}  group {group}", client.client);
+        }
         draw(stack, &export.device, "", true, 0, &mut shown, &mut out);
     }
     let members: Vec<String> =
@@ -29,7 +37,36 @@ pub fn explain(stack: &StackSpec) -> String {
             draw(stack, &device.name, "", true, 0, &mut shown, &mut out);
         }
     }
+    if !stack.groups.is_empty() {
+        out.push_str("groups\n");
+        let mut below: BTreeMap<&str, Vec<&GroupSpec>> = BTreeMap::new();
+        for group in &stack.groups {
+            below.entry(parent(&group.path)).or_default().push(group);
+        }
+        draw_groups(&below, "", "", &mut out);
+    }
     out
+}
+
+/// Draws the groups below `path`; a stack that was checked has few levels.
+fn draw_groups(
+    below: &BTreeMap<&str, Vec<&GroupSpec>>,
+    path: &str,
+    indent: &str,
+    out: &mut String,
+) {
+    let groups = below.get(path).map_or(&[][..], Vec::as_slice);
+    for (index, group) in groups.iter().enumerate() {
+        let last = index + 1 == groups.len();
+        let (branch, under) = if last { ("└── ", "    ") } else { ("├── ", "│   ") };
+        let name = group.path.rsplit('/').next().unwrap_or("");
+        let limits = group
+            .io_max
+            .iter()
+            .map(|line| format!("  {}", MaxLine::new(&line.device, &limits_of(&line.change))));
+        let _ = writeln!(out, "{indent}{branch}{name}{}", limits.collect::<Vec<_>>().join(","));
+        draw_groups(below, &group.path, &format!("{indent}{under}"), out);
+    }
 }
 
 fn export_line(export: &ExportSpec) -> String {
@@ -43,6 +80,9 @@ fn export_line(export: &ExportSpec) -> String {
     line.push_str(tls);
     for (flag, text) in [(export.default, ", default"), (export.read_only, ", read-only")] {
         line.push_str(if flag { text } else { "" });
+    }
+    if !export.group.is_empty() {
+        let _ = write!(line, ", group {}", export.group);
     }
     line
 }

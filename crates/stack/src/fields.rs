@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::availability;
 use crate::diagnostic::{Findings, Source, Span, shorten};
+use crate::group::{ClientGroup, header, path_of_place};
+use crate::iomax::IoMax;
 use crate::nearest::nearest;
 use crate::node::{Entry, Node, Raw};
 use crate::schema::{IfAbsent, Param};
@@ -43,6 +45,10 @@ pub enum Value {
     Latency(Latency),
     /// Lines of a table.
     Segments(Vec<Segment>),
+    /// A line of `io.max`.
+    IoMax(IoMax),
+    /// Clients with their groups.
+    Clients(Vec<ClientGroup>),
     /// A table of parameters.
     Fields(Fields),
     /// A list.
@@ -122,9 +128,23 @@ impl Fields {
 
     /// A text that is required or has a default.
     pub fn text(&self, key: &str) -> String {
-        match self.get(key) {
-            Some(Value::Text(text)) => text.clone(),
+        self.text_if(key).unwrap_or_else(|| unreachable!("{key} has a value"))
+    }
+
+    /// A text, if given.
+    pub fn text_if(&self, key: &str) -> Option<String> {
+        match self.get(key)? {
+            Value::Text(text) => Some(text.clone()),
             other => unreachable!("{key} is a text, not {other:?}"),
+        }
+    }
+
+    /// Clients with their groups; none if not given.
+    pub fn clients(&self, key: &str) -> Vec<ClientGroup> {
+        match self.get(key) {
+            Some(Value::Clients(clients)) => clients.clone(),
+            None => Vec::new(),
+            other => unreachable!("{key} are clients, not {other:?}"),
         }
     }
 
@@ -234,8 +254,22 @@ impl Check<'_> {
         };
         let inside = match path {
             "" => String::new(),
-            path => format!(" in [{}]", path.replace('/', ".")),
+            path => format!(" in [{}]", section_of(path)),
         };
         self.findings.error(&entry.key_span, format!("unknown key `{word}`{inside}"), hint);
+    }
+}
+
+/// The header of the table at `path` (`device/d0/queue`), without brackets.
+fn section_of(path: &str) -> String {
+    match path.split_once('/') {
+        Some(("group", rest)) => {
+            let (place, keys) = rest.split_once('/').unwrap_or((rest, ""));
+            let header = header(&path_of_place(place));
+            let keys = keys.split('/').filter(|key| !key.is_empty());
+            let inside = header.trim_matches(['[', ']']);
+            keys.fold(inside.to_owned(), |header, key| format!("{header}.{key}"))
+        }
+        _ => path.replace('/', "."),
     }
 }

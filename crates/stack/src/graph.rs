@@ -1,7 +1,7 @@
 //! Checks of the stack as a graph: members that exist, are large enough and used once, no cycles,
 //! not too many levels, exports of devices that exist and addresses that agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::build::Broken;
 use crate::diagnostic::{Findings, Span, shorten};
@@ -102,10 +102,11 @@ fn uses(stack: &StackSpec) -> Vec<(&str, Member)> {
 }
 
 fn missing(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
-    let names: Vec<&str> = stack.devices.iter().map(|device| device.name.as_str()).collect();
-    let known = || names.iter().copied().chain(broken.iter().map(String::as_str));
+    let names = stack.devices.iter().map(|device| device.name.as_str());
+    let known = || names.clone().chain(broken.iter().map(String::as_str));
+    let exist: BTreeSet<&str> = known().collect();
     let mut report = |name: &str, span: &Span| {
-        if known().any(|known| known == name) {
+        if exist.contains(name) {
             return;
         }
         let near = if findings.is_full() { None } else { nearest(name, known()) };
@@ -120,6 +121,9 @@ fn missing(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     }
     for export in &stack.exports {
         report(&export.device, &stack.places.export(&export.name, "device"));
+    }
+    for line in stack.groups.iter().flat_map(|group| &group.io_max) {
+        report(&line.device, &line.span);
     }
 }
 

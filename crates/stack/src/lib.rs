@@ -10,6 +10,7 @@
 pub mod attributes;
 mod availability;
 mod build;
+mod clients;
 pub mod control;
 pub mod diagnostic;
 pub mod duration;
@@ -17,6 +18,8 @@ mod explain;
 mod fields;
 mod files;
 mod graph;
+pub mod group;
+pub mod iomax;
 pub mod iostat;
 mod listener;
 pub mod live;

@@ -11,6 +11,8 @@ use drystone_core::Priority;
 use drystone_targets::Faults;
 
 use crate::diagnostic::{Diagnostic, Report, Source, Span};
+use crate::group;
+pub use crate::group::{Client, ClientGroup, GroupSpec};
 pub use crate::volume::VolumeSpec;
 
 /// Bytes in a sector, whatever a device's block size.
@@ -25,6 +27,8 @@ pub struct StackSpec {
     pub server: ServerSpec,
     /// `[device.*]` in the order of the file.
     pub devices: Vec<DeviceSpec>,
+    /// `[group.*]` in the order of the file; the group above each is among them.
+    pub groups: Vec<GroupSpec>,
     /// `[export.*]` in the order of the file.
     pub exports: Vec<ExportSpec>,
     /// Sizes of all devices whose size is known, by name; complete after [`crate::load`].
@@ -96,6 +100,16 @@ impl Places {
     /// Where `key` of the device stands.
     pub fn device(&self, name: &str, key: &str) -> Span {
         self.get(&format!("device/{name}/{key}"))
+    }
+
+    /// Where `key` of the group stands; an empty key is the group itself.
+    pub fn group(&self, path: &str, key: &str) -> Span {
+        let place = group::place(path);
+        self.get(&if key.is_empty() {
+            format!("group/{place}")
+        } else {
+            format!("group/{place}/{key}")
+        })
     }
 
     /// Where `key` of the export stands.
@@ -520,6 +534,10 @@ pub struct ExportSpec {
     pub multi_conn: bool,
     /// Class and level of its I/O.
     pub priority: Priority,
+    /// The path of the throttle group of its clients; empty is the root.
+    pub group: String,
+    /// Clients that belong to groups of their own.
+    pub clients: Vec<ClientGroup>,
     /// Encryption.
     pub tls: TlsSpec,
     /// Connections at a time.

@@ -1,8 +1,10 @@
 //! Reads one value by its type.
 
+use crate::clients::parse_clients;
 use crate::diagnostic::{Span, shorten};
 use crate::duration::{Unit, format_duration, parse_duration};
 use crate::fields::{Check, Value};
+use crate::iomax::{IoMax, IoMaxError, parse_io_max};
 use crate::listener::parse_listener;
 use crate::nearest::nearest;
 use crate::node::{Entry, Node, Raw};
@@ -48,6 +50,11 @@ pub fn parse_value(
             Some(text) => Some(Value::Path(check.base.join(text))),
             None => refuse(check, node, path, "is not a text", &ty.expected()),
         },
+        Type::IoMax => match node.text() {
+            Some(line) => io_max(check, node, line).map(Value::IoMax),
+            None => refuse(check, node, path, "is not a text", &ty.expected()),
+        },
+        Type::Clients => parse_clients(check, node).map(Value::Clients),
         simple => match parse_simple(simple, node) {
             Ok(value) => Some(value),
             Err(Refusal { reason, hint }) => refuse(check, node, path, &reason, &hint),
@@ -126,7 +133,8 @@ pub fn parse_simple(ty: &'static Type, node: &Node) -> Result<Value, Refusal> {
             Some(text) => Ok(Value::Text(text.to_owned())),
             None => refusal(ty, "is not a text"),
         },
-        Type::Device => match node.text() {
+        Type::Group if node.text() == Some("") => refusal(ty, "is empty"),
+        Type::Device | Type::Group => match node.text() {
             Some(text) => Ok(Value::Text(text.to_owned())),
             None => refusal(ty, "is not a text"),
         },
@@ -138,8 +146,24 @@ pub fn parse_simple(ty: &'static Type, node: &Node) -> Result<Value, Refusal> {
         | Type::Listener
         | Type::Latency
         | Type::Table
+        | Type::IoMax
+        | Type::Clients
         | Type::Fields(_)
         | Type::List(_) => unreachable!("{ty:?} is read by parse_value"),
+    }
+}
+
+/// A line of `io.max`, with its device's place in the whole text.
+fn io_max(check: &mut Check<'_>, node: &Node, text: &str) -> Option<IoMax> {
+    match parse_io_max(text) {
+        Ok(line) => Some(IoMax { span: node.part(check.source, line.span), ..line }),
+        Err(IoMaxError { part, message, hint }) => {
+            // Nothing to point at in an empty line but its quotes.
+            let span =
+                if part.is_empty() { node.span.clone() } else { node.part(check.source, part) };
+            check.findings.error(&span, message, hint);
+            None
+        }
     }
 }
 

@@ -65,7 +65,6 @@ fn syntax() {
 fn sections_and_names() {
     verify(vec![
         ("[devise.d]\n".into(), 1, 2, "devise", "unknown key `devise`", "did you mean `device`?"),
-        ("[group.g]\n".into(), 1, 2, "group", "not available in this version", "remove"),
         ("device = 3".into(), 1, 1, "device", "a whole number, not a table", "[device.NAME]"),
         ("server = 3".into(), 1, 1, "server", "a whole number, not a table", "[server]"),
         ("[device]\nd = 3".into(), 2, 1, "d", "`device.d` is not a table", "[device.NAME]"),

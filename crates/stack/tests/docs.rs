@@ -74,15 +74,17 @@ fn the_default_stack_is_good() {
 fn help_names_every_key() {
     let help = schema::help_text();
     let kinds = schema::DEVICE_KINDS.iter().flat_map(|kind| kind.params);
-    let groups = [
+    let sections = [
         schema::DEVICE_COMMON,
         schema::QUEUE,
         schema::EXPORT,
         schema::IO_PRIO,
         schema::TLS,
+        schema::GROUP,
+        schema::GROUP_IO,
         schema::SERVER,
     ];
-    for param in kinds.chain(groups.into_iter().flatten()) {
+    for param in kinds.chain(sections.into_iter().flatten()) {
         assert!(help.contains(&format!("\n  {}\n", param.key)), "{}", param.key);
     }
     for command in control::COMMANDS {

@@ -171,9 +171,9 @@ fn unreadable_files_say_why() {
     fs::write(folder.path().join("b.toml"), b"a = \"\xff\"").unwrap();
     let error = load(&folder.path().join("b.toml")).unwrap_err().to_string();
     assert!(error.contains("byte 5 is not UTF-8"), "{error}");
-    fs::write(folder.path().join("big.toml"), vec![b' '; (1 << 20) + 1]).unwrap();
+    fs::write(folder.path().join("big.toml"), vec![b' '; (16 << 20) + 1]).unwrap();
     let error = load(&folder.path().join("big.toml")).unwrap_err().to_string();
-    assert!(error.contains("at most 1048576 bytes"), "{error}");
+    assert!(error.contains("at most 16777216 bytes"), "{error}");
 }
 
 #[test]

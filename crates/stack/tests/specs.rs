@@ -6,6 +6,7 @@ use std::path::Path;
 use drystone_core::{Priority, PriorityClass};
 use drystone_stack::spec::*;
 use drystone_stack::{Source, StackSpec, fuzz_stack_file, parse};
+use drystone_throttle::Change;
 use proptest::prelude::*;
 
 fn stack(text: &str) -> StackSpec {
@@ -167,7 +168,9 @@ fn every_value_arrives() {
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
          max_connections = 9\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
          io.prio.class = \"idle\"\nprio_level = 3\nhandshake_timeout = 5\nidle_timeout = \"1m\"\n\
-         tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n",
+         tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n\
+         group = \"t\"\nclients = { \"uid:0\" = \"/\", \"tls:a/b:c\" = \"t/u\" }\n\
+         [group.\"t/u\"]\n[group.t]\nio.max = \"n rbps=2M wiops=max\"\n",
     );
     let control = Some("/srv/c.sock".into());
     assert_eq!(
@@ -228,6 +231,8 @@ fn every_value_arrives() {
         default: true,
         multi_conn: false,
         priority: Priority { class: PriorityClass::Idle, level: 3 },
+        group: "t".to_owned(),
+        clients: stack.exports[0].clients.clone(),
         tls: TlsSpec {
             mode: TlsMode::Optional,
             cert: Some("/srv/c".into()),
@@ -241,6 +246,15 @@ fn every_value_arrives() {
         idle_timeout: 60_000_000_000,
     };
     assert_eq!(stack.exports, [expected]);
+    let clients = stack.exports[0].clients.iter();
+    let clients: Vec<_> = clients.map(|c| (c.client.to_string(), c.group.as_str())).collect();
+    assert_eq!(clients, [("uid:0".to_owned(), ""), ("tls:a/b:c".to_owned(), "t/u")]);
+    let paths: Vec<&str> = stack.groups.iter().map(|group| group.path.as_str()).collect();
+    assert_eq!((paths, &stack.groups[0].io_max), (vec!["t/u", "t"], &vec![]));
+    let line = &stack.groups[1].io_max[0];
+    let change = Change { rbps: Some(Some(2 << 20)), wiops: Some(None), ..Change::default() };
+    assert_eq!((line.device.as_str(), line.change), ("n", change));
+    assert_eq!(stack.source.word(&line.span), "n");
 }
 
 #[test]
@@ -262,12 +276,19 @@ fn latencies_are_linear_between_their_points() {
 }
 
 /// Pieces that good stacks are made of, to be put together wrongly.
-const PIECES: [&str; 35] = [
+const PIECES: [&str; 42] = [
     "[device.a]\n",
     "[device.b]\n",
     "[export.e]\n",
     "[server]\n",
     "[device.a.queue]\n",
+    "[group.g]\n",
+    "[group.\"g/h\"]\n",
+    "[export.e.clients]\n",
+    "io.max = [\"a rbps=1\", \"b wiops=max riops=0\"]\n",
+    "io.max = \"a\\trbps=1\"\n",
+    "group = \"g/h\"\n",
+    "\"uid:1\" = \"g\"\n",
     "type = \"file\"\n",
     "type = \"ram\"\n",
     "type = \"null\"\n",

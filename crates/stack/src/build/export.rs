@@ -2,7 +2,9 @@
 
 use drystone_core::{Priority, PriorityClass};
 
+use crate::diagnostic::shorten;
 use crate::fields::{Check, Fields, Value};
+use crate::group::{Client, ClientGroup, from_shown};
 use crate::node::Entry;
 use crate::schema::{EXPORT, TLS};
 use crate::spec::{ExportSpec, Listener, TlsMode, TlsSpec};
@@ -22,15 +24,21 @@ pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
         None => tls(&Fields::defaults_of(TLS)),
     };
     check_tls(check, &tls, &path);
+    let (nbd, clients) = (listeners(&fields), fields.clients("clients"));
+    check_clients(check, &clients, &nbd, &tls);
     let export = ExportSpec {
         name: section.key.clone(),
         device: fields.text("device"),
-        nbd: listeners(&fields),
+        nbd,
         read_only: fields.bool("read_only"),
         description: fields.text("description"),
         default: fields.bool("default"),
         multi_conn: fields.bool("multi_conn"),
         priority: priority(&fields),
+        group: fields
+            .text_if("group")
+            .map_or_else(String::new, |group| from_shown(&group).to_owned()),
+        clients,
         tls,
         max_connections: fields.number32("max_connections"),
         max_in_flight: fields.number32("max_in_flight"),
@@ -88,6 +96,30 @@ fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
             let span = check.places.get(&format!("{path}/tls/{key}"));
             let message = format!("`tls.{key}` has no effect: the mode is off");
             check.findings.error(&span, message, "add mode = \"required\" or remove it");
+        }
+    }
+}
+
+/// Clients can be told apart only where they come from a Unix socket, or show a certificate.
+fn check_clients(check: &mut Check<'_>, clients: &[ClientGroup], nbd: &[Listener], tls: &TlsSpec) {
+    let unix = nbd.iter().any(|listener| matches!(listener, Listener::Unix { .. }));
+    let certificates = tls.mode != TlsMode::Off && tls.client_ca.is_some();
+    for client in clients {
+        let (known, why, hint) = match client.client {
+            Client::Uid(_) => (
+                unix,
+                "no client has a user id",
+                "listen on a Unix socket, as in nbd = \"unix:nbd.sock\"",
+            ),
+            Client::Tls(_) => (
+                certificates,
+                "no client shows a certificate",
+                "add client_ca = \"CA.pem\" to `tls`",
+            ),
+        };
+        if !known {
+            let message = format!("`{}` has no effect: {why}", shorten(&client.client.to_string()));
+            check.findings.error(&client.span, message, hint);
         }
     }
 }

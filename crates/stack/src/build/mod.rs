@@ -2,6 +2,7 @@
 
 mod device;
 mod export;
+mod group;
 
 use drystone_core::context::PollMode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,22 +12,24 @@ use crate::availability;
 use crate::diagnostic::{Findings, Report, Source, Span, shorten};
 use crate::fields::Check;
 use crate::graph;
+use crate::group::{MAX_GROUPS, check_path, place};
 use crate::node::{Entry, Node, Raw, parse_toml, parse_words};
 use crate::schema::{QUEUE, SERVER};
-use crate::spec::{DeviceSpec, ExportSpec, Places, ServerSpec, StackSpec};
+use crate::spec::{DeviceSpec, ExportSpec, GroupSpec, Places, ServerSpec, StackSpec};
 
 use device::device;
 use export::export;
+use group::group;
 
-/// Largest stack file.
-pub const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Largest stack file: as many groups as there may be, with two lines each, and room.
+pub const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Most devices, and most exports, of a stack.
 pub const MAX_SECTIONS: usize = 4096;
 /// Most bytes of a name.
 pub const MAX_NAME_BYTES: usize = 64;
 
 /// Sections that a stack file has.
-const SECTIONS: [&str; 3] = ["device", "export", "server"];
+const SECTIONS: [&str; 4] = ["device", "export", "group", "server"];
 
 /// Names of devices that were found but could not be built, so that nothing that refers to them
 /// is reported as well.
@@ -42,7 +45,7 @@ pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
     let mut places = Places::default();
     let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
     let built = build(&mut check);
-    let Some((server, devices, exports, broken)) = built else {
+    let Some(Built { server, devices, groups, exports, broken, broken_groups }) = built else {
         return Err(findings.into_report(source));
     };
     let size = |device: &DeviceSpec| Some((device.name.clone(), device.size()?));
@@ -51,6 +54,7 @@ pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
         server,
         sizes: devices.iter().filter_map(size).collect(),
         devices,
+        groups,
         exports,
         warnings: Vec::new(),
         source: source.clone(),
@@ -58,6 +62,7 @@ pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
     };
     graph::complete_sizes(&mut stack, &mut findings);
     graph::check(&stack, &broken, &mut findings);
+    crate::group::check(&stack, &broken_groups, &mut findings);
     availability::check(&stack, &mut findings);
     let refused = findings.errors() > 0;
     let report = findings.into_report(source);
@@ -92,6 +97,7 @@ pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
         server: ServerSpec::default(),
         sizes: BTreeMap::new(),
         devices: vec![device],
+        groups: Vec::new(),
         exports: Vec::new(),
         warnings: Vec::new(),
         source: source.clone(),
@@ -108,7 +114,15 @@ pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
     }
 }
 
-type Built = (ServerSpec, Vec<DeviceSpec>, Vec<ExportSpec>, Broken);
+/// The sections of a stack file.
+struct Built {
+    server: ServerSpec,
+    devices: Vec<DeviceSpec>,
+    groups: Vec<GroupSpec>,
+    exports: Vec<ExportSpec>,
+    broken: Broken,
+    broken_groups: Broken,
+}
 
 fn build(check: &mut Check<'_>) -> Option<Built> {
     if check.source.text.len() > MAX_TEXT_BYTES {
@@ -126,13 +140,20 @@ fn build(check: &mut Check<'_>) -> Option<Built> {
     let server = server(check, &entries);
     let mut broken = Broken::new();
     let mut devices = Vec::new();
-    for section in sections(check, &entries, "device") {
+    for section in sections(check, &entries, "device", MAX_SECTIONS) {
         match device(check, &section.key, &section.key_span, table_of(&section.node)) {
             Some(device) => devices.push(device),
             None => _ = broken.insert(section.key.clone()),
         }
     }
-    let exports: Vec<ExportSpec> = sections(check, &entries, "export")
+    let (mut groups, mut broken_groups) = (Vec::new(), Broken::new());
+    for section in sections(check, &entries, "group", MAX_GROUPS) {
+        match group(check, section) {
+            Some(group) => groups.push(group),
+            None => _ = broken_groups.insert(section.key.clone()),
+        }
+    }
+    let exports: Vec<ExportSpec> = sections(check, &entries, "export", MAX_SECTIONS)
         .into_iter()
         .filter_map(|section| export(check, section))
         .collect();
@@ -140,7 +161,7 @@ fn build(check: &mut Check<'_>) -> Option<Built> {
         let hint = "add a device, as in [device.disk] with type = \"ram\" and size = \"1GiB\"";
         check.findings.error(&(0..0), "the stack has no device", hint);
     }
-    Some((server?, devices, exports, broken))
+    Some(Built { server: server?, devices, groups, exports, broken, broken_groups })
 }
 
 fn table_of(node: &Node) -> &[Entry] {
@@ -151,7 +172,12 @@ fn table_of(node: &Node) -> &[Entry] {
 }
 
 /// The `[SECTION.NAME]` tables of a section, with names checked.
-fn sections<'e>(check: &mut Check<'_>, entries: &'e [Entry], section: &str) -> Vec<&'e Entry> {
+fn sections<'e>(
+    check: &mut Check<'_>,
+    entries: &'e [Entry],
+    section: &str,
+    most: usize,
+) -> Vec<&'e Entry> {
     let Some(entry) = entries.iter().find(|entry| entry.key == section) else { return Vec::new() };
     let hint = format!("write [{section}.NAME] above its keys");
     let Raw::Table(named) = &entry.node.value else {
@@ -161,7 +187,8 @@ fn sections<'e>(check: &mut Check<'_>, entries: &'e [Entry], section: &str) -> V
     };
     let mut good = Vec::new();
     for item in named {
-        check.places.note(format!("{section}/{}", item.key), item.key_span.clone());
+        let place = if section == "group" { place(&item.key) } else { item.key.clone() };
+        check.places.note(format!("{section}/{place}"), item.key_span.clone());
         if !matches!(item.node.value, Raw::Table(_)) {
             let message = format!("`{section}.{}` is not a table", shorten(&item.key));
             check.findings.error(&item.key_span, message, hint.clone());
@@ -169,20 +196,25 @@ fn sections<'e>(check: &mut Check<'_>, entries: &'e [Entry], section: &str) -> V
             good.push(item);
         }
     }
-    if good.len() > MAX_SECTIONS {
+    if good.len() > most {
         let message = format!("{} {section}s", good.len());
-        check.findings.error(&entry.key_span, message, format!("at most {MAX_SECTIONS}"));
-        good.truncate(MAX_SECTIONS);
+        check.findings.error(&entry.key_span, message, format!("at most {most}"));
+        good.truncate(most);
     }
     good
 }
 
 fn name_is_right(check: &mut Check<'_>, name: &str, span: &Span, section: &str) -> bool {
-    let right = is_name(name);
-    if !right {
-        let message = format!("`{}` is not a name for a {section}", shorten(name));
-        check.findings.error(span, message, format!("use {}", name_hint()));
-    }
+    let wrong = match section {
+        "group" => check_path(name).err(),
+        _ if is_name(name) => None,
+        _ => Some((
+            format!("`{}` is not a name for a {section}", shorten(name)),
+            format!("use {}", name_hint()),
+        )),
+    };
+    let right = wrong.is_none();
+    wrong.into_iter().for_each(|(message, hint)| check.findings.error(span, message, hint));
     right
 }
 
@@ -205,7 +237,8 @@ fn is_name(name: &str) -> bool {
         && !matches!(name, "." | "..")
 }
 
-fn name_hint() -> String {
+/// What a name is made of.
+pub fn name_hint() -> String {
     format!("1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`")
 }
 

@@ -7,12 +7,13 @@ mod render;
 mod tables;
 
 use crate::duration::{Unit, format_duration};
+use crate::iomax::{KEYS, LINE};
 use crate::size::format_size;
 
 pub use render::{help_text, markdown};
 pub use tables::{
-    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IO, IO_PRIO, LATENCY_DOC, NOT_OF_VOLUMES,
-    NULL_DEFAULT_SIZE, QUEUE, SERVER, TLS, VOLUME_KINDS, VOLUME_QUEUE,
+    CLIENTS_DOC, DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, GROUP_IO, IO, IO_PRIO,
+    LATENCY_DOC, NOT_OF_VOLUMES, NULL_DEFAULT_SIZE, QUEUE, SERVER, TLS, VOLUME_KINDS, VOLUME_QUEUE,
 };
 
 /// One parameter.
@@ -101,6 +102,12 @@ pub enum Type {
     Table,
     /// A table of parameters.
     Fields(&'static [Param]),
+    /// A line of `io.max`.
+    IoMax,
+    /// The path of a throttle group.
+    Group,
+    /// Clients with their throttle groups.
+    Clients,
     /// A list of values; a single one stands for a list of one.
     List(&'static Type),
 }
@@ -135,6 +142,9 @@ impl Type {
             Type::Sectors => "a sector or \"FIRST-LAST\"".to_owned(),
             Type::Latency => LATENCY_DOC.to_owned(),
             Type::Table => "\"START LENGTH TARGET ARGUMENTS\" in sectors, as dmsetup's".to_owned(),
+            Type::IoMax => format!("{LINE} with any of {}", KEYS.join(", ")),
+            Type::Group => "the path of a group, as in \"tenants/a\", or \"/\"".to_owned(),
+            Type::Clients => CLIENTS_DOC.to_owned(),
             Type::Fields(params) => {
                 let keys: Vec<&str> = params.iter().map(|param| param.key).collect();
                 format!("a table of {}", keys.join(", "))
@@ -195,7 +205,9 @@ mod tests {
             .iter()
             .map(|kind| kind.params.iter().chain(&common).copied().collect())
             .collect();
-        groups.extend([QUEUE, EXPORT, IO, IO_PRIO, TLS, SERVER].map(<[Param]>::to_vec));
+        groups.extend(
+            [QUEUE, EXPORT, IO, IO_PRIO, TLS, GROUP, GROUP_IO, SERVER].map(<[Param]>::to_vec),
+        );
         for group in groups {
             let mut keys: Vec<&str> = group.iter().map(|param| param.key).collect();
             keys.sort_unstable();

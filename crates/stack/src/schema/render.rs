@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, IO_PRIO, IfAbsent, Param, QUEUE, SERVER, TLS,
-    Type,
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, GROUP_IO, IO_PRIO, IfAbsent, Param,
+    QUEUE, SERVER, TLS, Type,
 };
 use crate::availability;
 
@@ -22,7 +22,7 @@ fn sections() -> Vec<Section> {
         let title = format!("[device.NAME] with type = \"{}\"", kind.name);
         sections.push((title, kind.doc.to_owned(), kind.params));
     }
-    let others: [(&str, &str, &'static [Param]); 5] = [
+    let others: [(&str, &str, &'static [Param]); 7] = [
         (
             "queue = { ... } of a device",
             "Attributes of the request queue, named as in sysfs.",
@@ -31,6 +31,12 @@ fn sections() -> Vec<Section> {
         ("[export.NAME]", "What clients reach; NAME is the NBD export's name.", EXPORT),
         ("io.prio of an export", "The priority of all of its I/O.", IO_PRIO),
         ("tls = { ... } of an export", "Encryption of its listeners.", TLS),
+        (
+            "[group.PATH]",
+            "A throttle group: docs/throttle.md. PATH is a name, or names with `/` between them, then in quotes, as in [group.\"tenants/a\"]; the group above is declared too.",
+            GROUP,
+        ),
+        ("io of a group", "Its limits.", GROUP_IO),
         ("[server]", "The server itself.", SERVER),
     ];
     sections.extend(others.map(|(title, doc, params)| (title.to_owned(), doc.to_owned(), params)));

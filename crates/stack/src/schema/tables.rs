@@ -19,6 +19,9 @@ pub const NULL_DEFAULT_SIZE: &str = "250GiB";
 pub const LATENCY_DOC: &str =
     "a table of percentiles, as in { p50 = \"10us\", p99 = \"80us\", max = \"1ms\" }";
 
+/// What a `clients` table looks like.
+pub const CLIENTS_DOC: &str = "a table of clients and groups, as in { \"uid:1000\" = \"tenants/a\", \"tls:alice\" = \"tenants/b\" }";
+
 const DEVICE_SIZE: Type = Type::Size { min: SECTOR, max: MAX_SIZE, multiple: SECTOR };
 const BLOCK_SIZE: Type = Type::PowerOfTwo { min: 512, max: 4096 };
 const COUNT: Type = Type::Integer { min: 1, max: 1024 };
@@ -355,6 +358,18 @@ pub static EXPORT: &[Param] = &[
         Value("0"),
         "Level inside the class, 0 (first) to 7.",
     ),
+    param(
+        "group",
+        Type::Group,
+        Unset("the root, which has no limits"),
+        "The throttle group that its clients' I/O belongs to.",
+    ),
+    param(
+        "clients",
+        Type::Clients,
+        Unset("all clients: `group`"),
+        "Throttle groups of single clients: by the user id of one on a Unix socket, or by a name (the common name, or a DNS or URI name) in the certificate of one that uses TLS; the certificate goes before the user id.",
+    ),
     param("tls", Type::Fields(TLS), Unset("off"), "Encryption."),
     param(
         "max_connections",
@@ -402,6 +417,22 @@ pub static IO_PRIO: &[Param] = &[param(
     Type::Choice(&["no-change", "promote-to-rt", "restrict-to-be", "idle"]),
     Value("no-change"),
     "Class for mq-deadline, in cgroup v2's words: none, real-time, best effort, idle.",
+)];
+
+/// `[group.PATH]`.
+pub static GROUP: &[Param] = &[param(
+    "io",
+    Type::Fields(GROUP_IO),
+    Unset("no limits of its own"),
+    "What its I/O is bound by: write io.max = [...].",
+)];
+
+/// The `io` table of a group.
+pub static GROUP_IO: &[Param] = &[param(
+    "max",
+    Type::List(&Type::IoMax),
+    Unset("max"),
+    "Bytes and I/Os that it and the groups below it may read and write in a second, a line for each device, as cgroup v2's io.max: each value is max or a number from 1 up. Bytes have the units of sizes; of I/Os k is 1000, M 1000000.",
 )];
 
 /// The `tls = { ... }` table of an export.

@@ -1,0 +1,194 @@
+//! The throttle groups of a stack: their paths, who belongs to which, and the checks of the tree.
+//!
+//! A path is that of a cgroup below the root: names with `/` between them, a group's parent is
+//! what stands before the last. The root is written `/`; it always exists and has no limits.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::build::{check_name, name_hint};
+use crate::diagnostic::{Findings, Span, shorten};
+use crate::iomax::IoMax;
+use crate::nearest::nearest;
+use crate::spec::StackSpec;
+
+/// Most groups of a stack file.
+pub const MAX_GROUPS: usize = 1 << 16;
+/// Most groups below one another: what binds an I/O is looked for on so many levels.
+pub const MAX_GROUP_LEVELS: usize = 16;
+/// How the root is written.
+pub const ROOT: &str = "/";
+
+/// `[group.PATH]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupSpec {
+    /// Its path.
+    pub path: String,
+    /// Its limits, each device once.
+    pub io_max: Vec<IoMax>,
+}
+
+/// Who a client is, for `[export.NAME.clients]`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// A user id, of clients on a Unix socket.
+    Uid(u32),
+    /// A name in the certificate of a client that uses TLS.
+    Tls(String),
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::Uid(uid) => write!(f, "uid:{uid}"),
+            Client::Tls(name) => write!(f, "tls:{name}"),
+        }
+    }
+}
+
+/// A client with the group that its I/O belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientGroup {
+    /// Who.
+    pub client: Client,
+    /// The group's path, empty for the root.
+    pub group: String,
+    /// Where the group is named.
+    pub span: Span,
+}
+
+/// The path of the group above, empty for the root.
+pub fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// A path as people write it: the root as `/`.
+pub fn shown(path: &str) -> &str {
+    if path.is_empty() { ROOT } else { path }
+}
+
+/// The path that people mean: the root is empty.
+pub fn from_shown(text: &str) -> &str {
+    if text == ROOT { "" } else { text }
+}
+
+/// Checks the path of a group that is to be made or to have limits.
+///
+/// # Errors
+/// What is wrong and what would be right.
+pub fn check_path(path: &str) -> Result<(), (String, String)> {
+    let levels = path.split('/').count();
+    if path.is_empty() || path == ROOT {
+        let message = "the root is always there and takes no limits".to_owned();
+        return Err((message, "name a group below it, as in tenants".to_owned()));
+    }
+    if levels > MAX_GROUP_LEVELS {
+        let message = format!("group `{}` is on level {levels}", shorten(path));
+        return Err((message, format!("at most {MAX_GROUP_LEVELS} stand below one another")));
+    }
+    if path.split('/').any(|name| check_name(name).is_err()) {
+        let message = format!("`{}` is not a path of groups", shorten(path));
+        return Err((message, format!("use names with `/` between them, each of {}", name_hint())));
+    }
+    Ok(())
+}
+
+/// A section's name in the paths of [`crate::spec::Places`], in which `/` separates keys.
+pub(crate) fn place(path: &str) -> String {
+    path.replace('/', ":")
+}
+
+/// The path behind [`place`].
+pub(crate) fn path_of_place(place: &str) -> String {
+    place.replace(':', "/")
+}
+
+/// Reports groups without parents, and exports whose groups do not exist. `broken` groups have
+/// been reported before and count as existing.
+pub(crate) fn check(stack: &StackSpec, broken: &BTreeSet<String>, findings: &mut Findings) {
+    let known: BTreeSet<&str> = stack
+        .groups
+        .iter()
+        .map(|group| group.path.as_str())
+        .chain(broken.iter().map(String::as_str))
+        .chain([""])
+        .collect();
+    for group in &stack.groups {
+        let parent = parent(&group.path);
+        if !known.contains(parent) {
+            let message = format!("group `{}` has no parent `{parent}`", group.path);
+            let span = stack.places.group(&group.path, "");
+            findings.error(&span, message, format!("add {}", header(parent)));
+        }
+    }
+    for export in &stack.exports {
+        let own = (&export.group, &stack.places.export(&export.name, "group"));
+        let clients = export.clients.iter().map(|client| (&client.group, &client.span));
+        for (group, span) in [own].into_iter().chain(clients) {
+            if !known.contains(group.as_str()) {
+                missing(group, span, &known, findings);
+            }
+        }
+    }
+}
+
+fn missing(path: &str, span: &Span, known: &BTreeSet<&str>, findings: &mut Findings) {
+    let hint = match nearest_group(path, known.iter().copied()).filter(|_| !findings.is_full()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if check_path(path).is_ok() => format!("add {}", header(path)),
+        None => "name a group of the stack file, or / for the root".to_owned(),
+    };
+    findings.error(span, format!("there is no group `{}`", shorten(path)), hint);
+}
+
+/// The path among `known` that is nearest to a mistyped one.
+pub fn nearest_group<'a>(path: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    nearest(path, known.filter(|path| !path.is_empty()))
+}
+
+/// The header of a group's section.
+pub(crate) fn header(path: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    match path.chars().all(bare) {
+        true => format!("[group.{path}]"),
+        false => format!("[group.\"{path}\"]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_names_below_one_another() {
+        let deep = ["g"; MAX_GROUP_LEVELS].join("/");
+        for path in ["a", "tenants/a", "a.b/c_d/e-f/0", &deep] {
+            assert_eq!(check_path(path), Ok(()), "{path}");
+        }
+        let long = "n".repeat(65);
+        let cases = [
+            ("", "the root is always there"),
+            ("/", "the root is always there"),
+            ("/a", "`/a` is not a path of groups"),
+            ("a/", "`a/` is not a path"),
+            ("a//b", "`a//b` is not a path"),
+            ("a/../b", "`a/../b` is not a path"),
+            ("a b", "`a b` is not a path"),
+            (&long, "is not a path"),
+            (&format!("{deep}/g"), "is on level 17"),
+        ];
+        for (path, message) in cases {
+            let error = check_path(path).expect_err(path).0;
+            assert!(error.contains(message), "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_have_parents_and_headers() {
+        assert_eq!((parent("a/b/c"), parent("a"), parent("")), ("a/b", "", ""));
+        assert_eq!((shown(""), shown("a"), from_shown("/"), from_shown("a")), ("/", "a", "", "a"));
+        assert_eq!(header("a-1"), "[group.a-1]");
+        assert_eq!(header("a/b"), "[group.\"a/b\"]");
+        assert_eq!(header("a.b"), "[group.\"a.b\"]");
+    }
+}
