@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::commands;
 use crate::failure::Failure;
+use crate::groups::{self, GroupCommand};
 use crate::lab::{self, LabCommand};
 use crate::output;
 use crate::serve::{ServeOptions, serve};
@@ -106,6 +107,9 @@ enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
+    /// Make, limit and watch throttle groups, as cgroups with io.max and io.stat
+    #[command(subcommand)]
+    Group(GroupCommand),
     #[command(flatten)]
     Volume(VolumeCommand),
     /// Measure peak IOPS of one device
@@ -161,6 +165,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Iostat { interval, count, client } => commands::iostat(interval, count, &client),
         Command::Lockstat { reset, hold, client } => commands::lockstat(reset, hold, &client),
         Command::PollMode { mode, client } => commands::poll_mode(mode.as_deref(), &client),
+        Command::Group(command) => groups::run(&command),
         Command::Volume(command) => volumes::run(&command),
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),

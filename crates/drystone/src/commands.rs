@@ -235,7 +235,8 @@ fn bench_subject(args: &BenchArgs) -> Result<Subject, Failure> {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
+/// An answer as the type that this version knows.
+pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
     serde_json::from_value(value).map_err(|error| {
         Failure::Refused(format!("the server is of another version: its answer has {error}"))
     })

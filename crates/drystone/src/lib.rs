@@ -11,6 +11,7 @@ mod commands;
 mod control_socket;
 mod failure;
 mod folder;
+mod groups;
 mod lab;
 mod output;
 pub mod runtime;

@@ -79,14 +79,16 @@ pub fn diagnostic_json(found: &Diagnostic) -> Value {
 
 /// Lines of cells, each column as wide as its widest cell; the last is not padded.
 pub fn columns(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
+    let most = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let mut widths = vec![0; most];
+    for (column, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
+        widths[column] = cell.chars().count().max(widths[column]);
+    }
     let mut out = String::new();
     for row in rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
-            let width = width(column).unwrap_or(0);
+            let width = widths[column];
             line.push_str(&format!("{cell:<width$}  "));
         }
         out.push_str(line.trim_end());

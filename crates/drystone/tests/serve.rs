@@ -20,9 +20,10 @@ use drystone_core::clock::ManualClock;
 use drystone_core::context::PollSwitch;
 use drystone_core::sync::LockRegistry;
 use drystone_stack::attributes::{Attribute, Setting};
+use drystone_stack::iomax::{IoMax, MaxLine};
 use drystone_stack::runtime::{
-    Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
-    VolumeReport,
+    Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
+    GroupSummary, Refused, Runtime, SetError, VolumeReport,
 };
 use drystone_stack::{StackSpec, nbd_uri};
 use rustix::process::{Pid, Signal, kill_process};
@@ -130,6 +131,10 @@ struct FakeRuntime {
     poll: PollSwitch,
 }
 
+fn no_groups(path: &str) -> ChangeError {
+    ChangeError { refused: Refused::NotFound, message: format!("there is no group `{path}`") }
+}
+
 impl Runtime for FakeRuntime {
     fn devices(&self) -> Vec<DeviceSummary> {
         let (name, kind) = ("d".to_owned(), "ram".to_owned());
@@ -183,6 +188,26 @@ impl Runtime for FakeRuntime {
             _ => {}
         }
         Ok(())
+    }
+
+    fn groups(&self) -> Vec<GroupSummary> {
+        Vec::new()
+    }
+
+    fn create_group(&self, path: &str) -> Result<(), ChangeError> {
+        Err(no_groups(path))
+    }
+
+    fn remove_group(&self, path: &str) -> Result<(), ChangeError> {
+        Err(no_groups(path))
+    }
+
+    fn set_group(&self, path: &str, _: &IoMax) -> Result<MaxLine, ChangeError> {
+        Err(no_groups(path))
+    }
+
+    fn group_stats(&self, path: Option<&str>, _: bool) -> Result<Vec<GroupStat>, ChangeError> {
+        path.map_or_else(|| Ok(Vec::new()), |path| Err(no_groups(path)))
     }
 
     fn diskstats(&self) -> Vec<DiskStats> {

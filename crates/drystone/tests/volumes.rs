@@ -1,11 +1,11 @@
 //! Volumes as users of the program have them: each command with good and bad input, against a
 //! server that runs.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+mod common;
 
+use std::fs;
+
+use common::{Server, bad, good, program};
 use tempfile::TempDir;
 
 const STACK: &str = "
@@ -26,88 +26,12 @@ device = \"v\"
 nbd = \"unix:v.sock\"
 ";
 
-/// A server with a folder of its own, killed when its test ends.
-struct Server {
-    child: Child,
-    folder: TempDir,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn program(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_drystone"));
-    command.current_dir(folder).env("DRYSTONE_RUNTIME_DIR", folder.join("run"));
-    command
-}
-
-impl Server {
-    fn start() -> Self {
-        let folder = TempDir::new().unwrap();
-        fs::write(folder.path().join("s.toml"), STACK).unwrap();
-        let mut serve = program(folder.path());
-        let mut child = serve.args(["serve", "s.toml"]).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut lines = lines.map(|line| line.expect("the server prints"));
-        assert!(lines.any(|line| line.starts_with("Stop with")), "it has ended");
-        Server { child, folder }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        program(self.folder.path()).args(arguments).output().unwrap()
-    }
-
-    /// Runs with a text on standard input.
-    fn feed(&self, arguments: &[&str], text: &str) -> Output {
-        let mut command = program(self.folder.path());
-        command.args(arguments).stdin(Stdio::piped());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // It may have read enough before the end.
-        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
-        child.wait_with_output().unwrap()
-    }
-
-    fn ok(&self, arguments: &[&str]) -> String {
-        good(arguments, self.run(arguments))
-    }
-
-    fn json(&self, arguments: &[&str]) -> serde_json::Value {
-        serde_json::from_str(&self.ok(&[arguments, &["--json"]].concat())).unwrap()
-    }
-
-    /// Expects an exit status and a sentence, and that no volume has changed.
-    fn refuses(&self, arguments: &[&str], status: i32, sentence: &str) {
-        let before = self.state();
-        bad(arguments, self.run(arguments), status, sentence);
-        assert_eq!(self.state(), before, "{arguments:?}");
-    }
-
-    fn state(&self) -> String {
-        [&["info"][..], &["table"], &["table", "--inactive"]].map(|words| self.ok(words)).concat()
-    }
-}
-
-fn good(arguments: &[&str], output: Output) -> String {
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), message.as_str()), (Some(0), ""), "{arguments:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-fn bad(arguments: &[&str], output: Output, status: i32, sentence: &str) {
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    assert!(message.contains(sentence), "{arguments:?}: no {sentence:?} in {message}");
-    assert!(status == 2 || message.lines().count() == 1, "{message}");
-}
+/// What no refused command changes.
+const STATE: &[&[&str]] = &[&["info"], &["table"], &["table", "--inactive"]];
 
 #[test]
 fn volumes_are_made_shown_and_removed() {
-    let server = Server::start();
+    let server = Server::start(STACK, STATE);
     assert_eq!(server.ok(&["table"]), "v: 0 1024 linear a 0\n");
     assert_eq!(server.ok(&["table", "v"]), "0 1024 linear a 0\n");
     let words = ["create", "w", "--table", "0 8 zero", "--table", "8 8 striped 2 4 b 0 f 0"];
@@ -146,7 +70,7 @@ fn volumes_are_made_shown_and_removed() {
 
 #[test]
 fn tables_come_from_files_and_the_standard_input() {
-    let server = Server::start();
+    let server = Server::start(STACK, STATE);
     let at = server.folder.path();
     fs::write(at.join("t"), "# two lines\n0 8 linear b 0\n8 8 error\n").unwrap();
     assert_eq!(server.ok(&["create", "w", "--table-file", "t", "--read-only"]), "");
@@ -180,7 +104,7 @@ fn tables_come_from_files_and_the_standard_input() {
 
 #[test]
 fn tables_are_swapped() {
-    let server = Server::start();
+    let server = Server::start(STACK, STATE);
     server.ok(&["reload", "v", "--table", "0 2048 linear b 0"]);
     assert!(server.ok(&["info", "v"]).contains("Tables present:    LIVE & INACTIVE\n"));
     assert_eq!(server.ok(&["table", "v"]), "0 1024 linear a 0\n");
@@ -220,7 +144,7 @@ fn tables_are_swapped() {
 
 #[test]
 fn bad_tables_change_nothing() {
-    let server = Server::start();
+    let server = Server::start(STACK, STATE);
     server.ok(&["create", "w", "--table", "0 64 linear v 0", "--force"]);
     server.ok(&["reload", "w", "--table", "0 64 linear b 0"]);
     for (table, sentence) in [
@@ -259,7 +183,7 @@ fn bad_tables_change_nothing() {
 
 #[test]
 fn a_file_that_has_grown_can_be_used() {
-    let server = Server::start();
+    let server = Server::start(STACK, STATE);
     let longer = ["reload", "v", "--now", "--table", "0 4096 linear f 0"];
     server.refuses(&longer, 1, "`f` is too small: 4096 sectors from 0 are used, it has 2048");
     server.ok(&["set", "f", "size=2MiB"]);
@@ -271,7 +195,7 @@ fn a_file_that_has_grown_can_be_used() {
 
 #[test]
 fn a_device_below_a_volume_gets_more_queues_and_fewer() {
-    let server = Server::start();
+    let server = Server::start(STACK, STATE);
     for queues in ["3", "1"] {
         let change = format!("queue/hw_queues={queues}");
         assert_eq!(server.ok(&["set", "f", &change]), format!("f {change}\n"));

@@ -8,6 +8,7 @@ use drystone_core::sync::{ClassStats, LockRegistry, LockStats, LockTimes};
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{Attribute, Setting};
+use crate::iomax::{IoMax, MaxLine, StatLine};
 
 /// A live stack, as the control protocol sees it.
 ///
@@ -44,6 +45,34 @@ pub trait Runtime: Send + Sync {
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed.
     fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError>;
+
+    /// The throttle groups, the root (an empty path) first, each before those below it.
+    fn groups(&self) -> Vec<GroupSummary>;
+
+    /// Makes a group of that path, which has been checked to be one.
+    ///
+    /// # Errors
+    /// There is such a group, or none above it.
+    fn create_group(&self, path: &str) -> Result<(), ChangeError>;
+
+    /// Removes a group.
+    ///
+    /// # Errors
+    /// There is none, or an export, a client or a group below uses it.
+    fn remove_group(&self, path: &str) -> Result<(), ChangeError>;
+
+    /// Changes what binds a group on a device, and gives what binds it then.
+    ///
+    /// # Errors
+    /// There is no such group or device; then nothing has changed.
+    fn set_group(&self, path: &str, line: &IoMax) -> Result<MaxLine, ChangeError>;
+
+    /// What the I/O of a group, or of each, came to since the last reset; then resets it if asked
+    /// to.
+    ///
+    /// # Errors
+    /// There is no such group.
+    fn group_stats(&self, path: Option<&str>, reset: bool) -> Result<Vec<GroupStat>, ChangeError>;
 
     /// The counters of all devices, in the order of [`Runtime::devices`].
     fn diskstats(&self) -> Vec<DiskStats>;
@@ -133,7 +162,7 @@ pub enum Change<'a> {
     Remove,
 }
 
-/// Why a volume was not changed.
+/// Why a volume or a group was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ChangeError {
@@ -207,6 +236,26 @@ pub struct TableReport {
     pub text: String,
     /// The state of each line's target.
     pub status: String,
+}
+
+/// A throttle group in a listing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSummary {
+    /// Its path, empty for the root.
+    pub path: String,
+    /// Clients whose I/O belongs to it.
+    pub members: u64,
+    /// Its limits, on the devices where it has any.
+    pub io_max: Vec<MaxLine>,
+}
+
+/// What the I/O of a group and of those below it came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupStat {
+    /// Its path, empty for the root.
+    pub path: String,
+    /// A line for each device where there was any.
+    pub io_stat: Vec<StatLine>,
 }
 
 /// A device in a listing.

@@ -17,11 +17,12 @@ use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
 use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{
-    Export, ExportTable, Inbox, Listener, ListenerTls, Settings, Worker,
+    Export, ExportTable, Inbox, Listener, ListenerTls, Membership, Settings, Worker,
 };
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_stack::live::{Surroundings, open_device};
 use drystone_stack::spec::DeviceSpec;
+use drystone_throttle::Groups;
 
 const SIZE: u64 = 16 << 20;
 /// A status of this sector holds the server up until it is told to go on.
@@ -89,7 +90,7 @@ impl Device for Visited {
     }
 }
 
-fn export(device: Arc<dyn Device>) -> ExportTable {
+fn export(device: Arc<dyn Device>, groups: &Arc<Groups>) -> ExportTable {
     let export = Export {
         name: "vol".to_owned(),
         description: String::new(),
@@ -98,6 +99,7 @@ fn export(device: Arc<dyn Device>) -> ExportTable {
         multi_conn: true,
         priority: Priority::default(),
         tls_required: false,
+        membership: Membership::new(groups.clone(), ""),
     };
     ExportTable::new(vec![export], 0, Settings::default())
 }
@@ -143,7 +145,7 @@ fn a_visitor_that_ends_breaks_no_connection() {
         table: 0,
     };
     let inbox = Inbox::new(cx.handle().clone());
-    let tables = Arc::new(vec![export(device)]);
+    let tables = Arc::new(vec![export(device, &at.groups)]);
     let mut worker = Worker::new(cx, inbox.clone(), vec![inbox.clone()], tables);
     worker.listen(listener);
     let server = thread::spawn(move || worker.run());

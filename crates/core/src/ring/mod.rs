@@ -20,6 +20,8 @@ mod tests;
 pub mod uring;
 mod watches;
 
+pub use sockets::peer_uid;
+
 use crate::buf::{Arena, IoBuf, Segment};
 use crate::clock::Ns;
 use crate::error::Result;

@@ -1,8 +1,22 @@
-//! One try of a socket operation, which never blocks.
+//! One try of a socket operation, which never blocks, and who is at a socket's other end.
 
 use super::helpers::errno;
 use super::{Buffers, NetOp, SendPart};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// The user id of the process that connected a Unix socket, as it was then and as this process's
+/// user namespace has it (unix(7), `SO_PEERCRED`). `None` for other sockets.
+pub fn peer_uid(socket: impl AsFd) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let value = std::ptr::from_mut(&mut peer).cast();
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes of `peer`.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &mut length) };
+    // A TCP socket has the number that stands for no user.
+    (result == 0 && peer.uid != u32::MAX).then_some(peer.uid)
+}
 
 /// Try `op` without blocking: its result, or `None` if it has to wait.
 pub(super) fn attempt(fd: RawFd, op: &NetOp, vectors: &mut Vec<libc::iovec>) -> Option<i32> {

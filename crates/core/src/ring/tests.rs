@@ -540,3 +540,19 @@ fn the_plain_engine_counts_its_locks_for_the_context() {
     let counts = user.get(crate::sync::LockClass::PlainRing);
     assert_eq!(counts.acquisitions, 2, "one to hand the job on, one to take its outcome");
 }
+
+#[test]
+fn the_user_at_the_other_end_of_a_unix_socket_is_known() {
+    use std::os::unix::fs::MetadataExt;
+    let own = std::fs::metadata("/proc/self").unwrap().uid();
+    let folder = std::env::temp_dir().join(format!("drystone-peer-{}", std::process::id()));
+    let listener = UnixListener::bind(&folder).unwrap();
+    let _client = UnixStream::connect(&folder).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    std::fs::remove_file(&folder).unwrap();
+    assert_eq!(peer_uid(&accepted), Some(own));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert_eq!(peer_uid(listener.accept().unwrap().0), None, "TCP knows no users");
+    assert_eq!(peer_uid(temp_file()), None);
+}

@@ -1,6 +1,7 @@
 //! The control protocol: one request line in JSON, one response line. No I/O here: the program
 //! moves the lines over a Unix socket of mode 0600.
 
+mod groups;
 mod line;
 mod schema;
 mod volumes;
@@ -149,9 +150,10 @@ impl<'r> Control<'r> {
             }
             ("poll-mode", [mode]) => Ok(self.poll_mode(*mode)),
             ("version", []) => Ok(self.version()),
-            (name, texts) => self.volumes(name, texts).unwrap_or_else(|| {
-                unreachable!("`{}` is in the schema with other arguments", command.name)
-            }),
+            (name, texts) => self
+                .groups(name, texts)
+                .or_else(|| self.volumes(name, texts))
+                .unwrap_or_else(|| unreachable!("`{name}` is in the schema with other arguments")),
         }
     }
 
@@ -322,13 +324,15 @@ fn number(ty: &'static Type, text: String) -> Result<String, String> {
 mod tests {
     use super::*;
     use crate::attributes::{Attribute, Setting};
+    use crate::iomax::{IoMax, MaxLine, StatLine, limits_of};
     use crate::runtime::{
-        Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Refused,
-        TableReport, VolumeReport,
+        Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
+        GroupSummary, Refused, TableReport, VolumeReport,
     };
     use drystone_core::clock::ManualClock;
     use drystone_core::context::PollSwitch;
     use drystone_core::sync::{Lock, LockClass, LockRegistry};
+    use drystone_throttle::IoStat;
     use proptest::prelude::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -415,6 +419,39 @@ mod tests {
             Ok(())
         }
 
+        fn groups(&self) -> Vec<GroupSummary> {
+            let group =
+                |path: &str| GroupSummary { path: path.to_owned(), members: 0, io_max: Vec::new() };
+            vec![group(""), group("1")]
+        }
+
+        fn create_group(&self, path: &str) -> Result<(), ChangeError> {
+            self.changes.lock(&self.locks.counters()).push(format!("create {path}"));
+            Ok(())
+        }
+
+        fn remove_group(&self, path: &str) -> Result<(), ChangeError> {
+            self.changes.lock(&self.locks.counters()).push(format!("remove {path}"));
+            Ok(())
+        }
+
+        fn set_group(&self, _path: &str, line: &IoMax) -> Result<MaxLine, ChangeError> {
+            Ok(MaxLine::new(&line.device, &limits_of(&line.change)))
+        }
+
+        fn group_stats(
+            &self,
+            path: Option<&str>,
+            reset: bool,
+        ) -> Result<Vec<GroupStat>, ChangeError> {
+            let stat = IoStat { rios: u64::from(reset), rbytes: 1, ..IoStat::default() };
+            let path = path.unwrap_or("all").to_owned();
+            Ok(vec![GroupStat {
+                path,
+                io_stat: StatLine::new("disk", &stat).into_iter().collect(),
+            }])
+        }
+
         fn diskstats(&self) -> Vec<DiskStats> {
             vec![DiskStats { device: "disk".to_owned(), reads: 5, ..DiskStats::default() }]
         }
@@ -477,6 +514,7 @@ mod tests {
                         "attribute" => "queue/nomerges",
                         "reset" | "hold" | "now" | "noflush" | "force" => "true",
                         "inactive" | "read_only" => "false",
+                        "line" => "disk rbps=1",
                         "mode" => "poll",
                         _ => "1",
                     };
@@ -543,6 +581,31 @@ mod tests {
     }
 
     #[test]
+    fn groups_are_asked_for_by_path() {
+        let fake = Fake::new();
+        let last = || fake.changes.lock(&fake.locks.counters()).pop();
+        let result = |command: &str, arguments: &[(&str, &str)]| {
+            answer_of(&fake, &request(command, arguments))["result"].take()
+        };
+        assert_eq!(result("group-create", &[("path", "a/b")]), json!({ "path": "a/b" }));
+        assert_eq!(last().as_deref(), Some("create a/b"));
+        assert_eq!(result("group-remove", &[("path", "a/b")]), json!({ "path": "a/b" }));
+        assert_eq!(last().as_deref(), Some("remove a/b"));
+        let set = result("group-set", &[("path", "a"), ("line", "disk wiops=max rbps=2M")]);
+        let max = json!({ "device": "disk", "rbps": 2 << 20, "wbps": null, "riops": null, "wiops": null });
+        assert_eq!(set, json!({ "path": "a", "io_max": max }));
+        assert_eq!(result("group-list", &[])["groups"][0]["path"], "/");
+        let stat = |arguments: &[(&str, &str)]| result("group-stat", arguments)["groups"][0].take();
+        assert_eq!(stat(&[])["path"], "all");
+        assert_eq!(
+            (stat(&[("path", "/")])["path"].take(), stat(&[("path", "a")])["path"].take()),
+            (json!("/"), json!("a"))
+        );
+        let line = json!({ "device": "disk", "rbytes": 1, "wbytes": 0, "rios": 1, "wios": 0, "dbytes": 0, "dios": 0 });
+        assert_eq!(stat(&[("reset", "true")])["io_stat"], json!([line]));
+    }
+
+    #[test]
     fn the_examples_of_the_docs_hold() {
         let fake = Fake::new();
         for pair in schema::example().chunks(2) {
@@ -589,6 +652,23 @@ mod tests {
             (request("table", &[("device", "dsik")]), "not-found", "did you mean `disk`?"),
             (request("suspend", &[("device", "none")]), "timed-out", "a test"),
             (request("reload", &[("device", "disk")]), "bad-request", "`table` is missing"),
+            (request("group-create", &[("path", "/")]), "bad-request", "the root is always there"),
+            (request("group-remove", &[("path", "a//b")]), "bad-request", "`a//b` is not a path"),
+            (
+                request("group-set", &[("path", "/"), ("line", "disk rbps=1")]),
+                "bad-request",
+                "takes no limits: name a group below it",
+            ),
+            (
+                request("group-set", &[("path", "a"), ("line", "disk rbps=0")]),
+                "bad-request",
+                "`rbps`: `0` would let nothing pass: write max, or bytes a second from 1 up, as in 200MiB",
+            ),
+            (
+                request("group-set", &[("path", "a"), ("line", "dikc rbps=1")]),
+                "not-found",
+                "no device `dikc`",
+            ),
             (
                 request("resume", &[("device", "disk"), ("timeout", "x")]),
                 "bad-request",

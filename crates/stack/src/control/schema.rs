@@ -4,7 +4,9 @@ use drystone_core::context::PollMode;
 use std::fmt::Write;
 
 use crate::attributes::ATTRIBUTES;
+use crate::build::MAX_NAME_BYTES;
 use crate::duration::Unit;
+use crate::group::MAX_GROUP_LEVELS;
 use crate::schema::Type;
 
 use super::{MAX_LINE_BYTES, PROTOCOL};
@@ -57,6 +59,9 @@ pub type Shape = &'static [(&'static str, &'static str)];
 const NAME: Type = Type::Text { max: 64 };
 /// How long a change waits until a volume is quiet: at most an hour.
 const TIMEOUT: Type = Type::Duration { unit: Unit::Seconds, min: 0, max: 3_600_000_000_000 };
+
+/// As long as the deepest path of names can be.
+const PATH: Type = Type::Text { max: (MAX_NAME_BYTES + 1) * MAX_GROUP_LEVELS };
 
 const VOLUME: Argument = required("device", NAME, "The volume's name.");
 const ANY_VOLUME: Argument = optional("device", NAME, "The volume's name; without it all.");
@@ -225,6 +230,56 @@ pub static COMMANDS: &[Command] = &[
         result: &[("name", "the name that is free now")],
     },
     Command {
+        name: "group-create",
+        doc: "Makes a throttle group without limits, as mkdir makes a cgroup.",
+        arguments: &[required("path", PATH, "Its path; the group above it is there.")],
+        result: &[("path", "its path")],
+    },
+    Command {
+        name: "group-remove",
+        doc: "Removes a throttle group that no export, client or group below it uses, as rmdir.",
+        arguments: &[required("path", PATH, "Its path.")],
+        result: &[("path", "the path that is free now")],
+    },
+    Command {
+        name: "group-set",
+        doc: "Changes the limits of a throttle group on a device, as a line written to io.max; keys \
+              that are not named keep their values.",
+        arguments: &[
+            required("path", PATH, "The group's path; the root has no limits."),
+            required(
+                "line",
+                Type::Text { max: 1024 },
+                "The device and its limits, as in `disk rbps=200MiB wiops=max`.",
+            ),
+        ],
+        result: &[
+            ("path", "the group's path"),
+            ("io_max", "{ device, rbps, wbps, riops, wiops } as they are now; null is max"),
+        ],
+    },
+    Command {
+        name: "group-list",
+        doc: "Lists all throttle groups.",
+        arguments: &[],
+        result: &[(
+            "groups",
+            "a list of { path, members (clients in it), io_max }, the root (`/`) first; io_max is a list of { device, rbps, wbps, riops, wiops }; null is max",
+        )],
+    },
+    Command {
+        name: "group-stat",
+        doc: "Gives the I/O of throttle groups and of those below them, as io.stat; then resets it if asked to.",
+        arguments: &[
+            optional("path", PATH, "The group's path; without it all, each by itself."),
+            optional("reset", Type::Bool, "Afterwards count anew from zero."),
+        ],
+        result: &[(
+            "groups",
+            "a list of { path, io_stat }; io_stat is a list of { device, rbytes, wbytes, rios, wios, dbytes, dios }",
+        )],
+    },
+    Command {
         name: "iostat",
         doc: "Gives the counters of all devices, as /proc/diskstats has them.",
         arguments: &[],
@@ -283,13 +338,16 @@ pub static COMMANDS: &[Command] = &[
 pub const CODES: [(&str, &str); 11] = [
     ("bad-request", "the line is no request: not JSON, too long, keys missing or unknown"),
     ("unknown-command", "there is no such command"),
-    ("not-found", "there is no such device or attribute"),
+    ("not-found", "there is no such device, attribute or group"),
     ("out-of-range", "the value is not permitted; the message names what is"),
     ("unsupported", "the attribute is read-only, or this device cannot change it"),
     ("failed", "the change was tried and failed"),
-    ("exists", "there is a device of that name"),
+    ("exists", "there is a device of that name, or such a group"),
     ("bad-table", "the table is wrong, or does not fit what is there; the message says where"),
-    ("in-use", "an export or a table uses the volume"),
+    (
+        "in-use",
+        "an export or a table uses the volume; or an export, a client or a group below uses the group",
+    ),
     ("timed-out", "the volume did not get quiet in time"),
     (
         "busy",

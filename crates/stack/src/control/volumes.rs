@@ -94,7 +94,8 @@ fn change<'a>(command: &str, rest: &[Option<&'a str>]) -> Option<Change<'a>> {
     })
 }
 
-fn error(error: ChangeError) -> ControlError {
+/// A refusal as it goes into a response.
+pub(super) fn error(error: ChangeError) -> ControlError {
     ControlError::new(error.refused.code(), error.message)
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use drystone_core::Device;
 use drystone_exports::nbd::TlsPolicy;
-use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Settings};
+use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Membership, Settings};
 use drystone_exports::nbd::tls::{TlsConfig, TlsConfigError};
+use drystone_throttle::Groups;
 
 use super::LiveDevice;
 use crate::diagnostic::Findings;
-use crate::spec::{ExportSpec, Listener, StackSpec, TlsMode};
+use crate::spec::{Client, ClientGroup, ExportSpec, Listener, StackSpec, TlsMode};
 
 /// An address to listen on.
 #[derive(Debug, Clone)]
@@ -28,6 +29,7 @@ pub struct LiveListener {
 pub fn build(
     stack: &StackSpec,
     devices: &[Arc<LiveDevice>],
+    groups: &Arc<Groups>,
     findings: &mut Findings,
 ) -> (Vec<LiveListener>, Vec<ExportTable>) {
     let (mut listeners, mut tables) = (Vec::new(), Vec::new());
@@ -36,20 +38,21 @@ pub fn build(
         let Some(first) = specs.first() else { continue };
         let Some(tls) = tls(stack, first, findings) else { continue };
         listeners.push(LiveListener { address: address.clone(), tls, table: tables.len() });
-        tables.push(table(&specs, devices));
+        tables.push(table(&specs, devices, groups));
     }
     (listeners, tables)
 }
 
-fn table(specs: &[&ExportSpec], devices: &[Arc<LiveDevice>]) -> ExportTable {
+fn table(specs: &[&ExportSpec], devices: &[Arc<LiveDevice>], groups: &Arc<Groups>) -> ExportTable {
     let find = |name: &str| devices.iter().find(|device| device.name == name);
-    let exports = specs.iter().filter_map(|spec| Some(export(spec, &find(&spec.device)?.device)));
+    let exports =
+        specs.iter().filter_map(|spec| Some(export(spec, &find(&spec.device)?.device, groups)));
     // Without a default nothing answers to the empty name.
     let default = specs.iter().position(|spec| spec.default).unwrap_or(usize::MAX);
     ExportTable::new(exports.collect(), default, settings(specs[0]))
 }
 
-fn export(spec: &ExportSpec, device: &Arc<dyn Device>) -> Export {
+fn export(spec: &ExportSpec, device: &Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
     Export {
         name: spec.name.clone(),
         description: spec.description.clone(),
@@ -58,7 +61,20 @@ fn export(spec: &ExportSpec, device: &Arc<dyn Device>) -> Export {
         multi_conn: spec.multi_conn,
         priority: spec.priority,
         tls_required: spec.tls.mode == TlsMode::Required,
+        membership: membership(spec, groups),
     }
+}
+
+/// Which groups the clients of an export belong to.
+fn membership(spec: &ExportSpec, groups: &Arc<Groups>) -> Membership {
+    let mut membership = Membership::new(groups.clone(), &spec.group);
+    for ClientGroup { client, group, .. } in &spec.clients {
+        match client {
+            Client::Uid(uid) => membership.set_uid(*uid, group),
+            Client::Tls(name) => membership.set_name(name, group),
+        }
+    }
+    membership
 }
 
 /// The bounds of a listener; exports that share it have been checked to agree on them.

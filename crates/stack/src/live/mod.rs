@@ -9,6 +9,7 @@
 mod device;
 mod devices;
 mod exports;
+mod groups;
 mod runtime;
 mod shape;
 mod table;
@@ -64,12 +65,16 @@ impl LiveStack {
     pub fn open(stack: &StackSpec, at: &Surroundings) -> Result<LiveStack, Report> {
         let mut findings = Findings::default();
         let engine = engine(stack, &at.clock, &mut findings);
+        groups::make(stack, &at.groups, &mut findings);
         let (devices, made) = match findings.errors() {
             0 => devices(stack, None, at, &mut findings),
             _ => Default::default(),
         };
         let (listeners, tables) = match findings.errors() {
-            0 => exports::build(stack, &devices, &mut findings),
+            0 => {
+                groups::limit(stack, &at.groups, &mut findings);
+                exports::build(stack, &devices, &at.groups, &mut findings)
+            }
             _ => Default::default(),
         };
         if findings.errors() > 0 {
@@ -105,8 +110,10 @@ impl LiveStack {
     /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
     /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
     /// below it; but where a suspension was only on its way to another table, or not yet complete,
-    /// it is given up and the I/O goes on.
+    /// it is given up and the I/O goes on. What limits keep back goes on at once: it would make
+    /// the end wait for as long as they say.
     pub fn stop(&self) {
+        groups::lift(&self.groups);
         let mut state = self.devices.lock();
         state.stopped = true;
         for (live, volume) in state.volumes().filter(|(_, volume)| volume.is_suspended()) {

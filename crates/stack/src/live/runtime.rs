@@ -10,12 +10,13 @@ use drystone_core::sync::LockRegistry;
 use drystone_targets::Table;
 
 use super::volumes::Changes;
-use super::{LiveDevice, LiveStack, Pause, uses};
+use super::{LiveDevice, LiveStack, Pause, groups, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
+use crate::iomax::{IoMax, MaxLine};
 use crate::nbd_uri;
 use crate::runtime::{
-    Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, Runtime, SetError,
-    TableReport, VolumeReport,
+    Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
+    GroupSummary, Runtime, SetError, TableReport, VolumeReport,
 };
 use crate::size::format_size;
 
@@ -95,6 +96,26 @@ impl Runtime for LiveRuntime {
 
     fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError> {
         Changes { stack: &self.stack, pause: &self.pause }.make(name, change)
+    }
+
+    fn groups(&self) -> Vec<GroupSummary> {
+        groups::list(&self.stack.groups)
+    }
+
+    fn create_group(&self, path: &str) -> Result<(), ChangeError> {
+        groups::create(&self.stack.groups, path)
+    }
+
+    fn remove_group(&self, path: &str) -> Result<(), ChangeError> {
+        groups::remove(&self.stack.groups, &self.stack.exports, path)
+    }
+
+    fn set_group(&self, path: &str, line: &IoMax) -> Result<MaxLine, ChangeError> {
+        groups::set(&self.stack.groups, path, line)
+    }
+
+    fn group_stats(&self, path: Option<&str>, reset: bool) -> Result<Vec<GroupStat>, ChangeError> {
+        groups::stat(&self.stack.groups, path, reset)
     }
 
     fn diskstats(&self) -> Vec<DiskStats> {

@@ -53,6 +53,8 @@ pub(super) struct Pool {
     bios: BioList,
     /// What every bio is marked with.
     pub(super) priority: Priority,
+    /// As is this: its throttle group.
+    pub(super) group: u32,
 }
 
 fn class_of(data_bytes: usize) -> Option<usize> {
@@ -67,6 +69,7 @@ impl Pool {
             idle_bytes: 0,
             bios: BioList::new(),
             priority: Priority::default(),
+            group: 0,
         }
     }
 
@@ -106,7 +109,7 @@ impl Pool {
     /// An idle bio.
     pub(super) fn bio(&mut self) -> Box<Bio> {
         let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
-        bio.priority = self.priority;
+        (bio.priority, bio.group) = (self.priority, self.group);
         bio
     }
 

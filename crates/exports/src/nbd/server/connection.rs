@@ -17,8 +17,9 @@ use crate::nbd::handshake::{Event, Handshake, Negotiated};
 use crate::nbd::request::Request;
 use crate::nbd::transmission::{Item, Transmission};
 use drystone_core::clock::Ns;
-use drystone_core::ring::SendPart;
+use drystone_core::ring::{SendPart, peer_uid};
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
+use drystone_throttle::Member;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -84,6 +85,8 @@ pub(super) struct Connection {
     device: Option<DevIndex>,
     /// The export counts us.
     client: Option<Client>,
+    /// The throttle group of our bios is not removed while this lives.
+    member: Option<Member>,
     in_flight: u32,
     bytes: u64,
     max_in_flight: u32,
@@ -120,6 +123,7 @@ impl Connection {
             delaying: false,
             device: None,
             client: None,
+            member: None,
             in_flight: 0,
             bytes: 0,
             max_in_flight: table.settings().max_in_flight.max(1),
@@ -373,13 +377,17 @@ impl Connection {
         let export = number.map(|i| (table.enter(i), &table.exports()[i]));
         let opened = export.map(|(client, export)| {
             self.pool.priority = export.priority;
-            (client, cx.open(&export.device), export.device.clone())
+            let names = self.stream.tls().and_then(|tls| tls.peer_names());
+            let member = export.membership.of(names.as_ref(), || peer_uid(&self.socket));
+            (client, member, cx.open(&export.device), export.device.clone())
         });
-        let Some((client, Ok(index), device)) = opened else {
+        let Some((client, member, Ok(index), device)) = opened else {
             self.kill();
             return false;
         };
         self.client = Some(client);
+        self.pool.group = member.id();
+        self.member = Some(member);
         let ids = negotiated.contexts.iter().map(|c| c.id).collect();
         let min_block = negotiated.export.block_sizes.min;
         let service = Service::new(device, negotiated.style, min_block, ids, self.number);

@@ -1,6 +1,6 @@
 //! The exports of a server: names, devices, and what each client may see.
 
-use super::Settings;
+use super::{Membership, Settings};
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
 use drystone_core::{Device, DeviceInfo, Priority};
@@ -24,6 +24,8 @@ pub struct Export {
     pub priority: Priority,
     /// Served over TLS only.
     pub tls_required: bool,
+    /// Which throttle group each client's I/O belongs to.
+    pub membership: Membership,
 }
 
 impl Export {

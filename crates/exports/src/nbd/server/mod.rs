@@ -14,12 +14,14 @@ mod coalesce;
 mod connection;
 mod exports;
 mod inbox;
+mod membership;
 mod service;
 mod stream;
 mod worker;
 
 pub use exports::{Client, Export, ExportTable};
 pub use inbox::{Inbox, Incoming};
+pub use membership::Membership;
 pub use worker::{Listener, Worker};
 
 use super::handshake::TlsPolicy;

@@ -10,6 +10,8 @@ pub struct PeerNames {
     pub common_name: Option<String>,
     /// DNS names among the subject's alternative names.
     pub dns_names: Vec<String>,
+    /// URIs among the subject's alternative names.
+    pub uri_names: Vec<String>,
 }
 
 impl PeerNames {
@@ -17,7 +19,14 @@ impl PeerNames {
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let parsed = EndEntityCert::try_from(certificate).ok()?;
         let dns_names = parsed.valid_dns_names().map(str::to_owned).collect();
-        Some(Self { common_name: common_name(parsed.subject()), dns_names })
+        let uri_names = parsed.valid_uri_names().map(str::to_owned).collect();
+        Some(Self { common_name: common_name(parsed.subject()), dns_names, uri_names })
+    }
+
+    /// All names: the common name, DNS names, URIs.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        let others = self.dns_names.iter().chain(&self.uri_names);
+        self.common_name.iter().chain(others).map(String::as_str)
     }
 }
 
