@@ -138,6 +138,9 @@ STACK_FILE = {
     + '[device.a]\ntype = "raid5"\nmembers = ["d0", "d1", "d2", "d3"]\nchunk = "64KiB"\n',
     "table": DEVICE + '[device.t]\ntable = "0 131072 striped 1 128 d0 0"\n',
     "groups": DEVICE + '[group.a]\n[group."a/b"]\nio.max = ["d0 rbps=200MiB wiops=3000"]\n',
+    "clients": DEVICE + '[group.a]\nio.max = "d0 rbps=1 wbps=max riops=3k"\n[export.e]\ndevice = "d0"\nnbd = "unix:e"\n'
+    'group = "a"\ntls = { mode = "required", cert = "c", key = "k", client_ca = "a" }\n'
+    '[export.e.clients]\n"uid:0" = "/"\n"tls:alice" = "a"\n',
     "volumes": "".join(DEVICE.replace("d0", f"d{n}") for n in range(4))
     + '[device.l]\ntype = "linear"\nmembers = ["d0", "s"]\nread_only = true\n'
     + '[device.s]\ntype = "striped"\nmembers = ["d1", "d2"]\nchunk = "4KiB"\nqueue = { iostats = false }\n'

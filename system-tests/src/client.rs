@@ -253,3 +253,19 @@ pub fn make_certificates(folder: &Path) {
             --outfile server-cert.pem";
     shell(&pki, script, &[]).ok();
 }
+
+/// Makes a certificate of the same authority for a client, in `folder/NAME` with the names that
+/// libnbd looks for. `lines` are those of a certtool template, as `cn = alice`.
+pub fn make_client_certificate(folder: &Path, name: &str, lines: &str) {
+    let own = folder.join(name);
+    fs::create_dir(&own).expect("a new folder");
+    let template = format!("{lines}\ntls_www_client\nsigning_key\nexpiration_days = 2\n");
+    fs::write(own.join("client.info"), template).expect("a template is written");
+    let script = "
+        cp ../pki/ca-cert.pem .
+        certtool --generate-privkey --outfile client-key.pem
+        certtool --generate-certificate --load-ca-certificate ca-cert.pem \
+            --load-ca-privkey ../pki/ca-key.pem --load-privkey client-key.pem \
+            --template client.info --outfile client-cert.pem";
+    shell(&own, script, &[]).ok();
+}

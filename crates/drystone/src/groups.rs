@@ -43,10 +43,12 @@ pub enum GroupCommand {
     /// List all groups with the clients in each and its limits
     List(ClientArgs),
     /// Show the I/O of a group and those below it, as io.stat
+    ///
+    /// The root has what its devices count: all I/O since the start.
     Stat {
         /// The group, / for the root [default: all, each by itself]
         path: Option<String>,
-        /// Then count anew from zero
+        /// Then count anew from zero; the root goes on
         #[arg(long)]
         reset: bool,
         #[command(flatten)]

@@ -101,7 +101,7 @@ tenants/b  0
 #[test]
 fn what_is_wrong_is_told_and_changes_nothing() {
     let server = server();
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 23] = [
         (&["create", "tenants"], "tenants"),
         (&["create", "x/y"], "`x`"),
         (&["create", "/"], "the root is always there"),
@@ -124,6 +124,7 @@ fn what_is_wrong_is_told_and_changes_nothing() {
         (&["set", "tenants", "disk wiops=18446744073709551616"], "is too large"),
         (&["stat", "tenants/c"], "did you mean `tenants/a`?"),
         (&["stat", "tenants/c", "--reset"], "did you mean `tenants/a`?"),
+        (&["stat", "/", "--reset"], "the root counts what its devices do, which is never reset"),
     ];
     for (words, sentence) in cases {
         server.refuses(&[&["group"], words].concat(), 1, sentence);
@@ -210,4 +211,19 @@ fn ten_thousand_groups_are_served() {
     assert_eq!(server.ok(&["group", "remove", "tenants/g0"]), "");
     assert_eq!(server.ok(&["group", "create", "tenants/g0"]), "");
     assert_eq!(server.json(&["group", "list"])["groups"].as_array().unwrap().len(), 10_004);
+}
+
+/// A volume that comes later can be limited, and its limits go with it.
+#[test]
+fn limits_of_a_volume_come_and_go_with_it() {
+    let server = server();
+    server.refuses(&["group", "set", "tenants", "v rbps=1"], 1, "there is no device `v`");
+    server.ok(&["create", "v", "--table", "0 8 zero"]);
+    let line = "v rbps=1 wbps=max riops=max wiops=max\n";
+    assert_eq!(server.ok(&["group", "set", "tenants/b", "v rbps=1"]), line);
+    assert!(server.ok(&["group", "list"]).contains(line.trim()));
+    server.ok(&["remove", "v"]);
+    assert!(!server.ok(&["group", "list"]).contains(line.trim()));
+    server.ok(&["create", "v", "--table", "0 8 zero"]);
+    assert!(!server.ok(&["group", "list"]).contains(line.trim()), "it is another device");
 }

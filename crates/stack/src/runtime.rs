@@ -68,10 +68,10 @@ pub trait Runtime: Send + Sync {
     fn set_group(&self, path: &str, line: &IoMax) -> Result<MaxLine, ChangeError>;
 
     /// What the I/O of a group, or of each, came to since the last reset; then resets it if asked
-    /// to.
+    /// to. The root has the counters of the devices, which are never reset.
     ///
     /// # Errors
-    /// There is no such group.
+    /// There is no such group, or the root is to be reset.
     fn group_stats(&self, path: Option<&str>, reset: bool) -> Result<Vec<GroupStat>, ChangeError>;
 
     /// The counters of all devices, in the order of [`Runtime::devices`].

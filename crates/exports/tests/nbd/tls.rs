@@ -9,7 +9,7 @@ use drystone_exports::nbd::{
     CloseReason, CommandFlags, Event, ExportInfo, Handshake, ReplyStyle, TlsConfig, TlsPolicy,
     TlsSession,
 };
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -39,6 +39,7 @@ impl Authority {
     fn issue(&self, common_name: &str, dns_name: &str) -> Identity {
         let mut params = CertificateParams::new(vec![dns_name.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, common_name);
+        params.subject_alt_names.push(SanType::URI("spiffe://host/job".try_into().unwrap()));
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         Identity { certificate, key: key.serialize_pem() }
@@ -108,6 +109,8 @@ fn a_session_under_tls_serves_and_knows_its_peer() {
         let names = server.tls.as_ref().unwrap().peer_names().unwrap();
         assert_eq!(names.common_name.as_deref(), Some("client-cn"));
         assert_eq!(names.dns_names, ["client.example"]);
+        let all: Vec<&str> = names.all().collect();
+        assert_eq!(all, ["client-cn", "client.example", "spiffe://host/job"]);
         let stream = connection.disconnect().unwrap();
         assert_eq!(stream.sock.closed, Some(CloseReason::Disconnected));
     }

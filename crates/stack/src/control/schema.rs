@@ -269,7 +269,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "group-stat",
-        doc: "Gives the I/O of throttle groups and of those below them, as io.stat; then resets it if asked to.",
+        doc: "Gives the I/O of throttle groups and of those below them, as io.stat; then resets it if asked to. The root (`/`) has what its devices count, which is never reset.",
         arguments: &[
             optional("path", PATH, "The group's path; without it all, each by itself."),
             optional("reset", Type::Bool, "Afterwards count anew from zero."),

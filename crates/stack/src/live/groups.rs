@@ -2,13 +2,13 @@
 //!
 //! Invariant: the group of an export stays as long as the stack, since [`remove`] refuses it.
 
-use drystone_throttle::{Change, GroupError, GroupReport, Groups, Setting};
+use drystone_throttle::{Change, GroupError, GroupReport, Groups, IoStat, Setting};
 
 use crate::diagnostic::Findings;
-use crate::group::nearest_group;
+use crate::group::{nearest_group, parent};
 use crate::iomax::{IoMax, MaxLine, StatLine};
-use crate::runtime::{ChangeError, GroupStat, GroupSummary, Refused};
-use crate::spec::{ExportSpec, GroupSpec, StackSpec};
+use crate::runtime::{ChangeError, DiskStats, GroupStat, GroupSummary, Refused};
+use crate::spec::{ExportSpec, GroupSpec, SECTOR_BYTES, StackSpec};
 
 /// Makes the groups of the stack file. Before the devices are opened: each then learns of all at
 /// once, instead of one after the other.
@@ -66,7 +66,7 @@ pub(super) fn list(groups: &Groups) -> Vec<GroupSummary> {
 
 /// Makes a group whose path is one.
 pub(super) fn create(groups: &Groups, path: &str) -> Result<(), ChangeError> {
-    groups.create(path).map(drop).map_err(|error| refusal(groups, path, error))
+    groups.create(path).map(drop).map_err(|error| refusal(groups, parent(path), error))
 }
 
 /// Removes a group that nobody uses.
@@ -114,38 +114,48 @@ pub(super) fn set(groups: &Groups, path: &str, line: &IoMax) -> Result<MaxLine, 
     Ok(MaxLine::new(&line.device, &limits.map(|(_, limits)| limits).unwrap_or_default()))
 }
 
-/// What the I/O of a group, or of all, came to; then begins anew if asked to.
+/// What the I/O of a group below the root came to, or of each of them; then begins anew if asked to.
 pub(super) fn stat(
     groups: &Groups,
     path: Option<&str>,
     reset: bool,
 ) -> Result<Vec<GroupStat>, ChangeError> {
-    let paths = match path {
-        Some(path) => vec![path.to_owned()],
-        None => groups.list().into_iter().map(|report| report.path).collect(),
-    };
-    let mut stats = Vec::with_capacity(paths.len());
-    for own in paths {
-        match one_stat(groups, &own, reset) {
-            Ok(stat) => stats.push(stat),
-            // One of all may have been removed meanwhile.
-            Err(GroupError::NotFound(_)) if path.is_none() => {}
-            Err(error) => return Err(refusal(groups, &own, error)),
+    let stats = match path {
+        Some(path) => vec![one_stat(groups, path).map_err(|error| refusal(groups, path, error))?],
+        None => {
+            let below = groups.list().into_iter().filter(|report| !report.path.is_empty());
+            // One of them may have been removed meanwhile.
+            below.filter_map(|report| one_stat(groups, &report.path).ok()).collect()
         }
+    };
+    if reset {
+        let path = path.unwrap_or_default();
+        groups.reset_stat(path).map_err(|error| refusal(groups, path, error))?;
     }
     Ok(stats)
 }
 
-fn one_stat(groups: &Groups, path: &str, reset: bool) -> Result<GroupStat, GroupError> {
-    let lines = groups.io_stat(path)?;
-    if reset {
-        groups.reset_stat(path)?;
-    }
-    let io_stat = lines.iter().filter_map(|(device, stat)| StatLine::new(device, stat)).collect();
+fn one_stat(groups: &Groups, path: &str) -> Result<GroupStat, GroupError> {
+    let stat = groups.io_stat(path)?;
+    let io_stat = stat.iter().filter_map(|(device, stat)| StatLine::new(device, stat)).collect();
     Ok(GroupStat { path: path.to_owned(), io_stat })
 }
 
-/// A refusal of the groups, with the nearest path if there is no such one.
+/// What all I/O came to, the root's own included: it is what the devices count, as in the kernel.
+pub(super) fn root_stat(devices: &[DiskStats]) -> GroupStat {
+    let stat = |device: &DiskStats| IoStat {
+        rbytes: device.sectors_read * SECTOR_BYTES,
+        wbytes: device.sectors_written * SECTOR_BYTES,
+        rios: device.reads,
+        wios: device.writes,
+        dbytes: device.sectors_discarded * SECTOR_BYTES,
+        dios: device.discards,
+    };
+    let io_stat = devices.iter().filter_map(|device| StatLine::new(&device.device, &stat(device)));
+    GroupStat { path: String::new(), io_stat: io_stat.collect() }
+}
+
+/// A refusal of the groups, with the path nearest to `path` if there is no such one.
 fn refusal(groups: &Groups, path: &str, error: GroupError) -> ChangeError {
     let refused = match &error {
         GroupError::NotFound(_) | GroupError::NoDevice(_) => Refused::NotFound,

@@ -16,7 +16,7 @@ use crate::iomax::{IoMax, MaxLine};
 use crate::nbd_uri;
 use crate::runtime::{
     Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
-    GroupSummary, Runtime, SetError, TableReport, VolumeReport,
+    GroupSummary, Refused, Runtime, SetError, TableReport, VolumeReport,
 };
 use crate::size::format_size;
 
@@ -115,7 +115,16 @@ impl Runtime for LiveRuntime {
     }
 
     fn group_stats(&self, path: Option<&str>, reset: bool) -> Result<Vec<GroupStat>, ChangeError> {
-        groups::stat(&self.stack.groups, path, reset)
+        if path == Some("") && reset {
+            let message = "the root counts what its devices do, which is never reset".to_owned();
+            return Err(ChangeError { refused: Refused::Unsupported, message });
+        }
+        let root = path.is_none_or(str::is_empty).then(|| groups::root_stat(&self.diskstats()));
+        let below = match path {
+            Some("") => Vec::new(),
+            path => groups::stat(&self.stack.groups, path, reset)?,
+        };
+        Ok(root.into_iter().chain(below).collect())
     }
 
     fn diskstats(&self) -> Vec<DiskStats> {
