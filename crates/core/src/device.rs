@@ -17,6 +17,7 @@ use crate::mailbox::Message;
 use crate::op::OpGroup;
 use crate::ring::RingEvent;
 use crate::stats::DiskStats;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What is known of a device at one moment.
@@ -166,6 +167,10 @@ pub trait Channel: Send {
     fn nudge(&mut self, _env: &mut Env) -> bool {
         false
     }
+
+    /// End bios that wait for a limit of their group and whose `user_data` lies in `range`, with
+    /// [`crate::Status::Cancelled`].
+    fn withdraw(&mut self, _env: &mut Env, _range: &Range<u64>) {}
 
     /// End every bio that the driver does not have yet, with [`crate::Status::Cancelled`].
     fn cancel_pending(&mut self, env: &mut Env);

@@ -19,6 +19,7 @@ use crate::throttled::{Throttle, ThrottleChannel};
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// When a channel looks whose bios somebody else is just taking in.
@@ -277,9 +278,7 @@ impl GroupChannel {
             visited.is_new = false;
             visited.look_again = now.saturating_add(LOOK_AGAIN_NS);
         }
-        for port in caller.told {
-            env.leave_word(port.word.clone());
-        }
+        tell(env, caller);
         self.take_granted(env, pass);
     }
 
@@ -319,6 +318,12 @@ impl GroupChannel {
 fn find(entries: &mut [Option<Box<Entry>>], group: u32) -> Option<&mut Entry> {
     let entry = entries.get_mut(slot_of(group))?.as_deref_mut()?;
     (entry.group == group).then_some(entry)
+}
+
+fn tell(env: &mut Env, caller: Caller<'_>) {
+    for port in caller.told {
+        env.leave_word(port.word.clone());
+    }
 }
 
 /// What is known of `lane` in `lanes`.
@@ -408,6 +413,28 @@ impl ThrottleChannel for GroupChannel {
         self.lanes.iter().for_each(|visited| visited.lane.purge());
         let now = env.time.submit_time();
         self.run_lanes(env, now, &mut BioList::new(), |_| true);
+    }
+
+    fn withdraw(&mut self, env: &mut Env, range: &Range<u64>, pass: &mut BioList) {
+        if self.kept == 0 {
+            return;
+        }
+        let (me, now) = (self.port.index, env.time.submit_time());
+        let mut caller = Caller::new(&self.device, &self.rules, &self.locks, now, Some(me));
+        let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
+        let mut bios = BioList::new();
+        for visited in &self.lanes {
+            bios.append(&mut visited.lane.take_out(&mut caller, is_one));
+        }
+        tell(env, caller);
+        self.kept -= bios.len();
+        env.entrusted -= bios.len();
+        while let Some(bio) = bios.pop() {
+            self.take_back(&bio);
+            env.end_with(bio, Status::Cancelled);
+        }
+        // Whoever found the turn taken meanwhile relies on us.
+        self.run_lanes(env, now, pass, |_| true);
     }
 
     fn is_over(&mut self) -> bool {

@@ -308,12 +308,27 @@ impl Lane {
 
     /// Let the bios of `group` go, whatever the limits. The same.
     pub(crate) fn release(&self, group: u32, caller: &mut Caller<'_>) {
+        let mut bios = self.take_out(caller, |bio| bio.group == group);
+        while let Some(bio) = bios.pop() {
+            caller.grant(bio);
+        }
+        caller.hand_over();
+    }
+
+    /// Take out the bios that wait here and for which `is_one` says true. [`Caller::run`] is to follow.
+    /// Waits for the turn, which nobody has for long.
+    pub(crate) fn take_out(
+        &self,
+        caller: &mut Caller<'_>,
+        is_one: impl Fn(&Bio) -> bool,
+    ) -> BioList {
         let mut waiting = self.turn.wait(caller.locks);
         self.take_in(&mut waiting, caller);
-        let bios = waiting.tree.take(|bio| bio.group == group);
-        self.grant_all(bios, &mut waiting, caller);
         caller.hand_over();
+        let bios = waiting.tree.take(is_one);
+        bios.iter().for_each(|bio| leave_home(&mut waiting.homes, bio));
         self.turn.leave(waiting);
+        bios
     }
 
     /// Do `change`, of limits, while nothing goes. The same.

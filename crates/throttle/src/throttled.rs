@@ -12,6 +12,7 @@ use drystone_core::op::OpGroup;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Bio, BioList, Channel, Device, DeviceInfo, Env, Extent, Holders, Result};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::DeviceThrottle;
@@ -45,6 +46,9 @@ pub trait ThrottleChannel: Send {
 
     /// Bios that wait.
     fn waiting(&self) -> usize;
+
+    /// End what waits and has `user_data` in `range`, cancelled. What may go on comes to `pass`.
+    fn withdraw(&mut self, _env: &mut Env, _range: &Range<u64>, _pass: &mut BioList) {}
 
     /// The context was dropped: what waits ends cancelled.
     fn cancel(&mut self, env: &mut Env);
@@ -205,6 +209,12 @@ impl<T: ThrottleChannel, C: Channel> Channel for ThrottledChannel<T, C> {
 
     fn nudge(&mut self, env: &mut Env) -> bool {
         self.device.nudge(env)
+    }
+
+    fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
+        let mut bios = BioList::new();
+        self.throttle.withdraw(env, range, &mut bios);
+        self.pass(env, &mut bios);
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

@@ -14,6 +14,7 @@ use crate::ring::{RingEvent, Token};
 use crate::status::Status;
 use crate::sync::{LockClass, between_looks, pause};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Index of a device that a context has opened.
@@ -432,6 +433,14 @@ impl ContextCore {
             channel.flush_plug(&mut self.env);
         }
         self.run_links();
+    }
+
+    pub(crate) fn withdraw(&mut self, range: &Range<u64>) {
+        for channel in self.channels.iter_mut().flatten() {
+            channel.withdraw(&mut self.env, range);
+        }
+        self.run_links();
+        self.env.ring.submit();
     }
 
     fn open_channels(&self) -> impl Iterator<Item = &dyn Channel> {

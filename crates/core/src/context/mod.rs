@@ -49,6 +49,7 @@ use crate::error::Result;
 use crate::list::BioList;
 use crate::ring::{NetOp, RingEvent, Token};
 use crate::sync::LockCounters;
+use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -226,6 +227,13 @@ impl Context {
     /// End the plug: what it holds is on its way when this returns.
     pub fn finish_plug(&mut self) {
         Call::begin(&self.handle).core().finish_plug();
+    }
+
+    /// Nobody wants the bios of this context any more whose `user_data` lies in `range`: those that wait
+    /// for a limit of their throttle group, on whatever device, end cancelled at once. What a driver has
+    /// goes on. Reap follows.
+    pub fn withdraw(&mut self, range: Range<u64>) {
+        Call::begin(&self.handle).core().withdraw(&range);
     }
 
     /// Bios submitted here that have not been reaped.

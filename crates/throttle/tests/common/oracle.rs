@@ -57,12 +57,10 @@ fn fill(pipes: &[Pipe], top: usize, rates: &mut [f64], grows: &mut [bool]) {
         for at in 0..pipes.len() {
             rates[at] += if growth[at] > 0.0 { growth[at] * least } else { 0.0 };
         }
-        for at in 0..pipes.len() {
+        for (at, grows) in grows.iter_mut().enumerate() {
             let is_full = (0..pipes.len())
                 .any(|limit| steps[limit] <= least * (1.0 + 1e-9) && is_below(pipes, at, limit));
-            if is_full || least.is_infinite() && is_below(pipes, at, top) {
-                grows[at] = false;
-            }
+            *grows &= !(is_full || least.is_infinite() && is_below(pipes, at, top));
         }
     }
 }

@@ -20,6 +20,7 @@ use drystone_core::clock::Ns;
 use drystone_core::ring::{SendPart, peer_uid};
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
 use drystone_throttle::Member;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -93,6 +94,8 @@ pub(super) struct Connection {
     max_bytes: u64,
     /// TLS was told that nothing more comes.
     goodbye: bool,
+    /// What was waiting for a limit when the client went has been withdrawn.
+    withdrawn: bool,
     /// When the connection last brought anything.
     pub(super) active_ns: Ns,
     /// When it is to be looked at for having taken too long; 0 is never.
@@ -129,6 +132,7 @@ impl Connection {
             max_in_flight: table.settings().max_in_flight.max(1),
             max_bytes: table.settings().max_bytes_in_flight,
             goodbye: false,
+            withdrawn: false,
             active_ns: now,
             deadline_ns: 0,
         };
@@ -154,6 +158,13 @@ impl Connection {
     pub(super) fn is_over(&self) -> bool {
         let busy = self.stream.receiving || self.stream.sending || self.delaying;
         self.life == Life::Dead && !busy && !self.has_bios()
+    }
+
+    /// Once, when the client is gone and requests of it are with a device: nobody wants them any more.
+    pub(super) fn withdraws(&mut self) -> bool {
+        let withdraws = self.life == Life::Dead && self.has_bios() && !self.withdrawn;
+        self.withdrawn |= withdraws;
+        withdraws
     }
 
     /// True while requests of it are with a device.
@@ -227,10 +238,15 @@ impl Connection {
     }
 
     /// The client sends no more. What it asked for is still done, and its replies are sent if
-    /// it still reads.
+    /// it still reads. A Unix socket says if it does not; of others the first reply tells.
     fn end_of_input(&mut self) {
         if self.life == Life::Open {
             self.life = Life::Draining;
+        }
+        let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];
+        let told = poll(&mut socket, Some(&Timespec::default()));
+        if told.is_ok() && socket[0].revents().contains(PollFlags::HUP) {
+            self.kill();
         }
     }
 

@@ -13,6 +13,7 @@ use crate::nbd::reply::{ReplyStyle, ReplyTag};
 use crate::nbd::request::{Refusal, Request};
 use drystone_core::ring::SendPart;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector, Status};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A read at least this long is looked up for holes first, where the reply can tell of them.
@@ -57,6 +58,12 @@ const OP_BITS: u32 = 20;
 /// The connection's number in a bio's `user_data`.
 pub(super) fn connection_of(bio: &Bio) -> usize {
     (bio.user_data >> (CHUNK_BITS + OP_BITS)) as usize
+}
+
+/// The `user_data` of all bios of connection `number`.
+pub(super) fn user_data_of(number: usize) -> Range<u64> {
+    let bits = CHUNK_BITS + OP_BITS;
+    (number as u64) << bits..(number as u64 + 1) << bits
 }
 
 impl Service {

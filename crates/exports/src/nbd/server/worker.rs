@@ -10,7 +10,7 @@ use super::buffers::Reserve;
 use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
-use super::service::connection_of;
+use super::service::{connection_of, user_data_of};
 use super::{Inbox, Incoming, ListenerTls};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
@@ -75,6 +75,8 @@ pub struct Worker {
     resume_at: Ns,
     /// Bios of this round, by device.
     bios: Vec<(DevIndex, BioList)>,
+    /// Connections whose bios nobody wants any more; those of this round are submitted first.
+    gone: Vec<usize>,
     /// When a connection is to be looked at for having taken too long.
     deadlines: BTreeSet<(Ns, usize)>,
     events: Vec<RingEvent>,
@@ -112,6 +114,7 @@ impl Worker {
             delayed: Vec::new(),
             resume_at: 0,
             bios: Vec::new(),
+            gone: Vec::new(),
             deadlines: BTreeSet::new(),
             events: Vec::new(),
             done: BioList::new(),
@@ -163,6 +166,7 @@ impl Worker {
         while !self.touched.is_empty() {
             self.advance_touched();
             self.submit();
+            self.gone.drain(..).for_each(|number| self.cx.withdraw(user_data_of(number)));
             self.reap();
         }
     }
@@ -344,6 +348,9 @@ impl Worker {
                 Want::Send(parts) => (NetOp::Send { parts }, About::Send),
             };
             self.cx.start_net(fd, op, value(about, number));
+        }
+        if connection.withdraws() {
+            self.gone.push(number);
         }
         if connection.is_over() {
             self.forget(number);
