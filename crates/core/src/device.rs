@@ -93,9 +93,15 @@ pub trait Channel: Send {
     /// Every bio ends exactly once, through [`Env::end_bio`].
     fn submit(&mut self, env: &mut Env, bios: &mut BioList);
 
+    /// Reads and writes of up to so many bytes are one I/O to the device, unless their memory lies in
+    /// more pieces than it takes.
+    #[inline(always)]
+    fn whole_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// How many bytes of `bio`, from its beginning, the device takes as one I/O; 0 if it will refuse
     /// it.
-    #[inline(always)]
     fn first_part(&self, bio: &Bio) -> u64 {
         bio.bytes
     }

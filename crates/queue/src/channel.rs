@@ -279,14 +279,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn is_ordinary(&self, bio: &Bio) -> bool {
         let limits = &self.config.limits;
         is_plain(bio, limits, self.size_bytes, SPECIAL.union(BioFlags::POLLED))
-            && self.is_one_part(bio)
-    }
-
-    /// One request can be of the whole bio, without a closer look.
-    #[inline(always)]
-    fn is_one_part(&self, bio: &Bio) -> bool {
-        let limits = &self.config.limits;
-        bio.bytes <= u64::from(limits.max_bytes) && limits.chunk_bytes == 0 && bio.is_contiguous()
+            && bio.bytes <= u64::from(limits.max_bytes)
+            && limits.chunk_bytes == 0
+            && bio.is_contiguous()
     }
 
     #[cold]
@@ -712,8 +707,13 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     #[inline(always)]
+    fn whole_bytes(&self) -> u64 {
+        let limits = &self.config.limits;
+        if limits.chunk_bytes == 0 { limits.max_bytes.into() } else { 0 }
+    }
+
     fn first_part(&self, bio: &Bio) -> u64 {
-        if self.is_one_part(bio) { bio.bytes } else { first_part(bio, &self.config.limits) }
+        first_part(bio, &self.config.limits)
     }
 
     fn flush_plug(&mut self, env: &mut Env) {

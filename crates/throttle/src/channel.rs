@@ -51,7 +51,7 @@ impl Side {
         match &self.path {
             None => {
                 self.purse = Purse::unlimited();
-                self.purse.spend(bytes)
+                self.purse.try_spend(bytes)
             }
             Some(path) => {
                 let waits = self.kept > 0 || path.meters().any(|meter| meter.is_blocked());
@@ -95,7 +95,7 @@ impl Entry {
 
     #[inline(always)]
     fn count(&self, bio: &Bio) {
-        self.counts.passed(counted_at(bio), bio.bytes);
+        self.counts.passed(counted_at(bio), bio.bytes, 1);
     }
 }
 
@@ -181,21 +181,51 @@ impl GroupChannel {
         find(&mut self.entries, group)
     }
 
-    /// True if `bio` may go as it is, which is counted then.
+    /// The bios at the beginning of `bios` that may go as they are.
+    #[inline]
+    fn pass(&mut self, device: &impl Channel, bios: &mut BioList) -> BioList {
+        let mut pass = self.run(device, bios);
+        while !pass.is_empty() && !bios.is_empty() {
+            let mut run = self.run(device, bios);
+            if run.is_empty() {
+                break;
+            }
+            pass.append(&mut run);
+        }
+        pass
+    }
+
+    /// Of these, those that belong together: of one group and doing the same, paid and counted at once.
     #[inline(always)]
-    fn passes(&mut self, device: &impl Channel, bio: &Bio) -> bool {
-        if bio.group == ROOT || bio.op == Op::Flush {
-            return true;
+    fn run(&mut self, device: &impl Channel, bios: &mut BioList) -> BioList {
+        let Some(first) = bios.front() else { return BioList::new() };
+        let (group, op) = (first.group, first.op);
+        if group == ROOT || op == Op::Flush {
+            return bios.take_while(|bio| bio.group == ROOT || bio.op == Op::Flush);
         }
-        let Some(entry) = self.entry(bio.group) else { return false };
-        if device.first_part(bio) != bio.bytes {
-            return false;
+        if op == Op::Discard {
+            return BioList::new();
         }
-        let passes = entry.side(bio).purse.spend(charged_bytes(bio));
-        if passes {
-            entry.count(bio);
-        }
-        passes
+        let at = counted_at(first);
+        let direction = Direction::of(first);
+        let Some(entry) = find(&mut self.entries, group) else { return BioList::new() };
+        let purse = &mut entry.sides[direction as usize].purse;
+        let (whole, mut bytes) = (device.whole_bytes(), 0);
+        let run = match purse.is_unlimited() {
+            true => bios.take_while(|bio| {
+                let goes = bio.group == group && bio.op == op && bio.bytes <= whole;
+                bytes += if goes { bio.bytes } else { 0 };
+                goes
+            }),
+            false => bios.take_while(|bio| {
+                let same = bio.group == group && bio.op == op && bio.bytes <= whole;
+                let goes = same && purse.try_spend(bio.bytes);
+                bytes += if goes { bio.bytes } else { 0 };
+                goes
+            }),
+        };
+        entry.counts.passed(at, bytes, run.len() as u64);
+        run
     }
 
     /// A bio that needs a closer look; what is left of one that is cut goes to the head of `bios`.
@@ -216,7 +246,7 @@ impl GroupChannel {
         let entry = self.entry(bio.group).expect("it was made");
         let side = entry.side(&bio);
         let bytes = charged_bytes(&bio);
-        if side.purse.spend(bytes) || side.pay(now, bytes) {
+        if side.purse.try_spend(bytes) || side.pay(now, bytes) {
             entry.count(&bio);
             return Some(bio);
         }
@@ -368,11 +398,10 @@ impl ThrottleChannel for GroupChannel {
         if self.is_plain {
             return;
         }
-        let mut pass = BioList::new();
         if self.kept > 0 {
-            self.take_granted(env, &mut pass);
+            return self.admit_behind(env, device, bios);
         }
-        pass.append(&mut bios.take_while(|bio| self.passes(device, bio)));
+        let mut pass = self.pass(device, bios);
         if !bios.is_empty() {
             self.admit_rest(env, device, bios, &mut pass);
         }
@@ -445,6 +474,16 @@ impl ThrottleChannel for GroupChannel {
 }
 
 impl GroupChannel {
+    /// Some wait: what may go by now goes first.
+    #[inline(never)]
+    fn admit_behind(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
+        let mut pass = BioList::new();
+        self.take_granted(env, &mut pass);
+        pass.append(&mut self.pass(device, bios));
+        self.admit_rest(env, device, bios, &mut pass);
+        std::mem::swap(bios, &mut pass);
+    }
+
     #[inline(never)]
     fn admit_rest(
         &mut self,
@@ -458,7 +497,7 @@ impl GroupChannel {
             if let Some(bio) = self.look_at(env, device, bio, bios) {
                 pass.push(bio);
             }
-            pass.append(&mut bios.take_while(|bio| self.passes(device, bio)));
+            pass.append(&mut self.pass(device, bios));
         }
         if self.kept > before {
             let now = env.time.submit_time();

@@ -94,11 +94,11 @@ pub(crate) struct GroupCounts {
 }
 
 impl GroupCounts {
-    /// An I/O of `bytes` passed; `at` says what kind.
+    /// I/Os of `bytes` passed; `at` says of what kind.
     #[inline]
-    pub(crate) fn passed(&self, at: usize, bytes: u64) {
+    pub(crate) fn passed(&self, at: usize, bytes: u64, ios: u64) {
         self.values[at].add(bytes);
-        self.values[at + 1].add(1);
+        self.values[at + 1].add(ios);
     }
 
     fn get(&self) -> IoStat {
@@ -163,17 +163,17 @@ mod tests {
     fn a_reset_loses_nothing_that_comes_after_it() {
         let mut counted = Counted::default();
         let (one, other) = (counted.for_channel(), counted.for_channel());
-        one.passed(0, 512);
-        other.passed(4, 4096);
+        one.passed(0, 512, 1);
+        other.passed(4, 4096, 1);
         assert_eq!(
             counted.get(),
             IoStat { rbytes: 512, rios: 1, dbytes: 4096, dios: 1, ..IoStat::default() }
         );
         counted.reset();
         assert_eq!(counted.get(), IoStat::default());
-        one.passed(2, 1024);
+        one.passed(2, 1024, 1);
         counted.retire(&one);
-        other.passed(0, 512);
+        other.passed(0, 512, 1);
         assert_eq!(
             counted.get(),
             IoStat { wbytes: 1024, wios: 1, rbytes: 512, rios: 1, ..IoStat::default() }

@@ -28,13 +28,19 @@ impl Purse {
         Purse { bytes: PLENTY, ios: PLENTY, leased: (0, 0) }
     }
 
-    /// Spend what an I/O of `bytes` costs, if there is as much.
-    #[inline(always)]
-    pub(crate) fn spend(&mut self, bytes: u64) -> bool {
+    /// Nothing limits what is spent.
+    #[inline]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.ios == PLENTY && self.bytes == PLENTY
+    }
+
+    /// Spend what an I/O of `bytes` costs, if there is as much. What is plenty stays so.
+    #[inline]
+    pub(crate) fn try_spend(&mut self, bytes: u64) -> bool {
         let enough = self.bytes >= bytes && self.ios > 0;
         if enough {
-            self.bytes -= bytes;
-            self.ios -= 1;
+            self.bytes -= if self.bytes == PLENTY { 0 } else { bytes };
+            self.ios -= u64::from(self.ios != PLENTY);
         }
         enough
     }

@@ -90,6 +90,10 @@ impl Channel for Recorder {
         }
     }
 
+    fn whole_bytes(&self) -> u64 {
+        self.most
+    }
+
     fn first_part(&self, bio: &Bio) -> u64 {
         bio.bytes.min(self.most)
     }
