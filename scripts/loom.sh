@@ -35,6 +35,16 @@ drystone-queue turn_leave_fence    loom_turn
 drystone-queue turn_recheck        loom_turn
 drystone-queue berth_fence         loom_berth
 drystone-queue berth_recheck       loom_berth
+drystone-throttle throttle_ask_fence   loom_throttle_turn
+drystone-throttle throttle_ask_store   loom_throttle_turn
+drystone-throttle throttle_leave_fence loom_throttle_turn
+drystone-throttle throttle_recheck     loom_throttle_turn
+drystone-throttle budget_lease_bound   loom_throttle_leases
+drystone-throttle halves_write_fence   loom_throttle_halves
+drystone-throttle halves_read_fence    loom_throttle_halves
+drystone-throttle halves_sequence      loom_throttle_halves
+drystone-throttle lane_closed          loom_throttle_limit_lifted
+drystone-throttle lane_parked          loom_throttle_limit_lifted
 drystone-targets quiet_in_flight    loom_quiet
 drystone-targets quiet_epoch        loom_quiet
 "

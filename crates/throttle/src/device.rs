@@ -234,7 +234,9 @@ impl DeviceThrottle {
         debug_assert!(published.is_ok());
         let (_, rules) = self.rules.get(&self.control_locks);
         let mut caller = self.caller(&rules);
-        rebuilt.closed.iter().for_each(|lane| caller.run(lane));
+        if !cfg!(drystone_mutate = "lane_parked") {
+            rebuilt.closed.iter().for_each(|lane| caller.run(lane));
+        }
         // A limit that was raised lets bios go at once.
         rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
         tell(caller);

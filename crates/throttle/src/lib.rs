@@ -18,6 +18,8 @@ mod hierarchy;
 mod lane;
 mod limits;
 mod meter;
+#[cfg(all(test, loom))]
+mod models;
 mod port;
 mod purse;
 mod rules;

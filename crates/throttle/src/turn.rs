@@ -8,7 +8,8 @@
 //!
 //! Memory order: who asks writes, passes a full fence and looks whether the lock is free; who has
 //! it frees it, passes a full fence and looks whether it was asked (Dekker): at least one sees the
-//! other. What was written before asking is seen by whoever takes the request (acquire and release of `asked`).
+//! other. What was written before asking is seen by whoever takes the request: asking and
+//! taking are exchanges of `asked`, so that a later one asks for the earlier ones, too.
 
 use drystone_core::primitive::{AtomicBool, Ordering::*, fence};
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
@@ -26,7 +27,11 @@ impl<T> Turn<T> {
 
     /// Have `work` done, here or by whoever is at it.
     pub(crate) fn ask(&self, locks: &LockCounters, mut work: impl FnMut(&mut T)) {
-        self.asked.store(true, Release);
+        if cfg!(drystone_mutate = "throttle_ask_store") {
+            self.asked.store(true, Release);
+        } else {
+            self.asked.swap(true, AcqRel);
+        }
         if !cfg!(drystone_mutate = "throttle_ask_fence") {
             fence(SeqCst);
         }

@@ -14,9 +14,11 @@ pub(crate) fn pause(tries: &mut u32) {
 }
 
 /// Looks in vain after which the core is offered to others once.
+#[cfg(not(loom))]
 const LOOKS: u32 = 64;
 
 /// Between two looks of one who looks for news that are expected soon; `tries` counts them.
+#[cfg(not(loom))]
 pub fn between_looks(tries: &mut u32) {
     *tries += 1;
     if tries.is_multiple_of(LOOKS) { std::thread::yield_now() } else { std::hint::spin_loop() }
@@ -25,5 +27,11 @@ pub fn between_looks(tries: &mut u32) {
 /// Under the model checker: let another thread go on.
 #[cfg(loom)]
 pub(crate) fn pause(_: &mut u32) {
+    loom::thread::yield_now();
+}
+
+/// The same.
+#[cfg(loom)]
+pub fn between_looks(_: &mut u32) {
     loom::thread::yield_now();
 }

@@ -1,0 +1,230 @@
+//! Models of what is shared without a lock, for every order of steps (loom). What each must catch when
+//! it is broken is listed in `scripts/loom.sh`.
+
+use crate::budget::{BURST, Budget, LEASE_NS, ticks_of, worth};
+use crate::counts::{Count, Counted, Halves};
+use crate::device::DeviceThrottle;
+use crate::hierarchy::Hierarchy;
+use crate::lane::Caller;
+use crate::limits::{Direction, Limits};
+use crate::port::Port;
+use crate::rules::ROOT;
+use crate::turn::Turn;
+use drystone_core::clock::ManualClock;
+use drystone_core::mailbox::Message;
+use drystone_core::primitive::{AtomicUsize, Ordering::*};
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::{Bio, BioList, IoBuf, Sector};
+use std::sync::Arc;
+
+fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}
+
+fn counters() -> Arc<LockCounters> {
+    LockCounters::new(ManualClock::new(1))
+}
+
+/// Whatever is brought is done, by whoever has the turn.
+#[test]
+fn loom_throttle_turn() {
+    check(3, || {
+        let turn = Arc::new(Turn::new(0));
+        turn.ask(&counters(), |_| {});
+        let brought = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let bring = |who: usize| {
+            let (turn, brought) = (turn.clone(), brought.clone());
+            move || {
+                brought[who].store(1, Relaxed);
+                let take = |done: &mut usize| {
+                    *done = brought.iter().map(|it| it.load(Relaxed)).sum::<usize>().max(*done);
+                };
+                turn.ask(&counters(), take);
+            }
+        };
+        let other = loom::thread::spawn(bring(0));
+        bring(1)();
+        other.join().unwrap();
+        assert_eq!(*turn.wait(&counters()), 2, "something that was brought is not done");
+    });
+}
+
+/// Contexts never lease more together than they may, nor charge more than the burst.
+#[test]
+fn loom_throttle_leases() {
+    const RATE: u64 = 1_000_000;
+    check(3, || {
+        let budget = Arc::new(Budget::default());
+        let now = ticks_of(1_000_000_000);
+        budget.set_rate(now, Some(RATE));
+        let take =
+            move |budget: &Budget| (0..2).map(|_| budget.take(now, 10).unwrap()).sum::<u64>();
+        let other = {
+            let budget = budget.clone();
+            loom::thread::spawn(move || take(&budget))
+        };
+        let leased = take(&budget) + other.join().unwrap();
+        assert!(leased > 0 && leased <= LEASE_NS / 1000, "{leased} leased");
+        let owed = budget.when(0) + BURST - now;
+        assert!(owed <= BURST && owed >= worth(40 + leased, RATE));
+    });
+}
+
+/// A change of the limit forgives nothing that passes meanwhile.
+#[test]
+fn loom_throttle_rate_change() {
+    check(3, || {
+        let budget = Arc::new(Budget::default());
+        let now = ticks_of(1_000_000_000);
+        budget.set_rate(now, Some(1000));
+        let other = {
+            let budget = budget.clone();
+            loom::thread::spawn(move || budget.take(now, 10).map_or(0, |lease| 10 + lease))
+        };
+        budget.set_rate(now, Some(500));
+        let passed = other.join().unwrap();
+        let owed = (budget.when(0) + BURST).saturating_sub(now);
+        assert!(owed >= worth(passed, 500), "{passed} passed, {owed} owed");
+    });
+}
+
+/// Readers see a number of two halves whole.
+#[test]
+fn loom_throttle_halves() {
+    const EDGE: u64 = u32::MAX as u64;
+    check(3, || {
+        let count = Arc::new(Halves::default());
+        count.add(EDGE);
+        let reader = {
+            let count = count.clone();
+            loom::thread::spawn(move || count.get())
+        };
+        count.add(1);
+        let seen = reader.join().unwrap();
+        assert!(seen == EDGE || seen == EDGE + 1, "{seen:x}");
+        assert_eq!(count.get(), EDGE + 1);
+    });
+}
+
+/// A reset loses nothing that is counted after it, whatever is counted meanwhile.
+#[test]
+fn loom_throttle_reset() {
+    check(3, || {
+        let counted = Arc::new(Lock::new(LockClass::Control, Counted::default()));
+        let [one, other] = [(); 2].map(|()| counted.lock(&counters()).for_channel());
+        let resetter = {
+            let counted = counted.clone();
+            loom::thread::spawn(move || {
+                counted.lock(&counters()).reset();
+                other.passed(0, 1, 1);
+            })
+        };
+        one.passed(0, 1, 1);
+        resetter.join().unwrap();
+        let shown = counted.lock(&counters()).get().rios;
+        assert!((1..=2).contains(&shown), "{shown} shown");
+    });
+}
+
+/// A device with a group that may do next to nothing, and has done it.
+struct Scene {
+    device: Arc<DeviceThrottle>,
+    hierarchy: Hierarchy,
+    group: u32,
+    port: Arc<Port>,
+}
+
+impl Scene {
+    fn new() -> Arc<Self> {
+        let locks = counters();
+        let device = DeviceThrottle::new("d", ManualClock::new(1_000_000_000), &locks);
+        let port = device.open_port(Message::new(0, 0), &locks);
+        let mut hierarchy = Hierarchy::new();
+        let group = hierarchy.insert(ROOT, "g", "g").unwrap();
+        device.add_groups(&hierarchy, &[group]);
+        let scene = Scene { device, hierarchy, group, port };
+        scene.limit(Some(1));
+        // Every lock is used before threads meet at it.
+        scene.submit();
+        Arc::new(scene)
+    }
+
+    fn limit(&self, riops: Option<u64>) {
+        let limits = Limits { riops, ..Limits::default() };
+        self.device.set_limits(&self.hierarchy, &[(self.group, limits)]);
+    }
+
+    /// As a channel whose bio has to wait, if the rules say that it may have to.
+    fn submit(&self) {
+        let locks = counters();
+        let (_, rules) = self.device.rules(&locks);
+        let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
+        (bio.group, bio.home) = (self.group, self.port.index);
+        let mut bios = BioList::new();
+        bios.push(bio);
+        match rules.path(self.group, Direction::Read) {
+            None => self.port.granted.add(&mut bios),
+            Some(path) => {
+                path.lane.bring(&mut bios);
+                let mut caller = Caller::new(&self.device, &rules, &locks, 1_000_000_000, Some(0));
+                caller.run(&path.lane);
+            }
+        }
+    }
+
+    fn granted(&self) -> usize {
+        self.port.granted.take().len()
+    }
+}
+
+fn goes_on(change: impl Fn(&Scene) + Sync + Send + 'static) {
+    check(2, move || {
+        let scene = Scene::new();
+        assert_eq!(scene.granted(), 0);
+        let bringer = {
+            let scene = scene.clone();
+            loom::thread::spawn(move || scene.submit())
+        };
+        change(&scene);
+        bringer.join().unwrap();
+        assert_eq!(scene.granted(), 2, "a bio stays behind");
+    });
+}
+
+/// The limit is lifted while a bio is brought: nothing stays behind.
+#[test]
+fn loom_throttle_limit_lifted() {
+    goes_on(|scene| scene.limit(None));
+}
+
+/// The device goes while a bio is brought.
+#[test]
+fn loom_throttle_device_closed() {
+    goes_on(|scene| scene.device.close());
+}
+
+/// The group is removed while a bio looks it up: what finds it waits as its limit said, the rest goes.
+#[test]
+fn loom_throttle_group_removed() {
+    check(2, || {
+        let scene = Scene::new();
+        let lane = scene
+            .device
+            .rules(&counters())
+            .1
+            .path(scene.group, Direction::Read)
+            .unwrap()
+            .lane
+            .clone();
+        let bringer = {
+            let scene = scene.clone();
+            loom::thread::spawn(move || scene.submit())
+        };
+        scene.device.remove_group(scene.group);
+        bringer.join().unwrap();
+        let waiting = lane.due(u32::MAX) != u64::MAX;
+        assert_eq!(scene.granted() + usize::from(waiting), 2, "a bio is lost");
+    });
+}
