@@ -20,6 +20,7 @@ mod mq_deadline;
 mod outcome;
 mod reorder;
 pub mod scheduler;
+pub mod throttle;
 
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
 pub use outcome::{Machine, Outcome, Row, Table};

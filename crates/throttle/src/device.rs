@@ -73,8 +73,9 @@ impl DeviceThrottle {
         &self.name
     }
 
+    /// Counts changes of groups and limits.
     #[inline]
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.rules.epoch()
     }
 

@@ -26,6 +26,7 @@ mod rules;
 mod throttled;
 mod tree;
 mod turn;
+mod view;
 
 pub use budget::SLICE_NS;
 pub use channel::GroupChannel;
@@ -33,4 +34,6 @@ pub use device::DeviceThrottle;
 pub use group::{Group, Member};
 pub use groups::{GroupError, GroupReport, Groups, Setting};
 pub use limits::{Change, IoStat, Limits};
+pub use rules::slot_of;
 pub use throttled::{Throttle, ThrottleChannel, Throttled};
+pub use view::{Bound, Bounds, GroupCounter};

@@ -18,8 +18,10 @@ const SLOT_BITS: u32 = 20;
 /// Most groups that there can be.
 pub(crate) const GROUPS_MAX: usize = 1 << SLOT_BITS;
 
+/// Where group number `group` stands in tables of groups: a small number, which no other group has at
+/// the same time.
 #[inline]
-pub(crate) fn slot_of(group: u32) -> usize {
+pub fn slot_of(group: u32) -> usize {
     (group & (GROUPS_MAX as u32 - 1)) as usize
 }
 

@@ -1,0 +1,47 @@
+//! Groups by their numbers.
+
+use drystone_throttle::{Bounds, slot_of};
+
+/// The root's number.
+const ROOT: u32 = 0;
+
+/// Something for each group that there is.
+pub(super) struct Table<G>(Vec<Option<(u32, G)>>);
+
+impl<G> Default for Table<G> {
+    fn default() -> Self {
+        Table(Vec::new())
+    }
+}
+
+impl<G> Table<G> {
+    /// Places, all of which have smaller numbers.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, group: u32) -> Option<&mut G> {
+        let place = self.0.get_mut(slot_of(group))?.as_mut();
+        place.filter(|(id, _)| *id == group).map(|(_, value)| value)
+    }
+
+    /// Have the root and the groups of `all`, each made by `make` of what there was for it.
+    pub(super) fn rebuild(
+        &mut self,
+        all: Vec<Bounds>,
+        mut make: impl FnMut(Bounds, Option<G>) -> G,
+    ) {
+        let root = Bounds { group: ROOT, reads: Vec::new(), writes: Vec::new() };
+        let mut before = std::mem::take(self);
+        for bounds in std::iter::once(root).chain(all) {
+            let (id, slot) = (bounds.group, slot_of(bounds.group));
+            if self.0.len() <= slot {
+                self.0.resize_with(slot + 1, || None);
+            }
+            let known = before.0.get_mut(slot).and_then(Option::take);
+            let known = known.filter(|(was, _)| *was == id).map(|(_, value)| value);
+            self.0[slot] = Some((id, make(bounds, known)));
+        }
+    }
+}
