@@ -28,7 +28,9 @@ const VARIANTS: usize = 7;
 fn experiments_are_listed() {
     let folder = new_folder();
     let listed = lab(folder.path(), &["list"]);
-    for name in ["mq-deadline  ", "dm-poll  ", "reorder  "] {
+    let names =
+        ["mq-deadline  ", "dm-poll  ", "reorder  ", "blk-throttle  ", "blk-throttle-accuracy  "];
+    for name in names {
         assert!(listed.lines().any(|line| line.starts_with(name)), "{listed}");
     }
 }
@@ -102,6 +104,60 @@ fn polling_is_compared_with_interrupts_in_a_short_run() {
         "unsplit bios by their queue, split ones by their context"
     );
     assert!(json["parameters"]["wake_latency_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{json}");
+}
+
+#[test]
+fn throttles_are_compared_in_a_short_run() {
+    let folder = new_folder();
+    let arguments = ["run", "blk-throttle", "--runs", "2", "--runtime", "20ms", "--threads", "2"];
+    let files = ["--json", "out.json", "--html", "out.html", "--markdown", "out.md"];
+    let text = lab(folder.path(), &[&arguments[..], &files].concat());
+    for load in
+        ["dd, file", "dd, null", "null, a group without rules", "null, such a group a thread"]
+    {
+        let lines = text.lines().filter(|line| line.starts_with(&format!("{load}  ")));
+        assert!(lines.count() >= 4, "a line for each variant of {load}: {text}");
+    }
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a file");
+    let json: Value = serde_json::from_str(&read("out.json")).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    let dd = |variant: &str, rules: &str| {
+        let is_it = |row: &&Value| {
+            row["device"].as_str().is_some_and(|device| device.starts_with("dd, null"))
+                && (&row["variant"], &row["rules"]) == (&json!(variant), &json!(rules))
+        };
+        let row = rows.iter().find(is_it).expect("a row");
+        let number = |key: &str| row[key][0].as_f64().expect("a number");
+        number("lock_acquisitions") / number("lock_ios")
+    };
+    let each = |rules: &str| ["before", "mailed", "ours", "none"].map(|variant| dd(variant, rules));
+    // In before one of the device and one of the group's statistics.
+    assert_eq!(each("none"), [2.0, 0.0, 0.0, 0.0]);
+    assert_eq!(each("none in its group"), [2.0, 0.0, 0.0, 0.0]);
+    assert_eq!(each("too high to bind"), [2.0, 1.0, 0.0, 0.0]);
+    assert!(read("out.html").contains("queue_lock"));
+    assert!(read("out.md").starts_with("## A run\n"), "the section of a page");
+}
+
+#[test]
+fn limits_are_shown_beside_the_rates_they_give() {
+    let folder = new_folder();
+    let arguments = ["run", "blk-throttle-accuracy", "--runs", "1", "--runtime", "20ms"];
+    let text = lab(folder.path(), &[&arguments[..], &["--html", "out.html"]].concat());
+    for limit in
+        ["1 IOPS", "5 GiB/s", "two children of 1000 IOPS, equal loads", "1000 IOPS, then 3000"]
+    {
+        assert!(
+            text.lines().any(|line| line.starts_with(&format!("{limit}  "))),
+            "{limit} in {text}"
+        );
+    }
+    let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
+    assert!(
+        page.matches("<svg").count() == 16 && page.contains("class=\"asked\""),
+        "a picture of each"
+    );
+    assert!(!page.contains("http"), "a page needs nothing else");
 }
 
 /// Poll queues of each disk: one, or one for each poller that has its own.

@@ -46,6 +46,9 @@ pub struct RunArgs {
     /// Also write one HTML page with charts; measures some more numbers of threads for them
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Also write tables and remarks as the section of a page in Markdown
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
 }
 
 /// Arguments of `drystone lab model`.
@@ -106,6 +109,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     // Before the measurement, which takes long.
     let json = args.json.as_deref().map(create).transpose()?;
     let html = args.html.as_deref().map(create).transpose()?;
+    let markdown = args.markdown.as_deref().map(create).transpose()?;
     let options = Options {
         runs: args.runs,
         runtime_ns: args.runtime,
@@ -117,6 +121,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     let outcome = drystone_lab::run(&args.name, &options, say)?;
     write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;
     write(args.html.as_deref(), html, || outcome.html())?;
+    write(args.markdown.as_deref(), markdown, || outcome.markdown())?;
     output::print(&outcome.text())?;
     Ok(())
 }

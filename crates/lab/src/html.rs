@@ -5,7 +5,7 @@ mod chart;
 
 use std::fmt::Write;
 
-use crate::outcome::{Outcome, Row, Table};
+use crate::outcome::{Outcome, Plot, Row, Table};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --text: #1b1b1b; --ground: #ffffff; --line: #c8c8c8; --faint: #5c5c5c;
@@ -20,13 +20,20 @@ th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
 .wide { overflow-x: auto; } .faint { color: var(--faint); } pre { font-size: 12px; } h2 { margin-top: 2rem; }
 svg { display: block; width: 100%; height: auto; max-width: 60rem; } svg text { fill: var(--text); font-size: 12px; }
 svg .axis { stroke: var(--line); stroke-width: 1; } svg .spread { stroke: var(--text); stroke-width: 1.5; fill: none; }
+svg .asked { fill: none; stroke-width: 1.5; stroke-dasharray: 6 4; }
 ";
 
 /// The page.
 pub fn page(outcome: &Outcome) -> String {
     let mut page = head(&[outcome.experiment, outcome.about, &outcome.facts(), &outcome.setting()]);
     page.push_str(&table(&outcome.table, &outcome.remarks));
-    page.push_str(&charts(outcome));
+    for (title, lines) in &outcome.more {
+        let _ = write!(page, "<h2>{}</h2>\n{}", escape(title), table(lines, &[]));
+    }
+    match &outcome.plots[..] {
+        [] => page.push_str(&charts(outcome)),
+        plots => plots.iter().for_each(|plot| page.push_str(&over_time(plot))),
+    }
     let tables = outcome.lock_tables();
     if !tables.is_empty() {
         page.push_str("<h2>Lock statistics</h2>\n<p>All runs together; times in &micro;s.</p>\n");
@@ -102,6 +109,10 @@ fn charts(outcome: &Outcome) -> String {
     text
 }
 
+fn over_time(plot: &Plot) -> String {
+    format!("<h2>{}</h2>\n{}", escape(&plot.title), chart::over_time(plot))
+}
+
 /// Each of `all` once, where it came first.
 fn in_order<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
@@ -153,6 +164,8 @@ mod tests {
                 lines: vec![["null", "ours"].map(str::to_owned).to_vec()],
             },
             shown_threads: vec![1],
+            more: vec![],
+            plots: vec![],
             remarks: vec!["A sentence.".to_owned()],
         };
         let page = page(&outcome);

@@ -2,7 +2,7 @@
 //! machine at hand, each as one library call that `drystone lab run` makes.
 //!
 //! * [`engine`] keeps I/O in flight and counts; `drystone bench` uses it too.
-//! * [`scheduler`] has the schedulers that Drystone replaces.
+//! * [`scheduler`] has the schedulers that Drystone replaces, [`throttle`] the throttles.
 //! * [`run`] runs an experiment by name and gives an [`Outcome`]: text, JSON, or one HTML page.
 //! * [`model`] models one on cores that are not at hand, and marks every figure of that.
 //!
@@ -10,8 +10,10 @@
 
 #![forbid(unsafe_code)]
 
+mod blk_throttle;
 mod dm_poll;
 pub mod engine;
+mod folder;
 mod html;
 mod kernel;
 mod measure;
@@ -23,7 +25,7 @@ pub mod scheduler;
 pub mod throttle;
 
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
-pub use outcome::{Machine, Outcome, Row, Table};
+pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
@@ -56,8 +58,13 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 3] =
-    [mq_deadline::EXPERIMENT, dm_poll::EXPERIMENT, reorder::EXPERIMENT];
+pub const EXPERIMENTS: [Experiment; 5] = [
+    mq_deadline::EXPERIMENT,
+    dm_poll::EXPERIMENT,
+    reorder::EXPERIMENT,
+    blk_throttle::EXPERIMENT,
+    blk_throttle::ACCURACY,
+];
 
 /// Run the experiment `name`; `say` gets a line about each step.
 ///

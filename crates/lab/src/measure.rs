@@ -89,17 +89,30 @@ pub fn on_device<T>(
     let at = Surroundings { open, ..Surroundings::new(threads, clock) };
     at.locks.sample_wait_cpu(true);
     let device = open_device(spec, &at)?;
+    let works = works(&*device);
+    on_opened(&device, &at, &works, |crew| watch(crew, &*device, &at.locks))
+}
+
+/// A context on `device`, whose locks are counted where `at` says, for each of the `works`, which lanes
+/// do there; `watch` leads them.
+///
+/// # Errors
+/// When a context cannot be opened, an I/O fails, or `watch` says so.
+pub fn on_opened<T>(
+    device: &Arc<dyn Device>,
+    at: &Surroundings,
+    works: &[Work],
+    watch: impl FnOnce(&Crew<'_, '_>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let set = ContextSet::counted_by(at.locks.clone());
     let mut contexts = Vec::new();
-    for _ in 0..threads {
+    for _ in works {
         let mut cx = set.open(Engine::Auto)?;
-        let index = cx.open(&device)?;
+        let index = cx.open(device)?;
         contexts.push((cx, index));
     }
-    let shared = Shared::new(threads as usize, || 0);
-    let works = works(&*device);
-    let watch = |crew: &Crew<'_, '_>| watch(crew, &*device, &at.locks);
-    Ok(engine::run(contexts, &works, &shared, &[], watch)?.1)
+    let shared = Shared::new(works.len(), || 0);
+    Ok(engine::run(contexts, works, &shared, &[], watch)?.1)
 }
 
 /// Let the lanes warm up, then measure: what `begin` and `end` give at the ends of the time.
@@ -184,6 +197,7 @@ impl Point<'_> {
             cookies: false,
             interval_ns: 0,
             priority: Priority::default(),
+            groups: Vec::new(),
             blocks: (0, blocks),
             seed: lane + 1,
         };
@@ -234,10 +248,15 @@ struct Reading {
 impl Reading {
     fn now(crew: &Crew<'_, '_>) -> anyhow::Result<Self> {
         let (user_ns, sys_ns) = process_times()?;
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let cpu_ns = cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64;
+        let cpu_ns = process_cpu_ns();
         Ok(Reading { at: Instant::now(), sum: crew.progress(), cpu_ns, user_ns, sys_ns })
     }
+}
+
+/// Processor time of this process, all its threads.
+pub fn process_cpu_ns() -> u64 {
+    let cpu = clock_gettime(ClockId::ProcessCPUTime);
+    cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64
 }
 
 /// User and system time of this process, all its threads, in ns (`proc_pid_stat(5)`, fields 14

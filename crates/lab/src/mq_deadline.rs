@@ -199,6 +199,8 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     Ok(Outcome {
         experiment: EXPERIMENT.name,
         about: EXPERIMENT.about,
+        more: Vec::new(),
+        plots: Vec::new(),
         date,
         machine: Machine::here(),
         parameters: parameters(options),

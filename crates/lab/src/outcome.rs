@@ -114,6 +114,17 @@ pub struct Table {
 }
 
 impl Table {
+    pub(crate) fn markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells = cells.iter().map(|cell| format!(" {} |", cell.replace('|', "\\|")));
+            format!("|{}\n", cells.collect::<String>())
+        };
+        // Names to the left, figures to the right.
+        let sides = (0..self.head.len()).map(|column| if column < 2 { "---" } else { "---:" });
+        let sides: Vec<String> = sides.map(str::to_owned).collect();
+        [&self.head, &sides].into_iter().chain(&self.lines).map(|cells| line(cells)).collect()
+    }
+
     pub(crate) fn text(&self) -> String {
         let rows = || std::iter::once(&self.head).chain(&self.lines);
         let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
@@ -156,8 +167,32 @@ pub struct Outcome {
     pub table: Table,
     /// Numbers of threads in `table`.
     pub shown_threads: Vec<u32>,
+    /// Further tables, with their titles.
+    pub more: Vec<(String, Table)>,
+    /// Pictures in the place of those of IOPS.
+    pub plots: Vec<Plot>,
     /// Sentences below the table: what its columns mean and what it cannot show.
     pub remarks: Vec<String>,
+}
+
+/// A picture of rates over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plot {
+    /// What it shows, with the unit of its rates.
+    pub title: String,
+    /// Its lines.
+    pub curves: Vec<Curve>,
+}
+
+/// One rate in a [`Plot`]: points of time, in seconds, and rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Whose it is.
+    pub name: String,
+    /// What should be.
+    pub asked: Vec<(f64, f64)>,
+    /// What was.
+    pub given: Vec<(f64, f64)>,
 }
 
 /// One line on a machine, a date and the version.
@@ -195,6 +230,9 @@ impl Outcome {
         let mut text = format!("{}\n{}\n{}\n\n", self.about, self.facts(), self.setting());
         text.push_str(&self.table.text());
         text.push('\n');
+        for (title, table) in &self.more {
+            text.push_str(&format!("{title}\n{}\n", table.text()));
+        }
         self.remarks.iter().for_each(|remark| text.push_str(&format!("{remark}\n")));
         let tables = self.lock_tables();
         if !tables.is_empty() {
@@ -242,6 +280,18 @@ impl Outcome {
         })
     }
 
+    /// The outcome as the section of a page in Markdown.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("## A run\n\n{}\n\n{}\n\n", self.facts(), self.setting());
+        text.push_str(&self.table.markdown());
+        for (title, table) in &self.more {
+            text.push_str(&format!("\n### {title}\n\n{}", table.markdown()));
+        }
+        text.push('\n');
+        self.remarks.iter().for_each(|remark| text.push_str(&format!("* {remark}\n")));
+        text
+    }
+
     /// The outcome as one page that needs nothing else.
     pub fn html(&self) -> String {
         html::page(self)
@@ -268,5 +318,7 @@ mod tests {
             lines: vec![text(["aa", "b", "10"]), text(["a", "bbb", "±9"])],
         };
         assert_eq!(table.text(), "a   b     n\naa  b    10\na   bbb  ±9\n");
+        let markdown = "| a | b | n |\n| --- | --- | ---: |\n| aa | b | 10 |\n| a | bbb | ±9 |\n";
+        assert_eq!(table.markdown(), markdown);
     }
 }

@@ -77,6 +77,7 @@ impl Load {
             cookies: false,
             interval_ns: 0,
             priority: Priority::default(),
+            groups: Vec::new(),
             blocks: (0, blocks),
             seed: lane + 1,
         };
@@ -198,6 +199,8 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     Ok(Outcome {
         experiment: EXPERIMENT.name,
         about: EXPERIMENT.about,
+        more: Vec::new(),
+        plots: Vec::new(),
         date,
         machine: Machine::here(),
         parameters: parameters(options),

@@ -26,7 +26,7 @@ fn an_unknown_experiment_is_refused() {
     let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");
     assert_eq!(
         error.to_string(),
-        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder"
+        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder, blk-throttle, blk-throttle-accuracy"
     );
 }
 
@@ -121,4 +121,86 @@ fn every_row_has_one_value_for_each_run() {
     let page = outcome.html();
     assert!(page.contains("<svg") && page.ends_with("</body></html>\n"));
     assert!(!page.contains("http"), "a page needs nothing else");
+}
+
+#[test]
+fn blk_throttle_counts_locks_by_class_and_marks_the_mails() {
+    let options = Options { threads: 2, ..options() };
+    let outcome = run("blk-throttle", &options, &mut |_| ()).expect("an outcome");
+    let json = outcome.json();
+    assert_eq!(
+        (&json["experiment"], &json["parameters"]["runs"]),
+        (&"blk-throttle".into(), &2.into())
+    );
+    let rows = json["rows"].as_array().expect("rows");
+    // Four of dd, and six loads with 1 and 2 threads; four variants.
+    assert_eq!(rows.len(), (4 + 6 * 2) * 4);
+    for row in rows {
+        for key in ["iops", "cpu_ns_per_io", "cores_used", "contention", "lock_acquisitions_per_io"]
+            .into_iter()
+            .chain(["lock_contentions_per_io", "lock_acquisitions", "lock_hold_us", "lock_ios"])
+        {
+            let values = row[key].as_array().unwrap_or_else(|| panic!("{key} in {row}"));
+            assert!(values.len() == 2 && values.iter().all(Value::is_number), "{key} in {row}");
+        }
+        assert!(row["rules"].is_string() && row["locks"].is_array(), "{row}");
+        let number = |key: &str| row[key][0].as_f64().expect("a number");
+        let (taken, held) = (number("lock_acquisitions"), number("lock_hold_us"));
+        let each = number("lock_acquisitions_per_io");
+        let ruled = row["rules"].as_str().is_some_and(|rules| rules.starts_with("too high"));
+        let expected = match (row["variant"].as_str(), ruled) {
+            (Some("before"), _) => 1.5..2.5,
+            (Some("mailed"), true) => 0.8..1.3,
+            _ => 0.0..0.1,
+        };
+        // Of very few I/Os those on the way distort the mean.
+        let many = row["load"] == "dd" || number("iops") > 1e6;
+        assert!(!many || expected.contains(&each), "{each} locks an I/O: {row}");
+        assert_eq!(
+            (taken > 0.0, held > 0.0),
+            (expected.start > 0.0, expected.start > 0.0),
+            "{row}"
+        );
+        if row["load"] == "dd" && row["driver"] == "null" {
+            let ios = number("lock_ios");
+            assert_eq!(taken, expected.start.ceil() * ios, "exactly so many: {row}");
+        }
+    }
+    let text = outcome.text();
+    for words in ["queue_lock", "group_stats", "holdtime-total", "2360944", "not measured here"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let markdown = outcome.markdown();
+    assert!(
+        markdown.starts_with("## A run\n") && markdown.contains("| What a bio takes").eq(&false)
+    );
+    assert!(markdown.contains("### What a bio takes\n\n| Load | Rules |"), "{markdown}");
+    let page = outcome.html();
+    assert!(page.contains("<svg") && page.contains("<h2>What a bio takes</h2>"));
+}
+
+#[test]
+fn accuracy_shows_what_was_asked_beside_what_was_given() {
+    let options = Options { runs: 1, ..options() };
+    let outcome = run("blk-throttle-accuracy", &options, &mut |_| ()).expect("an outcome");
+    let json = outcome.json();
+    let rows = json["rows"].as_array().expect("rows");
+    // Eleven limits of one flow, one of two, and four pairs of children with their sum.
+    assert_eq!(rows.len(), 11 + 2 + 4 * 3);
+    for row in rows {
+        let asked = row["asked"].as_array().expect("what is asked");
+        assert!(asked.iter().all(|rate| rate.as_f64() > Some(0.0)), "{row}");
+        for key in ["iops", "rate", "rate_second_half", "deviation", "cpu_ns_per_io"] {
+            assert!(row[key][0].is_number(), "{key} in {row}");
+        }
+        let series = row["series"].as_array();
+        assert!(
+            series.is_some_and(|points| points.len() > 20) || row["note"] == "together",
+            "{row}"
+        );
+    }
+    let page = outcome.html();
+    assert_eq!(page.matches("<svg").count(), 16);
+    assert!(page.contains("class=\"asked\"") && !page.contains("NaN"));
+    assert!(outcome.text().contains("greatest deviation in 0.1 s"));
 }

@@ -124,6 +124,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
             cookies: false,
             interval_ns: args.rate.map_or(0, |rate| 1_000_000_000 / rate),
             priority: args.prio.unwrap_or_default(),
+            groups: Vec::new(),
             blocks: part(lane),
             seed: lane + 1,
         })

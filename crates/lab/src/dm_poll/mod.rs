@@ -27,6 +27,7 @@ use drystone_core::context::PollMode;
 use serde_json::json;
 
 use crate::engine::machine;
+use crate::folder::Folder;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
 use crate::{Experiment, Options, Say};
@@ -61,6 +62,9 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let cores = Cores::here()?;
     let folder = Folder::make()?;
+    for number in 0..scene::MEMBERS {
+        folder.write(&format!("{number}.img"), scene::MEMBER_BYTES)?;
+    }
     let scenes = scenes(options.threads, &cores);
     say(&estimate(scenes.len(), options));
     let wake = {
@@ -71,7 +75,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     for scene in scenes {
         let latency = scene.latency_us().map(|us| format!(", {us} us")).unwrap_or_default();
         say(&format!("{}{latency}, depth {}", scene.name, scene.depth));
-        all.push(measure(scene, &cores, &folder.0, options)?);
+        all.push(measure(scene, &cores, folder.path(), options)?);
     }
     let parameters = vec![
         ("rw", json!("randread")),
@@ -94,6 +98,8 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     Ok(Outcome {
         experiment: EXPERIMENT.name,
         about: EXPERIMENT.about,
+        more: Vec::new(),
+        plots: Vec::new(),
         date,
         machine: Machine::here(),
         parameters,
@@ -141,33 +147,6 @@ fn measure(
         }
     }
     Ok(Measured { scene, samples })
-}
-
-/// A folder with the files, removed in the end. They hold data: what was never written is read without a
-/// disk.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn make() -> anyhow::Result<Self> {
-        let path = std::env::temp_dir().join(format!("drystone-lab-{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        let folder = Folder(path);
-        let data = vec![0xA5; scene::MEMBER_BYTES as usize];
-        for number in 0..scene::MEMBERS {
-            let file = folder.0.join(format!("{number}.img"));
-            let written = std::fs::write(&file, &data);
-            let synced = written.and_then(|()| std::fs::File::open(&file)?.sync_all());
-            synced.with_context(|| format!("cannot write {}", file.display()))?;
-        }
-        Ok(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If it cannot be removed it stays, in the folder of temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

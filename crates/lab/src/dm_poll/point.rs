@@ -155,6 +155,7 @@ fn works(scene: &Scene, mode: PollMode, volume: &dyn Device) -> Vec<Work> {
         cookies: mode == PollMode::Poll,
         interval_ns: 0,
         priority: Priority::default(),
+        groups: Vec::new(),
         blocks: (0, blocks),
         seed: lane + 1,
     };

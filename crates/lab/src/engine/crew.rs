@@ -117,6 +117,11 @@ impl Crew<'_, '_> {
         }
     }
 
+    /// I/Os that lane `number` has completed so far.
+    pub fn completed(&self, number: usize) -> u64 {
+        self.shared.progress[number].completed.load(Relaxed)
+    }
+
     /// What the lanes did so far.
     pub fn progress(&self) -> Sum {
         self.shared.progress.iter().fold(Sum::default(), |sum, lane| Sum {

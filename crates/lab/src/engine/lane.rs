@@ -86,6 +86,8 @@ pub struct Work {
     pub interval_ns: Ns,
     /// Class and level of the I/Os.
     pub priority: Priority,
+    /// The throttle groups of the I/Os, dealt out in turn; none is the root.
+    pub groups: Vec<u32>,
     /// First block and number of blocks that this lane uses, in units of `bs`.
     pub blocks: (u64, u64),
     /// Start of the generator of random places.
@@ -397,6 +399,9 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
     }
     bio.priority = work.priority;
     bio.user_data = index;
+    if !work.groups.is_empty() {
+        bio.group = work.groups[index as usize % work.groups.len()];
+    }
     bio
 }
 

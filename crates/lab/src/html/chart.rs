@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::outcome::{Row, spread, threads_text};
+use crate::outcome::{Curve, Plot, Row, spread, threads_text};
 
 use super::escape;
 
@@ -22,10 +22,13 @@ fn of<'a>(rows: &[&'a Row], name: &str, threads: u32) -> Option<(&'a Row, (f64, 
     Some((row, spread(row.values("iops")?)?))
 }
 
-/// The axis of IOPS: its greatest value, a round one, and the steps to it.
-fn axis(rows: &[&Row]) -> (f64, f64) {
+fn greatest(rows: &[&Row]) -> f64 {
     let values = rows.iter().filter_map(|row| row.values("iops")).filter_map(spread);
-    let most = values.map(|(_, _, most)| most).fold(1.0, f64::max);
+    values.map(|(_, _, most)| most).fold(1.0, f64::max)
+}
+
+/// An axis to `most`: its greatest value, a round one, and the steps to it.
+fn axis(most: f64) -> (f64, f64) {
     let step = 10f64.powf(most.log10().floor());
     let step = [0.2, 0.5, 1.0, 2.0].map(|part| part * step);
     let step = step.into_iter().find(|step| most / step <= 6.0).unwrap_or(step[3]);
@@ -41,13 +44,13 @@ fn short(iops: f64) -> String {
         0.0 => "0".to_owned(),
         iops if iops >= 1e6 => format!("{}M", (iops / 1e4).round() / 100.0),
         iops if iops >= 1e3 => format!("{}K", (iops / 10.0).round() / 100.0),
-        iops => format!("{iops}"),
+        iops => format!("{}", (iops * 100.0).round() / 100.0),
     }
 }
 
 /// The frame: lines with their values, and the legend below; then whatever `body` draws.
-fn chart(rows: &[&Row], names: &[String], body: impl FnOnce(&mut String, f64)) -> String {
-    let (most, step) = axis(rows);
+fn chart(most: f64, names: &[String], body: impl FnOnce(&mut String, f64)) -> String {
+    let (most, step) = axis(most);
     let height = HEIGHT + LEGEND * names.len() as f64;
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\">\n");
     let mut value = 0.0;
@@ -85,12 +88,11 @@ fn colour(number: usize) -> String {
     format!("var(--c{})", number % COLOURS)
 }
 
-fn below(svg: &mut String, x: f64, threads: u32) {
+fn below(svg: &mut String, x: f64, text: &str) {
     let _ = writeln!(
         svg,
-        "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+        "<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{text}</text>",
         HEIGHT - 10.0,
-        threads_text(threads)
     );
 }
 
@@ -98,12 +100,12 @@ fn below(svg: &mut String, x: f64, threads: u32) {
 pub fn bars(rows: &[&Row], names: &[String], threads: &[u32]) -> String {
     let shown: Vec<&Row> =
         rows.iter().copied().filter(|row| threads.contains(&row.threads)).collect();
-    chart(&shown, names, |svg, most| {
+    chart(greatest(&shown), names, |svg, most| {
         let group = (WIDTH - LEFT - RIGHT) / threads.len() as f64;
         let each = group / (names.len() as f64 + 1.0);
         for (number, threads) in threads.iter().enumerate() {
             let left = LEFT + group * number as f64 + each / 2.0;
-            below(svg, left + (group - each) / 2.0, *threads);
+            below(svg, left + (group - each) / 2.0, &threads_text(*threads));
             for (place, name) in names.iter().enumerate() {
                 if let Some((_, values)) = of(&shown, name, *threads) {
                     bar(svg, (left + each * place as f64, each * 0.8), values, most, place);
@@ -137,8 +139,8 @@ pub fn lines(rows: &[&Row], names: &[String], threads: &[u32]) -> String {
     let x = |threads: u32| {
         LEFT + 40.0 + f64::from(threads).log2() / end * (WIDTH - LEFT - RIGHT - 80.0)
     };
-    chart(rows, names, |svg, most| {
-        threads.iter().for_each(|threads| below(svg, x(*threads), *threads));
+    chart(greatest(rows), names, |svg, most| {
+        threads.iter().for_each(|threads| below(svg, x(*threads), &threads_text(*threads)));
         for (number, name) in names.iter().enumerate() {
             let found = threads.iter().filter_map(|threads| of(rows, name, *threads));
             let points: Vec<(f64, f64)> =
@@ -153,6 +155,37 @@ pub fn lines(rows: &[&Row], names: &[String], threads: &[u32]) -> String {
                 let _ = writeln!(
                     svg,
                     "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
+                );
+            }
+        }
+    })
+}
+
+/// Rates over time: what was given as a line, what was asked dashed, in the same colour.
+pub fn over_time(plot: &Plot) -> String {
+    let points = || plot.curves.iter().flat_map(|curve| curve.asked.iter().chain(&curve.given));
+    let most = points().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let end = points().map(|(at, _)| *at).fold(0.0, f64::max);
+    if most <= 0.0 || end <= 0.0 {
+        return "<p>Nothing was measured.</p>\n".to_owned();
+    }
+    let name = |curve: &Curve| format!("{} (dashed: what was asked)", curve.name);
+    let names: Vec<String> = plot.curves.iter().map(name).collect();
+    chart(most, &names, |svg, most| {
+        let x = |at: f64| LEFT + at / end * (WIDTH - LEFT - RIGHT - 20.0);
+        for part in 0..=4 {
+            let at = end * f64::from(part) / 4.0;
+            below(svg, x(at), &format!("{at:.*} s", if end < 4.0 { 2 } else { 1 }));
+        }
+        for (number, curve) in plot.curves.iter().enumerate() {
+            for (points, class) in [(&curve.asked, "asked"), (&curve.given, "given")] {
+                let points = points.iter().map(|(at, rate)| (x(*at), y(*rate, most)));
+                let path: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+                let _ = writeln!(
+                    svg,
+                    "<polyline class=\"{class}\" points=\"{}\" fill=\"none\" stroke=\"{}\"/>",
+                    path.join(" "),
+                    colour(number)
                 );
             }
         }
@@ -175,11 +208,11 @@ mod tests {
             locks: Vec::new(),
         };
         for (most, end, step) in [(879e3, 1e6, 2e5), (2867e3, 3e6, 5e5), (21e6, 2.5e7, 5e6)] {
-            let (got_end, got_step) = axis(&[&row(most)]);
+            let (got_end, got_step) = axis(greatest(&[&row(most)]));
             assert!((got_end / end - 1.0).abs() < 1e-9, "{most}: {got_end}");
             assert!((got_step / step - 1.0).abs() < 1e-9, "{most}: {got_step}");
         }
-        assert_eq!(axis(&[]), (1.0, 0.2));
+        assert_eq!(axis(greatest(&[])), (1.0, 0.2));
         assert_eq!([0.0, 500_000.0, 2.5e6].map(short), ["0", "500K", "2.5M"]);
     }
 }

@@ -11,7 +11,7 @@ use drystone_core::clock::Ns;
 /// A slice (Linux: `DFL_THROTL_SLICE`, HZ / 10).
 pub(super) const SLICE_NS: Ns = 100_000_000;
 
-const SECOND_NS: u128 = 1_000_000_000;
+const SLICES_A_SECOND: u64 = 10;
 
 /// See the module's text: one limit of bytes and I/Os in one direction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,14 +26,15 @@ pub(super) struct Slice {
 /// Bytes and I/Os a second.
 pub(super) type Rates = (Option<u64>, Option<u64>);
 
-/// How much of `rate` passes in `time`.
-fn allowed(rate: u64, time: Ns) -> u64 {
-    (u128::from(rate) * u128::from(time) / SECOND_NS).min(u128::from(u64::MAX)) as u64
+/// How much of `rate` passes in so many slices.
+fn allowed(rate: u64, slices: u64) -> u64 {
+    rate.saturating_mul(slices) / SLICES_A_SECOND
 }
 
 /// How long `amount` takes at `rate`.
 fn time_of(amount: u64, rate: u64) -> Ns {
-    (u128::from(amount) * SECOND_NS / u128::from(rate)).min(u128::from(u64::MAX / 2)) as Ns
+    let exact = u128::from(amount) * 1_000_000_000 / u128::from(rate);
+    exact.min(u128::from(u64::MAX / 2)) as Ns
 }
 
 impl Slice {
@@ -61,21 +62,19 @@ impl Slice {
     }
 
     fn wait_bytes(&self, elapsed: Ns, rate: u64, bytes: u64) -> Ns {
-        let rounded = elapsed.next_multiple_of(SLICE_NS).max(SLICE_NS);
-        let (wanted, may) = (self.bytes.saturating_add(bytes), allowed(rate, rounded));
-        match wanted.checked_sub(may) {
-            Some(missing) if missing > 0 => {
-                time_of(missing, rate).max(1).saturating_add(rounded - elapsed)
-            }
-            _ => 0,
+        let slices = elapsed.div_ceil(SLICE_NS).max(1);
+        let missing = self.bytes.saturating_add(bytes).saturating_sub(allowed(rate, slices));
+        match missing {
+            0 => 0,
+            _ => time_of(missing, rate).max(1).saturating_add(slices * SLICE_NS - elapsed),
         }
     }
 
     fn wait_ios(&self, elapsed: Ns, rate: u64) -> Ns {
-        let rounded = (elapsed + 1).next_multiple_of(SLICE_NS);
-        match self.ios < allowed(rate, rounded) {
+        let slices = elapsed / SLICE_NS + 1;
+        match self.ios < allowed(rate, slices) {
             true => 0,
-            false => (rounded - elapsed).max(time_of(1, rate) + 1),
+            false => (slices * SLICE_NS - elapsed).max(time_of(1, rate) + 1),
         }
     }
 
@@ -89,12 +88,12 @@ impl Slice {
         if elapsed < SLICE_NS {
             return;
         }
-        let settled = elapsed - elapsed % SLICE_NS;
+        let settled = elapsed / SLICE_NS;
         let left = |charged: u64, rate: Option<u64>| {
             rate.map_or(0, |rate| charged.saturating_sub(allowed(rate, settled)))
         };
         (self.bytes, self.ios) = (left(self.bytes, rates.0), left(self.ios, rates.1));
-        self.start += settled;
+        self.start += settled * SLICE_NS;
     }
 }
 

@@ -1,0 +1,190 @@
+//! What is asked: limits of groups, and the load of each, which would be more without them.
+
+use drystone_throttle::Change;
+
+const KIB: u64 = 1024;
+const MIB: u64 = KIB * KIB;
+const GIB: u64 = KIB * MIB;
+
+/// I/Os of one thread.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    pub(super) name: &'static str,
+    pub(super) group: &'static str,
+    pub(super) is_write: bool,
+    pub(super) bytes: u64,
+    pub(super) depth: usize,
+    /// It wants no more than so many a second.
+    pub(super) wants: Option<u64>,
+    /// What it is to get, I/Os a second: in the first half, and in the second.
+    pub(super) asked: [f64; 2],
+}
+
+/// In what rates are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Iops,
+    Mib,
+}
+
+impl Unit {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Unit::Iops => "IOPS",
+            Unit::Mib => "MiB/s",
+        }
+    }
+
+    /// A rate of I/Os of `bytes` in it.
+    pub(super) fn of(self, iops: f64, bytes: u64) -> f64 {
+        match self {
+            Unit::Iops => iops,
+            Unit::Mib => iops * bytes as f64 / MIB as f64,
+        }
+    }
+}
+
+/// Limits with the flows that they bind.
+#[derive(Clone, Debug)]
+pub(super) struct Sheet {
+    pub(super) name: &'static str,
+    pub(super) unit: Unit,
+    /// All groups, parents first.
+    pub(super) groups: &'static [&'static str],
+    /// The group that has limits, and these; and what they become half-way.
+    pub(super) limited: &'static str,
+    pub(super) limits: Change,
+    pub(super) then: Option<Change>,
+    pub(super) flows: Vec<Flow>,
+}
+
+fn riops(limit: u64) -> Change {
+    Change { riops: Some(Some(limit)), ..Change::default() }
+}
+
+fn rbps(limit: u64) -> Change {
+    Change { rbps: Some(Some(limit)), ..Change::default() }
+}
+
+/// Reads of `bytes` in a group, which is to have `asked` I/Os a second of them.
+fn reads(group: &'static str, bytes: u64, depth: usize, asked: f64) -> Flow {
+    let (name, asked) = (group, [asked; 2]);
+    Flow { name, group, is_write: false, bytes, depth, wants: None, asked }
+}
+
+/// One group of `limits`, with a load by itself.
+fn single(name: &'static str, unit: Unit, limits: Change, flow: Flow) -> Sheet {
+    let flows = vec![flow];
+    Sheet { name, unit, groups: &["g"], limited: "g", limits, then: None, flows }
+}
+
+fn by_ios(name: &'static str, limit: u64) -> Sheet {
+    single(name, Unit::Iops, riops(limit), reads("g", 4 * KIB, 32, limit as f64))
+}
+
+fn by_bytes(name: &'static str, limit: u64, bytes: u64) -> Sheet {
+    let flow = reads("g", bytes, 32, limit as f64 / bytes as f64);
+    single(name, Unit::Mib, rbps(limit), flow)
+}
+
+/// Two children of a group with `limits`.
+fn children(name: &'static str, unit: Unit, limits: Change, flows: [Flow; 2]) -> Sheet {
+    let (groups, flows): (&[&str], _) = (&["p", "p/a", "p/b"], flows.into());
+    Sheet { name, unit, groups, limited: "p", limits, then: None, flows }
+}
+
+fn changing(name: &'static str, from: u64, to: u64) -> Sheet {
+    let mut sheet = by_ios(name, from);
+    sheet.then = Some(riops(to));
+    sheet.flows[0].asked[1] = to as f64;
+    sheet
+}
+
+/// Reads and writes of one group, limited apart: by bytes and by I/Os.
+fn mixed() -> Sheet {
+    let limits = Change { wiops: Some(Some(500)), ..rbps(10 * MIB) };
+    let mut sheet = by_bytes("reads 10 MiB/s, writes 500 IOPS", 10 * MIB, 64 * KIB);
+    let write = Flow { name: "writes", is_write: true, ..reads("g", 4 * KIB, 32, 500.0) };
+    (sheet.limits, sheet.unit, sheet.flows[0].name) = (limits, Unit::Iops, "reads");
+    sheet.flows.push(write);
+    sheet
+}
+
+/// All that is measured.
+pub(super) fn all() -> Vec<Sheet> {
+    let (a, b) = ("p/a", "p/b");
+    let half = |depth| reads(a, 4 * KIB, depth, 500.0);
+    let modest = Flow { wants: Some(100), ..reads(a, 4 * KIB, 4, 100.0) };
+    let bytes = |group, bytes| reads(group, bytes, 32, 8.0 * MIB as f64 / bytes as f64);
+    vec![
+        by_ios("1 IOPS", 1),
+        by_ios("10 IOPS", 10),
+        by_ios("100 IOPS", 100),
+        by_ios("3000 IOPS", 3000),
+        by_ios("100000 IOPS", 100_000),
+        by_bytes("100 KiB/s", 100 * KIB, 4 * KIB),
+        by_bytes("10 MiB/s", 10 * MIB, 4 * KIB),
+        by_bytes("1 GiB/s", GIB, 64 * KIB),
+        by_bytes("5 GiB/s", 5 * GIB, 64 * KIB),
+        mixed(),
+        children(
+            "two children of 1000 IOPS, equal loads",
+            Unit::Iops,
+            riops(1000),
+            [half(32), reads(b, 4 * KIB, 32, 500.0)],
+        ),
+        children(
+            "two children of 1000 IOPS, depth 1 and 32",
+            Unit::Iops,
+            riops(1000),
+            [half(1), reads(b, 4 * KIB, 32, 500.0)],
+        ),
+        children(
+            "two children of 1000 IOPS, one wants 100",
+            Unit::Iops,
+            riops(1000),
+            [modest, reads(b, 4 * KIB, 32, 900.0)],
+        ),
+        children(
+            "two children of 16 MiB/s, 4 KiB and 64 KiB",
+            Unit::Mib,
+            rbps(16 * MIB),
+            [bytes(a, 4 * KIB), bytes(b, 64 * KIB)],
+        ),
+        changing("1000 IOPS, then 3000", 1000, 3000),
+        changing("3000 IOPS, then 1000", 3000, 1000),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a sheet asks for is what its limits give.
+    #[test]
+    fn what_is_asked_is_what_the_limits_give() {
+        for sheet in all() {
+            let limits = [Some(sheet.limits), sheet.then.or(Some(sheet.limits))];
+            for (half, limits) in limits.into_iter().flatten().enumerate() {
+                let sum = |writes: bool, bytes: bool| -> f64 {
+                    let flows = sheet.flows.iter().filter(|flow| flow.is_write == writes);
+                    let rate = |flow: &Flow| {
+                        flow.asked[half] * if bytes { flow.bytes as f64 } else { 1.0 }
+                    };
+                    flows.map(rate).sum()
+                };
+                let Change { rbps, wbps, riops, wiops } = limits;
+                let all = [(rbps, false, true), (riops, false, false)];
+                for (limit, writes, bytes) in
+                    all.into_iter().chain([(wbps, true, true), (wiops, true, false)])
+                {
+                    if let Some(Some(limit)) = limit {
+                        assert_eq!(sum(writes, bytes).round() as u64, limit, "{}", sheet.name);
+                    }
+                }
+            }
+            let known = |flow: &Flow| sheet.groups.contains(&flow.group);
+            assert!(sheet.flows.iter().all(known), "{}", sheet.name);
+        }
+    }
+}

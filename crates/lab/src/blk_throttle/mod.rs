@@ -1,0 +1,149 @@
+//! The experiment `blk-throttle`: "blk-throttle: lockless bio processing for no throttle rule group"
+//! (Vivek Goyal, linux-kernel, 18 May 2011), whose table says of the request queue's lock while dd reads
+//! 1 GiB from a disk in direct 4 KiB reads: 2 360 944 acquisitions and 1 850 183 us held before,
+//! 2 098 599 and 1 430 479 us after. One acquisition for each of the 262 144 reads had gone.
+//!
+//! The load is the mail's, and one of many threads at depth 32, with and without rules. The variants take
+//! turns, run by run.
+
+mod accuracy;
+mod point;
+mod report;
+mod scene;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use drystone_queue::scheduler::MqDeadline;
+use drystone_stack::live::{OpenDevice, open_with};
+use drystone_throttle::DeviceThrottle;
+use serde_json::json;
+
+use crate::engine::machine;
+use crate::folder::Folder;
+use crate::measure::warmup_ns;
+use crate::outcome::{Machine, Outcome, threads_text};
+use crate::throttle::{Before, Mailed, NoThrottle};
+use crate::{Experiment, Options, Say};
+pub(crate) use accuracy::EXPERIMENT as ACCURACY;
+use point::Sample;
+use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, FILE, Scene};
+
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    name: "blk-throttle",
+    about: "blk-throttle: one lock for every bio (before), only for those with a rule (mailed), ours, and compiled out (none)",
+    run,
+};
+
+/// Designs with what opens a device of theirs.
+static VARIANTS: [(&str, OpenDevice); 4] = [
+    ("before", open_with::<MqDeadline, Before>),
+    ("mailed", open_with::<MqDeadline, Mailed>),
+    ("ours", open_with::<MqDeadline, DeviceThrottle>),
+    ("none", open_with::<MqDeadline, NoThrottle>),
+];
+
+/// A run of so long, or longer, has dd read all of the mail's file; a shorter one as much less.
+const DD_RUNTIME_NS: u64 = 2_000_000_000;
+
+/// A scene with what each variant measured, run by run.
+struct Measured {
+    scene: Scene,
+    samples: [Vec<Sample>; 4],
+}
+
+fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+    let date = machine::now();
+    let bytes = dd_bytes(options.runtime_ns);
+    let folder = Folder::make()?;
+    folder.write(FILE, bytes)?;
+    let shown = shown_threads(options.threads);
+    let mut scenes = scene::dd();
+    scenes.extend(shown.iter().flat_map(|threads| scene::scaled(*threads)));
+    say(&estimate(&scenes, options));
+    let mut all = Vec::new();
+    for scene in scenes {
+        say(&format!("{}, {}", scene.name, threads_text(scene.threads)));
+        all.push(measure(scene, folder.path(), bytes, options)?);
+    }
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        about: EXPERIMENT.about,
+        date,
+        machine: Machine::here(),
+        parameters: parameters(options, bytes),
+        rows: all.iter().flat_map(report::rows).collect(),
+        table: report::table(&all),
+        more: vec![report::mails_form(&all), report::claims(&all)],
+        plots: Vec::new(),
+        shown_threads: shown,
+        remarks: report::remarks(&all, options),
+    })
+}
+
+fn dd_bytes(runtime_ns: u64) -> u64 {
+    let part = u128::from(DD_BYTES) * u128::from(runtime_ns.min(DD_RUNTIME_NS));
+    ((part / u128::from(DD_RUNTIME_NS)) as u64).max(1).next_multiple_of(1 << 20)
+}
+
+/// Numbers of threads, the most last.
+fn shown_threads(most: u32) -> Vec<u32> {
+    let mut shown = vec![1, 2, most];
+    shown.retain(|threads| *threads <= most);
+    shown.dedup();
+    shown
+}
+
+fn parameters(options: &Options, bytes: u64) -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("bs", json!(BLOCK_BYTES)),
+        ("dd_bytes", json!(bytes)),
+        ("depth", json!(DEPTH)),
+        ("threads", json!(options.threads)),
+        ("runs", json!(options.runs)),
+        ("runtime_ns", json!(options.runtime_ns)),
+        ("warmup_ns", json!(warmup_ns(options.runtime_ns))),
+        ("debug", json!(cfg!(debug_assertions))),
+    ]
+}
+
+fn estimate(scenes: &[Scene], options: &Options) -> String {
+    let runs = scenes.iter().filter(|scene| !scene.is_dd).count() as u64
+        * VARIANTS.len() as u64
+        * u64::from(options.runs);
+    let seconds = runs * (options.runtime_ns + 2 * warmup_ns(options.runtime_ns)) / 1_000_000_000;
+    let (minutes, seconds) = (seconds / 60, seconds % 60);
+    format!("{runs} runs, about {minutes} min {seconds} s, and what dd takes on this disk")
+}
+
+/// All variants, in turns.
+fn measure(scene: Scene, folder: &Path, bytes: u64, options: &Options) -> anyhow::Result<Measured> {
+    let spec = scene.spec(folder, bytes)?;
+    let mut samples = [const { Vec::new() }; VARIANTS.len()];
+    for _ in 0..options.runs {
+        for ((name, open), samples) in VARIANTS.iter().zip(&mut samples) {
+            let sample = point::measure(&scene, &spec, *open, options.runtime_ns);
+            samples.push(sample.with_context(|| format!("{}: {name}", scene.name))?);
+        }
+    }
+    Ok(Measured { scene, samples })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_run_reads_less() {
+        assert_eq!(dd_bytes(DD_RUNTIME_NS), DD_BYTES);
+        assert_eq!(dd_bytes(10 * DD_RUNTIME_NS), DD_BYTES);
+        assert_eq!(dd_bytes(DD_RUNTIME_NS / 4), DD_BYTES / 4);
+        assert_eq!(dd_bytes(1), 1 << 20);
+    }
+
+    #[test]
+    fn the_most_threads_come_last() {
+        assert_eq!((shown_threads(32), shown_threads(2)), (vec![1, 2, 32], vec![1, 2]));
+        assert_eq!(shown_threads(1), [1]);
+    }
+}

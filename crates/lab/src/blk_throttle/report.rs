@@ -1,0 +1,363 @@
+//! What was measured, for people and programs.
+
+use drystone_core::sync::LockClass;
+use serde_json::{Value, json};
+
+use super::point::Sample;
+use super::scene::Rules;
+use super::{Measured, VARIANTS};
+use crate::Options;
+use crate::mq_deadline::thousands;
+use crate::outcome::{Machine, Row, Table, spread};
+use crate::throttle::{QUEUE_LOCK, STATS_LOCK};
+
+/// The mail's figures: kernel, acquisitions, us held.
+const MAIL: [(&str, u64, f64); 2] =
+    [("vanilla", 2_360_944, 1_850_183.07), ("patched", 2_098_599, 1_430_478.79)];
+const MAILS_LOCK: &str = "&(&q->__queue_lock)->rlock";
+
+const BEFORE: usize = 0;
+const MAILED: usize = 1;
+const OURS: usize = 2;
+const NONE: usize = 3;
+
+fn range(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<(f64, f64, f64)> {
+    let values: Vec<f64> = samples.iter().map(of).collect();
+    spread(&values)
+}
+
+impl Measured {
+    fn median(&self, variant: usize, of: impl Fn(&Sample) -> f64) -> Option<f64> {
+        range(&self.samples[variant], of).map(|(_, median, _)| median)
+    }
+
+    /// ns of processor time an I/O more than without a throttle.
+    fn to_none(&self, variant: usize) -> Option<f64> {
+        let cpu = |variant| self.median(variant, |sample| sample.cpu_ns_per_io);
+        Some(cpu(variant)? - cpu(NONE)?)
+    }
+
+    fn locks_per_io(&self, variant: usize) -> Option<f64> {
+        self.median(variant, |sample| sample.lock_acquisitions_per_io)
+    }
+}
+
+/// What the lock of `class` is called for a variant.
+fn lock_name(variant: &str, class: LockClass) -> &'static str {
+    match variant {
+        "before" | "mailed" if class == QUEUE_LOCK => "queue_lock",
+        "before" if class == STATS_LOCK => "group_stats",
+        _ => class.name(),
+    }
+}
+
+/// A row for each variant.
+pub(super) fn rows(measured: &Measured) -> Vec<Row> {
+    let scene = &measured.scene;
+    let row = |((variant, _), samples): (&(&'static str, _), &Vec<Sample>)| {
+        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
+        Row {
+            device: scene.name,
+            variant,
+            note: None,
+            threads: scene.threads,
+            labels: vec![
+                ("load", json!(if scene.is_dd { "dd" } else { "randread" })),
+                ("driver", json!(if scene.on_file { "file" } else { "null" })),
+                ("rules", json!(scene.rules.text())),
+                ("depth", json!(scene.depth)),
+                ("locks", by_class(variant, samples)),
+            ],
+            measured: vec![
+                ("iops", all(|s| s.iops)),
+                ("cpu_ns_per_io", all(|s| s.cpu_ns_per_io)),
+                ("cores_used", all(|s| s.cores_used)),
+                ("contention", all(|s| s.contention)),
+                ("lock_acquisitions_per_io", all(|s| s.lock_acquisitions_per_io)),
+                ("lock_contentions_per_io", all(|s| s.lock_contentions_per_io)),
+                ("lock_acquisitions", all(|s| s.timed.acquisitions() as f64)),
+                ("lock_hold_us", all(|s| s.timed.hold_us())),
+                ("lock_ios", all(|s| s.timed.ios as f64)),
+            ],
+            locks: Vec::new(),
+        }
+    };
+    VARIANTS.iter().zip(&measured.samples).map(row).collect()
+}
+
+/// Acquisitions and us held of `class` in a run.
+fn of_class(sample: &Sample, class: LockClass) -> (u64, f64) {
+    let classes = sample.timed.classes();
+    let found = classes.iter().find(|(it, ..)| *it == class);
+    found.map_or((0, 0.0), |(_, acquisitions, us)| (*acquisitions, *us))
+}
+
+fn classes(samples: &[Sample]) -> impl Iterator<Item = LockClass> {
+    let used = |class: &LockClass| samples.iter().any(|it| of_class(it, *class).0 > 0);
+    LockClass::ALL.into_iter().filter(used)
+}
+
+/// Each class's counts, run by run.
+fn by_class(variant: &str, samples: &[Sample]) -> Value {
+    let class = |class| {
+        let figures: Vec<(u64, f64)> = samples.iter().map(|it| of_class(it, class)).collect();
+        json!({
+            "class": lock_name(variant, class),
+            "acquisitions": figures.iter().map(|(acquisitions, _)| acquisitions).collect::<Vec<_>>(),
+            "hold_us": figures.iter().map(|(_, us)| us).collect::<Vec<_>>(),
+        })
+    };
+    classes(samples).map(class).collect()
+}
+
+const COLUMNS: [&str; 11] = [
+    "Load",
+    "Variant",
+    "Threads",
+    "IOPS",
+    "IOPS, least to most",
+    "to none",
+    "CPU ns/IO",
+    "CPU, least to most",
+    "to none",
+    "locks/IO",
+    "contention",
+];
+
+fn head(columns: &[&str]) -> Vec<String> {
+    columns.iter().map(|column| (*column).to_owned()).collect()
+}
+
+/// A line for each variant of each scene.
+pub(super) fn table(all: &[Measured]) -> Table {
+    let lines = all.iter().flat_map(|it| (0..VARIANTS.len()).map(|variant| line(it, variant)));
+    Table { head: head(&COLUMNS), lines: lines.collect() }
+}
+
+fn line(measured: &Measured, variant: usize) -> Vec<String> {
+    let samples = &measured.samples[variant];
+    let dash = || "-".to_owned();
+    let iops = range(samples, |sample| sample.iops);
+    let cpu = range(samples, |sample| sample.cpu_ns_per_io);
+    let none = measured.median(NONE, |sample| sample.iops).filter(|_| variant != NONE);
+    let ratio = iops.zip(none).map(|((_, iops, _), none)| (iops / none - 1.0) * 100.0);
+    let to_none = measured.to_none(variant).filter(|_| variant != NONE);
+    let contention = measured.median(variant, |sample| sample.contention);
+    vec![
+        measured.scene.name.to_owned(),
+        VARIANTS[variant].0.to_owned(),
+        measured.scene.threads.to_string(),
+        iops.map_or_else(dash, |(_, median, _)| thousands(median)),
+        iops.map_or_else(dash, |(least, _, most)| {
+            format!("[{} .. {}]", thousands(least), thousands(most))
+        }),
+        ratio.map_or_else(dash, |ratio| format!("{ratio:+.0}%")),
+        cpu.map_or_else(dash, |(_, median, _)| format!("{median:.1}")),
+        cpu.map_or_else(dash, |(least, _, most)| format!("[{least:.1} .. {most:.1}]")),
+        to_none.map_or_else(dash, |ns| format!("{ns:+.1} ns")),
+        measured.locks_per_io(variant).map_or_else(dash, |locks| format!("{locks:.4}")),
+        contention.map_or_else(dash, |part| format!("{:.1}%", part * 100.0)),
+    ]
+}
+
+const MAILS_COLUMNS: [&str; 7] =
+    ["Load", "class name", "Threads", "acquisitions", "holdtime-total", "I/Os", "a bio"];
+
+/// The mail's table: acquisitions and time held by class.
+pub(super) fn mails_form(all: &[Measured]) -> (String, Table) {
+    let mail = MAIL.iter().map(|(kernel, acquisitions, us)| {
+        let dash = || "-".to_owned();
+        vec![
+            "the mail's dd, 4 CPUs, SSD: context, not measured here".to_owned(),
+            format!("{kernel}: {MAILS_LOCK}"),
+            dash(),
+            acquisitions.to_string(),
+            format!("{us:.2}"),
+            dash(),
+            dash(),
+        ]
+    });
+    let lines = all.iter().flat_map(|it| (0..VARIANTS.len()).flat_map(|n| class_lines(it, n)));
+    let title =
+        "Locks in the mail's form (holdtime-total in us; a pass of its own, with timed holds)";
+    (title.to_owned(), Table { head: head(&MAILS_COLUMNS), lines: mail.chain(lines).collect() })
+}
+
+fn class_lines(measured: &Measured, variant: usize) -> Vec<Vec<String>> {
+    let (samples, name) = (&measured.samples[variant], VARIANTS[variant].0);
+    let median = |of: &dyn Fn(&Sample) -> f64| measured.median(variant, of).unwrap_or(f64::NAN);
+    let ios = median(&|sample| sample.timed.ios as f64);
+    let line = |lock: &str, acquisitions: f64, us: f64| {
+        vec![
+            measured.scene.name.to_owned(),
+            format!("{name}: {lock}"),
+            measured.scene.threads.to_string(),
+            format!("{acquisitions:.0}"),
+            format!("{us:.2}"),
+            format!("{ios:.0}"),
+            format!("{:.4}", acquisitions / ios),
+        ]
+    };
+    let lines: Vec<_> = classes(samples)
+        .map(|class| {
+            let acquisitions = median(&|sample| of_class(sample, class).0 as f64);
+            line(lock_name(name, class), acquisitions, median(&|sample| of_class(sample, class).1))
+        })
+        .collect();
+    if lines.is_empty() { vec![line("no lock", 0.0, 0.0)] } else { lines }
+}
+
+const CLAIMS_COLUMNS: [&str; 10] = [
+    "Load",
+    "Rules",
+    "Threads",
+    "locks a bio: before",
+    "mailed",
+    "ours",
+    "none",
+    "ns a bio to none: before",
+    "mailed",
+    "ours",
+];
+
+/// What each takes of a bio, against none.
+pub(super) fn claims(all: &[Measured]) -> (String, Table) {
+    let line = |measured: &Measured| {
+        let scene = &measured.scene;
+        let mut line = vec![scene.name.to_owned(), scene.rules.text(), scene.threads.to_string()];
+        let dash = || "-".to_owned();
+        line.extend((0..VARIANTS.len()).map(|variant| {
+            let locks = measured.locks_per_io(variant);
+            locks.map_or_else(dash, |locks| format!("{locks:.6}"))
+        }));
+        line.extend(
+            [BEFORE, MAILED, OURS].map(|variant| {
+                measured.to_none(variant).map_or_else(dash, |ns| format!("{ns:+.1}"))
+            }),
+        );
+        line
+    };
+    let lines = all.iter().map(line).collect();
+    ("What a bio takes".to_owned(), Table { head: head(&CLAIMS_COLUMNS), lines })
+}
+
+/// Sentences below the tables.
+pub(super) fn remarks(all: &[Measured], options: &Options) -> Vec<String> {
+    let mut remarks = vec![
+        "Figures are medians of the runs, which took turns; to none: IOPS and ns of processor time an I/O more than without a throttle. \
+         locks/IO: of all classes, while no hold is timed."
+            .to_owned(),
+        "before and mailed hold limits by Linux's slices under the device's one lock (queue_lock), and before counts under a lock of the group's \
+         statistics (group_stats); their bios wait in their channel, not under the lock. mailed and ours count for each context by itself."
+            .to_owned(),
+        "The mail's figures are of another machine and kernel, whose queue lock served the whole request layer: they stand there as context. \
+         What its series saved, 262345 acquisitions, is one for each bio of dd."
+            .to_owned(),
+        "A hold is timed by two clock readings, and the hold of queue_lock in before encloses that of group_stats with its own."
+            .to_owned(),
+    ];
+    remarks.extend(ours(all, false, "Where no rule applies"));
+    remarks.extend(ours(all, true, "Where a rule applies that does not bind"));
+    remarks.extend(many(all));
+    let cores = Machine::here().cores;
+    if u64::from(options.threads) > cores {
+        remarks.push(format!(
+            "{cores} cores cannot show what more than {cores} threads do to one lock at once: with more, a wait is mostly for a thread that is off its core."
+        ));
+    }
+    if options.kernel {
+        remarks.push("--kernel has no effect here.".to_owned());
+    }
+    remarks
+}
+
+/// The claim on ours, of the scenes where a rule applies or does not.
+fn ours(all: &[Measured], applies: bool, what: &str) -> Option<String> {
+    let on_null = all.iter().filter(|it| !it.scene.on_file && it.scene.rules.apply() == applies);
+    let locks =
+        on_null.clone().filter_map(|it| Some(it.locks_per_io(OURS)? - it.locks_per_io(NONE)?));
+    let costs = on_null.filter_map(|it| it.to_none(OURS));
+    let (_, _, locks) = spread(&locks.collect::<Vec<f64>>())?;
+    let (least, _, most) = spread(&costs.collect::<Vec<f64>>())?;
+    Some(format!(
+        "{what}, ours takes at most {locks:.6} acquisitions a bio more than none, and {least:+.1} to {most:+.1} ns of processor time (on null)."
+    ))
+}
+
+/// Many groups against one, of ours.
+fn many(all: &[Measured]) -> Option<String> {
+    let cpu = |rules: Rules, threads: u32| {
+        let same = |it: &&Measured| {
+            it.scene.rules == rules
+                && it.scene.depth == super::scene::ACTIVE
+                && it.scene.threads == threads
+        };
+        all.iter().find(same)?.median(OURS, |sample| sample.cpu_ns_per_io)
+    };
+    let (one, many) = (cpu(Rules::One, 1)?, cpu(Rules::Many, 1)?);
+    Some(format!(
+        "With rules for 10000 groups, 100 of them active, an I/O of ours takes {many:.1} ns with one thread, and {one:.1} ns where all are of one group."
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::point::Timed;
+    use super::super::scene;
+    use super::*;
+
+    fn sample(cpu: f64, locks: f64) -> Sample {
+        Sample {
+            iops: 1e9 / cpu,
+            cpu_ns_per_io: cpu,
+            cores_used: 1.0,
+            contention: 0.0,
+            lock_acquisitions_per_io: locks,
+            lock_contentions_per_io: 0.0,
+            timed: Timed { ios: 100, ..Timed::default() },
+        }
+    }
+
+    fn measured(scene: scene::Scene, cpu: [f64; 4]) -> Measured {
+        let locks = [2.0, 0.0, 0.0, 0.0];
+        Measured { scene, samples: [0, 1, 2, 3].map(|n| vec![sample(cpu[n], locks[n]); 3]) }
+    }
+
+    #[test]
+    fn claims_are_computed_of_the_rows() {
+        let all: Vec<Measured> = scene::scaled(1)
+            .into_iter()
+            .map(|it| {
+                let ours = if it.rules == Rules::Many { 31.0 } else { 20.0 };
+                measured(it, [90.0, 45.0, ours, 15.0])
+            })
+            .collect();
+        let (_, table) = claims(&all);
+        assert_eq!(
+            table.lines[0][3..],
+            ["2.000000", "0.000000", "0.000000", "0.000000", "+75.0", "+30.0", "+5.0"]
+        );
+        let remarks = remarks(
+            &all,
+            &Options { runs: 1, runtime_ns: 1, threads: 1, chart: false, kernel: false },
+        );
+        let says = |text: &str| remarks.iter().any(|remark| remark.contains(text));
+        assert!(says(
+            "no rule applies, ours takes at most 0.000000 acquisitions a bio more than none, and +5.0 to +5.0 ns"
+        ));
+        assert!(says(
+            "does not bind, ours takes at most 0.000000 acquisitions a bio more than none, and +5.0 to +16.0 ns"
+        ));
+        assert!(says("31.0 ns with one thread, and 20.0 ns"));
+    }
+
+    #[test]
+    fn the_mails_figures_are_marked_and_no_lock_is_said() {
+        let all = [measured(scene::dd()[1], [90.0, 45.0, 20.0, 15.0])];
+        let (_, table) = mails_form(&all);
+        assert!(table.lines[..2].iter().all(|line| line[0].contains("not measured here")));
+        assert_eq!(table.lines[0][3..5], ["2360944", "1850183.07"]);
+        assert_eq!(table.lines[5][1], "none: no lock");
+        assert_eq!((table.lines.len(), &table.lines[5][6][..]), (6, "0.0000"));
+    }
+}
