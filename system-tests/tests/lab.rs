@@ -154,7 +154,7 @@ fn limits_are_shown_beside_the_rates_they_give() {
     }
     let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
     assert!(
-        page.matches("<svg").count() == 16 && page.contains("class=\"asked\""),
+        page.matches("<svg").count() == 18 && page.contains("class=\"asked\""),
         "a picture of each"
     );
     assert!(!page.contains("http"), "a page needs nothing else");

@@ -2,6 +2,7 @@
 //!
 //! Invariant: of a group and direction that has bios in `kept`, none passes but the first of these.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use drystone_core::clock::Ns;
@@ -113,6 +114,16 @@ impl<G: Gate> ThrottleChannel for Keeping<G> {
     #[inline]
     fn waiting(&self) -> usize {
         self.kept.len()
+    }
+
+    fn withdraw(&mut self, env: &mut Env, range: &Range<u64>, _: &mut BioList) {
+        let mut bios = self.kept.take();
+        while let Some(bio) = bios.pop() {
+            match range.contains(&bio.user_data) {
+                true => env.end_with(bio, Status::Cancelled),
+                false => self.kept.push(bio),
+            }
+        }
     }
 
     fn cancel(&mut self, env: &mut Env) {

@@ -147,8 +147,9 @@ fn work(flow: &Flow, group: u32) -> Work {
 /// Flows that are judged: each, and all together where they share a limit.
 fn judged(sheet: &Sheet) -> Vec<(String, Vec<usize>)> {
     let each = sheet.flows.iter().enumerate().map(|(n, flow)| (flow.name.to_owned(), vec![n]));
-    let together =
-        (sheet.groups.len() > 1).then(|| ("together".to_owned(), (0..sheet.flows.len()).collect()));
+    let writes = sheet.flows.iter().filter(|flow| flow.is_write).count();
+    let together = (sheet.flows.len() > 1 && writes == 0)
+        .then(|| ("together".to_owned(), (0..sheet.flows.len()).collect()));
     each.chain(together).collect()
 }
 
@@ -259,7 +260,8 @@ fn remarks(steps: Steps, options: &Options) -> Vec<String> {
         "given: the mean of the first half, and of the second where the limit changes; medians of the runs. one I/O is: what one I/O more or less makes in such a time. CPU: of the whole \
          process, those who look at the counts included."
             .to_owned(),
-        "Two children of one group are to share what it has in halves, by what their I/Os are worth, unless one wants less.".to_owned(),
+        "Two children of one group are to share what it has in halves, by what their I/Os are worth, unless one wants less. Threads of one group are promised \
+         its limit together, and nothing of what each gets: they stand beside a quarter of it.".to_owned(),
     ];
     if options.kernel {
         remarks.push("--kernel has no effect here.".to_owned());

@@ -100,6 +100,15 @@ fn changing(name: &'static str, from: u64, to: u64) -> Sheet {
     sheet
 }
 
+/// Four threads in one group, which need not get the same.
+fn shared(name: &'static str, limit: u64) -> Sheet {
+    let mut sheet = by_ios(name, limit);
+    let names = ["thread 1", "thread 2", "thread 3", "thread 4"];
+    let thread = |name| Flow { name, ..reads("g", 4 * KIB, 32, limit as f64 / 4.0) };
+    sheet.flows = names.map(thread).into();
+    sheet
+}
+
 /// Reads and writes of one group, limited apart: by bytes and by I/Os.
 fn mixed() -> Sheet {
     let limits = Change { wiops: Some(Some(500)), ..rbps(10 * MIB) };
@@ -127,6 +136,8 @@ pub(super) fn all() -> Vec<Sheet> {
         by_bytes("1 GiB/s", GIB, 64 * KIB),
         by_bytes("5 GiB/s", 5 * GIB, 64 * KIB),
         mixed(),
+        shared("3000 IOPS, four threads", 3000),
+        shared("100000 IOPS, four threads", 100_000),
         children(
             "two children of 1000 IOPS, equal loads",
             Unit::Iops,
