@@ -39,7 +39,12 @@ pub struct Recorder {
     pub seen: Arc<Mutex<Vec<Seen>>>,
     /// The most that it takes at once.
     pub most: u64,
+    /// Done when it is asked next how much that is: while a channel admits bios by rules that it has read.
+    pub hook: Hook,
 }
+
+/// Something to do once.
+pub type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 impl Device for Recorder {
     fn info(&self) -> DeviceInfo {
@@ -95,6 +100,8 @@ impl Channel for Recorder {
     }
 
     fn first_part(&self, bio: &Bio) -> u64 {
+        let hook = self.hook.lock().unwrap().take();
+        hook.into_iter().for_each(|hook| hook());
         bio.bytes.min(self.most)
     }
 
@@ -131,7 +138,7 @@ impl Bench {
         let clock = ManualClock::new(START);
         let locks = LockRegistry::new(clock.clone());
         let groups = Groups::new(clock.clone(), &locks);
-        let disk = Recorder { seen: Arc::default(), most };
+        let disk = Recorder { seen: Arc::default(), most, hook: Hook::default() };
         let device: Arc<dyn Device> =
             Arc::new(Throttled::<_, DeviceThrottle>::new(disk.clone(), groups.attach("disk")));
         let set = ContextSet::counted_by(locks);
