@@ -44,6 +44,7 @@ drystone-throttle halves_write_fence   loom_throttle_halves
 drystone-throttle halves_read_fence    loom_throttle_halves
 drystone-throttle halves_sequence      loom_throttle_halves
 drystone-throttle lane_closed          loom_throttle_limit_lifted
+drystone-throttle lane_epoch           loom_throttle_group_removed
 drystone-throttle lane_parked          loom_throttle_limit_lifted
 drystone-targets quiet_in_flight    loom_quiet
 drystone-targets quiet_epoch        loom_quiet

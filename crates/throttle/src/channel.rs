@@ -109,6 +109,8 @@ pub struct GroupChannel {
     is_plain: bool,
     /// By slot.
     entries: Vec<Option<Box<Entry>>>,
+    /// Those of groups that are no more, whose slots others have, while bios of them wait.
+    former: Vec<Box<Entry>>,
     /// Lanes where bios of this channel wait, each once.
     lanes: Vec<Visited>,
     kept: usize,
@@ -127,6 +129,7 @@ impl GroupChannel {
             is_plain: rules.is_plain(),
             rules,
             entries: Vec::new(),
+            former: Vec::new(),
             lanes: Vec::new(),
             kept: 0,
             locks: env.locks.clone(),
@@ -156,6 +159,9 @@ impl GroupChannel {
             }
         }
         self.entries = entries;
+        let mut former = std::mem::take(&mut self.former);
+        former.iter_mut().for_each(|entry| _ = self.refresh_entry(entry));
+        self.former = former;
     }
 
     /// False if there is no such group any more.
@@ -268,10 +274,23 @@ impl GroupChannel {
         if self.entries.len() <= slot {
             self.entries.resize_with(slot + 1, || None);
         }
+        if let Some(entry) = self.entries[slot].take() {
+            self.former.push(entry);
+            self.free_former();
+        }
         let counts = self.device.counts(group);
         let sides = Direction::ALL.map(|direction| Side::new(ruled.path(direction).cloned()));
         self.entries[slot] = Some(Box::new(Entry { group, counts, sides }));
         true
+    }
+
+    /// Forget the groups that are no more and of which nothing waits any more.
+    fn free_former(&mut self) {
+        let is_over = |entry: &mut Box<Entry>| entry.sides.iter().all(|side| side.kept == 0);
+        for mut entry in self.former.extract_if(.., is_over) {
+            entry.sides.iter_mut().for_each(Side::give_back);
+            self.device.retire(entry.group, &entry.counts);
+        }
     }
 
     /// Let `bio` wait.
@@ -302,7 +321,7 @@ impl GroupChannel {
         wants: impl Fn(&Visited) -> bool,
     ) {
         let me = Some(self.port.index);
-        let mut caller = Caller::new(&self.device, &self.rules, &self.locks, now, me);
+        let mut caller = Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, me);
         for visited in self.lanes.iter_mut().filter(|visited| wants(visited)) {
             caller.run(&visited.lane);
             visited.is_new = false;
@@ -328,11 +347,16 @@ impl GroupChannel {
         self.kept -= count;
         env.entrusted -= count;
         self.lanes.retain(|visited| visited.bios > 0);
+        if !self.former.is_empty() {
+            self.free_former();
+        }
     }
 
     /// `bio` waits no more. Its entry.
     fn take_back(&mut self, bio: &Bio) -> &mut Entry {
-        let entry = find(&mut self.entries, bio.group).expect("it stays while bios of it wait");
+        let former = self.former.iter_mut().find(|entry| entry.group == bio.group);
+        let entry = former.map(|entry| &mut **entry).or_else(|| find(&mut self.entries, bio.group));
+        let entry = entry.expect("it stays while bios of it wait");
         let side = entry.side(bio);
         let lane = &side.path.as_ref().expect("something limited it").lane;
         visited(&mut self.lanes, lane).bios -= 1;
@@ -449,7 +473,8 @@ impl ThrottleChannel for GroupChannel {
             return;
         }
         let (me, now) = (self.port.index, env.time.submit_time());
-        let mut caller = Caller::new(&self.device, &self.rules, &self.locks, now, Some(me));
+        let mut caller =
+            Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, Some(me));
         let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
         let mut bios = BioList::new();
         for visited in &self.lanes {
@@ -509,7 +534,7 @@ impl GroupChannel {
 impl Drop for GroupChannel {
     fn drop(&mut self) {
         debug_assert!(self.kept == 0 || std::thread::panicking());
-        for entry in self.entries.iter_mut().flatten() {
+        for entry in self.entries.iter_mut().flatten().chain(&mut self.former) {
             entry.sides.iter_mut().for_each(Side::give_back);
             self.device.retire(entry.group, &entry.counts);
         }

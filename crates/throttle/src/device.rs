@@ -206,13 +206,13 @@ impl DeviceThrottle {
     /// Group `id`, without children, is no more: its bios go.
     pub(crate) fn remove_group(&self, id: u32) {
         let mut control = self.control();
-        let (_, before) = self.rules.get(&self.control_locks);
+        let (epoch, before) = self.rules.get(&self.control_locks);
         let mut rules = Rules::clone(&before);
         rules.remove(id);
         self.publish(Rebuilt { rules, closed: Vec::new() });
         let paths = before.get(id).map(|ruled| ruled.paths.clone()).unwrap_or_default();
         for path in paths.iter().flatten() {
-            let mut caller = self.caller(&before);
+            let mut caller = self.caller(epoch, &before);
             path.lane.release(id, &mut caller);
             caller.run(&path.lane);
             tell(caller);
@@ -221,8 +221,8 @@ impl DeviceThrottle {
         self.counted().remove(&id);
     }
 
-    fn caller<'a>(&'a self, rules: &'a Rules) -> Caller<'a> {
-        Caller::new(self, rules, &self.control_locks, self.clock.now(), None)
+    fn caller<'a>(&'a self, epoch: u64, rules: &'a Rules) -> Caller<'a> {
+        Caller::new(self, (epoch, rules), &self.control_locks, self.clock.now(), None)
     }
 
     /// Make new rules the rules, and let everybody go on by them.
@@ -233,8 +233,8 @@ impl DeviceThrottle {
             Ok(())
         });
         debug_assert!(published.is_ok());
-        let (_, rules) = self.rules.get(&self.control_locks);
-        let mut caller = self.caller(&rules);
+        let (epoch, rules) = self.rules.get(&self.control_locks);
+        let mut caller = self.caller(epoch, &rules);
         if !cfg!(drystone_mutate = "lane_parked") {
             rebuilt.closed.iter().for_each(|lane| caller.run(lane));
         }
@@ -313,7 +313,7 @@ impl Build<'_> {
         let stays = known.filter(|lane| {
             lane.top == top && !closed.iter().any(|closed| Arc::ptr_eq(closed, lane))
         });
-        let new = || stays.cloned().unwrap_or_else(|| Lane::new(top, direction));
+        let new = || stays.cloned().unwrap_or_else(|| Lane::new(top));
         self.lanes.entry((top, direction as usize)).or_insert_with(new).clone()
     }
 }

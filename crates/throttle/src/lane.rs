@@ -36,7 +36,6 @@ pub(crate) const NEVER: Ns = Ns::MAX;
 pub(crate) struct Lane {
     /// The group whose limit it is.
     pub(crate) top: u32,
-    direction: Direction,
     inbox: SharedBioList,
     /// A channel is gone whose bios are to leave.
     purge: AtomicBool,
@@ -58,8 +57,9 @@ struct Waiting {
 /// Who has the turn, with what it needs and what is left to do after it.
 pub(crate) struct Caller<'a> {
     pub(crate) device: &'a DeviceThrottle,
-    /// The rules as the caller knows them; perhaps old ones.
-    pub(crate) rules: &'a Rules,
+    /// The rules as the caller knows them, and their epoch; perhaps old ones.
+    rules: &'a Rules,
+    epoch: u64,
     pub(crate) locks: &'a LockCounters,
     pub(crate) now: Ns,
     /// The caller's own channel.
@@ -77,7 +77,7 @@ pub(crate) struct Caller<'a> {
 impl<'a> Caller<'a> {
     pub(crate) fn new(
         device: &'a DeviceThrottle,
-        rules: &'a Rules,
+        (epoch, rules): (u64, &'a Rules),
         locks: &'a LockCounters,
         now: Ns,
         me: Option<u32>,
@@ -85,6 +85,7 @@ impl<'a> Caller<'a> {
         Caller {
             device,
             rules,
+            epoch,
             locks,
             now,
             me,
@@ -136,8 +137,12 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The path of `bio` by the rules of now.
+    /// The path of `bio` by the rules of now: whoever changes them looks at the lanes after that, but not
+    /// before the turn that is under way.
     fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
+        if self.epoch == self.device.epoch() || cfg!(drystone_mutate = "lane_epoch") {
+            return self.rules.path(bio.group, Direction::of(bio)).cloned();
+        }
         if self.current.is_none() {
             self.current = Some(self.device.rules(self.locks).1);
         }
@@ -162,10 +167,9 @@ impl<'a> Caller<'a> {
 }
 
 impl Lane {
-    pub(crate) fn new(top: u32, direction: Direction) -> Arc<Self> {
+    pub(crate) fn new(top: u32) -> Arc<Self> {
         Arc::new(Lane {
             top,
-            direction,
             inbox: SharedBioList::new(),
             purge: AtomicBool::new(false),
             due: AtomicU64::new(NEVER),
@@ -236,13 +240,7 @@ impl Lane {
     fn take_in(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
         let mut bios = self.inbox.take();
         while let Some(bio) = bios.pop() {
-            let known = caller.rules.path(bio.group, self.direction);
-            let known = known.filter(|path| std::ptr::eq(&*path.lane, self)).cloned();
-            let taken = match known {
-                Some(path) => Some((bio, path)),
-                None => caller.send_on(self, bio),
-            };
-            if let Some((bio, path)) = taken {
+            if let Some((bio, path)) = caller.send_on(self, bio) {
                 if caller.port(bio.home).is_gone() {
                     caller.grant(bio);
                     continue;
