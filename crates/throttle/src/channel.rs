@@ -110,7 +110,7 @@ pub struct GroupChannel {
     /// By slot.
     entries: Vec<Option<Box<Entry>>>,
     /// Those of groups that are no more, whose slots others have, while bios of them wait.
-    former: Vec<Box<Entry>>,
+    former: Vec<Entry>,
     /// Lanes where bios of this channel wait, each once.
     lanes: Vec<Visited>,
     kept: usize,
@@ -275,7 +275,7 @@ impl GroupChannel {
             self.entries.resize_with(slot + 1, || None);
         }
         if let Some(entry) = self.entries[slot].take() {
-            self.former.push(entry);
+            self.former.push(*entry);
             self.free_former();
         }
         let counts = self.device.counts(group);
@@ -286,7 +286,7 @@ impl GroupChannel {
 
     /// Forget the groups that are no more and of which nothing waits any more.
     fn free_former(&mut self) {
-        let is_over = |entry: &mut Box<Entry>| entry.sides.iter().all(|side| side.kept == 0);
+        let is_over = |entry: &mut Entry| entry.sides.iter().all(|side| side.kept == 0);
         for mut entry in self.former.extract_if(.., is_over) {
             entry.sides.iter_mut().for_each(Side::give_back);
             self.device.retire(entry.group, &entry.counts);
@@ -355,7 +355,7 @@ impl GroupChannel {
     /// `bio` waits no more. Its entry.
     fn take_back(&mut self, bio: &Bio) -> &mut Entry {
         let former = self.former.iter_mut().find(|entry| entry.group == bio.group);
-        let entry = former.map(|entry| &mut **entry).or_else(|| find(&mut self.entries, bio.group));
+        let entry = former.or_else(|| find(&mut self.entries, bio.group));
         let entry = entry.expect("it stays while bios of it wait");
         let side = entry.side(bio);
         let lane = &side.path.as_ref().expect("something limited it").lane;
@@ -534,7 +534,8 @@ impl GroupChannel {
 impl Drop for GroupChannel {
     fn drop(&mut self) {
         debug_assert!(self.kept == 0 || std::thread::panicking());
-        for entry in self.entries.iter_mut().flatten().chain(&mut self.former) {
+        let entries = self.entries.iter_mut().flatten().map(|entry| &mut **entry);
+        for entry in entries.chain(&mut self.former) {
             entry.sides.iter_mut().for_each(Side::give_back);
             self.device.retire(entry.group, &entry.counts);
         }
