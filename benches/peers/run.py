@@ -86,6 +86,48 @@ def servers(options, folder):
     ]
 
 
+def throttled(options, folder):
+    """What a limit too high to bind costs: each server on its null device, without and with one."""
+    size = f"size={DEVICE_MIB << 20},read-zeroes=off"
+    null = ["--blockdev", f"driver=null-co,node-name=d,{size}"]
+    group = ["--object", "throttle-group,id=g,limits.iops-total=1000000000,"
+                         "limits.bps-total=1000000000000",
+             "--blockdev", "driver=throttle,node-name=t,throttle-group=g,file=d"]
+
+    def daemon(node):
+        return ["qemu-storage-daemon", "--nbd-server", "addr.type=unix,addr.path=SOCKET", *null,
+                *(group if node == "t" else []),
+                "--export", f"type=nbd,id=e,node-name={node},name=vol,writable=on"]
+
+    def drystone(name, group):
+        stack = pathlib.Path(folder, f"{name}.toml")
+        stack.write_text(f'[device.d]\ntype = "null"\nsize = "{DEVICE_MIB}MiB"\n\n{group}'
+                         f'[export.vol]\ndevice = "d"\nnbd = ["unix:{folder}/{name}.sock"]\n'
+                         + ('group = "g"\n' if group else ""))
+        return [options.drystone, "serve", str(stack), "--control", f"{folder}/{name}.control"]
+
+    limits = "rbps=1T wbps=1T riops=1000000000 wiops=1000000000"
+    return [
+        Server("drystone", folder, drystone("drystone", "")),
+        Server("drystone throttled", folder,
+               drystone("drystone-throttled", f'[group.g]\nio.max = "d {limits}"\n\n')),
+        Server("qsd", folder, daemon("d")),
+        Server("qsd throttled", folder, daemon("t")),
+    ]
+
+
+def tax(samples, workloads):
+    """The cost of the limit, round by round: this and the other program's."""
+    lines = []
+    for title, *_ in workloads:
+        for name in ("drystone", "qsd"):
+            pairs = list(zip(samples[title, name], samples[title, f"{name} throttled"]))
+            cpu = spread([b["cpu_ns"] - a["cpu_ns"] for a, b in pairs])
+            rate = spread([b["rate"] / a["rate"] for a, b in pairs], 3)
+            lines.append(f"- {title}, {name}: {cpu} ns of CPU an I/O more, {rate} times the rate.")
+    return "\n".join(lines)
+
+
 def fio(server, options, rw, jobs):
     """One fio run; returns the I/Os a second, the I/Os in all, and the mean latency."""
     command = ["fio", "--name=peer", "--ioengine=nbd", f"--uri={server.uri}", f"--rw={rw}",
@@ -206,6 +248,8 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="2 rounds of 1 s, to see that it works")
     parser.add_argument("--qsd-aio", default="io_uring", choices=["io_uring", "threads"])
     parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
+    parser.add_argument("--throttle", action="store_true",
+                        help="instead of that: what a limit too high to bind costs on null devices")
     parser.add_argument("--only", default="", help="only workloads whose name holds this word")
     parser.add_argument("--json", help="file for all samples")
     options = parser.parse_args()
@@ -232,10 +276,15 @@ def main():
         options.source = f"{folder}/source.img"
         checked(["dd", "if=/dev/urandom", f"of={options.source}", "bs=1M", f"count={DEVICE_MIB}",
                  "status=none"])
-        peers = servers(options, folder)
+        peers = (throttled if options.throttle else servers)(options, folder)
         try:
             for peer in peers:
                 peer.start(folder)
+            if options.throttle:
+                samples = measure(peers, options, random)
+                print(machine(options) + "\n\n" + table(peers, samples, random, "IOPS", "ns an I/O")
+                      + "\n\n" + tax(samples, random))
+                return
             for peer in peers:  # memory that was never written is read too fast
                 checked(["nbdcopy", "--", options.source, peer.uri])
             samples = measure(peers, options, random + copies)
