@@ -140,8 +140,10 @@ impl Counted {
         self.sum().since(&self.reset)
     }
 
-    pub(crate) fn reset(&mut self) {
-        self.reset = self.sum();
+    /// What is shown from now on begins anew; what was shown until now.
+    pub(crate) fn reset(&mut self) -> IoStat {
+        let sum = self.sum();
+        sum.since(&std::mem::replace(&mut self.reset, sum))
     }
 }
 

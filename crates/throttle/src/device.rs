@@ -126,8 +126,8 @@ impl DeviceThrottle {
         self.counted().get(&group).map(Counted::get).unwrap_or_default()
     }
 
-    pub(crate) fn reset_stat(&self, group: u32) {
-        self.counted().entry(group).or_default().reset();
+    pub(crate) fn reset_stat(&self, group: u32) -> IoStat {
+        self.counted().get_mut(&group).map(Counted::reset).unwrap_or_default()
     }
 
     fn control(&self) -> Guard<'_, Control> {

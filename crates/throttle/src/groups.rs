@@ -11,6 +11,7 @@ use crate::limits::{Change, IoStat, Limits};
 use crate::rules::{GROUPS_MAX, ROOT};
 use drystone_core::clock::Clock;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters, LockRegistry};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Why something was refused. The sentence says all.
@@ -45,6 +46,9 @@ pub struct GroupReport {
     /// Its limits, by device.
     pub io_max: Vec<(String, Limits)>,
 }
+
+/// What a group did, by device.
+pub type IoStats = Vec<(String, IoStat)>;
 
 /// Limits of a group on a device, for [`Groups::set_all`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,7 +260,7 @@ impl Groups {
     ///
     /// # Errors
     /// [`GroupError`]
-    pub fn io_stat(&self, path: &str) -> Result<Vec<(String, IoStat)>> {
+    pub fn io_stat(&self, path: &str) -> Result<IoStats> {
         let state = self.state();
         let groups = state.hierarchy.subtree(state.find(path)?);
         let stat = |device: &Arc<DeviceThrottle>| {
@@ -268,17 +272,28 @@ impl Groups {
         Ok(stats.filter(|(_, stat)| *stat != IoStat::default()).collect())
     }
 
-    /// Count what a group and those below it do anew from now on.
+    /// Count what a group and those below it do anew from now on. What [`Groups::io_stat`] would have
+    /// shown of each of them until now, the group first: nothing is missing from both.
     ///
     /// # Errors
     /// [`GroupError`]
-    pub fn reset_stat(&self, path: &str) -> Result<()> {
+    pub fn reset_stat(&self, path: &str) -> Result<Vec<(String, IoStats)>> {
         let state = self.state();
         let groups = state.hierarchy.subtree(state.find(path)?);
+        let mut stats: BTreeMap<u32, IoStats> = BTreeMap::new();
         for device in &state.devices {
-            groups.iter().for_each(|group| device.reset_stat(*group));
+            let mut sums: BTreeMap<u32, IoStat> = BTreeMap::new();
+            for group in &groups {
+                let own = device.reset_stat(*group);
+                let above = state.hierarchy.chain(*group).into_iter();
+                above.for_each(|group| *sums.entry(group).or_default() += own);
+            }
+            for (group, sum) in sums.into_iter().filter(|(_, sum)| *sum != IoStat::default()) {
+                stats.entry(group).or_default().push((device.name().to_owned(), sum));
+            }
         }
-        Ok(())
+        let path = |group| state.group(group).path().to_owned();
+        Ok(groups.iter().map(|it| (path(*it), stats.remove(it).unwrap_or_default())).collect())
     }
 }
 

@@ -32,7 +32,7 @@ pub use budget::SLICE_NS;
 pub use channel::GroupChannel;
 pub use device::DeviceThrottle;
 pub use group::{Group, Member};
-pub use groups::{GroupError, GroupReport, Groups, Setting};
+pub use groups::{GroupError, GroupReport, Groups, IoStats, Setting};
 pub use limits::{Change, IoStat, Limits};
 pub use rules::slot_of;
 pub use throttled::{Throttle, ThrottleChannel, Throttled};

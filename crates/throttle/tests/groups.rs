@@ -212,7 +212,9 @@ fn statistics_are_those_of_the_group_and_all_below() {
     let stat = |path: &str| bench.groups.io_stat(path).unwrap();
     assert_eq!(stat("a/b"), [("disk".to_owned(), of_b)]);
     assert_eq!(stat("a"), [("disk".to_owned(), of_a)]);
-    bench.groups.reset_stat("a").unwrap();
+    let until_now = bench.groups.reset_stat("a").unwrap();
+    let disk = |stat| vec![("disk".to_owned(), stat)];
+    assert_eq!(until_now, [("a".to_owned(), disk(of_a)), ("a/b".to_owned(), disk(of_b))]);
     assert_eq!(bench.groups.io_stat("a").unwrap(), []);
     drop(bench.contexts.remove(1));
     bench.submit(0, bio(Op::Read, b, 512, 0));

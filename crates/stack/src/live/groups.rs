@@ -2,7 +2,7 @@
 //!
 //! Invariant: the group of an export stays as long as the stack, since [`remove`] refuses it.
 
-use drystone_throttle::{Change, GroupError, GroupReport, Groups, IoStat, Setting};
+use drystone_throttle::{Change, GroupError, GroupReport, Groups, IoStat, IoStats, Setting};
 
 use crate::diagnostic::Findings;
 use crate::group::{nearest_group, parent};
@@ -120,25 +120,25 @@ pub(super) fn stat(
     path: Option<&str>,
     reset: bool,
 ) -> Result<Vec<GroupStat>, ChangeError> {
-    let stats = match path {
-        Some(path) => vec![one_stat(groups, path).map_err(|error| refusal(groups, path, error))?],
-        None => {
-            let below = groups.list().into_iter().filter(|report| !report.path.is_empty());
-            // One of them may have been removed meanwhile.
-            below.filter_map(|report| one_stat(groups, &report.path).ok()).collect()
-        }
-    };
     if reset {
-        let path = path.unwrap_or_default();
-        groups.reset_stat(path).map_err(|error| refusal(groups, path, error))?;
+        let all = groups.reset_stat(path.unwrap_or_default());
+        let all = all.map_err(|error| refusal(groups, path.unwrap_or_default(), error))?;
+        let wanted = all.iter().filter(|(of, _)| path.map_or(!of.is_empty(), |path| of == path));
+        return Ok(wanted.map(|(path, stat)| one_stat(path, stat)).collect());
     }
-    Ok(stats)
+    if let Some(path) = path {
+        let stat = groups.io_stat(path).map_err(|error| refusal(groups, path, error))?;
+        return Ok(vec![one_stat(path, &stat)]);
+    }
+    let below = groups.list().into_iter().filter(|report| !report.path.is_empty());
+    // One of them may have been removed meanwhile.
+    let stat = |path: String| groups.io_stat(&path).ok().map(|stat| one_stat(&path, &stat));
+    Ok(below.filter_map(|report| stat(report.path)).collect())
 }
 
-fn one_stat(groups: &Groups, path: &str) -> Result<GroupStat, GroupError> {
-    let stat = groups.io_stat(path)?;
+fn one_stat(path: &str, stat: &IoStats) -> GroupStat {
     let io_stat = stat.iter().filter_map(|(device, stat)| StatLine::new(device, stat)).collect();
-    Ok(GroupStat { path: path.to_owned(), io_stat })
+    GroupStat { path: path.to_owned(), io_stat }
 }
 
 /// What all I/O came to, the root's own included: it is what the devices count, as in the kernel.
