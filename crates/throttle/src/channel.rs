@@ -216,17 +216,17 @@ impl GroupChannel {
         let direction = Direction::of(first);
         let Some(entry) = find(&mut self.entries, group) else { return BioList::new() };
         let purse = &mut entry.sides[direction as usize].purse;
-        let (whole, mut bytes) = (device.whole_bytes(), 0);
+        let (whole, mut bytes) = (device.whole_bytes(), 0u64);
         let run = match purse.is_unlimited() {
             true => bios.take_while(|bio| {
                 let goes = bio.group == group && bio.op == op && bio.bytes <= whole;
-                bytes += if goes { bio.bytes } else { 0 };
+                bytes = if goes { bytes.wrapping_add(bio.bytes) } else { bytes };
                 goes
             }),
             false => bios.take_while(|bio| {
                 let same = bio.group == group && bio.op == op && bio.bytes <= whole;
                 let goes = same && purse.try_spend(bio.bytes);
-                bytes += if goes { bio.bytes } else { 0 };
+                bytes = if goes { bytes.wrapping_add(bio.bytes) } else { bytes };
                 goes
             }),
         };

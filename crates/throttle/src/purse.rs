@@ -37,7 +37,7 @@ impl Purse {
     /// Spend what an I/O of `bytes` costs, if there is as much. What is plenty stays so.
     #[inline]
     pub(crate) fn try_spend(&mut self, bytes: u64) -> bool {
-        let enough = self.bytes >= bytes && self.ios > 0;
+        let enough = (self.bytes >= bytes || self.bytes == PLENTY) && self.ios > 0;
         if enough {
             self.bytes -= if self.bytes == PLENTY { 0 } else { bytes };
             self.ios -= u64::from(self.ios != PLENTY);

@@ -195,6 +195,17 @@ fn who_may_not_wait_is_told() {
     assert_eq!((again, bench.seen().len()), (15, 5), "the burst is five");
 }
 
+/// Lengths that no device has: it is for the device to refuse them.
+#[test]
+fn absurd_lengths_go_to_the_device() {
+    let mut bench = Bench::new(1);
+    let group = bench.group("a");
+    for _ in 0..3 {
+        bench.submit(0, bio(Op::WriteZeroes, group, u64::MAX - 511, 0));
+    }
+    assert_eq!(bench.seen().len(), 3);
+}
+
 #[test]
 fn statistics_are_those_of_the_group_and_all_below() {
     let mut bench = Bench::with_most(2, 4096);
