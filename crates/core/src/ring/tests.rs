@@ -336,6 +336,29 @@ fn wakes_are_seen_before_and_during_a_wait(engine: Engine) {
     assert!(f.events.is_empty());
 }
 
+/// How often the calling thread has gone to sleep.
+fn sleeps() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/status").expect("this thread");
+    let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("a count")
+}
+
+fn a_wake_wakes_nobody_but_who_waits(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let waker = f.ring.waker();
+    let before = sleeps();
+    let waits = std::thread::spawn(move || {
+        for _ in 0..200 {
+            waker.wake();
+            f.ring.wait(None);
+            f.ring.reap(&mut f.events);
+        }
+    });
+    waits.join().expect("it waited");
+    let woken = sleeps() - before;
+    assert!(woken < 50, "the thread that opened the ring was woken {woken} times");
+}
+
 fn more_operations_than_any_queue_holds(engine: Engine) {
     let mut f = Fixture::new(engine);
     let file = temp_file();
@@ -477,6 +500,7 @@ on_both_engines!(
     timers_come_in_order_and_not_early,
     a_deadline_ends_a_wait,
     wakes_are_seen_before_and_during_a_wait,
+    a_wake_wakes_nobody_but_who_waits,
     more_operations_than_any_queue_holds,
     a_watcher_sees_every_news_of_another_ring,
     what_a_watch_brings_is_no_news_to_watchers,

@@ -124,8 +124,9 @@ impl UringRing {
             free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
         };
+        // Handed to the kernel by the first wait: it has work done for an entry by the thread that handed it in,
+        // which is perhaps not the one that opens the ring, and each wake-up would wake that, too.
         ring.arm_waker();
-        ring.submit();
         Ok(Box::new(ring))
     }
 
