@@ -39,10 +39,9 @@ impl Side {
         Side { purse, path, kept: 0 }
     }
 
-    fn give_back(&mut self) {
-        if let Some(path) = &self.path {
-            self.purse.give_back(path);
-        }
+    /// False if there was nothing to give.
+    fn give_back(&mut self) -> bool {
+        self.path.as_ref().is_some_and(|path| self.purse.give_back(path))
     }
 
     /// Pay for an I/O of `bytes` that finds its purse empty. False if it has to wait.
@@ -137,7 +136,7 @@ impl GroupChannel {
     }
 
     #[inline]
-    fn look_at_rules(&mut self, env: &Env) {
+    fn look_at_rules(&mut self, env: &mut Env) {
         if self.device.epoch() != self.epoch {
             self.refresh(env);
         }
@@ -145,14 +144,15 @@ impl GroupChannel {
 
     /// Take over new rules.
     #[cold]
-    fn refresh(&mut self, env: &Env) {
+    fn refresh(&mut self, env: &mut Env) {
+        let mut given = Vec::new();
         (self.epoch, self.rules) = self.device.rules(&env.locks);
         self.is_plain = self.rules.is_plain();
         self.lanes.clear();
         let mut entries = std::mem::take(&mut self.entries);
         for place in &mut entries {
             let Some(entry) = place else { continue };
-            let exists = self.refresh_entry(entry);
+            let exists = self.refresh_entry(entry, &mut given);
             if !exists && entry.sides.iter().all(|side| side.kept == 0) {
                 self.device.retire(entry.group, &entry.counts);
                 *place = None;
@@ -160,21 +160,34 @@ impl GroupChannel {
         }
         self.entries = entries;
         let mut former = std::mem::take(&mut self.former);
-        former.iter_mut().for_each(|entry| _ = self.refresh_entry(entry));
+        former.iter_mut().for_each(|entry| _ = self.refresh_entry(entry, &mut given));
         self.former = former;
+        self.run_given(env, &given);
     }
 
-    /// False if there is no such group any more.
-    fn refresh_entry(&mut self, entry: &mut Entry) -> bool {
+    /// Whatever waits in these lanes may go earlier, because something was given back: by much, if the
+    /// limit has become much less.
+    fn run_given(&self, env: &mut Env, lanes: &[Arc<Lane>]) {
+        let now = env.time.submit_time();
+        // Not as one of those whose bios wait: what of ours may go comes by word, too.
+        let mut caller =
+            Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, None);
+        lanes.iter().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
+        tell(env, caller);
+    }
+
+    /// False if there is no such group any more. Lanes for which something was given back are `given`.
+    fn refresh_entry(&mut self, entry: &mut Entry, given: &mut Vec<Arc<Lane>>) -> bool {
         let ruled = self.rules.get(entry.group).cloned();
         for direction in Direction::ALL {
             let side = &mut entry.sides[direction as usize];
-            side.give_back();
+            let gave = side.give_back();
             let path = ruled.as_ref().and_then(|ruled| ruled.path(direction)).cloned();
             if path.is_some() || side.kept == 0 {
                 *side = Side { kept: side.kept, ..Side::new(path) };
             }
             // Else what comes goes the way of those that still wait, behind them.
+            given.extend(side.path.iter().filter(|_| gave).map(|path| path.lane.clone()));
             if let Some(path) = side.path.as_ref().filter(|_| side.kept > 0) {
                 visited(&mut self.lanes, &path.lane).bios += side.kept;
             }
@@ -288,7 +301,7 @@ impl GroupChannel {
     fn free_former(&mut self) {
         let is_over = |entry: &mut Entry| entry.sides.iter().all(|side| side.kept == 0);
         for mut entry in self.former.extract_if(.., is_over) {
-            entry.sides.iter_mut().for_each(Side::give_back);
+            entry.sides.iter_mut().for_each(|side| _ = side.give_back());
             self.device.retire(entry.group, &entry.counts);
         }
     }
@@ -472,23 +485,14 @@ impl ThrottleChannel for GroupChannel {
         if self.kept == 0 {
             return;
         }
-        let (me, now) = (self.port.index, env.time.submit_time());
-        let mut caller =
-            Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, Some(me));
-        let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
-        let mut bios = BioList::new();
-        for visited in &self.lanes {
-            bios.append(&mut visited.lane.take_out(&mut caller, is_one));
+        let now = env.time.submit_time();
+        self.take_out(env, now, range);
+        while self.device.epoch() != self.epoch {
+            // Some may have moved to lanes that were not known here.
+            self.refresh(env);
+            self.take_out(env, now, range);
         }
-        tell(env, caller);
-        self.kept -= bios.len();
-        env.entrusted -= bios.len();
-        while let Some(bio) = bios.pop() {
-            self.take_back(&bio);
-            env.end_with(bio, Status::Cancelled);
-        }
-        // Whoever found the turn taken meanwhile relies on us.
-        self.run_lanes(env, now, pass, |_| true);
+        self.take_granted(env, pass);
     }
 
     fn is_over(&mut self) -> bool {
@@ -499,6 +503,27 @@ impl ThrottleChannel for GroupChannel {
 }
 
 impl GroupChannel {
+    /// End the bios that wait in the lanes known here and have `user_data` in `range`.
+    fn take_out(&mut self, env: &mut Env, now: Ns, range: &Range<u64>) {
+        let me = self.port.index;
+        let mut caller =
+            Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, Some(me));
+        let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
+        let mut bios = BioList::new();
+        for visited in &self.lanes {
+            bios.append(&mut visited.lane.take_out(&mut caller, is_one));
+            // Whoever found the turn taken meanwhile relies on us.
+            caller.run(&visited.lane);
+        }
+        tell(env, caller);
+        self.kept -= bios.len();
+        env.entrusted -= bios.len();
+        while let Some(bio) = bios.pop() {
+            self.take_back(&bio);
+            env.end_with(bio, Status::Cancelled);
+        }
+    }
+
     /// Some wait: what may go by now goes first.
     #[inline(never)]
     fn admit_behind(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
@@ -536,7 +561,7 @@ impl Drop for GroupChannel {
         debug_assert!(self.kept == 0 || std::thread::panicking());
         let entries = self.entries.iter_mut().flatten().map(|entry| &mut **entry);
         for entry in entries.chain(&mut self.former) {
-            entry.sides.iter_mut().for_each(Side::give_back);
+            entry.sides.iter_mut().for_each(|side| _ = side.give_back());
             self.device.retire(entry.group, &entry.counts);
         }
         self.device.close_port(&self.port, &self.locks);

@@ -105,6 +105,11 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// A turn begins: what was known before it may be older than what is there.
+    fn forget(&mut self) {
+        (self.current, self.ports) = (None, None);
+    }
+
     fn port(&mut self, home: u32) -> Arc<Port> {
         let known = self.ports.as_ref().and_then(|ports| ports.get(home));
         if let Some(port) = known {
@@ -205,8 +210,7 @@ impl Lane {
     fn run(&self, caller: &mut Caller<'_>) {
         let locks = caller.locks;
         self.turn.ask(locks, |waiting| {
-            // What was known before the turn may be older than what is there.
-            (caller.current, caller.ports) = (None, None);
+            caller.forget();
             match waiting.closed && !cfg!(drystone_mutate = "lane_closed") {
                 true => self.send_all_on(waiting, caller),
                 false => self.dispatch(waiting, caller),
@@ -321,10 +325,19 @@ impl Lane {
         is_one: impl Fn(&Bio) -> bool,
     ) -> BioList {
         let mut waiting = self.turn.wait(caller.locks);
-        self.take_in(&mut waiting, caller);
+        caller.forget();
+        match waiting.closed {
+            true => self.send_all_on(&mut waiting, caller),
+            false => self.take_in(&mut waiting, caller),
+        }
         caller.hand_over();
-        let bios = waiting.tree.take(is_one);
+        let mut bios = waiting.tree.take(&is_one);
         bios.iter().for_each(|bio| leave_home(&mut waiting.homes, bio));
+        let mut parked = waiting.parked.take();
+        while let Some(bio) = parked.pop() {
+            let to = if is_one(&bio) { &mut bios } else { &mut waiting.parked };
+            to.push(bio);
+        }
         self.turn.leave(waiting);
         bios
     }
@@ -343,5 +356,52 @@ fn leave_home(homes: &mut BTreeMap<u32, usize>, bio: &Bio) {
     *count -= 1;
     if *count == 0 {
         homes.remove(&bio.home);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::hierarchy::Hierarchy;
+    use crate::limits::Limits;
+    use crate::rules::ROOT;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::mailbox::Message;
+    use drystone_core::ring::Engine;
+    use drystone_core::sync::LockRegistry;
+    use drystone_core::{ContextSet, IoBuf, Sector};
+
+    /// Somebody withdraws bios between the end of a lane and the new rules, while others have brought
+    /// some that nobody has taken in yet.
+    #[test]
+    fn what_comes_to_a_closed_lane_stays_where_the_new_rules_find_it() {
+        let clock = ManualClock::new(1);
+        let registry = LockRegistry::new(clock.clone());
+        let locks = registry.counters();
+        let device = DeviceThrottle::new("d", clock, &locks);
+        let mut hierarchy = Hierarchy::new();
+        let group = hierarchy.insert(ROOT, "g", "g").unwrap();
+        device.add_groups(&hierarchy, &[group]);
+        let limits = Limits { wiops: Some(1), ..Limits::default() };
+        device.set_limits(&hierarchy, &[(group, limits)]);
+        let context = ContextSet::counted_by(registry).open(Engine::Plain).unwrap();
+        let port = device.open_port(Message::to(Arc::downgrade(context.handle()), 0, 0), &locks);
+
+        let (epoch, rules) = device.rules(&locks);
+        let lane = rules.path(group, Direction::Write).unwrap().lane.clone();
+        lane.close(&locks);
+        let mut bios = BioList::new();
+        for n in 0..2 {
+            let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
+            (bio.group, bio.home, bio.user_data) = (group, port.index, n);
+            bios.push(bio);
+        }
+        lane.bring(&mut bios);
+        let mut caller = Caller::new(&device, (epoch, &rules), &locks, 1, Some(port.index));
+        let mut taken = lane.take_out(&mut caller, |bio| bio.user_data == 1);
+        assert_eq!(taken.pop().map(|bio| bio.user_data), Some(1));
+        let mut waiting = lane.turn.wait(&locks);
+        assert!(waiting.tree.is_empty() && waiting.homes.is_empty());
+        assert_eq!(waiting.parked.take().pop().map(|bio| bio.user_data), Some(0));
     }
 }

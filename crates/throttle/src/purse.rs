@@ -45,13 +45,14 @@ impl Purse {
         enough
     }
 
-    /// Give back what is left.
-    pub(crate) fn give_back(&mut self, path: &Path) {
+    /// Give back what is left. False if that is nothing.
+    pub(crate) fn give_back(&mut self, path: &Path) -> bool {
         let left = std::mem::take(self);
         for meter in path.meters() {
             meter.bps.give_back(left.bytes.min(left.leased.0), left.leased.0);
             meter.iops.give_back(left.ios.min(left.leased.1), left.leased.1);
         }
+        left.leased != (0, 0)
     }
 
     /// Pay for an I/O of `bytes` at every limit of `path`, if it may pass at `now`, and take a lease

@@ -303,3 +303,19 @@ fn leases_keep_the_bound() {
     }
     assert!(seen.len() > 19_000, "and nearly all of it is given: {}", seen.len());
 }
+
+/// A context that has leased much is away while the limit becomes a thousandth. What it gives back then is
+/// not in the way of what waits: with the lease the first would wait for fifteen seconds more.
+#[test]
+fn what_is_given_back_when_a_limit_falls_is_there_for_what_waits() {
+    let mut bench = Bench::new(2);
+    let group = bench.group("g");
+    bench.set("g", bps(100 * MIB, 100 * MIB));
+    bench.submit(0, bio(Op::Read, group, 4 * KIB, 0));
+    bench.submit(1, bio(Op::Read, group, 5 * MIB, 1));
+    bench.set("g", bps(100 * KIB, 100 * KIB));
+    bench.run(50 * SECOND, 10 * MS);
+    assert_eq!(bench.ended.last(), Some(&(0, Status::Ok)), "5 MiB take 51 seconds");
+    bench.run(2 * SECOND, 10 * MS);
+    assert_eq!(bench.ended.last(), Some(&(1, Status::Ok)));
+}
