@@ -5,7 +5,7 @@
 //!   and lets all go that may, also those of others, which go back to the channels that they came
 //!   through ([`crate::port::Port::granted`]).
 //! * While bios wait, a channel among those that have any is the *keeper*: it wakes when the next may
-//!   go (`due`). The others look [`GRACE_NS`] later, in case its owner is away.
+//!   go (`due`), and is told if that is earlier than it was. The others look [`GRACE_NS`] later, in case its owner is away.
 //! * A lane is closed when its structure changes: from then on whoever has the turn sends on what is
 //!   there to where the rules say. Until these are published it stays in `parked`.
 //! * The turn is never waited for on the data path.
@@ -269,11 +269,14 @@ impl Lane {
         }
     }
 
-    /// Note when the next bio may go and who wakes then: the caller, if bios of it wait.
+    /// Note when the next bio may go and who wakes then. A keeper that will wake early enough stays, so
+    /// that nobody wakes in vain; else it is the caller, if bios of it wait.
     fn keep_time(&self, waiting: &Waiting, caller: &mut Caller<'_>, due: Ns) {
         let before = (self.keeper.load(Relaxed), self.due.load(Relaxed));
         let has_bios = |home: &u32| waiting.homes.contains_key(home);
-        let keeper = (caller.me.into_iter().chain([before.0]).find(has_bios))
+        let stays = caller.now < before.1 && before.1 <= due;
+        let stays = stays.then_some(before.0);
+        let keeper = (stays.into_iter().chain(caller.me).chain([before.0]).find(has_bios))
             .or_else(|| waiting.homes.keys().next().copied());
         self.due.store(due, Relaxed);
         let Some(keeper) = keeper else { return };
