@@ -5,14 +5,17 @@
 //! judged but that of no progress: a thread whose I/O does not go on for five seconds ends the
 //! test, with what each of them was at.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::{sleep, yield_now};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use common::{Random, one, seed};
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
 use drystone_core::{
@@ -78,18 +81,6 @@ const CHANGES: u32 = 1_000;
 /// I/Os from one change to the next one, so that each meets some.
 const IOS_BETWEEN: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
-    }
-}
 
 struct Storm {
     stack: LiveStack,
@@ -319,28 +310,8 @@ impl Load<'_> {
     }
 }
 
-/// A sector that tells its place and its last writer; of zeroes if nobody wrote it.
-fn one(sector: u64, serial: u64) -> [u8; 512] {
-    let mut bytes = [0; 512];
-    if serial > 0 {
-        bytes.chunks_exact_mut(16).for_each(|part| {
-            part[..8].copy_from_slice(&sector.to_le_bytes());
-            part[8..].copy_from_slice(&serial.to_le_bytes());
-        });
-    }
-    bytes
-}
-
 fn content(sector: u64, serial: u64) -> Vec<u8> {
     (sector..sector + SECTORS).flat_map(|at| one(at, serial)).collect()
-}
-
-fn seed() -> u64 {
-    let given = std::env::var("DRYSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        now.map_or(1, |now| now.as_nanos() as u64 | 1)
-    })
 }
 
 fn opened(folder: &Path, at: &Surroundings) -> LiveStack {

@@ -1,0 +1,40 @@
+//! What storms share: random numbers, and what is written.
+#![allow(dead_code)]
+
+use std::time::SystemTime;
+
+/// xorshift64*.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+    }
+
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// A sector that tells its place and its last writer; of zeroes if nobody wrote it.
+pub fn one(sector: u64, serial: u64) -> [u8; 512] {
+    let mut bytes = [0; 512];
+    if serial > 0 {
+        bytes.chunks_exact_mut(16).for_each(|part| {
+            part[..8].copy_from_slice(&sector.to_le_bytes());
+            part[8..].copy_from_slice(&serial.to_le_bytes());
+        });
+    }
+    bytes
+}
+
+pub fn seed() -> u64 {
+    let given = std::env::var("DRYSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.map_or(1, |now| now.as_nanos() as u64 | 1)
+    })
+}
