@@ -8,13 +8,16 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use system_tests::client::{make_certificates, make_client_certificate};
-use system_tests::{Server, new_folder, python, requires};
+use system_tests::{Server, new_folder, python, requires, run};
 use tempfile::TempDir;
 
 /// How long a server may take for what must come to pass.
@@ -275,4 +278,76 @@ fn a_stop_lifts_all_limits() {
     ));
     python(server.dir(), &uri, &text).ok();
     assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
+}
+
+/// Every hundredth of a second a limit of the group, or of the one above it, is another: small, huge or none.
+#[test]
+fn data_is_whole_while_limits_change_all_the_time() {
+    if !requires("fio") {
+        return;
+    }
+    let groups = "[group.all]\n[group.\"all/a\"]";
+    let mut server = Server::start(&stack("group = \"all/a\"", groups));
+    let (uri, over) = (format!("--uri={}", server.uri("vol")), AtomicBool::new(false));
+    let control = server.control();
+    let (text, changes) = std::thread::scope(|scope| {
+        let changes = scope.spawn(|| change_limits(&control, &over));
+        let fio = [
+            "fio",
+            "--name=verify",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randwrite",
+            "--bsrange=4k-256k",
+            "--numjobs=4",
+            "--size=4M",
+            "--offset_increment=16M",
+            "--iodepth=8",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--do_verify=1",
+            "--randseed=1",
+            "--group_reporting",
+            "--output-format=json",
+        ];
+        let outcome = run(server.dir(), &fio);
+        over.store(true, SeqCst);
+        (outcome.ok(), changes.join().expect("all changes were made"))
+    });
+    let start = text.find('{').expect("JSON");
+    let result: serde_json::Value = serde_json::from_str(&text[start..]).expect("JSON");
+    let job = &result["jobs"][0];
+    assert_eq!(job["error"], 0, "{job:#}");
+    for (kind, operation) in ["write", "read"].into_iter().zip(["it wrote", "it did verify"]) {
+        assert!(job[kind]["io_bytes"].as_u64() >= Some(16 << 20), "{operation}: {job:#}");
+    }
+    assert!(changes > 10, "only {changes} changes");
+    eventually("the clients are gone", || members(&server, "all/a") == Some(0));
+    assert!(server.sigterm().success(), "{}", server.messages());
+}
+
+/// Changes limits through one connection until it is `over`, and then lifts them. How often it did.
+fn change_limits(control: &str, over: &AtomicBool) -> usize {
+    let mut socket = BufReader::new(UnixStream::connect(control).expect("a server"));
+    let limits = ["rbps=max wbps=max", "riops=40 wiops=max", "wbps=300K", "riops=max wbps=1G"];
+    let more =
+        ["wiops=60", "rbps=18446744073709551615", "wbps=max rbps=1M", "wiops=18446744073709551615"];
+    let mut set = |path: &str, limits: &str| {
+        let request = serde_json::json!({
+            "command": "group-set", "arguments": { "path": path, "line": format!("d {limits}") }
+        });
+        socket.get_mut().write_all(format!("{request}\n").as_bytes()).expect("it listens");
+        let mut answer = String::new();
+        socket.read_line(&mut answer).expect("it answers");
+        assert!(answer.contains("\"result\""), "{answer}");
+    };
+    let mut changes = 0;
+    while !over.load(SeqCst) {
+        let path = ["all", "all/a"][changes / 3 % 2];
+        set(path, [limits, more][changes % 2][changes / 2 % 4]);
+        changes += 1;
+        sleep(Duration::from_millis(10));
+    }
+    ["all", "all/a"].iter().for_each(|path| set(path, "rbps=max wbps=max riops=max wiops=max"));
+    changes
 }
