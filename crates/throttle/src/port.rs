@@ -2,7 +2,7 @@
 
 use drystone_core::SharedBioList;
 use drystone_core::mailbox::Message;
-use drystone_core::primitive::{AtomicBool, Ordering::*};
+use drystone_core::primitive::{AtomicBool, Ordering::*, fence};
 use std::sync::Arc;
 
 /// One channel.
@@ -20,6 +20,8 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Release);
+        // Before the look at the rules: whoever changes them looks here after that, past a fence, too.
+        fence(SeqCst);
     }
 
     pub(crate) fn is_gone(&self) -> bool {

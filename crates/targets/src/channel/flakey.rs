@@ -16,6 +16,10 @@ pub(super) fn randoms(table: &Table, context: u32) -> Vec<Random> {
     flakeys.map(|(number, flakey)| flakey.random(number, context)).collect()
 }
 
+/// Marks the `user_data` of parts that are made here, which no submitter's range holds
+/// ([`drystone_core::Context::withdraw`]).
+const MINE: u64 = 1 << 63;
+
 impl VolumeChannel {
     /// Send on, or end, a part of `flakey` segment `number`.
     #[inline(never)]
@@ -29,7 +33,7 @@ impl VolumeChannel {
             Fate::Drop => return env.end_with(bio, Status::Ok),
             Fate::Pass => {}
             Fate::Corrupt if bio.op == Op::Read => {
-                bio.user_data = number.into();
+                bio.user_data = MINE | u64::from(number);
                 bio.set_hook(self.index);
             }
             Fate::Corrupt => {
@@ -70,7 +74,7 @@ impl VolumeChannel {
 
     fn corrupt_read(&self, bio: &mut Bio) {
         let Some(table) = self.table() else { return };
-        let (number, mut randoms) = (bio.user_data as usize, self.randoms.borrow_mut());
+        let (number, mut randoms) = ((bio.user_data ^ MINE) as usize, self.randoms.borrow_mut());
         let changes = table.flakeys()[number].changes(Op::Read, bio.bytes, &mut randoms[number]);
         changes.for_each(|(at, value)| bio.set_data_byte(at, value));
     }
