@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// When a channel looks whose bios somebody else is just taking in.
 const LOOK_AGAIN_NS: Ns = 1_000_000;
 
+/// Longer bios are looked at one by one, so that sums of others do not overflow.
+const LENGTH_MAX: u64 = 1 << 40;
+
 /// A group in one direction.
 struct Side {
     purse: Purse,
@@ -198,6 +201,28 @@ impl GroupChannel {
     #[inline(always)]
     fn entry(&mut self, group: u32) -> Option<&mut Entry> {
         find(&mut self.entries, group)
+    }
+
+    /// True if all of `bios` belong together and may go as they are, paid and counted: the way of most.
+    #[inline]
+    fn all_pass(&mut self, device: &impl Channel, bios: &BioList) -> bool {
+        let Some(first) = bios.front() else { return true };
+        let (group, op) = (first.group, first.op);
+        if group == ROOT {
+            return bios.iter().all(|bio| bio.group == ROOT);
+        }
+        let Some(entry) = find(&mut self.entries, group) else { return false };
+        let (whole, mut bytes) = (device.whole_bytes().min(LENGTH_MAX), 0u64);
+        let same = bios.iter().all(|bio| {
+            bytes = bytes.wrapping_add(bio.bytes);
+            bio.group == group && bio.op == op && bio.bytes <= whole
+        });
+        let side = &mut entry.sides[Direction::of(first) as usize];
+        let passes = same && op.has_data() && side.purse.try_spend_all(bytes, bios.len() as u64);
+        if passes {
+            entry.counts.passed(counted_at(first), bytes, bios.len() as u64);
+        }
+        passes
     }
 
     /// The bios at the beginning of `bios` that may go as they are.
@@ -438,11 +463,9 @@ impl ThrottleChannel for GroupChannel {
         if self.kept > 0 {
             return self.admit_behind(env, device, bios);
         }
-        let mut pass = self.pass(device, bios);
-        if !bios.is_empty() {
-            self.admit_rest(env, device, bios, &mut pass);
+        if !self.all_pass(device, bios) {
+            self.admit_rest(env, device, bios);
         }
-        std::mem::swap(bios, &mut pass);
     }
 
     fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool {
@@ -529,20 +552,14 @@ impl GroupChannel {
     fn admit_behind(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
         let mut pass = BioList::new();
         self.take_granted(env, &mut pass);
-        pass.append(&mut self.pass(device, bios));
-        self.admit_rest(env, device, bios, &mut pass);
-        std::mem::swap(bios, &mut pass);
+        self.admit_rest(env, device, bios);
+        bios.prepend(&mut pass);
     }
 
     #[inline(never)]
-    fn admit_rest(
-        &mut self,
-        env: &mut Env,
-        device: &impl Channel,
-        bios: &mut BioList,
-        pass: &mut BioList,
-    ) {
+    fn admit_rest(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
         let before = self.kept;
+        let mut pass = self.pass(device, bios);
         while let Some(bio) = bios.pop() {
             if let Some(bio) = self.look_at(env, device, bio, bios) {
                 pass.push(bio);
@@ -551,8 +568,9 @@ impl GroupChannel {
         }
         if self.kept > before {
             let now = env.time.submit_time();
-            self.run_lanes(env, now, pass, |visited| visited.is_new);
+            self.run_lanes(env, now, &mut pass, |visited| visited.is_new);
         }
+        bios.append(&mut pass);
     }
 }
 

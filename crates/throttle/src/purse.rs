@@ -37,10 +37,16 @@ impl Purse {
     /// Spend what an I/O of `bytes` costs, if there is as much. What is plenty stays so.
     #[inline]
     pub(crate) fn try_spend(&mut self, bytes: u64) -> bool {
-        let enough = (self.bytes >= bytes || self.bytes == PLENTY) && self.ios > 0;
+        self.try_spend_all(bytes, 1)
+    }
+
+    /// The same for `ios` I/Os, of `bytes` in all.
+    #[inline]
+    pub(crate) fn try_spend_all(&mut self, bytes: u64, ios: u64) -> bool {
+        let enough = (self.bytes >= bytes || self.bytes == PLENTY) && self.ios >= ios;
         if enough {
             self.bytes -= if self.bytes == PLENTY { 0 } else { bytes };
-            self.ios -= u64::from(self.ios != PLENTY);
+            self.ios -= if self.ios == PLENTY { 0 } else { ios };
         }
         enough
     }
