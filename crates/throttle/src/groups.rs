@@ -41,7 +41,7 @@ type Result<T> = std::result::Result<T, GroupError>;
 pub struct GroupReport {
     /// Where it stands; the root's is empty.
     pub path: String,
-    /// Who belongs to it: exports and clients.
+    /// How many belong to it now ([`Groups::join`]).
     pub members: usize,
     /// Its limits, by device.
     pub io_max: Vec<(String, Limits)>,
@@ -178,8 +178,8 @@ impl Groups {
         }
         match named.group.members() {
             0 => {}
-            1 => return in_use("is in use by an export or client".to_owned()),
-            n => return in_use(format!("is in use by {n} exports and clients")),
+            1 => return in_use("has a member".to_owned()),
+            n => return in_use(format!("has {n} members")),
         }
         state.hierarchy.remove(id);
         state.devices.iter().for_each(|device| device.remove_group(id));
