@@ -1,0 +1,403 @@
+//! Operations in flight: begun, finished, cancelled, and what outages do to them.
+//!
+//! Invariants:
+//! * An id is that of one operation ever: its slot's generation grows when the operation ends.
+//! * An operation with a result has had its effect, if any, and will have none.
+
+use super::crash::{self, DiskSnapshot};
+use super::faults::{Fate, Faults, Kind};
+use super::media::{Entry, Media};
+use super::perform::entry_of;
+use super::{DiskCounts, DiskOptions, ENODEV};
+use drystone_core::clock::Ns;
+use fastrand::Rng;
+use std::ops::Range;
+
+/// What a disk is asked to do. Offsets and lengths are bytes.
+#[derive(Clone, Debug)]
+pub enum DiskOp {
+    /// Read; a read past the end gets what there is.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// Write; a write past the end writes what fits, or gets ENOSPC.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// What is written; [`Disk::buffer`] gives one without allocating.
+        data: Vec<u8>,
+        /// Durable when it has finished.
+        fua: bool,
+    },
+    /// Make durable what has finished.
+    Flush,
+    /// Punch a hole: reads give zeroes, units that lie wholly in it are given back.
+    Discard {
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// Write zeroes; what they cover is allocated.
+    WriteZeroes {
+        /// First byte.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+}
+
+/// An operation in flight on one disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpId {
+    slot: u32,
+    generation: u32,
+}
+
+/// The end of an operation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Done<'a> {
+    /// As a system call's: bytes moved (0 for a flush, the whole length for a discard or a write
+    /// of zeroes), or a negative errno.
+    pub result: i64,
+    /// What was read: as many bytes as the result says. Empty for everything else.
+    pub data: &'a [u8],
+}
+
+#[derive(Clone, Debug)]
+struct Flight {
+    op: DiskOp,
+    fate: Fate,
+    /// For a flush: what had taken effect when it began.
+    newest: u64,
+    stalled: bool,
+    /// It has had its effect already: the result, and what was read.
+    early: Option<(i64, Vec<u8>)>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    generation: u32,
+    flight: Option<Flight>,
+}
+
+/// Where the data of a read is.
+#[derive(Debug)]
+pub(super) enum Source {
+    None,
+    Cached(Range<usize>),
+    Scratch,
+}
+
+/// A simulated disk. It does nothing by itself: the simulation calls [`Disk::begin`] and, when
+/// the operation is due, [`Disk::finish`].
+#[derive(Clone, Debug)]
+pub struct Disk {
+    pub(super) options: DiskOptions,
+    pub(super) media: Media,
+    pub(super) rng: Rng,
+    pub(super) faults: Faults,
+    pub(super) counts: DiskCounts,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    pub(super) is_on: bool,
+    /// Data of a read that is not simply what the cache holds.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Disk {
+    /// A disk of zeroes, switched on, nothing of it allocated. Its size must be a multiple of its
+    /// physical block, which must be a power of two.
+    pub fn new(options: DiskOptions, seed: u64) -> Self {
+        let block = options.physical_block;
+        assert!(block.is_power_of_two(), "a physical block of {block} bytes is no power of two");
+        assert!(options.size.is_multiple_of(u64::from(block)), "a disk has whole blocks");
+        let media = Media::new(options.size, block);
+        Self::with_media(options, media, seed)
+    }
+
+    pub(super) fn with_media(options: DiskOptions, media: Media, seed: u64) -> Self {
+        Disk {
+            options,
+            media,
+            rng: Rng::with_seed(seed),
+            faults: Faults::default(),
+            counts: DiskCounts::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            is_on: true,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Starts an operation; gives its id and the time at which [`Disk::finish`] is due. Latency,
+    /// stalls and what chance does to it are decided here. It owns its data from now on.
+    pub fn begin(&mut self, now: Ns, op: DiskOp) -> (OpId, Ns) {
+        let kind = self.count_begin(&op);
+        let fate = self.faults.fate(kind, &mut self.rng);
+        let stall = self.faults.stall(&mut self.rng);
+        let (latency, slow) = self.latency(&op);
+        self.counts.slow += u64::from(slow);
+        self.counts.stalls += u64::from(stall.is_some());
+        let newest = self.media.newest();
+        let mut flight = Flight { op, fate, newest, stalled: stall.is_some(), early: None };
+        let can_be_early = fate == Fate::Normal && stall.is_none() && self.is_on;
+        if can_be_early && self.rng.u32(0..1_000_000) < self.options.early_ppm {
+            self.perform_early(&mut flight);
+        }
+        (self.keep(flight), now + latency + stall.unwrap_or(0))
+    }
+
+    fn count_begin(&mut self, op: &DiskOp) -> Kind {
+        let (count, kind) = match op {
+            DiskOp::Read { .. } => (&mut self.counts.reads, Kind::Read),
+            DiskOp::Write { fua, .. } => {
+                self.counts.fua_writes += u64::from(*fua);
+                (&mut self.counts.writes, Kind::Write)
+            }
+            DiskOp::Flush => (&mut self.counts.flushes, Kind::Flush),
+            DiskOp::Discard { .. } => (&mut self.counts.discards, Kind::Zero),
+            DiskOp::WriteZeroes { .. } => (&mut self.counts.write_zeroes, Kind::Zero),
+        };
+        *count += 1;
+        kind
+    }
+
+    fn latency(&mut self, op: &DiskOp) -> (Ns, bool) {
+        let latency = &self.options.latency;
+        let (base, length) = match op {
+            DiskOp::Read { length, .. } => (latency.read, *length),
+            DiskOp::Write { data, .. } => (latency.write, data.len() as u64),
+            DiskOp::Flush => (latency.flush, 0),
+            DiskOp::Discard { .. } | DiskOp::WriteZeroes { .. } => (latency.write, 0),
+        };
+        latency.draw(base, length, &mut self.rng)
+    }
+
+    fn perform_early(&mut self, flight: &mut Flight) {
+        self.counts.early += 1;
+        let op = std::mem::replace(&mut flight.op, DiskOp::Flush);
+        let (result, source) = self.perform(op, Fate::Normal, flight.newest);
+        let data = match source {
+            Source::None => Vec::new(),
+            Source::Cached(range) => {
+                let mut data = self.media.buffer();
+                data.extend_from_slice(&self.media.cached()[range]);
+                data
+            }
+            Source::Scratch => std::mem::take(&mut self.scratch),
+        };
+        flight.early = Some((result, data));
+    }
+
+    fn keep(&mut self, flight: Flight) -> OpId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, flight: None });
+            self.slots.len() as u32 - 1
+        });
+        let kept = &mut self.slots[slot as usize];
+        kept.flight = Some(flight);
+        OpId { slot, generation: kept.generation }
+    }
+
+    fn take(&mut self, id: OpId) -> Option<Flight> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let flight = slot.flight.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        Some(flight)
+    }
+
+    /// The operation is due: it happens, and ends. The id must be of an operation in flight: not
+    /// finished, cancelled or ended by [`Disk::process_killed`].
+    pub fn finish(&mut self, id: OpId) -> Done<'_> {
+        let Some(flight) = self.take(id) else { panic!("{id:?} is not in flight") };
+        let (result, source) = match flight.early {
+            None => self.perform(flight.op, flight.fate, flight.newest),
+            Some((result, data)) => {
+                let old = std::mem::replace(&mut self.scratch, data);
+                self.media.recycle(old);
+                (result, Source::Scratch)
+            }
+        };
+        let data = match source {
+            Source::None => &[],
+            Source::Cached(range) => &self.media.cached()[range],
+            Source::Scratch => &self.scratch[..],
+        };
+        Done { result, data }
+    }
+
+    /// Asks an operation to end early. True: the disk had not begun it, nothing has happened and
+    /// it has ended (as with ECANCELED, not with [`Disk::finish`]). False: it goes on.
+    pub fn cancel(&mut self, id: OpId) -> bool {
+        let Some(slot) = self.slots.get(id.slot as usize) else { return false };
+        if slot.generation != id.generation {
+            return false;
+        }
+        let Some(flight) = &slot.flight else { return false };
+        let cancels = flight.early.is_none() && (flight.stalled || self.rng.bool());
+        if !cancels {
+            self.counts.cancels_refused += 1;
+            return false;
+        }
+        self.counts.cancelled += 1;
+        self.take(id).is_some()
+    }
+
+    /// Whether the operation is in flight.
+    pub fn is_in_flight(&self, id: OpId) -> bool {
+        self.slots
+            .get(id.slot as usize)
+            .is_some_and(|slot| slot.generation == id.generation && slot.flight.is_some())
+    }
+
+    /// How many operations are in flight.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.media.size()
+    }
+
+    /// What it was made as.
+    pub fn options(&self) -> &DiskOptions {
+        &self.options
+    }
+
+    /// The disk is larger from now on; what is new reads as zeroes. It never shrinks.
+    pub fn grow(&mut self, size: u64) {
+        assert!(size >= self.size() && size.is_multiple_of(u64::from(self.options.physical_block)));
+        self.media.grow(size);
+        self.options.size = size;
+    }
+
+    /// Faults that are on now.
+    pub fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+
+    /// What has happened.
+    pub fn counts(&self) -> &DiskCounts {
+        &self.counts
+    }
+
+    /// An empty buffer for the data of a write, recycled from an earlier one.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.media.buffer()
+    }
+
+    /// What reads see now.
+    pub fn contents(&self) -> &[u8] {
+        self.media.cached()
+    }
+
+    /// What is surely there after a power cut, but for newer versions.
+    pub fn durable(&self) -> &[u8] {
+        self.media.media()
+    }
+
+    /// Puts bytes there as if they had always been there: no operation, no cache, no fault.
+    pub fn poke(&mut self, offset: u64, data: &[u8]) {
+        self.media.poke(offset, data);
+    }
+
+    /// The first byte from `at` on that is in an allocated unit; `end`, or the size, if none is.
+    pub fn next_data(&self, at: u64, end: u64) -> u64 {
+        self.media.next(at, end, true)
+    }
+
+    /// The first byte from `at` on that is in a hole, which surely reads as zeroes; `end`, or the
+    /// size, if none is.
+    pub fn next_hole(&self, at: u64, end: u64) -> u64 {
+        self.media.next(at, end, false)
+    }
+
+    /// Whether it is there and switched on.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// The power goes: each physical block keeps one version from its durable one to its newest,
+    /// in-flight writes included. What is in flight ends with ENODEV when it is finished, and so
+    /// does everything until [`Disk::power_on`].
+    pub fn power_cut(&mut self) {
+        self.counts.power_cuts += 1;
+        self.lose_power();
+    }
+
+    /// The power is back.
+    pub fn power_on(&mut self) {
+        self.is_on = true;
+    }
+
+    /// The device is gone, with its power: as [`Disk::power_cut`], until [`Disk::come_back`].
+    pub fn vanish(&mut self) {
+        self.counts.vanishes += 1;
+        self.lose_power();
+    }
+
+    /// A device that vanished is there again.
+    pub fn come_back(&mut self) {
+        self.is_on = true;
+    }
+
+    fn lose_power(&mut self) {
+        if !self.is_on {
+            return;
+        }
+        self.is_on = false;
+        let mut entries = self.end_flights();
+        self.rng.shuffle(&mut entries);
+        let left = crash::power_cut(&mut self.media, entries, &mut self.rng);
+        self.counts.cut_blocks += left.blocks;
+        self.counts.cut_kept += left.newest;
+        self.counts.cut_lost += left.durable;
+    }
+
+    /// Everything in flight has ended with ENODEV; gives the writes that had no effect yet.
+    fn end_flights(&mut self) -> Vec<Entry> {
+        let size = self.media.size();
+        let mut entries = Vec::new();
+        for flight in self.slots.iter_mut().filter_map(|slot| slot.flight.as_mut()) {
+            if flight.early.is_none() && flight.fate != Fate::Lost {
+                entries.extend(entry_of(&mut flight.op, size));
+            }
+            flight.early = Some((-ENODEV, Vec::new()));
+        }
+        entries
+    }
+
+    /// The process that used it was killed: the cache stays. What is in flight is done, not done
+    /// or partly done, each for itself, and ends here; its ids are no longer in flight.
+    pub fn process_killed(&mut self) {
+        self.counts.kills += 1;
+        let mut flights: Vec<Flight> =
+            self.slots.iter_mut().filter_map(|slot| slot.flight.take()).collect();
+        self.free = (0..self.slots.len() as u32).rev().collect();
+        for slot in &mut self.slots {
+            slot.generation = slot.generation.wrapping_add(1);
+        }
+        flights.retain(|flight| flight.early.is_none() && self.is_on);
+        self.rng.shuffle(&mut flights);
+        for flight in flights {
+            let fate = if self.rng.bool() { flight.fate } else { Fate::Partial };
+            self.perform(flight.op, fate, flight.newest);
+        }
+    }
+
+    /// A copy of what it holds and what is on its way, as of now.
+    pub fn snapshot(&self) -> DiskSnapshot {
+        let mut copy = self.clone();
+        let in_flight = copy.end_flights();
+        DiskSnapshot::new(copy.options, copy.media, in_flight)
+    }
+}

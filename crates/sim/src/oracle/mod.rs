@@ -1,0 +1,1 @@
+//! What each sector of a volume may rightly hold.
