@@ -1,1 +1,284 @@
-//! What each sector of a volume may rightly hold.
+//! What each 512-byte sector of a volume may rightly hold, however its user crashes it.
+//!
+//! The workload tells the oracle when each operation begins and how it ends. Each sector is a
+//! register by itself:
+//!
+//! ```text
+//!   time ->      w1 begin --- end ok       w2 begin -------- end ok
+//!                                   read begin ---- end
+//!                                   may return w1 or w2, not what was there before w1
+//! ```
+//!
+//! * A read may return a write that began before the read ended, unless another write was
+//!   acknowledged before the read began and had begun after the first one's end: that one
+//!   *supersedes* the first.
+//! * A failed or cancelled write may have happened, each sector for itself, until its end and not
+//!   later. It supersedes nothing.
+//! * A read that ended settles which of several candidates it was: no later read returns one that
+//!   is now known not to be the latest ([`rules`] has the argument).
+//! * An acknowledged write is durable if it was FUA, or if a flush that began after its end ended
+//!   well. After a power cut a sector may hold whatever began before the cut and is not superseded
+//!   by a durable write. The first read afterwards settles it.
+//! * After its user was killed nothing acknowledged is lost.
+//! * A discard leaves old contents or zeroes, each sector for itself, and is never settled.
+//!
+//! Where the rules leave room the oracle is lenient: what it reports is wrong.
+//!
+//! Time is a counter of the oracle: what is told first happened first. Everything belongs to the
+//! one thread of a simulation. Memory: 4 bytes a sector, 32 bytes a write ever begun, and a list
+//! for each sector that may hold more than one thing.
+
+mod candidates;
+mod rules;
+pub mod stamp;
+mod violation;
+mod writes;
+
+#[cfg(test)]
+mod tests;
+
+pub use stamp::{Content, SECTOR, fill, identify};
+pub use violation::{Candidate, Reason, State, Violation};
+pub use writes::{Ended, Grown, Time, WriteId};
+
+use candidates::Candidates;
+use std::ops::Range;
+use writes::{Kind, Writes};
+
+/// A read that the oracle knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadId(Time);
+
+/// A flush that the oracle knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushId(Time);
+
+/// What an oracle has seen, for coverage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OracleCounts {
+    /// Reads checked.
+    pub reads: u64,
+    /// Sectors checked.
+    pub sectors: u64,
+    /// Of these, sectors that might have held more than one thing.
+    pub open_sectors: u64,
+    /// Sectors that a read settled.
+    pub settled: u64,
+    /// Writes begun, of all kinds.
+    pub writes: u64,
+    /// Flushes that ended well.
+    pub flushes: u64,
+    /// Power cuts.
+    pub cuts: u64,
+    /// Deaths of the process.
+    pub kills: u64,
+    /// The most candidates that a sector had at a read or at a cut.
+    pub candidates_max: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Read {
+    begin: Time,
+    range: Range<u64>,
+}
+
+/// What one volume may rightly hold. Ranges are of 512-byte sectors.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    volume: u32,
+    now: Time,
+    writes: Writes,
+    candidates: Candidates,
+    reads: Vec<Read>,
+    /// Begin of the last flush that ended well.
+    flushed: Time,
+    /// When the process died or the power went last: what began before never ends.
+    restarted: Time,
+    /// Where flushes did not count, until when; the last entry for a sector rules.
+    lies: Vec<(Range<u64>, Time)>,
+    /// Sectors that a power cut never parts.
+    atomic: u64,
+    counts: OracleCounts,
+}
+
+impl Oracle {
+    /// A volume of zeroes, all durable. The number of the volume is part of its stamps.
+    pub fn new(volume: u32, sectors: u64) -> Self {
+        Oracle {
+            volume,
+            now: 0,
+            writes: Writes::new(),
+            candidates: Candidates::new(sectors),
+            reads: Vec::new(),
+            flushed: 0,
+            restarted: 0,
+            lies: Vec::new(),
+            atomic: 1,
+            counts: OracleCounts::default(),
+        }
+    }
+
+    /// Sectors.
+    pub fn sectors(&self) -> u64 {
+        self.candidates.sectors()
+    }
+
+    /// The number of the volume.
+    pub fn volume(&self) -> u32 {
+        self.volume
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> &OracleCounts {
+        &self.counts
+    }
+
+    /// Aligned groups of so many sectors are never parted by a power cut, a kill or a failure: a
+    /// write that covers a whole group is there or not. 1 at first.
+    pub fn set_atomic(&mut self, sectors: u64) {
+        assert!(sectors > 0, "a group has at least one sector");
+        self.atomic = sectors;
+    }
+
+    /// The volume is larger from now on.
+    pub fn grow(&mut self, sectors: u64, with: Grown) {
+        let old = self.sectors();
+        assert!(sectors >= old, "a volume of {old} sectors cannot grow to {sectors}");
+        let now = self.tick();
+        let id = match with {
+            Grown::Zeroes => 0,
+            Grown::Anything => self.writes.add_anything(old..sectors, now),
+        };
+        self.candidates.grow(sectors, id);
+    }
+
+    /// A write begins. Its data must be filled with the stamp of its id.
+    pub fn write_begins(&mut self, range: Range<u64>, fua: bool) -> WriteId {
+        self.begins(range, Kind::Data, fua)
+    }
+
+    /// A write of zeroes begins.
+    pub fn zeroes_begin(&mut self, range: Range<u64>, fua: bool) -> WriteId {
+        self.begins(range, Kind::Zeroes, fua)
+    }
+
+    /// A discard begins.
+    pub fn discard_begins(&mut self, range: Range<u64>) -> WriteId {
+        self.begins(range, Kind::Discard, false)
+    }
+
+    fn begins(&mut self, range: Range<u64>, kind: Kind, fua: bool) -> WriteId {
+        self.assert_within(&range);
+        self.counts.writes += 1;
+        let now = self.tick();
+        let id = self.writes.begin(range.clone(), kind, fua, now);
+        self.add_candidate(range, id, kind);
+        WriteId::new(id)
+    }
+
+    /// A write, a write of zeroes or a discard ends. Nothing happens if it had ended with its
+    /// process or with the power.
+    pub fn write_ends(&mut self, id: WriteId, how: Ended) {
+        let now = self.tick();
+        self.writes.end(id.index(), how, now);
+    }
+
+    /// A read begins.
+    pub fn read_begins(&mut self, range: Range<u64>) -> ReadId {
+        self.assert_within(&range);
+        let begin = self.tick();
+        self.reads.push(Read { begin, range });
+        ReadId(begin)
+    }
+
+    /// A read ends well with these bytes, all that it asked for.
+    ///
+    /// # Errors
+    /// The first sector that may not hold what was read. Nothing happens if the read had ended
+    /// with its process or with the power.
+    pub fn read_ends_ok(&mut self, id: ReadId, data: &[u8]) -> Result<(), Box<Violation>> {
+        self.tick();
+        let Some(read) = self.take_read(id) else { return Ok(()) };
+        let bytes = (read.range.end - read.range.start) * SECTOR as u64;
+        assert_eq!(data.len() as u64, bytes, "a read gives all that it asked for");
+        self.counts.reads += 1;
+        self.judge(&read, data)
+    }
+
+    /// A read ends without data.
+    pub fn read_failed(&mut self, id: ReadId) {
+        self.take_read(id);
+    }
+
+    fn take_read(&mut self, id: ReadId) -> Option<Read> {
+        let at = self.reads.iter().position(|read| read.begin == id.0)?;
+        Some(self.reads.swap_remove(at))
+    }
+
+    /// A flush begins.
+    pub fn flush_begins(&mut self) -> FlushId {
+        FlushId(self.tick())
+    }
+
+    /// A flush ends. Nothing happens if it had ended with its process or with the power.
+    pub fn flush_ends(&mut self, id: FlushId, ok: bool) {
+        self.tick();
+        if ok && id.0 > self.restarted {
+            self.counts.flushes += 1;
+            self.flushed = self.flushed.max(id.0);
+        }
+    }
+
+    /// The power went: what is not durable may be lost, what was in flight may have happened.
+    pub fn power_cut(&mut self) {
+        self.counts.cuts += 1;
+        self.restart();
+        self.lose_all();
+    }
+
+    /// Its user was killed: what was in flight may have happened.
+    pub fn process_killed(&mut self) {
+        self.counts.kills += 1;
+        self.restart();
+    }
+
+    fn restart(&mut self) {
+        self.restarted = self.tick();
+        self.writes.end_all(self.restarted);
+        self.reads.clear();
+    }
+
+    /// What is not durable in the range may be lost from now on, also what is in flight: a device
+    /// dropped it, as after a failed flush. What comes later is not concerned.
+    pub fn may_lose(&mut self, range: Range<u64>) {
+        self.assert_within(&range);
+        self.tick();
+        self.lose(range);
+    }
+
+    /// From now on no flush and no FUA makes anything in the range durable: the device lies.
+    pub fn lies(&mut self, range: Range<u64>) {
+        self.assert_within(&range);
+        self.lies.push((range, Time::MAX));
+    }
+
+    /// From now on flushes and FUA count again in the range.
+    pub fn is_honest(&mut self, range: Range<u64>) {
+        self.assert_within(&range);
+        let now = self.tick();
+        self.lies.push((range, now));
+    }
+
+    fn tick(&mut self) -> Time {
+        self.now += 1;
+        self.now
+    }
+
+    fn assert_within(&self, range: &Range<u64>) {
+        let sectors = self.sectors();
+        assert!(
+            range.start <= range.end && range.end <= sectors,
+            "sectors {range:?} are not within a volume of {sectors}"
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Every write that ever began: when, where, how it ended.
+//!
+//! Invariants:
+//! * The index of a write is its id and its stamp; 0 is what was there at first: zeroes.
+//! * A write that has ended does not change any more.
+
+use std::ops::Range;
+
+/// Logical time of an oracle: a counter. [`Time::MAX`] is the end of what has not ended.
+pub type Time = u64;
+
+/// Writes that an oracle can know: entries of candidates leave so much room for flags.
+const WRITES_MAX: usize = 1 << 29;
+
+/// A write of one volume, and the stamp of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WriteId(u64);
+
+impl WriteId {
+    pub(super) fn new(index: u32) -> Self {
+        WriteId(u64::from(index))
+    }
+
+    pub(super) fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The id that goes into the data, see [`fill`](super::fill); never 0.
+    pub fn stamp(self) -> u64 {
+        self.0
+    }
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was acknowledged.
+    Ok,
+    /// It failed: each sector of it may have happened.
+    Failed,
+    /// It was cancelled: each sector of it may have happened.
+    Cancelled,
+}
+
+/// What new sectors of a volume hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grown {
+    /// Zeroes.
+    Zeroes,
+    /// Anything, until they are written.
+    Anything,
+}
+
+/// What a write leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its stamp.
+    Data,
+    Zeroes,
+    /// Zeroes or what was there.
+    Discard,
+    /// No write: what nobody knows.
+    Anything,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub begin: Time,
+    /// [`Time::MAX`] while it is in flight.
+    pub end: Time,
+    pub first: u64,
+    pub sectors: u32,
+    pub kind: Kind,
+    pub fua: bool,
+    /// How it ended; nothing if it is in flight or was when all ended.
+    pub ended: Option<Ended>,
+}
+
+impl Write {
+    /// Whether, once ended, it surely supersedes what had ended before it began.
+    pub fn is_sure(&self) -> bool {
+        self.ended == Some(Ended::Ok) && self.kind != Kind::Discard
+    }
+
+    /// Whether what it left can be told from its contents once it has ended.
+    pub fn can_settle(&self) -> bool {
+        matches!(self.kind, Kind::Data | Kind::Zeroes)
+    }
+
+    pub fn covers(&self, range: &Range<u64>) -> bool {
+        self.first <= range.start && range.end <= self.first + u64::from(self.sectors)
+    }
+}
+
+/// All writes.
+#[derive(Clone, Debug)]
+pub(super) struct Writes {
+    all: Vec<Write>,
+    in_flight: Vec<u32>,
+}
+
+impl Writes {
+    pub fn new() -> Self {
+        let zeroes = Write {
+            begin: 0,
+            end: 0,
+            first: 0,
+            sectors: u32::MAX,
+            kind: Kind::Zeroes,
+            fua: true,
+            ended: Some(Ended::Ok),
+        };
+        Writes { all: vec![zeroes], in_flight: Vec::new() }
+    }
+
+    #[inline]
+    pub fn get(&self, id: u32) -> &Write {
+        &self.all[id as usize]
+    }
+
+    /// The write with a stamp, if there is one.
+    pub fn find(&self, stamp: u64) -> Option<&Write> {
+        self.all.get(usize::try_from(stamp).ok()?)
+    }
+
+    pub fn begin(&mut self, range: Range<u64>, kind: Kind, fua: bool, now: Time) -> u32 {
+        let id = self.add(range, kind, fua, now);
+        self.in_flight.push(id);
+        id
+    }
+
+    fn add(&mut self, range: Range<u64>, kind: Kind, fua: bool, now: Time) -> u32 {
+        assert!(self.all.len() < WRITES_MAX, "an oracle knows {WRITES_MAX} writes at the most");
+        let sectors = (range.end - range.start).min(u64::from(u32::MAX)) as u32;
+        let first = range.start;
+        let id = self.all.len() as u32;
+        self.all.push(Write { begin: now, end: Time::MAX, first, sectors, kind, fua, ended: None });
+        id
+    }
+
+    /// What nobody knows, as if it had been written just now.
+    pub fn add_anything(&mut self, range: Range<u64>, now: Time) -> u32 {
+        let id = self.add(range, Kind::Anything, true, now);
+        let write = &mut self.all[id as usize];
+        (write.end, write.ended) = (now, Some(Ended::Ok));
+        id
+    }
+
+    pub fn end(&mut self, id: u32, how: Ended, now: Time) {
+        let Some(at) = self.in_flight.iter().position(|&other| other == id) else { return };
+        self.in_flight.swap_remove(at);
+        let write = &mut self.all[id as usize];
+        (write.end, write.ended) = (now, Some(how));
+    }
+
+    /// What is in flight ends, and nobody says how.
+    pub fn end_all(&mut self, now: Time) {
+        for id in self.in_flight.drain(..) {
+            self.all[id as usize].end = now;
+        }
+    }
+}
