@@ -35,6 +35,8 @@ mod violation;
 mod writes;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 pub use stamp::{Content, SECTOR, fill, identify};
@@ -94,6 +96,8 @@ pub struct Oracle {
     flushed: Time,
     /// When the process died or the power went last: what began before never ends.
     restarted: Time,
+    /// When a device dropped something last: reads that began before it settle nothing.
+    dropped: Time,
     /// Where flushes did not count, until when; the last entry for a sector rules.
     lies: Vec<(Range<u64>, Time)>,
     /// Sectors that a power cut never parts.
@@ -112,6 +116,7 @@ impl Oracle {
             reads: Vec::new(),
             flushed: 0,
             restarted: 0,
+            dropped: 0,
             lies: Vec::new(),
             atomic: 1,
             counts: OracleCounts::default(),
@@ -252,7 +257,7 @@ impl Oracle {
     /// dropped it, as after a failed flush. What comes later is not concerned.
     pub fn may_lose(&mut self, range: Range<u64>) {
         self.assert_within(&range);
-        self.tick();
+        self.dropped = self.tick();
         self.lose(range);
     }
 

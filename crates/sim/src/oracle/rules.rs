@@ -13,6 +13,7 @@
 //! * If `x` itself was in flight at `rb`, nothing is settled, although an ideal register would: a
 //!   mirror of two disks may show a write on its way in one read and not in the next.
 //! * Other reads in flight may have had their moment before `t`: then nothing is settled.
+//! * If a device dropped something after `rb`, `t` may lie before that: then nothing is settled.
 //! * If several candidates have what was read (zeroes), `x` may be each of them; what differs from
 //!   all is out.
 //! * `y` is not gone, it is *hidden*: a device may have it where a power cut brings it back. Only
@@ -31,17 +32,18 @@ use super::writes::{Kind, Time, Write, Writes};
 use super::{Oracle, Read, Violation};
 use std::ops::Range;
 
-/// What decides whether a write is durable.
+/// What the rules need to know besides the entries of a sector.
 #[derive(Clone, Copy)]
-pub(super) struct Durability<'a> {
-    flushed: Time,
-    lies: &'a [(Range<u64>, Time)],
+pub(super) struct Books<'a> {
+    pub writes: &'a Writes,
+    pub flushed: Time,
+    pub lies: &'a [(Range<u64>, Time)],
 }
 
-impl Durability<'_> {
+impl Books<'_> {
     /// Whether an acknowledged write is durable in a sector.
     #[inline]
-    pub fn holds(&self, write: &Write, sector: u64) -> bool {
+    pub fn is_durable(&self, write: &Write, sector: u64) -> bool {
         let lied = self.lied_until(sector);
         write.is_sure()
             && (write.fua && write.begin >= lied
@@ -55,10 +57,40 @@ impl Durability<'_> {
 
     /// Whatever ended before this is superseded at a power cut.
     #[inline]
-    fn bound(&self, writes: &Writes, entries: &[Entry], sector: u64) -> Time {
+    fn cut_bound(&self, entries: &[Entry], sector: u64) -> Time {
         let sure = entries.iter().filter(|entry| !entry.is(Entry::UNSURE));
-        let durable = sure.map(|entry| writes.get(entry.id())).filter(|w| self.holds(w, sector));
+        let writes = sure.map(|entry| self.writes.get(entry.id()));
+        let durable = writes.filter(|write| self.is_durable(write, sector));
         durable.map(|write| write.begin).max().unwrap_or(0)
+    }
+
+    /// Forgets what nobody can see any more. At least one entry stays: that which supersedes.
+    #[inline]
+    fn prune(&self, entries: &mut Vec<Entry>, sector: u64, oldest_read: Time) {
+        let cut = self.cut_bound(entries, sector);
+        if cut == 0 {
+            return;
+        }
+        let seen = read_bound(self.writes, entries, oldest_read);
+        entries.retain(|entry| {
+            let end = self.writes.get(entry.id()).end;
+            end >= cut || end >= seen && !entry.is(Entry::HIDDEN)
+        });
+    }
+
+    /// What is not superseded by something durable may be there, and only what is durable is
+    /// sure. What is past for all but old reads stays so.
+    fn lose(&self, entries: &mut Vec<Entry>, sector: u64, flags: u32, oldest_read: Time) {
+        self.prune(entries, sector, oldest_read);
+        let bound = self.cut_bound(entries, sector);
+        for entry in entries {
+            let write = self.writes.get(entry.id());
+            if write.end >= bound {
+                entry.clear(Entry::HIDDEN);
+                let unsure = if self.is_durable(write, sector) { 0 } else { Entry::UNSURE };
+                entry.set(flags | unsure);
+            }
+        }
     }
 }
 
@@ -80,26 +112,6 @@ fn fits(id: u32, write: &Write, claimed: u64) -> bool {
     }
 }
 
-/// Forgets what nobody can see any more. At least one entry stays: that which supersedes.
-#[inline]
-fn prune(
-    writes: &Writes,
-    durability: Durability<'_>,
-    entries: &mut Vec<Entry>,
-    sector: u64,
-    oldest_read: Time,
-) {
-    let cut = durability.bound(writes, entries, sector);
-    if cut == 0 {
-        return;
-    }
-    let seen = read_bound(writes, entries, oldest_read);
-    entries.retain(|entry| {
-        let end = writes.get(entry.id()).end;
-        end >= cut || end >= seen && !entry.is(Entry::HIDDEN)
-    });
-}
-
 /// One read, as the settling of its sectors needs it.
 struct Seen<'a> {
     begin: Time,
@@ -109,7 +121,7 @@ struct Seen<'a> {
 
 impl Seen<'_> {
     /// Hides or drops what the read has shown to be past. Whether it did. `others` says whether
-    /// other reads of the sector are in flight.
+    /// nothing can be settled, as other reads of the sector are in flight.
     fn settle(&self, entries: &mut Vec<Entry>, others: impl FnOnce() -> bool) -> bool {
         let bound = read_bound(self.writes, entries, self.begin);
         let (mut is_open, mut all_cut) = (false, true);
@@ -150,8 +162,8 @@ impl Seen<'_> {
 }
 
 impl Oracle {
-    pub(super) fn durability(&self) -> Durability<'_> {
-        Durability { flushed: self.flushed, lies: &self.lies }
+    pub(super) fn books(&self) -> Books<'_> {
+        Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies }
     }
 
     /// Begin of the oldest read in flight that touches the range, or now.
@@ -163,15 +175,14 @@ impl Oracle {
     /// A write that began just now is a candidate for each of its sectors.
     pub(super) fn add_candidate(&mut self, range: Range<u64>, id: u32, kind: Kind) {
         let oldest_read = self.oldest_read(&range);
-        let durability = Durability { flushed: self.flushed, lies: &self.lies };
-        let writes = &self.writes;
+        let books = Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies };
         for sector in range {
             self.candidates.push(sector, id, |entries| {
-                prune(writes, durability, entries, sector, oldest_read);
+                books.prune(entries, sector, oldest_read);
                 if kind == Kind::Discard {
                     // One of many discards is enough: they permit the same, the last the longest.
                     let is_over = |write: &Write| write.kind == kind && write.end != Time::MAX;
-                    entries.retain(|entry| !is_over(writes.get(entry.id())));
+                    entries.retain(|entry| !is_over(books.writes.get(entry.id())));
                 }
             });
         }
@@ -261,55 +272,40 @@ impl Oracle {
     /// Learns from what was read.
     fn settle(&mut self, read: &Read, data: &[u8]) {
         let oldest_read = self.oldest_read(&read.range);
-        let durability = Durability { flushed: self.flushed, lies: &self.lies };
-        let (writes, counts, reads) = (&self.writes, &mut self.counts, &self.reads);
+        let is_late = read.begin <= self.dropped;
+        let books = Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies };
+        let (counts, reads) = (&mut self.counts, &self.reads);
         for (bytes, sector) in data.chunks_exact(SECTOR).zip(read.range.clone()) {
             let claimed = stamp::claimed(bytes);
-            let seen = Seen { begin: read.begin, claimed, writes };
+            let seen = Seen { begin: read.begin, claimed, writes: &self.writes };
             self.candidates.edit(sector, |entries| {
                 counts.candidates_max = counts.candidates_max.max(entries.len() as u64);
-                let others = || reads.iter().any(|read| read.range.contains(&sector));
+                let others = || is_late || reads.iter().any(|read| read.range.contains(&sector));
                 counts.settled += u64::from(seen.settle(entries, others));
-                prune(writes, durability, entries, sector, oldest_read);
+                books.prune(entries, sector, oldest_read);
             });
         }
     }
 
     /// The power went: everywhere what is not superseded by something durable may be left.
     pub(super) fn lose_all(&mut self) {
-        let durability = Durability { flushed: self.flushed, lies: &self.lies };
-        let (writes, counts) = (&self.writes, &mut self.counts);
+        let books = Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies };
+        let (counts, now) = (&mut self.counts, self.now);
         self.candidates.edit_all(|sector, entries| {
-            lose(writes, durability, entries, sector, Entry::UNSURE | Entry::CUT);
+            books.lose(entries, sector, Entry::CUT, now);
             counts.candidates_max = counts.candidates_max.max(entries.len() as u64);
         });
     }
 
     /// As [`Oracle::lose_all`] in a range, but without a cut: caches may hold anything.
     pub(super) fn lose(&mut self, range: Range<u64>) {
-        let durability = Durability { flushed: self.flushed, lies: &self.lies };
-        let writes = &self.writes;
+        let books = Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies };
+        let oldest_read = self.oldest_read(&range);
         for sector in range {
             self.candidates.edit(sector, |entries| {
-                lose(writes, durability, entries, sector, Entry::UNSURE);
+                books.lose(entries, sector, 0, oldest_read);
             });
         }
-    }
-}
-
-/// What is not superseded by something durable may be there, and nothing is sure.
-fn lose(
-    writes: &Writes,
-    durability: Durability<'_>,
-    entries: &mut Vec<Entry>,
-    sector: u64,
-    flags: u32,
-) {
-    let bound = durability.bound(writes, entries, sector);
-    entries.retain(|entry| writes.get(entry.id()).end >= bound);
-    for entry in entries {
-        entry.clear(Entry::HIDDEN);
-        entry.set(flags);
     }
 }
 

@@ -126,7 +126,7 @@ impl Oracle {
             end: (write.end != Time::MAX).then_some(write.end),
             ended: write.ended,
             fua: write.fua,
-            durable: !entry.is(Entry::UNSURE) && self.durability().holds(write, sector),
+            durable: !entry.is(Entry::UNSURE) && self.books().is_durable(write, sector),
             may_be_lost: entry.is(Entry::UNSURE),
             state,
         }
