@@ -26,6 +26,7 @@ pub mod primitive;
 pub mod published;
 pub mod ring;
 pub mod shared_list;
+pub mod sim;
 pub mod stats;
 pub mod status;
 pub mod sync;

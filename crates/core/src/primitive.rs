@@ -1,11 +1,14 @@
 //! The one place where atomics come from, so that the model checker runs the shipped code:
-//! under `--cfg loom` these are loom's, otherwise the standard library's.
+//! under `--cfg loom` these are loom's, for the simulator (`--cfg drystone_sim`) they have a point
+//! before each operation ([`crate::sim`]), otherwise they are the standard library's.
 //!
 //! The two barriers are the halves of an asymmetric fence: the side that passes often pays
 //! nothing but the compiler's ordering, the side that passes seldom interrupts every core that
 //! runs a thread of this process (`membarrier(2)`, private expedited). Where the kernel has no
 //! membarrier, and under loom, both are full fences.
 
+#[cfg(all(drystone_sim, not(loom)))]
+pub use crate::sim::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(loom)]
 pub use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -13,10 +16,10 @@ pub use loom::sync::atomic::{
 /// Counted references are the standard library's in both: their order is not what is checked,
 /// and messages in them pass through interfaces that are not.
 pub use std::sync::Arc;
+#[cfg(not(any(loom, drystone_sim)))]
+pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
+pub use std::sync::atomic::{Ordering, fence};
 
 /// Which kind of asymmetric fence this process can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,9 @@ impl Barriers {
     #[cfg(not(loom))]
     pub fn detect() -> Barriers {
         static KIND: std::sync::OnceLock<Barriers> = std::sync::OnceLock::new();
-        *KIND.get_or_init(|| match membarrier(REGISTER_PRIVATE_EXPEDITED) {
+        // In a simulation all contexts are one thread.
+        let wanted = !crate::sim::HAS_POINTS;
+        *KIND.get_or_init(|| match wanted && membarrier(REGISTER_PRIVATE_EXPEDITED) {
             true => Barriers::Asymmetric,
             false => Barriers::Full,
         })

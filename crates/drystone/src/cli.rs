@@ -13,6 +13,7 @@ use crate::groups::{self, GroupCommand};
 use crate::lab::{self, LabCommand};
 use crate::output;
 use crate::serve::{ServeOptions, serve};
+use crate::sim::{self, SimArgs};
 use crate::volumes::{self, VolumeCommand};
 
 /// A multi-queue block layer in user space: serves, controls and measures stacks of devices.
@@ -117,6 +118,8 @@ enum Command {
     /// Compare a design with those that it replaces, on this machine
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Run whole stacks on simulated disks that fail, in an order that a seed decides
+    Sim(SimArgs),
     /// Print help on a command, on stack files or on the control socket
     Help {
         /// `stack`, `control`, or a command
@@ -169,6 +172,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Volume(command) => volumes::run(&command),
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),
+        Command::Sim(args) => sim::run(&args),
         Command::Help { topic } => help(topic.as_deref()),
     }
 }

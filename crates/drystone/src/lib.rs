@@ -18,5 +18,6 @@ pub mod runtime;
 pub mod serve;
 mod serve_nbd;
 mod signals;
+mod sim;
 pub mod unix_socket;
 mod volumes;

@@ -1,5 +1,16 @@
 //! The simulator: the whole stack in one thread, on simulated disks and a simulated clock, in an
 //! order that a seed decides.
 
+pub mod counts;
 pub mod disk;
+pub mod fiber;
+mod mistakes;
+pub mod mixed;
 pub mod oracle;
+pub mod runner;
+pub mod schedule;
+pub mod shrink;
+pub mod world;
+
+pub use drystone_core::sim::HAS_POINTS;
+pub use mistakes::{MISTAKES, Mistake, mistake};

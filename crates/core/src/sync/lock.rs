@@ -5,6 +5,7 @@ use super::counters::Hold;
 #[cfg(loom)]
 use super::modelled::{Mutex, MutexGuard};
 use super::{LockClass, LockCounters};
+use crate::sim::{HAS_POINTS, step};
 use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
@@ -47,6 +48,7 @@ impl<T> Lock<T> {
 
     /// Take the lock, waiting for it if need be. Counted for `user`.
     pub fn lock(&self, user: &LockCounters) -> Guard<'_, T> {
+        step();
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
@@ -57,6 +59,10 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self, user: &LockCounters) -> MutexGuard<'_, T> {
+        if HAS_POINTS {
+            // Whoever holds it may be another context of this very thread.
+            return self.wait_spinning(user);
+        }
         user.waited(self.class, || self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -88,6 +94,7 @@ impl<T> Lock<T> {
     /// Take the lock if it is free; never waits. If it is not, that is counted as a contention
     /// without a wait.
     pub fn try_lock(&self, user: &LockCounters) -> Option<Guard<'_, T>> {
+        step();
         match self.inner.try_lock() {
             Ok(guard) => Some(self.taken(guard, user)),
             Err(TryLockError::Poisoned(e)) => Some(self.taken(e.into_inner(), user)),
@@ -101,6 +108,7 @@ impl<T> Lock<T> {
     #[inline]
     fn taken<'a>(&self, inner: MutexGuard<'a, T>, user: &LockCounters) -> Guard<'a, T> {
         user.acquired(self.class);
+        step();
         Guard { hold: user.begin_hold(self.class), inner }
     }
 
@@ -111,9 +119,14 @@ impl<T> Lock<T> {
 }
 
 /// Between two tries of a spinning wait: each writes the lock's cache line, so not too often.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, drystone_sim)))]
 fn rest() {
     (0..16).for_each(|_| std::hint::spin_loop());
+}
+
+#[cfg(all(drystone_sim, not(loom)))]
+fn rest() {
+    crate::sim::spin();
 }
 
 #[cfg(loom)]

@@ -3,22 +3,22 @@
 
 /// How often a wait looks again before it offers its core to others. Longer than a visit that
 /// is not interrupted takes.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, drystone_sim)))]
 const TRIES: u32 = 100;
 
 /// Wait a moment; `tries` counts the moments of one wait.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, drystone_sim)))]
 pub(crate) fn pause(tries: &mut u32) {
     *tries += 1;
     if *tries < TRIES { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
 /// Looks in vain after which the core is offered to others once.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, drystone_sim)))]
 const LOOKS: u32 = 64;
 
 /// Between two looks of one who looks for news that are expected soon; `tries` counts them.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, drystone_sim)))]
 pub fn between_looks(tries: &mut u32) {
     *tries += 1;
     if tries.is_multiple_of(LOOKS) { std::thread::yield_now() } else { std::hint::spin_loop() }
@@ -34,4 +34,17 @@ pub(crate) fn pause(_: &mut u32) {
 #[cfg(loom)]
 pub fn between_looks(_: &mut u32) {
     loom::thread::yield_now();
+}
+
+/// In the simulator: let another context go on.
+#[cfg(all(drystone_sim, not(loom)))]
+pub(crate) fn pause(tries: &mut u32) {
+    *tries += 1;
+    crate::sim::spin();
+}
+
+/// The same.
+#[cfg(all(drystone_sim, not(loom)))]
+pub fn between_looks(_: &mut u32) {
+    crate::sim::spin();
 }

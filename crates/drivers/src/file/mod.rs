@@ -9,19 +9,21 @@
 //! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
+mod backing;
 mod open;
 mod queue;
 
+pub use backing::Backing;
 pub use open::{Direct, FileOptions};
 pub use queue::FileQueue;
 
 use drystone_core::extent::ExtentList;
+use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
 use drystone_core::{Env, Error, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Tags of a hardware queue.
 const DEPTH: u32 = 256;
@@ -36,8 +38,7 @@ pub struct File {
 /// What the queues of a file share.
 pub(crate) struct FileShared {
     pub(crate) path: PathBuf,
-    pub(crate) fd: OwnedFd,
-    pub(crate) block_device: bool,
+    pub(crate) backing: Box<dyn Backing>,
     pub(crate) read_only: bool,
     /// Required alignment of memory; 1 without direct I/O.
     pub(crate) memory_alignment: usize,
@@ -55,9 +56,10 @@ pub(crate) struct FileShared {
     pub(crate) flush_failed: AtomicBool,
 }
 
-impl Drop for FileShared {
-    fn drop(&mut self) {
-        open::unlock(&self.fd);
+impl FileShared {
+    /// What a ring knows the file by.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.backing.descriptor()
     }
 }
 
@@ -69,6 +71,31 @@ impl File {
     /// number where it can be found), too small, not a whole number of sectors, no space.
     pub fn open(options: &FileOptions) -> Result<Self> {
         Ok(File { shared: Arc::new(open::open(options)?) })
+    }
+
+    /// A file that is open already, in whatever way the contexts' rings know it: for a simulator. It
+    /// can free and zero ranges. `path` is only its name.
+    ///
+    /// # Errors
+    /// It is empty, or not a whole number of sectors.
+    pub fn over(backing: Box<dyn Backing>, path: &Path, physical_block_size: u32) -> Result<Self> {
+        let size = backing.size().map_err(|e| Error::os(path.display(), e))?;
+        open::check_size(path, size)?;
+        Ok(File {
+            shared: Arc::new(FileShared {
+                path: path.to_owned(),
+                backing,
+                read_only: false,
+                memory_alignment: 1,
+                physical_block_size,
+                memory_fs: false,
+                poll_queues: false,
+                size_bytes: AtomicU64::new(size),
+                punch_hole: AtomicBool::new(true),
+                zero_range: AtomicBool::new(true),
+                flush_failed: AtomicBool::new(false),
+            }),
+        })
     }
 
     /// True when I/O bypasses the page cache.
@@ -96,9 +123,10 @@ impl File {
                  whole sectors of 512 bytes"
             )));
         }
-        let actual = open::size_of(&s.fd, s.block_device).map_err(|e| Error::os(&path, e))?;
+        let actual = s.backing.size().map_err(|e| Error::os(&path, e))?;
         if actual < wanted {
-            open::extend(&s.fd, wanted)
+            s.backing
+                .extend(wanted)
                 .map_err(|e| Error::os(format!("{path} cannot grow to {wanted} bytes"), e))?;
         }
         s.size_bytes.store(wanted, Release);
@@ -147,12 +175,12 @@ impl Driver for File {
         let s = &self.shared;
         let mut list = ExtentList::new();
         let what = |e| Error::os(format!("{}: allocation query", s.path.display()), e);
-        let actual = open::size_of(&s.fd, s.block_device).map_err(what)?;
+        let actual = s.backing.size().map_err(what)?;
         let (mut at, end) = (offset, (offset + length).min(actual));
         while at < end && list.as_slice().len() <= max {
-            let data = seek(&s.fd, at, libc::SEEK_DATA, end).map_err(what)?;
+            let data = s.backing.next_data(at, end).map_err(what)?;
             list.push(Extent::hole(at, data - at));
-            let hole = seek(&s.fd, data, libc::SEEK_HOLE, end).map_err(what)?;
+            let hole = s.backing.next_hole(data, end).map_err(what)?;
             list.push(Extent::data(data, hole - data));
             at = hole;
         }
@@ -177,27 +205,6 @@ impl Driver for File {
 
     fn set_attribute(&self, name: &str, value: &str) -> Option<Result<()>> {
         (name == "size_bytes").then(|| self.grow(value))
-    }
-}
-
-/// Where data (or a hole) next begins from `from`, at most `end`.
-fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> std::io::Result<u64> {
-    if from >= end {
-        return Ok(end);
-    }
-    // SAFETY: lseek takes no pointers. It moves the descriptor's offset, which nothing uses.
-    let found = unsafe { libc::lseek(fd.as_raw_fd(), from as i64, whence) };
-    if found >= 0 {
-        return Ok((found as u64).clamp(from, end));
-    }
-    let error = std::io::Error::last_os_error();
-    match (error.raw_os_error(), whence) {
-        // No more data, or the file became shorter: the rest is a hole.
-        (Some(libc::ENXIO), _) => Ok(end),
-        // The file system cannot tell: everything is data.
-        (Some(libc::EINVAL | libc::EOPNOTSUPP), libc::SEEK_DATA) => Ok(from),
-        (Some(libc::EINVAL | libc::EOPNOTSUPP), _) => Ok(end),
-        _ => Err(error),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Opening files and block devices: creation, size, locks, what the file system can do.
 
 use super::FileShared;
+use super::backing::OpenFile;
 use drystone_core::error::ErrorKind;
+use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use drystone_core::{Error, Result};
 use std::ffi::CString;
 use std::fs::Metadata;
@@ -10,7 +12,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// Whether to bypass the page cache.
@@ -88,7 +89,6 @@ fn open_locked(
     let physical = physical_block_size(&fd, block_device);
     let shared = FileShared {
         path: path.clone(),
-        block_device,
         read_only: options.read_only,
         memory_alignment: if direct { alignment.unwrap_or(1) } else { 1 },
         physical_block_size: physical,
@@ -98,9 +98,9 @@ fn open_locked(
         punch_hole: AtomicBool::new(false),
         zero_range: AtomicBool::new(false),
         flush_failed: AtomicBool::new(false),
-        fd,
+        backing: Box::new(OpenFile { fd, block_device }),
     };
-    probe(&shared);
+    probe(&shared, block_device);
     Ok(shared)
 }
 
@@ -273,12 +273,19 @@ fn checked_size(options: &FileOptions, fd: &OwnedFd, block_device: bool) -> Resu
             "{path} has {actual} bytes, fewer than the size of {size} that was asked for"
         )));
     }
-    if size == 0 || !size.is_multiple_of(512) {
-        return Err(Error::invalid(format!(
-            "{path}: {size} bytes are not a positive multiple of 512; give a size that is"
-        )));
-    }
+    check_size(&options.path, size)?;
     Ok(size)
+}
+
+/// A device is made of whole sectors.
+pub(super) fn check_size(path: &Path, size: u64) -> Result<()> {
+    if size > 0 && size.is_multiple_of(512) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{}: {size} bytes are not a positive multiple of 512; give a size that is",
+        path.display()
+    )))
 }
 
 /// The alignment of memory that direct I/O needs, if it is wanted and can address sectors.
@@ -387,20 +394,19 @@ fn set_direct(fd: OwnedFd, options: &FileOptions) -> Result<(OwnedFd, bool)> {
 }
 
 /// Find out what the file system can do, behind the end of the file where nothing is lost.
-fn probe(shared: &FileShared) {
-    use std::sync::atomic::Ordering::Relaxed;
+fn probe(shared: &FileShared, block_device: bool) {
     if shared.read_only {
         return;
     }
-    if shared.block_device {
+    if block_device {
         // The kernel falls back to writing zeroes by itself; discard is tried when asked for.
         shared.zero_range.store(true, Relaxed);
         shared.punch_hole.store(true, Relaxed);
         return;
     }
-    let Ok(size) = size_of(&shared.fd, false) else { return };
+    let Ok(size) = shared.backing.size() else { return };
     let behind = size.next_multiple_of(1 << 20) as i64;
-    let fd = shared.fd.as_raw_fd();
+    let fd = shared.fd();
     let keep = libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: fallocate takes no pointers.
     unsafe {

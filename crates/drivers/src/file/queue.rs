@@ -7,13 +7,12 @@
 
 use super::FileShared;
 use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
+use drystone_core::primitive::Ordering::*;
 use drystone_core::ring::polled::PolledRing;
 use drystone_core::ring::{FileOp, RingEvent, RingFile};
 use drystone_core::{BioFlags, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::*;
 
 /// Zeroes are written this many bytes at a time where the file system cannot zero by itself.
 const ZERO_CHUNK: u64 = 1 << 20;
@@ -54,7 +53,7 @@ unsafe impl Send for FileQueue {}
 impl FileQueue {
     pub(super) fn new(shared: Arc<FileShared>, env: &mut Env, channel: u32, slots: u32) -> Self {
         FileQueue {
-            file: env.ring.register(shared.fd.as_raw_fd()),
+            file: env.ring.register(shared.fd()),
             shared,
             channel,
             parts: (0..slots).map(|_| Part::new()).collect(),
@@ -77,7 +76,7 @@ impl FileQueue {
         let Some(ring) = &mut self.polled else { return false };
         let token = Env::token(self.channel, rq.slot().into());
         // SAFETY: as in `start`.
-        unsafe { ring.start(self.shared.fd.as_raw_fd(), op, token) }
+        unsafe { ring.start(self.shared.fd(), op, token) }
     }
 
     /// The file cannot be polled after all: the request goes the ordinary way.
@@ -117,7 +116,7 @@ impl FileQueue {
     /// "not now"). `None` when not all was done: then the ring does it.
     fn in_memory(&self, rq: &Request) -> Option<Issue> {
         let segment = rq.single_segment().filter(|_| self.shared.memory_fs)?;
-        let (fd, offset) = (self.shared.fd.as_raw_fd(), rq.offset() as i64);
+        let (fd, offset) = (self.shared.fd(), rq.offset() as i64);
         // SAFETY: the memory belongs to the request's bio for the length of the call.
         let done = unsafe {
             match rq.unit.op {

@@ -58,7 +58,12 @@ pub struct Surroundings {
     pub groups: Arc<Groups>,
     /// The thread that completes for null devices whose requests take time, once there is one.
     pub null_thread: OnceCell<CompletionThread>,
+    /// Where files come from, if not from the system: a simulator has its own.
+    pub files: Option<OpenFile>,
 }
+
+/// Opens what a `file` device stands on.
+pub type OpenFile = Box<dyn Fn(&FileSpec) -> drystone_core::Result<File>>;
 
 /// Opens one device.
 pub type OpenDevice = fn(&DeviceSpec, &Surroundings) -> Result<Arc<dyn Device>, OpenError>;
@@ -69,7 +74,8 @@ impl Surroundings {
         let locks = LockRegistry::new(clock.clone());
         let groups = Groups::new(clock.clone(), &locks);
         let open = open_with::<MqDeadline, DeviceThrottle>;
-        Surroundings { threads, locks, clock, open, groups, null_thread: OnceCell::new() }
+        let null_thread = OnceCell::new();
+        Surroundings { threads, locks, clock, open, groups, null_thread, files: None }
     }
 }
 
@@ -167,6 +173,13 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
     }
 
     fn file(&self, file: &FileSpec) -> Result<Arc<dyn Device>, OpenError> {
+        match &self.at.files {
+            Some(open) => self.queue(open(file).map_err(self.refused("path"))?, self.shape()),
+            None => self.file_of_the_system(file),
+        }
+    }
+
+    fn file_of_the_system(&self, file: &FileSpec) -> Result<Arc<dyn Device>, OpenError> {
         let existed = file.path.exists();
         let shown = file.path.display();
         match file.create {

@@ -27,7 +27,9 @@ use drystone_core::sync::LockRegistry;
 use drystone_exports::nbd::server::ExportTable;
 use drystone_throttle::Groups;
 
-pub use device::{OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
+pub use device::{
+    OpenDevice, OpenError, OpenFile, Surroundings, engine_of, open_device, open_with,
+};
 pub use devices::LiveDevice;
 pub use exports::LiveListener;
 pub use runtime::{Connections, LiveRuntime};

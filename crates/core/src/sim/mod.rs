@@ -1,0 +1,40 @@
+//! Where a simulator takes hold of the code: the points *inside* a call at which another context
+//! may go on.
+//!
+//! In a product build all of this is nothing: [`step`] and [`spin`] are empty, [`broken`] is `false`
+//! for the compiler already. A build with `--cfg drystone_sim` has a point before every operation on
+//! an atomic of [`crate::primitive`] and around every lock of [`crate::sync`]: so at every
+//! publication, every lock that is tried, every look into a list that others fill, every wake-up and
+//! every look at a published table or group. What stands between two points is seen by the others at
+//! once or not at all; the order in which the processor shows stores to others is the model
+//! checker's concern, not this one's.
+//!
+//! Invariants:
+//! * A thread that has no [`Hook`] passes all points without a stop.
+//! * A hook returns to the same call on the same thread; meanwhile others may have run there, on
+//!   stacks of their own. So nothing that is held across a point may be taken by waiting for the
+//!   thread: locks wait by [`spin`].
+
+#[cfg(drystone_sim)]
+pub(crate) mod atomic;
+#[cfg(drystone_sim)]
+mod points;
+
+#[cfg(drystone_sim)]
+pub use points::{Hook, Point, broken, set_broken, set_hook, spin, step, stop_after};
+
+/// True in builds that have the points.
+pub const HAS_POINTS: bool = cfg!(drystone_sim);
+
+/// A point at which another context may go on. Nothing in this build.
+#[cfg(not(drystone_sim))]
+#[inline(always)]
+pub fn step() {}
+
+/// Whether the mistake of that name is to be made, for the proof that the simulator finds it. Never
+/// in this build.
+#[cfg(not(drystone_sim))]
+#[inline(always)]
+pub const fn broken(_name: &str) -> bool {
+    false
+}

@@ -1,0 +1,91 @@
+//! What a file can do besides the operations that a ring carries out on it.
+
+use super::open;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// An open file, or what stands for one in a simulator. Called from any thread; nothing here is on
+/// the way of an I/O.
+pub trait Backing: Send + Sync {
+    /// What a ring knows it by. Valid for as long as this lives.
+    fn descriptor(&self) -> RawFd;
+
+    /// Its length in bytes, as of now.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Make it `bytes` long, which is longer than it is, without allocating space.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn extend(&self, bytes: u64) -> io::Result<()>;
+
+    /// Where data next begins from `from`; at most `end`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn next_data(&self, from: u64, end: u64) -> io::Result<u64>;
+
+    /// Where a hole next begins from `from`; at most `end`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn next_hole(&self, from: u64, end: u64) -> io::Result<u64>;
+}
+
+/// A file or block device of the system, locked until this is dropped.
+pub(super) struct OpenFile {
+    pub(super) fd: OwnedFd,
+    pub(super) block_device: bool,
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        open::unlock(&self.fd);
+    }
+}
+
+impl Backing for OpenFile {
+    fn descriptor(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        open::size_of(&self.fd, self.block_device)
+    }
+
+    fn extend(&self, bytes: u64) -> io::Result<()> {
+        open::extend(&self.fd, bytes)
+    }
+
+    fn next_data(&self, from: u64, end: u64) -> io::Result<u64> {
+        seek(&self.fd, from, libc::SEEK_DATA, end)
+    }
+
+    fn next_hole(&self, from: u64, end: u64) -> io::Result<u64> {
+        seek(&self.fd, from, libc::SEEK_HOLE, end)
+    }
+}
+
+/// Where data (or a hole) next begins from `from`, at most `end`.
+fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> io::Result<u64> {
+    if from >= end {
+        return Ok(end);
+    }
+    // SAFETY: lseek takes no pointers. It moves the descriptor's offset, which nothing uses.
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), from as i64, whence) };
+    if found >= 0 {
+        return Ok((found as u64).clamp(from, end));
+    }
+    let error = io::Error::last_os_error();
+    match (error.raw_os_error(), whence) {
+        // No more data, or the file became shorter: the rest is a hole.
+        (Some(libc::ENXIO), _) => Ok(end),
+        // The file system cannot tell: everything is data.
+        (Some(libc::EINVAL | libc::EOPNOTSUPP), libc::SEEK_DATA) => Ok(from),
+        (Some(libc::EINVAL | libc::EOPNOTSUPP), _) => Ok(end),
+        _ => Err(error),
+    }
+}

@@ -1,0 +1,223 @@
+//! `drystone sim`: the simulator.
+//!
+//! The simulator needs a build with points inside every call (`--cfg drystone_sim`), which the
+//! product does not have: there this command hands over to the program `drystone-sim` that
+//! `make sim` puts beside it.
+
+use std::fmt::Write;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use drystone_sim::mixed::Outcome;
+use drystone_sim::runner::{self, Order, SCENARIOS, Scenario, Summary};
+use drystone_sim::{MISTAKES, Mistake, shrink};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Seeds without `--runs`, `--minutes` or `--seed`.
+const RUNS: u64 = 100;
+
+/// Arguments of `drystone sim`.
+#[derive(Debug, Clone, Args)]
+pub struct SimArgs {
+    /// The first seed; without it one that was never used. Alone: only this seed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Run so many seeds, one after the other
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    runs: Option<u64>,
+    /// Run seeds for so many minutes
+    #[arg(long, value_name = "M", conflicts_with = "runs", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    minutes: Option<u64>,
+    /// What is simulated; --list lists them
+    #[arg(long, value_name = "NAME", default_value = SCENARIOS[0].name)]
+    scenario: String,
+    /// Print the way of the I/O that broke, or of all with a seed that does not fail
+    #[arg(long, requires = "seed", conflicts_with_all = ["runs", "minutes"])]
+    trace: bool,
+    /// Do only these I/Os of the seed, as 3,7-9
+    #[arg(long, value_name = "LIST", requires = "seed", conflicts_with_all = ["runs", "minutes"])]
+    keep: Option<String>,
+    /// Seeds at a time; without it as many as there are processors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: Option<u16>,
+    /// Do not look for a smaller failure
+    #[arg(long)]
+    no_shrink: bool,
+    /// Make this mistake on purpose, to see that it is found; --list lists them
+    #[arg(long = "break", value_name = "NAME", conflicts_with = "list")]
+    mistake: Option<String>,
+    /// List scenarios and mistakes
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs `drystone sim`.
+///
+/// # Errors
+/// A seed failed, or the arguments are wrong.
+pub fn run(args: &SimArgs) -> Result<(), Failure> {
+    if args.list {
+        return list();
+    }
+    if !drystone_sim::HAS_POINTS {
+        return Err(hand_over());
+    }
+    let scenario = runner::scenario(&args.scenario).ok_or_else(|| {
+        Failure::Usage(format!("there is no scenario `{}`: --list lists them", args.scenario))
+    })?;
+    let order = order(args)?;
+    runner::quiet_panics();
+    match args.seed {
+        Some(_) if args.runs.is_none() && args.minutes.is_none() => one(args, scenario, &order),
+        _ => many(args, scenario, &order),
+    }
+}
+
+/// Everything the simulator is told.
+fn order(args: &SimArgs) -> Result<Order, Failure> {
+    let keep = args.keep.as_deref().map(shrink::parse).transpose().map_err(Failure::Usage)?;
+    let known = |name: &String| {
+        let found = drystone_sim::mistake(name).map(|mistake| mistake.name);
+        found.ok_or_else(|| {
+            Failure::Usage(format!("there is no mistake `{name}`: --list lists them"))
+        })
+    };
+    let mistake = args.mistake.as_ref().map(known).transpose()?;
+    let seed = args.seed.unwrap_or_else(new_seed);
+    Ok(Order { seed, keep, trace: args.trace, mistake })
+}
+
+/// A seed that nobody has used; small, so that people can type it.
+fn new_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64 % 1_000_000_000_000 * 1000
+}
+
+fn list() -> Result<(), Failure> {
+    let mut text = "Scenarios:\n".to_owned();
+    for Scenario { name, what, .. } in SCENARIOS {
+        let _ = writeln!(text, "  {name:24} {what}");
+    }
+    text.push_str("Mistakes for --break:\n");
+    for Mistake { name, what } in MISTAKES {
+        let _ = writeln!(text, "  {name:24} {what}");
+    }
+    output::print(&text).map(drop)
+}
+
+/// Becomes the program that can simulate.
+fn hand_over() -> Failure {
+    let beside = std::env::current_exe().map(|own| own.with_file_name("drystone-sim"));
+    let Ok(beside) = beside else {
+        return Failure::Refused("where this program is cannot be found out".to_owned());
+    };
+    let error = Command::new(&beside).args(std::env::args_os().skip(1)).exec();
+    Failure::Refused(format!(
+        "{} cannot be run: {error}; `make sim` builds it: this program has no points at which a \
+         simulated context could be stopped inside a call",
+        beside.display()
+    ))
+}
+
+/// One seed.
+fn one(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
+    let outcome = (scenario.run)(order);
+    if args.trace {
+        trace(&outcome)?;
+    }
+    if outcome.failure.is_some() {
+        return Err(failed(args, scenario, order, &outcome));
+    }
+    let Outcome { ios, simulated_ns, digest, .. } = outcome;
+    let seconds = simulated_ns as f64 / 1e9;
+    let seed = order.seed;
+    output::print(&format!(
+        "seed {seed}: all well: {ios} I/Os in {seconds:.3} simulated seconds, digest {digest:016x}\n"
+    ))?;
+    Ok(())
+}
+
+/// Many seeds.
+fn many(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
+    let (started, first) = (Instant::now(), order.seed);
+    let over = args.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let count = if over.is_some() { u64::MAX } else { args.runs.unwrap_or(RUNS) };
+    let seeds = runner::seeds(first, count);
+    let next = || seeds().filter(|_| over.is_none_or(|over| started.elapsed() < over));
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.map_or(jobs, usize::from);
+    output::print(&format!(
+        "scenario {}, seeds from {first} on, {jobs} at a time\n",
+        scenario.name
+    ))?;
+    let mut told = started;
+    let summary = runner::run(scenario, order.mistake, jobs, next, |so_far| {
+        if told.elapsed() > Duration::from_secs(10) {
+            told = Instant::now();
+            let (seeds, seconds) = (so_far.seeds, started.elapsed().as_secs());
+            output::complain(&format!("{seeds} seeds in {seconds} s"));
+        }
+    });
+    if let Some((seed, outcome)) = &summary.failed {
+        let order = Order { seed: *seed, ..order.clone() };
+        return Err(failed(args, scenario, &order, outcome));
+    }
+    output::print(&report(&summary, started.elapsed()))?;
+    Ok(())
+}
+
+/// What happened, and how often.
+fn report(summary: &Summary, took: Duration) -> String {
+    let mut text = String::new();
+    for (name, count) in summary.counts.iter() {
+        let _ = writeln!(text, "{count:>14}  {name}");
+    }
+    let Summary { seeds, ios, simulated_ns, .. } = summary;
+    let (took, simulated) = (took.as_secs_f64(), *simulated_ns as f64 / 1e9);
+    let _ = writeln!(
+        text,
+        "{seeds} seeds, all well: {ios} I/Os in {took:.1} s ({simulated:.0} simulated seconds)"
+    );
+    text
+}
+
+/// The line that runs it again.
+fn replay(scenario: &Scenario, order: &Order) -> String {
+    let mut line = format!("drystone sim --scenario {} --seed {}", scenario.name, order.seed);
+    if let Some(keep) = &order.keep {
+        let _ = write!(line, " --keep {}", shrink::text_of(keep));
+    }
+    if let Some(mistake) = order.mistake {
+        let _ = write!(line, " --break {mistake}");
+    }
+    line
+}
+
+fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
+    let why = outcome.failure.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mut text = format!("seed {} failed: {why}\n", order.seed);
+    let _ = writeln!(text, "again: {}", replay(scenario, order));
+    if !args.no_shrink && order.keep.is_none() && !args.trace {
+        let keep = runner::smallest(scenario, order, outcome.ios);
+        let count = keep.len();
+        let order = Order { keep: Some(keep), ..order.clone() };
+        let smaller = (scenario.run)(&order);
+        let why = smaller.failure.map(|why| why.to_string()).unwrap_or_default();
+        let _ = writeln!(text, "it fails with {count} of {} I/Os: {why}", outcome.ios);
+        let _ = writeln!(text, "again: {} --trace", replay(scenario, &order));
+    }
+    Failure::Refused(text.trim_end().to_owned())
+}
+
+/// The stack, and the way of the I/O that broke; of all if none is known.
+fn trace(outcome: &Outcome) -> Result<(), Failure> {
+    let mut text = format!("{}\n", outcome.stack);
+    for (at, fiber, line) in &outcome.trace {
+        let _ = writeln!(text, "{:>16.9} {fiber:12} {line}", *at as f64 / 1e9);
+    }
+    output::print(&text).map(drop)
+}

@@ -1,0 +1,312 @@
+//! The person at the control socket, who changes everything while it runs, and the bad luck of the
+//! disks.
+
+use super::plan::{FaultPlan, Target};
+use super::run::{Run, Started};
+use drystone_core::context::PollMode;
+use drystone_stack::live::LiveRuntime;
+use drystone_stack::runtime::{Change, Runtime};
+use drystone_throttle as throttle;
+use fastrand::Rng;
+use std::rc::Rc;
+
+const PATHS: [&str; 4] = ["a", "a/b", "c", "t"];
+/// Bytes and I/Os a second: none so small that a bio waits for minutes.
+const RATES: [Option<u64>; 6] =
+    [None, None, Some(2_000), Some(1_000_000), Some(50_000_000), Some(u64::MAX)];
+/// Attributes of leaves, each with values.
+const ATTRIBUTES: [(&str, &[&str]); 11] = [
+    ("queue/scheduler", &["none", "mq-deadline"]),
+    ("queue/nr_requests", &["1", "3", "16", "64"]),
+    ("queue/hw_queues", &["1", "2", "4"]),
+    ("queue/nomerges", &["0", "1", "2"]),
+    ("queue/max_sectors_kb", &["4", "16", "0"]),
+    ("queue/io_timeout", &["60", "1000", "30000"]),
+    ("queue/iosched/straight", &["0", "1"]),
+    ("queue/iosched/fifo_batch", &["1", "16"]),
+    ("queue/iosched/async_depth", &["1", "4"]),
+    ("queue/iostats", &["0", "1"]),
+    ("queue/iosched/read_expire", &["0", "1", "500"]),
+];
+const SUSPENDED_NS: u64 = 3_000_000;
+const WITHIN_NS: u64 = 2_000_000_000;
+const PAUSE_NS: u64 = 100_000;
+
+/// What changes.
+pub(super) struct Control {
+    run: Rc<Run>,
+    start: Rc<Started>,
+    rng: Rng,
+    runtime: LiveRuntime,
+    /// Devices that come and go.
+    made: u64,
+}
+
+impl Control {
+    pub(super) fn new(run: Rc<Run>, start: Rc<Started>, seed: u64) -> Self {
+        let world = run.world.clone();
+        let runtime = start.stack.runtime(Box::new(|_| 0), Box::new(move |ns| world.sleep(ns)));
+        Control { run, start, rng: Rng::with_seed(seed), runtime, made: 0 }
+    }
+
+    /// Make changes all along the start's share of the work; a reload and a fault at least in the
+    /// first one.
+    pub(super) fn run(mut self, first: bool) {
+        let changes = self.run.plan.changes;
+        let begin = self.run.begun.get();
+        let share = self.start.limit() - begin;
+        if first {
+            self.reload();
+            self.bad_luck();
+        }
+        for change in 1..=changes {
+            let at = begin + share * change / (changes + 1);
+            while self.run.begun.get() < at && self.run.goes_on(&self.start) {
+                self.run.world.sleep(PAUSE_NS);
+            }
+            if !self.run.goes_on(&self.start) {
+                break;
+            }
+            self.change();
+        }
+        self.calm();
+        let controls = self.start.controls.get() - 1;
+        drop(self.runtime);
+        self.start.controls.set(controls);
+    }
+
+    fn count(&self, what: &str) {
+        self.run.world.note(|| what.to_owned());
+        self.run.counts.borrow_mut().add(what, 1);
+    }
+
+    fn change(&mut self) {
+        match self.rng.u32(0..20) {
+            0..3 => self.reload(),
+            3 => self.suspend(),
+            4..8 => self.set_attribute(),
+            8 => self.switch_polling(),
+            9 | 10 => self.limit(),
+            11 => self.group(),
+            12 => self.grow(),
+            13 => self.come_and_go(),
+            14 => self.look(),
+            _ => self.bad_luck(),
+        }
+    }
+
+    /// One of the volumes.
+    fn volume(&mut self) -> Option<Target> {
+        let all: Vec<_> = self.run.plan.targets.iter().filter(|t| !t.tables.is_empty()).collect();
+        let n = self.rng.u64(0..all.len().max(1) as u64) as usize;
+        all.get(n).copied().cloned()
+    }
+
+    fn reload(&mut self) {
+        let Some(target) = self.volume() else { return };
+        let number = self.run.plan.targets.iter().position(|t| t.name == target.name);
+        let grown = number.is_some_and(|n| self.run.sectors(n) > target.sectors);
+        let tables = if grown { &target.tables[..0] } else { &target.tables[..] };
+        let n = self.rng.u64(0..tables.len().max(1) as u64) as usize;
+        let longer = target.longer.as_ref().map(|longer| &longer.0);
+        let Some(table) = tables.get(n).or(longer) else { return };
+        let change = Change::Reload { table, force: true, resume_within: Some(WITHIN_NS) };
+        let done = self.runtime.change(&target.name, &change);
+        self.count(if done.is_ok() { "reload" } else { "reload refused" });
+        if done.is_err() {
+            let _ = self.runtime.change(&target.name, &Change::Clear);
+        }
+    }
+
+    fn suspend(&mut self) {
+        let Some(target) = self.volume() else { return };
+        let within = self.rng.bool().then_some(WITHIN_NS);
+        let done = self.runtime.change(&target.name, &Change::Suspend { within });
+        self.count(if done.is_ok() { "suspend" } else { "suspend refused" });
+        let ns = self.rng.u64(0..SUSPENDED_NS);
+        self.run.world.sleep(ns);
+        // What is suspended must go on, or nothing does.
+        for _ in 0..100 {
+            let resumed = self.runtime.change(&target.name, &Change::Resume { within: WITHIN_NS });
+            if resumed.is_ok() || self.run.off.get() {
+                return;
+            }
+        }
+        self.run.world.fail(format!("{} cannot be resumed", target.name));
+    }
+
+    fn set_attribute(&mut self) {
+        let leaves = &self.run.plan.leaves;
+        let leaf = leaves[self.rng.u64(0..leaves.len() as u64) as usize].clone();
+        let (name, values) = ATTRIBUTES[self.rng.u64(0..ATTRIBUTES.len() as u64) as usize];
+        let value = values[self.rng.u64(0..values.len() as u64) as usize];
+        // Some leaves have no scheduler, or not as many tags.
+        let done = self.start.device(&leaf).set_attribute(name, value);
+        let refused = if done.is_ok() { "" } else { " refused" };
+        self.count(&format!("set {name}{refused}"));
+    }
+
+    fn switch_polling(&mut self) {
+        let mode = PollMode::ALL[self.rng.u64(0..PollMode::ALL.len() as u64) as usize];
+        self.start.stack.poll_switch().set(mode);
+        self.count("poll mode");
+        if self.run.plan.leaves.iter().any(|leaf| leaf == "n") {
+            let value = if self.rng.bool() { "1" } else { "0" };
+            let done = self.start.device("n").set_attribute("queue/io_poll", value);
+            self.count(if done.is_ok() {
+                "set queue/io_poll"
+            } else {
+                "set queue/io_poll refused"
+            });
+        }
+    }
+
+    fn rate(&mut self) -> Option<Option<u64>> {
+        let rate = RATES[self.rng.u64(0..RATES.len() as u64) as usize];
+        self.rng.bool().then_some(rate)
+    }
+
+    fn limit(&mut self) {
+        let path = PATHS[self.rng.u64(0..4) as usize];
+        let devices = self.runtime.devices();
+        let device = &devices[self.rng.u64(0..devices.len() as u64) as usize].name;
+        let at_least = |rate: Option<Option<u64>>, least: u64| {
+            rate.map(|rate| rate.map(|rate| rate.max(least)))
+        };
+        let (rbps, wbps) = (self.rate(), self.rate());
+        let change = throttle::Change {
+            rbps: at_least(rbps, 1_000_000),
+            wbps: at_least(wbps, 1_000_000),
+            riops: self.rate(),
+            wiops: self.rate(),
+        };
+        let done = self.start.stack.groups().set_max(path, device, &change);
+        self.count(if done.is_ok() { "limit" } else { "limit refused" });
+    }
+
+    fn group(&mut self) {
+        let (path, groups) = (PATHS[self.rng.u64(0..4) as usize], self.start.stack.groups());
+        if self.rng.u32(0..3) == 0 {
+            let done = groups.remove(path).is_ok();
+            return self.count(if done { "group removed" } else { "group not removed" });
+        }
+        if let Ok(group) = groups.create(path) {
+            self.start.groups.borrow_mut().push(group.id());
+            self.count("group created");
+        }
+    }
+
+    /// A disk grows, and the volume over it.
+    fn grow(&mut self) {
+        let all = self.run.plan.targets.iter().enumerate();
+        let longer = all.filter_map(|(n, t)| Some((n, t.name.clone(), t.longer.clone()?)));
+        let Some((n, name, (table, sectors, leaf, bytes))) = longer.into_iter().next() else {
+            return;
+        };
+        let grown = self.start.device(&leaf).set_attribute("size_bytes", &bytes.to_string());
+        let change = Change::Reload { table: &table, force: true, resume_within: Some(WITHIN_NS) };
+        if grown.is_err() || self.runtime.change(&name, &change).is_err() {
+            return self.count("growth refused");
+        }
+        self.count("growth");
+        self.run.grown(n, sectors);
+    }
+
+    fn come_and_go(&mut self) {
+        self.made += 1;
+        let name = format!("w{}", self.made);
+        let table = Some("0 8 zero\n8 8 error\n");
+        let create = Change::Create { table, read_only: false, force: false };
+        let made = self.runtime.change(&name, &create).is_ok();
+        self.count(if made { "create" } else { "create refused" });
+        if made && self.runtime.change(&name, &Change::Remove).is_ok() {
+            self.count("remove");
+        }
+    }
+
+    /// Read what others write all the time.
+    fn look(&mut self) {
+        let _ = self.runtime.diskstats();
+        let _ = self.runtime.group_stats(None, false);
+        let _ = self.runtime.locks().stats();
+        let _ = self.runtime.volumes();
+        for device in self.runtime.devices() {
+            let _ = self.runtime.device(&device.name);
+        }
+        self.count("look");
+    }
+
+    /// Faults begin on a disk.
+    fn bad_luck(&mut self) {
+        let plan = self.run.plan.faults.clone();
+        let disks = self.run.world.disks() as u64;
+        let disk = self.rng.u64(0..disks) as usize;
+        let kind = self.rng.u32(0..10);
+        let sectors = self.run.world.disk(disk, |disk| disk.size()) / 512;
+        let sector = self.rng.u64(0..sectors);
+        match kind {
+            0..5 => self.chances(disk, &plan),
+            5 if plan.bad_sectors => self.bad_sectors(disk, sector),
+            6 if plan.full => self.for_a_while(disk, "disk full", |faults| faults.full = true),
+            7 if plan.device_errors => {
+                let (reads, writes) = (self.rng.bool(), self.rng.bool());
+                self.for_a_while(disk, "disk fails", move |faults| {
+                    (faults.reads_fail, faults.writes_fail) = (reads, writes);
+                });
+            }
+            8 if plan.vanish => {
+                self.run.world.disk(disk, |disk| disk.vanish());
+                self.count("disk vanishes");
+            }
+            9 => {
+                self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
+                self.count("faults end");
+            }
+            _ => self.chances(disk, &plan),
+        }
+    }
+
+    fn chances(&mut self, disk: usize, plan: &FaultPlan) {
+        self.run.world.disk(disk, |disk| {
+            let faults = disk.faults();
+            faults.read_error_ppm = plan.read_error_ppm;
+            faults.write_error_ppm = plan.write_error_ppm;
+            faults.flush_error_ppm = plan.flush_error_ppm;
+            faults.flush_error_drops = plan.flush_error_drops;
+            faults.stall_ppm = plan.stall_ppm;
+            faults.short_ppm = plan.short_ppm;
+            // Each seed has one kind of fault at least.
+            faults.interrupted_ppm = plan.interrupted_ppm.max(20_000);
+            faults.again_ppm = plan.again_ppm;
+        });
+        self.count("faults begin");
+    }
+
+    fn bad_sectors(&mut self, disk: usize, sector: u64) {
+        let reads = self.rng.bool();
+        self.run.world.disk(disk, |disk| {
+            let faults = disk.faults();
+            faults.write_repairs = true;
+            let set = if reads { &mut faults.bad_reads } else { &mut faults.bad_writes };
+            set.insert(sector);
+        });
+        self.count("bad sector");
+    }
+
+    fn for_a_while(&mut self, disk: usize, what: &str, act: impl FnOnce(&mut crate::disk::Faults)) {
+        self.run.world.disk(disk, |disk| act(disk.faults()));
+        self.count(what);
+        let ns = self.rng.u64(0..20_000_000);
+        self.run.world.sleep(ns);
+        self.run.world.disk(disk, |disk| {
+            let faults = disk.faults();
+            (faults.full, faults.reads_fail, faults.writes_fail) = (false, false, false);
+        });
+    }
+
+    fn calm(&mut self) {
+        for disk in 0..self.run.world.disks() {
+            self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! One I/O of the workload, from the oracle's word that it begins to its word on how it ended.
+
+use super::plan::{Nature, Target};
+use super::run::Run;
+use crate::oracle::{Ended, FlushId, ReadId, WriteId, fill};
+use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
+use std::ops::Range;
+
+/// What the oracle knows an I/O by.
+pub(super) enum Known {
+    Read(ReadId),
+    /// A write, perhaps after a flush.
+    Write(WriteId, Option<FlushId>),
+    Flush(FlushId),
+    /// Not for the oracle: on a volume that keeps nothing.
+    Nothing,
+    /// It cannot succeed.
+    Nonsense,
+}
+
+/// An I/O in flight.
+pub(super) struct Io {
+    pub(super) target: usize,
+    /// Sectors of the target.
+    pub(super) range: Range<u64>,
+    pub(super) op: Op,
+    pub(super) flags: BioFlags,
+    pub(super) known: Known,
+}
+
+/// What an I/O is to be.
+pub(super) struct Wanted {
+    pub(super) target: usize,
+    pub(super) range: Range<u64>,
+    pub(super) op: Op,
+    pub(super) flags: BioFlags,
+    pub(super) nonsense: bool,
+}
+
+const SECTOR: usize = 512;
+
+impl Wanted {
+    /// Tell the oracle, and make the bio; `buf` is memory that may be used.
+    pub(super) fn begin(self, run: &Run, buf: Option<IoBuf>) -> (Io, Box<Bio>) {
+        let Wanted { target, range, op, flags, nonsense } = self;
+        let to = &run.plan.targets[target];
+        let known = match nonsense {
+            true => Known::Nonsense,
+            false => known(run, target, to, op, &range, flags),
+        };
+        let sector = Sector(if op == Op::Flush { 0 } else { to.first + range.start });
+        let bytes = (range.end - range.start) as usize * SECTOR;
+        let mut bio = match op {
+            Op::Read => Bio::read(sector, memory(buf, bytes)),
+            Op::Write => {
+                let mut buf = memory(buf, bytes);
+                match &known {
+                    Known::Write(id, _) => fill(&mut buf, target as u32, range.start, id.stamp()),
+                    _ => fill(&mut buf, target as u32, range.start, u64::MAX >> 8),
+                }
+                Bio::write(sector, buf)
+            }
+            Op::Flush => Bio::flush(),
+            Op::Discard | Op::WriteZeroes => Bio::without_data(op, sector, bytes as u64),
+        };
+        bio.flags = flags;
+        (Io { target, range, op, flags, known }, bio)
+    }
+}
+
+fn memory(buf: Option<IoBuf>, bytes: usize) -> IoBuf {
+    match buf {
+        Some(buf) if buf.len() == bytes => buf,
+        _ => IoBuf::zeroed(bytes),
+    }
+}
+
+fn known(
+    run: &Run,
+    target: usize,
+    to: &Target,
+    op: Op,
+    range: &Range<u64>,
+    flags: BioFlags,
+) -> Known {
+    if matches!(to.nature, Nature::Zero | Nature::Error) {
+        return Known::Nothing;
+    }
+    let mut oracles = run.oracles.borrow_mut();
+    let oracle = &mut oracles[target];
+    let fua = flags.contains(BioFlags::FUA);
+    let flush = flags.contains(BioFlags::PREFLUSH).then(|| oracle.flush_begins());
+    match op {
+        Op::Read => Known::Read(oracle.read_begins(range.clone())),
+        Op::Flush => Known::Flush(flush.unwrap_or_else(|| oracle.flush_begins())),
+        Op::Write => Known::Write(oracle.write_begins(range.clone(), fua), flush),
+        Op::WriteZeroes => Known::Write(oracle.zeroes_begin(range.clone(), fua), flush),
+        Op::Discard => Known::Write(oracle.discard_begins(range.clone()), flush),
+    }
+}
+
+impl Io {
+    /// The I/O has ended: tell the oracle, and hear what is wrong with it.
+    pub(super) fn end(self, run: &Run, bio: &Bio) -> Result<(), String> {
+        if run.off.get() {
+            // The power is gone: nobody hears of ends any more.
+            return Ok(());
+        }
+        let to = &run.plan.targets[self.target];
+        self.judge_status(run, to, bio.status)?;
+        let ok = bio.status == Status::Ok;
+        let mut oracles = run.oracles.borrow_mut();
+        let oracle = &mut oracles[self.target];
+        match self.known {
+            Known::Read(id) if ok => {
+                let data = bio.buf().expect("a read has a buffer");
+                oracle.read_ends_ok(id, data).map_err(|violation| violation.to_string())
+            }
+            Known::Read(id) => {
+                oracle.read_failed(id);
+                Ok(())
+            }
+            Known::Write(id, flush) => {
+                // A device that drops writes says what it likes.
+                let tells = to.nature != Nature::Drops;
+                if let Some(flush) = flush {
+                    oracle.flush_ends(flush, ok && tells);
+                }
+                oracle.write_ends(id, if ok && tells { Ended::Ok } else { Ended::Failed });
+                Ok(())
+            }
+            Known::Flush(id) => {
+                oracle.flush_ends(id, ok && to.nature != Nature::Drops);
+                Ok(())
+            }
+            Known::Nothing if ok && self.op == Op::Read => zeroes(bio),
+            Known::Nothing | Known::Nonsense => Ok(()),
+        }
+    }
+
+    /// Nobody learns how the I/O ended, and it has.
+    pub(super) fn lost(self, run: &Run) {
+        let mut oracles = run.oracles.borrow_mut();
+        let oracle = &mut oracles[self.target];
+        match self.known {
+            Known::Read(id) => oracle.read_failed(id),
+            Known::Write(id, flush) => {
+                flush.into_iter().for_each(|flush| oracle.flush_ends(flush, false));
+                oracle.write_ends(id, Ended::Failed);
+            }
+            Known::Flush(id) => oracle.flush_ends(id, false),
+            Known::Nothing | Known::Nonsense => {}
+        }
+    }
+
+    /// Whether there is a reason for this end.
+    fn judge_status(&self, run: &Run, to: &Target, status: Status) -> Result<(), String> {
+        let wrong = |what: &str| {
+            let Io { op, range, flags, .. } = self;
+            let name = &to.name;
+            Err(format!("{op:?} of {name}, sectors {range:?}, flags {flags:?}: {what}"))
+        };
+        let nonsense = matches!(self.known, Known::Nonsense);
+        match status {
+            Status::Ok if nonsense => wrong("succeeded, and makes no sense"),
+            Status::Ok if to.nature == Nature::Error && self.op != Op::Flush => {
+                wrong("succeeded on a target that fails all I/O")
+            }
+            Status::Ok => Ok(()),
+            _ if nonsense || to.fails || run.has_failed() => Ok(()),
+            Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
+            Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
+            status => wrong(&format!("ended with {status:?}, and nothing has failed")),
+        }
+    }
+}
+
+fn zeroes(bio: &Bio) -> Result<(), String> {
+    let data = bio.buf().expect("a read has a buffer");
+    match data.iter().all(|byte| *byte == 0) {
+        true => Ok(()),
+        false => Err("a zero target gave something else than zeroes".to_owned()),
+    }
+}

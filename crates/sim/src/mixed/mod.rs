@@ -1,0 +1,77 @@
+//! The scenario `mixed`: everything at once.
+
+mod control;
+mod io;
+mod load;
+mod plan;
+mod run;
+
+pub use plan::{FaultPlan, Mix, Nature, Plan, Target};
+pub use run::Keep;
+
+use crate::counts::Counts;
+use crate::runner::Order;
+use crate::schedule::{Scheduler, Stuck};
+use crate::world::World;
+use drystone_core::clock::Ns;
+use fastrand::Rng;
+use run::{Operator, Run};
+
+/// I/Os of a seed.
+pub const IOS: u64 = 2_000;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Why it failed, if it did.
+    pub failure: Option<Stuck>,
+    /// The I/O that something is wrong with, if it is known.
+    pub culprit: Option<u64>,
+    /// What happened.
+    pub counts: Counts,
+    /// The same for runs that are the same.
+    pub digest: u64,
+    /// I/Os begun.
+    pub ios: u64,
+    /// Simulated time.
+    pub simulated_ns: Ns,
+    /// Time, fiber, what happened; if there was to be a trace.
+    pub trace: Vec<(Ns, String, String)>,
+    /// The stack file.
+    pub stack: String,
+}
+
+/// Run a seed.
+pub fn run(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let plan = Plan::new(&mut rng, IOS);
+    let world = World::new(order.trace);
+    let mut scheduler = Scheduler::new(world.clone(), plan.policy, rng.u64(..));
+    let stack = plan.text.clone();
+    let run = Run::new(world.clone(), plan, order.keep.clone(), rng.u64(..));
+    let (operator, begin) = (Operator::new(run.clone(), rng.u64(..)), world.now());
+    world.spawn("operator", move || operator.operate());
+    let failure = scheduler.run(order.mistake).err();
+    if failure.is_some() && order.trace {
+        scheduler.describe().into_iter().for_each(|line| world.note(|| line));
+    }
+    let lines = world.trace().into_iter();
+    let name = |fiber| scheduler.name(fiber).to_owned();
+    let trace = lines.map(|(at, fiber, line)| (at, name(fiber), line)).collect();
+    let mut counts = run.counts.borrow().clone();
+    for disk in 0..world.disks() {
+        for (name, n) in world.disk(disk, |disk| *disk.counts()).each() {
+            counts.add(&format!("disk: {name}"), n);
+        }
+    }
+    Outcome {
+        culprit: run.culprit.get(),
+        counts,
+        digest: world.sum().0,
+        ios: run.begun.get(),
+        simulated_ns: world.now() - begin,
+        trace,
+        stack,
+        failure,
+    }
+}

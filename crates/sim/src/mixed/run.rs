@@ -1,0 +1,526 @@
+//! One run: starts of one stack on one set of disks, until a power cut, a kill or the end.
+//!
+//! Invariants:
+//! * `off` is raised in the same instant in which the disks lose their power: what the block layer
+//!   does after that is heard by nobody, and only has to come to an end.
+//! * Nothing borrowed from here is kept across a pause.
+
+use super::control::Control;
+use super::io::Io;
+use super::load::Load;
+use super::plan::{Nature, Plan, Target};
+use crate::counts::Counts;
+use crate::disk::Disk;
+use crate::oracle::{Grown, Oracle};
+use crate::world::World;
+use drystone_core::clock::Ns;
+use drystone_core::context::Handle;
+use drystone_core::{
+    Bio, BioFlags, BioList, Context, ContextSet, Device, IoBuf, Op, Sector, Status,
+};
+use drystone_drivers::file::File;
+use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::{Source, parse};
+use fastrand::Rng;
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Time without an I/O that ends, although some could, after which nothing goes on any more: longer
+/// than the longest stall and the slowest limit together.
+const PATIENCE_NS: Ns = 600_000_000_000;
+/// How often the operator looks.
+const LOOK_NS: Ns = 200_000;
+/// Sectors that are read at once to compare everything.
+const COMPARED: u64 = 64;
+
+/// What a disk does that its users may see as an error.
+const HARD: [&str; 12] = [
+    "cancelled",
+    "read_errors",
+    "write_errors",
+    "partial_writes",
+    "flush_errors",
+    "bad_reads",
+    "bad_writes",
+    "device_read_errors",
+    "device_write_errors",
+    "no_space",
+    "no_device",
+    "past_end",
+];
+
+/// I/Os that are done; all others are left out, when a failure is made smaller.
+pub type Keep = std::collections::BTreeSet<u64>;
+
+/// What all fibers of a run share.
+pub(super) struct Run {
+    pub(super) world: World,
+    pub(super) plan: Plan,
+    pub(super) oracles: RefCell<Vec<Oracle>>,
+    /// Sectors of each target by now.
+    sizes: RefCell<Vec<u64>>,
+    /// The power is off.
+    pub(super) off: Cell<bool>,
+    pub(super) counts: RefCell<Counts>,
+    keep: Option<Keep>,
+    pub(super) begun: Cell<u64>,
+    pub(super) ended: Cell<u64>,
+    progress: Cell<Ns>,
+    dropped: Cell<u64>,
+    /// The I/O that something is wrong with.
+    pub(super) culprit: Cell<Option<u64>>,
+}
+
+/// A stack that runs.
+pub(super) struct Started {
+    pub(super) stack: LiveStack,
+    pub(super) set: Arc<ContextSet>,
+    pub(super) handles: RefCell<Vec<Arc<Handle>>>,
+    /// Numbers of groups, of which some are no more.
+    pub(super) groups: RefCell<Vec<u32>>,
+    /// Fibers that have not ended.
+    pub(super) loads: Cell<u64>,
+    pub(super) controls: Cell<u64>,
+    /// I/Os of contexts that were dropped: nobody learns how they end.
+    pub(super) orphans: RefCell<Vec<Io>>,
+    /// Begun I/Os at which its share is done.
+    limit: Cell<u64>,
+}
+
+impl Started {
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.get()
+    }
+
+    pub(super) fn device(&self, name: &str) -> Arc<dyn Device> {
+        let all = self.stack.devices();
+        all.iter().find(|live| live.name == name).expect("a device of the plan").device.clone()
+    }
+}
+
+impl Run {
+    pub(super) fn new(world: World, plan: Plan, keep: Option<Keep>, seed: u64) -> Rc<Self> {
+        let mut rng = Rng::with_seed(seed);
+        for options in &plan.disks {
+            world.add_disk(Disk::new(options.clone(), rng.u64(..)));
+        }
+        let oracles = (0..plan.targets.len()).map(|n| fresh(&plan, n)).collect();
+        let sizes = plan.targets.iter().map(|target| target.sectors).collect();
+        Rc::new(Run {
+            progress: Cell::new(world.now()),
+            world,
+            oracles: RefCell::new(oracles),
+            sizes: RefCell::new(sizes),
+            plan,
+            off: Cell::new(false),
+            counts: RefCell::default(),
+            keep,
+            begun: Cell::new(0),
+            ended: Cell::new(0),
+            dropped: Cell::new(0),
+            culprit: Cell::new(None),
+        })
+    }
+
+    pub(super) fn sectors(&self, target: usize) -> u64 {
+        self.sizes.borrow()[target]
+    }
+
+    /// A target has become longer.
+    pub(super) fn grown(&self, target: usize, sectors: u64) {
+        let oracle = &mut self.oracles.borrow_mut()[target];
+        if sectors > oracle.sectors() {
+            oracle.grow(sectors, Grown::Zeroes);
+        }
+        self.sizes.borrow_mut()[target] = sectors;
+    }
+
+    /// Whether threads go on with their work.
+    pub(super) fn goes_on(&self, start: &Started) -> bool {
+        !self.off.get() && self.begun.get() < start.limit.get()
+    }
+
+    /// The number of the next I/O; none if it is left out.
+    pub(super) fn begin_io(&self) -> Option<u64> {
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        let kept = self.keep.as_ref().is_none_or(|keep| keep.contains(&number));
+        if !kept {
+            self.ended.set(self.ended.get() + 1);
+        }
+        kept.then_some(number)
+    }
+
+    pub(super) fn note_begin(&self, number: u64, context: u64, io: &Io, bio: &Bio) {
+        self.world.digest(number ^ bio.sector.0.rotate_left(32) ^ self.world.now());
+        self.world.note(|| {
+            let name = &self.plan.targets[io.target].name;
+            let Io { op, range, flags, .. } = io;
+            format!(
+                "I/O {number}: context {context}: {op:?} of {name}, sectors {range:?}, {flags:?}"
+            )
+        });
+    }
+
+    pub(super) fn end_io(&self, number: u64, io: Io, bio: &Bio) {
+        self.ended.set(self.ended.get() + 1);
+        self.progress.set(self.world.now());
+        self.world.digest(number ^ ((bio.status as u64) << 56) ^ self.world.now());
+        self.world.note(|| format!("I/O {number}: ends: {:?}", bio.status));
+        self.count(&io, bio.status);
+        self.admit_losses();
+        if let Err(sentence) = io.end(self, bio) {
+            self.culprit.set(Some(number));
+            self.world.fail(format!("I/O {number}: {sentence}"));
+        }
+    }
+
+    fn count(&self, io: &Io, status: Status) {
+        let mut counts = self.counts.borrow_mut();
+        counts.add("I/O", 1);
+        counts.add(op_name(io.op), 1);
+        for (flag, name) in FLAGS {
+            counts.add(name, u64::from(io.flags.contains(flag)));
+        }
+        counts.add("failed", u64::from(status != Status::Ok));
+    }
+
+    /// A failed flush may have lost what was written before it.
+    fn admit_losses(&self) {
+        let dropped =
+            (0..self.world.disks()).map(|d| self.world.disk(d, |d| d.counts().dropped_blocks));
+        let dropped = dropped.sum();
+        if self.dropped.replace(dropped) != dropped {
+            let mut oracles = self.oracles.borrow_mut();
+            oracles.iter_mut().for_each(|oracle| oracle.may_lose(0..oracle.sectors()));
+        }
+    }
+
+    /// Whether any disk has done something that users may see as an error.
+    pub(super) fn has_failed(&self) -> bool {
+        let hard = |(name, n): (&str, u64)| n > 0 && HARD.contains(&name);
+        let failed = |disk| self.world.disk(disk, |disk: &mut Disk| disk.counts().each().any(hard));
+        (0..self.world.disks()).any(failed)
+    }
+}
+
+/// An oracle of zeroes.
+fn fresh(plan: &Plan, target: usize) -> Oracle {
+    let Target { sectors, nature, .. } = plan.targets[target];
+    let mut oracle = Oracle::new(target as u32, sectors);
+    if nature == Nature::Lies {
+        oracle.lies(0..sectors);
+    }
+    oracle
+}
+
+const FLAGS: [(BioFlags, &str); 5] = [
+    (BioFlags::FUA, "FUA"),
+    (BioFlags::PREFLUSH, "PREFLUSH"),
+    (BioFlags::NOWAIT, "NOWAIT"),
+    (BioFlags::POLLED, "POLLED"),
+    (BioFlags::NOUNMAP, "NOUNMAP"),
+];
+
+fn op_name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes => "write zeroes",
+    }
+}
+
+/// Runs it all, as a fiber.
+pub(super) struct Operator {
+    run: Rc<Run>,
+    rng: Rng,
+}
+
+impl Operator {
+    pub(super) fn new(run: Rc<Run>, seed: u64) -> Self {
+        Operator { run, rng: Rng::with_seed(seed) }
+    }
+
+    pub(super) fn operate(mut self) {
+        let starts = self.run.plan.starts;
+        for number in 1..=starts {
+            let Some(start) = self.start(number > 1) else { return };
+            let limit = self.run.plan.ios * number / starts;
+            start.limit.set(limit);
+            self.spawn(&start, number == 1);
+            if number < starts {
+                self.cut_at(&start, limit);
+            } else {
+                self.finish(&start);
+            }
+            self.end(start);
+        }
+        // All that was flushed in the end is there.
+        if let Some(start) = self.start(true) {
+            self.end(start);
+        }
+    }
+
+    /// Start the stack; compare everything if it is not the first time.
+    fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
+        let run = &self.run;
+        run.off.set(false);
+        *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
+        for disk in 0..run.world.disks() {
+            run.world.disk(disk, |disk| {
+                disk.power_on();
+                *disk.faults() = Default::default();
+            });
+        }
+        run.world.note(|| "the stack is started".to_owned());
+        run.counts.borrow_mut().add("start", 1);
+        let stack = match open(run) {
+            Ok(stack) => stack,
+            Err(report) => {
+                run.world.fail(format!("the stack does not start: {report}"));
+                return None;
+            }
+        };
+        let set = ContextSet::counted_by(stack.locks().clone());
+        let start = Rc::new(Started {
+            stack,
+            set,
+            handles: RefCell::default(),
+            groups: RefCell::default(),
+            loads: Cell::new(0),
+            controls: Cell::new(0),
+            orphans: RefCell::default(),
+            limit: Cell::new(0),
+        });
+        if compare {
+            self.forget();
+            self.compare(&start);
+        }
+        Some(start)
+    }
+
+    /// What is in memory is gone.
+    fn forget(&self) {
+        let mut oracles = self.run.oracles.borrow_mut();
+        for (number, target) in self.run.plan.targets.iter().enumerate() {
+            if target.nature == Nature::Forgets {
+                oracles[number] = fresh(&self.run.plan, number);
+            }
+        }
+    }
+
+    /// Read everything that is kept.
+    fn compare(&self, start: &Started) {
+        let run = &self.run;
+        let mut cx = start.set.context(run.world.ring());
+        for (number, target) in run.plan.targets.iter().enumerate() {
+            if matches!(target.nature, Nature::Zero | Nature::Error) || target.fails {
+                continue;
+            }
+            let device = start.device(&target.name);
+            let Ok(index) = cx.open(&device) else {
+                return run.world.fail(format!("{} cannot be opened again", target.name));
+            };
+            let sectors = run.sectors(number);
+            let mut at = 0;
+            while at < sectors && run.world.failure().is_none() {
+                let end = sectors.min(at + COMPARED);
+                self.compare_one(&mut cx, index, number, at..end);
+                at = end;
+            }
+        }
+    }
+
+    fn compare_one(
+        &self,
+        cx: &mut Context,
+        device: drystone_core::DevIndex,
+        target: usize,
+        range: std::ops::Range<u64>,
+    ) {
+        let run = &self.run;
+        let first = run.plan.targets[target].first + range.start;
+        let bytes = (range.end - range.start) as usize * 512;
+        let id = run.oracles.borrow_mut()[target].read_begins(range.clone());
+        let mut bios = BioList::new();
+        bios.push(Bio::read(Sector(first), IoBuf::zeroed(bytes)));
+        cx.submit(device, &mut bios);
+        let mut done = BioList::new();
+        while cx.reap(&mut done) == 0 {
+            cx.wait(None);
+        }
+        let bio = done.pop().expect("it has ended");
+        let name = &run.plan.targets[target].name;
+        run.counts.borrow_mut().add("compared after a start", 1);
+        let judged = match bio.status {
+            Status::Ok => {
+                let data = bio.buf().expect("a read has a buffer");
+                let read = run.oracles.borrow_mut()[target].read_ends_ok(id, data);
+                read.map_err(|violation| violation.to_string())
+            }
+            status => Err(format!("sectors {range:?} cannot be read: {status:?}")),
+        };
+        if let Err(sentence) = judged {
+            run.world.fail(format!("after a start, {name}: {sentence}"));
+        }
+    }
+
+    fn spawn(&mut self, start: &Rc<Started>, first: bool) {
+        let run = &self.run;
+        start.loads.set(run.plan.contexts);
+        for number in 0..run.plan.contexts {
+            let (run, start, seed) = (run.clone(), start.clone(), self.rng.u64(..));
+            run.world.clone().spawn(format!("context {number}"), move || {
+                Load::new(run, start, number, seed).run();
+            });
+        }
+        start.controls.set(1);
+        let (run, start, seed) = (run.clone(), start.clone(), self.rng.u64(..));
+        run.world.clone().spawn("control", move || Control::new(run, start, seed).run(first));
+    }
+
+    /// Let it work until the power goes, at any moment.
+    fn cut_at(&mut self, start: &Rc<Started>, limit: u64) {
+        let begin = self.run.begun.get();
+        let at = begin + self.rng.u64((limit - begin) / 2..=limit - begin);
+        self.watch(start, |run| run.begun.get() >= at.min(limit));
+        let ns = self.rng.u64(0..2_000_000);
+        self.run.world.sleep(ns);
+        self.cut();
+        start.stack.stop();
+        self.run.begun.set(limit.max(self.run.begun.get()));
+    }
+
+    fn cut(&mut self) {
+        let run = &self.run;
+        // A disk that is gone has lost its power already.
+        let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
+        let kill = self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
+        run.off.set(true);
+        run.admit_losses();
+        run.counts.borrow_mut().add(if kill { "kill" } else { "power cut" }, 1);
+        run.world.note(|| if kill { "the process is killed" } else { "the power goes" }.to_owned());
+        for disk in 0..run.world.disks() {
+            run.world
+                .disk(disk, |disk| if kill { disk.process_killed() } else { disk.power_cut() });
+        }
+        run.world.sever();
+        for oracle in run.oracles.borrow_mut().iter_mut() {
+            if kill { oracle.process_killed() } else { oracle.power_cut() }
+        }
+    }
+
+    /// The last start: let all work end, then make it durable.
+    fn finish(&mut self, start: &Rc<Started>) {
+        let limit = start.limit.get();
+        self.watch(start, |run| run.begun.get() >= limit);
+        self.watch(start, |_| start.loads.get() == 0 && start.controls.get() == 0);
+        self.settle(start);
+        self.flush(start);
+        self.cut();
+        start.stack.stop();
+    }
+
+    /// Nothing is in flight any more: what dropped contexts left has ended, too.
+    fn settle(&self, start: &Rc<Started>) {
+        self.watch(start, |_| start.set.free_idle_orphans() == 0);
+        if self.run.world.failure().is_some() {
+            return;
+        }
+        for io in start.orphans.borrow_mut().drain(..) {
+            io.lost(&self.run);
+        }
+    }
+
+    fn flush(&self, start: &Started) {
+        let run = &self.run;
+        let mut cx = start.set.context(run.world.ring());
+        for (number, target) in run.plan.targets.iter().enumerate() {
+            let keeps = target.nature == Nature::Keeps;
+            let Some(device) = keeps.then(|| start.device(&target.name)) else { continue };
+            let Ok(index) = cx.open(&device) else { continue };
+            let id = run.oracles.borrow_mut()[number].flush_begins();
+            let mut bios = BioList::new();
+            bios.push(Bio::flush());
+            cx.submit(index, &mut bios);
+            let mut done = BioList::new();
+            while cx.reap(&mut done) == 0 {
+                cx.wait(None);
+            }
+            let status = done.pop().expect("it has ended").status;
+            run.oracles.borrow_mut()[number].flush_ends(id, status == Status::Ok);
+            if status != Status::Ok && !run.has_failed() && !target.fails {
+                run.world.fail(format!("{}: the last flush ended with {status:?}", target.name));
+            }
+        }
+    }
+
+    /// Wait until `over`, and see that there is progress.
+    fn watch(&self, start: &Rc<Started>, over: impl Fn(&Run) -> bool) {
+        let run = &self.run;
+        run.progress.set(run.world.now());
+        while !over(run) && run.world.failure().is_none() {
+            run.world.sleep(LOOK_NS);
+            if run.world.now() - run.progress.get() > PATIENCE_NS {
+                let (loads, controls) = (start.loads.get(), start.controls.get());
+                let open = run.begun.get() - run.ended.get();
+                run.world.fail(format!(
+                    "no I/O has ended for {} s: {open} are open, {loads} threads and {controls} \
+                     changes have not come to an end",
+                    PATIENCE_NS / 1_000_000_000
+                ));
+            }
+        }
+    }
+
+    /// The stack is to leave nothing behind.
+    fn end(&self, start: Rc<Started>) {
+        let run = &self.run;
+        for handle in start.handles.borrow().iter() {
+            handle.wake();
+        }
+        self.watch(&start, |_| start.loads.get() == 0 && start.controls.get() == 0);
+        self.watch(&start, |_| start.set.free_idle_orphans() == 0);
+        if run.world.failure().is_some() {
+            // Somebody may still be in there.
+            return std::mem::forget(start);
+        }
+        start.orphans.borrow_mut().clear();
+        run.ended.set(run.begun.get());
+        for live in start.stack.devices() {
+            let in_flight = live.device.stats().in_flight();
+            if in_flight != (0, 0) {
+                run.world.fail(format!(
+                    "{} says that {in_flight:?} are in flight in the end",
+                    live.name
+                ));
+            }
+        }
+        let devices: Vec<_> =
+            start.stack.devices().iter().map(|live| Arc::downgrade(&live.device)).collect();
+        drop(start);
+        if let Some(left) = devices.iter().find_map(std::sync::Weak::upgrade) {
+            run.world.fail(format!("{} is still used in the end", left.info().name));
+        }
+        if let Some(rings) = run.world.rings_alive() {
+            run.world.fail(format!("{rings} rings of contexts are left in the end"));
+        }
+    }
+}
+
+fn open(run: &Run) -> Result<LiveStack, String> {
+    let source = Source { name: "simulated".to_owned(), text: run.plan.text.clone() };
+    let spec = parse("simulated", source, Path::new("/")).map_err(|report| report.to_string())?;
+    let mut at = Surroundings::new(4, run.world.clock());
+    let (world, physical) = (run.world.clone(), run.plan.disks.clone());
+    at.files = Some(Box::new(move |file| {
+        let number = file.path.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let number: usize = number.expect("a path of the plan");
+        File::over(world.backing(number), &file.path, physical[number].physical_block)
+    }));
+    LiveStack::open(&spec, &at).map_err(|report| report.to_string())
+}

@@ -1,0 +1,150 @@
+//! Many seeds, one after the other on each of some threads. Every simulation stays on its thread.
+
+use crate::counts::Counts;
+use crate::mixed::{self, Keep, Outcome};
+use crate::{fiber, shrink};
+use std::cell::RefCell;
+use std::panic;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Sender, channel};
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// One line on it.
+    pub what: &'static str,
+    /// Runs a seed of it.
+    pub run: fn(&Order) -> Outcome,
+}
+
+/// What a scenario is to do.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    /// The seed.
+    pub seed: u64,
+    /// Do only these I/Os.
+    pub keep: Option<Keep>,
+    /// Keep what happens, line by line.
+    pub trace: bool,
+    /// Make this mistake, one of [`crate::MISTAKES`].
+    pub mistake: Option<&'static str>,
+}
+
+/// All scenarios, the default one first.
+pub const SCENARIOS: [Scenario; 1] = [Scenario {
+    name: "mixed",
+    what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
+           that fail and lose their power",
+    run: mixed::run,
+}];
+
+/// The scenario of that name.
+pub fn scenario(name: &str) -> Option<&'static Scenario> {
+    static ALL: [Scenario; SCENARIOS.len()] = SCENARIOS;
+    ALL.iter().find(|scenario| scenario.name == name)
+}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// I/Os begun.
+    pub ios: u64,
+    /// Simulated time.
+    pub simulated_ns: u64,
+    /// What happened.
+    pub counts: Counts,
+    /// The first seed that failed, with its outcome.
+    pub failed: Option<(u64, Outcome)>,
+}
+
+thread_local! {
+    /// Where the last panic of a fiber of this thread was.
+    static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Panics of fibers are failures that are reported later: they print nothing. Once a process.
+pub fn quiet_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !fiber::is_inside() {
+            return before(info);
+        }
+        let place = info.location().map_or_else(String::new, ToString::to_string);
+        PANICKED.set(Some(place));
+    }));
+}
+
+/// Where the last panic of a fiber of this thread was; forgets it.
+pub(crate) fn panic_place() -> Option<String> {
+    PANICKED.take()
+}
+
+/// Run the seeds that `next` gives until it gives none or one fails. `each` hears of every one, on
+/// this thread.
+pub fn run(
+    scenario: &Scenario,
+    mistake: Option<&'static str>,
+    threads: usize,
+    next: impl Fn() -> Option<u64> + Sync,
+    mut each: impl FnMut(&Summary),
+) -> Summary {
+    let failed = AtomicBool::new(false);
+    let (sender, outcomes) = channel::<(u64, Outcome)>();
+    let mut summary = Summary::default();
+    let work = |sender: Sender<(u64, Outcome)>| {
+        while !failed.load(Relaxed) {
+            let Some(seed) = next() else { return };
+            let outcome = (scenario.run)(&Order { seed, mistake, ..Order::default() });
+            failed.fetch_or(outcome.failure.is_some(), Relaxed);
+            // Nobody listens any more: then nobody wants to know.
+            let _ = sender.send((seed, outcome));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (work, sender) = (&work, sender.clone());
+            scope.spawn(move || work(sender));
+        }
+        drop(sender);
+        for (seed, outcome) in outcomes {
+            summary.add(seed, outcome);
+            each(&summary);
+        }
+    });
+    summary
+}
+
+impl Summary {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seeds += 1;
+        self.ios += outcome.ios;
+        self.simulated_ns += outcome.simulated_ns;
+        self.counts.add_all(&outcome.counts);
+        let first = self.failed.as_ref().is_none_or(|(before, _)| seed < *before);
+        if outcome.failure.is_some() && first {
+            self.failed = Some((seed, outcome));
+        }
+    }
+}
+
+/// The fewest I/Os of a seed that fails with which it still does.
+pub fn smallest(scenario: &Scenario, order: &Order, ios: u64) -> Keep {
+    let fails = |keep: &Keep| {
+        let order = Order { keep: Some(keep.clone()), trace: false, ..order.clone() };
+        (scenario.run)(&order).failure.is_some()
+    };
+    shrink::shrink(ios, fails)
+}
+
+/// Seeds from `first` on, `count` of them.
+pub fn seeds(first: u64, count: u64) -> impl Fn() -> Option<u64> + Sync {
+    let taken = AtomicU64::new(0);
+    move || {
+        let n = taken.fetch_add(1, Relaxed);
+        (n < count).then(|| first.wrapping_add(n))
+    }
+}

@@ -1,0 +1,317 @@
+//! Which fiber goes on, and how time passes: all of it decided by the seed.
+//!
+//! Invariants:
+//! * Time stands while a fiber runs, moves a little whenever one pauses, and jumps to what happens
+//!   next when all sleep. So a simulated second costs nothing, and no fiber's speed is anybody's
+//!   promise.
+//! * A fiber that spins goes on only when no other can, or by a rare chance.
+
+#[cfg(drystone_sim)]
+use crate::fiber;
+use crate::fiber::{Fiber, Pause, Ran};
+use crate::runner;
+use crate::world::{FiberId, World};
+use drystone_core::clock::Ns;
+use fastrand::Rng;
+
+/// How unkind the order is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Points that a fiber passes on the average before others go on; 0 is no limit.
+    pub points: u64,
+    /// How many of a million pauses at a point are long: the thread has lost its processor.
+    pub stalls_ppm: u32,
+    /// The longest of these.
+    pub stall_max_ns: Ns,
+    /// What a pause takes at the most.
+    pub pause_max_ns: Ns,
+}
+
+impl Policy {
+    /// One of the many, from a seed: some change fibers at every point, some hardly ever.
+    pub fn random(rng: &mut Rng) -> Self {
+        let points = [1, 3, 10, 30, 100, 300, 1000, 0];
+        Policy {
+            points: points[rng.u64(0..8) as usize],
+            stalls_ppm: [0, 0, 500, 5_000, 50_000][rng.u64(0..5) as usize],
+            stall_max_ns: [20_000, 1_000_000, 20_000_000][rng.u64(0..3) as usize],
+            pause_max_ns: [20, 200, 2_000][rng.u64(0..3) as usize],
+        }
+    }
+}
+
+/// Rounds in which all only spin before time jumps to what happens next.
+const SPINS: u32 = 8;
+/// Pauses without an I/O that ends before it is said that nothing goes on any more.
+const PAUSES_MAX: u64 = 20_000_000;
+
+struct Entry {
+    name: String,
+    fiber: Option<Fiber>,
+    spins: bool,
+}
+
+/// Runs fibers.
+pub struct Scheduler {
+    world: World,
+    rng: Rng,
+    policy: Policy,
+    fibers: Vec<Entry>,
+    /// Fibers that have not ended.
+    living: Vec<FiberId>,
+    /// Fibers that can go on, as of the last choice.
+    able: Vec<FiberId>,
+    spins: u32,
+    pauses: u64,
+}
+
+/// How a simulation ended that did not go well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stuck {
+    /// Somebody found a fault.
+    Found(String),
+    /// A fiber panicked.
+    Panicked {
+        /// Its name.
+        fiber: String,
+        /// What it said.
+        message: String,
+    },
+    /// Fibers wait, and nothing will happen any more.
+    Deadlock {
+        /// Who.
+        waiting: Vec<String>,
+    },
+    /// Fibers look for something all the time, and nothing happens.
+    Livelock {
+        /// Who.
+        spinning: Vec<String>,
+    },
+}
+
+impl std::fmt::Display for Stuck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Stuck::Found(sentence) => write!(f, "{sentence}"),
+            Stuck::Panicked { fiber, message } => write!(f, "{fiber} panicked: {message}"),
+            Stuck::Deadlock { waiting } => {
+                write!(f, "{} wait for ever: nothing is left to happen", waiting.join(", "))
+            }
+            Stuck::Livelock { spinning } => {
+                write!(f, "{} go round in circles without any progress", spinning.join(", "))
+            }
+        }
+    }
+}
+
+impl Scheduler {
+    /// A scheduler for the fibers of `world`.
+    pub fn new(world: World, policy: Policy, seed: u64) -> Self {
+        Scheduler {
+            world,
+            rng: Rng::with_seed(seed),
+            policy,
+            fibers: Vec::new(),
+            living: Vec::new(),
+            able: Vec::new(),
+            spins: 0,
+            pauses: 0,
+        }
+    }
+
+    /// Run until all fibers have ended; with a mistake, if there is to be one.
+    ///
+    /// # Errors
+    /// Why they do not.
+    pub fn run(&mut self, mistake: Option<&'static str>) -> Result<(), Stuck> {
+        let _points = Points::begin(mistake);
+        loop {
+            self.adopt();
+            self.world.deliver();
+            match self.choose() {
+                Some(fiber) => self.resume(fiber)?,
+                None if self.living.is_empty() => return Ok(()),
+                None => self.jump()?,
+            }
+            if let Some(sentence) = self.world.failure() {
+                return Err(Stuck::Found(sentence));
+            }
+        }
+    }
+
+    fn adopt(&mut self) {
+        for (name, body) in self.world.take_spawned() {
+            self.world.add_sleeper();
+            self.living.push(self.fibers.len());
+            self.fibers.push(Entry { name, fiber: Some(Fiber::new(body)), spins: false });
+        }
+    }
+
+    /// Who goes on: one of those that can, preferably one that does not spin.
+    fn choose(&mut self) -> Option<FiberId> {
+        let now = self.world.now();
+        self.able.clear();
+        self.able.extend(self.living.iter().filter(|id| self.world.is_awake(**id, now)));
+        let spins = |id: &FiberId| self.fibers[*id].spins;
+        if self.able.iter().all(spins) {
+            if !self.able.is_empty() {
+                self.all_spin();
+            }
+        } else {
+            self.spins = 0;
+            if self.rng.u64(0..16) > 0 {
+                self.able.retain(|id| !self.fibers[*id].spins);
+            }
+        }
+        let nth = self.rng.u64(0..self.able.len().max(1) as u64) as usize;
+        self.able.get(nth).copied()
+    }
+
+    /// Everybody only looks: let time pass, in the end until something happens.
+    fn all_spin(&mut self) {
+        self.spins += 1;
+        self.world.pass(1 + self.rng.u64(0..1000));
+        if self.spins > SPINS
+            && let Some(at) = self.world.next_time()
+        {
+            self.world.pass(at.saturating_sub(self.world.now()));
+            self.world.deliver();
+        }
+    }
+
+    fn jump(&mut self) -> Result<(), Stuck> {
+        let Some(at) = self.world.next_time() else {
+            return Err(Stuck::Deadlock { waiting: self.names() });
+        };
+        self.world.pass(at.saturating_sub(self.world.now()));
+        Ok(())
+    }
+
+    /// Where each fiber is that has not ended. None of them can go on after this.
+    pub fn describe(&mut self) -> Vec<String> {
+        let living = self.living.clone();
+        let mut lines = Vec::new();
+        for id in living {
+            let entry = &mut self.fibers[id];
+            let place = entry.fiber.as_mut().map(Fiber::where_it_is).unwrap_or_default();
+            lines.push(format!("{} is in {place}", entry.name));
+        }
+        lines
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.living.iter().map(|id| self.fibers[*id].name.clone()).collect()
+    }
+
+    /// The name of a fiber.
+    pub fn name(&self, fiber: FiberId) -> &str {
+        self.fibers.get(fiber).map_or("", |entry| &entry.name)
+    }
+
+    fn resume(&mut self, id: FiberId) -> Result<(), Stuck> {
+        self.world.set_running(id);
+        Points::stop_after(self.steps());
+        let entry = &mut self.fibers[id];
+        match entry.fiber.as_mut().expect("it lives").resume() {
+            Ran::Paused(pause) => {
+                entry.spins = pause == Pause::Spin;
+                self.paused(id, pause)
+            }
+            Ran::Ended => {
+                self.end(id);
+                Ok(())
+            }
+            Ran::Panicked(panic) => {
+                let fiber = entry.name.clone();
+                self.end(id);
+                Err(Stuck::Panicked { fiber, message: message_of(&*panic) })
+            }
+        }
+    }
+
+    fn end(&mut self, id: FiberId) {
+        self.fibers[id].fiber = None;
+        self.living.retain(|living| *living != id);
+    }
+
+    fn paused(&mut self, id: FiberId, pause: Pause) -> Result<(), Stuck> {
+        self.pauses += 1;
+        if self.pauses > PAUSES_MAX {
+            return Err(Stuck::Livelock { spinning: self.names() });
+        }
+        let took = 1 + self.rng.u64(0..self.policy.pause_max_ns);
+        self.world.pass(took);
+        if pause == Pause::Step && self.rng.u32(0..1_000_000) < self.policy.stalls_ppm {
+            let ns = 1 + self.rng.u64(0..self.policy.stall_max_ns);
+            self.world.stall(id, self.world.now() + ns);
+        }
+        Ok(())
+    }
+
+    /// Points that the next fiber passes.
+    fn steps(&mut self) -> u64 {
+        match self.policy.points {
+            0 => u64::MAX,
+            points => self.rng.u64(0..2 * points),
+        }
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    let place = runner::panic_place().unwrap_or_default();
+    format!("{} ({place})", text.unwrap_or_else(|| "without a word".to_owned()))
+}
+
+/// The points of this thread lead here while this lives.
+struct Points;
+
+#[cfg(drystone_sim)]
+impl Points {
+    fn begin(mistake: Option<&'static str>) -> Self {
+        drystone_core::sim::set_hook(Some(stop));
+        drystone_core::sim::set_broken(mistake);
+        Points
+    }
+
+    fn stop_after(steps: u64) {
+        drystone_core::sim::stop_after(steps);
+    }
+}
+
+#[cfg(drystone_sim)]
+impl Drop for Points {
+    fn drop(&mut self) {
+        drystone_core::sim::set_hook(None);
+        drystone_core::sim::set_broken(None);
+    }
+}
+
+/// A point that is not passed. While a panic unwinds a fiber nobody else goes on: the fiber is at
+/// its end.
+#[cfg(drystone_sim)]
+fn stop(point: drystone_core::sim::Point) {
+    use drystone_core::sim::Point;
+    if !fiber::is_inside() {
+        return drystone_core::sim::stop_after(u64::MAX);
+    }
+    if std::thread::panicking() {
+        assert!(point == Point::Step, "a fiber that is at its end waits for another");
+        return drystone_core::sim::stop_after(u64::MAX);
+    }
+    fiber::pause(match point {
+        Point::Step => Pause::Step,
+        Point::Spin => Pause::Spin,
+    });
+}
+
+/// A build without points: fibers change only where they sleep.
+#[cfg(not(drystone_sim))]
+impl Points {
+    fn begin(_: Option<&'static str>) -> Self {
+        Points
+    }
+
+    fn stop_after(_: u64) {}
+}

@@ -1,0 +1,39 @@
+//! What the file driver stands on in a simulation.
+
+use super::ring::disk_descriptor;
+use super::{DiskId, World};
+use drystone_drivers::file::Backing;
+use std::io;
+use std::os::fd::RawFd;
+
+pub(super) fn backing(world: World, disk: DiskId) -> Box<dyn Backing> {
+    Box::new(SimFile { world, disk })
+}
+
+struct SimFile {
+    world: World,
+    disk: DiskId,
+}
+
+impl Backing for SimFile {
+    fn descriptor(&self) -> RawFd {
+        disk_descriptor(self.disk)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.world.disk(self.disk, |disk| disk.size()))
+    }
+
+    fn extend(&self, bytes: u64) -> io::Result<()> {
+        self.world.disk(self.disk, |disk| disk.grow(bytes));
+        Ok(())
+    }
+
+    fn next_data(&self, from: u64, end: u64) -> io::Result<u64> {
+        Ok(self.world.disk(self.disk, |disk| disk.next_data(from, end)))
+    }
+
+    fn next_hole(&self, from: u64, end: u64) -> io::Result<u64> {
+        Ok(self.world.disk(self.disk, |disk| disk.next_hole(from, end)))
+    }
+}

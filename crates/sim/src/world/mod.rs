@@ -1,0 +1,350 @@
+//! The world that a simulated stack runs in: time, disks, rings, and who sleeps.
+//!
+//! Invariants:
+//! * One thread at a time is in a world, and a fiber never pauses while it has the lock: nothing of
+//!   the block layer is called under it, so it is never waited for. It is a lock only because rings,
+//!   clocks and wakers must be able to move between threads.
+//! * What is to happen later stands in `events` by time, and by number where the time is the same:
+//!   the order is the same in every run.
+
+mod clock;
+mod files;
+mod ring;
+
+pub use clock::START_NS;
+
+use crate::disk::{Disk, OpId};
+use crate::fiber::{self, Body, Pause};
+use clock::SimClock;
+use drystone_core::buf::Segment;
+use drystone_core::clock::{Clock, Ns};
+use drystone_core::ring::{Ring, RingEvent, Token};
+use drystone_drivers::file::Backing;
+use ring::{RingState, SimRing};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Number of a fiber.
+pub type FiberId = usize;
+/// Number of a disk.
+pub type DiskId = usize;
+type RingId = usize;
+
+/// Something that happens at its time.
+enum Due {
+    /// An operation of a disk is over.
+    Disk { disk: DiskId, op: OpId, ring: RingId, token: Token, memory: Memory },
+    /// An operation that its disk does not answer any more.
+    Gone { ring: RingId, token: Token },
+    /// A timer of a ring.
+    Timer { ring: RingId, token: Token },
+}
+
+/// Where the data of a read goes.
+#[derive(Default)]
+struct Memory(Vec<Segment>);
+
+/// A fiber that sleeps.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sleeper {
+    /// Until this time, or for ever.
+    until: Option<Ns>,
+    awake: bool,
+}
+
+struct State {
+    events: BTreeMap<(Ns, u64), Due>,
+    /// Numbers of events so far.
+    numbers: u64,
+    disks: Vec<Disk>,
+    rings: Vec<RingState>,
+    /// By fiber; those that do not sleep are awake.
+    sleepers: Vec<Sleeper>,
+    spawned: Vec<(String, Body)>,
+    running: FiberId,
+    failure: Option<String>,
+    /// Lines of the trace, if there is to be one.
+    trace: Option<Vec<(Ns, FiberId, String)>>,
+    /// A sum over all that happened: the same in runs that are the same.
+    digest: u64,
+    happened: u64,
+}
+
+// SAFETY: what is not `Send` in here (bodies of fibers, memory of reads) is used by the one thread
+// that runs the simulation.
+unsafe impl Send for State {}
+
+struct Shared {
+    clock: Arc<SimClock>,
+    state: Mutex<State>,
+}
+
+/// The world. Clones are the same one.
+#[derive(Clone)]
+pub struct World(Arc<Shared>);
+
+impl World {
+    /// An empty world at its beginning; `trace` keeps what happens in it.
+    pub fn new(trace: bool) -> Self {
+        let state = State {
+            events: BTreeMap::new(),
+            numbers: 0,
+            disks: Vec::new(),
+            rings: Vec::new(),
+            sleepers: Vec::new(),
+            spawned: Vec::new(),
+            running: 0,
+            failure: None,
+            trace: trace.then(Vec::new),
+            digest: 0xcbf2_9ce4_8422_2325,
+            happened: 0,
+        };
+        World(Arc::new(Shared { clock: Arc::new(SimClock::new()), state: Mutex::new(state) }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.try_lock().expect("nobody is in the world while somebody else is")
+    }
+
+    /// The time.
+    pub fn now(&self) -> Ns {
+        self.0.clock.now()
+    }
+
+    /// The clock, for contexts.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock.clone()
+    }
+
+    /// Let time pass.
+    pub(crate) fn pass(&self, ns: Ns) {
+        self.0.clock.move_to(self.now() + ns);
+    }
+
+    /// Have `body` run as a fiber from now on.
+    pub fn spawn(&self, name: impl Into<String>, body: impl FnOnce() + 'static) {
+        self.state().spawned.push((name.into(), Box::new(body)));
+    }
+
+    pub(crate) fn take_spawned(&self) -> Vec<(String, Body)> {
+        std::mem::take(&mut self.state().spawned)
+    }
+
+    /// The simulation has found a fault: it ends at the next point, with this sentence.
+    pub fn fail(&self, sentence: impl Into<String>) {
+        let mut state = self.state();
+        let sentence = sentence.into();
+        state.describe_rings(self.now());
+        state.note(self.now(), || format!("FAILED: {sentence}"));
+        state.failure.get_or_insert(sentence);
+    }
+
+    /// What was found, if anything was.
+    pub fn failure(&self) -> Option<String> {
+        self.state().failure.clone()
+    }
+
+    /// Add `value` to what makes this run this run.
+    pub fn digest(&self, value: u64) {
+        self.state().add(value);
+    }
+
+    /// The sum of all that happened, and of how much.
+    pub fn sum(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.digest, state.happened)
+    }
+
+    /// Keep a line for the trace.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        self.state().note(self.now(), line);
+    }
+
+    /// The lines so far: time, fiber, what happened.
+    pub fn trace(&self) -> Vec<(Ns, FiberId, String)> {
+        self.state().trace.clone().unwrap_or_default()
+    }
+
+    /// The fiber that runs.
+    pub fn running(&self) -> FiberId {
+        self.state().running
+    }
+
+    pub(crate) fn set_running(&self, fiber: FiberId) {
+        let mut state = self.state();
+        state.running = fiber;
+        state.sleepers[fiber] = Sleeper { until: None, awake: true };
+    }
+
+    /// A new fiber: it does not sleep.
+    pub(crate) fn add_sleeper(&self) {
+        self.state().sleepers.push(Sleeper { until: None, awake: true });
+    }
+
+    /// Whether a fiber is to go on.
+    pub(crate) fn is_awake(&self, fiber: FiberId, now: Ns) -> bool {
+        let sleeper = self.state().sleepers[fiber];
+        sleeper.awake || sleeper.until.is_some_and(|until| until <= now)
+    }
+
+    /// When something happens by itself next: an event, or the end of a sleep.
+    pub(crate) fn next_time(&self) -> Option<Ns> {
+        let state = self.state();
+        let event = state.events.keys().next().map(|(at, _)| *at);
+        let asleep = state.sleepers.iter().filter(|s| !s.awake).filter_map(|s| s.until);
+        asleep.chain(event).min()
+    }
+
+    /// The running fiber sleeps until the clock shows `at`.
+    pub fn sleep_until(&self, at: Ns) {
+        while self.now() < at {
+            self.doze(Some(at));
+        }
+    }
+
+    /// The running fiber sleeps for `ns`.
+    pub fn sleep(&self, ns: Ns) {
+        self.sleep_until(self.now() + ns);
+    }
+
+    /// The running fiber sleeps until it is woken or the time has come.
+    pub(crate) fn doze(&self, until: Option<Ns>) {
+        self.lie_down(until);
+        fiber::pause(Pause::Sleep);
+        self.get_up();
+    }
+
+    fn lie_down(&self, until: Option<Ns>) {
+        let mut state = self.state();
+        let fiber = state.running;
+        state.sleepers[fiber] = Sleeper { until, awake: false };
+    }
+
+    /// A fiber that could go on does not before `until`.
+    pub(crate) fn stall(&self, fiber: FiberId, until: Ns) {
+        self.state().sleepers[fiber] = Sleeper { until: Some(until), awake: false };
+    }
+
+    fn get_up(&self) {
+        let mut state = self.state();
+        let fiber = state.running;
+        state.sleepers[fiber] = Sleeper { until: None, awake: true };
+    }
+
+    /// Let what is due happen.
+    pub(crate) fn deliver(&self) {
+        let now = self.now();
+        let mut state = self.state();
+        while let Some(first) = state.events.first_entry().filter(|first| first.key().0 <= now) {
+            let due = first.remove();
+            state.happen(now, due);
+        }
+    }
+
+    /// A ring for a new context.
+    pub fn ring(&self) -> Box<dyn Ring> {
+        Box::new(SimRing::new(self.clone()))
+    }
+
+    /// Bring a disk into the world.
+    pub fn add_disk(&self, disk: Disk) -> DiskId {
+        let mut state = self.state();
+        state.disks.push(disk);
+        state.disks.len() - 1
+    }
+
+    /// How many disks there are.
+    pub fn disks(&self) -> usize {
+        self.state().disks.len()
+    }
+
+    /// Do something to a disk. Nothing of the block layer may be called in it.
+    pub fn disk<R>(&self, disk: DiskId, act: impl FnOnce(&mut Disk) -> R) -> R {
+        act(&mut self.state().disks[disk])
+    }
+
+    /// What the file driver stands on, for a disk.
+    pub fn backing(&self, disk: DiskId) -> Box<dyn Backing> {
+        files::backing(self.clone(), disk)
+    }
+
+    /// The process that all rings so far are of is over: no disk answers them any more, and what
+    /// they asked for ends with ENODEV now.
+    pub fn sever(&self) {
+        let now = self.now();
+        let mut state = self.state();
+        let is_disk = |due: &Due| matches!(due, Due::Disk { .. });
+        let keys: Vec<_> =
+            state.events.iter().filter(|(_, due)| is_disk(due)).map(|(key, _)| *key).collect();
+        for key in keys {
+            if let Some(Due::Disk { disk, op, ring, token, .. }) = state.events.remove(&key) {
+                if state.disks[disk].is_in_flight(op) {
+                    state.disks[disk].finish(op);
+                }
+                state.at(now, Due::Gone { ring, token });
+            }
+        }
+        state.rings.iter_mut().for_each(|ring| ring.severed = true);
+    }
+
+    /// How many rings are in use, if any are.
+    pub fn rings_alive(&self) -> Option<usize> {
+        let alive = self.state().rings.iter().filter(|ring| ring.alive).count();
+        (alive > 0).then_some(alive)
+    }
+}
+
+impl State {
+    fn at(&mut self, at: Ns, due: Due) {
+        self.numbers += 1;
+        self.events.insert((at, self.numbers), due);
+    }
+
+    fn add(&mut self, value: u64) {
+        self.happened += 1;
+        self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    }
+
+    fn note(&mut self, now: Ns, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.push((now, self.running, line()));
+        }
+    }
+
+    fn happen(&mut self, now: Ns, due: Due) {
+        match due {
+            Due::Disk { disk, op, ring, token, memory } => {
+                let result = self.finish(disk, op, ring, &memory);
+                self.add(now ^ ((disk as u64) << 48) ^ result as u64);
+                self.note(now, || format!("disk {disk}: {op:?} ends: {result}"));
+                self.end(ring, token, result);
+            }
+            Due::Timer { ring, token } => self.end(ring, token, 0),
+            Due::Gone { ring, token } => self.end(ring, token, -libc::ENODEV),
+        }
+    }
+
+    fn finish(&mut self, disk: DiskId, op: OpId, ring: RingId, memory: &Memory) -> i32 {
+        let done = self.disks[disk].finish(op);
+        if self.rings[ring].alive {
+            memory.write(done.data);
+        }
+        done.result as i32
+    }
+
+    /// An operation of a ring is over.
+    fn end(&mut self, ring: RingId, token: Token, result: i32) {
+        self.push(ring, RingEvent { token, result, buffers: Default::default() });
+    }
+
+    /// An event for a ring; its sleeper and those who watch it are woken.
+    fn push(&mut self, ring: RingId, event: RingEvent) {
+        let state = &mut self.rings[ring];
+        if !state.alive {
+            return;
+        }
+        state.in_flight -= 1;
+        state.events.push(event);
+        self.ring_has_news(ring);
+    }
+}

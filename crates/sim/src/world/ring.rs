@@ -1,0 +1,356 @@
+//! A context's ring in a simulation: file operations go to simulated disks.
+//!
+//! Invariants:
+//! * What was started and not submitted has reached no disk: a layer that forgets to submit is seen
+//!   to hang.
+//! * A ring that is dropped gets no more events, and nothing is written to the memory of what it
+//!   started: its context made sure that nobody waits for it.
+
+use super::{DiskId, Due, FiberId, Memory, RingId, State, World};
+use crate::disk::DiskOp;
+use drystone_core::buf::Segment;
+use drystone_core::clock::Ns;
+use drystone_core::ring::{FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Descriptors of simulated things begin far above those that a process has.
+const DISKS: RawFd = 1 << 28;
+const RINGS: RawFd = 1 << 29;
+
+pub(super) fn disk_descriptor(disk: DiskId) -> RawFd {
+    DISKS + disk as RawFd
+}
+
+/// What the world knows of a ring.
+pub(super) struct RingState {
+    pub(super) alive: bool,
+    /// It reaches no disk any more: its process is over.
+    pub(super) severed: bool,
+    pub(super) events: Vec<RingEvent>,
+    pub(super) in_flight: usize,
+    woken: bool,
+    sleeper: Option<FiberId>,
+    /// Rings that want to know of news here, and by which token.
+    watchers: Vec<(RingId, Token)>,
+}
+
+impl State {
+    /// Wake a ring's sleeper, and tell those who watch it.
+    pub(super) fn ring_has_news(&mut self, ring: RingId) {
+        let state = &mut self.rings[ring];
+        if let Some(fiber) = state.sleeper {
+            self.sleepers[fiber].awake = true;
+        }
+        for (watcher, token) in self.rings[ring].watchers.clone() {
+            self.tell(watcher, token);
+        }
+    }
+
+    /// Watches end with their ring, and their events are none that were started.
+    fn tell(&mut self, watcher: RingId, token: Token) {
+        let state = &mut self.rings[watcher];
+        if !state.alive || state.events.iter().any(|event| event.token == token) {
+            return;
+        }
+        state.events.push(RingEvent { token, result: 1, buffers: Default::default() });
+        if let Some(fiber) = state.sleeper {
+            self.sleepers[fiber].awake = true;
+        }
+    }
+
+    /// Lines of the trace on what all rings wait for.
+    pub(super) fn describe_rings(&mut self, now: Ns) {
+        for id in 0..self.rings.len() {
+            let RingState { alive, events, in_flight, woken, sleeper, watchers, .. } =
+                &self.rings[id];
+            if !alive {
+                continue;
+            }
+            let (events, sleeper, watchers) = (events.len(), *sleeper, watchers.clone());
+            let line = format!(
+                "ring {id}: {in_flight} in flight, {events} events, woken {woken}, fiber {sleeper:?} \
+                 sleeps there, watched by {watchers:?}"
+            );
+            self.note(now, || line);
+        }
+    }
+
+    fn has_news(&self, ring: RingId) -> bool {
+        self.rings[ring].woken || !self.rings[ring].events.is_empty()
+    }
+
+    fn begin(&mut self, now: Ns, ring: RingId, started: Started) {
+        let Started { file, op, memory, token } = started;
+        let Some(disk) = disk_of(file).filter(|disk| *disk < self.disks.len()) else {
+            return self.end(ring, token, -libc::EBADF);
+        };
+        if self.rings[ring].severed {
+            return self.at(now, Due::Gone { ring, token });
+        }
+        let text = self.trace.is_some().then(|| format!("{op:?}"));
+        let (op, at) = self.disks[disk].begin(now, op);
+        self.add(now ^ at.rotate_left(20) ^ ((disk as u64) << 56));
+        self.note(now, || format!("disk {disk}: {op:?} begins: {}", text.unwrap_or_default()));
+        self.at(at.max(now), Due::Disk { disk, op, ring, token, memory });
+    }
+
+    /// End what a ring started with `token`, if that is possible.
+    fn cancel(&mut self, ring: RingId, token: Token) {
+        let of_ring = |due: &Due| match due {
+            Due::Disk { ring: r, token: t, .. }
+            | Due::Timer { ring: r, token: t }
+            | Due::Gone { ring: r, token: t } => (*r, *t) == (ring, token),
+        };
+        let Some(key) = self.events.iter().find(|(_, due)| of_ring(due)).map(|(key, _)| *key)
+        else {
+            return;
+        };
+        match &self.events[&key] {
+            Due::Timer { .. } | Due::Gone { .. } => {
+                self.events.remove(&key);
+                self.end(ring, token, -libc::ECANCELED);
+            }
+            Due::Disk { disk, op, .. } => {
+                let (disk, op) = (*disk, *op);
+                if self.disks[disk].cancel(op) {
+                    self.events.remove(&key);
+                    self.end(ring, token, -libc::ECANCELED);
+                }
+            }
+        }
+    }
+}
+
+fn disk_of(file: RingFile) -> Option<DiskId> {
+    match file {
+        RingFile::Fd(fd) if (DISKS..RINGS).contains(&fd) => Some((fd - DISKS) as DiskId),
+        _ => None,
+    }
+}
+
+/// What was started and not yet submitted.
+struct Started {
+    file: RingFile,
+    op: DiskOp,
+    memory: Memory,
+    token: Token,
+}
+
+/// The ring itself.
+pub(super) struct SimRing {
+    world: World,
+    id: RingId,
+    started: Vec<Started>,
+    waker: Arc<SimWaker>,
+}
+
+// SAFETY: the memory that started reads name is vouched for by whoever started them.
+unsafe impl Send for SimRing {}
+
+impl SimRing {
+    pub(super) fn new(world: World) -> Self {
+        let mut state = world.state();
+        let id = state.rings.len();
+        state.rings.push(RingState {
+            alive: true,
+            severed: false,
+            events: Vec::new(),
+            in_flight: 0,
+            woken: false,
+            sleeper: None,
+            watchers: Vec::new(),
+        });
+        drop(state);
+        let waker = Arc::new(SimWaker { world: world.clone(), ring: id });
+        SimRing { world, id, started: Vec::new(), waker }
+    }
+
+    fn ring_of(others: [RawFd; 2]) -> RingId {
+        ((others[0] - RINGS) / 2) as RingId
+    }
+}
+
+impl Drop for SimRing {
+    fn drop(&mut self) {
+        let mut state = self.world.state();
+        let ring = &mut state.rings[self.id];
+        ring.alive = false;
+        let events = std::mem::take(&mut ring.events);
+        for other in &mut state.rings {
+            other.watchers.retain(|(watcher, _)| *watcher != self.id);
+        }
+        drop(state);
+        drop(events);
+    }
+}
+
+impl Ring for SimRing {
+    unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
+        // SAFETY: the caller's promise.
+        let (op, memory) = unsafe { disk_op(op) };
+        self.started.push(Started { file, op, memory, token });
+        self.world.state().rings[self.id].in_flight += 1;
+    }
+
+    fn register(&mut self, fd: RawFd) -> RingFile {
+        RingFile::Fd(fd)
+    }
+
+    fn unregister(&mut self, _: RingFile) {}
+
+    fn net(&mut self, _: RawFd, _: NetOp, token: Token) {
+        let mut state = self.world.state();
+        state.rings[self.id].in_flight += 1;
+        state.end(self.id, token, -libc::ENOTSOCK);
+    }
+
+    fn timer(&mut self, at: Ns, token: Token) {
+        let now = self.world.now();
+        let mut state = self.world.state();
+        state.rings[self.id].in_flight += 1;
+        let ring = self.id;
+        state.at(at.max(now), Due::Timer { ring, token });
+    }
+
+    fn cancel(&mut self, token: Token) {
+        self.submit();
+        self.world.state().cancel(self.id, token);
+    }
+
+    fn close(&mut self, fd: OwnedFd) {
+        drop(fd);
+    }
+
+    fn submit(&mut self) {
+        let now = self.world.now();
+        let mut state = self.world.state();
+        for started in self.started.drain(..) {
+            state.begin(now, self.id, started);
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Ns>) {
+        self.submit();
+        let is_over = |at: Ns| deadline.is_some_and(|deadline| deadline <= at);
+        while !self.world.state().has_news(self.id) && !is_over(self.world.now()) {
+            let mut state = self.world.state();
+            state.rings[self.id].sleeper = Some(state.running);
+            drop(state);
+            self.world.doze(deadline);
+            self.world.state().rings[self.id].sleeper = None;
+        }
+    }
+
+    fn reap(&mut self, out: &mut Vec<RingEvent>) {
+        let mut state = self.world.state();
+        let ring = &mut state.rings[self.id];
+        ring.woken = false;
+        out.append(&mut ring.events);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.world.state().rings[self.id].in_flight
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        self.waker.clone()
+    }
+
+    fn watch(&mut self, others: [RawFd; 2], token: Token) {
+        let other = Self::ring_of(others);
+        let mut state = self.world.state();
+        state.rings[other].watchers.push((self.id, token));
+        if state.has_news(other) {
+            state.tell(self.id, token);
+        }
+    }
+
+    fn unwatch(&mut self, others: [RawFd; 2], token: Token) {
+        let other = Self::ring_of(others);
+        let mut state = self.world.state();
+        state.rings[other].watchers.retain(|watcher| *watcher != (self.id, token));
+    }
+
+    fn descriptors(&self) -> [RawFd; 2] {
+        let first = RINGS + 2 * self.id as RawFd;
+        [first, first + 1]
+    }
+
+    fn engine(&self) -> &'static str {
+        "simulated"
+    }
+}
+
+/// Wakes a simulated ring.
+struct SimWaker {
+    world: World,
+    ring: RingId,
+}
+
+impl Waker for SimWaker {
+    fn wake(&self) {
+        let mut state = self.world.state();
+        state.rings[self.ring].woken = true;
+        state.ring_has_news(self.ring);
+    }
+}
+
+/// What a disk is asked for, and where the data of a read goes.
+///
+/// # Safety
+/// The operation's memory is valid now, and that of a read until it ends.
+unsafe fn disk_op(op: FileOp) -> (DiskOp, Memory) {
+    // SAFETY: the caller's promise; `Segment` and `iovec` are pieces of that memory.
+    unsafe {
+        match op {
+            FileOp::Read { segment, offset } => read(offset, vec![segment]),
+            FileOp::Readv { iovecs, count, offset } => read(offset, segments(iovecs, count)),
+            FileOp::Write { segment, offset, dsync } => write(offset, &[segment], dsync),
+            FileOp::Writev { iovecs, count, offset, dsync } => {
+                write(offset, &segments(iovecs, count), dsync)
+            }
+            FileOp::DataSync => (DiskOp::Flush, Memory::default()),
+            FileOp::Allocate { mode, offset, length } => {
+                let punch = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
+                let op = match punch {
+                    true => DiskOp::Discard { offset, length },
+                    false => DiskOp::WriteZeroes { offset, length },
+                };
+                (op, Memory::default())
+            }
+        }
+    }
+}
+
+unsafe fn segments(iovecs: *const libc::iovec, count: u32) -> Vec<Segment> {
+    // SAFETY: the caller's promise.
+    let iovecs = unsafe { std::slice::from_raw_parts(iovecs, count as usize) };
+    iovecs.iter().map(|v| Segment { ptr: v.iov_base.cast(), len: v.iov_len }).collect()
+}
+
+fn read(offset: u64, memory: Vec<Segment>) -> (DiskOp, Memory) {
+    let length = memory.iter().map(|segment| segment.len as u64).sum();
+    (DiskOp::Read { offset, length }, Memory(memory))
+}
+
+unsafe fn write(offset: u64, from: &[Segment], fua: bool) -> (DiskOp, Memory) {
+    let mut data = Vec::with_capacity(from.iter().map(|segment| segment.len).sum());
+    for segment in from {
+        // SAFETY: the caller's promise.
+        data.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len) });
+    }
+    (DiskOp::Write { offset, data, fua }, Memory::default())
+}
+
+impl Memory {
+    /// Put `data` where the operation reads to.
+    pub(super) fn write(&self, mut data: &[u8]) {
+        for segment in &self.0 {
+            let n = data.len().min(segment.len);
+            // SAFETY: the memory of a read is valid until the event of its end, which comes after this.
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), segment.ptr, n) };
+            data = &data[n..];
+        }
+    }
+}
