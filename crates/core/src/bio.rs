@@ -422,7 +422,7 @@ impl Bio {
     /// As for [`Bio::whole_of`], and `model` is the parent or a part of it.
     unsafe fn like(&mut self, model: &Bio, parent: NonNull<Bio>) {
         let (segments, skip) = model.segments();
-        (self.view, self.view_len, self.skip) = (segments.as_ptr(), segments.len() as u32, skip);
+        self.take_segments(segments, skip);
         (self.sector, self.bytes, self.op) = (model.sector, model.bytes, model.op);
         (self.flags, self.priority, self.group) = (model.flags, model.priority, model.group);
         (self.start_ns, self.user_data, self.status) =
@@ -502,17 +502,25 @@ impl Bio {
         (self.end, self.remaining) = (End::Chain(parent), 0);
         let (segments, start) = whole.segments();
         let at = start + if whole.op.has_data() { skip as usize } else { 0 };
+        self.take_segments(segments, at);
+        // SAFETY: as above; only its count is touched, so that the views of its segments stay valid.
+        unsafe { (*parent.as_ptr()).remaining += 1 };
+    }
+
+    /// Have the memory of a part: `segments` without their first `skip` bytes. Memory in one piece is
+    /// noted in the part itself, which makes it an ordinary bio, and lets it be cut again: the segment
+    /// of a part, unlike its whole's, is gone when that part has ended. A part of memory in several
+    /// pieces has a view of its whole's own array.
+    #[inline]
+    fn take_segments(&mut self, segments: &[Segment], skip: usize) {
         if let [one] = segments {
-            // Of memory in one piece a part needs no view, which makes it an ordinary bio.
-            let len = one.len.saturating_sub(at);
-            self.first = Segment { ptr: one.ptr.wrapping_add(at), len };
+            let len = one.len.saturating_sub(skip);
+            self.first = Segment { ptr: one.ptr.wrapping_add(skip), len };
             (self.view, self.skip) = (std::ptr::null(), 0);
         } else {
             (self.view, self.view_len) = (segments.as_ptr(), segments.len() as u32);
-            self.skip = at;
+            self.skip = skip;
         }
-        // SAFETY: as above; only its count is touched, so that the views of its segments stay valid.
-        unsafe { (*parent.as_ptr()).remaining += 1 };
     }
 
     /// Cut a part down to its first `bytes` bytes.
@@ -527,8 +535,13 @@ impl Bio {
         debug_assert!(bytes.is_multiple_of(crate::units::SECTOR_SIZE));
         self.sector = self.sector.after(bytes);
         self.bytes -= bytes;
-        if self.op.has_data() {
-            self.skip += bytes as usize;
+        match self.op.has_data() {
+            true if self.view.is_null() => {
+                self.first.ptr = self.first.ptr.wrapping_add(bytes as usize);
+                self.first.len -= bytes as usize;
+            }
+            true => self.skip += bytes as usize,
+            false => {}
         }
     }
 

@@ -24,6 +24,8 @@ struct Case {
     op: Op,
     /// Lengths of the parent's segments, in sectors; the bio begins some bytes into them.
     segments: Vec<usize>,
+    /// The parent is divided first, as a volume does it: where.
+    divided: Option<u64>,
     /// Which part to cut, where, and how far to move it before (a target's remapping).
     cuts: Vec<(usize, u64, u64)>,
     /// In which order the parts end, and how.
@@ -37,10 +39,11 @@ fn cases() -> impl Strategy<Value = Case> {
     (
         op,
         prop::collection::vec(1..6usize, 1..5),
+        any::<Option<u64>>(),
         prop::collection::vec(cut, 0..10),
-        prop::collection::vec(end, 11),
+        prop::collection::vec(end, 12),
     )
-        .prop_map(|(op, segments, cuts, ends)| Case { op, segments, cuts, ends })
+        .prop_map(|(op, segments, divided, cuts, ends)| Case { op, segments, divided, cuts, ends })
 }
 
 fn parent(case: &Case, memory: &IoBuf) -> Box<Bio> {
@@ -114,13 +117,44 @@ fn status(choice: u8) -> Status {
         .unwrap_or(Status::Ok)
 }
 
+/// `bio` in two parts, or one, made as a volume makes them.
+fn divide(env: &mut Env, bio: Box<Bio>, at: u64) -> Vec<Part> {
+    let (sector, mut parts) = (bio.sector.0, env.divide(bio));
+    let bytes = parts.left();
+    let first = if bytes > 512 { (1 + at % (bytes / 512 - 1)) * 512 } else { bytes };
+    let mut made = Vec::new();
+    for (offset, bytes) in [(0, first), (first, bytes - first)] {
+        if bytes > 0 {
+            let bio = parts.next(env, bytes);
+            made.push(Part { bio, sector: sector + offset / 512, offset, bytes });
+        }
+    }
+    env.divided(parts);
+    made
+}
+
+/// Boxes of parts that have ended are used for other bios at once.
+fn use_idle_boxes(env: &mut Env) {
+    let other = IoBuf::zeroed(8 * 512);
+    let parts = divide(env, Bio::read(Sector(7), other), 3);
+    for part in parts {
+        let (front, rest) = env.split(part.bio, 512);
+        env.end_with(rest, Status::Ok);
+        env.end_with(front, Status::Ok);
+    }
+    drop(env.done.pop());
+}
+
 fn check(env: &mut Env, case: &Case, memory: &IoBuf) {
     let bio = parent(case, memory);
     let (addresses, bytes) = (bytes_of(&bio), bio.bytes);
     let sector = bio.sector.0;
-    let mut parts = vec![Part { bio, sector, offset: 0, bytes }];
+    let mut parts = match case.divided {
+        Some(at) => divide(env, bio, at),
+        None => vec![Part { bio, sector, offset: 0, bytes }],
+    };
     case.cuts.iter().for_each(|c| cut(env, &mut parts, *c));
-    let split = parts.len() > 1;
+    let split = parts.len() > 1 || case.divided.is_some();
     assert!(parts.iter().all(|p| p.bio.is_part() == split));
     if split {
         check_parts(&parts, case, &addresses);
@@ -129,6 +163,7 @@ fn check(env: &mut Env, case: &Case, memory: &IoBuf) {
     for (which, choice) in &case.ends {
         assert!(env.done.is_empty(), "ended before its last part");
         let part = parts.remove(which % parts.len());
+        let left: Vec<_> = parts.iter().map(|part| bytes_of(&part.bio)).collect();
         let status = status(*choice);
         if first_error.is_ok() {
             first_error = status;
@@ -137,6 +172,8 @@ fn check(env: &mut Env, case: &Case, memory: &IoBuf) {
         if parts.is_empty() {
             break;
         }
+        use_idle_boxes(env);
+        assert!(parts.iter().map(|part| bytes_of(&part.bio)).eq(left), "memory has moved");
     }
     assert!(parts.is_empty(), "the case has an end for each part");
     let bio = env.done.pop().expect("ended with its last part");
