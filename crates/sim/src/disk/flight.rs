@@ -51,10 +51,16 @@ pub enum DiskOp {
 }
 
 /// An operation in flight on one disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId {
     slot: u32,
     generation: u32,
+}
+
+impl std::fmt::Debug for OpId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "operation {}.{}", self.slot, self.generation)
+    }
 }
 
 /// The end of an operation.

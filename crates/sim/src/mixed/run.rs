@@ -155,6 +155,7 @@ impl Run {
 
     pub(super) fn note_begin(&self, number: u64, context: u64, io: &Io, bio: &Bio) {
         self.world.digest(number ^ bio.sector.0.rotate_left(32) ^ self.world.now());
+        self.world.memory_of(number, bio.buf().map(|buf| &buf[..]));
         self.world.note(|| {
             let name = &self.plan.targets[io.target].name;
             let Io { op, range, flags, .. } = io;
@@ -168,6 +169,7 @@ impl Run {
         self.ended.set(self.ended.get() + 1);
         self.progress.set(self.world.now());
         self.world.digest(number ^ ((bio.status as u64) << 56) ^ self.world.now());
+        self.world.memory_of(number, None);
         self.world.note(|| format!("I/O {number}: ends: {:?}", bio.status));
         self.count(&io, bio.status);
         self.admit_losses();

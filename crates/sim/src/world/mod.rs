@@ -65,6 +65,8 @@ struct State {
     failure: Option<String>,
     /// Lines of the trace, if there is to be one.
     trace: Option<Vec<(Ns, FiberId, String)>>,
+    /// Whose memory is where, for the trace: begin, bytes, I/O.
+    memory: BTreeMap<usize, (usize, u64)>,
     /// A sum over all that happened: the same in runs that are the same.
     digest: u64,
     happened: u64,
@@ -96,6 +98,7 @@ impl World {
             running: 0,
             failure: None,
             trace: trace.then(Vec::new),
+            memory: BTreeMap::new(),
             digest: 0xcbf2_9ce4_8422_2325,
             happened: 0,
         };
@@ -158,6 +161,20 @@ impl World {
     /// Keep a line for the trace.
     pub fn note(&self, line: impl FnOnce() -> String) {
         self.state().note(self.now(), line);
+    }
+
+    /// The memory of I/O `number`, so that the trace can tell its way; none of it once it has ended.
+    pub fn memory_of(&self, number: u64, memory: Option<&[u8]>) {
+        let mut state = self.state();
+        if state.trace.is_none() {
+            return;
+        }
+        match memory {
+            Some(memory) => {
+                state.memory.insert(memory.as_ptr().addr(), (memory.len(), number));
+            }
+            None => state.memory.retain(|_, (_, of)| *of != number),
+        }
     }
 
     /// The lines so far: time, fiber, what happened.
@@ -316,7 +333,7 @@ impl State {
             Due::Disk { disk, op, ring, token, memory } => {
                 let result = self.finish(disk, op, ring, &memory);
                 self.add(now ^ ((disk as u64) << 48) ^ result as u64);
-                self.note(now, || format!("disk {disk}: {op:?} ends: {result}"));
+                self.note(now, || format!("disk {disk}: {op:?} ends with {result}"));
                 self.end(ring, token, result);
             }
             Due::Timer { ring, token } => self.end(ring, token, 0),

@@ -81,18 +81,36 @@ impl State {
     }
 
     fn begin(&mut self, now: Ns, ring: RingId, started: Started) {
-        let Started { file, op, memory, token } = started;
+        let Started { file, op, from, memory, token } = started;
         let Some(disk) = disk_of(file).filter(|disk| *disk < self.disks.len()) else {
             return self.end(ring, token, -libc::EBADF);
         };
         if self.rings[ring].severed {
             return self.at(now, Due::Gone { ring, token });
         }
-        let text = self.trace.is_some().then(|| format!("{op:?}"));
+        let text = self.trace.is_some().then(|| self.whose(&op, from));
         let (op, at) = self.disks[disk].begin(now, op);
         self.add(now ^ at.rotate_left(20) ^ ((disk as u64) << 56));
-        self.note(now, || format!("disk {disk}: {op:?} begins: {}", text.unwrap_or_default()));
+        self.note(now, || format!("disk {disk}: {op:?}: {}", text.unwrap_or_default()));
         self.at(at.max(now), Due::Disk { disk, op, ring, token, memory });
+    }
+
+    /// What a disk is asked for, and for which I/Os of the workload, as far as its memory tells.
+    fn whose(&self, op: &DiskOp, from: usize) -> String {
+        let (what, bytes) = match op {
+            DiskOp::Read { offset, length } => (format!("read at {offset}"), *length),
+            DiskOp::Write { offset, data, fua } => {
+                let fua = if *fua { " with FUA" } else { "" };
+                (format!("write{fua} at {offset}"), data.len() as u64)
+            }
+            DiskOp::Flush => return "flush".to_owned(),
+            DiskOp::Discard { offset, length } => (format!("discard at {offset}"), *length),
+            DiskOp::WriteZeroes { offset, length } => (format!("zeroes at {offset}"), *length),
+        };
+        let owner = self.memory.range(..=from).next_back();
+        let owner = owner.filter(|(at, (length, _))| from < **at + length);
+        let whose = owner.map_or_else(String::new, |(_, (_, io))| format!(", for I/O {io}"));
+        format!("{what}, {bytes} bytes{whose}")
     }
 
     /// End what a ring started with `token`, if that is possible.
@@ -133,6 +151,8 @@ fn disk_of(file: RingFile) -> Option<DiskId> {
 struct Started {
     file: RingFile,
     op: DiskOp,
+    /// Where its memory begins.
+    from: usize,
     memory: Memory,
     token: Token,
 }
@@ -188,8 +208,8 @@ impl Drop for SimRing {
 impl Ring for SimRing {
     unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
         // SAFETY: the caller's promise.
-        let (op, memory) = unsafe { disk_op(op) };
-        self.started.push(Started { file, op, memory, token });
+        let (op, from, memory) = unsafe { disk_op(op) };
+        self.started.push(Started { file, op, from, memory, token });
         self.world.state().rings[self.id].in_flight += 1;
     }
 
@@ -296,11 +316,11 @@ impl Waker for SimWaker {
     }
 }
 
-/// What a disk is asked for, and where the data of a read goes.
+/// What a disk is asked for, where its memory begins, and where the data of a read goes.
 ///
 /// # Safety
 /// The operation's memory is valid now, and that of a read until it ends.
-unsafe fn disk_op(op: FileOp) -> (DiskOp, Memory) {
+unsafe fn disk_op(op: FileOp) -> (DiskOp, usize, Memory) {
     // SAFETY: the caller's promise; `Segment` and `iovec` are pieces of that memory.
     unsafe {
         match op {
@@ -310,17 +330,21 @@ unsafe fn disk_op(op: FileOp) -> (DiskOp, Memory) {
             FileOp::Writev { iovecs, count, offset, dsync } => {
                 write(offset, &segments(iovecs, count), dsync)
             }
-            FileOp::DataSync => (DiskOp::Flush, Memory::default()),
+            FileOp::DataSync => (DiskOp::Flush, 0, Memory::default()),
             FileOp::Allocate { mode, offset, length } => {
                 let punch = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
                 let op = match punch {
                     true => DiskOp::Discard { offset, length },
                     false => DiskOp::WriteZeroes { offset, length },
                 };
-                (op, Memory::default())
+                (op, 0, Memory::default())
             }
         }
     }
+}
+
+fn beginning(memory: &[Segment]) -> usize {
+    memory.first().map_or(0, |segment| segment.ptr.addr())
 }
 
 unsafe fn segments(iovecs: *const libc::iovec, count: u32) -> Vec<Segment> {
@@ -329,18 +353,18 @@ unsafe fn segments(iovecs: *const libc::iovec, count: u32) -> Vec<Segment> {
     iovecs.iter().map(|v| Segment { ptr: v.iov_base.cast(), len: v.iov_len }).collect()
 }
 
-fn read(offset: u64, memory: Vec<Segment>) -> (DiskOp, Memory) {
+fn read(offset: u64, memory: Vec<Segment>) -> (DiskOp, usize, Memory) {
     let length = memory.iter().map(|segment| segment.len as u64).sum();
-    (DiskOp::Read { offset, length }, Memory(memory))
+    (DiskOp::Read { offset, length }, beginning(&memory), Memory(memory))
 }
 
-unsafe fn write(offset: u64, from: &[Segment], fua: bool) -> (DiskOp, Memory) {
+unsafe fn write(offset: u64, from: &[Segment], fua: bool) -> (DiskOp, usize, Memory) {
     let mut data = Vec::with_capacity(from.iter().map(|segment| segment.len).sum());
     for segment in from {
         // SAFETY: the caller's promise.
         data.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len) });
     }
-    (DiskOp::Write { offset, data, fua }, Memory::default())
+    (DiskOp::Write { offset, data, fua }, beginning(from), Memory::default())
 }
 
 impl Memory {
