@@ -24,7 +24,8 @@ pub struct Faults {
     pub flush_error_drops: bool,
     /// Operations that take 1 to 60 s, per million.
     pub stall_ppm: u32,
-    /// Reads and writes that transfer less than they should, per million.
+    /// Reads and writes that transfer less than they should, per million: reads whole sectors,
+    /// writes whole physical blocks.
     pub short_ppm: u32,
     /// Operations that end with EINTR, per million.
     pub interrupted_ppm: u32,

@@ -392,7 +392,12 @@ impl Disk {
         for slot in &mut self.slots {
             slot.generation = slot.generation.wrapping_add(1);
         }
-        flights.retain(|flight| flight.early.is_none() && self.is_on);
+        // A flush that would fail does not: nobody would hear of what it dropped.
+        let fails = |flight: &Flight| {
+            matches!(flight.op, DiskOp::Flush)
+                && (flight.fate == Fate::Error || self.faults.writes_fail)
+        };
+        flights.retain(|flight| flight.early.is_none() && self.is_on && !fails(flight));
         self.rng.shuffle(&mut flights);
         for flight in flights {
             let fate = if self.rng.bool() { flight.fate } else { Fate::Partial };

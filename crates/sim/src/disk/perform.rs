@@ -79,7 +79,7 @@ impl Disk {
             return (-EIO, Source::None);
         }
         if fate == Fate::Short {
-            length = self.shorten(length);
+            length = self.shorten(length, SECTOR);
         }
         let from = if fate == Fate::Misdirect { self.misdirect(offset, length) } else { offset };
         self.counts.misdirected_reads += u64::from(from != offset);
@@ -102,14 +102,14 @@ impl Disk {
         clipped
     }
 
-    /// Fewer bytes than asked for, whole sectors, at least one; all if there is only one.
-    fn shorten(&mut self, length: u64) -> u64 {
-        let sectors = length.div_ceil(SECTOR);
-        if sectors < 2 {
+    /// Fewer bytes than asked for, whole units, at least one; all if there is only one.
+    fn shorten(&mut self, length: u64, unit: u64) -> u64 {
+        let units = length.div_ceil(unit);
+        if units < 2 {
             return length;
         }
         self.counts.shorts += 1;
-        self.rng.u64(1..sectors) * SECTOR
+        self.rng.u64(1..units) * unit
     }
 
     /// Another place, whole blocks away; the same one if the disk has no room for another.
@@ -167,7 +167,8 @@ impl Disk {
             return -EIO;
         }
         if fate == Fate::Short {
-            let length = self.shorten(change.length);
+            let block = u64::from(self.options.physical_block);
+            let length = self.shorten(change.length, block);
             change.cut(length);
         }
         if self.faults.full && !change.frees {

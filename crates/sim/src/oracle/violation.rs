@@ -28,7 +28,7 @@ pub enum State {
 }
 
 /// A write as it concerns one sector.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its stamp; 0 is what was there at first.
     pub id: u64,
@@ -51,7 +51,7 @@ pub struct Candidate {
 }
 
 /// A sector that may not hold what was read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// What is wrong.
     pub reason: Reason,
