@@ -265,7 +265,10 @@ impl Oracle {
             let write = self.writes.get(entry.id());
             write.end < rb && write.can_settle() && write.covers(&group)
         });
-        let is_same = |sector| matches!(self.candidates.held(sector), Held::Many(others) if others == entries);
+        let is_same = |sector| {
+            let held = self.candidates.held(sector);
+            matches!(held, Held::Many(others) if others == entries)
+        };
         is_whole && group.clone().all(is_same)
     }
 

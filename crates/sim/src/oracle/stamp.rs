@@ -150,14 +150,11 @@ impl fmt::Display for Content {
             Content::Foreign { first, good_words } => {
                 let (id, place) = (word(first), word(&first[8..]));
                 let (volume, sector) = (place >> SECTOR_BITS, place & ((1u64 << SECTOR_BITS) - 1));
-                if *good_words > 0 {
-                    write!(
-                        f,
-                        "{good_words} of 64 words of write {id} of sector {sector} of volume {volume}, the others not"
-                    )
-                } else {
-                    write!(f, "bytes of no write, that begin with {first:02x?}")
+                if *good_words == 0 {
+                    return write!(f, "bytes of no write, that begin with {first:02x?}");
                 }
+                write!(f, "{good_words} of 64 words of write {id} of sector {sector} ")?;
+                write!(f, "of volume {volume}, the others not")
             }
         }
     }
