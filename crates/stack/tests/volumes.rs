@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 
 use drystone_core::clock::ManualClock;
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Sector, Status};
+use drystone_core::{
+    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
+};
 use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
 use drystone_stack::runtime::{Change, ChangeError, Refused, Runtime, VolumeReport};
 use drystone_stack::{Source, check};
@@ -74,6 +76,11 @@ impl Rig {
             pause(count.fetch_add(1, Relaxed));
         };
         self.stack.runtime(Box::new(|_| 0), Box::new(pause))
+    }
+
+    fn device(&self, name: &str) -> Arc<dyn Device> {
+        let all = self.stack.devices();
+        all.iter().find(|live| live.name == name).expect(name).device.clone()
     }
 
     fn change(&self, name: &str, change: Change<'_>) -> Result<(), ChangeError> {
@@ -638,4 +645,23 @@ proptest! {
             }
         }
     }
+}
+
+/// The flush that comes before a write of a plug ends while the plug is flushed for a wait: the write
+/// is not held back once more.
+#[test]
+fn a_wait_leaves_nothing_in_a_plug() {
+    let rig = Rig::new();
+    let mut cx = rig.contexts.open(Engine::Plain).unwrap();
+    let v = cx.open(&rig.device("v")).unwrap();
+    let mut bio = Bio::write(Sector(8), IoBuf::zeroed(4096));
+    bio.flags = BioFlags::PREFLUSH;
+    cx.start_plug();
+    let mut bios = BioList::new();
+    bios.push(bio);
+    cx.submit(v, &mut bios);
+    cx.wait(Some(0));
+    let mut done = BioList::new();
+    assert_eq!(cx.reap(&mut done), 1, "the write has ended");
+    assert_eq!(done.pop().unwrap().status, Status::Ok);
 }

@@ -62,6 +62,9 @@ pub(crate) struct ContextCore {
     pub(crate) waiting: Waiting,
     /// There may be I/O in flight that is polled because of the poll mode.
     polled: bool,
+    /// The owner has started a plug. It holds only what the owner submits: what follows from the end
+    /// of something else would else be held when the plug has just been flushed for a wait.
+    has_plug: bool,
 }
 
 impl ContextCore {
@@ -77,6 +80,7 @@ impl ContextCore {
             linger_pause: 0,
             waiting: Waiting::new(),
             polled: false,
+            has_plug: false,
         }
     }
 
@@ -170,6 +174,7 @@ impl ContextCore {
             bios.set_flags(BioFlags::POLLED, polled);
             self.polled |= polled;
         }
+        self.env.plugged = self.has_plug;
         match &mut self.channels[device.0 as usize] {
             Some(channel) => channel.submit(&mut self.env, bios),
             None => self.env.links.send_all_down(device.0, bios),
@@ -177,6 +182,7 @@ impl ContextCore {
         self.env.time.begin_below();
         self.run_links();
         self.env.time.end_below();
+        self.env.plugged = false;
         self.env.ring.submit();
     }
 
@@ -417,12 +423,11 @@ impl ContextCore {
     }
 
     pub(crate) fn start_plug(&mut self) {
-        self.env.plugged = true;
+        self.has_plug = true;
     }
 
     pub(crate) fn finish_plug(&mut self) {
-        if self.env.plugged {
-            self.env.plugged = false;
+        if std::mem::take(&mut self.has_plug) {
             self.flush_plugs();
             self.env.ring.submit();
         }
@@ -618,7 +623,7 @@ impl ContextCore {
     /// The owner is gone: end what no driver has, free what is done.
     pub(crate) fn abandon(&mut self) {
         self.env.abandoned = true;
-        self.env.plugged = false;
+        self.has_plug = false;
         for channel in self.channels.iter_mut().flatten() {
             channel.cancel_pending(&mut self.env);
         }

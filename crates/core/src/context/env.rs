@@ -51,7 +51,7 @@ pub struct Env {
     /// tags. While there is any the owner looks for messages whenever it leaves
     /// ([`Env::leave_word`]). Kept by the channels.
     pub entrusted: usize,
-    /// The owner asked for bios to be held back.
+    /// The owner, who is submitting, asked for bios to be held back.
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
     pub(crate) id: u32,

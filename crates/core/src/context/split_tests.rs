@@ -43,7 +43,13 @@ fn cases() -> impl Strategy<Value = Case> {
         prop::collection::vec(cut, 0..10),
         prop::collection::vec(end, 12),
     )
-        .prop_map(|(op, segments, divided, cuts, ends)| Case { op, segments, divided, cuts, ends })
+        .prop_map(|(op, segments, divided, cuts, ends)| Case {
+            op,
+            segments,
+            divided,
+            cuts,
+            ends,
+        })
 }
 
 fn parent(case: &Case, memory: &IoBuf) -> Box<Bio> {

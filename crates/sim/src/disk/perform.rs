@@ -166,7 +166,8 @@ impl Disk {
             self.change_partly(change);
             return -EIO;
         }
-        if fate == Fate::Short {
+        // Ranges are zeroed and freed as a whole, or the call fails.
+        if fate == Fate::Short && change.data.is_some() {
             let block = u64::from(self.options.physical_block);
             let length = self.shorten(change.length, block);
             change.cut(length);
@@ -174,6 +175,10 @@ impl Disk {
         if self.faults.full && !change.frees {
             let room = self.media.next(change.offset, change.end(), false) - change.offset;
             self.counts.no_space += u64::from(room < change.length);
+            if room < change.length && change.data.is_none() {
+                self.change_partly(change);
+                return -ENOSPC;
+            }
             if room == 0 && change.length > 0 {
                 return self.give_up(change, -ENOSPC);
             }

@@ -16,7 +16,7 @@ use crate::world::World;
 use drystone_core::clock::Ns;
 use drystone_core::context::Handle;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, Device, IoBuf, Op, Sector, Status,
+    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
 };
 use drystone_drivers::file::File;
 use drystone_stack::live::{LiveStack, Surroundings};
@@ -34,9 +34,11 @@ const PATIENCE_NS: Ns = 600_000_000_000;
 const LOOK_NS: Ns = 200_000;
 /// Sectors that are read at once to compare everything.
 const COMPARED: u64 = 64;
+/// How often a read that timed out is tried again then.
+const TRIES: u32 = 20;
 
 /// What a disk does that its users may see as an error.
-const HARD: [&str; 12] = [
+const HARD: [&str; 13] = [
     "cancelled",
     "read_errors",
     "write_errors",
@@ -48,6 +50,7 @@ const HARD: [&str; 12] = [
     "device_write_errors",
     "no_space",
     "no_device",
+    "vanishes",
     "past_end",
 ];
 
@@ -340,7 +343,7 @@ impl Operator {
     fn compare_one(
         &self,
         cx: &mut Context,
-        device: drystone_core::DevIndex,
+        device: DevIndex,
         target: usize,
         range: std::ops::Range<u64>,
     ) {
@@ -348,14 +351,14 @@ impl Operator {
         let first = run.plan.targets[target].first + range.start;
         let bytes = (range.end - range.start) as usize * 512;
         let id = run.oracles.borrow_mut()[target].read_begins(range.clone());
-        let mut bios = BioList::new();
-        bios.push(Bio::read(Sector(first), IoBuf::zeroed(bytes)));
-        cx.submit(device, &mut bios);
-        let mut done = BioList::new();
-        while cx.reap(&mut done) == 0 {
-            cx.wait(None);
+        let read = || Bio::read(Sector(first), IoBuf::zeroed(bytes));
+        let mut bio = one(cx, device, read());
+        // A disk may be slower than the time-out says.
+        for _ in 0..TRIES {
+            if bio.status == Status::Timeout && run.has_failed() {
+                bio = one(cx, device, read());
+            }
         }
-        let bio = done.pop().expect("it has ended");
         let name = &run.plan.targets[target].name;
         run.counts.borrow_mut().add("compared after a start", 1);
         let judged = match bio.status {
@@ -446,14 +449,7 @@ impl Operator {
             let Some(device) = keeps.then(|| start.device(&target.name)) else { continue };
             let Ok(index) = cx.open(&device) else { continue };
             let id = run.oracles.borrow_mut()[number].flush_begins();
-            let mut bios = BioList::new();
-            bios.push(Bio::flush());
-            cx.submit(index, &mut bios);
-            let mut done = BioList::new();
-            while cx.reap(&mut done) == 0 {
-                cx.wait(None);
-            }
-            let status = done.pop().expect("it has ended").status;
+            let status = one(&mut cx, index, Bio::flush()).status;
             run.oracles.borrow_mut()[number].flush_ends(id, status == Status::Ok);
             if status != Status::Ok && !run.has_failed() && !target.fails {
                 run.world.fail(format!("{}: the last flush ended with {status:?}", target.name));
@@ -466,7 +462,9 @@ impl Operator {
         let run = &self.run;
         run.progress.set(run.world.now());
         while !over(run) && run.world.failure().is_none() {
-            run.world.sleep(LOOK_NS);
+            // The longer nothing happens, the less often.
+            let idle = run.world.now() - run.progress.get();
+            run.world.sleep(LOOK_NS.max(idle / 8));
             if run.world.now() - run.progress.get() > PATIENCE_NS {
                 let (loads, controls) = (start.loads.get(), start.controls.get());
                 let open = run.begun.get() - run.ended.get();
@@ -512,6 +510,18 @@ impl Operator {
             run.world.fail(format!("{rings} rings of contexts are left in the end"));
         }
     }
+}
+
+/// Do one I/O and wait for its end.
+fn one(cx: &mut Context, device: DevIndex, bio: Box<Bio>) -> Box<Bio> {
+    let mut bios = BioList::new();
+    bios.push(bio);
+    cx.submit(device, &mut bios);
+    let mut done = BioList::new();
+    while cx.reap(&mut done) == 0 {
+        cx.wait(None);
+    }
+    done.pop().expect("it has ended")
 }
 
 fn open(run: &Run) -> Result<LiveStack, String> {
