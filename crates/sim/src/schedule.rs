@@ -40,8 +40,9 @@ impl Policy {
     }
 }
 
-/// Rounds in which all only spin before time jumps to what happens next.
-const SPINS: u32 = 8;
+/// Rounds in which all only spin before time jumps to what happens next: some more than anybody spins
+/// before it sleeps, so that nobody's short wait takes as long as something else.
+const SPINS: u32 = 200;
 /// Pauses without an I/O that ends before it is said that nothing goes on any more.
 const PAUSES_MAX: u64 = 20_000_000;
 
@@ -174,6 +175,7 @@ impl Scheduler {
         if self.spins > SPINS
             && let Some(at) = self.world.next_time()
         {
+            self.spins = 0;
             self.world.pass(at.saturating_sub(self.world.now()));
             self.world.deliver();
         }

@@ -38,8 +38,9 @@ const COMPARED: u64 = 64;
 const TRIES: u32 = 20;
 
 /// What a disk does that its users may see as an error.
-const HARD: [&str; 13] = [
+const HARD: [&str; 14] = [
     "cancelled",
+    "cancels_refused",
     "read_errors",
     "write_errors",
     "partial_writes",
