@@ -40,9 +40,9 @@ impl Policy {
     }
 }
 
-/// Rounds in which all only spin before time jumps to what happens next: some more than anybody spins
-/// before it sleeps, so that nobody's short wait takes as long as something else.
-const SPINS: u32 = 200;
+/// Pauses in which nothing happens before time jumps to what happens next: some more than anybody
+/// looks before it sleeps, so that nobody's short wait takes as long as something else.
+const QUIET_MAX: u32 = 2_000;
 /// Pauses without an I/O that ends before it is said that nothing goes on any more.
 const PAUSES_MAX: u64 = 20_000_000;
 
@@ -62,8 +62,10 @@ pub struct Scheduler {
     living: Vec<FiberId>,
     /// Fibers that can go on, as of the last choice.
     able: Vec<FiberId>,
-    spins: u32,
     pauses: u64,
+    /// What had happened in the world at the last pause, and pauses since it last changed.
+    happened: u64,
+    quiet: u32,
 }
 
 /// How a simulation ended that did not go well.
@@ -115,8 +117,9 @@ impl Scheduler {
             fibers: Vec::new(),
             living: Vec::new(),
             able: Vec::new(),
-            spins: 0,
             pauses: 0,
+            happened: 0,
+            quiet: 0,
         }
     }
 
@@ -155,30 +158,12 @@ impl Scheduler {
         self.able.extend(self.living.iter().filter(|id| self.world.is_awake(**id, now)));
         let spins = |id: &FiberId| self.fibers[*id].spins;
         if self.able.iter().all(spins) {
-            if !self.able.is_empty() {
-                self.all_spin();
-            }
-        } else {
-            self.spins = 0;
-            if self.rng.u64(0..16) > 0 {
-                self.able.retain(|id| !self.fibers[*id].spins);
-            }
+            self.world.pass(self.rng.u64(0..1000));
+        } else if self.rng.u64(0..16) > 0 {
+            self.able.retain(|id| !self.fibers[*id].spins);
         }
         let nth = self.rng.u64(0..self.able.len().max(1) as u64) as usize;
         self.able.get(nth).copied()
-    }
-
-    /// Everybody only looks: let time pass, in the end until something happens.
-    fn all_spin(&mut self) {
-        self.spins += 1;
-        self.world.pass(1 + self.rng.u64(0..1000));
-        if self.spins > SPINS
-            && let Some(at) = self.world.next_time()
-        {
-            self.spins = 0;
-            self.world.pass(at.saturating_sub(self.world.now()));
-            self.world.deliver();
-        }
     }
 
     fn jump(&mut self) -> Result<(), Stuck> {
@@ -241,6 +226,7 @@ impl Scheduler {
         if self.pauses > PAUSES_MAX {
             return Err(Stuck::Livelock { spinning: self.names() });
         }
+        self.look_for_news();
         let took = 1 + self.rng.u64(0..self.policy.pause_max_ns);
         self.world.pass(took);
         if pause == Pause::Step && self.rng.u32(0..1_000_000) < self.policy.stalls_ppm {
@@ -248,6 +234,22 @@ impl Scheduler {
             self.world.stall(id, self.world.now() + ns);
         }
         Ok(())
+    }
+
+    /// Fibers that only look for something do so until it happens: let it happen.
+    fn look_for_news(&mut self) {
+        let happened = self.world.sum().1;
+        if std::mem::replace(&mut self.happened, happened) != happened {
+            self.quiet = 0;
+            return;
+        }
+        self.quiet += 1;
+        if self.quiet > QUIET_MAX
+            && let Some(at) = self.world.next_time()
+        {
+            self.quiet = 0;
+            self.world.pass(at.saturating_sub(self.world.now()));
+        }
     }
 
     /// Points that the next fiber passes.

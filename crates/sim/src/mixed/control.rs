@@ -30,7 +30,6 @@ const ATTRIBUTES: [(&str, &[&str]); 11] = [
 ];
 const SUSPENDED_NS: u64 = 3_000_000;
 const WITHIN_NS: u64 = 2_000_000_000;
-const PAUSE_NS: u64 = 100_000;
 
 /// What changes.
 pub(super) struct Control {
@@ -61,9 +60,7 @@ impl Control {
         }
         for change in 1..=changes {
             let at = begin + share * change / (changes + 1);
-            while self.run.begun.get() < at && self.run.goes_on(&self.start) {
-                self.run.world.sleep(PAUSE_NS);
-            }
+            self.run.wait_for(at, &self.start);
             if !self.run.goes_on(&self.start) {
                 break;
             }

@@ -12,7 +12,7 @@ use super::plan::{Nature, Plan, Target};
 use crate::counts::Counts;
 use crate::disk::Disk;
 use crate::oracle::{Grown, Oracle};
-use crate::world::World;
+use crate::world::{FiberId, World};
 use drystone_core::clock::Ns;
 use drystone_core::context::Handle;
 use drystone_core::{
@@ -72,6 +72,8 @@ pub(super) struct Run {
     pub(super) begun: Cell<u64>,
     pub(super) ended: Cell<u64>,
     progress: Cell<Ns>,
+    /// The fiber that waits until so many I/Os have begun.
+    waiter: Cell<Option<(u64, FiberId)>>,
     dropped: Cell<u64>,
     /// The I/O that something is wrong with.
     pub(super) culprit: Cell<Option<u64>>,
@@ -123,6 +125,7 @@ impl Run {
             keep,
             begun: Cell::new(0),
             ended: Cell::new(0),
+            waiter: Cell::new(None),
             dropped: Cell::new(0),
             culprit: Cell::new(None),
         })
@@ -146,10 +149,29 @@ impl Run {
         !self.off.get() && self.begun.get() < start.limit.get()
     }
 
+    /// The running fiber sleeps until so many I/Os have begun, or this start's work is over.
+    pub(super) fn wait_for(&self, begun: u64, start: &Started) {
+        while self.begun.get() < begun && self.goes_on(start) {
+            self.waiter.set(Some((begun, self.world.running())));
+            self.world.doze(None);
+        }
+        self.waiter.set(None);
+    }
+
+    /// Who waits for I/Os to begin looks again.
+    fn wake_waiter(&self, begun: u64) {
+        if let Some((at, fiber)) = self.waiter.get()
+            && begun >= at
+        {
+            self.world.wake(fiber);
+        }
+    }
+
     /// The number of the next I/O; none if it is left out.
     pub(super) fn begin_io(&self) -> Option<u64> {
         let number = self.begun.get() + 1;
         self.begun.set(number);
+        self.wake_waiter(number);
         let kept = self.keep.as_ref().is_none_or(|keep| keep.contains(&number));
         if !kept {
             self.ended.set(self.ended.get() + 1);
@@ -407,6 +429,7 @@ impl Operator {
         let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
         let kill = self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
         run.off.set(true);
+        run.wake_waiter(u64::MAX);
         run.admit_losses();
         run.counts.borrow_mut().add(if kill { "kill" } else { "power cut" }, 1);
         run.world.note(|| if kill { "the process is killed" } else { "the power goes" }.to_owned());

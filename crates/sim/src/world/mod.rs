@@ -231,6 +231,11 @@ impl World {
         self.get_up();
     }
 
+    /// A sleeping fiber is to look again.
+    pub(crate) fn wake(&self, fiber: FiberId) {
+        self.state().sleepers[fiber].awake = true;
+    }
+
     fn lie_down(&self, until: Option<Ns>) {
         let mut state = self.state();
         let fiber = state.running;
@@ -336,7 +341,10 @@ impl State {
                 self.note(now, || format!("disk {disk}: {op:?} ends with {result}"));
                 self.end(ring, token, result);
             }
-            Due::Timer { ring, token } => self.end(ring, token, 0),
+            Due::Timer { ring, token } => {
+                self.add(now);
+                self.end(ring, token, 0);
+            }
             Due::Gone { ring, token } => self.end(ring, token, -libc::ENODEV),
         }
     }
