@@ -10,9 +10,13 @@
 
 mod delay;
 mod flakey;
+mod hooked;
+mod log_writes;
 mod route;
 
 use self::delay::Delays;
+use self::hooked::Hooked;
+use self::log_writes::Logging;
 use crate::flakey::Random;
 use crate::table::{Table, To};
 use crate::volume::{Live, Port, Shared};
@@ -22,7 +26,7 @@ use drystone_core::context::Passed;
 use drystone_core::mailbox::Message;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, SECTOR_SIZE, Sector, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, SECTOR_SIZE, Sector, Status};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -43,6 +47,8 @@ pub struct VolumeChannel {
     delays: RefCell<Delays>,
     /// The random numbers of the live table's `flakey` segments.
     randoms: RefCell<Vec<Random>>,
+    /// What is on its way through `log-writes` segments.
+    logging: RefCell<Logging>,
     /// Flags that a bio must not have to go the short way.
     special: BioFlags,
     /// Bios that came while the volume was suspended.
@@ -68,6 +74,7 @@ impl VolumeChannel {
             members: Vec::new(),
             delays: RefCell::default(),
             randoms: RefCell::default(),
+            logging: RefCell::default(),
             special: BioFlags::empty(),
             kept: BioList::new(),
             stats,
@@ -316,15 +323,18 @@ impl Channel for VolumeChannel {
 
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
-            match bio.op {
-                Op::Flush => self.flushed(env, bio),
-                _ => self.corrupted(env, bio),
+            match Hooked::of(&bio) {
+                Hooked::FlushFirst => self.flushed(env, bio),
+                Hooked::Flakey(number) => self.corrupted(env, number, bio),
+                Hooked::Logged(place) => self.logged(env, place, bio),
+                Hooked::LogWrite(place) => self.log_written(env, place, bio),
             }
         }
     }
 
     fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
         self.refresh(env);
+        self.go_on_logging(env);
         self.report(env);
     }
 
@@ -349,7 +359,7 @@ impl Channel for VolumeChannel {
     }
 
     fn in_flight(&self) -> usize {
-        self.kept.len() + self.delays.borrow().len()
+        self.kept.len() + self.delays.borrow().len() + self.logging.borrow().waiting()
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

@@ -42,6 +42,9 @@ pub(crate) fn of_table(
             Map::Flakey(number) => {
                 ask(table, table.flakey(*number).place(), at..until, room, list)?
             }
+            Map::LogWrites(number) => {
+                ask(table, (table.log_writes(*number).member, 0), at..until, room, list)?
+            }
             Map::Zero => {
                 list.push(Extent::hole(at, until - at));
                 until

@@ -11,6 +11,7 @@ mod delay;
 mod divide;
 mod extents;
 mod flakey;
+mod log_writes;
 mod quiet;
 mod striped;
 mod table;
@@ -18,5 +19,10 @@ mod volume;
 
 pub use delay::{DelayClass, DelaySpec};
 pub use flakey::{CorruptByte, Faults, FlakeySpec, Writes};
+pub use log_writes::format::{
+    LOG_END_MARK, LOG_HEADER_BYTES, LOG_MAGIC, LOG_VERSION, LogEntry, LogFlags, LogSuper,
+};
+pub use log_writes::log::{LogCarrier, LogStep, LogWrite};
+pub use log_writes::{LogWritesSpec, WriteLog};
 pub use table::{Area, Line, Table, TargetSpec};
 pub use volume::{Volume, VolumeOptions};

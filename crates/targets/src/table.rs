@@ -7,6 +7,7 @@
 
 use crate::delay::{Class, Delay, DelaySpec};
 use crate::flakey::{Flakey, FlakeySpec};
+use crate::log_writes::{LogWrites, LogWritesSpec, WriteLog};
 use crate::striped::Striped;
 use drystone_core::{Device, Error, Limits, Result, SECTOR_SIZE};
 use std::fmt::Write;
@@ -51,6 +52,8 @@ pub enum TargetSpec {
     Delay(DelaySpec),
     /// They are those of another device that misbehaves at times.
     Flakey(FlakeySpec),
+    /// They are those of another device, and writes are also logged on one more.
+    LogWrites(LogWritesSpec),
 }
 
 impl TargetSpec {
@@ -63,6 +66,7 @@ impl TargetSpec {
             TargetSpec::Error => "error",
             TargetSpec::Delay(_) => "delay",
             TargetSpec::Flakey(_) => "flakey",
+            TargetSpec::LogWrites(_) => "log-writes",
         }
     }
 
@@ -76,6 +80,9 @@ impl TargetSpec {
             TargetSpec::Zero | TargetSpec::Error => Vec::new(),
             TargetSpec::Delay(spec) => spec.given().map(|class| (&class.area, length)).collect(),
             TargetSpec::Flakey(spec) => vec![(&spec.area, length)],
+            TargetSpec::LogWrites(spec) => {
+                vec![(&spec.area, length), (&spec.log, spec.log_sectors())]
+            }
         }
     }
 
@@ -90,6 +97,7 @@ impl TargetSpec {
             TargetSpec::Zero | TargetSpec::Error => String::new(),
             TargetSpec::Delay(spec) => spec.arguments(),
             TargetSpec::Flakey(spec) => spec.arguments(),
+            TargetSpec::LogWrites(spec) => spec.arguments(),
         }
     }
 
@@ -135,6 +143,8 @@ pub(crate) enum Map {
     Delay(u32),
     /// A number among the table's.
     Flakey(u32),
+    /// A number among the table's.
+    LogWrites(u32),
 }
 
 /// Who has a piece of a table.
@@ -148,6 +158,15 @@ pub(crate) enum To {
     Delay(u32),
     /// A `flakey` segment, by its number.
     Flakey(u32),
+    /// A `log-writes` segment, by its number.
+    LogWrites(u32),
+}
+
+impl To {
+    /// Whoever has it changes the bio, keeps it or waits for its end: it gets a part.
+    pub(crate) fn needs_part(self) -> bool {
+        matches!(self, To::Delay(_) | To::Flakey(_) | To::LogWrites(_))
+    }
 }
 
 /// A segment: a line as the way of an I/O needs it.
@@ -176,6 +195,7 @@ impl Segment {
             Map::Error => (To::Error, sector, left),
             Map::Delay(number) => (To::Delay(*number), sector, left),
             Map::Flakey(number) => (To::Flakey(*number), sector, left),
+            Map::LogWrites(number) => (To::LogWrites(*number), sector, left),
         };
         (to, sector, left * SECTOR_SIZE)
     }
@@ -188,6 +208,7 @@ pub struct Table {
     members: Vec<Arc<dyn Device>>,
     delays: Vec<Delay>,
     flakeys: Vec<Flakey>,
+    log_writes: Vec<LogWrites>,
     /// Where a flush goes.
     flushes: Vec<To>,
 }
@@ -208,6 +229,7 @@ impl Table {
             members: Vec::new(),
             delays: Vec::new(),
             flakeys: Vec::new(),
+            log_writes: Vec::new(),
             flushes: Vec::new(),
         };
         let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;
@@ -244,6 +266,7 @@ impl Table {
             To::Member(member) => (member, found),
             To::Delay(number) => moved(self.delay(number).place(Class::Read)),
             To::Flakey(number) => moved(self.flakey(number).place()),
+            To::LogWrites(number) => (self.log_writes(number).member, found),
             To::Zero | To::Error => return None,
         };
         Some((member as usize, sector))
@@ -261,6 +284,7 @@ impl Table {
             let stacked = areas.iter().map(|(area, _)| area.device.info().limits);
             let stacked = stacked.fold(Limits::STACKING, Limits::stack);
             match &line.target {
+                TargetSpec::LogWrites(spec) => spec.limits(),
                 TargetSpec::Striped { chunk_sectors, stripes } => {
                     striped_limits(stacked, *chunk_sectors, stripes.len())
                 }
@@ -280,6 +304,7 @@ impl Table {
     pub fn status(&self) -> String {
         self.each_line(|target, map| match map {
             Map::Delay(number) => self.delay(*number).status(),
+            Map::LogWrites(number) => self.log_writes(*number).log.log.status(),
             _ => target.status(),
         })
     }
@@ -291,6 +316,20 @@ impl Table {
             let _ = writeln!(text, "{start} {length} {}{arguments}", target.name());
         }
         text
+    }
+
+    /// The logs that the table's lines write.
+    pub fn logs(&self) -> impl Iterator<Item = &WriteLog> {
+        self.log_writes.iter().map(|segment| &segment.log)
+    }
+
+    /// The log of the line that has `sector`, if it has one.
+    pub fn log_at(&self, sector: u64) -> Option<&WriteLog> {
+        let segment = self.segments.iter().find(|s| (s.start..s.end).contains(&sector))?;
+        match segment.map {
+            Map::LogWrites(number) => Some(&self.log_writes(number).log),
+            _ => None,
+        }
     }
 
     /// The segment that has `sector`, which is inside the table.
@@ -351,6 +390,10 @@ impl Table {
     pub(crate) fn flakey(&self, number: u32) -> &Flakey {
         &self.flakeys[number as usize]
     }
+
+    pub(crate) fn log_writes(&self, number: u32) -> &LogWrites {
+        &self.log_writes[number as usize]
+    }
 }
 
 fn striped_limits(below: Limits, chunk_sectors: u32, stripes: usize) -> Limits {
@@ -390,6 +433,7 @@ fn check_line(line: &Line, block: u64) -> std::result::Result<(), String> {
             check_stripes(line.length, *chunk_sectors, stripes.len(), block)?;
         }
         TargetSpec::Flakey(spec) => spec.check()?,
+        TargetSpec::LogWrites(spec) => spec.check(line.start)?,
         _ => {}
     }
     if !line.start.is_multiple_of(block) || !line.length.is_multiple_of(block) {
@@ -471,6 +515,7 @@ impl Table {
             TargetSpec::Error => Map::Error,
             TargetSpec::Delay(spec) => self.add_delay(spec, line.start),
             TargetSpec::Flakey(spec) => self.add_flakey(spec, line.start),
+            TargetSpec::LogWrites(spec) => self.add_log_writes(spec),
         };
         self.segments.push(Segment { start: line.start, end: line.start + line.length, map });
     }
@@ -515,5 +560,13 @@ impl Table {
         self.flush_to(To::Flakey(number));
         self.flakeys.push(Flakey::new(spec, start, member));
         Map::Flakey(number)
+    }
+
+    fn add_log_writes(&mut self, spec: &LogWritesSpec) -> Map {
+        let (member, log_member) = (self.member(&spec.area), self.member(&spec.log));
+        let number = self.log_writes.len() as u32;
+        self.flush_to(To::LogWrites(number));
+        self.log_writes.push(LogWrites::new(spec, member, log_member));
+        Map::LogWrites(number)
     }
 }

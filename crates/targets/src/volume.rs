@@ -56,6 +56,11 @@ impl Port {
         Arc::new(Port { word, quiet: Quiet::new() })
     }
 
+    /// What tells the channel to look.
+    pub(crate) fn word(&self) -> &Arc<Message> {
+        &self.word
+    }
+
     /// True if nobody else can send word any more, nor is word on its way. For a port that is closed.
     pub(crate) fn is_ours_alone(port: &mut Arc<Self>) -> bool {
         Arc::get_mut(port).is_some_and(|port| Arc::get_mut(&mut port.word).is_some())

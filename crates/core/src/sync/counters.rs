@@ -37,6 +37,8 @@ pub enum LockClass {
     NullDevice,
     /// A file device's error and reopen state.
     FileState,
+    /// The order of a `log-writes` target's log.
+    WriteLog,
     /// A worker's reserve of buffers.
     Buffers,
     /// Control plane: attributes, exports, the stack.
@@ -47,7 +49,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 14] = [
+    pub const ALL: [LockClass; 15] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
         LockClass::Throttle,
@@ -59,6 +61,7 @@ impl LockClass {
         LockClass::RamShard,
         LockClass::NullDevice,
         LockClass::FileState,
+        LockClass::WriteLog,
         LockClass::Buffers,
         LockClass::Control,
         LockClass::Other,
@@ -78,6 +81,7 @@ impl LockClass {
             LockClass::RamShard => "ram_shard",
             LockClass::NullDevice => "null_device",
             LockClass::FileState => "file_state",
+            LockClass::WriteLog => "write_log",
             LockClass::Buffers => "buffers",
             LockClass::Control => "control",
             LockClass::Other => "other",

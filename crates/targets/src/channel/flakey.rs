@@ -1,11 +1,12 @@
 //! `flakey` as one context uses it: what becomes of a bio, and its data, while the device is down.
 //!
 //! Invariants:
-//! * A part that comes back by its hook is a read that was sent while the device was down, with the
-//!   segment's number in `user_data`, or a write with a copy of the data.
+//! * A part that comes back by its hook is a read that was sent while the device was down, or a
+//!   write with a copy of the data.
 //! * What the submitter writes from is never changed.
 
 use super::VolumeChannel;
+use super::hooked::Hooked;
 use crate::flakey::{Fate, Flakey, Random};
 use crate::table::Table;
 use drystone_core::{Bio, Env, IoBuf, Op, Status};
@@ -15,10 +16,6 @@ pub(super) fn randoms(table: &Table, context: u32) -> Vec<Random> {
     let flakeys = table.flakeys().iter().enumerate();
     flakeys.map(|(number, flakey)| flakey.random(number, context)).collect()
 }
-
-/// Marks the `user_data` of parts that are made here, which no submitter's range holds
-/// ([`drystone_core::Context::withdraw`]).
-const MINE: u64 = 1 << 63;
 
 impl VolumeChannel {
     /// Send on, or end, a part of `flakey` segment `number`.
@@ -33,8 +30,7 @@ impl VolumeChannel {
             Fate::Drop => return env.end_with(bio, Status::Ok),
             Fate::Pass => {}
             Fate::Corrupt if bio.op == Op::Read => {
-                bio.user_data = MINE | u64::from(number);
-                bio.set_hook(self.index);
+                Hooked::Flakey(number).hook(self.index, &mut bio);
             }
             Fate::Corrupt => {
                 if !self.corrupt_write(flakey, number, &mut bio) {
@@ -57,14 +53,14 @@ impl VolumeChannel {
         bio.copy_data_to(&mut copy);
         changes.for_each(|(at, value)| copy[at as usize] = value);
         bio.set_buf(copy, None);
-        bio.set_hook(self.index);
+        Hooked::Flakey(number).hook(self.index, bio);
         true
     }
 
     /// A part that was hooked here has ended.
-    pub(super) fn corrupted(&self, env: &mut Env, mut bio: Box<Bio>) {
+    pub(super) fn corrupted(&self, env: &mut Env, number: u32, mut bio: Box<Bio>) {
         match bio.op {
-            Op::Read if bio.status.is_ok() => self.corrupt_read(&mut bio),
+            Op::Read if bio.status.is_ok() => self.corrupt_read(number, &mut bio),
             // The copy is not needed any more.
             Op::Write => drop(bio.take_buf()),
             _ => {}
@@ -72,9 +68,9 @@ impl VolumeChannel {
         env.end_bio(bio);
     }
 
-    fn corrupt_read(&self, bio: &mut Bio) {
+    fn corrupt_read(&self, number: u32, bio: &mut Bio) {
         let Some(table) = self.table() else { return };
-        let (number, mut randoms) = ((bio.user_data ^ MINE) as usize, self.randoms.borrow_mut());
+        let (number, mut randoms) = (number as usize, self.randoms.borrow_mut());
         let changes = table.flakeys()[number].changes(Op::Read, bio.bytes, &mut randoms[number]);
         changes.for_each(|(at, value)| bio.set_data_byte(at, value));
     }

@@ -1,9 +1,10 @@
 //! How a bio goes on that a volume let pass: moved or divided as the table says, to members.
 //!
-//! Invariant: what a `delay` or `flakey` segment gets is a part that was made here, never the bio
+//! Invariant: what a `delay`, `flakey` or `log-writes` segment gets is a part that was made here, never the bio
 //! that was submitted: that one has to keep its time, its data and its hook.
 
 use super::VolumeChannel;
+use super::hooked::Hooked;
 use crate::striped::Striped;
 use crate::table::{Map, Segment, To};
 use drystone_core::context::Parts;
@@ -42,7 +43,7 @@ impl VolumeChannel {
     fn flush_first(&self, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
         let mut flush = parts.flush(env);
-        flush.set_hook(self.index);
+        Hooked::FlushFirst.hook(self.index, &mut flush);
         env.divided(parts);
         self.flush(env, flush);
     }
@@ -72,7 +73,7 @@ impl VolumeChannel {
         }
         let (to, sector, bytes) = table.piece(bio.sector.0);
         let whole = bytes >= bio.bytes;
-        if whole && !matches!(to, To::Delay(_) | To::Flakey(_)) {
+        if whole && !to.needs_part() {
             return self.send(env, to, sector, bio);
         }
         if !whole && bio.flags.contains(BioFlags::NOWAIT) {
@@ -140,6 +141,7 @@ impl VolumeChannel {
             To::Error => env.end_with(bio, Status::IoError),
             To::Delay(number) => self.delay(env, number, bio),
             To::Flakey(number) => self.flakey(env, number, bio),
+            To::LogWrites(number) => self.log_writes(env, number, bio),
         }
     }
 

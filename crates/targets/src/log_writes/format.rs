@@ -1,0 +1,249 @@
+//! What a write log looks like: a sector with its super block, then entries one after the other,
+//! each a sector with its header, followed by as many sectors of data as it says. A sector is a
+//! logical block of the device whose writes are logged.
+//!
+//! ```text
+//! | super | header | data ... | header | header | data ... | ...
+//! ```
+//!
+//! Discards say how many sectors they were and have no data. A mark's text follows its header in
+//! the same sector. All numbers are little-endian.
+//!
+//! Source: what the kernel's `dm-log-writes` writes and `replay-log` of xfstests reads.
+
+use std::ops::BitOr;
+
+/// The first eight bytes of a log.
+pub const LOG_MAGIC: u64 = 0x006a_7366_7773_6872;
+/// The version of the format that is written and read here.
+pub const LOG_VERSION: u64 = 1;
+/// Bytes of an entry's header that are used; a mark's text begins there.
+pub const LOG_HEADER_BYTES: usize = 32;
+/// The text of the mark that ends every log.
+pub const LOG_END_MARK: &str = "dm-log-writes-end";
+
+/// Bytes of the super block that are used.
+const SUPER_BYTES: usize = 28;
+
+/// What an entry was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogFlags(pub u64);
+
+impl LogFlags {
+    /// A flush: all that is before it was durable when it ended.
+    pub const FLUSH: LogFlags = LogFlags(1 << 0);
+    /// A write that was durable when it ended.
+    pub const FUA: LogFlags = LogFlags(1 << 1);
+    /// A discard.
+    pub const DISCARD: LogFlags = LogFlags(1 << 2);
+    /// No I/O, but a text.
+    pub const MARK: LogFlags = LogFlags(1 << 3);
+    /// A write of a file system's own data; never written here, where bios do not say so.
+    pub const METADATA: LogFlags = LogFlags(1 << 4);
+
+    const NAMES: [(LogFlags, &str); 5] = [
+        (LogFlags::FLUSH, "FLUSH"),
+        (LogFlags::FUA, "FUA"),
+        (LogFlags::DISCARD, "DISCARD"),
+        (LogFlags::MARK, "MARK"),
+        (LogFlags::METADATA, "METADATA"),
+    ];
+
+    /// True if any of `flags` is set.
+    pub fn has(self, flags: LogFlags) -> bool {
+        self.0 & flags.0 != 0
+    }
+}
+
+impl BitOr for LogFlags {
+    type Output = LogFlags;
+
+    fn bitor(self, other: LogFlags) -> LogFlags {
+        LogFlags(self.0 | other.0)
+    }
+}
+
+/// The names as `replay-log` prints them: `FLUSH|FUA`, `NONE`.
+impl std::fmt::Display for LogFlags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let known = Self::NAMES.iter().filter(|(flag, _)| self.has(*flag));
+        let mut words: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+        let rest = Self::NAMES.iter().fold(self.0, |rest, (flag, _)| rest & !flag.0);
+        if rest != 0 {
+            words.push(format!("UNKNOWN.{rest:#x}"));
+        }
+        f.write_str(if words.is_empty() { "NONE" } else { "" })?;
+        f.write_str(&words.join("|"))
+    }
+}
+
+/// What a log's first sector says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSuper {
+    /// How many entries follow.
+    pub entries: u64,
+    /// Bytes of a sector of the log.
+    pub sector_bytes: u32,
+}
+
+impl LogSuper {
+    /// Write it to the beginning of `sector`.
+    pub(crate) fn encode(&self, sector: &mut [u8]) {
+        let words = [LOG_MAGIC, LOG_VERSION, self.entries];
+        put(sector, &words);
+        sector[24..SUPER_BYTES].copy_from_slice(&self.sector_bytes.to_le_bytes());
+    }
+
+    /// Read it from the beginning of a log.
+    ///
+    /// # Errors
+    /// One sentence on why this is no log that can be read.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let Some(bytes) = bytes.get(..SUPER_BYTES) else {
+            return Err(format!("a log has {SUPER_BYTES} bytes at least, not {}", bytes.len()));
+        };
+        let [magic, version, entries] = take(bytes);
+        if magic != LOG_MAGIC {
+            return Err("it does not begin as a write log does".to_owned());
+        }
+        if version != LOG_VERSION {
+            return Err(format!("it is a log of version {version}: only {LOG_VERSION} is known"));
+        }
+        let mut sector_bytes = [0; 4];
+        sector_bytes.copy_from_slice(&bytes[24..]);
+        let sector_bytes = u32::from_le_bytes(sector_bytes);
+        match sector_bytes.is_power_of_two() && (512..=1 << 20).contains(&sector_bytes) {
+            true => Ok(LogSuper { entries, sector_bytes }),
+            false => {
+                Err(format!("sectors of {sector_bytes} bytes: a power of two from 512 is due"))
+            }
+        }
+    }
+}
+
+/// The header of an entry; its sectors are the log's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogEntry {
+    /// The first sector, on the device that was written.
+    pub sector: u64,
+    /// How many; 0 of flushes and marks.
+    pub sectors: u64,
+    /// What it was.
+    pub flags: LogFlags,
+    /// Bytes of a mark's text.
+    pub text_bytes: u64,
+}
+
+impl LogEntry {
+    /// Write it to the beginning of `sector`.
+    pub(crate) fn encode(&self, sector: &mut [u8]) {
+        put(sector, &[self.sector, self.sectors, self.flags.0, self.text_bytes]);
+    }
+
+    /// Read it from the beginning of its sector.
+    ///
+    /// # Errors
+    /// One sentence on why this is no entry.
+    pub fn decode(sector: &[u8]) -> Result<Self, String> {
+        let Some(bytes) = sector.get(..LOG_HEADER_BYTES) else {
+            return Err("the log ends in a header".to_owned());
+        };
+        let [first, sectors, flags, text_bytes] = take(bytes);
+        let entry = LogEntry { sector: first, sectors, flags: LogFlags(flags), text_bytes };
+        if entry.flags == LogFlags::default() && sectors == 0 {
+            return Err("an entry of nothing".to_owned());
+        }
+        if text_bytes > (sector.len() - LOG_HEADER_BYTES) as u64 {
+            return Err(format!("a text of {text_bytes} bytes, more than its sector has"));
+        }
+        Ok(entry)
+    }
+
+    /// Sectors of data that follow the header.
+    pub fn data_sectors(&self) -> u64 {
+        if self.flags.has(LogFlags::DISCARD) { 0 } else { self.sectors }
+    }
+
+    /// The text of a mark, whose sector this is.
+    pub fn text<'a>(&self, sector: &'a [u8]) -> &'a [u8] {
+        let end = LOG_HEADER_BYTES.saturating_add(self.text_bytes as usize);
+        sector.get(LOG_HEADER_BYTES..end).unwrap_or_default()
+    }
+
+    /// True if both have a sector.
+    pub(crate) fn overlaps(&self, other: &LogEntry) -> bool {
+        self.sector < other.sector.saturating_add(other.sectors)
+            && other.sector < self.sector.saturating_add(self.sectors)
+    }
+}
+
+fn put(to: &mut [u8], words: &[u64]) {
+    for (to, word) in to.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn take<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let (words, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes themselves, as the kernel's program and `replay-log` have them.
+    #[test]
+    fn bytes_of_a_log() {
+        let mut sector = [0; 512];
+        LogSuper { entries: 0x0102, sector_bytes: 4096 }.encode(&mut sector);
+        let expected = [
+            0x72, 0x68, 0x73, 0x77, 0x66, 0x73, 0x6a, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0,
+            0, 0, 0, 0x10, 0, 0,
+        ];
+        assert_eq!((&sector[..28], &sector[28..]), (&expected[..], &[0; 484][..]));
+        let read = LogSuper::decode(&sector);
+        assert_eq!(read, Ok(LogSuper { entries: 0x0102, sector_bytes: 4096 }));
+
+        let flags = LogFlags::FLUSH | LogFlags::FUA;
+        let entry = LogEntry { sector: 0x0a0b, sectors: 8, flags, text_bytes: 3 };
+        let mut sector = [0; 512];
+        entry.encode(&mut sector);
+        sector[32..35].copy_from_slice(b"abc");
+        assert_eq!(sector[..4], [0x0b, 0x0a, 0, 0]);
+        assert_eq!((sector[8], sector[16], sector[24]), (8, 3, 3));
+        assert_eq!(LogEntry::decode(&sector), Ok(entry));
+        assert_eq!(entry.text(&sector), b"abc");
+    }
+
+    #[test]
+    fn what_is_no_log() {
+        let mut sector = [0; 512];
+        let super_block = LogSuper { entries: 1, sector_bytes: 512 };
+        super_block.encode(&mut sector);
+        let with = |at: usize, byte: u8| {
+            let mut bytes = sector;
+            bytes[at] = byte;
+            LogSuper::decode(&bytes).unwrap_err()
+        };
+        assert!(with(0, 0).contains("does not begin"));
+        assert!(with(8, 2).contains("version 2"));
+        assert!(with(25, 3).contains("768 bytes"));
+        assert!(LogSuper::decode(&sector[..27]).unwrap_err().contains("28 bytes"));
+
+        assert!(LogEntry::decode(&[0; 512]).unwrap_err().contains("nothing"));
+        let mut sector = [0; 512];
+        LogEntry { flags: LogFlags::MARK, text_bytes: 481, ..LogEntry::default() }
+            .encode(&mut sector);
+        assert!(LogEntry::decode(&sector).unwrap_err().contains("481"));
+        assert!(LogEntry::decode(&sector[..31]).unwrap_err().contains("ends"));
+    }
+
+    #[test]
+    fn names_of_flags() {
+        let shown = [0, 1, 3, 4, 8, 18, 0x60].map(|flags| LogFlags(flags).to_string());
+        let expected =
+            ["NONE", "FLUSH", "FLUSH|FUA", "DISCARD", "MARK", "FUA|METADATA", "UNKNOWN.0x60"];
+        assert_eq!(shown, expected);
+    }
+}

@@ -1,0 +1,427 @@
+//! The log itself, which all contexts share: what is to be written where, and in which order.
+//!
+//! ```text
+//! a write completes -> unflushed -> (flush, FUA, mark, bound) -> placed -> in place -> in the super
+//! ```
+//!
+//! Invariants:
+//! * `unflushed` holds what completed, in the order of completion, and was not placed. `completed`
+//!   counts all that ever came to it; so each has a number, the last one `completed`.
+//! * Entries are placed one after the other, and each placing takes from the front of `unflushed`.
+//!   So whatever is replayed up to some entry is what the device could have held at some moment.
+//! * Whoever places entries carries them: it writes them, and what it ends with (a flush, a FUA
+//!   write, a mark) waits until they are counted by a super block that is in place.
+//! * `batches` are the placed runs of entries that are not in place, in order; `in_place` counts the
+//!   entries before the first of them. A super block says `in_place`, never more. One is written at
+//!   a time (`super_under_way`), the first one before any entry: so whoever reads a log, at any
+//!   moment, finds a run of whole entries of this log.
+//! * Nobody waits in vain: whoever cannot go on is among `waiters`, and all of them are told when a
+//!   super block has been written or the log has failed. A batch that gets into place is followed
+//!   by one or the other.
+//! * After `failed` nothing is written any more.
+//!
+//! Every method takes the lock for a few instructions, without I/O. Memory order: the lock orders all;
+//! the atomics are for whoever only wants to know, and nothing rests on them.
+
+use super::format::{LOG_END_MARK, LOG_HEADER_BYTES, LogEntry, LogFlags, LogSuper};
+use drystone_core::mailbox::Message;
+use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
+use drystone_core::{IoBuf, SECTOR_SIZE};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Most bytes, and entries, that are kept unflushed. At the first, a busy disk's writes of some
+/// tenths of a second; at the second, what a FUA write is compared with in some tens of
+/// microseconds.
+const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
+const UNFLUSHED_MAX: usize = 16384;
+
+/// An I/O that is to go into the log.
+pub(crate) struct Logged {
+    pub(crate) entry: LogEntry,
+    /// What was written, of a write.
+    pub(crate) data: Option<IoBuf>,
+    text: Vec<u8>,
+}
+
+impl Logged {
+    pub(crate) fn new(entry: LogEntry, data: Option<IoBuf>) -> Self {
+        Logged { entry, data, text: Vec::new() }
+    }
+
+    fn mark(text: &str) -> Self {
+        let entry = LogEntry {
+            flags: LogFlags::MARK,
+            text_bytes: text.len() as u64,
+            ..LogEntry::default()
+        };
+        Logged { entry, data: None, text: text.into() }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.data.as_ref().map_or(0, |data| data.len() as u64)
+    }
+}
+
+/// What has completed on the device.
+pub(crate) enum Completed {
+    /// A write or discard.
+    Write(Logged),
+    /// A write that was durable when it ended.
+    Fua(Logged),
+    /// A flush that was sent when so many others had completed ([`Log::completed_so_far`]).
+    Flush(u64),
+}
+
+/// A write to the log device.
+pub struct LogWrite {
+    /// Where: sectors of 512 bytes.
+    pub sector: u64,
+    /// What: whole blocks of the logged device.
+    pub data: IoBuf,
+}
+
+/// What whoever carries entries is to do next ([`super::WriteLog::step`]).
+pub enum LogStep {
+    /// Write these, in any order, and come back when all have ended.
+    Write(Vec<LogWrite>),
+    /// Come back when told so.
+    Wait,
+    /// It is over.
+    Done,
+}
+
+/// Entries on their way into the log, in the hands of whoever writes them.
+pub struct LogCarrier {
+    phase: Phase,
+    batch: u64,
+    /// Entries of the log up to the last one carried.
+    end: u64,
+    writes: Vec<LogWrite>,
+    failed: bool,
+}
+
+impl LogCarrier {
+    /// A write that [`LogStep::Write`] asked for has failed.
+    pub fn has_failed(&mut self) {
+        self.failed = true;
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Phase {
+    /// Nothing was written.
+    Placed,
+    /// The entries are being written.
+    Entries,
+    /// They are in place.
+    InPlace,
+    /// A super block with so many entries is being written.
+    Super(u64),
+}
+
+struct Batch {
+    end: u64,
+    is_in_place: bool,
+}
+
+struct State {
+    unflushed: VecDeque<Logged>,
+    unflushed_bytes: u64,
+    completed: u64,
+    entries: u64,
+    /// The next free sector.
+    next: u64,
+    batches: VecDeque<Batch>,
+    /// The number of the first batch.
+    first_batch: u64,
+    in_place: u64,
+    /// What the last super block said that was written; none before the first.
+    in_super: Option<u64>,
+    super_under_way: bool,
+    /// Entries when the log was ended last, if it was.
+    ended: Option<u64>,
+    failed: bool,
+    waiters: Vec<Arc<Message>>,
+}
+
+/// A write log.
+pub(crate) struct Log {
+    state: Lock<State>,
+    /// Bytes of a sector of the log.
+    sector_bytes: u32,
+    /// Sectors of the log device.
+    size: u64,
+    /// Nothing comes into the log any more: it is full, or has failed.
+    is_off: AtomicBool,
+    /// `entries` and `next`, for the status.
+    entries: AtomicU64,
+    next: AtomicU64,
+}
+
+impl Log {
+    /// An empty log in blocks of `sector_bytes` bytes, on a device of `size` sectors.
+    pub(crate) fn new(sector_bytes: u32, size: u64) -> Self {
+        let next = u64::from(sector_bytes) / SECTOR_SIZE;
+        let state = State {
+            unflushed: VecDeque::new(),
+            unflushed_bytes: 0,
+            completed: 0,
+            entries: 0,
+            next,
+            batches: VecDeque::new(),
+            first_batch: 0,
+            in_place: 0,
+            in_super: None,
+            super_under_way: false,
+            ended: None,
+            failed: false,
+            waiters: Vec::new(),
+        };
+        Log {
+            state: Lock::new(LockClass::WriteLog, state),
+            sector_bytes,
+            size,
+            is_off: AtomicBool::new(false),
+            entries: AtomicU64::new(0),
+            next: AtomicU64::new(next),
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.is_off.load(Relaxed)
+    }
+
+    pub(crate) fn sector_bytes(&self) -> u32 {
+        self.sector_bytes
+    }
+
+    /// As `dmsetup status` says it.
+    pub(crate) fn status(&self) -> String {
+        let off = if self.is_off() { " logging_disabled" } else { "" };
+        format!(" {} {}{off}", self.entries.load(Relaxed), self.next.load(Relaxed) - 1)
+    }
+
+    fn lock(&self, locks: &LockCounters) -> Guard<'_, State> {
+        self.state.lock(locks)
+    }
+
+    /// What has completed so far, and so is before a flush that is sent now.
+    pub(crate) fn completed_so_far(&self, locks: &LockCounters) -> u64 {
+        self.lock(locks).completed
+    }
+
+    /// Take what has completed. What is to be written now, if anything is.
+    pub(crate) fn take(&self, what: Completed, locks: &LockCounters) -> Option<LogCarrier> {
+        if self.is_off() {
+            return None;
+        }
+        let mut state = self.lock(locks);
+        let (number, last) = match what {
+            Completed::Write(logged) => {
+                state.push(logged);
+                let number = if state.is_over_bound() { usize::MAX } else { 0 };
+                (number, None)
+            }
+            // An older write to the same sectors must not come after it.
+            Completed::Fua(logged) => {
+                let older = state.unflushed.iter().any(|old| old.entry.overlaps(&logged.entry));
+                (if older { usize::MAX } else { 0 }, Some(logged))
+            }
+            Completed::Flush(until) => {
+                let entry = LogEntry { flags: LogFlags::FLUSH, ..LogEntry::default() };
+                (state.number_until(until), Some(Logged::new(entry, None)))
+            }
+        };
+        self.place(state, number, last)
+    }
+
+    /// Put a mark behind all that was placed. `None` if nothing is logged any more.
+    pub(crate) fn mark(&self, text: &str, locks: &LockCounters) -> Option<LogCarrier> {
+        let state = self.lock(locks);
+        self.place(state, 0, Some(Logged::mark(text)))
+    }
+
+    /// Put all that is unflushed into the log, and the mark that ends it; nothing if that was done
+    /// and nothing came since.
+    pub(crate) fn end(&self, locks: &LockCounters) -> Option<LogCarrier> {
+        let state = self.lock(locks);
+        if state.ended == Some(state.entries) && state.unflushed.is_empty() {
+            return None;
+        }
+        let carrier = self.place(state, usize::MAX, Some(Logged::mark(LOG_END_MARK)))?;
+        self.lock(locks).ended = Some(carrier.end);
+        Some(carrier)
+    }
+
+    /// Place the first `number` of what is unflushed, and `last`.
+    fn place(
+        &self,
+        mut state: Guard<'_, State>,
+        number: usize,
+        last: Option<Logged>,
+    ) -> Option<LogCarrier> {
+        if state.failed || self.is_off() {
+            return None;
+        }
+        let number = number.min(state.unflushed.len());
+        let mut taken: Vec<Logged> = state.unflushed.drain(..number).collect();
+        state.unflushed_bytes -= taken.iter().map(Logged::bytes).sum::<u64>();
+        taken.extend(last);
+        let placed: Vec<(u64, Logged)> = taken
+            .into_iter()
+            .map_while(|logged| Some((self.room(&mut state, &logged)?, logged)))
+            .collect();
+        self.entries.store(state.entries, Relaxed);
+        self.next.store(state.next, Relaxed);
+        if placed.is_empty() {
+            return None;
+        }
+        let end = state.entries;
+        state.batches.push_back(Batch { end, is_in_place: false });
+        let batch = state.first_batch + state.batches.len() as u64 - 1;
+        drop(state);
+        let (writes, failed) = match self.writes(placed) {
+            Some(writes) => (writes, false),
+            None => (Vec::new(), true),
+        };
+        Some(LogCarrier { phase: Phase::Placed, batch, end, writes, failed })
+    }
+
+    /// Where an entry has its place; without one the log takes no more.
+    fn room(&self, state: &mut State, logged: &Logged) -> Option<u64> {
+        if self.is_off() {
+            return None;
+        }
+        let (sector, block) = (state.next, u64::from(self.sector_bytes) / SECTOR_SIZE);
+        let sectors = (1 + logged.entry.data_sectors()) * block;
+        if sector + sectors > self.size {
+            self.stop(state);
+            return None;
+        }
+        state.next += sectors;
+        state.entries += 1;
+        Some(sector)
+    }
+
+    /// What is to be written for entries. `None` if memory is short.
+    fn writes(&self, placed: Vec<(u64, Logged)>) -> Option<Vec<LogWrite>> {
+        let mut writes = Vec::with_capacity(placed.len() * 2);
+        for (sector, Logged { entry, data, text }) in placed {
+            let mut header = IoBuf::try_zeroed(self.sector_bytes as usize)?;
+            entry.encode(&mut header);
+            header[LOG_HEADER_BYTES..LOG_HEADER_BYTES + text.len()].copy_from_slice(&text);
+            writes.push(LogWrite { sector, data: header });
+            let behind = sector + u64::from(self.sector_bytes) / SECTOR_SIZE;
+            writes.extend(data.map(|data| LogWrite { sector: behind, data }));
+        }
+        Some(writes)
+    }
+
+    /// Nothing comes into the log any more.
+    fn stop(&self, state: &mut State) {
+        self.is_off.store(true, Relaxed);
+        state.unflushed = VecDeque::new();
+        state.unflushed_bytes = 0;
+    }
+
+    fn fail(&self, state: &mut State, wakes: &mut Vec<Arc<Message>>) {
+        state.failed = true;
+        self.stop(state);
+        wakes.append(&mut state.waiters);
+    }
+
+    /// Nothing is written any more, whatever is under way. `wakes` are then to be sent.
+    pub(crate) fn give_up(&self, locks: &LockCounters, wakes: &mut Vec<Arc<Message>>) {
+        self.fail(&mut self.lock(locks), wakes);
+    }
+
+    /// What `carrier` is to do next. Called once when it was made, and each time when its writes have
+    /// ended or `word` was sent, which is what it waits for. `wakes` are then to be sent.
+    pub(crate) fn step(
+        &self,
+        carrier: &mut LogCarrier,
+        word: Option<&Arc<Message>>,
+        locks: &LockCounters,
+        wakes: &mut Vec<Arc<Message>>,
+    ) -> LogStep {
+        let mut state = self.lock(locks);
+        if let Phase::Super(entries) = carrier.phase {
+            state.super_under_way = false;
+            carrier.phase = if carrier.writes.is_empty() { Phase::InPlace } else { Phase::Placed };
+            if !carrier.failed {
+                state.in_super = Some(entries);
+                wakes.append(&mut state.waiters);
+            }
+        }
+        if carrier.failed && !state.failed {
+            self.fail(&mut state, wakes);
+        }
+        if state.failed {
+            return LogStep::Done;
+        }
+        if matches!(carrier.phase, Phase::Entries) {
+            state.is_in_place(carrier.batch);
+            carrier.phase = Phase::InPlace;
+        }
+        match carrier.phase {
+            Phase::Placed if state.in_super.is_some() => {
+                carrier.phase = Phase::Entries;
+                LogStep::Write(std::mem::take(&mut carrier.writes))
+            }
+            _ if state.in_super >= Some(carrier.end) => LogStep::Done,
+            Phase::InPlace if state.in_place < carrier.end => state.wait(word),
+            _ if state.super_under_way => state.wait(word),
+            _ => {
+                state.super_under_way = true;
+                carrier.phase = Phase::Super(state.in_place);
+                drop(state);
+                self.write_super(carrier)
+            }
+        }
+    }
+
+    fn write_super(&self, carrier: &mut LogCarrier) -> LogStep {
+        let Phase::Super(entries) = carrier.phase else { return LogStep::Done };
+        let Some(mut data) = IoBuf::try_zeroed(self.sector_bytes as usize) else {
+            // As if the write of it had failed, which it would.
+            carrier.failed = true;
+            return LogStep::Write(Vec::new());
+        };
+        LogSuper { entries, sector_bytes: self.sector_bytes }.encode(&mut data);
+        LogStep::Write(vec![LogWrite { sector: 0, data }])
+    }
+}
+
+impl State {
+    fn push(&mut self, logged: Logged) {
+        self.unflushed_bytes += logged.bytes();
+        self.unflushed.push_back(logged);
+        self.completed += 1;
+    }
+
+    fn is_over_bound(&self) -> bool {
+        self.unflushed_bytes > UNFLUSHED_BYTES_MAX || self.unflushed.len() > UNFLUSHED_MAX
+    }
+
+    /// How many of the unflushed have a number up to `until`.
+    fn number_until(&self, until: u64) -> usize {
+        let before = self.completed - self.unflushed.len() as u64;
+        until.saturating_sub(before) as usize
+    }
+
+    /// All entries of a batch were written.
+    fn is_in_place(&mut self, batch: u64) {
+        self.batches[(batch - self.first_batch) as usize].is_in_place = true;
+        while let Some(first) = self.batches.pop_front_if(|batch| batch.is_in_place) {
+            self.first_batch += 1;
+            self.in_place = first.end;
+        }
+    }
+
+    fn wait(&mut self, word: Option<&Arc<Message>>) -> LogStep {
+        self.waiters.extend(word.cloned());
+        LogStep::Wait
+    }
+}
