@@ -11,6 +11,7 @@ use crate::commands;
 use crate::failure::Failure;
 use crate::groups::{self, GroupCommand};
 use crate::lab::{self, LabCommand};
+use crate::log_writes::{self, LogWritesArgs};
 use crate::output;
 use crate::serve::{ServeOptions, serve};
 use crate::sim::{self, SimArgs};
@@ -113,6 +114,8 @@ enum Command {
     Group(GroupCommand),
     #[command(flatten)]
     Volume(VolumeCommand),
+    /// Show or replay the log of a log-writes target
+    LogWrites(LogWritesArgs),
     /// Measure peak IOPS of one device
     Bench(BenchArgs),
     /// Compare a design with those that it replaces, on this machine
@@ -170,6 +173,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::PollMode { mode, client } => commands::poll_mode(mode.as_deref(), &client),
         Command::Group(command) => groups::run(&command),
         Command::Volume(command) => volumes::run(&command),
+        Command::LogWrites(args) => log_writes::run(&args),
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),
         Command::Sim(args) => sim::run(&args),

@@ -13,6 +13,7 @@ mod failure;
 mod folder;
 mod groups;
 mod lab;
+mod log_writes;
 mod output;
 pub mod runtime;
 pub mod serve;

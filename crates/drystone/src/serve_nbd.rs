@@ -13,11 +13,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use drystone_core::clock::{Clock, SystemClock};
+use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::{Bio, BioList, Context, ContextSet};
 use drystone_exports::nbd::server::{ExportTable, Inbox, Listener, Worker};
-use drystone_stack::live::{LiveDevice, LiveStack, Surroundings};
+use drystone_stack::live::{LiveDevice, LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
 use drystone_stack::spec::Listener as Address;
 use drystone_stack::{StackSpec, nbd_uri};
@@ -29,7 +29,6 @@ use crate::unix_socket::{self, Place};
 /// A stack that is served.
 pub struct NbdServer {
     stack: LiveStack,
-    contexts: Arc<ContextSet>,
     inboxes: Vec<Arc<Inbox>>,
     workers: Vec<JoinHandle<()>>,
     places: Vec<Place>,
@@ -46,11 +45,9 @@ impl NbdServer {
         let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
         let stack = LiveStack::open(spec, &at)?;
-        let contexts = ContextSet::counted_by(stack.locks().clone());
-        let opened = open_contexts(&contexts, stack.engine(), threads)?;
+        let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
-        let mut server =
-            NbdServer { stack, contexts, inboxes, workers: Vec::new(), places: Vec::new() };
+        let mut server = NbdServer { stack, inboxes, workers: Vec::new(), places: Vec::new() };
         let started = server.listen().and_then(|sockets| server.run(opened, sockets));
         match started {
             Ok(()) => Ok(server),
@@ -127,7 +124,6 @@ impl ServerHandle for NbdServer {
     fn runtime(&self) -> Box<dyn Runtime> {
         let tables = self.stack.tables().clone();
         let clients = move |name: &str| tables.iter().map(|table| clients_of(table, name)).sum();
-        let pause = |ns| std::thread::sleep(Duration::from_nanos(ns));
         Box::new(self.stack.runtime(Box::new(clients), Box::new(pause)))
     }
 
@@ -140,8 +136,10 @@ impl ServerHandle for NbdServer {
         if mode == StopMode::Now {
             return ended;
         }
-        let flushed = flush(&self.contexts, self.stack.engine(), &self.stack.devices());
-        ended.and(flushed)
+        let pause: Pause = Box::new(pause);
+        let logged = self.stack.end_logs(&pause).map_err(|why| anyhow!(why));
+        let flushed = flush(self.stack.contexts(), self.stack.engine(), &self.stack.devices());
+        ended.and(logged).and(flushed)
     }
 }
 
@@ -149,6 +147,11 @@ impl ServerHandle for NbdServer {
 fn clients_of(table: &ExportTable, name: &str) -> u64 {
     let exports = table.exports().iter().enumerate();
     exports.filter(|(_, e)| e.name == name).map(|(at, _)| u64::from(table.clients(at))).sum()
+}
+
+/// Lets the calling thread rest.
+fn pause(ns: Ns) {
+    std::thread::sleep(Duration::from_nanos(ns));
 }
 
 /// As many as asked for; 0 is as many as cores.

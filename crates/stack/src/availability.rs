@@ -10,7 +10,8 @@ use crate::schema::DEVICE_KINDS;
 use crate::spec::{DeviceKind, StackSpec};
 
 /// Device kinds that later versions bring.
-const PLANNED_KINDS: &[&str] = &["raid5", "raid6", "raid1", "nbd", "rbd", "delay", "flakey"];
+const PLANNED_KINDS: &[&str] =
+    &["raid5", "raid6", "raid1", "nbd", "rbd", "delay", "flakey", "log-writes"];
 
 /// Keys that later versions bring, by section.
 const PLANNED_KEYS: &[(&str, &[&str])] = &[("export", &["fuse", "vhost-user-blk", "ublk"])];
@@ -36,11 +37,20 @@ pub fn check(stack: &StackSpec, findings: &mut Findings) {
     for device in &stack.devices {
         let span = |key: &str| stack.places.device(&device.name, key);
         match &device.kind {
-            DeviceKind::Planned { kind: kind @ ("delay" | "flakey"), .. } => findings.error(
-                &span("type"),
-                format!("`{kind}` is a target of tables, not a type of its own"),
-                format!("write table = \"0 SECTORS {kind} DEVICE OFFSET ...\" instead"),
-            ),
+            DeviceKind::Planned { kind: kind @ ("delay" | "flakey" | "log-writes"), .. } => {
+                findings.error(
+                    &span("type"),
+                    format!("`{kind}` is a target of tables, not a type of its own"),
+                    match *kind {
+                        "log-writes" => {
+                            format!("write table = \"0 SECTORS {kind} DEVICE LOG\" instead")
+                        }
+                        _ => {
+                            format!("write table = \"0 SECTORS {kind} DEVICE OFFSET ...\" instead")
+                        }
+                    },
+                )
+            }
             DeviceKind::Planned { kind, .. } => findings.error(
                 &span("type"),
                 format!("device type `{kind}` is not available in this version"),

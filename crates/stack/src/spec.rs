@@ -439,6 +439,10 @@ impl Segment {
                 places.into_iter().map(|place| area(place, self.length_sectors)).collect()
             }
             Target::Flakey { place, .. } => vec![area(place, self.length_sectors)],
+            Target::LogWrites { place, log } => {
+                let whole = Member { area_sectors: None, ..area(log, 0) };
+                vec![area(place, self.length_sectors), whole]
+            }
         }
     }
 }
@@ -473,6 +477,13 @@ pub enum Target {
         /// How it does so.
         faults: Faults,
     },
+    /// A range of another device, whose writes are also logged.
+    LogWrites {
+        /// The range: the segment's own sectors.
+        place: Area,
+        /// The device that holds the log.
+        log: Area,
+    },
 }
 
 /// Where I/O goes, and when.
@@ -494,6 +505,7 @@ impl Target {
             Target::Error => "error",
             Target::Delay(_) => "delay",
             Target::Flakey { .. } => "flakey",
+            Target::LogWrites { .. } => "log-writes",
         }
     }
 }

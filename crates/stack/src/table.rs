@@ -1,8 +1,8 @@
 //! dmsetup's table syntax: one line for each segment, `START LENGTH TARGET ARGUMENTS...`, in
 //! sectors of 512 bytes.
 //!
-//! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero, delay, dm-flakey) and
-//! the table rules of dmsetup(8). What follows a `#` is left out, and so are lines without a word.
+//! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero, delay, dm-flakey,
+//! log-writes) and the table rules of dmsetup(8). What follows a `#` is left out, and so are lines without a word.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::values::parse_number;
 use drystone_targets::{CorruptByte, Faults, Writes};
 
 /// Targets that are parsed.
-const TARGETS: [&str; 6] = ["linear", "striped", "zero", "error", "delay", "flakey"];
+const TARGETS: [&str; 7] = ["linear", "striped", "zero", "error", "delay", "flakey", "log-writes"];
 /// Most lines of a table.
 const MAX_LINES: usize = 4096;
 /// Last sector that a 63-bit byte offset reaches.
@@ -152,6 +152,7 @@ fn segment(check: &Check<'_>, node: &Node, line: &[Word<'_>]) -> Result<Segment,
         "error" => nothing(target, arguments, Target::Error)?,
         "delay" => delay(check, node, target, arguments)?,
         "flakey" => flakey(check, node, target, arguments)?,
+        "log-writes" => log_writes(check, node, target, arguments, start_sector)?,
         other => {
             let near = nearest(other, TARGETS).map(|near| format!("; did you mean `{near}`?"));
             let hint = format!("use {}{}", TARGETS.join(", "), near.unwrap_or_default());
@@ -278,6 +279,31 @@ fn flakey(
         [count, words @ ..] => faults(count, words)?,
     };
     Ok(Target::Flakey { place, up_seconds, down_seconds, faults })
+}
+
+fn log_writes(
+    check: &Check<'_>,
+    node: &Node,
+    target: &Word<'_>,
+    arguments: &[Word<'_>],
+    start_sector: u64,
+) -> Result<Target, Wrong> {
+    const HINT: &str = "write log-writes DEVICE LOGDEVICE; it has no offsets";
+    let (device, log) = match arguments {
+        [device, log] => (device, log),
+        [_, _, more, ..] => return more.wrong("is too much", HINT),
+        _ => return target.wrong("has too few arguments", HINT),
+    };
+    if log.text == device.text {
+        return log.wrong("cannot hold a log of itself", "name another device for the log");
+    }
+    let span = |word: &Word<'_>| node.part(check.source, word.part.clone());
+    let area = |word: &Word<'_>, offset_sectors| Area {
+        device: word.text.to_owned(),
+        offset_sectors,
+        span: span(word),
+    };
+    Ok(Target::LogWrites { place: area(device, start_sector), log: area(log, 0) })
 }
 
 /// The features of `flakey`.

@@ -530,6 +530,39 @@ fn flakeys() {
 }
 
 #[test]
+fn logs_of_writes() {
+    const HINT: &str = "log-writes DEVICE LOGDEVICE";
+    let kind = |kind: &str| format!("[device.a]\ntype = \"{kind}\"\n");
+    verify(vec![
+        (table("0 8 log-writes"), 3, 5, "log-writes", "too few", HINT),
+        (table("0 8 log-writes r0"), 3, 5, "log-writes", "too few", HINT),
+        (table("0 8 log-writes r0 0 r1"), 3, 21, "r1", "too much", "no offsets"),
+        (table("0 8 log-writes r0 r0"), 3, 19, "r0", "log of itself", "another device"),
+        (table("0 8 log-writes r0 r9"), 3, 19, "r9", "no device `r9`", ""),
+        (table("0 8 log-writes r9 r1"), 3, 16, "r9", "no device `r9`", ""),
+        (table("0 4096 log-writes r0 r1"), 3, 19, "r0", "too small", "2048 sectors"),
+        (
+            table("0 8 log-writes r0 r1\n8 8 linear r1 9"),
+            4,
+            12,
+            "r1",
+            "used twice",
+            "another device",
+        ),
+        (table("0 8 log-writes r0 r1\n8 8 linear r0 7"), 4, 12, "r0", "7 to 14", "other sectors"),
+        (table("0 8 log-write r0 r1"), 3, 5, "log-write", "not a target", "mean `log-writes`?"),
+        (kind("log-writes"), 2, 8, "\"log-writes\"", "target of tables", "log-writes DEVICE LOG\""),
+        (kind("delay"), 2, 8, "\"delay\"", "target of tables", "delay DEVICE OFFSET ..."),
+        (kind("flakey"), 2, 8, "\"flakey\"", "target of tables", "flakey DEVICE OFFSET ..."),
+    ]);
+    // The log is one's own, but the sectors further on are not.
+    for lines in ["0 8 log-writes r0 r1", "0 8 zero\n8 8 log-writes r0 r1\n16 8 linear r0 0"] {
+        let found = check(&table(lines));
+        assert!(found.is_ok(), "{lines}: {}", found.unwrap_err());
+    }
+}
+
+#[test]
 fn all_errors_are_reported_up_to_the_bound() {
     let two = errors("[device.a]\ntype = \"nul\"\n[device.b]\ntype = \"null\"\nsice = 1\n");
     assert_eq!(two.len(), 2);

@@ -276,7 +276,7 @@ fn latencies_are_linear_between_their_points() {
 }
 
 /// Pieces that good stacks are made of, to be put together wrongly.
-const PIECES: [&str; 42] = [
+const PIECES: [&str; 43] = [
     "[device.a]\n",
     "[device.b]\n",
     "[export.e]\n",
@@ -303,6 +303,7 @@ const PIECES: [&str; 42] = [
     "table = '0 8 zero'\n",
     "table = \"0 8 delay a 0 5 b 8 0\\n8 8 delay b 7\"\n",
     "table = '0 8 flakey a 0 1 0 6 drop_writes corrupt_bio_byte 1 r 2 0'\n",
+    "table = '0 8 log-writes a b\n8 8 log-writes b'\n",
     "members = [\"a\", \"b\", 3]\n",
     "members = [\"a\", \"b\"]\n",
     "type = \"linear\"\n",

@@ -24,7 +24,7 @@ struct Draw {
 }
 
 fn draws() -> impl Strategy<Value = Vec<Draw>> {
-    let draw = (0..6usize, 1..5000u64, any::<[u32; 12]>(), any::<[usize; 4]>());
+    let draw = (0..7usize, 1..5000u64, any::<[u32; 12]>(), any::<[usize; 4]>());
     let draw =
         draw.prop_map(|(target, length, numbers, spaces)| Draw { target, length, numbers, spaces });
     prop::collection::vec(draw, 1..7)
@@ -64,6 +64,12 @@ impl Draw {
                 let class = |class| format!(" {} {}", area(class, self.length), n[class + 3]);
                 let classes: String = (0..n[7] as usize % 3 + 1).map(class).collect();
                 (self.length, format!("delay{classes}"))
+            }
+            // It has no offset, so only leaves have room for it anywhere.
+            5 => {
+                let log = n[0] as usize % LEAVES.len();
+                let device = LEAVES[(log + 1) % LEAVES.len()];
+                (self.length, format!("log-writes {device} {}", LEAVES[log]))
             }
             _ => {
                 let (up, down) = (n[1] / 2, n[2] / 2 + 1);

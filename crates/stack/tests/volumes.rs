@@ -8,9 +8,10 @@ use drystone_core::ring::Engine;
 use drystone_core::{
     Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
 };
-use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
+use drystone_stack::live::{LiveDevice, LiveRuntime, LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::{Change, ChangeError, Refused, Runtime, VolumeReport};
 use drystone_stack::{Source, check};
+use drystone_targets::{LogEntry, LogFlags, LogSuper};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -62,7 +63,7 @@ impl Rig {
         let spec = check("s", source, folder.path()).unwrap_or_else(|report| panic!("{report}"));
         let clock = ManualClock::new(1);
         let stack = LiveStack::open(&spec, &Surroundings::new(1, clock.clone())).unwrap();
-        let contexts = ContextSet::counted_by(stack.locks().clone());
+        let contexts = stack.contexts().clone();
         let ticking = clock.clone();
         let runtime = stack.runtime(Box::new(|_| 0), Box::new(move |ns| ticking.advance(ns)));
         Rig { folder, clock, contexts, stack, runtime }
@@ -664,4 +665,133 @@ fn a_wait_leaves_nothing_in_a_plug() {
     let mut done = BioList::new();
     assert_eq!(cx.reap(&mut done), 1, "the write has ended");
     assert_eq!(done.pop().unwrap().status, Status::Ok);
+}
+
+/// What the log on device `name` says, a word for each entry: `w` a write, `F` a flush, or the mark.
+fn log(rig: &Rig, name: &str) -> Vec<String> {
+    let mut user = rig.user(name);
+    let (devices, named) = (rig.stack.devices(), |live: &&Arc<LiveDevice>| live.name == name);
+    let size = devices.iter().find(named).unwrap().device.info().size_bytes;
+    user.submit(Bio::read(Sector(0), IoBuf::zeroed(size as usize)));
+    let mut done = BioList::new();
+    while user.cx.reap(&mut done) == 0 {
+        user.cx.wait(None);
+    }
+    let bio = done.pop().unwrap();
+    let bytes = bio.buf().unwrap();
+    let (mut at, entries) = (512, LogSuper::decode(bytes).unwrap().entries);
+    let read = (0..entries).map(|_| {
+        let header = &bytes[at..at + 512];
+        let entry = LogEntry::decode(header).unwrap();
+        at += 512 * (1 + entry.data_sectors() as usize);
+        match entry.flags {
+            LogFlags::MARK => String::from_utf8(entry.text(header).to_vec()).unwrap(),
+            LogFlags::FLUSH => "F".to_owned(),
+            LogFlags(0) => "w".to_owned(),
+            other => other.to_string(),
+        }
+    });
+    read.collect()
+}
+
+fn message<'a>(sector: u64, text: &'a str) -> Change<'a> {
+    Change::Message { sector, text }
+}
+
+const LOGGED: &str = "0 8 zero\n8 1024 log-writes b blocks";
+
+#[test]
+fn a_log_is_marked_by_messages_and_ends_with_its_table() {
+    let rig = Rig::new();
+    let create = Change::Create { table: Some(LOGGED), read_only: false, force: false };
+    rig.refuses("w", create, Refused::BadTable, "blocks of 512 bytes");
+    rig.create("log", "0 1024 linear a 1024").unwrap();
+    let logged = LOGGED.replace("blocks", "log");
+    rig.create("w", &logged).unwrap();
+    rig.change("w", message(8, "mark begin")).unwrap();
+    let mut user = rig.user("w");
+    user.write(9, 7);
+    user.submit(Bio::flush());
+    user.write(10, 8);
+    rig.change("w", message(1031, "MARK here")).unwrap();
+    assert_eq!(user.reap().len(), 3);
+    assert_eq!(log(&rig, "log"), ["begin", "w", "F", "here"]);
+    let status = rig.report("w").live.unwrap().status;
+    assert_eq!(status, "0 8 zero\n8 1024 log-writes 4 5\n");
+
+    for (sector, text, why) in [
+        (0, "mark x", "target `zero` at sector 0 of `w` takes no messages"),
+        (1032, "mark x", "`w` has no sector 1032"),
+        (8, "mark", "takes mark NAME, one word"),
+        (8, "mark a b", "takes mark NAME, one word"),
+        (8, "make a", "`make a` is no message"),
+    ] {
+        let refused = if sector == 1032 { Refused::BadTable } else { Refused::Unsupported };
+        rig.refuses("w", message(sector, text), refused, why);
+    }
+    let long = format!("mark {}", "x".repeat(480));
+    let why = "a mark of 480 bytes: at most 479";
+    rig.refuses("w", message(8, &long), Refused::Unsupported, why);
+
+    // The next table has the log anew; the last one's was whole before.
+    rig.reload("w", "0 2048 linear b 0").unwrap();
+    rig.resume("w").unwrap();
+    assert_eq!(log(&rig, "log"), ["begin", "w", "F", "here", "w", "dm-log-writes-end"]);
+    rig.reload("w", &logged).unwrap();
+    rig.resume("w").unwrap();
+    rig.change("w", message(8, "mark again")).unwrap();
+    assert_eq!(log(&rig, "log"), ["again"]);
+    drop(user);
+    rig.change("w", Change::Remove).unwrap();
+    assert_eq!(log(&rig, "log"), ["again", "dm-log-writes-end"]);
+}
+
+/// A log that is full refuses marks, and holds nothing up.
+#[test]
+fn a_full_log_refuses_marks() {
+    let rig = Rig::new();
+    rig.create("log", "0 3 linear a 1024").unwrap();
+    rig.create("w", "0 8 log-writes b log").unwrap();
+    rig.change("w", message(0, "mark a")).unwrap();
+    rig.change("w", message(0, "mark b")).unwrap();
+    let error = rig.change("w", message(0, "mark c")).unwrap_err();
+    assert_eq!(error.refused, Refused::Failed);
+    assert!(error.message.contains("no mark in the log of `w`: logging is disabled"), "{error}");
+    assert_eq!(rig.report("w").live.unwrap().status, "0 8 log-writes 2 2 logging_disabled\n");
+    rig.change("w", Change::Remove).unwrap();
+}
+
+/// A volume that somebody uses is not removed, and not left suspended.
+#[test]
+fn a_volume_with_a_log_that_is_used_goes_on() {
+    let rig = Rig::new();
+    rig.create("log", "0 1024 linear a 1024").unwrap();
+    rig.create("w", "0 8 log-writes b log").unwrap();
+    rig.create("above", "0 8 linear w 0").unwrap();
+    rig.refuses("w", Change::Remove, Refused::InUse, "`w` is in use by `above`");
+    assert!(!rig.report("w").suspended);
+    let mut user = rig.user("above");
+    user.write(0, 7);
+    assert_eq!(user.reap(), [Status::Ok]);
+}
+
+/// At the end of a server logs end, also those of suspended volumes.
+#[test]
+fn logs_end_with_the_server() {
+    let rig = Rig::new();
+    for (name, log, place) in [("w", "l1", 1024), ("s", "l2", 1536)] {
+        rig.create(log, &format!("0 512 linear a {place}")).unwrap();
+        let start = place - 1024;
+        rig.create(&format!("{name}-data"), &format!("0 512 linear b {start}")).unwrap();
+        rig.create(name, &format!("0 512 log-writes {name}-data {log}")).unwrap();
+        let mut user = rig.user(name);
+        user.write(0, 1);
+        assert_eq!(user.reap(), [Status::Ok]);
+    }
+    rig.suspend("s").unwrap();
+    rig.stack.stop();
+    let pause: Pause = Box::new(|_| panic!("RAM ends at once"));
+    rig.stack.end_logs(&pause).unwrap();
+    assert_eq!(log(&rig, "l1"), ["w", "dm-log-writes-end"]);
+    assert_eq!(log(&rig, "l2"), ["w", "dm-log-writes-end"]);
 }

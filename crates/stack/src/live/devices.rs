@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use drystone_core::Device;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
-use drystone_targets::Volume;
+use drystone_targets::{Table, Volume};
 use drystone_throttle::{Groups, Throttled};
 
 /// An open device.
@@ -85,6 +85,8 @@ pub(super) struct State {
     pub(super) list: Vec<Arc<LiveDevice>>,
     /// The server stops: nothing changes any more.
     pub(super) stopped: bool,
+    /// The tables of volumes that were closed for that, whose logs have to be ended.
+    pub(super) ended: Vec<Arc<Table>>,
 }
 
 impl State {
@@ -101,7 +103,8 @@ impl State {
 impl Devices {
     /// `locks` must be used for nothing else.
     pub(super) fn new(list: Vec<Arc<LiveDevice>>, locks: Arc<LockCounters>) -> Arc<Self> {
-        let state = Lock::new(LockClass::Control, State { list, stopped: false });
+        let state =
+            Lock::new(LockClass::Control, State { list, stopped: false, ended: Vec::new() });
         Arc::new(Devices { state, locks })
     }
 

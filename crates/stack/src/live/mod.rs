@@ -10,6 +10,7 @@ mod device;
 mod devices;
 mod exports;
 mod groups;
+mod logs;
 mod runtime;
 mod shape;
 mod table;
@@ -19,12 +20,13 @@ mod volumes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use drystone_core::Device;
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::context::PollSwitch;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
+use drystone_core::{ContextSet, Device};
 use drystone_exports::nbd::server::ExportTable;
+use drystone_targets::Table;
 use drystone_throttle::Groups;
 
 pub use device::{
@@ -41,6 +43,10 @@ use crate::graph::members_first;
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
 use devices::Devices;
 
+/// How long the end of a log may take at the end of a server: as long as a request may take before it
+/// counts as lost.
+const LOG_PATIENCE_NS: Ns = 30_000_000_000;
+
 /// An open stack. Shared by all threads.
 #[derive(Clone)]
 pub struct LiveStack {
@@ -51,6 +57,7 @@ pub struct LiveStack {
     listeners: Vec<LiveListener>,
     tables: Arc<Vec<ExportTable>>,
     engine: Engine,
+    contexts: Arc<ContextSet>,
     clock: Arc<dyn Clock>,
     locks: Arc<LockRegistry>,
     groups: Arc<Groups>,
@@ -90,6 +97,7 @@ impl LiveStack {
             listeners,
             tables: Arc::new(tables),
             engine,
+            contexts: ContextSet::counted_by(at.locks.clone()),
             started: at.clock.now(),
             clock: at.clock.clone(),
             locks: at.locks.clone(),
@@ -116,15 +124,36 @@ impl LiveStack {
     /// the end wait for as long as they say.
     pub fn stop(&self) {
         groups::lift(&self.groups);
-        let mut state = self.devices.lock();
+        let (mut state, mut ended) = (self.devices.lock(), Vec::new());
         state.stopped = true;
         for (live, volume) in state.volumes().filter(|(_, volume)| volume.is_suspended()) {
             if live.is_claimed() {
                 volume.cancel_suspend();
             } else {
+                ended.extend(volume.table());
                 volume.close();
             }
         }
+        state.ended = ended;
+    }
+
+    /// Once no client is there any more: writes the ends of the logs of all volumes, waiting by
+    /// `pause`. After [`LiveStack::stop`].
+    ///
+    /// # Errors
+    /// One sentence on each volume whose log is not whole.
+    pub fn end_logs(&self, pause: &Pause) -> Result<(), String> {
+        let state = self.devices.lock();
+        let live = state.volumes().filter_map(|(_, volume)| volume.table());
+        let tables: Vec<_> = state.ended.iter().cloned().chain(live).collect();
+        drop(state);
+        let end = |table: &Arc<Table>| {
+            let ended = logs::end(self, table, (LOG_PATIENCE_NS, pause));
+            let logs = table.logs().map(|log| log.device().info().name);
+            ended.err().map(|why| format!("log `{}`: {why}", logs.collect::<Vec<_>>().join("`, `")))
+        };
+        let failed: Vec<String> = tables.iter().filter_map(end).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
     /// The exports, in the order of the stack file.
@@ -145,6 +174,11 @@ impl LiveStack {
     /// The engine that the contexts of this stack must have.
     pub fn engine(&self) -> Engine {
         self.engine
+    }
+
+    /// The set that the contexts of this stack belong to.
+    pub fn contexts(&self) -> &Arc<ContextSet> {
+        &self.contexts
     }
 
     /// Where the locks of the devices, and of the contexts that serve them, are counted.

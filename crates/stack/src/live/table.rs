@@ -5,7 +5,8 @@ use std::sync::Arc;
 use drystone_core::Device;
 use drystone_core::clock::Ns;
 use drystone_targets::{
-    Area, DelayClass, DelaySpec, FlakeySpec, Line, Table, TargetSpec, Volume, VolumeOptions,
+    Area, DelayClass, DelaySpec, FlakeySpec, Line, LogWritesSpec, Table, TargetSpec, Volume,
+    VolumeOptions,
 };
 
 use super::device::{OpenError, Surroundings};
@@ -96,6 +97,9 @@ fn target(target: &Target, find: Find<'_>, now: Ns) -> Result<TargetSpec, String
                 seed: now,
             })
         }
+        Target::LogWrites { place, log } => {
+            TargetSpec::LogWrites(LogWritesSpec { area: area(place)?, log: area(log)? })
+        }
     })
 }
 
@@ -121,6 +125,7 @@ mod tests {
             "0 8 delay a 1 0 b 2 400\n8 8 delay a 9 1 b 10 2 c 11 3\n",
             "0 8 flakey a 7 2 3 1 drop_writes\n",
             "0 8 flakey a 7 0 3 6 error_reads corrupt_bio_byte 3 w 255 0\n",
+            "0 8 zero\n8 8 log-writes a b\n",
             "0 8 flakey a 7 2 0 4 random_read_corrupt 1 random_write_corrupt 1000000000\n",
         ] {
             let segments = crate::table::tests::segments(text);

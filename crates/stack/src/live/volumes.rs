@@ -10,11 +10,12 @@ use std::sync::Arc;
 use drystone_core::Device;
 use drystone_core::clock::Ns;
 use drystone_core::op::OpGroup;
-use drystone_targets::{Table, Volume, VolumeOptions};
+use drystone_targets::{Line, Table, Volume, VolumeOptions};
 
 use super::devices::{Claim, LiveDevice, State};
-use super::{LiveStack, table, uses};
+use super::{LiveStack, logs, table, uses};
 use crate::build::check_name;
+use crate::control::DEFAULT_TIMEOUT_NS;
 use crate::diagnostic::shorten;
 use crate::duration::format_duration;
 use crate::nearest::nearest;
@@ -71,7 +72,7 @@ impl Changes<'_> {
                 let (live, volume, _claim) = self.claim(name)?;
                 self.resume(&live, &volume, within)
             }
-            Change::Message { sector, .. } => self.message(name, sector),
+            Change::Message { sector, text } => self.message(name, sector, text),
             Change::Remove => self.remove(name),
         }
     }
@@ -138,6 +139,10 @@ impl Changes<'_> {
             Patience { deadline: self.stack.clock.now().saturating_add(within), within, before };
         let resumed = loop {
             let quiet = if swaps { self.until_quiet(live, volume, &patience) } else { Ok(()) };
+            if swaps && quiet.is_ok() {
+                // The next table may have its log in the same place.
+                let _ = self.end_logs(volume, within);
+            }
             match quiet.and_then(|()| self.resume_now(live, volume)) {
                 // A context came, or a member changed: every context has to look once more.
                 Ok(false) => continue,
@@ -171,38 +176,86 @@ impl Changes<'_> {
         }
     }
 
-    /// Targets may take messages; none of this version's does.
-    fn message(&self, name: &str, sector: u64) -> Result<()> {
+    /// Tells the target at `sector` something. Only `log-writes` listens.
+    fn message(&self, name: &str, sector: u64, text: &str) -> Result<()> {
         let (_, volume, _claim) = self.claim(name)?;
         let table = volume.table();
         let mut lines = table.iter().flat_map(|table| table.lines());
-        match lines.find(|line| (line.start..line.start + line.length).contains(&sector)) {
-            Some(line) => {
-                let target = line.target.name();
-                let message =
-                    format!("target `{target}` at sector {sector} of `{name}` takes no messages");
-                refused(Refused::Unsupported, message)
-            }
-            None => refused(Refused::BadTable, format!("`{name}` has no sector {sector}")),
-        }
+        let inside = |line: &&Line| (line.start..line.start + line.length).contains(&sector);
+        let Some(line) = lines.find(inside) else {
+            return refused(Refused::BadTable, format!("`{name}` has no sector {sector}"));
+        };
+        let target = line.target.name();
+        let Some(log) = table.as_ref().and_then(|table| table.log_at(sector)) else {
+            let message =
+                format!("target `{target}` at sector {sector} of `{name}` takes no messages");
+            return refused(Refused::Unsupported, message);
+        };
+        let mark = mark(text, log.text_bytes_max());
+        let mark = mark.or_else(|what| refused(Refused::Unsupported, what))?;
+        let marked = logs::mark(self.stack, log, mark, (DEFAULT_TIMEOUT_NS, self.pause));
+        marked.or_else(|why| {
+            refused(Refused::Failed, format!("no mark in the log of `{name}`: {why}"))
+        })
+    }
+
+    /// Ends the logs of a volume that is quiet.
+    fn end_logs(&self, volume: &Volume, within: Ns) -> Result<()> {
+        let table = volume.table();
+        let ended =
+            table.map_or(Ok(()), |table| logs::end(self.stack, &table, (within, self.pause)));
+        ended.or_else(|why| refused(Refused::Failed, format!("the end of a log is missing: {why}")))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
         let (live, volume, _claim) = self.claim(name)?;
+        self.check_unused(&self.stack.devices.lock(), &live)?;
+        let before = volume.is_suspended();
+        self.end_logs_of_removed(&live, &volume, before)?;
         let mut state = self.stack.devices.lock();
-        check_stopped(&state)?;
-        let mut users = uses::users(&state, &self.stack.exports, &live);
-        users.dedup();
-        if !users.is_empty() {
-            let message = format!("`{name}` is in use by {}", users.join(", "));
-            return refused(Refused::InUse, message);
-        }
+        let unused = check_stopped(&state).and_then(|()| self.check_unused(&state, &live));
+        unused.inspect_err(|_| {
+            if !before {
+                volume.cancel_suspend();
+            }
+        })?;
         state.list.retain(|other| !Arc::ptr_eq(other, &live));
         drop(state);
         // Contexts may know it for as long as they live, but through it no other device.
         volume.close();
         self.stack.groups.detach(name);
         Ok(())
+    }
+
+    fn check_unused(&self, state: &State, live: &LiveDevice) -> Result<()> {
+        let mut users = uses::users(state, &self.stack.exports, live);
+        users.dedup();
+        match users.is_empty() {
+            true => Ok(()),
+            false => {
+                let message = format!("`{}` is in use by {}", live.name, users.join(", "));
+                refused(Refused::InUse, message)
+            }
+        }
+    }
+
+    /// Nothing comes to a log after its end: a volume with logs is suspended first. `before`: it was
+    /// so already.
+    fn end_logs_of_removed(&self, live: &LiveDevice, volume: &Volume, before: bool) -> Result<()> {
+        if volume.table().is_none_or(|table| table.logs().next().is_none()) {
+            return Ok(());
+        }
+        self.start_suspend(volume)?;
+        let within = DEFAULT_TIMEOUT_NS;
+        let patience =
+            Patience { deadline: self.stack.clock.now().saturating_add(within), within, before };
+        let quiet = self.until_quiet(live, volume, &patience).inspect_err(|_| {
+            if !before {
+                volume.cancel_suspend();
+            }
+        });
+        // A log that cannot be ended is no reason to keep the volume.
+        quiet.map(|()| _ = self.end_logs(volume, within))
     }
 
     /// The volume of that name, and the right to change it.
@@ -294,6 +347,20 @@ struct Patience {
     within: Ns,
     /// The volume was suspended before the change, and stays so if that is given up.
     before: bool,
+}
+
+/// The text of the mark that a message asks for, in the kernel's words.
+fn mark(text: &str, bytes_max: usize) -> std::result::Result<&str, String> {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    match words[..] {
+        [word, mark] if word.eq_ignore_ascii_case("mark") && mark.len() <= bytes_max => Ok(mark),
+        [word, mark] if word.eq_ignore_ascii_case("mark") => {
+            Err(format!("a mark of {} bytes: at most {bytes_max}", mark.len()))
+        }
+        _ => {
+            Err(format!("`{}` is no message: log-writes takes mark NAME, one word", shorten(text)))
+        }
+    }
 }
 
 fn check_stopped(state: &State) -> Result<()> {

@@ -212,7 +212,7 @@ pub static DEVICE_WHAT: &[Param] = &[
         "table",
         Type::List(&Type::Table),
         Unset("required, or `type`"),
-        "A volume: ranges of other devices in dmsetup's table syntax; targets are linear, striped, zero, error, delay and flakey.",
+        "A volume: ranges of other devices in dmsetup's table syntax; targets are linear, striped, zero, error, delay, flakey and log-writes.",
     ),
 ];
 

@@ -153,7 +153,8 @@ impl LogEntry {
         if entry.flags == LogFlags::default() && sectors == 0 {
             return Err("an entry of nothing".to_owned());
         }
-        if text_bytes > (sector.len() - LOG_HEADER_BYTES) as u64 {
+        let is_mark = entry.flags.has(LogFlags::MARK);
+        if is_mark && text_bytes > (sector.len() - LOG_HEADER_BYTES) as u64 {
             return Err(format!("a text of {text_bytes} bytes, more than its sector has"));
         }
         Ok(entry)

@@ -1,0 +1,296 @@
+//! `drystone log-writes`: shows a write log, and replays it, with the words of xfstests' `replay-log`.
+//! Needs no server.
+//!
+//! A log may be anybody's: whatever it says, at worst one sentence says what is wrong with it.
+
+mod reader;
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::{Args, Subcommand};
+use drystone_targets::LogFlags;
+
+use self::reader::{Found, LogReader};
+use crate::failure::Failure;
+use crate::output;
+
+/// Bytes that are copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Arguments of `drystone log-writes`.
+#[derive(Debug, Args)]
+pub struct LogWritesArgs {
+    /// The file or block device that holds the log
+    log: PathBuf,
+    #[command(subcommand)]
+    command: LogCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// List the entries
+    List {
+        #[command(flatten)]
+        range: Range,
+    },
+    /// Do the writes of the log again, on a copy of what the device held when the log began
+    Replay {
+        /// The file or block device to write to
+        #[arg(long, value_name = "PATH")]
+        to: PathBuf,
+        #[command(flatten)]
+        range: Range,
+        /// Only what touches this sector of the log's size, or a later one
+        #[arg(long, value_name = "SECTOR", default_value_t = 0)]
+        start_sector: u64,
+        /// Only what touches this sector, or an earlier one
+        #[arg(long, value_name = "SECTOR", default_value_t = u64::MAX, hide_default_value = true)]
+        end_sector: u64,
+        /// Leave discards out
+        #[arg(long)]
+        no_discard: bool,
+        /// A shell command that has to succeed after each entry that --check names
+        #[arg(long, value_name = "COMMAND", requires = "check")]
+        fsck: Option<String>,
+        /// When to run it: after each flush, each fua, or each N-th entry
+        #[arg(long, value_name = "flush|fua|N", requires = "fsck", value_parser = check)]
+        check: Option<Check>,
+    },
+}
+
+/// Which entries.
+#[derive(Debug, Clone, Args)]
+struct Range {
+    /// Begin with this entry; the first is 0
+    #[arg(long, value_name = "N", conflicts_with = "start_mark")]
+    start_entry: Option<u64>,
+    /// Begin behind this mark
+    #[arg(long, value_name = "NAME")]
+    start_mark: Option<String>,
+    /// End with this mark
+    #[arg(long, value_name = "NAME")]
+    end_mark: Option<String>,
+    /// End with the next flush
+    #[arg(long)]
+    next_flush: bool,
+    /// End with the next write with FUA
+    #[arg(long)]
+    next_fua: bool,
+    /// End after so many entries
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+}
+
+/// When a command is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Check {
+    Flag(LogFlags),
+    Each(u64),
+}
+
+fn check(text: &str) -> Result<Check, String> {
+    match text {
+        "flush" => Ok(Check::Flag(LogFlags::FLUSH)),
+        "fua" => Ok(Check::Flag(LogFlags::FUA)),
+        number => match number.parse() {
+            Ok(number @ 1..) => Ok(Check::Each(number)),
+            _ => Err("write flush, fua or a number from 1".to_owned()),
+        },
+    }
+}
+
+/// `drystone log-writes`.
+pub fn run(args: &LogWritesArgs) -> Result<(), Failure> {
+    let mut log = LogReader::open(&args.log)?;
+    match &args.command {
+        LogCommand::List { range } => list(&mut log, range),
+        LogCommand::Replay { to, range, start_sector, end_sector, no_discard, fsck, check } => {
+            let target = Target {
+                file: target(&args.log, to)?,
+                path: to,
+                sectors: (*start_sector, *end_sector),
+                no_discard: *no_discard,
+            };
+            let check = fsck.as_deref().zip(*check);
+            replay(&mut log, range, &target, check)
+        }
+    }
+}
+
+/// Walks over the entries of a range.
+fn each(
+    log: &mut LogReader,
+    range: &Range,
+    mut visit: impl FnMut(&mut LogReader, &Found) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (start, marks) = ends(log, range)?;
+    log.rewind();
+    while log.number() < start {
+        log.next()?;
+    }
+    let mut count = 0;
+    while let Some(found) = log.next()? {
+        count += 1;
+        visit(log, &found)?;
+        let flags = found.entry.flags;
+        let ends = marks.is_some_and(|end| found.number == end)
+            || range.next_flush && flags.has(LogFlags::FLUSH)
+            || range.next_fua && flags.has(LogFlags::FUA)
+            || range.limit == Some(count);
+        if ends {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The first entry of a range, and the mark that ends it if there is one: found before anything is
+/// done.
+fn ends(log: &mut LogReader, range: &Range) -> Result<(u64, Option<u64>), Failure> {
+    let entries = log.entries();
+    let start = match (&range.start_mark, range.start_entry) {
+        (Some(mark), _) => log.find_mark(mark, 0)? + 1,
+        (None, Some(start)) if start >= entries => {
+            return Err(Failure::Refused(format!(
+                "there is no entry {start}: the log has {entries}"
+            )));
+        }
+        (None, start) => start.unwrap_or(0),
+    };
+    let end = range.end_mark.as_ref().map(|mark| log.find_mark(mark, start)).transpose()?;
+    Ok((start, end))
+}
+
+fn list(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
+    let (entries, sector) = (log.entries(), log.sector_bytes());
+    output::print(&format!("{entries} entries, sectors of {sector} bytes\n"))?;
+    let mut rows =
+        vec![["ENTRY", "SECTOR", "SECTORS", "FLAGS", "MARK"].map(str::to_owned).to_vec()];
+    each(log, range, |_, Found { number, entry, text }| {
+        let mark = String::from_utf8_lossy(text).escape_default().to_string();
+        let numbers = [*number, entry.sector, entry.sectors].map(|number| number.to_string());
+        rows.push(numbers.into_iter().chain([entry.flags.to_string(), mark]).collect());
+        Ok(())
+    })?;
+    output::print(&output::columns(&rows))?;
+    Ok(())
+}
+
+/// What a log is replayed to.
+struct Target<'a> {
+    file: File,
+    path: &'a Path,
+    /// First and last sector of interest.
+    sectors: (u64, u64),
+    no_discard: bool,
+}
+
+/// Opens what a log is replayed to.
+fn target(log: &Path, to: &Path) -> Result<File, Failure> {
+    let refused = |what: String| Failure::Refused(format!("{}: {what}", to.display()));
+    let file = OpenOptions::new().write(true).open(to).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            refused("it does not exist: make it first, as long as the device was".to_owned())
+        }
+        _ => refused(error.to_string()),
+    })?;
+    // A block device is the same under all its names.
+    let identity = |path: &Path| match std::fs::metadata(path) {
+        Ok(found) if found.file_type().is_block_device() => Some((found.rdev(), 0)),
+        found => found.ok().map(|found| (found.dev(), found.ino())),
+    };
+    match identity(log) == identity(to) {
+        true => Err(refused("that is the log itself".to_owned())),
+        false => Ok(file),
+    }
+}
+
+fn replay(
+    log: &mut LogReader,
+    range: &Range,
+    target: &Target<'_>,
+    check: Option<(&str, Check)>,
+) -> Result<(), Failure> {
+    let mut count = 0;
+    each(log, range, |log, found| {
+        count += 1;
+        target.take(log, found)?;
+        let Some((command, check)) = check else { return Ok(()) };
+        let due = match check {
+            Check::Flag(flag) => found.entry.flags.has(flag),
+            Check::Each(number) => count % number == 0,
+        };
+        if due { target.fsck(command, found.number) } else { Ok(()) }
+    })?;
+    target.sync()?;
+    output::print(&format!("{count} entries replayed\n"))?;
+    Ok(())
+}
+
+impl Target<'_> {
+    fn failed(&self, error: &std::io::Error) -> Failure {
+        Failure::Refused(format!("{}: {error}", self.path.display()))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.file.sync_all().map_err(|error| self.failed(&error))
+    }
+
+    /// Do what an entry did.
+    fn take(&self, log: &LogReader, Found { entry, number, .. }: &Found) -> Result<(), Failure> {
+        let (first, last) = (entry.sector, entry.sector.saturating_add(entry.sectors));
+        if entry.sectors == 0 || last <= self.sectors.0 || first > self.sectors.1 {
+            return Ok(());
+        }
+        let block = u64::from(log.sector_bytes());
+        let range = first.checked_mul(block).zip(entry.sectors.checked_mul(block));
+        let range = range.filter(|(from, bytes)| {
+            from.checked_add(*bytes).is_some_and(|end| end <= i64::MAX as u64)
+        });
+        let Some((from, bytes)) = range else {
+            let what = format!("entry {number} of the log lies beyond any device's end");
+            return Err(Failure::Refused(what));
+        };
+        match entry.flags.has(LogFlags::DISCARD) {
+            true if self.no_discard => Ok(()),
+            true => self.discard(from, bytes),
+            false => log.data(bytes, COPY_BYTES, |at, data| {
+                self.file.write_all_at(data, from + at).map_err(|error| self.failed(&error))
+            }),
+        }
+    }
+
+    /// Discarded sectors are zeroes: holes where the file can have them.
+    fn discard(&self, from: u64, bytes: u64) -> Result<(), Failure> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, hole, from, bytes).is_ok() {
+            return Ok(());
+        }
+        let zeroes = vec![0; COPY_BYTES.min(bytes as usize)];
+        let mut at = 0;
+        while at < bytes {
+            let now = (bytes - at).min(zeroes.len() as u64);
+            let part = &zeroes[..now as usize];
+            self.file.write_all_at(part, from + at).map_err(|error| self.failed(&error))?;
+            at += now;
+        }
+        Ok(())
+    }
+
+    /// Run a command that checks what is there after entry `number`.
+    fn fsck(&self, command: &str, number: u64) -> Result<(), Failure> {
+        self.sync()?;
+        let status = Command::new("sh").arg("-c").arg(command).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => {
+                Err(Failure::Refused(format!("the check failed after entry {number}: {status}")))
+            }
+            Err(error) => Err(Failure::Refused(format!("sh: {error}"))),
+        }
+    }
+}
