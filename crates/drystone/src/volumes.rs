@@ -110,7 +110,7 @@ pub enum VolumeCommand {
         /// A sector of the target
         sector: u64,
         /// The words
-        #[arg(required = true, trailing_var_arg = true)]
+        #[arg(required = true)]
         text: Vec<String>,
         #[command(flatten)]
         client: ClientArgs,

@@ -795,3 +795,17 @@ fn logs_end_with_the_server() {
     assert_eq!(log(&rig, "l1"), ["w", "dm-log-writes-end"]);
     assert_eq!(log(&rig, "l2"), ["w", "dm-log-writes-end"]);
 }
+
+/// What is read where it is written is used once, in a table that comes later as in a stack file.
+#[test]
+fn a_delay_may_name_a_place_again() {
+    let rig = Rig::new();
+    rig.create("w", "0 8 delay b 0 0 b 0 1").unwrap();
+    rig.reload("w", "0 8 delay b 8 0 b 0 1 b 8 2").unwrap();
+    rig.refuses_table("w", "0 8 delay b 0 0 b 4 1", "sectors 4 to 7 of `b` are used twice");
+    rig.refuses_table(
+        "w",
+        "0 8 delay b 0 0\n8 8 delay b 0 0",
+        "sectors 0 to 7 of `b` are used twice",
+    );
+}

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drystone_core::{Device, SECTOR_SIZE};
-use drystone_targets::{Table, Volume};
+use drystone_targets::{Line, Table, TargetSpec, Volume};
 
 use super::devices::{LiveDevice, State};
 use crate::graph::MAX_LEVELS;
@@ -34,14 +34,22 @@ fn tables(volume: &Volume) -> impl Iterator<Item = Arc<Table>> {
 }
 
 fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
-    let areas = table.lines().iter().flat_map(|line| line.areas());
     let of_area = |(area, sectors): (&drystone_targets::Area, u64)| Use {
         device: area.device.clone(),
         start: area.sector,
         end: area.sector + sectors,
         user,
     };
-    areas.map(of_area).collect()
+    let of_line = |line: &Line| {
+        let mut uses: Vec<Use<'a>> = line.areas().into_iter().map(of_area).collect();
+        if matches!(line.target, TargetSpec::Delay(_)) {
+            // What is read where it is written is used once.
+            uses.sort_by_key(|part| (key(&part.device), part.start));
+            uses.dedup_by_key(|part| (key(&part.device), part.start));
+        }
+        uses
+    };
+    table.lines().iter().flat_map(of_line).collect()
 }
 
 fn has_member(table: &Table, own: Key) -> bool {
