@@ -211,7 +211,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "message",
-        doc: "Sends words to a target of a volume, as dmsetup message; no target of this version takes any.",
+        doc: "Sends words to a target of a volume, as dmsetup message: `mark NAME`, one word, to log-writes. The answer comes when the mark is in the log.",
         arguments: &[
             VOLUME,
             required(
