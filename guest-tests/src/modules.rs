@@ -9,10 +9,11 @@ use crate::cpio::Archive;
 
 /// What `modprobe` finds in a guest, by name. What the kernel has built in (NVMe, ext4 and
 /// virtio-serial, with Debian's cloud kernel) may stand here too, and costs nothing.
-pub const WANTED: [&str; 16] = [
+pub const WANTED: [&str; 17] = [
     "dm-mod",
     "dm-delay",
     "dm-flakey",
+    "dm-log-writes",
     "dm-zero",
     "ext4",
     "loop",

@@ -235,6 +235,68 @@ fn a_suspension_waits_for_no_delay() {
     }
 }
 
+/// A log that the kernel wrote is read and replayed by `drystone log-writes`: what is in it, and in which
+/// order, is what ours would have (`each_moment_is_found_again`).
+#[test]
+fn a_log_of_the_kernels_is_replayed() {
+    if !available() || !requires("dmsetup") || !requires("blkdiscard") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    for name in ["d", "log", "replayed"] {
+        fs::File::create(path(name)).and_then(|file| file.set_len(1 << 20)).expect("an image");
+    }
+    let mut guest = Guest::builder().program("dmsetup").program("blkdiscard");
+    for name in ["d", "log"] {
+        guest = guest.disk(name, Disk::virtio(path(name)));
+    }
+    let mut guest = guest.start();
+    let script = "
+        modprobe dm-mod
+        dmsetup create t
+        put() {
+            tr '\\0' \"$1\" </dev/zero | dd of=/dev/mapper/t bs=4096 count=$2 seek=$3 iflag=fullblock \
+                oflag=direct conv=notrunc$4 2>/dev/null
+        }
+        put a 2 1 ,fsync
+        put b 1 3
+        blkdiscard -o 8192 -l 4096 /dev/mapper/t
+        put c 1 2 ,fsync
+        dmsetup message t 0 mark here
+        put d 1 0
+        dmsetup status t
+        dmsetup remove t";
+    let output = guest.run_with_input(script, b"0 2048 log-writes /dev/disk/d /dev/disk/log");
+    assert_eq!(output.status, 0, "{}", output.errors());
+    guest.power_off().expect("it powers off");
+    let status = output.text();
+    let drystone = system_tests::program().to_str().expect("a path");
+    let listed = system_tests::run(folder.path(), &[drystone, "log-writes", "log", "list"]).ok();
+    let lines =
+        listed.lines().skip(2).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let expected = [
+        "0 8 8 NONE",
+        "1 16 8 NONE",
+        "2 0 0 FLUSH",
+        "3 24 8 NONE",
+        "4 16 8 DISCARD",
+        "5 16 8 NONE",
+        "6 0 0 FLUSH",
+        "7 0 0 MARK here",
+        "8 0 8 NONE",
+        "9 0 0 MARK dm-log-writes-end",
+    ];
+    assert_eq!(lines.collect::<Vec<_>>(), expected, "{status}");
+    // As ours: entries, and the last sector of the log that is used.
+    assert_eq!(status.trim(), "0 2048 log-writes 8 40", "{listed}");
+    let replay = [drystone, "log-writes", "log", "replay", "--to", "replayed"];
+    system_tests::run(folder.path(), &replay).ok();
+    let bytes = |name: &str| fs::read(path(name)).expect("an image");
+    assert_eq!([0, 4096, 8192, 12288, 16384].map(|at| bytes("d")[at]), *b"dacb\0");
+    assert!(bytes("replayed") == bytes("d"), "the replayed log is not what the kernel wrote");
+}
+
 #[test]
 fn the_expectation_is_that_of_the_kernels_pages() {
     // The example of striped.rst, in small: three stripes with chunks of two sectors.

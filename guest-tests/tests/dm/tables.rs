@@ -175,7 +175,7 @@ pub const REFUSED: &[(&str, &str)] = &[
         "0 8 striped 2 4 /dev/disk/k0 0 /dev/disk/k0 8",
         "len=4 not aligned to h/w logical block size 4096",
     ),
-    // delay and flakey.
+    // delay, flakey and log-writes.
     ("0 8 delay", "delay: Requires exactly 3, 6 or 9 arguments"),
     ("0 8 delay /dev/disk/m0 0 10 /dev/disk/m1 0", "delay: Requires exactly 3, 6 or 9 arguments"),
     ("0 8 delay /dev/disk/m0 0 -1", "delay: Invalid delay"),
@@ -212,6 +212,9 @@ pub const REFUSED: &[(&str, &str)] = &[
         "0 8 flakey /dev/disk/m0 0 1 1 2 random_read_corrupt 1000000001",
         "flakey: Invalid random corrupt argument",
     ),
+    ("0 8 log-writes /dev/disk/m0", "log-writes: Invalid argument count"),
+    ("0 8 log-writes /dev/disk/m9 /dev/disk/m1", "log-writes: Device lookup failed"),
+    ("0 8 log-writes /dev/disk/m0 /dev/disk/m9", "log-writes: Log device lookup failed"),
 ];
 
 /// Tables that look wrong or odd and that the kernel takes all the same, with the last word of what

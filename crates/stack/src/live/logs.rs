@@ -87,6 +87,11 @@ impl<'a> Writer<'a> {
     }
 
     fn run(mut self, pause: &Pause) -> Result<(), String> {
+        // What is not carried to its end would be waited for by all that come after it.
+        self.carry(pause).inspect_err(|_| give_up(self.log, &self.locks))
+    }
+
+    fn carry(&mut self, pause: &Pause) -> Result<(), String> {
         let mut failed = false;
         loop {
             let mut wakes = Vec::new();
@@ -119,7 +124,7 @@ impl<'a> Writer<'a> {
         let mut done = BioList::new();
         self.cx.reap(&mut done);
         while self.cx.outstanding() > 0 {
-            self.check_time().inspect_err(|_| give_up(self.log, &self.locks))?;
+            self.check_time()?;
             pause(PAUSE_NS);
             self.cx.poll(&mut done);
         }
