@@ -411,6 +411,36 @@ fn contexts_wait_for_one_another() {
     rig.check_replay();
 }
 
+/// A super block counts no entry that is not there, though later ones are.
+#[test]
+fn later_entries_wait_for_earlier_ones() {
+    let mut rig = Rig::new();
+    let mut other = rig.another();
+    rig.ok(fua(write(0, 1, 9)));
+    rig.log.hold(true);
+    rig.user.submit(fua(write(1, 1, 1)));
+    // What is kept stays so, what comes now is done at once.
+    rig.log.hold(false);
+    other.submit(fua(write(2, 1, 2)));
+    assert!(other.reap().is_empty() && rig.user.reap().is_empty());
+    assert_eq!(rig.words(), "u0");
+    rig.log.release();
+    assert!(rig.user.wait().status.is_ok() && other.wait().status.is_ok());
+    assert_eq!(rig.words(), "u0 u1 u2");
+
+    // The first of three comes into place by the third, the second does not.
+    rig.log.hold(true);
+    rig.user.submit(fua(write(3, 1, 3)));
+    other.submit(fua(write(4, 1, 4)));
+    rig.log.hold(false);
+    rig.user.submit(fua(write(5, 1, 5)));
+    let ended = rig.user.reap();
+    assert_eq!((ended.len(), rig.words()), (1, "u0 u1 u2 u3".to_owned()));
+    rig.log.release();
+    assert!(rig.user.wait().status.is_ok() && other.wait().status.is_ok());
+    assert_eq!(rig.words(), "u0 u1 u2 u3 u4 u5");
+}
+
 /// Two contexts at the very beginning, of which one has to wait for the other's first super block.
 #[test]
 fn the_first_super_block_is_waited_for() {
