@@ -504,7 +504,10 @@ impl Builder<'_> {
     fn flakey(&mut self, number: u64, sectors: u64) {
         let Some((leaf, at)) = self.area(sectors) else { return };
         let (up, down) = (self.rng.u64(1..=3), self.rng.u64(1..=2));
-        let features = of(self.rng, &["", " 1 error_writes", " 1 error_reads", " 1 drop_writes"]);
+        let features = ["", " 1 error_writes", " 1 error_reads", " 1 drop_writes"];
+        // Two ways to lose what was written are more than the oracle keeps apart.
+        let count = if self.leaves[leaf].keeps { 4 } else { 3 };
+        let features = of(self.rng, &features[..count]);
         let device = &self.leaves[leaf].name;
         let table = format!("0 {sectors} flakey {device} {at} {up} {down}{features}\n");
         let name = format!("v{number}");

@@ -224,6 +224,14 @@ impl World {
         self.sleep_until(self.now() + ns);
     }
 
+    /// Others may go on before the running fiber, which looks for something; outside of fibers
+    /// nothing.
+    pub(crate) fn give_way(&self) {
+        if fiber::is_inside() {
+            fiber::pause(Pause::Spin);
+        }
+    }
+
     /// The running fiber sleeps until it is woken or the time has come.
     pub(crate) fn doze(&self, until: Option<Ns>) {
         self.lie_down(until);

@@ -252,6 +252,8 @@ impl Ring for SimRing {
 
     fn wait(&mut self, deadline: Option<Ns>) {
         self.submit();
+        // A system call takes its time, also when there is nothing to wait for.
+        self.world.give_way();
         let is_over = |at: Ns| deadline.is_some_and(|deadline| deadline <= at);
         while !self.world.state().has_news(self.id) && !is_over(self.world.now()) {
             let mut state = self.world.state();
