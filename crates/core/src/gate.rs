@@ -120,7 +120,7 @@ impl Gate {
             }
             // The owner does the errand, unless it has left without seeing the knock of a
             // visitor that found our claim.
-            let knocked = self.release_claim() && !cfg!(drystone_mutate = "gate_visit_recheck");
+            let knocked = self.release_claim() && !(crate::mistake!("gate_visit_recheck"));
             self.barriers.heavy();
             if self.inside.load(Acquire) != 0 || !knocked {
                 return Visit::OwnerWill;
@@ -139,7 +139,7 @@ impl Gate {
     fn release_claim(&self) -> bool {
         self.claim.store(false, Release);
         fence_seq();
-        !cfg!(drystone_mutate = "gate_knock_recheck") && self.knock.load(Relaxed)
+        !(crate::mistake!("gate_knock_recheck")) && self.knock.load(Relaxed)
     }
 }
 

@@ -103,7 +103,7 @@ fn list() -> Result<(), Failure> {
         let _ = writeln!(text, "  {name:24} {what}");
     }
     text.push_str("Mistakes for --break:\n");
-    for Mistake { name, what } in MISTAKES {
+    for Mistake { name, what, .. } in MISTAKES {
         let _ = writeln!(text, "  {name:24} {what}");
     }
     output::print(&text).map(drop)

@@ -11,6 +11,7 @@ use crate::scheduler::Scheduler;
 use crate::tags::TagBatch;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
+use drystone_core::mistake;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Env, Status};
@@ -107,6 +108,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.completions.publish_started(&self.stats);
         let scratch = std::mem::take(&mut self.completions.scratch);
         let mut done = std::mem::replace(&mut self.done, scratch);
+        if mistake!("completion_lost") && done.len() > 2 {
+            done.pop();
+        }
         let mut freed = TagBatch::default();
         for slot in done.drain(..) {
             let tag = self.complete(env, slot, now);

@@ -25,6 +25,7 @@
 
 use crossbeam_utils::CachePadded;
 use drystone_core::mailbox::{Mailbox, Message};
+use drystone_core::mistake;
 use drystone_core::primitive::{Arc, AtomicU32, AtomicU64, Ordering::*, fence};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::collections::VecDeque;
@@ -270,7 +271,7 @@ impl TagSet {
             let turn: Vec<_> = queue.drain(..n as usize).collect();
             drop(queue);
             turn.into_iter().for_each(&mut send);
-            if cfg!(drystone_mutate = "tag_recheck") {
+            if mistake!("tag_recheck") {
                 return;
             }
             if !cfg!(drystone_mutate = "tag_unlock_fence") {

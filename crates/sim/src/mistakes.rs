@@ -1,5 +1,6 @@
 //! Mistakes that the code can be told to make, to prove that the simulator would find them. Each is
-//! a place in the code that asks [`drystone_core::sim::broken`].
+//! a place in the code that asks [`drystone_core::mistake!`]. Simulations only: a product build has
+//! none of them.
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,10 +9,29 @@ pub struct Mistake {
     pub name: &'static str,
     /// What is wrong then.
     pub what: &'static str,
+    /// It can be seen only where another context goes on between two points inside one call.
+    pub within_a_call: bool,
+}
+
+const fn plain(name: &'static str, what: &'static str) -> Mistake {
+    Mistake { name, what, within_a_call: false }
+}
+
+const fn within(name: &'static str, what: &'static str) -> Mistake {
+    Mistake { name, what, within_a_call: true }
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 0] = [];
+pub const MISTAKES: [Mistake; 8] = [
+    plain("completion_lost", "of three requests that end together one is forgotten"),
+    plain("flush_not_forwarded", "a volume flushes all its members but the first"),
+    plain("fua_forgotten", "a file takes a FUA write for an ordinary one"),
+    plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
+    plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
+    plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
+    plain("wake_up_dropped", "a message is left for a context that sleeps, and nobody wakes it"),
+    within("gate_knock_recheck", "who visits a context leaves without a look for other visitors"),
+];
 
 /// The mistake of that name.
 pub fn mistake(name: &str) -> Option<&'static Mistake> {

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::gate::Gate;
 use crate::list::BioList;
 use crate::mailbox::{Mailbox, Message};
+use crate::mistake;
 use crate::op::BioFlags;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
@@ -182,7 +183,7 @@ impl ContextCore {
         self.env.time.begin_below();
         self.run_links();
         self.env.time.end_below();
-        self.env.plugged = false;
+        self.env.plugged &= mistake!("plug_goes_on");
         self.env.ring.submit();
     }
 
@@ -427,6 +428,7 @@ impl ContextCore {
     }
 
     pub(crate) fn finish_plug(&mut self) {
+        self.env.plugged = false;
         if std::mem::take(&mut self.has_plug) {
             self.flush_plugs();
             self.env.ring.submit();

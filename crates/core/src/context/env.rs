@@ -10,10 +10,12 @@ use crate::context::set::Handle;
 use crate::device::Device;
 use crate::list::BioList;
 use crate::mailbox::Message;
+use crate::mistake;
 use crate::op::BioFlags;
 use crate::ring::{Ring, RingEvent, Token};
 use crate::status::Status;
 use crate::sync::LockCounters;
+use crate::units::SECTOR_SIZE;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
@@ -242,6 +244,9 @@ impl Env {
         unsafe { front.sibling_of(&rest, parent) };
         front.truncate(bytes);
         rest.advance(bytes);
+        if mistake!("split_off_by_one") {
+            rest.sector = rest.sector.after(SECTOR_SIZE);
+        }
         front.flags |= BioFlags::NOMERGE;
         (front, rest)
     }

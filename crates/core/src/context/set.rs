@@ -15,6 +15,7 @@ use crate::clock::{Clock, TimeCache};
 use crate::error::Result;
 use crate::gate::{Gate, Visit};
 use crate::mailbox::{Mailbox, Message};
+use crate::mistake;
 use crate::primitive::Barriers;
 use crate::ring::{Ring, Token, Waker};
 use crate::sync::{Lock, LockClass, LockCounters, LockRegistry};
@@ -75,7 +76,7 @@ impl Handle {
     /// Send `message` to the context, from any thread, and wake it if it sleeps.
     pub fn send(&self, message: Arc<Message>) {
         self.mailbox.push(message);
-        if self.parking.should_wake() {
+        if self.parking.should_wake() && !mistake!("wake_up_dropped") {
             self.waker.wake();
         }
     }
@@ -91,7 +92,9 @@ impl Handle {
         self.mailbox.push(message);
         let will_look = deliver::owner_will_look(|| self.gate.is_inside());
         if self.parking.is_parked() {
-            self.waker.wake();
+            if !mistake!("wake_up_dropped") {
+                self.waker.wake();
+            }
             return false;
         }
         !will_look

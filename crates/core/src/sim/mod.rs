@@ -26,6 +26,15 @@ pub use points::{Hook, Point, broken, set_broken, set_hook, spin, step, stop_aft
 /// True in builds that have the points.
 pub const HAS_POINTS: bool = cfg!(drystone_sim);
 
+/// Whether a mistake is to be made: one that the model checker's builds make (`--cfg
+/// drystone_mutate="NAME"`), and simulations by that name ([`broken`]). `false` in a product build.
+#[macro_export]
+macro_rules! mistake {
+    ($name:tt) => {
+        cfg!(drystone_mutate = $name) || $crate::sim::broken($name)
+    };
+}
+
 /// A point at which another context may go on. Nothing in this build.
 #[cfg(not(drystone_sim))]
 #[inline(always)]

@@ -7,6 +7,7 @@
 
 use super::FileShared;
 use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
+use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::ring::polled::PolledRing;
 use drystone_core::ring::{FileOp, RingEvent, RingFile};
@@ -137,7 +138,7 @@ impl FileQueue {
 
     fn data_op(&mut self, rq: &Request) -> FileOp {
         let write = rq.unit.op == Op::Write;
-        let dsync = rq.unit.flags.contains(BioFlags::FUA);
+        let dsync = rq.unit.flags.contains(BioFlags::FUA) && !mistake!("fua_forgotten");
         let offset = rq.offset();
         if let Some(segment) = rq.single_segment() {
             let align = self.shared.memory_alignment;

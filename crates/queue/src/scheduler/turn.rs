@@ -12,6 +12,7 @@
 //! that it freed before a fence of its own) and then tries the turn.
 
 use super::Place;
+use drystone_core::mistake;
 use drystone_core::primitive::{AtomicBool, AtomicU32, Ordering::*, fence};
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_core::{BioList, SharedBioList};
@@ -94,7 +95,7 @@ impl<T> TurnLock<T> {
         if !cfg!(drystone_mutate = "turn_leave_fence") {
             fence(SeqCst);
         }
-        self.has_published() && !cfg!(drystone_mutate = "turn_recheck")
+        self.has_published() && !(mistake!("turn_recheck"))
     }
 
     /// True while something is published.

@@ -2,8 +2,9 @@
 //! disks.
 
 use super::plan::{FaultPlan, Target};
-use super::run::{Run, Started};
+use super::run::{Run, Started, one};
 use drystone_core::context::PollMode;
+use drystone_core::{Bio, IoBuf, Op, Sector, Status};
 use drystone_stack::live::LiveRuntime;
 use drystone_stack::runtime::{Change, Runtime};
 use drystone_throttle as throttle;
@@ -87,6 +88,7 @@ impl Control {
             11 => self.group(),
             12 => self.grow(),
             13 => self.come_and_go(),
+            15 | 16 => self.move_volume(),
             14 => self.look(),
             _ => self.bad_luck(),
         }
@@ -100,7 +102,10 @@ impl Control {
     }
 
     fn reload(&mut self) {
-        let Some(target) = self.volume() else { return };
+        let Some(mut target) = self.volume() else { return };
+        if target.moves.is_some() {
+            target.tables = vec![self.run.table_of(&target.name)];
+        }
         let number = self.run.plan.targets.iter().position(|t| t.name == target.name);
         let grown = number.is_some_and(|n| self.run.sectors(n) > target.sectors);
         let tables = if grown { &target.tables[..0] } else { &target.tables[..] };
@@ -122,14 +127,62 @@ impl Control {
         self.count(if done.is_ok() { "suspend" } else { "suspend refused" });
         let ns = self.rng.u64(0..SUSPENDED_NS);
         self.run.world.sleep(ns);
-        // What is suspended must go on, or nothing does.
+        self.resume(&target.name);
+    }
+
+    /// A volume moves to other sectors: suspended, copied, made durable, resumed by another table.
+    fn move_volume(&mut self) {
+        let all = self.run.plan.targets.iter().filter(|target| target.moves.is_some());
+        let all: Vec<Target> = all.cloned().collect();
+        let n = self.rng.u64(0..all.len().max(1) as u64) as usize;
+        let Some(target) = all.get(n) else { return };
+        let Some(mut places) = target.moves.clone() else { return };
+        let table =
+            |(leaf, at): &(String, u64)| format!("0 {} linear {leaf} {at}\n", target.sectors);
+        if self.run.table_of(&target.name) != table(&places[0]) {
+            places.swap(0, 1);
+        }
+        let suspend = Change::Suspend { within: Some(WITHIN_NS) };
+        if self.runtime.change(&target.name, &suspend).is_err() {
+            self.count("suspend refused");
+            let _ = self.runtime.change(&target.name, &Change::Resume { within: WITHIN_NS });
+            return;
+        }
+        let copied = self.copy(&places, target.sectors);
+        if copied {
+            let table = table(&places[1]);
+            let load = Change::Reload { table: &table, force: true, resume_within: None };
+            if self.runtime.change(&target.name, &load).is_ok() {
+                self.run.set_table(&target.name, &table);
+            }
+        }
+        self.count(if copied { "move" } else { "move given up" });
+        self.resume(&target.name);
+    }
+
+    /// Copy what is at the first place to the second one, and make it durable.
+    fn copy(&self, [from, to]: &[(String, u64); 2], sectors: u64) -> bool {
+        let mut cx = self.start.set.context(self.run.world.ring());
+        let mut io = |leaf: &str, bio| match cx.open(&self.start.device(leaf)) {
+            Ok(index) => one(&mut cx, index, bio),
+            Err(_) => Bio::flush(),
+        };
+        let read = io(&from.0, Bio::read(Sector(from.1), IoBuf::zeroed(sectors as usize * 512)));
+        let (ok, mut read) = (read.status == Status::Ok && read.op == Op::Read, read);
+        let Some(data) = read.take_buf().filter(|_| ok) else { return false };
+        let written = io(&to.0, Bio::write(Sector(to.1), data)).status;
+        written == Status::Ok && io(&to.0, Bio::flush()).status == Status::Ok
+    }
+
+    /// What is suspended must go on, or nothing does.
+    fn resume(&self, volume: &str) {
         for _ in 0..100 {
-            let resumed = self.runtime.change(&target.name, &Change::Resume { within: WITHIN_NS });
+            let resumed = self.runtime.change(volume, &Change::Resume { within: WITHIN_NS });
             if resumed.is_ok() || self.run.off.get() {
                 return;
             }
         }
-        self.run.world.fail(format!("{} cannot be resumed", target.name));
+        self.run.world.fail(format!("{volume} cannot be resumed"));
     }
 
     fn set_attribute(&mut self) {

@@ -47,7 +47,7 @@ pub fn run(order: &Order) -> Outcome {
     let plan = Plan::new(&mut rng, IOS);
     let world = World::new(order.trace);
     let mut scheduler = Scheduler::new(world.clone(), plan.policy, rng.u64(..));
-    let stack = plan.text.clone();
+    let stack = plan::stack_file(&plan.text, &plan.volumes);
     let run = Run::new(world.clone(), plan, order.keep.clone(), rng.u64(..));
     let (operator, begin) = (Operator::new(run.clone(), rng.u64(..)), world.now());
     world.spawn("operator", move || operator.operate());

@@ -46,6 +46,8 @@ pub struct Target {
     pub fails: bool,
     /// Tables that map it to the same places; empty if it is no volume.
     pub tables: Vec<String>,
+    /// Where it may move: its place now and another one, each a leaf and a sector.
+    pub moves: Option<[(String, u64); 2]>,
     /// A longer table, the sectors that it has, and the leaf that must grow first, with its new size
     /// in bytes.
     pub longer: Option<(String, u64, String, u64)>,
@@ -116,8 +118,10 @@ pub struct FaultPlan {
 /// All of it.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The stack file.
+    /// The stack file, up to the volumes.
     pub text: String,
+    /// The volumes with their first tables.
+    pub volumes: Vec<(String, String)>,
     /// The disks, by number.
     pub disks: Vec<DiskOptions>,
     /// Names of the leaf devices with a request queue.
@@ -144,6 +148,7 @@ pub struct Plan {
 struct Builder<'a> {
     rng: &'a mut Rng,
     text: String,
+    volumes: Vec<(String, String)>,
     leaves: Vec<Leaf>,
     disks: Vec<DiskOptions>,
     targets: Vec<Target>,
@@ -167,12 +172,19 @@ impl Plan {
         let faults = FaultPlan::random(rng);
         let starts = rng.u64(2..=3);
         let changes = rng.u64(2..=12);
-        let mut builder =
-            Builder { rng, text: String::new(), leaves: vec![], disks: vec![], targets: vec![] };
+        let mut builder = Builder {
+            rng,
+            text: String::new(),
+            volumes: vec![],
+            leaves: vec![],
+            disks: vec![],
+            targets: vec![],
+        };
         builder.leaves();
         builder.targets();
         Plan {
             text: builder.text,
+            volumes: builder.volumes,
             disks: builder.disks,
             leaves: builder.leaves.into_iter().map(|leaf| leaf.name).collect(),
             targets: builder.targets,
@@ -185,6 +197,16 @@ impl Plan {
             policy,
         }
     }
+}
+
+/// The stack file with these volumes.
+pub fn stack_file(text: &str, volumes: &[(String, String)]) -> String {
+    let mut text = text.to_owned();
+    for (name, table) in volumes {
+        let lines: Vec<_> = table.lines().map(|line| format!("\"{line}\"")).collect();
+        let _ = writeln!(text, "[device.{name}]\ntable = [{}]", lines.join(", "));
+    }
+    text
 }
 
 fn chance(rng: &mut Rng, percent: u32) -> bool {
@@ -364,13 +386,14 @@ impl Builder<'_> {
     fn targets(&mut self) {
         for number in 0..self.rng.u64(2..=5) {
             let sectors = 8 * self.rng.u64(4..=48);
-            match self.rng.u64(0..9) {
+            match self.rng.u64(0..10) {
                 0 | 1 => self.concat(number, sectors),
                 2 | 3 => self.striped(number, false),
                 4 => self.striped(number, true),
                 5 => self.flakey(number, sectors),
                 6 => self.delayed(number, sectors),
                 7 => self.plain(sectors),
+                8 => self.movable(number, sectors),
                 _ => self.nothing(number, sectors),
             }
         }
@@ -404,8 +427,7 @@ impl Builder<'_> {
     }
 
     fn volume(&mut self, name: &str, table: &str) {
-        let lines: Vec<_> = table.lines().map(|line| format!("\"{line}\"")).collect();
-        let _ = writeln!(self.text, "[device.{name}]\ntable = [{}]", lines.join(", "));
+        self.volumes.push((name.to_owned(), table.to_owned()));
     }
 
     fn loaded(&mut self, name: String, leaves: &[usize], sectors: u64, tables: Vec<String>) {
@@ -419,6 +441,7 @@ impl Builder<'_> {
             nature,
             fails: false,
             tables,
+            moves: None,
             longer: None,
         });
     }
@@ -534,6 +557,18 @@ impl Builder<'_> {
             sectors,
             vec![table, format!("0 {sectors} linear {device} {at}\n")],
         );
+    }
+
+    /// A volume that may be at one of two places.
+    fn movable(&mut self, number: u64, sectors: u64) {
+        let areas = self.areas(2, sectors);
+        let [(leaf, at), (other, to)] = areas[..] else { return };
+        let (here, there) = (&self.leaves[leaf].name, &self.leaves[other].name);
+        let (table, name) = (format!("0 {sectors} linear {here} {at}\n"), format!("v{number}"));
+        let moves = Some([(here.clone(), at), (there.clone(), to)]);
+        self.volume(&name, &table);
+        self.loaded(name, &[leaf, other], sectors, vec![table]);
+        self.targets.last_mut().expect("just added").moves = moves;
     }
 
     /// A part of a leaf, without a volume.

@@ -8,7 +8,7 @@
 use super::control::Control;
 use super::io::Io;
 use super::load::Load;
-use super::plan::{Nature, Plan, Target};
+use super::plan::{Nature, Plan, Target, stack_file};
 use crate::counts::Counts;
 use crate::disk::Disk;
 use crate::oracle::{Grown, Oracle};
@@ -63,6 +63,8 @@ pub(super) struct Run {
     pub(super) world: World,
     pub(super) plan: Plan,
     pub(super) oracles: RefCell<Vec<Oracle>>,
+    /// The volumes with the tables that a start gives them.
+    volumes: RefCell<Vec<(String, String)>>,
     /// Sectors of each target by now.
     sizes: RefCell<Vec<u64>>,
     /// The power is off.
@@ -119,6 +121,7 @@ impl Run {
             world,
             oracles: RefCell::new(oracles),
             sizes: RefCell::new(sizes),
+            volumes: RefCell::new(plan.volumes.clone()),
             plan,
             off: Cell::new(false),
             counts: RefCell::default(),
@@ -133,6 +136,22 @@ impl Run {
 
     pub(super) fn sectors(&self, target: usize) -> u64 {
         self.sizes.borrow()[target]
+    }
+
+    /// The table that a start gives a volume.
+    pub(super) fn table_of(&self, volume: &str) -> String {
+        let volumes = self.volumes.borrow();
+        let found = volumes.iter().find(|(name, _)| name == volume);
+        found.map(|(_, table)| table.clone()).unwrap_or_default()
+    }
+
+    /// The table that a start gives a volume from now on.
+    pub(super) fn set_table(&self, volume: &str, table: &str) {
+        for (name, of) in self.volumes.borrow_mut().iter_mut() {
+            if name == volume {
+                table.clone_into(of);
+            }
+        }
     }
 
     /// A target has become longer.
@@ -537,7 +556,7 @@ impl Operator {
 }
 
 /// Do one I/O and wait for its end.
-fn one(cx: &mut Context, device: DevIndex, bio: Box<Bio>) -> Box<Bio> {
+pub(super) fn one(cx: &mut Context, device: DevIndex, bio: Box<Bio>) -> Box<Bio> {
     let mut bios = BioList::new();
     bios.push(bio);
     cx.submit(device, &mut bios);
@@ -549,7 +568,8 @@ fn one(cx: &mut Context, device: DevIndex, bio: Box<Bio>) -> Box<Bio> {
 }
 
 fn open(run: &Run) -> Result<LiveStack, String> {
-    let source = Source { name: "simulated".to_owned(), text: run.plan.text.clone() };
+    let text = stack_file(&run.plan.text, &run.volumes.borrow());
+    let source = Source { name: "simulated".to_owned(), text };
     let spec = parse("simulated", source, Path::new("/")).map_err(|report| report.to_string())?;
     let mut at = Surroundings::new(4, run.world.clock());
     let (world, physical) = (run.world.clone(), run.plan.disks.clone());
