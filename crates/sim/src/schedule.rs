@@ -40,9 +40,9 @@ impl Policy {
     }
 }
 
-/// Pauses in which nothing happens before time jumps to what happens next: some more than anybody
-/// looks before it sleeps, so that nobody's short wait takes as long as something else.
-const QUIET_MAX: u32 = 2_000;
+/// Pauses for each fiber in which nothing happens before time jumps to what happens next: some more
+/// than anybody looks before it sleeps, so that nobody's short wait takes as long as something else.
+const QUIET_MAX: usize = 500;
 /// Pauses without an I/O that ends before it is said that nothing goes on any more.
 const PAUSES_MAX: u64 = 20_000_000;
 
@@ -65,7 +65,7 @@ pub struct Scheduler {
     pauses: u64,
     /// What had happened in the world at the last pause, and pauses since it last changed.
     happened: u64,
-    quiet: u32,
+    quiet: usize,
 }
 
 /// How a simulation ended that did not go well.
@@ -223,10 +223,11 @@ impl Scheduler {
 
     fn paused(&mut self, id: FiberId, pause: Pause) -> Result<(), Stuck> {
         self.pauses += 1;
+        self.world.count_pause();
         if self.pauses > PAUSES_MAX {
             return Err(Stuck::Livelock { spinning: self.names() });
         }
-        self.look_for_news();
+        self.look_for_news(pause);
         let took = 1 + self.rng.u64(0..self.policy.pause_max_ns);
         self.world.pass(took);
         if pause == Pause::Step && self.rng.u32(0..1_000_000) < self.policy.stalls_ppm {
@@ -237,14 +238,15 @@ impl Scheduler {
     }
 
     /// Fibers that only look for something do so until it happens: let it happen.
-    fn look_for_news(&mut self) {
+    fn look_for_news(&mut self, pause: Pause) {
         let happened = self.world.sum().1;
         if std::mem::replace(&mut self.happened, happened) != happened {
             self.quiet = 0;
             return;
         }
-        self.quiet += 1;
-        if self.quiet > QUIET_MAX
+        // Who spins would go on looking for long.
+        self.quiet += if pause == Pause::Spin { 8 } else { 1 };
+        if self.quiet > QUIET_MAX * self.living.len()
             && let Some(at) = self.world.next_time()
         {
             self.quiet = 0;

@@ -5,7 +5,7 @@ use super::plan::{FaultPlan, Target};
 use super::run::{Run, Started, one};
 use drystone_core::context::PollMode;
 use drystone_core::{Bio, IoBuf, Op, Sector, Status};
-use drystone_stack::live::LiveRuntime;
+use drystone_stack::live::{LiveRuntime, LiveStack};
 use drystone_stack::runtime::{Change, Runtime};
 use drystone_throttle as throttle;
 use fastrand::Rng;
@@ -31,6 +31,12 @@ const ATTRIBUTES: [(&str, &[&str]); 11] = [
 ];
 const SUSPENDED_NS: u64 = 3_000_000;
 const WITHIN_NS: u64 = 2_000_000_000;
+
+/// The groups that a start has; their numbers.
+pub(super) fn make_groups(stack: &LiveStack) -> Vec<u32> {
+    let made = PATHS[..3].iter().filter_map(|path| stack.groups().create(path).ok());
+    made.map(|group| group.id()).collect()
+}
 
 /// What changes.
 pub(super) struct Control {

@@ -11,6 +11,8 @@ use std::fmt::Write;
 const DISK_SECTORS: u64 = 4096;
 /// Sectors of a device in memory.
 const MEMORY_SECTORS: u64 = 2048;
+/// Sectors of a log of writes.
+const LOG_SECTORS: u64 = 512;
 
 /// What a device or volume does with what it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -386,13 +388,14 @@ impl Builder<'_> {
     fn targets(&mut self) {
         for number in 0..self.rng.u64(2..=5) {
             let sectors = 8 * self.rng.u64(4..=48);
-            match self.rng.u64(0..10) {
+            match self.rng.u64(0..11) {
                 0 | 1 => self.concat(number, sectors),
                 2 | 3 => self.striped(number, false),
                 4 => self.striped(number, true),
                 5 => self.flakey(number, sectors),
                 6 => self.delayed(number, sectors),
                 7 => self.plain(sectors),
+                9 => self.logged(number, sectors),
                 8 => self.movable(number, sectors),
                 _ => self.nothing(number, sectors),
             }
@@ -559,10 +562,33 @@ impl Builder<'_> {
         );
     }
 
+    /// A volume whose writes are logged on another device.
+    fn logged(&mut self, number: u64, sectors: u64) {
+        let Some((leaf, at)) = self.area(sectors) else { return };
+        let Some((log, log_at)) = self.area(LOG_SECTORS) else { return };
+        if self.leaves[leaf].block != self.leaves[log].block {
+            return;
+        }
+        let (below, log_name, name) =
+            (format!("b{number}"), format!("l{number}"), format!("v{number}"));
+        let linear = |n: u64, leaf: &Leaf, at| format!("0 {n} linear {} {at}\n", leaf.name);
+        let (data, logs) = (&self.leaves[leaf], &self.leaves[log]);
+        let (data, logs) = (linear(sectors, data, at), linear(LOG_SECTORS, logs, log_at));
+        self.volume(&below, &data);
+        self.volume(&log_name, &logs);
+        let table = format!("0 {sectors} log-writes {below} {log_name}\n");
+        self.volume(&name, &table);
+        self.loaded(name, &[leaf], sectors, vec![]);
+    }
+
     /// A volume that may be at one of two places.
     fn movable(&mut self, number: u64, sectors: u64) {
         let areas = self.areas(2, sectors);
         let [(leaf, at), (other, to)] = areas[..] else { return };
+        // What was durable would not be after a move to a disk that lies.
+        if self.leaves[leaf].lies || self.leaves[other].lies {
+            return;
+        }
         let (here, there) = (&self.leaves[leaf].name, &self.leaves[other].name);
         let (table, name) = (format!("0 {sectors} linear {here} {at}\n"), format!("v{number}"));
         let moves = Some([(here.clone(), at), (there.clone(), to)]);

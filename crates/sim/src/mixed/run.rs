@@ -30,6 +30,8 @@ use std::sync::Arc;
 /// Time without an I/O that ends, although some could, after which nothing goes on any more: longer
 /// than the longest stall and the slowest limit together.
 const PATIENCE_NS: Ns = 600_000_000_000;
+/// And pauses of fibers meanwhile: time leaps where nothing happens, which makes nobody slow.
+const PATIENCE_PAUSES: u64 = 2_000_000;
 /// How often the operator looks.
 const LOOK_NS: Ns = 200_000;
 /// Sectors that are read at once to compare everything.
@@ -73,7 +75,8 @@ pub(super) struct Run {
     keep: Option<Keep>,
     pub(super) begun: Cell<u64>,
     pub(super) ended: Cell<u64>,
-    progress: Cell<Ns>,
+    /// When the last I/O ended: the time, and pauses until then.
+    progress: Cell<(Ns, u64)>,
     /// The fiber that waits until so many I/Os have begun.
     waiter: Cell<Option<(u64, FiberId)>>,
     dropped: Cell<u64>,
@@ -117,7 +120,7 @@ impl Run {
         let oracles = (0..plan.targets.len()).map(|n| fresh(&plan, n)).collect();
         let sizes = plan.targets.iter().map(|target| target.sectors).collect();
         Rc::new(Run {
-            progress: Cell::new(world.now()),
+            progress: Cell::new((world.now(), 0)),
             world,
             oracles: RefCell::new(oracles),
             sizes: RefCell::new(sizes),
@@ -212,7 +215,7 @@ impl Run {
 
     pub(super) fn end_io(&self, number: u64, io: Io, bio: &Bio) {
         self.ended.set(self.ended.get() + 1);
-        self.progress.set(self.world.now());
+        self.progress.set((self.world.now(), self.world.pauses()));
         self.world.digest(number ^ ((bio.status as u64) << 56) ^ self.world.now());
         self.world.memory_of(number, None);
         self.world.note(|| format!("I/O {number}: ends: {:?}", bio.status));
@@ -332,12 +335,13 @@ impl Operator {
                 return None;
             }
         };
+        let groups = super::control::make_groups(&stack);
         let set = ContextSet::counted_by(stack.locks().clone());
         let start = Rc::new(Started {
             stack,
             set,
             handles: RefCell::default(),
-            groups: RefCell::default(),
+            groups: RefCell::new(groups),
             loads: Cell::new(0),
             controls: Cell::new(0),
             orphans: RefCell::default(),
@@ -503,12 +507,13 @@ impl Operator {
     /// Wait until `over`, and see that there is progress.
     fn watch(&self, start: &Rc<Started>, over: impl Fn(&Run) -> bool) {
         let run = &self.run;
-        run.progress.set(run.world.now());
+        run.progress.set((run.world.now(), run.world.pauses()));
         while !over(run) && run.world.failure().is_none() {
             // The longer nothing happens, the less often.
-            let idle = run.world.now() - run.progress.get();
-            run.world.sleep(LOOK_NS.max(idle / 8));
-            if run.world.now() - run.progress.get() > PATIENCE_NS {
+            let (since, pauses) = run.progress.get();
+            let idle = run.world.now() - since;
+            run.world.sleep(LOOK_NS.max((idle / 8).min(PATIENCE_NS / 8)));
+            if idle > PATIENCE_NS && run.world.pauses() - pauses > PATIENCE_PAUSES {
                 let (loads, controls) = (start.loads.get(), start.controls.get());
                 let open = run.begun.get() - run.ended.get();
                 run.world.fail(format!(

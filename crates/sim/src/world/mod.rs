@@ -70,6 +70,7 @@ struct State {
     /// A sum over all that happened: the same in runs that are the same.
     digest: u64,
     happened: u64,
+    pauses: u64,
 }
 
 // SAFETY: what is not `Send` in here (bodies of fibers, memory of reads) is used by the one thread
@@ -101,6 +102,7 @@ impl World {
             memory: BTreeMap::new(),
             digest: 0xcbf2_9ce4_8422_2325,
             happened: 0,
+            pauses: 0,
         };
         World(Arc::new(Shared { clock: Arc::new(SimClock::new()), state: Mutex::new(state) }))
     }
@@ -156,6 +158,15 @@ impl World {
     pub fn sum(&self) -> (u64, u64) {
         let state = self.state();
         (state.digest, state.happened)
+    }
+
+    pub(crate) fn count_pause(&self) {
+        self.state().pauses += 1;
+    }
+
+    /// How often fibers have paused.
+    pub fn pauses(&self) -> u64 {
+        self.state().pauses
     }
 
     /// Keep a line for the trace.
