@@ -129,16 +129,21 @@ impl Scheduler {
     /// Why they do not.
     pub fn run(&mut self, mistake: Option<&'static str>) -> Result<(), Stuck> {
         let _points = Points::begin(mistake);
+        self.adopt();
         loop {
-            self.adopt();
-            self.world.deliver();
+            let round = self.world.round(&self.living, &mut self.able);
+            if round.spawned {
+                self.adopt();
+                continue;
+            }
+            if let Some(sentence) = round.failed.then(|| self.world.failure()).flatten() {
+                return Err(Stuck::Found(sentence));
+            }
+            self.look_for_news(round.happened);
             match self.choose() {
                 Some(fiber) => self.resume(fiber)?,
                 None if self.living.is_empty() => return Ok(()),
                 None => self.jump()?,
-            }
-            if let Some(sentence) = self.world.failure() {
-                return Err(Stuck::Found(sentence));
             }
         }
     }
@@ -151,11 +156,8 @@ impl Scheduler {
         }
     }
 
-    /// Who goes on: one of those that can, preferably one that does not spin.
+    /// Who goes on: one of those that are able, preferably one that does not spin.
     fn choose(&mut self) -> Option<FiberId> {
-        let now = self.world.now();
-        self.able.clear();
-        self.able.extend(self.living.iter().filter(|id| self.world.is_awake(**id, now)));
         let spins = |id: &FiberId| self.fibers[*id].spins;
         if self.able.iter().all(spins) {
             self.world.pass(self.rng.u64(0..1000));
@@ -223,11 +225,11 @@ impl Scheduler {
 
     fn paused(&mut self, id: FiberId, pause: Pause) -> Result<(), Stuck> {
         self.pauses += 1;
-        self.world.count_pause();
         if self.pauses > PAUSES_MAX {
             return Err(Stuck::Livelock { spinning: self.names() });
         }
-        self.look_for_news(pause);
+        // Who spins would go on looking for long.
+        self.quiet += if pause == Pause::Spin { 8 } else { 1 };
         let took = 1 + self.rng.u64(0..self.policy.pause_max_ns);
         self.world.pass(took);
         if pause == Pause::Step && self.rng.u32(0..1_000_000) < self.policy.stalls_ppm {
@@ -238,14 +240,10 @@ impl Scheduler {
     }
 
     /// Fibers that only look for something do so until it happens: let it happen.
-    fn look_for_news(&mut self, pause: Pause) {
-        let happened = self.world.sum().1;
+    fn look_for_news(&mut self, happened: u64) {
         if std::mem::replace(&mut self.happened, happened) != happened {
             self.quiet = 0;
-            return;
         }
-        // Who spins would go on looking for long.
-        self.quiet += if pause == Pause::Spin { 8 } else { 1 };
         if self.quiet > QUIET_MAX * self.living.len()
             && let Some(at) = self.world.next_time()
         {

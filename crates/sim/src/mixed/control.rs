@@ -30,6 +30,8 @@ const ATTRIBUTES: [(&str, &[&str]); 11] = [
     ("queue/iosched/read_expire", &["0", "1", "500"]),
 ];
 const SUSPENDED_NS: u64 = 3_000_000;
+/// Sectors at the beginning of a disk in which bad ones are.
+const USED_SECTORS: u64 = 600;
 const WITHIN_NS: u64 = 2_000_000_000;
 
 /// The groups that a start has; their numbers.
@@ -62,8 +64,15 @@ impl Control {
         let begin = self.run.begun.get();
         let share = self.start.limit() - begin;
         if first {
-            self.reload();
-            self.bad_luck();
+            // Faults may refuse it.
+            let reloads = |run: &Run| run.counts.borrow().get("reload");
+            for _ in 0..8 {
+                if reloads(&self.run) == 0 && self.run.goes_on(&self.start) {
+                    self.reload();
+                }
+            }
+            let plan = self.run.plan.faults.clone();
+            (0..self.run.world.disks()).for_each(|disk| self.chances(disk, &plan));
         }
         for change in 1..=changes {
             let at = begin + share * change / (changes + 1);
@@ -298,11 +307,9 @@ impl Control {
         let disks = self.run.world.disks() as u64;
         let disk = self.rng.u64(0..disks) as usize;
         let kind = self.rng.u32(0..10);
-        let sectors = self.run.world.disk(disk, |disk| disk.size()) / 512;
-        let sector = self.rng.u64(0..sectors);
         match kind {
             0..5 => self.chances(disk, &plan),
-            5 if plan.bad_sectors => self.bad_sectors(disk, sector),
+            5 if plan.bad_sectors => self.bad_sector(disk),
             6 if plan.full => self.for_a_while(disk, "disk full", |faults| faults.full = true),
             7 if plan.device_errors => {
                 let (reads, writes) = (self.rng.bool(), self.rng.bool());
@@ -334,15 +341,19 @@ impl Control {
             // Each seed has one kind of fault at least.
             faults.interrupted_ppm = plan.interrupted_ppm.max(20_000);
             faults.again_ppm = plan.again_ppm;
+            faults.write_repairs = true;
         });
+        if plan.bad_sectors {
+            (0..6).for_each(|_| self.bad_sector(disk));
+        }
         self.count("faults begin");
     }
 
-    fn bad_sectors(&mut self, disk: usize, sector: u64) {
-        let reads = self.rng.bool();
+    /// A sector goes bad, most likely where volumes begin.
+    fn bad_sector(&mut self, disk: usize) {
+        let (sector, reads) = (self.rng.u64(0..USED_SECTORS), self.rng.bool());
         self.run.world.disk(disk, |disk| {
             let faults = disk.faults();
-            faults.write_repairs = true;
             let set = if reads { &mut faults.bad_reads } else { &mut faults.bad_writes };
             set.insert(sector);
         });

@@ -36,6 +36,8 @@ pub enum Nature {
 pub struct Target {
     /// The device.
     pub name: String,
+    /// What it is, for the counts.
+    pub kind: &'static str,
     /// The first sector of it that is used.
     pub first: u64,
     /// How many are.
@@ -400,9 +402,11 @@ impl Builder<'_> {
                 _ => self.nothing(number, sectors),
             }
         }
-        // At least one that keeps data on disks.
-        if !self.targets.iter().any(|target| target.nature == Nature::Keeps && !target.fails) {
-            self.concat(9, 256);
+        // At least one that keeps data on disks, and whose table can be changed.
+        let is_plain = |target: &Target| target.nature == Nature::Keeps && !target.fails;
+        let has_tables = |target: &Target| is_plain(target) && !target.tables.is_empty();
+        if !self.targets.iter().any(has_tables) {
+            self.concat(99, 64);
         }
     }
 
@@ -433,11 +437,19 @@ impl Builder<'_> {
         self.volumes.push((name.to_owned(), table.to_owned()));
     }
 
-    fn loaded(&mut self, name: String, leaves: &[usize], sectors: u64, tables: Vec<String>) {
+    fn loaded(
+        &mut self,
+        kind: &'static str,
+        name: String,
+        leaves: &[usize],
+        sectors: u64,
+        tables: Vec<String>,
+    ) {
         let block = leaves.iter().map(|leaf| self.leaves[*leaf].block).max().unwrap_or(1);
         let nature = self.nature(leaves);
         self.targets.push(Target {
             name,
+            kind,
             first: 0,
             sectors,
             block,
@@ -470,7 +482,7 @@ impl Builder<'_> {
         let leaves: Vec<_> = areas.iter().map(|(leaf, _)| *leaf).collect();
         let total = sectors * areas.len() as u64;
         let grown = self.growth(&whole, total, &leaves);
-        self.loaded(name, &leaves, total, vec![whole, halves, slow]);
+        self.loaded("on linear", name, &leaves, total, vec![whole, halves, slow]);
         self.targets.last_mut().expect("just added").longer = grown;
     }
 
@@ -507,7 +519,7 @@ impl Builder<'_> {
         if !stacked {
             let name = format!("v{number}");
             self.volume(&name, &table);
-            return self.loaded(name, &leaves, sectors, vec![table]);
+            return self.loaded("on striped", name, &leaves, sectors, vec![table]);
         }
         let (lower, name) = (format!("u{number}"), format!("v{number}"));
         self.volume(&lower, &table);
@@ -524,7 +536,7 @@ impl Builder<'_> {
             sectors - half
         );
         self.volume(&name, &swapped);
-        self.loaded(name, &leaves, sectors, vec![swapped, again]);
+        self.loaded("on stacked", name, &leaves, sectors, vec![swapped, again]);
     }
 
     fn flakey(&mut self, number: u64, sectors: u64) {
@@ -538,7 +550,7 @@ impl Builder<'_> {
         let table = format!("0 {sectors} flakey {device} {at} {up} {down}{features}\n");
         let name = format!("v{number}");
         self.volume(&name, &table);
-        self.loaded(name, &[leaf], sectors, vec![table]);
+        self.loaded("on flakey", name, &[leaf], sectors, vec![table]);
         let target = self.targets.last_mut().expect("just added");
         target.fails = true;
         if features.contains("drop") {
@@ -555,6 +567,7 @@ impl Builder<'_> {
         let name = format!("v{number}");
         self.volume(&name, &table);
         self.loaded(
+            "on delay",
             name,
             &[leaf],
             sectors,
@@ -578,7 +591,7 @@ impl Builder<'_> {
         self.volume(&log_name, &logs);
         let table = format!("0 {sectors} log-writes {below} {log_name}\n");
         self.volume(&name, &table);
-        self.loaded(name, &[leaf], sectors, vec![]);
+        self.loaded("on log-writes", name, &[leaf], sectors, vec![]);
     }
 
     /// A volume that may be at one of two places.
@@ -593,7 +606,7 @@ impl Builder<'_> {
         let (table, name) = (format!("0 {sectors} linear {here} {at}\n"), format!("v{number}"));
         let moves = Some([(here.clone(), at), (there.clone(), to)]);
         self.volume(&name, &table);
-        self.loaded(name, &[leaf, other], sectors, vec![table]);
+        self.loaded("on moving", name, &[leaf, other], sectors, vec![table]);
         self.targets.last_mut().expect("just added").moves = moves;
     }
 
@@ -601,15 +614,18 @@ impl Builder<'_> {
     fn plain(&mut self, sectors: u64) {
         let Some((leaf, at)) = self.area(sectors) else { return };
         let name = self.leaves[leaf].name.clone();
-        self.loaded(name, &[leaf], sectors, vec![]);
+        self.loaded("on leaf", name, &[leaf], sectors, vec![]);
         self.targets.last_mut().expect("just added").first = at;
     }
 
     fn nothing(&mut self, number: u64, sectors: u64) {
-        let (word, nature) = of(self.rng, &[("zero", Nature::Zero), ("error", Nature::Error)]);
+        let (word, kind, nature) = of(
+            self.rng,
+            &[("zero", "on zero", Nature::Zero), ("error", "on error", Nature::Error)],
+        );
         let (name, table) = (format!("v{number}"), format!("0 {sectors} {word}\n"));
         self.volume(&name, &table);
-        self.loaded(name, &[], sectors, vec![table]);
+        self.loaded(kind, name, &[], sectors, vec![table]);
         let target = self.targets.last_mut().expect("just added");
         (target.nature, target.fails) = (nature, nature == Nature::Error);
     }

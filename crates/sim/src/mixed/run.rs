@@ -231,6 +231,7 @@ impl Run {
         let mut counts = self.counts.borrow_mut();
         counts.add("I/O", 1);
         counts.add(op_name(io.op), 1);
+        counts.add(self.plan.targets[io.target].kind, 1);
         for (flag, name) in FLAGS {
             counts.add(name, u64::from(io.flags.contains(flag)));
         }
@@ -299,11 +300,13 @@ impl Operator {
         let starts = self.run.plan.starts;
         for number in 1..=starts {
             let Some(start) = self.start(number > 1) else { return };
-            let limit = self.run.plan.ios * number / starts;
+            let (begun, ios) = (self.run.begun.get(), self.run.plan.ios);
+            let share = ios / starts;
+            let limit = if number < starts { begun + share } else { ios.max(begun + share / 2) };
             start.limit.set(limit);
             self.spawn(&start, number == 1);
             if number < starts {
-                self.cut_at(&start, limit);
+                self.cut_at(&start, limit, number > 1);
             } else {
                 self.finish(&start);
             }
@@ -336,6 +339,7 @@ impl Operator {
             }
         };
         let groups = super::control::make_groups(&stack);
+        count_schedulers(run, &stack);
         let set = ContextSet::counted_by(stack.locks().clone());
         let start = Rc::new(Started {
             stack,
@@ -435,22 +439,21 @@ impl Operator {
     }
 
     /// Let it work until the power goes, at any moment.
-    fn cut_at(&mut self, start: &Rc<Started>, limit: u64) {
+    fn cut_at(&mut self, start: &Rc<Started>, limit: u64, may_kill: bool) {
         let begin = self.run.begun.get();
         let at = begin + self.rng.u64((limit - begin) / 2..=limit - begin);
         self.watch(start, |run| run.begun.get() >= at.min(limit));
         let ns = self.rng.u64(0..2_000_000);
         self.run.world.sleep(ns);
-        self.cut();
+        self.cut(may_kill);
         start.stack.stop();
-        self.run.begun.set(limit.max(self.run.begun.get()));
     }
 
-    fn cut(&mut self) {
+    fn cut(&mut self, may_kill: bool) {
         let run = &self.run;
         // A disk that is gone has lost its power already.
         let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
-        let kill = self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
+        let kill = may_kill && self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
         run.off.set(true);
         run.wake_waiter(u64::MAX);
         run.admit_losses();
@@ -473,7 +476,7 @@ impl Operator {
         self.watch(start, |_| start.loads.get() == 0 && start.controls.get() == 0);
         self.settle(start);
         self.flush(start);
-        self.cut();
+        self.cut(true);
         start.stack.stop();
     }
 
@@ -556,6 +559,17 @@ impl Operator {
         }
         if let Some(rings) = run.world.rings_alive() {
             run.world.fail(format!("{rings} rings of contexts are left in the end"));
+        }
+    }
+}
+
+fn count_schedulers(run: &Run, stack: &LiveStack) {
+    for live in stack.devices() {
+        let attribute = live.device.attribute("queue/scheduler").unwrap_or_default();
+        for name in ["none", "mq-deadline"] {
+            if attribute.contains(&format!("[{name}]")) {
+                run.counts.borrow_mut().add(&format!("scheduler {name}"), 1);
+            }
         }
     }
 }

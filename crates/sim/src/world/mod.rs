@@ -160,10 +160,6 @@ impl World {
         (state.digest, state.happened)
     }
 
-    pub(crate) fn count_pause(&self) {
-        self.state().pauses += 1;
-    }
-
     /// How often fibers have paused.
     pub fn pauses(&self) -> u64 {
         self.state().pauses
@@ -198,9 +194,11 @@ impl World {
         self.state().running
     }
 
+    /// A fiber goes on.
     pub(crate) fn set_running(&self, fiber: FiberId) {
         let mut state = self.state();
         state.running = fiber;
+        state.pauses += 1;
         state.sleepers[fiber] = Sleeper { until: None, awake: true };
     }
 
@@ -209,10 +207,23 @@ impl World {
         self.state().sleepers.push(Sleeper { until: None, awake: true });
     }
 
-    /// Whether a fiber is to go on.
-    pub(crate) fn is_awake(&self, fiber: FiberId, now: Ns) -> bool {
-        let sleeper = self.state().sleepers[fiber];
-        sleeper.awake || sleeper.until.is_some_and(|until| until <= now)
+    /// Let what is due happen. `able` are then those of the `living` fibers that can go on.
+    pub(crate) fn round(&self, living: &[FiberId], able: &mut Vec<FiberId>) -> Round {
+        let now = self.now();
+        let mut state = self.state();
+        state.deliver(now);
+        let sleepers = &state.sleepers;
+        let is_awake = |fiber: &&FiberId| {
+            let sleeper = sleepers[**fiber];
+            sleeper.awake || sleeper.until.is_some_and(|until| until <= now)
+        };
+        able.clear();
+        able.extend(living.iter().filter(is_awake));
+        Round {
+            spawned: !state.spawned.is_empty(),
+            failed: state.failure.is_some(),
+            happened: state.happened,
+        }
     }
 
     /// When something happens by itself next: an event, or the end of a sleep.
@@ -272,16 +283,6 @@ impl World {
         state.sleepers[fiber] = Sleeper { until: None, awake: true };
     }
 
-    /// Let what is due happen.
-    pub(crate) fn deliver(&self) {
-        let now = self.now();
-        let mut state = self.state();
-        while let Some(first) = state.events.first_entry().filter(|first| first.key().0 <= now) {
-            let due = first.remove();
-            state.happen(now, due);
-        }
-    }
-
     /// A ring for a new context.
     pub fn ring(&self) -> Box<dyn Ring> {
         Box::new(SimRing::new(self.clone()))
@@ -335,7 +336,24 @@ impl World {
     }
 }
 
+/// What a look at the world has shown.
+pub(crate) struct Round {
+    /// There are new fibers.
+    pub(crate) spawned: bool,
+    /// A fault was found.
+    pub(crate) failed: bool,
+    /// How much has happened.
+    pub(crate) happened: u64,
+}
+
 impl State {
+    fn deliver(&mut self, now: Ns) {
+        while let Some(first) = self.events.first_entry().filter(|first| first.key().0 <= now) {
+            let due = first.remove();
+            self.happen(now, due);
+        }
+    }
+
     fn at(&mut self, at: Ns, due: Due) {
         self.numbers += 1;
         self.events.insert((at, self.numbers), due);
