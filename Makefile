@@ -1,7 +1,7 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build run test test-guest bench bench-peers clean
+.PHONY: build run sim soak test sim-test test-guest bench bench-peers clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
@@ -9,6 +9,15 @@ build:            ## build the release program: target/release/drystone
 
 run:              ## build, then serve the embedded default stack until Ctrl-C
 	@scripts/run.sh
+
+sim:              ## build the simulator: then `drystone sim` works
+	@scripts/sim.sh
+
+soak:             ## run new seeds of the simulator for MINUTES (30)
+	@scripts/soak.sh
+
+sim-test:         ## the simulator's tests alone; they are part of `test`
+	@scripts/sim-test.sh
 
 test:             ## install what the tests need and run all of them
 	@scripts/test.sh

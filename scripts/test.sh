@@ -28,6 +28,7 @@ step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
 step "unit tests" cargo test --locked --workspace --exclude system-tests \
     --exclude guest-tests --no-fail-fast
 step "model checks (loom)" scripts/loom.sh
+step "simulator" scripts/sim-test.sh
 step "fuzz smoke run" cargo test --locked -p system-tests --test fuzz_smoke
 step "system tests" scripts/system-tests.sh
 step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 scripts/system-tests.sh

@@ -22,11 +22,10 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 9] = [
+pub const MISTAKES: [Mistake; 8] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
     plain("fua_forgotten", "a file takes a FUA write for an ordinary one"),
-    plain("log_unwatched", "who waits for a log does not watch the context that writes it"),
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),

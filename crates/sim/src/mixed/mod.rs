@@ -33,6 +33,8 @@ pub struct Outcome {
     pub digest: u64,
     /// I/Os begun.
     pub ios: u64,
+    /// Contexts at a time.
+    pub contexts: u64,
     /// Simulated time.
     pub simulated_ns: Ns,
     /// Time, fiber, what happened; if there was to be a trace.
@@ -69,6 +71,7 @@ pub fn run(order: &Order) -> Outcome {
         counts,
         digest: world.sum().0,
         ios: run.begun.get(),
+        contexts: run.plan.contexts,
         simulated_ns: world.now() - begin,
         trace,
         stack,

@@ -1,0 +1,198 @@
+//! The simulator itself: seeds that must pass, what they must have met, and mistakes that they must
+//! find. Only in builds that have points inside calls: `make sim-test`.
+#![cfg(drystone_sim)]
+
+use drystone_sim::MISTAKES;
+use drystone_sim::counts::Counts;
+use drystone_sim::runner::{self, Order, SCENARIOS, Scenario, scenario};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seeds that are run each time, from 1 on.
+const FIXED: u64 = 300;
+/// Seeds that nobody has run before.
+const NEW: u64 = 40;
+/// Seeds within which a mistake must be found.
+const FOUND_WITHIN: u64 = 200;
+
+/// Seeds that once failed by a fault of the product, with the change that cured it. What they do has
+/// changed with the simulator since; each fault can be made again by its mistake or is held by a test
+/// of its own.
+const ONCE_FAILED: [(u64, &str); 4] = [
+    (42, "core: the part of a part has its memory noted in itself"),
+    (76, "core: a plug holds only what its owner submits"),
+    (356, "targets: who waits for a log watches the context that writes it"),
+    (467, "targets: who waits for a log watches the context that writes it"),
+];
+
+/// What the fixed seeds of `mixed` must have met, each at least so often.
+const MET: [(&str, u64); 58] = [
+    ("I/O", 100_000),
+    ("read", 10_000),
+    ("write", 10_000),
+    ("flush", 1_000),
+    ("discard", 100),
+    ("write zeroes", 100),
+    ("FUA", 100),
+    ("PREFLUSH", 100),
+    ("NOWAIT", 100),
+    ("POLLED", 100),
+    ("NOUNMAP", 100),
+    ("on leaf", 100),
+    ("on linear", 100),
+    ("on striped", 100),
+    ("on stacked", 100),
+    ("on moving", 100),
+    ("on delay", 100),
+    ("on flakey", 100),
+    ("on zero", 100),
+    ("on error", 100),
+    ("on log-writes", 100),
+    ("scheduler none", 100),
+    ("scheduler mq-deadline", 100),
+    ("reload", 100),
+    ("suspend", 10),
+    ("move", 10),
+    ("growth", 5),
+    ("create", 10),
+    ("remove", 10),
+    ("limit", 10),
+    ("group created", 5),
+    ("group removed", 5),
+    ("poll mode", 10),
+    ("set queue/scheduler", 10),
+    ("set queue/nr_requests", 10),
+    ("set queue/hw_queues", 10),
+    ("set queue/nomerges", 10),
+    ("set queue/max_sectors_kb", 10),
+    ("set queue/io_timeout", 10),
+    ("set queue/io_poll", 10),
+    ("context dropped", 100),
+    ("power cut", 300),
+    ("kill", 20),
+    ("compared after a start", 1_000),
+    ("disk: cut_lost", 100),
+    ("disk: cut_kept", 100),
+    ("disk: read_errors", 10),
+    ("disk: write_errors", 10),
+    ("disk: flush_errors", 5),
+    ("disk: bad_reads", 5),
+    ("disk: bad_writes", 5),
+    ("disk: stalls", 5),
+    ("disk: shorts", 10),
+    ("disk: interrupted", 100),
+    ("disk: again", 10),
+    ("disk: no_space", 5),
+    ("disk: vanishes", 2),
+    ("disk: lies", 100),
+];
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// All is well with so many seeds; what they met.
+fn passes(scenario: &Scenario, first: u64, count: u64) -> Counts {
+    let seeds = runner::seeds(first, count);
+    let summary = runner::run(scenario, None, threads(), seeds, |_| ());
+    if let Some((seed, outcome)) = summary.failed {
+        let why = outcome.failure.map(|why| why.to_string()).unwrap_or_default();
+        let name = scenario.name;
+        panic!("drystone sim --scenario {name} --seed {seed}\n{why}");
+    }
+    assert_eq!(summary.seeds, count);
+    summary.counts
+}
+
+#[test]
+fn the_fixed_seeds_pass_and_meet_everything() {
+    let mut counts = passes(&SCENARIOS[0], 1, FIXED);
+    for (seed, _) in ONCE_FAILED {
+        counts.add_all(&passes(&SCENARIOS[0], seed, 1));
+    }
+    for (name, count) in counts.iter() {
+        println!("{count:>12}  {name}");
+    }
+    let missed = MET.iter().filter(|(name, least)| counts.get(name) < *least);
+    let missed: Vec<_> = missed.map(|(name, _)| (name, counts.get(name))).collect();
+    assert!(missed.is_empty(), "met too rarely: {missed:?}");
+}
+
+#[test]
+fn each_seed_does_its_share() {
+    runner::quiet_panics();
+    for seed in 1..=20 {
+        let outcome = (SCENARIOS[0].run)(&Order { seed, ..Order::default() });
+        let counts = &outcome.counts;
+        assert!(outcome.failure.is_none(), "seed {seed}: {:?}", outcome.failure);
+        assert!(outcome.ios >= 2000, "seed {seed}: {} I/Os", outcome.ios);
+        assert!(outcome.contexts >= 4);
+        assert!(counts.get("reload") + counts.get("reload refused") > 0, "seed {seed}");
+        assert!(counts.get("power cut") > 0 && counts.get("start") > 1, "seed {seed}");
+        assert!(counts.get("faults begin") > 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn new_seeds_pass() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let first = now.as_nanos() as u64 % 1_000_000_000_000 * 1000;
+    for scenario in &SCENARIOS {
+        println!("scenario {}, {NEW} seeds from {first} on", scenario.name);
+        passes(scenario, first, NEW);
+    }
+}
+
+#[test]
+fn other_scenarios_pass_their_fixed_seeds() {
+    for scenario in &SCENARIOS[1..] {
+        passes(scenario, 1, 60);
+    }
+}
+
+/// The proof that the simulator can find anything at all.
+#[test]
+fn every_mistake_is_found() {
+    runner::quiet_panics();
+    let mixed = scenario("mixed").expect("the default one");
+    for mistake in MISTAKES {
+        let seeds = runner::seeds(1, FOUND_WITHIN);
+        let found = runner::run(mixed, Some(mistake.name), threads(), seeds, |_| ());
+        let Some((seed, outcome)) = found.failed else {
+            panic!("{}: not found within {FOUND_WITHIN} seeds", mistake.name);
+        };
+        let why = outcome.failure.map(|why| why.to_string()).unwrap_or_default();
+        println!("{}: seed {seed}: {}", mistake.name, why.lines().next().unwrap_or_default());
+    }
+    assert!(MISTAKES.iter().any(|mistake| mistake.within_a_call));
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for scenario in &SCENARIOS {
+        for seed in [1, 7, 23] {
+            let run = |trace| (scenario.run)(&Order { seed, trace, ..Order::default() });
+            let (first, second, traced) = (run(false), run(false), run(true));
+            assert_eq!(first.digest, second.digest, "{} {seed}", scenario.name);
+            assert_eq!(
+                first.digest, traced.digest,
+                "{} {seed}: a trace changes nothing",
+                scenario.name
+            );
+            assert_eq!(first.counts, second.counts);
+            assert_eq!(traced.trace, run(true).trace);
+        }
+    }
+}
+
+/// A failure can be made smaller, and is then still one.
+#[test]
+fn a_failure_is_made_smaller() {
+    runner::quiet_panics();
+    let order = Order { seed: 1, mistake: Some("completion_lost"), ..Order::default() };
+    let failed = (SCENARIOS[0].run)(&order);
+    assert!(failed.failure.is_some());
+    let keep = runner::smallest(&SCENARIOS[0], &order, failed.ios);
+    println!("{} of {} I/Os", keep.len(), failed.ios);
+    assert!(keep.len() < 200, "{} I/Os", keep.len());
+    assert!((SCENARIOS[0].run)(&Order { keep: Some(keep), ..order }).failure.is_some());
+}
