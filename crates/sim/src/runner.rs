@@ -33,12 +33,19 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 1] = [Scenario {
-    name: "mixed",
-    what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
+pub const SCENARIOS: [Scenario; 2] = [
+    Scenario {
+        name: "mixed",
+        what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
            that fail and lose their power",
-    run: mixed::run,
-}];
+        run: mixed::run,
+    },
+    Scenario {
+        name: "nbd",
+        what: "the same volumes behind the NBD server, with clients of all manners",
+        run: mixed::run_nbd,
+    },
+];
 
 /// The scenario of that name.
 pub fn scenario(name: &str) -> Option<&'static Scenario> {

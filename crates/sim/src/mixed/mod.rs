@@ -3,9 +3,11 @@
 mod control;
 mod io;
 mod load;
+mod nbd;
 mod plan;
 mod run;
 
+pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
 pub use plan::{FaultPlan, Mix, Nature, Plan, Target};
 pub use run::Keep;
 
@@ -19,6 +21,9 @@ use run::{Operator, Run};
 
 /// I/Os of a seed.
 pub const IOS: u64 = 2_000;
+
+/// I/Os of a seed that is served: each takes twice as long to simulate.
+pub const NBD_IOS: u64 = 1_000;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -43,10 +48,22 @@ pub struct Outcome {
     pub stack: String,
 }
 
-/// Run a seed.
+/// Run a seed of `mixed`.
 pub fn run(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);
     let plan = Plan::new(&mut rng, IOS);
+    run_plan(order, rng, plan)
+}
+
+/// Run a seed of `nbd`.
+pub fn run_nbd(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let mut plan = Plan::new(&mut rng, NBD_IOS);
+    NbdPlan::add(&mut plan, &mut rng);
+    run_plan(order, rng, plan)
+}
+
+fn run_plan(order: &Order, mut rng: Rng, plan: Plan) -> Outcome {
     let world = World::new(order.trace);
     let mut scheduler = Scheduler::new(world.clone(), plan.policy, rng.u64(..));
     let stack = plan::stack_file(&plan.text, &plan.volumes);
@@ -65,6 +82,9 @@ pub fn run(order: &Order) -> Outcome {
         for (name, n) in world.disk(disk, |disk| *disk.counts()).each() {
             counts.add(&format!("disk: {name}"), n);
         }
+    }
+    for (name, n) in world.net_counts().each() {
+        counts.add(&format!("net: {name}"), n);
     }
     Outcome {
         culprit: run.culprit.get(),

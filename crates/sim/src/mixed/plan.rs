@@ -2,6 +2,7 @@
 //! subset of everything and leaves the rest out, so that what hides behind a common operation is
 //! met too.
 
+use super::nbd::NbdPlan;
 use crate::disk::{DiskOptions, Latency};
 use crate::schedule::Policy;
 use fastrand::Rng;
@@ -146,6 +147,8 @@ pub struct Plan {
     pub changes: u64,
     /// The order of fibers.
     pub policy: Policy,
+    /// What is served, in the scenario `nbd`.
+    pub nbd: Option<NbdPlan>,
 }
 
 /// Makes a stack file and what is known of it.
@@ -199,6 +202,7 @@ impl Plan {
             faults,
             changes,
             policy,
+            nbd: None,
         }
     }
 }
@@ -213,12 +217,12 @@ pub fn stack_file(text: &str, volumes: &[(String, String)]) -> String {
     text
 }
 
-fn chance(rng: &mut Rng, percent: u32) -> bool {
+pub(super) fn chance(rng: &mut Rng, percent: u32) -> bool {
     rng.u32(0..100) < percent
 }
 
 /// One of them.
-fn of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+pub(super) fn of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
     all[rng.u64(0..all.len() as u64) as usize]
 }
 

@@ -8,6 +8,7 @@
 use super::control::Control;
 use super::io::Io;
 use super::load::Load;
+use super::nbd::{self, Served};
 use super::plan::{Nature, Plan, Target, stack_file};
 use crate::counts::Counts;
 use crate::disk::Disk;
@@ -94,6 +95,7 @@ pub(super) struct Started {
     /// Fibers that have not ended.
     pub(super) loads: Cell<u64>,
     pub(super) controls: Cell<u64>,
+    pub(super) served: Served,
     /// I/Os of contexts that were dropped: nobody learns how they end.
     pub(super) orphans: RefCell<Vec<Io>>,
     /// Begun I/Os at which its share is done.
@@ -116,6 +118,9 @@ impl Run {
         let mut rng = Rng::with_seed(seed);
         for options in &plan.disks {
             world.add_disk(Disk::new(options.clone(), rng.u64(..)));
+        }
+        if let Some(nbd) = &plan.nbd {
+            world.set_net(nbd.net, rng.u64(..));
         }
         let oracles = (0..plan.targets.len()).map(|n| fresh(&plan, n)).collect();
         let sizes = plan.targets.iter().map(|target| target.sectors).collect();
@@ -348,6 +353,7 @@ impl Operator {
             groups: RefCell::new(groups),
             loads: Cell::new(0),
             controls: Cell::new(0),
+            served: Served::default(),
             orphans: RefCell::default(),
             limit: Cell::new(0),
         });
@@ -425,6 +431,17 @@ impl Operator {
     }
 
     fn spawn(&mut self, start: &Rc<Started>, first: bool) {
+        let run = self.run.clone();
+        match run.plan.nbd {
+            Some(_) => nbd::spawn(&run, start, &mut self.rng),
+            None => self.spawn_loads(start),
+        }
+        start.controls.set(1);
+        let (run, start, seed) = (run.clone(), start.clone(), self.rng.u64(..));
+        run.world.clone().spawn("control", move || Control::new(run, start, seed).run(first));
+    }
+
+    fn spawn_loads(&mut self, start: &Rc<Started>) {
         let run = &self.run;
         start.loads.set(run.plan.contexts);
         for number in 0..run.plan.contexts {
@@ -433,9 +450,6 @@ impl Operator {
                 Load::new(run, start, number, seed).run();
             });
         }
-        start.controls.set(1);
-        let (run, start, seed) = (run.clone(), start.clone(), self.rng.u64(..));
-        run.world.clone().spawn("control", move || Control::new(run, start, seed).run(first));
     }
 
     /// Let it work until the power goes, at any moment.
@@ -473,11 +487,24 @@ impl Operator {
     fn finish(&mut self, start: &Rc<Started>) {
         let limit = start.limit.get();
         self.watch(start, |run| run.begun.get() >= limit);
-        self.watch(start, |_| start.loads.get() == 0 && start.controls.get() == 0);
+        self.watch(start, |_| start.controls.get() == 0);
+        if !self.run.plan.nbd.as_ref().is_some_and(|plan| plan.stops_early) {
+            self.watch(start, |_| start.loads.get() == 0);
+        }
+        self.stop_serving(start);
         self.settle(start);
         self.flush(start);
         self.cut(true);
         start.stack.stop();
+    }
+
+    /// An orderly end of the server, if there is one: all that it has acknowledged has happened.
+    fn stop_serving(&self, start: &Rc<Started>) {
+        if self.run.plan.nbd.is_some() {
+            start.stack.stop();
+            start.served.stop();
+        }
+        self.watch(start, |_| start.loads.get() == 0 && start.served.workers() == 0);
     }
 
     /// Nothing is in flight any more: what dropped contexts left has ended, too.
@@ -531,16 +558,19 @@ impl Operator {
     /// The stack is to leave nothing behind.
     fn end(&self, start: Rc<Started>) {
         let run = &self.run;
+        start.served.stop();
         for handle in start.handles.borrow().iter() {
             handle.wake();
         }
         self.watch(&start, |_| start.loads.get() == 0 && start.controls.get() == 0);
+        self.watch(&start, |_| start.served.workers() == 0);
         self.watch(&start, |_| start.set.free_idle_orphans() == 0);
         if run.world.failure().is_some() {
             // Somebody may still be in there.
             return std::mem::forget(start);
         }
         start.orphans.borrow_mut().clear();
+        nbd::end(run, &start);
         run.ended.set(run.begun.get());
         for live in start.stack.devices() {
             let in_flight = live.device.stats().in_flight();

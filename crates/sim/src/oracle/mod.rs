@@ -210,6 +210,26 @@ impl Oracle {
         self.judge(&read, data)
     }
 
+    /// Something else than a read tells, at the end of what would be a read, that parts of its range
+    /// read as zeroes; nothing of the rest.
+    ///
+    /// # Errors
+    /// The first sector that may not be zeroes, as for [`Oracle::read_ends_ok`].
+    pub fn read_tells_zeroes(
+        &mut self,
+        id: ReadId,
+        parts: &[Range<u64>],
+    ) -> Result<(), Box<Violation>> {
+        self.tick();
+        let Some(read) = self.take_read(id) else { return Ok(()) };
+        for part in parts {
+            let range = part.start.max(read.range.start)..part.end.min(read.range.end);
+            let data = vec![0; range.end.saturating_sub(range.start) as usize * SECTOR];
+            self.judge(&Read { begin: read.begin, range }, &data)?;
+        }
+        Ok(())
+    }
+
     /// A read ends without data.
     pub fn read_failed(&mut self, id: ReadId) {
         self.take_read(id);

@@ -9,9 +9,11 @@
 
 mod clock;
 mod files;
+mod net;
 mod ring;
 
 pub use clock::START_NS;
+pub use net::{ClientSocket, Gone, ListenerId, NetCounts, NetOptions};
 
 use crate::disk::{Disk, OpId};
 use crate::fiber::{self, Body, Pause};
@@ -20,6 +22,7 @@ use drystone_core::buf::Segment;
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::ring::{Ring, RingEvent, Token};
 use drystone_drivers::file::Backing;
+use net::{ConnectionId, Net, NetDue, To};
 use ring::{RingState, SimRing};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -38,6 +41,8 @@ enum Due {
     Gone { ring: RingId, token: Token },
     /// A timer of a ring.
     Timer { ring: RingId, token: Token },
+    /// Bytes arrive at an end of a connection, or it ends.
+    Net { connection: ConnectionId, to: To, due: NetDue },
 }
 
 /// Where the data of a read goes.
@@ -58,6 +63,7 @@ struct State {
     numbers: u64,
     disks: Vec<Disk>,
     rings: Vec<RingState>,
+    net: Net,
     /// By fiber; those that do not sleep are awake.
     sleepers: Vec<Sleeper>,
     spawned: Vec<(String, Body)>,
@@ -86,6 +92,12 @@ struct Shared {
 #[derive(Clone)]
 pub struct World(Arc<Shared>);
 
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("World")
+    }
+}
+
 impl World {
     /// An empty world at its beginning; `trace` keeps what happens in it.
     pub fn new(trace: bool) -> Self {
@@ -94,6 +106,7 @@ impl World {
             numbers: 0,
             disks: Vec::new(),
             rings: Vec::new(),
+            net: Net::new(0),
             sleepers: Vec::new(),
             spawned: Vec::new(),
             running: 0,
@@ -327,6 +340,7 @@ impl World {
             }
         }
         state.rings.iter_mut().for_each(|ring| ring.severed = true);
+        state.net_sever(now);
     }
 
     /// How many rings are in use, if any are.
@@ -383,6 +397,7 @@ impl State {
                 self.end(ring, token, 0);
             }
             Due::Gone { ring, token } => self.end(ring, token, -libc::ENODEV),
+            Due::Net { connection, to, due } => self.net_happen(now, connection, to, due),
         }
     }
 

@@ -119,10 +119,11 @@ impl State {
             Due::Disk { ring: r, token: t, .. }
             | Due::Timer { ring: r, token: t }
             | Due::Gone { ring: r, token: t } => (*r, *t) == (ring, token),
+            Due::Net { .. } => false,
         };
         let Some(key) = self.events.iter().find(|(_, due)| of_ring(due)).map(|(key, _)| *key)
         else {
-            return;
+            return self.net_cancel(ring, token);
         };
         match &self.events[&key] {
             Due::Timer { .. } | Due::Gone { .. } => {
@@ -136,6 +137,7 @@ impl State {
                     self.end(ring, token, -libc::ECANCELED);
                 }
             }
+            Due::Net { .. } => {}
         }
     }
 }
@@ -148,6 +150,12 @@ fn disk_of(file: RingFile) -> Option<DiskId> {
 }
 
 /// What was started and not yet submitted.
+enum Begun {
+    File(Started),
+    Net { fd: RawFd, op: NetOp, token: Token },
+}
+
+/// An operation of a disk.
 struct Started {
     file: RingFile,
     op: DiskOp,
@@ -161,7 +169,7 @@ struct Started {
 pub(super) struct SimRing {
     world: World,
     id: RingId,
-    started: Vec<Started>,
+    started: Vec<Begun>,
     waker: Arc<SimWaker>,
 }
 
@@ -186,6 +194,12 @@ impl SimRing {
         SimRing { world, id, started: Vec::new(), waker }
     }
 
+    /// See what the ring's owner has done to its sockets by itself.
+    fn look(&self) {
+        let now = self.world.now();
+        self.world.state().net_look(now, Some(self.id));
+    }
+
     fn ring_of(others: [RawFd; 2]) -> RingId {
         ((others[0] - RINGS) / 2) as RingId
     }
@@ -197,11 +211,12 @@ impl Drop for SimRing {
         let ring = &mut state.rings[self.id];
         ring.alive = false;
         let events = std::mem::take(&mut ring.events);
+        let buffers = state.net_forget(self.id);
         for other in &mut state.rings {
             other.watchers.retain(|(watcher, _)| *watcher != self.id);
         }
         drop(state);
-        drop(events);
+        drop((events, buffers));
     }
 }
 
@@ -209,7 +224,7 @@ impl Ring for SimRing {
     unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
         // SAFETY: the caller's promise.
         let (op, from, memory) = unsafe { disk_op(op) };
-        self.started.push(Started { file, op, from, memory, token });
+        self.started.push(Begun::File(Started { file, op, from, memory, token }));
         self.world.state().rings[self.id].in_flight += 1;
     }
 
@@ -219,10 +234,9 @@ impl Ring for SimRing {
 
     fn unregister(&mut self, _: RingFile) {}
 
-    fn net(&mut self, _: RawFd, _: NetOp, token: Token) {
-        let mut state = self.world.state();
-        state.rings[self.id].in_flight += 1;
-        state.end(self.id, token, -libc::ENOTSOCK);
+    fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
+        self.started.push(Begun::Net { fd, op, token });
+        self.world.state().rings[self.id].in_flight += 1;
     }
 
     fn timer(&mut self, at: Ns, token: Token) {
@@ -239,19 +253,25 @@ impl Ring for SimRing {
     }
 
     fn close(&mut self, fd: OwnedFd) {
+        self.submit();
         drop(fd);
+        self.look();
     }
 
     fn submit(&mut self) {
         let now = self.world.now();
         let mut state = self.world.state();
-        for started in self.started.drain(..) {
-            state.begin(now, self.id, started);
+        for begun in self.started.drain(..) {
+            match begun {
+                Begun::File(started) => state.begin(now, self.id, started),
+                Begun::Net { fd, op, token } => state.net_begin(now, self.id, fd, op, token),
+            }
         }
     }
 
     fn wait(&mut self, deadline: Option<Ns>) {
         self.submit();
+        self.look();
         // A system call takes its time, also when there is nothing to wait for.
         self.world.give_way();
         let is_over = |at: Ns| deadline.is_some_and(|deadline| deadline <= at);

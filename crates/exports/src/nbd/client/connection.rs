@@ -112,6 +112,11 @@ impl<S: Read + Write> Connection<S> {
         &mut self.stream
     }
 
+    /// Gives the stream back, whatever is pending.
+    pub fn into_stream(self) -> S {
+        self.stream
+    }
+
     /// Sends a request and returns its cookie. A write in extended form gets the payload flag; other
     /// commands get it when there is a payload, whose length then is the header's.
     ///

@@ -1,0 +1,11 @@
+//! The scenario `nbd`: the stacks of `mixed`, served over NBD by the server of the product to clients
+//! of all manners.
+
+mod client;
+mod plan;
+mod requests;
+mod server;
+mod wire;
+
+pub use plan::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
+pub(super) use server::{Served, end, spawn};

@@ -1,0 +1,486 @@
+//! The requests of a session, and what is expected of their replies.
+//!
+//! Invariants:
+//! * The oracle hears of a request before its first byte is sent, and of its end when the reply is
+//!   read. What never gets a reply is one of the start's orphans: it may happen until the server is
+//!   known to have nothing in flight.
+//! * Every reply is for exactly one request of `open`; the protocol's client below refuses others.
+
+use super::super::io::{Io, Wanted};
+use super::super::plan::Target;
+use super::client::{Client, Result};
+use super::plan::{ExportPlan, keeps};
+use super::wire::Wire;
+use crate::oracle::ReadId;
+use drystone_core::{Bio, BioFlags, Op, Status};
+use drystone_exports::nbd::client::{ClientError, Connection, RawRequest, Reply};
+use drystone_exports::nbd::proto::{
+    AllocationFlags, Command, CommandFlags, ErrorCode, TransmissionFlags,
+};
+use drystone_exports::nbd::reply::ReplyStyle;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::ops::Range;
+
+const SECTOR: u64 = 512;
+/// Cookies of requests that are sent as they are: far above those that are counted up.
+const RAW: u64 = 1 << 40;
+
+/// What was asked for.
+enum Asked {
+    Io { number: u64, io: Io, bio: Box<Bio>, flags: CommandFlags },
+    Status { target: usize, range: Range<u64>, read: Option<ReadId>, one: bool },
+    Cache,
+    Nonsense { what: &'static str, expected: ErrorCode },
+}
+
+/// A session in transmission.
+pub(super) struct Requests {
+    connection: Option<Connection<Wire>>,
+    target: usize,
+    /// Sectors that may be used, and those of the device.
+    sectors: u64,
+    device_sectors: u64,
+    read_only: bool,
+    flags: TransmissionFlags,
+    open: BTreeMap<u64, Asked>,
+    raw: u64,
+    /// It ends by a reset.
+    pub(super) resets: bool,
+}
+
+impl Requests {
+    pub(super) fn new(client: &Client, connection: Connection<Wire>, export: &ExportPlan) -> Self {
+        let description = connection.description();
+        let device_sectors = description.size_bytes / SECTOR;
+        let flags = description.flags;
+        let target = export.target;
+        let first = client.run.plan.targets[target].first;
+        let sectors = client.run.sectors(target).min(device_sectors - first);
+        Requests {
+            connection: Some(connection),
+            target,
+            sectors,
+            device_sectors,
+            read_only: flags.contains(TransmissionFlags::READ_ONLY),
+            flags,
+            open: BTreeMap::new(),
+            raw: RAW,
+            resets: false,
+        }
+    }
+
+    fn connection(&mut self) -> &mut Connection<Wire> {
+        self.connection.as_mut().expect("it is there until it is given up")
+    }
+
+    pub(super) fn wire(&mut self) -> &mut Wire {
+        self.connection().stream()
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn quiet_ns(&mut self) -> u64 {
+        self.wire().quiet_ns()
+    }
+
+    pub(super) fn style(&mut self) -> ReplyStyle {
+        self.connection().style()
+    }
+
+    pub(super) fn is_extended(&mut self) -> bool {
+        self.style() == ReplyStyle::Extended
+    }
+
+    /// The client takes no more interest in it: nobody learns how the rest ends.
+    pub(super) fn give_up(mut self, client: &Client) {
+        for (_, asked) in std::mem::take(&mut self.open) {
+            forget(client, asked);
+        }
+        let resets = self.resets;
+        let connection = self.connection.take().expect("it is given up once");
+        let wire = connection.into_stream();
+        if resets {
+            wire.reset();
+        }
+    }
+
+    // --- sending
+
+    /// One more request.
+    pub(super) fn send(&mut self, client: &mut Client) -> Result<()> {
+        let weights = client.mix().weights;
+        let mut left = client.rng.u32(0..weights.iter().sum());
+        let kind = weights.iter().position(|weight| {
+            let here = left < *weight;
+            left = left.saturating_sub(*weight);
+            here
+        });
+        match kind.unwrap_or(0) {
+            0 => self.send_io(client, Op::Read),
+            1 => self.send_io(client, Op::Write),
+            2 => self.send_io(client, Op::Flush),
+            3 if self.flags.contains(TransmissionFlags::SEND_TRIM) => {
+                self.send_io(client, Op::Discard)
+            }
+            4 if self.flags.contains(TransmissionFlags::SEND_WRITE_ZEROES) => {
+                self.send_io(client, Op::WriteZeroes)
+            }
+            5 => self.send_status(client),
+            6 => self.send_cache(client),
+            _ => self.send_nonsense(client),
+        }
+    }
+
+    fn target<'a>(&self, client: &'a Client) -> &'a Target {
+        &client.run.plan.targets[self.target]
+    }
+
+    /// Sectors of the target.
+    fn range(&self, client: &mut Client, most_bytes: u64) -> Range<u64> {
+        let block = self.target(client).block;
+        let blocks = self.sectors / block;
+        let (most, long) = (client.mix().blocks_max, client.mix().long);
+        let most = if client.chance(long) { blocks } else { most.min(blocks) };
+        let most = most.min(most_bytes / SECTOR / block);
+        let length = client.rng.u64(1..=most);
+        let first = client.rng.u64(0..=blocks - length);
+        first * block..(first + length) * block
+    }
+
+    /// Offset and length in bytes of sectors of the target.
+    fn bytes(&self, client: &Client, range: &Range<u64>) -> (u64, u64) {
+        let first = self.target(client).first;
+        ((first + range.start) * SECTOR, (range.end - range.start) * SECTOR)
+    }
+
+    fn send_io(&mut self, client: &mut Client, op: Op) -> Result<()> {
+        let range = match op {
+            Op::Flush => 0..0,
+            Op::Read | Op::Write => self.range(client, client.at().max_request.into()),
+            _ => self.range(client, u64::MAX),
+        };
+        let (flags, command_flags) = self.io_flags(client, op);
+        let Some(number) = client.run.begin_io() else { return Ok(()) };
+        if self.read_only && !matches!(op, Op::Read | Op::Flush) {
+            return self.forbidden(client, op, &range);
+        }
+        let wanted = Wanted { target: self.target, range, op, flags, nonsense: false };
+        let (io, bio) = wanted.begin(&client.run, None);
+        client.run.note_begin(number, client.number, &io, &bio);
+        let data = if op == Op::Write { bio.buf().map(|buf| buf.to_vec()) } else { None };
+        let (offset, length) = match op {
+            Op::Flush => (0, 0),
+            _ => self.bytes(client, &io.range),
+        };
+        let asked = Asked::Io { number, io, bio, flags: command_flags };
+        let (command, data) = (command_of(op), data.unwrap_or_default());
+        self.begin(client, asked, |connection| {
+            connection.send(command, command_flags, offset, length, &data)
+        })
+    }
+
+    /// What a read-only export refuses.
+    fn forbidden(&mut self, client: &Client, op: Op, range: &Range<u64>) -> Result<()> {
+        let (offset, length) = self.bytes(client, range);
+        let data = if op == Op::Write { vec![0xdd; length as usize] } else { Vec::new() };
+        let nonsense =
+            Asked::Nonsense { what: "write to a read-only export", expected: ErrorCode::Eperm };
+        self.begin(client, nonsense, |connection| {
+            connection.send(command_of(op), CommandFlags::empty(), offset, length, &data)
+        })
+    }
+
+    fn begin(
+        &mut self,
+        client: &Client,
+        asked: Asked,
+        send: impl FnOnce(&mut Connection<Wire>) -> Result<u64>,
+    ) -> Result<()> {
+        match send(self.connection()) {
+            Ok(cookie) => {
+                self.open.insert(cookie, asked);
+                Ok(())
+            }
+            Err(error) => {
+                forget(client, asked);
+                Err(error)
+            }
+        }
+    }
+
+    fn io_flags(&mut self, client: &mut Client, op: Op) -> (BioFlags, CommandFlags) {
+        let (mut flags, mut wire) = (BioFlags::empty(), CommandFlags::empty());
+        let fua = client.mix().fua;
+        let fua = matches!(op, Op::Write | Op::WriteZeroes) && client.chance(fua);
+        flags.set(BioFlags::FUA, fua);
+        wire.set(CommandFlags::FUA, fua);
+        if op == Op::WriteZeroes {
+            let (no_hole, fast) = (client.rng.bool(), client.chance(20));
+            flags.set(BioFlags::NOUNMAP, no_hole);
+            wire.set(CommandFlags::NO_HOLE, no_hole);
+            flags.set(BioFlags::FAST_ZERO, fast);
+            wire.set(CommandFlags::FAST_ZERO, fast);
+        }
+        let structured = self.style() != ReplyStyle::Simple;
+        wire.set(CommandFlags::DF, op == Op::Read && structured && client.chance(20));
+        (flags, wire)
+    }
+
+    fn send_status(&mut self, client: &mut Client) -> Result<()> {
+        let range = self.range(client, u64::MAX);
+        let one = client.rng.bool();
+        let Some(_) = client.run.begin_io() else { return Ok(()) };
+        let (offset, length) = self.bytes(client, &range);
+        if !client.has_context {
+            let what = "block status without a context";
+            return self.expect_refusal(client, what, ErrorCode::Einval, |raw| {
+                (raw.command, raw.offset, raw.length) =
+                    (Command::BlockStatus.wire(), offset, length);
+            });
+        }
+        let mut oracles = client.run.oracles.borrow_mut();
+        let read = keeps(self.target(client).nature)
+            .then(|| oracles[self.target].read_begins(range.clone()));
+        drop(oracles);
+        let flags = if one { CommandFlags::REQ_ONE } else { CommandFlags::empty() };
+        let asked = Asked::Status { target: self.target, range, read, one };
+        self.begin(client, asked, |connection| {
+            connection.send(Command::BlockStatus, flags, offset, length, &[])
+        })
+    }
+
+    fn send_cache(&mut self, client: &mut Client) -> Result<()> {
+        let range = self.range(client, u64::MAX);
+        let Some(_) = client.run.begin_io() else { return Ok(()) };
+        let (offset, length) = self.bytes(client, &range);
+        self.begin(client, Asked::Cache, |connection| {
+            connection.send(Command::Cache, CommandFlags::empty(), offset, length, &[])
+        })
+    }
+
+    /// What must be refused, and by which error.
+    fn send_nonsense(&mut self, client: &mut Client) -> Result<()> {
+        let Some(_) = client.run.begin_io() else { return Ok(()) };
+        let end = self.device_sectors * SECTOR;
+        let block = self.target(client).block * SECTOR;
+        let read = Command::Read.wire();
+        let (what, expected) = match client.rng.u32(0..7) {
+            0 => ("read beyond the end", ErrorCode::Einval),
+            1 => ("read of nothing", ErrorCode::Einval),
+            2 => ("read that is not aligned", ErrorCode::Einval),
+            3 => ("unknown command", ErrorCode::Einval),
+            4 => ("unknown flag", ErrorCode::Einval),
+            5 => ("flush of a range", ErrorCode::Einval),
+            _ => return self.write_beyond(client, end, block),
+        };
+        self.expect_refusal(client, what, expected, |raw| {
+            (raw.command, raw.offset, raw.length) = (read, 0, block);
+            match what {
+                "read beyond the end" => raw.offset = end,
+                "read of nothing" => raw.length = 0,
+                "read that is not aligned" => raw.offset = 1,
+                "unknown command" => raw.command = 99,
+                "unknown flag" => raw.flags = 1 << 14,
+                _ => raw.command = Command::Flush.wire(),
+            }
+        })
+    }
+
+    fn write_beyond(&mut self, client: &mut Client, end: u64, block: u64) -> Result<()> {
+        let expected = if self.read_only { ErrorCode::Eperm } else { ErrorCode::Enospc };
+        let data = vec![0xcc; 2 * block as usize];
+        let nonsense = Asked::Nonsense { what: "write beyond the end", expected };
+        self.begin(client, nonsense, |connection| {
+            let flags = CommandFlags::empty();
+            connection.send(Command::Write, flags, end - block, 2 * block, &data)
+        })
+    }
+
+    fn expect_refusal(
+        &mut self,
+        client: &Client,
+        what: &'static str,
+        expected: ErrorCode,
+        change: impl FnOnce(&mut RawRequest),
+    ) -> Result<()> {
+        self.raw += 1;
+        let mut raw = RawRequest { flags: 0, command: 0, cookie: self.raw, offset: 0, length: 0 };
+        change(&mut raw);
+        self.begin(client, Asked::Nonsense { what, expected }, |connection| {
+            // The reply is an error, whatever the command was.
+            connection.send_raw(Command::Flush, &raw, &[]).map(|()| raw.cookie)
+        })
+    }
+
+    pub(super) fn disconnect(&mut self) -> Result<()> {
+        let raw =
+            RawRequest { flags: 0, command: Command::Disc.wire(), cookie: 0, offset: 0, length: 0 };
+        let bytes = raw.encode(self.style());
+        std::io::Write::write_all(self.wire(), &bytes)?;
+        Ok(())
+    }
+
+    // --- receiving
+
+    /// Take the replies that have begun to arrive.
+    pub(super) fn receive_ready(&mut self, client: &mut Client) -> Result<()> {
+        while !self.open.is_empty() && self.wire().has_news() {
+            self.receive(client)?;
+        }
+        Ok(())
+    }
+
+    /// Wait for replies until so many requests are open.
+    pub(super) fn receive_while_more_than(
+        &mut self,
+        client: &mut Client,
+        keep: usize,
+    ) -> Result<()> {
+        while self.open.len() > keep {
+            self.receive(client)?;
+        }
+        Ok(())
+    }
+
+    /// Read until the server has closed; what is left of requests may be answered before.
+    pub(super) fn receive_end(&mut self, client: &mut Client) -> Result<()> {
+        while !self.open.is_empty() {
+            self.receive(client)?;
+        }
+        let mut rest = Vec::new();
+        self.wire().read_to_end(&mut rest)?;
+        if !rest.is_empty() {
+            client.fail(&format!("{} bytes came that nobody asked for", rest.len()));
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, client: &mut Client) -> Result<()> {
+        let reply = self.connection().receive()?;
+        let asked = self.open.remove(&reply.cookie);
+        let asked = asked.expect("the protocol's client knows each cookie");
+        match asked {
+            Asked::Io { number, io, bio, flags } => ended(client, number, io, bio, flags, reply),
+            Asked::Status { target, range, read, one } => {
+                status_told(client, target, &range, read, one, reply)
+            }
+            Asked::Cache => {
+                client.count("cache");
+                Ok(())
+            }
+            Asked::Nonsense { what, expected } => {
+                let code = reply.error.as_ref().map(|(code, _)| *code);
+                if code != Some(expected.wire()) {
+                    client.fail(&format!("{what}: {:?} and not {expected:?}", reply.error));
+                }
+                client.count(what);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn command_of(op: Op) -> Command {
+    match op {
+        Op::Read => Command::Read,
+        Op::Write => Command::Write,
+        Op::Flush => Command::Flush,
+        Op::Discard => Command::Trim,
+        Op::WriteZeroes => Command::WriteZeroes,
+    }
+}
+
+/// Nobody learns how it ends.
+fn forget(client: &Client, asked: Asked) {
+    match asked {
+        Asked::Io { io, .. } => client.start.orphans.borrow_mut().push(io),
+        Asked::Status { target, read: Some(read), .. } => {
+            client.run.oracles.borrow_mut()[target].read_failed(read);
+        }
+        Asked::Status { .. } | Asked::Cache | Asked::Nonsense { .. } => {}
+    }
+}
+
+fn broken(what: impl Into<String>) -> ClientError {
+    ClientError::Protocol(what.into())
+}
+
+/// The reply to an I/O.
+fn ended(
+    client: &Client,
+    number: u64,
+    io: Io,
+    mut bio: Box<Bio>,
+    flags: CommandFlags,
+    reply: Reply,
+) -> Result<()> {
+    bio.status = match &reply.error {
+        None => Status::Ok,
+        Some((code, _)) if ErrorCode::from_wire(*code).is_some() => {
+            Status::from_errno(*code as i32)
+        }
+        Some((code, _)) => return Err(broken(format!("error {code} is none of the protocol's"))),
+    };
+    let read = io.op == Op::Read && bio.status == Status::Ok;
+    if read && reply.data.len() as u64 != bio.data_len() {
+        return Err(broken(format!("{} bytes of {}", reply.data.len(), bio.data_len())));
+    }
+    if read {
+        bio.fill_data_from(&reply.data);
+        let holes = reply.content.iter().filter(|(_, _, hole)| *hole).count();
+        client.run.counts.borrow_mut().add("nbd: hole in a read", holes as u64);
+    }
+    if read && flags.contains(CommandFlags::DF) && reply.content.len() != 1 {
+        return Err(broken(format!("{} chunks where one was asked for", reply.content.len())));
+    }
+    client.run.end_io(number, io, &bio);
+    Ok(())
+}
+
+/// The reply to a block status request.
+fn status_told(
+    client: &Client,
+    target: usize,
+    range: &Range<u64>,
+    read: Option<ReadId>,
+    one: bool,
+    reply: Reply,
+) -> Result<()> {
+    if let Some(error) = reply.error {
+        return Err(broken(format!("block status failed: {error:?}")));
+    }
+    let [(_, extents)] = &reply.status[..] else {
+        return Err(broken(format!("{} contexts where one was chosen", reply.status.len())));
+    };
+    let total: u64 = extents.iter().map(|(length, _)| *length).sum();
+    let length = (range.end - range.start) * SECTOR;
+    if one && (extents.len() != 1 || total > length) {
+        return Err(broken(format!("{extents:?} where one extent was asked for")));
+    }
+    client.count("block status told");
+    let Some(read) = read else { return Ok(()) };
+    let zeroes = zeroes(range, extents);
+    client.run.counts.borrow_mut().add("nbd: hole in a status", zeroes.len() as u64);
+    let told = client.run.oracles.borrow_mut()[target].read_tells_zeroes(read, &zeroes);
+    if let (Err(violation), false) = (told, client.run.off.get()) {
+        let name = &client.run.plan.targets[target].name;
+        client.fail(&format!("block status of {name} says that there are zeroes: {violation}"));
+    }
+    Ok(())
+}
+
+/// Sectors of `range` that are told to read as zeroes.
+fn zeroes(range: &Range<u64>, extents: &[(u64, u32)]) -> Vec<Range<u64>> {
+    let (mut at, mut zeroes) = (range.start, Vec::new());
+    for (length, flags) in extents {
+        let end = (at + length / SECTOR).min(range.end);
+        if AllocationFlags::from_bits_retain(*flags).contains(AllocationFlags::ZERO) && at < end {
+            zeroes.push(at..end);
+        }
+        at = end;
+    }
+    zeroes
+}

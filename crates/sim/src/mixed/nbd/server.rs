@@ -1,0 +1,128 @@
+//! The NBD server of a start: its workers, each a fiber, as the program's data threads are.
+
+use super::super::run::{Run, Started};
+use super::client::Client;
+use crate::world::ListenerId;
+use drystone_core::Context;
+use drystone_exports::nbd::server::{Inbox, Listener, Worker};
+use fastrand::Rng;
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a start serves; nothing in a scenario without a server.
+#[derive(Default)]
+pub(in super::super) struct Served {
+    inboxes: RefCell<Vec<Arc<Inbox>>>,
+    pub(super) listeners: RefCell<Vec<ListenerId>>,
+    /// Fibers of workers that have not ended.
+    workers: Cell<u64>,
+    /// The server has been told to stop.
+    stopping: Cell<bool>,
+}
+
+impl Served {
+    /// Fibers of workers that have not ended.
+    pub(in super::super) fn workers(&self) -> u64 {
+        self.workers.get()
+    }
+
+    /// Whether the server has been told to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Let it finish what is in flight and close its connections.
+    pub(in super::super) fn stop(&self) {
+        self.stopping.set(true);
+        self.inboxes.borrow().iter().for_each(|inbox| inbox.stop());
+    }
+}
+
+/// Start the server and its clients.
+pub(in super::super) fn spawn(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
+    serve(run, start);
+    let plan = run.plan.nbd.as_ref().expect("a plan of what is served");
+    start.loads.set(plan.clients);
+    for number in 0..plan.clients {
+        let (run, start, seed) = (run.clone(), start.clone(), rng.u64(..));
+        run.world.clone().spawn(format!("client {number}"), move || {
+            Client::new(run, start, number, seed).run();
+        });
+    }
+}
+
+fn serve(run: &Rc<Run>, start: &Rc<Started>) {
+    let plan = run.plan.nbd.as_ref().expect("a plan of what is served");
+    let served = &start.served;
+    let contexts: Vec<Context> =
+        (0..plan.threads).map(|_| start.set.context(run.world.ring())).collect();
+    *served.inboxes.borrow_mut() =
+        contexts.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
+    start.handles.borrow_mut().extend(contexts.iter().map(|cx| cx.handle().clone()));
+    let mut sockets = listen(run, start);
+    served.workers.set(plan.threads);
+    for (number, cx) in contexts.into_iter().enumerate() {
+        let listeners = std::mem::take(&mut sockets);
+        let worker = worker(run, start, number, cx, listeners);
+        let (run, start) = (run.clone(), start.clone());
+        run.world.clone().spawn(format!("data{number}"), move || work(&run, &start, worker));
+    }
+}
+
+fn listen(run: &Run, start: &Started) -> Vec<Listener> {
+    let mut sockets = Vec::new();
+    for live in start.stack.listeners() {
+        let (id, socket): (ListenerId, OwnedFd) = run.world.listen();
+        start.served.listeners.borrow_mut().push(id);
+        sockets.push(Listener { socket, tls: live.tls.clone(), table: live.table });
+    }
+    sockets
+}
+
+fn worker(
+    run: &Run,
+    start: &Started,
+    number: usize,
+    mut cx: Context,
+    listeners: Vec<Listener>,
+) -> Worker {
+    cx.follow_poll_mode(start.stack.poll_switch().clone());
+    let inboxes = start.served.inboxes.borrow().clone();
+    let tables = start.stack.tables().clone();
+    let mut worker = Worker::new(cx, inboxes[number].clone(), inboxes, tables);
+    let registered = run.plan.nbd.as_ref().map_or(0, |plan| plan.registered);
+    if registered > 0 {
+        worker.register_memory(registered).expect("memory for a worker");
+    }
+    listeners.into_iter().for_each(|listener| worker.listen(listener));
+    worker
+}
+
+fn work(run: &Run, start: &Started, mut worker: Worker) {
+    worker.run();
+    drop(worker);
+    run.world.look_at_sockets();
+    start.served.workers.set(start.served.workers.get() - 1);
+}
+
+/// Nothing of the server is left.
+pub(in super::super) fn end(run: &Run, start: &Started) {
+    // A connection that was dealt to a worker which had just ended goes with its inbox.
+    start.served.inboxes.borrow_mut().clear();
+    if run.plan.nbd.is_none() {
+        return;
+    }
+    for (number, table) in start.stack.tables().iter().enumerate() {
+        let clients: u32 = (0..table.exports().len()).map(|at| table.clients(at)).sum();
+        if clients > 0 {
+            run.world.fail(format!("table {number} says that it has {clients} clients in the end"));
+        }
+    }
+    run.world.look_at_sockets();
+    let sockets = run.world.sockets_alive();
+    if sockets > 0 {
+        run.world.fail(format!("{sockets} sockets of the server are open in the end"));
+    }
+}

@@ -1,0 +1,70 @@
+//! What a network is like, and what it has done.
+
+use drystone_core::clock::Ns;
+
+/// How a network is.
+#[derive(Clone, Copy, Debug)]
+pub struct NetOptions {
+    /// Bytes take at least so long.
+    pub latency_ns: Ns,
+    /// And up to so much longer.
+    pub spread_ns: Ns,
+    /// Bytes that a way holds.
+    pub capacity: usize,
+    /// Most bytes of one receive or send; each takes fewer by chance.
+    pub piece: usize,
+    /// How many of a million operations the kernel cuts short, as when a thread ends.
+    pub cancelled_ppm: u32,
+    /// How many of a million accepts find no descriptor free.
+    pub exhausted_ppm: u32,
+    /// A closed client is known to be so at once, as with a Unix socket.
+    pub unix: bool,
+}
+
+impl Default for NetOptions {
+    fn default() -> Self {
+        NetOptions {
+            latency_ns: 5_000,
+            spread_ns: 20_000,
+            capacity: 200_000,
+            piece: usize::MAX,
+            cancelled_ppm: 0,
+            exhausted_ppm: 0,
+            unix: false,
+        }
+    }
+}
+
+/// What was done, for coverage.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetCounts {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Receives and sends that moved less than they could.
+    pub partial: u64,
+    /// Sends that found no room at first.
+    pub full: u64,
+    /// Operations cut short by the kernel.
+    pub cancelled: u64,
+    /// Accepts without a descriptor.
+    pub exhausted: u64,
+    /// Connections that the client reset.
+    pub resets: u64,
+    /// Connections that the server closed with bytes unread.
+    pub server_resets: u64,
+}
+
+impl NetCounts {
+    /// All counts with their names.
+    pub fn each(&self) -> [(&'static str, u64); 7] {
+        [
+            ("accepted", self.accepted),
+            ("partial", self.partial),
+            ("full", self.full),
+            ("cancelled", self.cancelled),
+            ("exhausted", self.exhausted),
+            ("reset by a client", self.resets),
+            ("reset by the server", self.server_resets),
+        ]
+    }
+}
