@@ -21,8 +21,12 @@ pub struct Incoming {
 }
 
 /// The door of a worker. Any thread may put something in.
+///
+/// Invariant: nothing waits behind a door that is closed, so no client waits for a worker that has
+/// ended.
 pub struct Inbox {
-    waiting: Lock<Vec<Incoming>>,
+    /// None once the worker has ended.
+    waiting: Lock<Option<Vec<Incoming>>>,
     /// There may be something to take; so the worker does not take the lock for nothing.
     news: AtomicBool,
     stop: AtomicBool,
@@ -35,7 +39,7 @@ impl Inbox {
     /// The door of the worker whose context has this handle.
     pub fn new(handle: Arc<Handle>) -> Arc<Self> {
         Arc::new(Inbox {
-            waiting: Lock::new(LockClass::Control, Vec::new()),
+            waiting: Lock::new(LockClass::Control, Some(Vec::new())),
             news: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             connections: AtomicU32::new(0),
@@ -48,10 +52,13 @@ impl Inbox {
         self.connections.load(Relaxed)
     }
 
-    /// Hand a socket over.
+    /// Hand a socket over. A worker that has ended takes none: then it is closed.
     pub fn put(&self, incoming: Incoming, user: &LockCounters) {
+        let mut waiting = self.waiting.lock(user);
+        let Some(open) = &mut *waiting else { return };
         self.connections.fetch_add(1, Relaxed);
-        self.waiting.lock(user).push(incoming);
+        open.push(incoming);
+        drop(waiting);
         self.news.store(true, SeqCst);
         self.handle.wake();
     }
@@ -70,6 +77,50 @@ impl Inbox {
         if !self.news.swap(false, SeqCst) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.waiting.lock(user))
+        self.waiting.lock(user).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The worker ends: close what waits, and whatever comes.
+    pub(super) fn close(&self, user: &LockCounters) {
+        let waiting = self.waiting.lock(user).take().unwrap_or_default();
+        self.connections.fetch_sub(waiting.len() as u32, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::server::{ExportTable, Settings};
+    use drystone_core::ContextSet;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::ring::Engine;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn incoming(table: &ExportTable) -> (Incoming, UnixStream) {
+        let (server, client) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        let place = table.admit().unwrap();
+        (Incoming { socket: server.into(), tls: ListenerTls::off(), table: 0, place }, client)
+    }
+
+    #[test]
+    fn nobody_waits_behind_a_closed_door() {
+        let set = ContextSet::new(ManualClock::new(1));
+        let cx = set.open(Engine::Plain).unwrap();
+        let locks = cx.locks().sibling();
+        let inbox = Inbox::new(cx.handle().clone());
+        let table = ExportTable::new(Vec::new(), usize::MAX, Settings::default());
+        let (waiting, mut first) = incoming(&table);
+        let (late, mut second) = incoming(&table);
+        inbox.put(waiting, &locks);
+        assert_eq!(inbox.connections(), 1);
+        inbox.close(&locks);
+        inbox.put(late, &locks);
+        assert_eq!(inbox.connections(), 0);
+        for client in [&mut first, &mut second] {
+            assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "the socket is closed");
+        }
+        assert!(inbox.take(&locks).is_empty());
     }
 }

@@ -148,6 +148,7 @@ impl Worker {
         while !(self.stopping && self.is_empty()) {
             self.round();
         }
+        self.inbox.close(&self.locks);
     }
 
     fn is_empty(&self) -> bool {
