@@ -141,9 +141,11 @@ fn exports(plan: &Plan, listeners: usize, rng: &mut Rng) -> Vec<ExportPlan> {
     exports
 }
 
-/// Whether volumes lie on a device: then clients may only read it.
+/// Whether volumes lie on a device, or may come to: then clients may only read it.
 fn is_part(plan: &Plan, device: &str) -> bool {
-    let mut tables = plan.volumes.iter().map(|(_, table)| table);
+    let tables = plan.volumes.iter().map(|(_, table)| table);
+    let moves = plan.targets.iter().filter_map(|target| target.moves.as_ref());
+    let mut tables = tables.chain(moves.flatten().map(|(table, _)| table));
     tables.any(|table| table.split_whitespace().any(|word| word == device))
 }
 
