@@ -22,8 +22,8 @@ use run::{Operator, Run};
 /// I/Os of a seed.
 pub const IOS: u64 = 2_000;
 
-/// I/Os of a seed that is served: each takes twice as long to simulate.
-pub const NBD_IOS: u64 = 1_000;
+/// I/Os of a seed that is served: each takes more than twice as long to simulate.
+pub const NBD_IOS: u64 = 800;
 
 /// What came of a run.
 #[derive(Clone, Debug)]

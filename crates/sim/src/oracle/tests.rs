@@ -165,3 +165,16 @@ fn what_was_read_from_another_place_is_told() {
     assert!(text.contains("write 1 of sector 1 of volume 3: a wrong place"), "{text}");
     assert!(text.contains("write 1 (its stamp), begun 1, ended 2 Ok, not durable"), "{text}");
 }
+
+#[test]
+fn what_is_told_to_be_zeroes_is_judged_as_a_read_of_them() {
+    let mut oracle = Oracle::new(1, 8);
+    let write = oracle.write_begins(2..4, false);
+    oracle.write_ends(write, Ended::Ok);
+    let told = oracle.read_begins(0..8);
+    assert!(oracle.read_tells_zeroes(told, &[0..2, 4..8]).is_ok());
+    let told = oracle.read_begins(0..8);
+    assert!(oracle.read_tells_zeroes(told, &[0..2, 2..3]).is_err(), "sector 2 was written");
+    let told = oracle.read_begins(3..8);
+    assert!(oracle.read_tells_zeroes(told, &[]).is_ok(), "nothing is told of the rest");
+}
