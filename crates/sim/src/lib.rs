@@ -2,6 +2,7 @@
 //! order that a seed decides.
 
 pub mod counts;
+pub mod crash;
 pub mod disk;
 pub mod fiber;
 mod mistakes;
@@ -10,6 +11,7 @@ pub mod oracle;
 pub mod runner;
 pub mod schedule;
 pub mod shrink;
+pub mod stack;
 pub mod world;
 
 pub use drystone_core::sim::HAS_POINTS;

@@ -33,7 +33,7 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 2] = [
+pub const SCENARIOS: [Scenario; 3] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
@@ -44,6 +44,11 @@ pub const SCENARIOS: [Scenario; 2] = [
         name: "nbd",
         what: "the same volumes behind the NBD server, with clients of all manners",
         run: mixed::run_nbd,
+    },
+    Scenario {
+        name: "crash",
+        what: "small volumes, the power lost at every moment, and all that may be left of them",
+        run: mixed::crash::run,
     },
 ];
 

@@ -32,7 +32,7 @@ pub(super) struct Versions {
 
 /// Which versions luck keeps.
 #[derive(Clone, Copy, Debug)]
-enum Luck {
+pub(crate) enum Luck {
     /// Each block any.
     Any,
     /// Nearly each block its newest, the others any.
@@ -218,11 +218,16 @@ impl DiskSnapshot {
     /// to each moment, and random ones; where these are too many, some that `rng` draws.
     pub fn images(&self, bound: usize, rng: Rng) -> Images<'_> {
         let mut rng = rng;
-        let plan = match self.versions.combinations(bound as u64) {
-            Some(count) => (0..count).map(Luck::Number).collect(),
-            None => self.plan(bound, &mut rng),
-        };
+        let plan = self.lucks(bound, &mut rng);
         Images { snapshot: self, plan: plan.into_iter(), rng }
+    }
+
+    /// The luck of each of [`DiskSnapshot::images`].
+    pub(crate) fn lucks(&self, bound: usize, rng: &mut Rng) -> Vec<Luck> {
+        match self.versions.combinations(bound as u64) {
+            Some(count) => (0..count).map(Luck::Number).collect(),
+            None => self.plan(bound, rng),
+        }
     }
 
     fn plan(&self, bound: usize, rng: &mut Rng) -> Vec<Luck> {
@@ -237,9 +242,31 @@ impl DiskSnapshot {
     }
 
     fn image(&self, luck: Luck, rng: &mut Rng) -> Disk {
+        self.image_of(&self.kept(luck, rng), rng.u64(..))
+    }
+
+    /// How many versions after the durable one each block that has several gets.
+    pub(crate) fn kept(&self, luck: Luck, rng: &mut Rng) -> Vec<usize> {
+        self.versions.pick(luck, rng)
+    }
+
+    /// The image in which blocks have got these versions.
+    pub(crate) fn image_of(&self, kept: &[usize], seed: u64) -> Disk {
         let mut media = self.media.clone();
-        self.versions.put(&mut media, &self.versions.pick(luck, rng));
-        Disk::with_media(self.options.clone(), media, rng.u64(..))
+        self.versions.put(&mut media, kept);
+        Disk::with_media(self.options.clone(), media, seed)
+    }
+
+    /// Which versions blocks have got, in words.
+    pub(crate) fn describe(&self, kept: &[usize]) -> String {
+        let blocks = self.versions.blocks.iter().zip(kept);
+        let words: Vec<_> = blocks
+            .map(|(block, kept)| format!("{}: {kept}/{}", block.block, block.count))
+            .collect();
+        match words.is_empty() {
+            true => "everything is durable".to_owned(),
+            false => format!("blocks keep {}", words.join(", ")),
+        }
     }
 }
 

@@ -36,6 +36,7 @@ mod perform;
 mod tests;
 
 pub use counts::DiskCounts;
+pub(crate) use crash::Luck;
 pub use crash::{DiskSnapshot, Images};
 pub use faults::Faults;
 pub use flight::{Disk, DiskOp, Done, OpId};

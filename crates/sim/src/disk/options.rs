@@ -16,6 +16,8 @@ pub struct DiskOptions {
     pub cache_bytes_max: u64,
     /// Whether flush and FUA succeed and do nothing.
     pub lying: bool,
+    /// Whether a flush succeeds and forgets the newest of the writes that it should keep.
+    pub forgetful: bool,
     /// How long operations take.
     pub latency: Latency,
     /// How often, per million, an operation takes effect when it begins and not when it finishes.
@@ -31,6 +33,7 @@ impl DiskOptions {
             cache: true,
             cache_bytes_max: 16 << 20,
             lying: false,
+            forgetful: false,
             latency: Latency::ssd(),
             early_ppm: 100_000,
         }

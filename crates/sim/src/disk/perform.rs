@@ -137,6 +137,11 @@ impl Disk {
             self.counts.lies += 1;
             return 0;
         }
+        if self.options.forgetful {
+            self.counts.lies += 1;
+            self.media.flush(newest.saturating_sub(1));
+            return 0;
+        }
         // What took effect meanwhile may be covered or not.
         let more = self.media.newest() - newest;
         let covered = if self.rng.bool() { newest } else { newest + self.rng.u64(0..=more) };

@@ -1,6 +1,7 @@
-//! The scenario `mixed`: everything at once.
+//! The scenario `mixed`: everything at once; and `crash` for the same stacks.
 
 mod control;
+pub mod crash;
 mod io;
 mod load;
 mod nbd;

@@ -156,6 +156,8 @@ struct Builder<'a> {
     rng: &'a mut Rng,
     text: String,
     volumes: Vec<(String, String)>,
+    /// Sectors of a disk.
+    sectors: u64,
     leaves: Vec<Leaf>,
     disks: Vec<DiskOptions>,
     targets: Vec<Target>,
@@ -179,31 +181,24 @@ impl Plan {
         let faults = FaultPlan::random(rng);
         let starts = rng.u64(2..=3);
         let changes = rng.u64(2..=12);
-        let mut builder = Builder {
-            rng,
-            text: String::new(),
-            volumes: vec![],
-            leaves: vec![],
-            disks: vec![],
-            targets: vec![],
-        };
+        let mut builder = Builder::new(rng, DISK_SECTORS);
         builder.leaves();
         builder.targets();
-        Plan {
-            text: builder.text,
-            volumes: builder.volumes,
-            disks: builder.disks,
-            leaves: builder.leaves.into_iter().map(|leaf| leaf.name).collect(),
-            targets: builder.targets,
-            contexts,
-            ios,
-            starts,
-            mix,
-            faults,
-            changes,
-            policy,
-            nbd: None,
-        }
+        Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
+    }
+
+    /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that
+    /// a power cut can be tried at each of its moments.
+    pub fn small(rng: &mut Rng) -> Self {
+        let policy = Policy::random(rng);
+        let contexts = rng.u64(1..=4);
+        let ios = rng.u64(10..=60);
+        let mix = Mix::small(rng);
+        let sectors = of(rng, &[128, 128, 256]);
+        let mut builder = Builder::new(rng, sectors);
+        builder.honest_disks();
+        builder.small_targets();
+        builder.plan(policy, contexts, ios, mix)
     }
 }
 
@@ -249,6 +244,30 @@ impl Mix {
             away_ns: of(rng, &[0, 10_000, 1_000_000, 50_000_000]),
         }
     }
+
+    /// Mostly writes, and much that makes them durable.
+    fn small(rng: &mut Rng) -> Self {
+        let mut weights = [2, 20, 0, 0, 0, 0];
+        weights[2] = of(rng, &[0, 2, 6]);
+        weights[3] = of(rng, &[0, 0, 2]);
+        weights[4] = of(rng, &[0, 2, 4]);
+        Mix {
+            weights,
+            fua: of(rng, &[0, 10, 40]),
+            preflush: of(rng, &[0, 10, 30]),
+            nowait: of(rng, &[0, 0, 10]),
+            polled: 0,
+            sequential: of(rng, &[0, 20, 80]),
+            blocks_max: of(rng, &[1, 2, 4, 16]),
+            depth: of(rng, &[1, 2, 8]),
+            batch: of(rng, &[1, 4, 8]),
+            plugs: chance(rng, 40),
+            priorities: chance(rng, 20),
+            groups: false,
+            drops_contexts: false,
+            away_ns: of(rng, &[0, 10_000, 1_000_000]),
+        }
+    }
 }
 
 impl FaultPlan {
@@ -273,7 +292,58 @@ impl FaultPlan {
     }
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    fn new(rng: &'a mut Rng, sectors: u64) -> Self {
+        let (text, volumes, leaves) = (String::new(), vec![], vec![]);
+        Builder { rng, text, volumes, sectors, leaves, disks: vec![], targets: vec![] }
+    }
+
+    /// A plan of one start, in which nothing changes and nothing fails.
+    fn plan(self, policy: Policy, contexts: u64, ios: u64, mix: Mix) -> Plan {
+        Plan {
+            text: self.text,
+            volumes: self.volumes,
+            disks: self.disks,
+            leaves: self.leaves.into_iter().map(|leaf| leaf.name).collect(),
+            targets: self.targets,
+            contexts,
+            ios,
+            starts: 1,
+            mix,
+            faults: FaultPlan::default(),
+            changes: 0,
+            policy,
+            nbd: None,
+        }
+    }
+
+    fn honest_disks(&mut self) {
+        for number in 0..self.rng.u64(1..=3) {
+            self.disk(number);
+        }
+        self.disks.iter_mut().for_each(|disk| disk.lying = false);
+        self.leaves.iter_mut().for_each(|leaf| leaf.lies = false);
+    }
+
+    /// One or two; at least a disk itself.
+    fn small_targets(&mut self) {
+        for number in 0..self.rng.u64(1..=2) {
+            let sectors = 8 * self.rng.u64(2..=8);
+            match self.rng.u64(0..6) {
+                0 | 1 => self.concat(number, sectors),
+                2 => self.striped(number, false),
+                3 => self.striped(number, true),
+                4 => self.delayed(number, sectors),
+                _ => self.plain(sectors),
+            }
+        }
+        if self.targets.is_empty() {
+            // What was taken and found to be too little is free again.
+            self.leaves[0].next = 0;
+            self.plain(64);
+        }
+    }
+
     fn leaves(&mut self) {
         for number in 0..self.rng.u64(1..=5) {
             self.disk(number);
@@ -287,7 +357,7 @@ impl Builder<'_> {
     }
 
     fn disk(&mut self, number: u64) {
-        let size = DISK_SECTORS * 512;
+        let size = self.sectors * 512;
         let physical_block = of(self.rng, &[512, 4096]);
         let block = if physical_block == 4096 && chance(self.rng, 30) { 4096 } else { 512 };
         let latency = if chance(self.rng, 80) { Latency::ssd() } else { Latency::hdd() };
@@ -310,7 +380,7 @@ impl Builder<'_> {
         self.leaves.push(Leaf {
             name,
             next: 0,
-            end: DISK_SECTORS,
+            end: self.sectors,
             block: block as u64 / 512,
             keeps: true,
             lies: lying && cache,

@@ -13,18 +13,17 @@ use super::plan::{Nature, Plan, Target, stack_file};
 use crate::counts::Counts;
 use crate::disk::Disk;
 use crate::oracle::{Grown, Oracle};
+use crate::stack;
+pub(super) use crate::stack::one;
 use crate::world::{FiberId, World};
 use drystone_core::clock::Ns;
 use drystone_core::context::Handle;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
+    Bio, BioFlags, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
 };
-use drystone_drivers::file::File;
-use drystone_stack::live::{LiveStack, Surroundings};
-use drystone_stack::{Source, parse};
+use drystone_stack::live::LiveStack;
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -64,7 +63,7 @@ pub type Keep = std::collections::BTreeSet<u64>;
 /// What all fibers of a run share.
 pub(super) struct Run {
     pub(super) world: World,
-    pub(super) plan: Plan,
+    pub(super) plan: Rc<Plan>,
     pub(super) oracles: RefCell<Vec<Oracle>>,
     /// The volumes with the tables that a start gives them.
     volumes: RefCell<Vec<(String, String)>>,
@@ -99,7 +98,7 @@ pub(super) struct Started {
     /// I/Os of contexts that were dropped: nobody learns how they end.
     pub(super) orphans: RefCell<Vec<Io>>,
     /// Begun I/Os at which its share is done.
-    limit: Cell<u64>,
+    pub(super) limit: Cell<u64>,
 }
 
 impl Started {
@@ -123,6 +122,16 @@ impl Run {
             world.set_net(nbd.net, rng.u64(..));
         }
         let oracles = (0..plan.targets.len()).map(|n| fresh(&plan, n)).collect();
+        Self::over(world, Rc::new(plan), keep, oracles)
+    }
+
+    /// A run on the disks that the world has, of which the oracles know.
+    pub(super) fn over(
+        world: World,
+        plan: Rc<Plan>,
+        keep: Option<Keep>,
+        oracles: Vec<Oracle>,
+    ) -> Rc<Self> {
         let sizes = plan.targets.iter().map(|target| target.sectors).collect();
         Rc::new(Run {
             progress: Cell::new((world.now(), 0)),
@@ -263,7 +272,7 @@ impl Run {
 }
 
 /// An oracle of zeroes.
-fn fresh(plan: &Plan, target: usize) -> Oracle {
+pub(super) fn fresh(plan: &Plan, target: usize) -> Oracle {
     let Target { sectors, nature, .. } = plan.targets[target];
     let mut oracle = Oracle::new(target as u32, sectors);
     if nature == Nature::Lies {
@@ -292,7 +301,7 @@ fn op_name(op: Op) -> &'static str {
 
 /// Runs it all, as a fiber.
 pub(super) struct Operator {
-    run: Rc<Run>,
+    pub(super) run: Rc<Run>,
     rng: Rng,
 }
 
@@ -324,7 +333,7 @@ impl Operator {
     }
 
     /// Start the stack; compare everything if it is not the first time.
-    fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
+    pub(super) fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
         let run = &self.run;
         run.off.set(false);
         *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
@@ -375,7 +384,7 @@ impl Operator {
     }
 
     /// Read everything that is kept.
-    fn compare(&self, start: &Started) {
+    pub(super) fn compare(&self, start: &Started) {
         let run = &self.run;
         let mut cx = start.set.context(run.world.ring());
         for (number, target) in run.plan.targets.iter().enumerate() {
@@ -441,7 +450,7 @@ impl Operator {
         run.world.clone().spawn("control", move || Control::new(run, start, seed).run(first));
     }
 
-    fn spawn_loads(&mut self, start: &Rc<Started>) {
+    pub(super) fn spawn_loads(&mut self, start: &Rc<Started>) {
         let run = &self.run;
         start.loads.set(run.plan.contexts);
         for number in 0..run.plan.contexts {
@@ -483,8 +492,15 @@ impl Operator {
         }
     }
 
-    /// The last start: let all work end, then make it durable.
+    /// The last start.
     fn finish(&mut self, start: &Rc<Started>) {
+        self.finish_work(start);
+        self.cut(true);
+        start.stack.stop();
+    }
+
+    /// Let all work end, then make it durable.
+    pub(super) fn finish_work(&self, start: &Rc<Started>) {
         let limit = start.limit.get();
         self.watch(start, |run| run.begun.get() >= limit);
         self.watch(start, |_| start.controls.get() == 0);
@@ -494,8 +510,6 @@ impl Operator {
         self.stop_serving(start);
         self.settle(start);
         self.flush(start);
-        self.cut(true);
-        start.stack.stop();
     }
 
     /// An orderly end of the server, if there is one: all that it has acknowledged has happened.
@@ -556,7 +570,7 @@ impl Operator {
     }
 
     /// The stack is to leave nothing behind.
-    fn end(&self, start: Rc<Started>) {
+    pub(super) fn end(&self, start: Rc<Started>) {
         let run = &self.run;
         start.served.stop();
         for handle in start.handles.borrow().iter() {
@@ -604,28 +618,6 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
     }
 }
 
-/// Do one I/O and wait for its end.
-pub(super) fn one(cx: &mut Context, device: DevIndex, bio: Box<Bio>) -> Box<Bio> {
-    let mut bios = BioList::new();
-    bios.push(bio);
-    cx.submit(device, &mut bios);
-    let mut done = BioList::new();
-    while cx.reap(&mut done) == 0 {
-        cx.wait(None);
-    }
-    done.pop().expect("it has ended")
-}
-
 fn open(run: &Run) -> Result<LiveStack, String> {
-    let text = stack_file(&run.plan.text, &run.volumes.borrow());
-    let source = Source { name: "simulated".to_owned(), text };
-    let spec = parse("simulated", source, Path::new("/")).map_err(|report| report.to_string())?;
-    let mut at = Surroundings::new(4, run.world.clock());
-    let (world, physical) = (run.world.clone(), run.plan.disks.clone());
-    at.files = Some(Box::new(move |file| {
-        let number = file.path.file_name().and_then(|name| name.to_str()?.parse().ok());
-        let number: usize = number.expect("a path of the plan");
-        File::over(world.backing(number), &file.path, physical[number].physical_block)
-    }));
-    LiveStack::open(&spec, &at).map_err(|report| report.to_string())
+    stack::open(&run.world, stack_file(&run.plan.text, &run.volumes.borrow()))
 }

@@ -25,6 +25,7 @@ use drystone_drivers::file::Backing;
 use net::{ConnectionId, Net, NetDue, To};
 use ring::{RingState, SimRing};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Number of a fiber.
@@ -32,6 +33,8 @@ pub type FiberId = usize;
 /// Number of a disk.
 pub type DiskId = usize;
 type RingId = usize;
+/// Hears of each change of a disk just before it.
+pub type Observer = Rc<dyn Fn(DiskId)>;
 
 /// Something that happens at its time.
 enum Due {
@@ -45,7 +48,17 @@ enum Due {
     Net { connection: ConnectionId, to: To, due: NetDue },
 }
 
-/// Where the data of a read goes.
+impl Due {
+    /// The disk that it changes, or of which it makes something durable.
+    fn changes(&self) -> Option<DiskId> {
+        match self {
+            Due::Disk { disk, memory, .. } if memory.0.is_empty() => Some(*disk),
+            _ => None,
+        }
+    }
+}
+
+/// Where the data of a read goes; of anything else nothing.
 #[derive(Default)]
 struct Memory(Vec<Segment>);
 
@@ -77,10 +90,11 @@ struct State {
     digest: u64,
     happened: u64,
     pauses: u64,
+    observer: Option<Observer>,
 }
 
-// SAFETY: what is not `Send` in here (bodies of fibers, memory of reads) is used by the one thread
-// that runs the simulation.
+// SAFETY: what is not `Send` in here (bodies of fibers, memory of reads, the observer) is used by
+// the one thread that runs the simulation.
 unsafe impl Send for State {}
 
 struct Shared {
@@ -116,6 +130,7 @@ impl World {
             digest: 0xcbf2_9ce4_8422_2325,
             happened: 0,
             pauses: 0,
+            observer: None,
         };
         World(Arc::new(Shared { clock: Arc::new(SimClock::new()), state: Mutex::new(state) }))
     }
@@ -223,8 +238,7 @@ impl World {
     /// Let what is due happen. `able` are then those of the `living` fibers that can go on.
     pub(crate) fn round(&self, living: &[FiberId], able: &mut Vec<FiberId>) -> Round {
         let now = self.now();
-        let mut state = self.state();
-        state.deliver(now);
+        let state = self.deliver(now);
         let sleepers = &state.sleepers;
         let is_awake = |fiber: &&FiberId| {
             let sleeper = sleepers[**fiber];
@@ -237,6 +251,23 @@ impl World {
             failed: state.failure.is_some(),
             happened: state.happened,
         }
+    }
+
+    /// Let what is due happen; nobody is told of it under the lock.
+    fn deliver(&self, now: Ns) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        while let Some(first) = state.events.first_entry().filter(|first| first.key().0 <= now) {
+            let due = first.remove();
+            if let Some(disk) = due.changes()
+                && let Some(observer) = state.observer.clone()
+            {
+                drop(state);
+                observer(disk);
+                state = self.state();
+            }
+            state.happen(now, due);
+        }
+        state
     }
 
     /// When something happens by itself next: an event, or the end of a sleep.
@@ -294,6 +325,26 @@ impl World {
         let mut state = self.state();
         let fiber = state.running;
         state.sleepers[fiber] = Sleeper { until: None, awake: true };
+    }
+
+    /// From now on `observer` hears of each operation of a disk, but of reads, just before it begins,
+    /// ends or is cancelled. It may look at the world, and must not pause.
+    pub fn observe(&self, observer: Option<Observer>) {
+        let before = std::mem::replace(&mut self.state().observer, observer);
+        drop(before);
+    }
+
+    /// Tell the observer, if there is one.
+    fn before_change(&self, disk: Option<DiskId>) {
+        let observer = self.state().observer.clone();
+        if let (Some(disk), Some(observer)) = (disk, observer) {
+            observer(disk);
+        }
+    }
+
+    /// Lines that the trace has so far.
+    pub fn trace_len(&self) -> usize {
+        self.state().trace.as_ref().map_or(0, Vec::len)
     }
 
     /// A ring for a new context.
@@ -361,13 +412,6 @@ pub(crate) struct Round {
 }
 
 impl State {
-    fn deliver(&mut self, now: Ns) {
-        while let Some(first) = self.events.first_entry().filter(|first| first.key().0 <= now) {
-            let due = first.remove();
-            self.happen(now, due);
-        }
-    }
-
     fn at(&mut self, at: Ns, due: Due) {
         self.numbers += 1;
         self.events.insert((at, self.numbers), due);

@@ -113,16 +113,25 @@ impl State {
         format!("{what}, {bytes} bytes{whose}")
     }
 
-    /// End what a ring started with `token`, if that is possible.
-    fn cancel(&mut self, ring: RingId, token: Token) {
+    /// What a ring started with `token`, if it has not ended.
+    fn started(&self, ring: RingId, token: Token) -> Option<(Ns, u64)> {
         let of_ring = |due: &Due| match due {
             Due::Disk { ring: r, token: t, .. }
             | Due::Timer { ring: r, token: t }
             | Due::Gone { ring: r, token: t } => (*r, *t) == (ring, token),
             Due::Net { .. } => false,
         };
-        let Some(key) = self.events.iter().find(|(_, due)| of_ring(due)).map(|(key, _)| *key)
-        else {
+        self.events.iter().find(|(_, due)| of_ring(due)).map(|(key, _)| *key)
+    }
+
+    /// The disk that is changed by what a ring started with `token`.
+    fn disk_in_use(&self, ring: RingId, token: Token) -> Option<DiskId> {
+        self.events[&self.started(ring, token)?].changes()
+    }
+
+    /// End what a ring started with `token`, if that is possible.
+    fn cancel(&mut self, ring: RingId, token: Token) {
+        let Some(key) = self.started(ring, token) else {
             return self.net_cancel(ring, token);
         };
         match &self.events[&key] {
@@ -249,6 +258,8 @@ impl Ring for SimRing {
 
     fn cancel(&mut self, token: Token) {
         self.submit();
+        let disk = self.world.state().disk_in_use(self.id, token);
+        self.world.before_change(disk);
         self.world.state().cancel(self.id, token);
     }
 
@@ -260,11 +271,16 @@ impl Ring for SimRing {
 
     fn submit(&mut self) {
         let now = self.world.now();
-        let mut state = self.world.state();
         for begun in self.started.drain(..) {
             match begun {
-                Begun::File(started) => state.begin(now, self.id, started),
-                Begun::Net { fd, op, token } => state.net_begin(now, self.id, fd, op, token),
+                Begun::File(started) => {
+                    let is_read = matches!(started.op, DiskOp::Read { .. });
+                    self.world.before_change(disk_of(started.file).filter(|_| !is_read));
+                    self.world.state().begin(now, self.id, started);
+                }
+                Begun::Net { fd, op, token } => {
+                    self.world.state().net_begin(now, self.id, fd, op, token);
+                }
             }
         }
     }

@@ -1,0 +1,137 @@
+//! The scenario `crash` for volumes and disks: a small stack under load, and all that a power cut
+//! may leave of it.
+
+use super::plan::{Plan, stack_file};
+use super::run::{Keep, Operator, Run, fresh};
+use crate::counts::Counts;
+use crate::crash::{self, Subject};
+use crate::disk::Disk;
+use crate::fiber::Body;
+use crate::mixed::Outcome;
+use crate::oracle::Oracle;
+use crate::runner::Order;
+use crate::world::World;
+use drystone_core::clock::Ns;
+use fastrand::Rng;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// I/Os of a start after a cut, to see that the stack can be used.
+const USE: u64 = 4;
+/// Sectors of a block that disks with large ones never tear.
+const LARGE_BLOCK: u64 = 8;
+/// The longest that an idle thread of a stack that is only looked at stays away.
+const AWAY_NS: Ns = 1_000;
+
+/// Run a seed.
+pub fn run(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let plan = Plan::small(&mut rng);
+    run_plan(order, plan, &mut rng)
+}
+
+/// Run a plan: of [`Plan::small`], or one whose disks are not as their stack believes.
+pub fn run_plan(order: &Order, plan: Plan, rng: &mut Rng) -> Outcome {
+    let (policy, contexts) = (plan.policy, plan.contexts);
+    let stack = stack_file(&plan.text, &plan.volumes);
+    let volumes = Rc::new(Volumes::new(plan, order.keep.clone(), rng.u64(..)));
+    let outcome = crash::run(order, &volumes, policy, rng.u64(..));
+    Outcome { stack, contexts, ..outcome }
+}
+
+/// Volumes and disks that keep data.
+struct Volumes {
+    plan: Rc<Plan>,
+    /// For a short use after a cut.
+    short: Rc<Plan>,
+    keep: Option<Keep>,
+    seed: u64,
+    run: RefCell<Option<Rc<Run>>>,
+}
+
+impl Volumes {
+    fn new(plan: Plan, keep: Option<Keep>, seed: u64) -> Self {
+        let mut short = Plan { ios: USE, contexts: 1, ..plan.clone() };
+        short.mix.away_ns = AWAY_NS;
+        let run = RefCell::default();
+        Volumes { plan: Rc::new(plan), short: Rc::new(short), keep, seed, run }
+    }
+
+    /// Oracles of zeroes, that know what no disk tears.
+    fn oracles(&self) -> Vec<Oracle> {
+        let large = format!("physical_block_size = {}\n", LARGE_BLOCK * 512);
+        let all_large = self.plan.text.matches(&large).count() == self.plan.disks.len();
+        let mut oracles: Vec<_> =
+            (0..self.plan.targets.len()).map(|n| fresh(&self.plan, n)).collect();
+        if all_large {
+            oracles.iter_mut().for_each(|oracle| oracle.set_atomic(LARGE_BLOCK));
+        }
+        oracles
+    }
+
+    fn first(&self) -> Rc<Run> {
+        self.run.borrow().clone().expect("its work has begun")
+    }
+}
+
+impl Subject for Volumes {
+    type Known = Vec<Oracle>;
+
+    fn disks(&self) -> Vec<Disk> {
+        let mut rng = Rng::with_seed(self.seed);
+        let disk = |options: &_| Disk::new(Clone::clone(options), rng.u64(..));
+        self.plan.disks.iter().map(disk).collect()
+    }
+
+    fn work(&self, world: &World) -> Body {
+        let (plan, keep) = (self.plan.clone(), self.keep.clone());
+        let run = Run::over(world.clone(), plan, keep, self.oracles());
+        *self.run.borrow_mut() = Some(run.clone());
+        let operator = Operator::new(run, self.seed);
+        Box::new(move || operator.work())
+    }
+
+    fn known(&self) -> Vec<Oracle> {
+        self.first().oracles.borrow().clone()
+    }
+
+    fn judge(&self, world: &World, mut known: Vec<Oracle>, then_use: bool) -> Body {
+        known.iter_mut().for_each(Oracle::power_cut);
+        let run = Run::over(world.clone(), self.short.clone(), None, known);
+        let operator = Operator::new(run, self.seed);
+        Box::new(move || operator.judge(then_use))
+    }
+
+    fn ios(&self) -> u64 {
+        self.first().begun.get()
+    }
+
+    fn counts(&self) -> Counts {
+        self.first().counts.borrow().clone()
+    }
+}
+
+impl Operator {
+    /// One start, until its work is done and durable.
+    fn work(mut self) {
+        let Some(start) = self.start(false) else { return };
+        start.limit.set(self.run.plan.ios);
+        self.spawn_loads(&start);
+        self.finish_work(&start);
+        start.stack.stop();
+        self.end(start);
+    }
+
+    /// A start after a cut: everything is compared, and, if asked, used and compared again.
+    fn judge(mut self, then_use: bool) {
+        let Some(start) = self.start(true) else { return };
+        if then_use && self.run.world.failure().is_none() {
+            start.limit.set(self.run.plan.ios);
+            self.spawn_loads(&start);
+            self.finish_work(&start);
+            self.compare(&start);
+        }
+        start.stack.stop();
+        self.end(start);
+    }
+}
