@@ -197,20 +197,25 @@ fn replay(scenario: &Scenario, order: &Order) -> String {
     line
 }
 
+/// Tells at once what has failed, and then looks for a smaller failure.
 fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
     let why = outcome.failure.as_ref().map(ToString::to_string).unwrap_or_default();
-    let mut text = format!("seed {} failed: {why}\n", order.seed);
-    let _ = writeln!(text, "again: {}", replay(scenario, order));
-    if !args.no_shrink && order.keep.is_none() && !args.trace {
-        let keep = runner::smallest(scenario, order, outcome.ios);
-        let count = keep.len();
-        let order = Order { keep: Some(keep), ..order.clone() };
-        let smaller = (scenario.run)(&order);
-        let why = smaller.failure.map(|why| why.to_string()).unwrap_or_default();
-        let _ = writeln!(text, "it fails with {count} of {} I/Os: {why}", outcome.ios);
-        let _ = writeln!(text, "again: {} --trace", replay(scenario, &order));
+    output::complain(&format!(
+        "seed {} failed: {why}\nagain: {}",
+        order.seed,
+        replay(scenario, order)
+    ));
+    if args.no_shrink || order.keep.is_some() || args.trace {
+        return Failure::Refused("a simulated stack has failed".to_owned());
     }
-    Failure::Refused(text.trim_end().to_owned())
+    let keep = runner::smallest(scenario, order, outcome.ios);
+    let count = keep.len();
+    let order = Order { keep: Some(keep), ..order.clone() };
+    let why = (scenario.run)(&order).failure.map(|why| why.to_string()).unwrap_or_default();
+    let (all, again) = (outcome.ios, replay(scenario, &order));
+    Failure::Refused(format!(
+        "a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: {again} --trace"
+    ))
 }
 
 /// The stack, and the way of the I/O that broke; of all if none is known.

@@ -43,7 +43,7 @@ impl Policy {
 /// Pauses for each fiber in which nothing happens before time jumps to what happens next: some more
 /// than anybody looks before it sleeps, so that nobody's short wait takes as long as something else.
 const QUIET_MAX: usize = 500;
-/// Pauses without an I/O that ends before it is said that nothing goes on any more.
+/// Pauses in which nothing happens before it is said that nothing will any more.
 const PAUSES_MAX: u64 = 20_000_000;
 
 struct Entry {
@@ -63,7 +63,7 @@ pub struct Scheduler {
     /// Fibers that can go on, as of the last choice.
     able: Vec<FiberId>,
     pauses: u64,
-    /// What had happened in the world at the last pause, and pauses since it last changed.
+    /// What had happened in the world at the last pause, and a measure of the time since it changed.
     happened: u64,
     quiet: usize,
 }
@@ -242,7 +242,7 @@ impl Scheduler {
     /// Fibers that only look for something do so until it happens: let it happen.
     fn look_for_news(&mut self, happened: u64) {
         if std::mem::replace(&mut self.happened, happened) != happened {
-            self.quiet = 0;
+            (self.quiet, self.pauses) = (0, 0);
         }
         if self.quiet > QUIET_MAX * self.living.len()
             && let Some(at) = self.world.next_time()

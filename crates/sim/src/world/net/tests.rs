@@ -43,7 +43,7 @@ fn one(ring: &mut dyn Ring) -> Option<RingEvent> {
 impl Both {
     fn later(&self) {
         self.world.pass(LONG);
-        self.world.deliver();
+        self.world.round(&[], &mut Vec::new());
     }
 
     /// The result of a receive, if it ends; and what came.
@@ -126,7 +126,7 @@ fn a_reset_ends_everything_with_errors() {
     let Both { world, mut ring, server, client, .. } = both;
     client.reset();
     world.pass(LONG);
-    world.deliver();
+    world.round(&[], &mut Vec::new());
     assert_eq!(one(&mut *ring).map(|event| event.result), Some(-libc::ECONNRESET));
     let parts = vec![SendPart { buf: IoBuf::zeroed(9), range: 0..9 }];
     ring.net(server.as_raw_fd(), NetOp::Send { parts }, Token(3));
@@ -147,7 +147,7 @@ fn what_the_server_does_to_its_descriptor_is_seen() {
     both.world.look_at_sockets();
     assert_eq!(both.world.sockets_alive(), 1);
     both.world.pass(LONG);
-    both.world.deliver();
+    both.world.round(&[], &mut Vec::new());
     let ended = both.client.receive(&mut VecDeque::new());
     assert!(matches!(ended, Err(Gone::End | Gone::Reset)));
     drop(both.listener);
