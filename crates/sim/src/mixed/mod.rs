@@ -1,5 +1,6 @@
 //! The scenario `mixed`: everything at once; and `crash` for the same stacks.
 
+mod builder;
 mod control;
 pub mod crash;
 mod io;
