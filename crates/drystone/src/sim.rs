@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use drystone_sim::mixed::Outcome;
 use drystone_sim::runner::{self, Order, SCENARIOS, Scenario, Summary};
-use drystone_sim::{MISTAKES, Mistake, shrink};
+use drystone_sim::{MISTAKES, Mistake, shrink, trace};
 
 use crate::failure::Failure;
 use crate::output;
@@ -35,9 +35,13 @@ pub struct SimArgs {
     /// What is simulated; --list lists them
     #[arg(long, value_name = "NAME", default_value = SCENARIOS[0].name)]
     scenario: String,
-    /// Print the way of the I/O that broke, or of all with a seed that does not fail
+    /// Print the way of the I/O that broke, with others that touch its sectors; where it is not known
+    /// which one did, of all
     #[arg(long, requires = "seed", conflicts_with_all = ["runs", "minutes"])]
     trace: bool,
+    /// Print the way of all I/Os
+    #[arg(long, requires = "seed", conflicts_with_all = ["runs", "minutes", "trace"])]
+    trace_all: bool,
     /// Do only these I/Os of the seed, as 3,7-9
     #[arg(long, value_name = "LIST", requires = "seed", conflicts_with_all = ["runs", "minutes"])]
     keep: Option<String>,
@@ -88,7 +92,7 @@ fn order(args: &SimArgs) -> Result<Order, Failure> {
     };
     let mistake = args.mistake.as_ref().map(known).transpose()?;
     let seed = args.seed.unwrap_or_else(new_seed);
-    Ok(Order { seed, keep, trace: args.trace, mistake })
+    Ok(Order { seed, keep, trace: args.trace || args.trace_all, mistake })
 }
 
 /// A seed that nobody has used; small, so that people can type it.
@@ -126,8 +130,8 @@ fn hand_over() -> Failure {
 /// One seed.
 fn one(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     let outcome = (scenario.run)(order);
-    if args.trace {
-        trace(&outcome)?;
+    if order.trace {
+        print_trace(&outcome, args.trace_all)?;
     }
     if outcome.failure.is_some() {
         return Err(failed(args, scenario, order, &outcome));
@@ -205,7 +209,7 @@ fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome)
         order.seed,
         replay(scenario, order)
     ));
-    if args.no_shrink || order.keep.is_some() || args.trace {
+    if args.no_shrink || order.keep.is_some() || order.trace {
         return Failure::Refused("a simulated stack has failed".to_owned());
     }
     let keep = runner::smallest(scenario, order, outcome.ios);
@@ -219,9 +223,13 @@ fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome)
 }
 
 /// The stack, and the way of the I/O that broke; of all if none is known.
-fn trace(outcome: &Outcome) -> Result<(), Failure> {
+fn print_trace(outcome: &Outcome, all: bool) -> Result<(), Failure> {
+    let lines = match outcome.culprit.filter(|_| !all) {
+        Some(culprit) => trace::way_of(culprit, &outcome.trace),
+        None => outcome.trace.iter().collect(),
+    };
     let mut text = format!("{}\n", outcome.stack);
-    for (at, fiber, line) in &outcome.trace {
+    for (at, fiber, line) in lines {
         let _ = writeln!(text, "{:>16.9} {fiber:12} {line}", *at as f64 / 1e9);
     }
     output::print(&text).map(drop)

@@ -12,6 +12,7 @@ pub mod runner;
 pub mod schedule;
 pub mod shrink;
 pub mod stack;
+pub mod trace;
 pub mod world;
 
 pub use drystone_core::sim::HAS_POINTS;

@@ -27,6 +27,9 @@ pub const IOS: u64 = 2_000;
 /// I/Os of a seed that is served: each takes more than twice as long to simulate.
 pub const NBD_IOS: u64 = 800;
 
+/// A line of a trace: time, fiber, what happened.
+pub type Line = (Ns, String, String);
+
 /// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -45,7 +48,7 @@ pub struct Outcome {
     /// Simulated time.
     pub simulated_ns: Ns,
     /// Time, fiber, what happened; if there was to be a trace.
-    pub trace: Vec<(Ns, String, String)>,
+    pub trace: Vec<Line>,
     /// The stack file.
     pub stack: String,
 }
