@@ -13,6 +13,7 @@
 
 use crate::bio::Bio;
 use crate::list::BioList;
+use crate::mistake;
 use crate::primitive::{AtomicPtr, Ordering};
 use crate::sync::{LockClass, LockCounters};
 use std::ptr;
@@ -74,7 +75,14 @@ impl SharedBioList {
 
     /// Take everything, first added first.
     pub fn take(&self) -> BioList {
-        let newest = self.newest.swap(ptr::null_mut(), Ordering::Acquire);
+        let newest = match mistake!("take_in_two_steps") {
+            true => {
+                let newest = self.newest.load(Ordering::Acquire);
+                self.newest.store(ptr::null_mut(), Ordering::Relaxed);
+                newest
+            }
+            false => self.newest.swap(ptr::null_mut(), Ordering::Acquire),
+        };
         if newest.is_null() {
             return BioList::new();
         }

@@ -26,7 +26,7 @@ pub struct SimArgs {
     /// The first seed; without it one that was never used. Alone: only this seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Run so many seeds, one after the other
+    /// Run so many seeds; without it, --minutes and --seed: 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
     /// Run seeds for so many minutes
@@ -95,7 +95,7 @@ fn order(args: &SimArgs) -> Result<Order, Failure> {
     Ok(Order { seed, keep, trace: args.trace || args.trace_all, mistake })
 }
 
-/// A seed that nobody has used; small, so that people can type it.
+/// A seed that nobody has used.
 fn new_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000_000 * 1000
@@ -115,10 +115,15 @@ fn list() -> Result<(), Failure> {
 
 /// Becomes the program that can simulate.
 fn hand_over() -> Failure {
-    let beside = std::env::current_exe().map(|own| own.with_file_name("drystone-sim"));
-    let Ok(beside) = beside else {
+    let Ok(own) = std::env::current_exe() else {
         return Failure::Refused("where this program is cannot be found out".to_owned());
     };
+    let beside = own.with_file_name("drystone-sim");
+    if own == beside {
+        let message =
+            "this drystone-sim is no simulator, but an ordinary program: `make sim` builds one";
+        return Failure::Refused(message.to_owned());
+    }
     let error = Command::new(&beside).args(std::env::args_os().skip(1)).exec();
     Failure::Refused(format!(
         "{} cannot be run: {error}; `make sim` builds it: this program has no points at which a \
@@ -153,7 +158,8 @@ fn many(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failur
     let seeds = runner::seeds(first, count);
     let next = || seeds().filter(|_| over.is_none_or(|over| started.elapsed() < over));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = args.jobs.map_or(jobs, usize::from);
+    let jobs =
+        args.jobs.map_or(jobs, usize::from).min(usize::try_from(count).unwrap_or(usize::MAX));
     output::print(&format!(
         "scenario {}, seeds from {first} on, {jobs} at a time\n",
         scenario.name
@@ -177,7 +183,7 @@ fn many(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failur
 /// What happened, and how often.
 fn report(summary: &Summary, took: Duration) -> String {
     let mut text = String::new();
-    for (name, count) in summary.counts.iter() {
+    for (name, count) in summary.counts.iter().filter(|(_, count)| *count > 0) {
         let _ = writeln!(text, "{count:>14}  {name}");
     }
     let Summary { seeds, ios, simulated_ns, .. } = summary;
@@ -212,6 +218,7 @@ fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome)
     if args.no_shrink || order.keep.is_some() || order.trace {
         return Failure::Refused("a simulated stack has failed".to_owned());
     }
+    output::complain("looking for a smaller failure");
     let keep = runner::smallest(scenario, order, outcome.ios);
     let count = keep.len();
     let order = Order { keep: Some(keep), ..order.clone() };

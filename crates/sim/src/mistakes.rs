@@ -22,15 +22,16 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 8] = [
+pub const MISTAKES: [Mistake; 9] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
+    plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
     plain("fua_forgotten", "a file takes a FUA write for an ordinary one"),
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
     plain("wake_up_dropped", "a message is left for a context that sleeps, and nobody wakes it"),
-    within("gate_knock_recheck", "who visits a context leaves without a look for other visitors"),
+    within("take_in_two_steps", "a list that others add to is read first, and emptied then"),
 ];
 
 /// The mistake of that name.

@@ -6,6 +6,8 @@
 
 use crate::mixed::Keep;
 
+/// The highest number that an I/O can have.
+const NUMBER_MAX: u64 = 1 << 24;
 /// Runs that are spent at most.
 const RUNS_MAX: u32 = 400;
 
@@ -60,13 +62,16 @@ pub fn text_of(keep: &Keep) -> String {
 /// # Errors
 /// A sentence on what is wrong with it.
 pub fn parse(text: &str) -> Result<Keep, String> {
-    let wrong = || format!("`{text}` is no list of I/Os: write numbers and ranges, as 3,7-9");
+    let wrong = || {
+        let most = NUMBER_MAX;
+        format!("`{text}` is no list of I/Os up to {most}: write numbers and ranges, as 3,7-9")
+    };
     let mut keep = Keep::new();
     for range in text.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
         let (first, last) = (number(first)?, number(last)?);
-        if first > last || last > 1 << 24 {
+        if first > last || last > NUMBER_MAX {
             return Err(wrong());
         }
         keep.extend(first..=last);

@@ -265,6 +265,7 @@ impl FileQueue {
         match rq.unit.op {
             // The kernel had not begun: nothing is lost.
             Op::Flush if errno == libc::ECANCELED => {}
+            Op::Flush if mistake!("flush_failure_forgotten") => {}
             Op::Flush => s.flush_failed.store(true, Release),
             Op::Discard if unsupported => {
                 s.punch_hole.store(false, Relaxed);

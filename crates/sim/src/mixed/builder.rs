@@ -30,6 +30,7 @@ struct Leaf {
     next: u64,
     end: u64,
     block: u64,
+    disk: Option<usize>,
     keeps: bool,
     lies: bool,
 }
@@ -130,6 +131,7 @@ impl<'a> Builder<'a> {
             next: 0,
             end: self.sectors,
             block: block as u64 / 512,
+            disk: Some(number as usize),
             keeps: true,
             lies: lying && cache,
         });
@@ -171,6 +173,7 @@ impl<'a> Builder<'a> {
             next: 0,
             end: MEMORY_SECTORS,
             block: 1,
+            disk: None,
             keeps: false,
             lies: false,
         });
@@ -269,12 +272,16 @@ impl<'a> Builder<'a> {
     ) {
         let block = leaves.iter().map(|leaf| self.leaves[*leaf].block).max().unwrap_or(1);
         let nature = self.nature(leaves);
+        let mut disks: Vec<_> = leaves.iter().filter_map(|leaf| self.leaves[*leaf].disk).collect();
+        disks.sort_unstable();
+        disks.dedup();
         self.targets.push(Target {
             name,
             kind,
             first: 0,
             sectors,
             block,
+            disks,
             nature,
             fails: false,
             tables,

@@ -180,7 +180,11 @@ impl Control {
         let mut cx = self.start.set.context(self.run.world.ring());
         let mut io = |leaf: &str, bio| match cx.open(&self.start.device(leaf)) {
             Ok(index) => one(&mut cx, index, bio),
-            Err(_) => Bio::flush(),
+            Err(_) => {
+                let mut failed = Bio::flush();
+                failed.status = Status::IoError;
+                failed
+            }
         };
         let read = io(&from.0, Bio::read(Sector(from.1), IoBuf::zeroed(sectors as usize * 512)));
         let (ok, mut read) = (read.status == Status::Ok && read.op == Op::Read, read);

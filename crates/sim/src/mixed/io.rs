@@ -167,7 +167,17 @@ impl Io {
                 wrong("succeeded on a target that fails all I/O")
             }
             Status::Ok => Ok(()),
-            _ if nonsense || to.fails || run.has_failed() => Ok(()),
+            // Nothing that a disk does makes a bio wrong.
+            Status::Invalid
+            | Status::Permission
+            | Status::Protection
+            | Status::Reservation
+            | Status::Resource
+                if !nonsense =>
+            {
+                wrong(&format!("ended with {status:?}"))
+            }
+            _ if nonsense || to.fails || run.has_failed(to) => Ok(()),
             Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
             status => wrong(&format!("ended with {status:?}, and nothing has failed")),

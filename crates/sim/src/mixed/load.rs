@@ -102,6 +102,7 @@ impl Load {
     fn exchange_context(&mut self) {
         drop(self.cx.take());
         let open = std::mem::take(&mut self.open);
+        open.keys().for_each(|number| self.run.world.memory_of(*number, None));
         self.run.counts.borrow_mut().add("context dropped", 1);
         self.start.orphans.borrow_mut().extend(open.into_values());
         self.open_context();

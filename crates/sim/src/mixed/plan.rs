@@ -39,6 +39,8 @@ pub struct Target {
     pub sectors: u64,
     /// Sectors of its logical block.
     pub block: u64,
+    /// The disks that it stands on; none of those that are only logged to.
+    pub disks: Vec<usize>,
     /// What it does.
     pub nature: Nature,
     /// Faults are to be expected of it even if no disk has any.

@@ -11,7 +11,7 @@ use super::load::Load;
 use super::nbd::{self, Served};
 use super::plan::{Nature, Plan, Target, stack_file};
 use crate::counts::Counts;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskCounts};
 use crate::oracle::{Grown, Oracle};
 use crate::stack;
 pub(super) use crate::stack::one;
@@ -24,6 +24,7 @@ use drystone_core::{
 use drystone_stack::live::LiveStack;
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ const COMPARED: u64 = 64;
 const TRIES: u32 = 20;
 
 /// What a disk does that its users may see as an error.
-const HARD: [&str; 14] = [
+const HARD: [&str; 13] = [
     "cancelled",
     "cancels_refused",
     "read_errors",
@@ -54,7 +55,6 @@ const HARD: [&str; 14] = [
     "no_space",
     "no_device",
     "vanishes",
-    "past_end",
 ];
 
 /// I/Os that are done; all others are left out, when a failure is made smaller.
@@ -79,7 +79,12 @@ pub(super) struct Run {
     progress: Cell<(Ns, u64)>,
     /// The fiber that waits until so many I/Os have begun.
     waiter: Cell<Option<(u64, FiberId)>>,
-    dropped: Cell<u64>,
+    /// Blocks that failed flushes have dropped, by disk.
+    dropped: RefCell<Vec<u64>>,
+    /// What disks had counted when the stack was started.
+    counted: RefCell<Vec<DiskCounts>>,
+    /// Targets of which a flush has failed since, with the I/Os begun by then.
+    unflushable: RefCell<BTreeMap<usize, u64>>,
     /// The I/O that something is wrong with.
     pub(super) culprit: Cell<Option<u64>>,
 }
@@ -133,6 +138,7 @@ impl Run {
         oracles: Vec<Oracle>,
     ) -> Rc<Self> {
         let sizes = plan.targets.iter().map(|target| target.sectors).collect();
+        let disks = world.disks();
         Rc::new(Run {
             progress: Cell::new((world.now(), 0)),
             world,
@@ -146,7 +152,9 @@ impl Run {
             begun: Cell::new(0),
             ended: Cell::new(0),
             waiter: Cell::new(None),
-            dropped: Cell::new(0),
+            dropped: RefCell::new(vec![0; disks]),
+            counted: RefCell::new(vec![DiskCounts::default(); disks]),
+            unflushable: RefCell::default(),
             culprit: Cell::new(None),
         })
     }
@@ -235,6 +243,10 @@ impl Run {
         self.world.note(|| format!("I/O {number}: ends: {:?}", bio.status));
         self.count(&io, bio.status);
         self.admit_losses();
+        let is_flush = io.op == Op::Flush && !self.off.get();
+        if is_flush && !self.flush_ended(io.target, number, bio.status) {
+            self.world.fail(format!("I/O {number}: a flush succeeded after one that failed"));
+        }
         if let Err(sentence) = io.end(self, bio) {
             self.culprit.set(Some(number));
             self.world.fail(format!("I/O {number}: {sentence}"));
@@ -250,24 +262,64 @@ impl Run {
             counts.add(name, u64::from(io.flags.contains(flag)));
         }
         counts.add("failed", u64::from(status != Status::Ok));
-    }
-
-    /// A failed flush may have lost what was written before it.
-    fn admit_losses(&self) {
-        let dropped =
-            (0..self.world.disks()).map(|d| self.world.disk(d, |d| d.counts().dropped_blocks));
-        let dropped = dropped.sum();
-        if self.dropped.replace(dropped) != dropped {
-            let mut oracles = self.oracles.borrow_mut();
-            oracles.iter_mut().for_each(|oracle| oracle.may_lose(0..oracle.sectors()));
+        if status == Status::Ok {
+            counts.add(&format!("{} succeeded", op_name(io.op)), 1);
         }
     }
 
-    /// Whether any disk has done something that users may see as an error.
-    pub(super) fn has_failed(&self) -> bool {
-        let hard = |(name, n): (&str, u64)| n > 0 && HARD.contains(&name);
-        let failed = |disk| self.world.disk(disk, |disk: &mut Disk| disk.counts().each().any(hard));
-        (0..self.world.disks()).any(failed)
+    /// A failed flush may have lost what was written before it, on its own disk.
+    pub(super) fn admit_losses(&self) {
+        let mut before = self.dropped.borrow_mut();
+        for disk in 0..self.world.disks() {
+            let dropped = self.world.disk(disk, |disk| disk.counts().dropped_blocks);
+            if std::mem::replace(&mut before[disk], dropped) == dropped {
+                continue;
+            }
+            let mut oracles = self.oracles.borrow_mut();
+            let all = oracles.iter_mut().zip(&self.plan.targets);
+            for (oracle, _) in all.filter(|(_, target)| target.disks.contains(&disk)) {
+                oracle.may_lose(0..oracle.sectors());
+            }
+        }
+    }
+
+    /// How often the disks of a target have done, since this start, what users may see as an error.
+    pub(super) fn faults_of(&self, target: &Target, which: &[&str]) -> u64 {
+        let before = self.counted.borrow();
+        let since = |disk: usize| {
+            let counts = self.world.disk(disk, |disk| *disk.counts());
+            let counts = counts.each().zip(before[disk].each());
+            let counts = counts.filter(|((name, _), _)| which.contains(name));
+            counts.map(|((_, now), (_, before))| now - before).sum::<u64>()
+        };
+        target.disks.iter().map(|disk| since(*disk)).sum()
+    }
+
+    /// Whether there is a reason for an error of a target.
+    pub(super) fn has_failed(&self, target: &Target) -> bool {
+        self.faults_of(target, &HARD) > 0
+    }
+
+    /// What disks have counted is of former starts from now on.
+    fn count_anew(&self) {
+        let counts = |disk| self.world.disk(disk, |disk: &mut Disk| *disk.counts());
+        *self.counted.borrow_mut() = (0..self.world.disks()).map(counts).collect();
+        self.unflushable.borrow_mut().clear();
+    }
+
+    /// A flush of `target` that began as number `number` has ended. After one that failed no later one
+    /// may succeed before the next start.
+    pub(super) fn flush_ended(&self, target: usize, number: u64, status: Status) -> bool {
+        let to = &self.plan.targets[target];
+        if to.fails || to.disks.len() != 1 || to.nature != Nature::Keeps {
+            return true;
+        }
+        let mut unflushable = self.unflushable.borrow_mut();
+        let failed_before = unflushable.get(&target).is_some_and(|begun| *begun < number);
+        if status == Status::IoError && self.faults_of(to, &["flush_errors"]) > 0 {
+            unflushable.entry(target).or_insert(self.begun.get());
+        }
+        !(failed_before && status == Status::Ok)
     }
 }
 
@@ -343,6 +395,7 @@ impl Operator {
                 *disk.faults() = Default::default();
             });
         }
+        run.count_anew();
         run.world.note(|| "the stack is started".to_owned());
         run.counts.borrow_mut().add("start", 1);
         let stack = match open(run) {
@@ -420,7 +473,7 @@ impl Operator {
         let mut bio = one(cx, device, read());
         // A disk may be slower than the time-out says.
         for _ in 0..TRIES {
-            if bio.status == Status::Timeout && run.has_failed() {
+            if bio.status == Status::Timeout && run.has_failed(&run.plan.targets[target]) {
                 bio = one(cx, device, read());
             }
         }
@@ -524,11 +577,21 @@ impl Operator {
     /// Nothing is in flight any more: what dropped contexts left has ended, too.
     fn settle(&self, start: &Rc<Started>) {
         self.watch(start, |_| start.set.free_idle_orphans() == 0);
-        if self.run.world.failure().is_some() {
+        self.settle_orphans(start);
+    }
+
+    /// What contexts left in flight that were dropped has ended once they are idle.
+    fn settle_orphans(&self, start: &Started) {
+        let orphans = start.orphans.take();
+        if orphans.is_empty() || self.run.off.get() {
             return;
         }
-        for io in start.orphans.borrow_mut().drain(..) {
-            io.lost(&self.run);
+        // More may come meanwhile.
+        if start.set.free_idle_orphans() > 0 {
+            return start.orphans.borrow_mut().extend(orphans);
+        }
+        if !self.run.off.get() && self.run.world.failure().is_none() {
+            orphans.into_iter().for_each(|io| io.lost(&self.run));
         }
     }
 
@@ -542,7 +605,7 @@ impl Operator {
             let id = run.oracles.borrow_mut()[number].flush_begins();
             let status = one(&mut cx, index, Bio::flush()).status;
             run.oracles.borrow_mut()[number].flush_ends(id, status == Status::Ok);
-            if status != Status::Ok && !run.has_failed() && !target.fails {
+            if status != Status::Ok && !run.has_failed(target) && !target.fails {
                 run.world.fail(format!("{}: the last flush ended with {status:?}", target.name));
             }
         }
@@ -553,6 +616,10 @@ impl Operator {
         let run = &self.run;
         run.progress.set((run.world.now(), run.world.pauses()));
         while !over(run) && run.world.failure().is_none() {
+            // What clients have left is in flight as long as the server likes.
+            if run.plan.nbd.is_none() {
+                self.settle_orphans(start);
+            }
             // The longer nothing happens, the less often.
             let (since, pauses) = run.progress.get();
             let idle = run.world.now() - since;

@@ -449,6 +449,7 @@ fn status_told(
     one: bool,
     reply: Reply,
 ) -> Result<()> {
+    client.run.admit_losses();
     if let Some(error) = reply.error {
         return Err(broken(format!("block status failed: {error:?}")));
     }
