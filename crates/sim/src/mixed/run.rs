@@ -640,9 +640,10 @@ impl Operator {
     pub(super) fn end(&self, start: Rc<Started>) {
         let run = &self.run;
         start.served.stop();
-        for handle in start.handles.borrow().iter() {
-            handle.wake();
-        }
+        // Others may add to them meanwhile.
+        let handles = start.handles.borrow().clone();
+        handles.iter().for_each(|handle| handle.wake());
+        drop(handles);
         self.watch(&start, |_| start.loads.get() == 0 && start.controls.get() == 0);
         self.watch(&start, |_| start.served.workers() == 0);
         self.watch(&start, |_| start.set.free_idle_orphans() == 0);
