@@ -62,7 +62,8 @@ impl Control {
     pub(super) fn run(mut self, first: bool) {
         let changes = self.run.plan.changes;
         let begin = self.run.begun.get();
-        let share = self.start.limit() - begin;
+        // The others may have done it all before this begins.
+        let share = self.start.limit().saturating_sub(begin);
         if first {
             // Faults may refuse it.
             let reloads = |run: &Run| run.counts.borrow().get("reload");
