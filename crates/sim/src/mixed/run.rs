@@ -517,7 +517,8 @@ impl Operator {
     /// Let it work until the power goes, at any moment.
     fn cut_at(&mut self, start: &Rc<Started>, limit: u64, may_kill: bool) {
         let begin = self.run.begun.get();
-        let at = begin + self.rng.u64((limit - begin) / 2..=limit - begin);
+        let left = limit.saturating_sub(begin);
+        let at = begin + self.rng.u64(left / 2..=left);
         self.watch(start, |run| run.begun.get() >= at.min(limit));
         let ns = self.rng.u64(0..2_000_000);
         self.run.world.sleep(ns);
