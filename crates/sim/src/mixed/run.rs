@@ -225,7 +225,10 @@ impl Run {
 
     pub(super) fn note_begin(&self, number: u64, context: u64, io: &Io, bio: &Bio) {
         self.world.digest(number ^ bio.sector.0.rotate_left(32) ^ self.world.now());
-        self.world.memory_of(number, bio.buf().map(|buf| &buf[..]));
+        // What a client has in memory is nothing that a disk sees.
+        if self.plan.nbd.is_none() {
+            self.world.memory_of(number, bio.buf().map(|buf| &buf[..]));
+        }
         self.world.note(|| {
             let name = &self.plan.targets[io.target].name;
             let Io { op, range, flags, .. } = io;
