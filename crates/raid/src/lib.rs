@@ -1,0 +1,7 @@
+//! RAID-4, RAID-5 and RAID-6 over other devices, on the same disks as Linux md.
+//!
+//! A *row* is one chunk on every member; a *stripe* is 4 KiB at the same place of every member. A
+//! *role* is a member's number in the array. Member sectors count from a member's data offset.
+#![forbid(unsafe_code)]
+
+pub mod layout;
