@@ -26,6 +26,8 @@ pub(crate) enum End {
     Submitter,
     /// It is a part of the parent, which ends with its last part.
     Chain(NonNull<Bio>),
+    /// It is a channel's own, and goes back to it.
+    Channel(u32),
 }
 
 /// The volumes that a bio passed without being divided: the numbers of their channels plus one, 16
@@ -360,6 +362,38 @@ impl Bio {
         });
     }
 
+    /// Copy the bio's data from byte `at` on, which must be in the caller's hands, to `to`; as much
+    /// as there is.
+    pub fn copy_data_from(&self, at: u64, mut to: &mut [u8]) {
+        let mut skip = at as usize;
+        self.each_segment(|s| {
+            let skipped = skip.min(s.len);
+            skip -= skipped;
+            let len = (s.len - skipped).min(to.len());
+            let (now, rest) = std::mem::take(&mut to).split_at_mut(len);
+            let from = s.ptr.wrapping_add(skipped);
+            // SAFETY: as for `copy_data_to`.
+            unsafe { from.copy_to_nonoverlapping(now.as_mut_ptr(), now.len()) };
+            to = rest;
+        });
+    }
+
+    /// Fill the data of the bio, a read in the caller's hands, with `from` from byte `at` on; as much
+    /// as there is room for.
+    pub fn fill_data_at(&mut self, at: u64, mut from: &[u8]) {
+        debug_assert_eq!(self.op, Op::Read);
+        let mut skip = at as usize;
+        self.each_segment(|s| {
+            let skipped = skip.min(s.len);
+            skip -= skipped;
+            let (now, rest) = from.split_at((s.len - skipped).min(from.len()));
+            let to = s.ptr.wrapping_add(skipped);
+            // SAFETY: as for `zero_data`; a slice of others does not overlap the segments.
+            unsafe { to.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+            from = rest;
+        });
+    }
+
     /// Change byte `at` of what the bio, a read in the caller's hands, has read.
     pub fn set_data_byte(&mut self, at: u64, value: u8) {
         debug_assert!(self.op == Op::Read && at < self.bytes);
@@ -543,6 +577,39 @@ impl Bio {
             true => self.skip += bytes as usize,
             false => {}
         }
+    }
+
+    /// Make the bio, which is no part of another, one of channel `channel`'s own: when it ends it
+    /// goes back to it ([`crate::Channel::returned`]), in the context that sent it.
+    pub fn give_to_channel(&mut self, channel: u32) {
+        debug_assert!(!self.is_part());
+        self.end = End::Channel(channel);
+    }
+
+    /// True for a channel's own.
+    pub fn is_of_channel(&self) -> bool {
+        matches!(self.end, End::Channel(_))
+    }
+
+    /// Point the bio, which a channel owns, at `bufs`, in their order, of which it has the data; the
+    /// other way round [`Bio::take_bufs`]. Sets `bytes`.
+    pub fn set_bufs(&mut self, bufs: &mut Vec<IoBuf>) {
+        (self.buf, self.skip, self.view) = (None, 0, std::ptr::null());
+        self.more.clear();
+        self.more.extend(bufs.iter().map(|buf| buf.segment(0..buf.len())));
+        self.bytes = self.more.iter().map(|s| s.len as u64).sum();
+        if let [only] = self.more[..] {
+            self.first = only;
+            self.more.clear();
+        }
+        std::mem::swap(&mut self.more_bufs, bufs);
+    }
+
+    /// Take the buffers of a bio that has ended.
+    pub fn take_bufs(&mut self) -> std::vec::Drain<'_, IoBuf> {
+        self.more.clear();
+        self.first = Segment::EMPTY;
+        self.more_bufs.drain(..)
     }
 
     /// True for a part of another bio, whose box belongs to the context's pool.

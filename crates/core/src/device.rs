@@ -112,8 +112,9 @@ pub trait Channel: Send {
     /// Bios that this channel let pass ([`Env::pass`]) have ended. For volumes.
     fn passed(&mut self, _env: &mut Env, _passed: &[Passed]) {}
 
-    /// Parts with this channel's hook ([`crate::Bio::set_hook`]) have ended; their status says how.
-    /// Each goes on when it is given to [`Env::end_bio`], which ends it for good.
+    /// Parts with this channel's hook ([`crate::Bio::set_hook`]), or bios of its own
+    /// ([`Bio::give_to_channel`]), have ended; their status says how. A part goes on when it is given
+    /// to [`Env::end_bio`], which ends it for good.
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
             env.end_bio(bio);

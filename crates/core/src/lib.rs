@@ -30,6 +30,7 @@ pub mod sim;
 pub mod stats;
 pub mod status;
 pub mod sync;
+pub mod turn;
 pub mod units;
 
 pub use bio::Bio;

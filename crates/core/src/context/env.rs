@@ -183,6 +183,7 @@ impl Env {
         match bio.end {
             End::Submitter => self.done.push(bio),
             End::Chain(parent) => self.end_part(bio, parent),
+            End::Channel(channel) => self.links.give_back(channel, bio),
         }
     }
 
@@ -203,6 +204,7 @@ impl Env {
             match bio.end {
                 End::Submitter => return self.done.push(bio),
                 End::Chain(next) => parent = next,
+                End::Channel(channel) => return self.links.give_back(channel, bio),
             }
         }
     }

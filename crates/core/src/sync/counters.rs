@@ -37,6 +37,8 @@ pub enum LockClass {
     NullDevice,
     /// A file device's error and reopen state.
     FileState,
+    /// The turn at a shard of a RAID array's stripe cache; on the data path only ever tried.
+    Stripes,
     /// The order of a `log-writes` target's log.
     WriteLog,
     /// A worker's reserve of buffers.
@@ -49,7 +51,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 15] = [
+    pub const ALL: [LockClass; 16] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
         LockClass::Throttle,
@@ -61,6 +63,7 @@ impl LockClass {
         LockClass::RamShard,
         LockClass::NullDevice,
         LockClass::FileState,
+        LockClass::Stripes,
         LockClass::WriteLog,
         LockClass::Buffers,
         LockClass::Control,
@@ -81,6 +84,7 @@ impl LockClass {
             LockClass::RamShard => "ram_shard",
             LockClass::NullDevice => "null_device",
             LockClass::FileState => "file_state",
+            LockClass::Stripes => "stripes",
             LockClass::WriteLog => "write_log",
             LockClass::Buffers => "buffers",
             LockClass::Control => "control",

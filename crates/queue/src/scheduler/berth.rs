@@ -55,10 +55,10 @@ impl Berth {
 mod loom_tests {
     use super::*;
     use crate::scheduler::Place;
-    use crate::scheduler::turn::TurnLock;
     use drystone_core::clock::ManualClock;
     use drystone_core::primitive::AtomicUsize;
-    use drystone_core::sync::LockCounters;
+    use drystone_core::sync::{LockClass, LockCounters};
+    use drystone_core::turn::TurnLock;
     use drystone_core::{Bio, BioList};
     use std::sync::Arc;
 
@@ -112,7 +112,7 @@ mod loom_tests {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let model = Model {
-                turn: TurnLock::new(0),
+                turn: TurnLock::new(LockClass::Scheduler, 0),
                 kept: AtomicUsize::new(0),
                 berth: Berth::new(0, 0),
                 granted: AtomicUsize::new(0),

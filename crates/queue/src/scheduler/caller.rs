@@ -18,15 +18,6 @@ use std::sync::Arc;
 /// Flags of units that do not end as they are issued, also where others do.
 const NEEDS_SLOT: BioFlags = BioFlags::POLLED.union(BioFlags::FUA);
 
-/// Where bios are inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Where their class, sector and deadline put them.
-    Tail,
-    /// Before everything else (Linux `BLK_MQ_INSERT_AT_HEAD`).
-    Head,
-}
-
 /// Requests for a driver that ends them at once, with the channels they are of. Their memory is
 /// kept when they were run, so that units are made in place.
 #[derive(Default)]

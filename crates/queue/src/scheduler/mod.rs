@@ -10,11 +10,13 @@ pub mod deadline;
 mod mq_deadline;
 mod none;
 mod port;
-mod turn;
+#[cfg(all(test, loom))]
+mod turn_models;
 
 pub(crate) use berth::Berth;
 pub(crate) use caller::ToRun;
-pub use caller::{Caller, Outlet, Place};
+pub use caller::{Caller, Outlet};
+pub use drystone_core::turn::Place;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
 pub(crate) use port::Grant;

@@ -20,24 +20,33 @@ mod intake;
 use super::deadline::{
     Admission, BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
 };
-use super::turn::TurnLock;
 use super::{Alone, Caller, Place, Port, Scheduler};
 use crate::config::Config;
 use counts::Counts;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, Ordering::*};
-use drystone_core::sync::{Guard, LockCounters};
+use drystone_core::sync::{Guard, LockClass, LockCounters};
+use drystone_core::turn::TurnLock;
 use intake::Intake;
 
 /// See the module's text.
-#[derive(Default)]
 pub struct MqDeadline {
     turn: TurnLock<Turn>,
     /// Units in the trees, and bios that wait for admission; written with the turn.
     kept: AtomicU32,
     /// Real-time requests may be in flight, so that others must wait for the turn; written with it.
     real_time: AtomicBool,
+}
+
+impl Default for MqDeadline {
+    fn default() -> Self {
+        MqDeadline {
+            turn: TurnLock::new(LockClass::Scheduler, Turn::default()),
+            kept: AtomicU32::new(0),
+            real_time: AtomicBool::new(false),
+        }
+    }
 }
 
 /// What belongs to whoever has the turn.

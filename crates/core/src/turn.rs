@@ -1,0 +1,129 @@
+//! The turn at something that many may bring work to, and one at a time does it: for all.
+//!
+//! Invariants:
+//! * On the data path the lock is only ever tried. Whoever finds it taken has published what it
+//!   brought. Whoever closes a channel waits for it, and leaves it as all do.
+//! * What is published is seen: by whoever has the turn, by whoever leaves it and looks again, or
+//!   by its bringer, which tries the turn once more.
+//!
+//! Memory order: the bringer publishes, passes a full fence and looks whether the lock is free;
+//! the holder frees the lock, passes a full fence and looks what is published (Dekker), so at
+//! least one sees the other. The same fences serve whoever brings something in another way (a tag
+//! that it freed before a fence of its own) and then tries the turn.
+
+use crate::list::BioList;
+use crate::mistake;
+use crate::primitive::{AtomicBool, AtomicU32, Ordering::*, fence};
+use crate::shared_list::SharedBioList;
+use crate::sync::{Guard, Lock, LockClass, LockCounters};
+
+/// Where published bios go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Behind those that were published before, or where their class, sector and deadline put them.
+    Tail,
+    /// Before everything else (Linux `BLK_MQ_INSERT_AT_HEAD`).
+    Head,
+}
+
+/// See the module's text. On cache lines of its own.
+#[repr(align(128))]
+pub struct TurnLock<T> {
+    published: SharedBioList,
+    /// The same for what goes before everything.
+    published_at_head: SharedBioList,
+    /// Who published last.
+    publisher: AtomicU32,
+    /// Somebody has the turn: a hint that spares a try.
+    busy: AtomicBool,
+    class: LockClass,
+    lock: Lock<T>,
+}
+
+impl<T> TurnLock<T> {
+    /// A turn at `value`, whose lock is counted as one of `class`.
+    pub fn new(class: LockClass, value: T) -> Self {
+        TurnLock {
+            published: SharedBioList::new(),
+            published_at_head: SharedBioList::new(),
+            publisher: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
+            class,
+            lock: Lock::new(class, value),
+        }
+    }
+
+    /// Get the turn. Without it, `bios` of `who` are published, and will be seen.
+    #[inline]
+    pub fn enter(
+        &self,
+        locks: &LockCounters,
+        who: u32,
+        bios: &mut BioList,
+        place: Place,
+    ) -> Option<Guard<'_, T>> {
+        if !self.busy.load(Relaxed)
+            && let Some(turn) = self.lock.try_lock(locks)
+        {
+            self.busy.store(true, Relaxed);
+            return Some(turn);
+        }
+        self.publisher.store(who, Relaxed);
+        self.publish(locks, bios, place);
+        let turn = self.lock.try_lock(locks)?;
+        self.busy.store(true, Relaxed);
+        Some(turn)
+    }
+
+    fn publish(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
+        let list = match place {
+            Place::Tail => &self.published,
+            Place::Head => &self.published_at_head,
+        };
+        list.add_counted(bios, locks, self.class);
+        if !cfg!(drystone_mutate = "turn_publish_fence") {
+            fence(SeqCst);
+        }
+    }
+
+    /// What was published, first published first: for the head, and for the tail. With the turn.
+    pub fn take(&self) -> [(BioList, Place); 2] {
+        [(self.published_at_head.take(), Place::Head), (self.published.take(), Place::Tail)]
+    }
+
+    /// Leave the turn. True if something was published meanwhile: then try it again. After this
+    /// call it may also be looked whether anything else that was missing has come.
+    #[inline]
+    #[must_use]
+    pub fn leave(&self, turn: Guard<'_, T>) -> bool {
+        self.busy.store(false, Relaxed);
+        drop(turn);
+        if !cfg!(drystone_mutate = "turn_leave_fence") {
+            fence(SeqCst);
+        }
+        self.has_published() && !(mistake!("turn_recheck"))
+    }
+
+    /// True while something is published.
+    #[inline]
+    pub fn has_published(&self) -> bool {
+        !self.published.is_empty() || !self.published_at_head.is_empty()
+    }
+
+    /// True while somebody has the turn, as far as can be seen.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed)
+    }
+
+    /// Who published last.
+    pub fn publisher(&self) -> u32 {
+        self.publisher.load(Relaxed)
+    }
+
+    /// Wait for the turn, for the control plane. [`TurnLock::leave`] ends it like any other.
+    pub fn wait(&self, locks: &LockCounters) -> Guard<'_, T> {
+        let turn = self.lock.lock(locks);
+        self.busy.store(true, Relaxed);
+        turn
+    }
+}
