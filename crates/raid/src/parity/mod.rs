@@ -1,0 +1,231 @@
+//! The arithmetic of parity: P is the xor of a row's data, Q the sum of data times powers of the
+//! generator of GF(2^8), byte by byte (Linux `lib/raid6`, `crypto/xor.c`; H. P. Anvin, "The
+//! mathematics of RAID-6").
+//!
+//! ```text
+//! P = D0 + D1 + D2 + ..        + is xor, g is 2, a byte's place is the same in every block
+//! Q = g^0 D0 + g^1 D1 + ..     the powers are those that the layout gives the members
+//! ```
+//!
+//! [`Parity`] is chosen once, for the widest vectors that the CPU has, and copied to where it is
+//! needed. It owns no memory; all its methods may be called from any thread.
+//!
+//! All buffers of a call have the same length, a multiple of 64 bytes (normally 4096); they need
+//! no alignment, though aligned ones are faster. A call that breaks this is our own mistake and
+//! panics.
+//!
+//! # Recovery
+//!
+//! With S the xor and T the Q of the data that is left (a lost member counts as zero), which
+//! [`Parity::pq_of`] computes together:
+//!
+//! | lost | how |
+//! |---|---|
+//! | one data block | P + S |
+//! | a data block and P | [`Parity::one_data_from_q`] of Q + T; then P from the data |
+//! | a data block and Q | P + S; then Q from the data |
+//! | two data blocks | [`Parity::two_data`] of P + S and Q + T |
+//! | P, Q or both | from the data |
+
+pub mod gf;
+#[cfg(test)]
+mod oracle;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// What a buffer's length is a multiple of.
+pub const BLOCK_BYTES: usize = 64;
+
+/// The data of a member, behind the power of the generator that it has in Q: 0 to 254.
+pub type Source<'a> = (u8, &'a [u8]);
+
+/// A set of instructions for which there are kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// Plain Rust, on every CPU.
+    Scalar,
+    /// AVX2: 32 bytes at a time.
+    Avx2,
+    /// AVX-512 (F and BW) with GFNI: 64 bytes at a time, and a multiplication in one instruction.
+    Avx512,
+}
+
+impl Isa {
+    /// All of them, the narrowest first.
+    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512+gfni",
+        })
+    }
+}
+
+/// The CPU, or this build, lacks what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("this CPU has no {0} instructions for parity; Parity::detect takes the best that it has")]
+pub struct Unsupported(pub Isa);
+
+/// Computes parity with one set of instructions.
+#[derive(Clone, Copy)]
+pub struct Parity {
+    kernels: &'static Kernels,
+}
+
+impl Parity {
+    /// With the widest vectors that this CPU has.
+    pub fn detect() -> Self {
+        let best = Isa::ALL.into_iter().rev().find_map(kernels_of);
+        Parity { kernels: best.unwrap_or(&scalar::KERNELS) }
+    }
+
+    /// With these instructions, whatever else the CPU has.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`] where the CPU lacks them.
+    pub fn with(isa: Isa) -> Result<Self, Unsupported> {
+        kernels_of(isa).map(|kernels| Parity { kernels }).ok_or(Unsupported(isa))
+    }
+
+    /// The instructions in use.
+    pub fn isa(self) -> Isa {
+        self.kernels.isa
+    }
+
+    /// Adds all sources to `dst`: it becomes the xor of itself and them.
+    pub fn xor_into(self, dst: &mut [u8], sources: &[&[u8]]) {
+        check_lengths(dst, sources.iter().copied());
+        (self.kernels.xor)(dst, true, sources);
+    }
+
+    /// Makes `dst` the xor of the sources, and zero if there are none. What it held does not
+    /// matter.
+    pub fn xor_of(self, dst: &mut [u8], sources: &[&[u8]]) {
+        check_lengths(dst, sources.iter().copied());
+        (self.kernels.xor)(dst, false, sources);
+    }
+
+    /// Makes `p` the xor of the sources, and `q` the sum of each source times the generator to
+    /// its power. What they held does not matter; without a source both become zero.
+    ///
+    /// Fast if the powers fall from source to source, as md's do if the member
+    /// with the highest is named first; gaps are fine.
+    pub fn pq_of(self, p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
+        check_lengths(p, sources.iter().map(|source| source.1));
+        check_length(p.len(), q);
+        if sources.is_sorted_by(|a, b| a.0 > b.0) {
+            return (self.kernels.pq)(p, q, sources);
+        }
+        p.fill(0);
+        q.fill(0);
+        for (power, source) in sources {
+            (self.kernels.xor)(p, true, &[source]);
+            (self.kernels.mul)(q, gf::power(*power), source);
+        }
+    }
+
+    /// Adds `delta` times the generator to the `power` to `q`: what changes in Q if `delta` is
+    /// the xor of a member's old and new data.
+    pub fn q_add(self, q: &mut [u8], power: u8, delta: &[u8]) {
+        self.mul_into(q, gf::power(power), delta);
+    }
+
+    /// Adds `coefficient` times `source` to `dst`.
+    pub fn mul_into(self, dst: &mut [u8], coefficient: u8, source: &[u8]) {
+        check_lengths(dst, [source]);
+        (self.kernels.mul)(dst, coefficient, source);
+    }
+
+    /// The lost data of the member with this power: `dst` becomes `q_xor`, which is Q + T,
+    /// divided by the generator to the `power`.
+    pub fn one_data_from_q(self, dst: &mut [u8], power: u8, q_xor: &[u8]) {
+        check_lengths(dst, [q_xor]);
+        dst.copy_from_slice(q_xor);
+        self.one_data_in_place(power, dst);
+    }
+
+    /// As [`Parity::one_data_from_q`]: `data` holds Q + T, and becomes the lost data.
+    pub fn one_data_in_place(self, power: u8, data: &mut [u8]) {
+        check_lengths(data, []);
+        (self.kernels.scale)(data, gf::inverse(gf::power(power)));
+    }
+
+    /// The lost data of two members, `powers` in the order of the buffers: `first` holds P + S
+    /// and becomes the data of the first, `second` holds Q + T and becomes that of the second.
+    ///
+    /// # Panics
+    ///
+    /// The powers are the same.
+    pub fn two_data(self, powers: (u8, u8), first: &mut [u8], second: &mut [u8]) {
+        assert!(powers.0 != powers.1, "two members with the power {}", powers.0);
+        check_lengths(first, [&*second]);
+        (self.kernels.two_data)(two_data_coefficients(powers), first, second);
+    }
+}
+
+impl fmt::Debug for Parity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Parity").field(&self.isa()).finish()
+    }
+}
+
+/// What P + S and Q + T are multiplied with to give, as a sum, the data of the first of two
+/// members: g^(y-x) k and g^(-x) k, where k is the inverse of g^(y-x) + 1.
+fn two_data_coefficients((x, y): (u8, u8)) -> (u8, u8) {
+    let apart = gf::power_of_difference(y, x);
+    let k = gf::inverse(apart ^ 1);
+    (gf::mul(apart, k), gf::mul(gf::power_of_difference(0, x), k))
+}
+
+/// The functions of one set of instructions. All lengths have been checked.
+struct Kernels {
+    isa: Isa,
+    /// `dst`, if it is to be kept, plus the sources.
+    xor: fn(dst: &mut [u8], keep: bool, sources: &[&[u8]]),
+    /// P and Q of sources whose powers fall.
+    pq: fn(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]),
+    /// Adds the coefficient times the source to `dst`.
+    mul: fn(dst: &mut [u8], coefficient: u8, source: &[u8]),
+    /// Multiplies `dst` with the coefficient.
+    scale: fn(dst: &mut [u8], coefficient: u8),
+    /// `p` becomes the sum of both times their coefficients, `q` that sum plus what `p` was.
+    two_data: fn(coefficients: (u8, u8), p: &mut [u8], q: &mut [u8]),
+}
+
+/// The kernels of a set of instructions, if this CPU has it.
+fn kernels_of(isa: Isa) -> Option<&'static Kernels> {
+    match isa {
+        Isa::Scalar => Some(&scalar::KERNELS),
+        Isa::Avx2 | Isa::Avx512 => None,
+    }
+}
+
+fn check_lengths<'a>(dst: &[u8], sources: impl IntoIterator<Item = &'a [u8]>) {
+    let whole = dst.len().is_multiple_of(BLOCK_BYTES);
+    assert!(whole, "a buffer of {} bytes, no multiple of {BLOCK_BYTES}", dst.len());
+    sources.into_iter().for_each(|source| check_length(dst.len(), source));
+}
+
+fn check_length(length: usize, buffer: &[u8]) {
+    assert!(buffer.len() == length, "buffers of {length} and {} bytes", buffer.len());
+}
+
+/// A buffer in blocks.
+fn blocks(buffer: &mut [u8]) -> &mut [[u8; BLOCK_BYTES]] {
+    buffer.as_chunks_mut().0
+}
+
+/// The `n`th block of a source.
+fn block(source: &[u8], n: usize) -> &[u8; BLOCK_BYTES] {
+    &source.as_chunks().0[n]
+}
