@@ -5,4 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod layout;
+pub mod metadata;
 pub mod parity;
+#[doc(hidden)]
+pub mod testing;

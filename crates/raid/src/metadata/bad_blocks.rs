@@ -1,0 +1,241 @@
+//! The list of a member's sectors that cannot be read or written, and the log on disk that keeps it
+//! (`block/badblocks.c`, `drivers/md/md.c`).
+//!
+//! Invariants: ranges are sorted, do not touch one another, hold whole units, and take at most
+//! [`ENTRIES_MAX`] entries of the log. Sectors are the device's own: a member's data offset is in
+//! them.
+
+use super::{MetadataError, invalid, put, u64_at};
+use std::ops::Range;
+
+/// Bytes of the log.
+pub const LOG_BYTES: usize = 4096;
+/// Entries of the log, and so of the list.
+pub const ENTRIES_MAX: usize = LOG_BYTES / 8;
+/// Most units of an entry: its length has ten bits.
+const ENTRY_UNITS_MAX: u64 = 512;
+/// The entry behind the last.
+const END: u64 = u64::MAX;
+
+/// The list has no room: the member has to fail instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Bad sectors of a member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BadBlocks {
+    ranges: Vec<Range<u64>>,
+    /// Logarithm of the sectors of a unit.
+    shift: u8,
+}
+
+impl BadBlocks {
+    /// An empty list with units of `1 << shift` sectors (a superblock's `bblog_shift`).
+    ///
+    /// # Errors
+    /// A unit beyond any device.
+    pub fn new(shift: u8) -> Result<Self, MetadataError> {
+        if shift > 32 {
+            return Err(invalid(format!("bblog_shift is {shift}, expected up to 32")));
+        }
+        Ok(BadBlocks { ranges: Vec::new(), shift })
+    }
+
+    /// The list that a log holds.
+    ///
+    /// # Errors
+    /// An entry of no length, or one beyond any device.
+    pub fn parse(log: &[u8], shift: u8) -> Result<Self, MetadataError> {
+        let mut list = Self::new(shift)?;
+        let entries = (0..log.len().min(LOG_BYTES) / 8).map(|index| u64_at(log, index * 8));
+        for (index, entry) in entries.take_while(|entry| *entry != END).enumerate() {
+            let (start, units) = (entry >> 10, entry & 0x3FF);
+            let end = start.checked_add(units).filter(|end| *end <= u64::MAX >> shift >> 9);
+            match end.filter(|_| (1..=ENTRY_UNITS_MAX).contains(&units)) {
+                // Entries are at most as many after they are joined.
+                Some(end) => list.ranges.push(start << shift..end << shift),
+                None => {
+                    return Err(invalid(format!(
+                        "entry {index} of the bad block log is {units} units at {start}, expected \
+                         1 to {ENTRY_UNITS_MAX} on the device"
+                    )));
+                }
+            }
+        }
+        list.ranges = joined(list.ranges);
+        Ok(list)
+    }
+
+    /// The log's bytes.
+    pub fn to_bytes(&self) -> [u8; LOG_BYTES] {
+        let mut out = [0xFF; LOG_BYTES];
+        for (index, (start, units)) in self.entries().enumerate() {
+            put(&mut out, index * 8, &(start << 10 | units).to_le_bytes());
+        }
+        out
+    }
+
+    /// Starts and lengths of the log's entries, in units.
+    fn entries(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges.iter().flat_map(|range| {
+            let (start, end) = (range.start >> self.shift, range.end >> self.shift);
+            let starts = (start..end).step_by(ENTRY_UNITS_MAX as usize);
+            starts.map(move |at| (at, (end - at).min(ENTRY_UNITS_MAX)))
+        })
+    }
+
+    /// Entries of the log that the list takes.
+    pub fn len(&self) -> usize {
+        self.ranges.iter().map(|range| self.entries_of(range)).sum()
+    }
+
+    fn entries_of(&self, range: &Range<u64>) -> usize {
+        ((range.end - range.start) >> self.shift).div_ceil(ENTRY_UNITS_MAX) as usize
+    }
+
+    /// Whether no sector is bad.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Start and length, in sectors, of each entry of the log, as `--examine-badblocks` lists them.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.entries().map(|(start, units)| (start << self.shift, units << self.shift))
+    }
+
+    /// Calls these sectors bad, and the units that they are in.
+    ///
+    /// # Errors
+    /// [`Full`]: the list is as it was.
+    pub fn add(&mut self, sectors: Range<u64>) -> Result<(), Full> {
+        if sectors.is_empty() {
+            return Ok(());
+        }
+        let unit = 1 << self.shift;
+        let end = sectors.end.checked_next_multiple_of(unit).ok_or(Full)?;
+        let mut ranges = self.ranges.clone();
+        ranges.push(sectors.start & !(unit - 1)..end);
+        self.replace(joined(ranges))
+    }
+
+    /// Calls these sectors good again; a unit is good only when all of it is.
+    ///
+    /// # Errors
+    /// [`Full`]: what would be left takes more entries than there are; the list is as it was.
+    pub fn clear(&mut self, sectors: Range<u64>) -> Result<(), Full> {
+        let unit = 1 << self.shift;
+        let start = sectors.start.checked_next_multiple_of(unit).unwrap_or(sectors.end);
+        let end = sectors.end & !(unit - 1);
+        if start >= end {
+            return Ok(());
+        }
+        let left = self
+            .ranges
+            .iter()
+            .flat_map(|range| [range.start..range.end.min(start), range.start.max(end)..range.end]);
+        self.replace(left.filter(|range| !range.is_empty()).collect())
+    }
+
+    fn replace(&mut self, ranges: Vec<Range<u64>>) -> Result<(), Full> {
+        if ranges.iter().map(|range| self.entries_of(range)).sum::<usize>() > ENTRIES_MAX {
+            return Err(Full);
+        }
+        self.ranges = ranges;
+        Ok(())
+    }
+
+    /// The first bad sectors among these.
+    pub fn overlap(&self, sectors: Range<u64>) -> Option<Range<u64>> {
+        let first = self.ranges.partition_point(|range| range.end <= sectors.start);
+        let range = self.ranges.get(first)?;
+        let both = range.start.max(sectors.start)..range.end.min(sectors.end);
+        (!both.is_empty()).then_some(both)
+    }
+}
+
+/// Sorted, and those that touch joined.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut out: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_long_range_takes_several_entries() {
+        let mut list = BadBlocks::default();
+        list.add(8192..8792).unwrap();
+        assert_eq!(list.iter().collect::<Vec<_>>(), [(8192, 512), (8704, 88)]);
+        assert_eq!(u64_at(&list.to_bytes(), 8), 8912984);
+        assert_eq!(BadBlocks::parse(&list.to_bytes(), 0), Ok(list));
+    }
+
+    #[test]
+    fn a_full_list_stays_as_it_was() {
+        let mut list = BadBlocks::default();
+        for index in 0..ENTRIES_MAX as u64 {
+            list.add(index * 16..index * 16 + 8).unwrap();
+        }
+        let before = list.clone();
+        assert_eq!(list.add(100_000..100_001), Err(Full));
+        assert_eq!(list.clear(2..4), Err(Full));
+        assert_eq!(list, before);
+        // What joins two makes room.
+        list.add(8..16).unwrap();
+        list.add(100_000..100_001).unwrap();
+        assert_eq!(list.len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn entries_that_cannot_be_are_refused() {
+        for (entry, shift) in [(0u64, 0), (1 << 10, 0), (600, 0), ((END & !0x3FF) | 1, 32)] {
+            let error = BadBlocks::parse(&entry.to_le_bytes(), shift).unwrap_err();
+            assert!(error.message().contains("expected 1 to 512"), "{error}");
+        }
+        assert!(BadBlocks::parse(&[0xFF; 8], 200).unwrap_err().message().contains("bblog_shift"));
+    }
+
+    proptest! {
+        /// Beside a set of sectors.
+        #[test]
+        fn it_is_a_set_of_sectors(
+            steps in prop::collection::vec((any::<bool>(), 0u64..3000, 0u64..900), 1..40),
+            shift in 0u8..4,
+        ) {
+            let mut list = BadBlocks::new(shift).unwrap();
+            let mut set = BTreeSet::new();
+            let unit = 1u64 << shift;
+            for (add, start, len) in steps {
+                let end = start + len;
+                if add {
+                    list.add(start..end).unwrap();
+                    set.extend((start..end).flat_map(|s| {
+                        let first = s / unit * unit;
+                        first..first + unit
+                    }));
+                } else {
+                    list.clear(start..end).unwrap();
+                    let whole = |s: u64| s / unit * unit >= start && s / unit * unit + unit <= end;
+                    set.retain(|s| !whole(*s));
+                }
+                let listed: BTreeSet<u64> = list.iter().flat_map(|(s, n)| s..s + n).collect();
+                prop_assert_eq!(&listed, &set);
+                prop_assert_eq!(BadBlocks::parse(&list.to_bytes(), shift), Ok(list.clone()));
+                let asked = start / 2..start / 2 + 40;
+                let first = set.range(asked.clone()).next().copied();
+                prop_assert_eq!(list.overlap(asked).map(|range| range.start), first);
+            }
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! The superblock of version 1.x: 256 bytes, then two for each device that the array has known.
+//!
+//! Reading has two steps: [`Superblock::decode`] takes what has the magic number, for those who want
+//! to show it; [`Superblock::parse`] takes only what Linux would let into an array
+//! (`drivers/md/md.c`, `super_1_load`).
+
+use bitflags::bitflags;
+
+use super::{MetadataError, SECTOR_BYTES, Uuid, at, i32_at, invalid, put, u16_at, u32_at, u64_at};
+use crate::layout::{Layout, Level};
+
+/// First four bytes of a superblock.
+pub const MAGIC: u32 = 0xA92B_4EFC;
+/// Bytes before the table of roles.
+pub const FIXED_BYTES: usize = 256;
+/// Most bytes of a superblock: what a reader has to read.
+pub const SUPERBLOCK_BYTES_MAX: usize = 4096;
+/// Most entries of the table of roles: they end with the 4096 bytes.
+pub const ROLES_MAX: usize = (SUPERBLOCK_BYTES_MAX - FIXED_BYTES) / 2;
+/// Sectors of the smallest device that md takes.
+pub const DEVICE_SECTORS_MIN: u64 = 24;
+/// `resync_offset` of an array whose parity is right everywhere.
+pub const CLEAN: u64 = u64::MAX;
+/// The place of the checksum.
+const CHECKSUM_AT: usize = 216;
+
+bitflags! {
+    /// What a superblock's `feature_map` says.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Features: u32 {
+        /// `bitmap_offset` holds.
+        const BITMAP_OFFSET = 1;
+        /// This member is being rebuilt; `recovery_offset` holds.
+        const RECOVERY_OFFSET = 2;
+        /// The array is being reshaped.
+        const RESHAPE_ACTIVE = 4;
+        /// The bad block log is not empty.
+        const BAD_BLOCKS = 8;
+        /// This member is to replace the one that has the same role.
+        const REPLACEMENT = 0x10;
+        /// The reshape runs downward.
+        const RESHAPE_BACKWARDS = 0x20;
+        /// `new_offset` holds.
+        const NEW_OFFSET = 0x40;
+        /// The rebuild goes by the bitmap.
+        const RECOVERY_BITMAP = 0x80;
+        /// Several machines share the array.
+        const CLUSTERED = 0x100;
+        /// The array has a journal device.
+        const JOURNAL = 0x200;
+        /// Each member has a partial parity log.
+        const PPL = 0x400;
+        /// Each member has a ring of partial parity logs.
+        const MULTIPLE_PPLS = 0x800;
+        /// The layout of a RAID-0 is told.
+        const RAID0_LAYOUT = 0x1000;
+    }
+}
+
+/// Where the superblock stands; not stored, but told by where it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Minor {
+    /// Near the end of the device.
+    V1_0,
+    /// At its start.
+    V1_1,
+    /// 4 KiB from its start.
+    V1_2,
+}
+
+impl Minor {
+    /// In the order in which mdadm looks for them.
+    pub const ALL: [Minor; 3] = [Minor::V1_0, Minor::V1_1, Minor::V1_2];
+
+    /// The sector of the superblock on a device of so many sectors; `None` if it is too small.
+    pub fn sector(self, device_sectors: u64) -> Option<u64> {
+        if device_sectors < DEVICE_SECTORS_MIN {
+            return None;
+        }
+        Some(match self {
+            Minor::V1_0 => (device_sectors - 16) & !7,
+            Minor::V1_1 => 0,
+            Minor::V1_2 => 8,
+        })
+    }
+
+    /// `1.0`, `1.1` or `1.2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Minor::V1_0 => "1.0",
+            Minor::V1_1 => "1.1",
+            Minor::V1_2 => "1.2",
+        }
+    }
+}
+
+/// What a device is to its array, by the table of roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// A member, with its number.
+    Active(u16),
+    /// A spare.
+    Spare,
+    /// It has failed.
+    Faulty,
+    /// The journal.
+    Journal,
+}
+
+impl Role {
+    /// From its number on disk.
+    pub fn from_number(number: u16) -> Option<Self> {
+        match number {
+            0..0xFF00 => Some(Role::Active(number)),
+            0xFFFD => Some(Role::Journal),
+            0xFFFE => Some(Role::Faulty),
+            0xFFFF => Some(Role::Spare),
+            _ => None,
+        }
+    }
+
+    /// Its number on disk.
+    pub fn number(self) -> u16 {
+        match self {
+            Role::Active(number) => number,
+            Role::Journal => 0xFFFD,
+            Role::Faulty => 0xFFFE,
+            Role::Spare => 0xFFFF,
+        }
+    }
+}
+
+/// Where the partial parity log of a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PplArea {
+    /// Sectors from the superblock.
+    pub offset: i16,
+    /// Sectors.
+    pub sectors: u16,
+}
+
+/// A superblock. Fields are named as in Linux and are in sectors where they count space; those of a
+/// reshape hold only while there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Which of the other fields hold.
+    pub feature_map: Features,
+    /// Of the array.
+    pub set_uuid: Uuid,
+    /// Of the array: text, then zeroes.
+    pub set_name: [u8; 32],
+    /// When the array was made: seconds since 1970, above bit 40 microseconds.
+    pub ctime: u64,
+    /// md's number of the level.
+    pub level: i32,
+    /// md's number of the layout.
+    pub layout: u32,
+    /// Sectors used on each member.
+    pub size: u64,
+    /// Sectors of a chunk.
+    pub chunk_sectors: u32,
+    /// Members of the complete array, parity included.
+    pub raid_disks: u32,
+    /// Place of the bitmap or of the PPL, by the feature map.
+    pub bitmap_or_ppl: [u8; 4],
+    /// Of a reshape.
+    pub new_level: i32,
+    /// Of a reshape: the next array sector.
+    pub reshape_position: u64,
+    /// Of a reshape: members that come; negative: that go.
+    pub delta_disks: i32,
+    /// Of a reshape.
+    pub new_layout: u32,
+    /// Of a reshape: sectors.
+    pub new_chunk: u32,
+    /// Of a reshape: what is added to `data_offset`.
+    pub new_offset: i32,
+    /// Where data starts on the device.
+    pub data_offset: u64,
+    /// Sectors for data on this device, used or not.
+    pub data_size: u64,
+    /// Where on the device this superblock is.
+    pub super_offset: u64,
+    /// Member sectors below it are rebuilt; of a journal the tail.
+    pub recovery_offset: u64,
+    /// Number of this device in the table of roles.
+    pub dev_number: u32,
+    /// Read errors that were corrected, in sectors.
+    pub cnt_corrected_read: u32,
+    /// Of this device.
+    pub device_uuid: Uuid,
+    /// 1 write-mostly, 2 failfast.
+    pub devflags: u8,
+    /// Logarithm of the bad block log's unit in sectors.
+    pub bblog_shift: u8,
+    /// Sectors of the bad block log.
+    pub bblog_size: u16,
+    /// Where it is, from the superblock; 0: there is none.
+    pub bblog_offset: i32,
+    /// Last update, as `ctime`.
+    pub utime: u64,
+    /// Updates so far.
+    pub events: u64,
+    /// [`CLEAN`], or the member sector below which parity is right.
+    pub resync_offset: u64,
+    /// As stored; [`Superblock::to_bytes`] computes it anew.
+    pub checksum: u32,
+    /// Bytes of the array's logical block, or 0: not told. Linux 6.19 stores it, older kernels refuse
+    /// what has it, and so it is never written.
+    pub logical_block_size: u32,
+    /// The role of each device that the array has known, by `dev_number`.
+    pub roles: Vec<u16>,
+}
+
+impl Superblock {
+    /// What `bytes` say, if they are a superblock at all; a wrong checksum is let through.
+    ///
+    /// # Errors
+    /// No magic number, another major version, or more devices than there are bytes for.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
+        let magic = u32_at(bytes, 0);
+        if bytes.len() < FIXED_BYTES || magic != MAGIC {
+            return Err(MetadataError::Absent(format!(
+                "there is no superblock: the magic number is {magic:08x}, expected {MAGIC:08x}"
+            )));
+        }
+        let roles = number_of_roles(bytes)?;
+        Ok(Superblock {
+            feature_map: Features::from_bits_retain(u32_at(bytes, 8)),
+            set_uuid: Uuid(at(bytes, 16)),
+            set_name: at(bytes, 32),
+            ctime: u64_at(bytes, 64),
+            level: i32_at(bytes, 72),
+            layout: u32_at(bytes, 76),
+            size: u64_at(bytes, 80),
+            chunk_sectors: u32_at(bytes, 88),
+            raid_disks: u32_at(bytes, 92),
+            bitmap_or_ppl: at(bytes, 96),
+            new_level: i32_at(bytes, 100),
+            reshape_position: u64_at(bytes, 104),
+            delta_disks: i32_at(bytes, 112),
+            new_layout: u32_at(bytes, 116),
+            new_chunk: u32_at(bytes, 120),
+            new_offset: i32_at(bytes, 124),
+            data_offset: u64_at(bytes, 128),
+            data_size: u64_at(bytes, 136),
+            super_offset: u64_at(bytes, 144),
+            recovery_offset: u64_at(bytes, 152),
+            dev_number: u32_at(bytes, 160),
+            cnt_corrected_read: u32_at(bytes, 164),
+            device_uuid: Uuid(at(bytes, 168)),
+            devflags: bytes[184],
+            bblog_shift: bytes[185],
+            bblog_size: u16_at(bytes, 186),
+            bblog_offset: i32_at(bytes, 188),
+            utime: u64_at(bytes, 192),
+            events: u64_at(bytes, 200),
+            resync_offset: u64_at(bytes, 208),
+            checksum: u32_at(bytes, CHECKSUM_AT),
+            logical_block_size: u32_at(bytes, 224),
+            roles: (0..roles).map(|i| u16_at(bytes, FIXED_BYTES + 2 * i)).collect(),
+        })
+    }
+
+    /// The superblock that was read at `at_sector` of a device of `device_sectors` sectors, if Linux
+    /// would take it. `bytes` are up to [`SUPERBLOCK_BYTES_MAX`].
+    ///
+    /// # Errors
+    /// The first field that Linux would refuse, with what would be right.
+    pub fn parse(bytes: &[u8], at_sector: u64, device_sectors: u64) -> Result<Self, MetadataError> {
+        let found = Self::decode(bytes)?;
+        let expected = checksum(bytes);
+        if found.super_offset != at_sector {
+            return Err(invalid(format!(
+                "super_offset is {}, but the superblock was found at sector {at_sector}",
+                found.super_offset
+            )));
+        }
+        if found.checksum != expected {
+            return Err(invalid(format!(
+                "superblock checksum is {:08x}, expected {expected:08x}",
+                found.checksum
+            )));
+        }
+        found.check_features()?;
+        check_padding(bytes, found.logical_block_size)?;
+        found.check_places(device_sectors)?;
+        Ok(found)
+    }
+
+    fn check_features(&self) -> Result<(), MetadataError> {
+        let map = self.feature_map;
+        let unknown = map.bits() & !Features::all().bits();
+        if unknown != 0 {
+            return Err(MetadataError::Unknown(format!(
+                "feature_map {:#x} has bits that are not known: {unknown:#x} is none of {:#x}",
+                map.bits(),
+                Features::all().bits()
+            )));
+        }
+        let ppl = Features::PPL | Features::MULTIPLE_PPLS;
+        let excluded = Features::BITMAP_OFFSET | Features::JOURNAL;
+        if map.contains(ppl) || map.intersects(ppl) && map.intersects(excluded) {
+            return Err(invalid(format!(
+                "feature_map {:#x} has a PPL beside a bitmap, a journal or another PPL; there can \
+                 be one of them",
+                map.bits()
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_places(&self, device_sectors: u64) -> Result<(), MetadataError> {
+        let (offset, size) = (self.data_offset, self.data_size);
+        if size < 10 {
+            return Err(invalid(format!("data_size is {size} sectors, expected at least 10")));
+        }
+        let super_end = self.super_offset.saturating_add(8);
+        let at_end =
+            Some(self.super_offset) == Minor::V1_0.sector(device_sectors) && self.super_offset > 8;
+        let moved = self.feature_map.contains(Features::NEW_OFFSET);
+        let new = offset.checked_add_signed(if moved { self.new_offset.into() } else { 0 });
+        if at_end {
+            if size > self.super_offset {
+                return Err(invalid(format!(
+                    "data_size is {size} sectors, but the superblock is at sector {}",
+                    self.super_offset
+                )));
+            }
+        } else if offset < super_end || new.is_none_or(|new| new < super_end) {
+            return Err(invalid(format!(
+                "data_offset is {offset}, expected at least {super_end}: behind the superblock"
+            )));
+        }
+        if offset.checked_add(size).is_none_or(|end| end > device_sectors) {
+            return Err(invalid(format!(
+                "data_offset {offset} and data_size {size} need a device of {} sectors, this one \
+                 has {device_sectors}",
+                offset.saturating_add(size)
+            )));
+        }
+        self.check_bad_block_log(device_sectors)
+    }
+
+    fn check_bad_block_log(&self, device_sectors: u64) -> Result<(), MetadataError> {
+        if !self.feature_map.contains(Features::BAD_BLOCKS) {
+            return Ok(());
+        }
+        let (offset, size) = (self.bblog_offset, self.bblog_size);
+        if offset == 0 || size > 8 {
+            return Err(invalid(format!(
+                "the bad block log has {size} sectors at offset {offset}, expected up to 8, not \
+                 at offset 0"
+            )));
+        }
+        let start = self.super_offset.checked_add_signed(offset.into());
+        let end = start.and_then(|start| start.checked_add(size.into()));
+        if end.is_none_or(|end| end > device_sectors) {
+            return Err(invalid(format!(
+                "the bad block log at offset {offset} is not on the device of {device_sectors} \
+                 sectors"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The superblock's bytes, whole sectors, with a checksum that is right.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let len = FIXED_BYTES + 2 * self.roles.len();
+        let mut out = vec![0; len.next_multiple_of(SECTOR_BYTES)];
+        put(&mut out, 0, &MAGIC.to_le_bytes());
+        put(&mut out, 4, &1u32.to_le_bytes());
+        put(&mut out, 8, &self.feature_map.bits().to_le_bytes());
+        self.put_array(&mut out);
+        self.put_device(&mut out);
+        put(&mut out, 192, &self.utime.to_le_bytes());
+        put(&mut out, 200, &self.events.to_le_bytes());
+        put(&mut out, 208, &self.resync_offset.to_le_bytes());
+        put(&mut out, 220, &(self.roles.len() as u32).to_le_bytes());
+        for (index, role) in self.roles.iter().enumerate() {
+            put(&mut out, FIXED_BYTES + 2 * index, &role.to_le_bytes());
+        }
+        let sum = checksum(&out);
+        put(&mut out, CHECKSUM_AT, &sum.to_le_bytes());
+        out
+    }
+
+    fn put_array(&self, out: &mut [u8]) {
+        put(out, 16, &self.set_uuid.0);
+        put(out, 32, &self.set_name);
+        put(out, 64, &self.ctime.to_le_bytes());
+        put(out, 72, &self.level.to_le_bytes());
+        put(out, 76, &self.layout.to_le_bytes());
+        put(out, 80, &self.size.to_le_bytes());
+        put(out, 88, &self.chunk_sectors.to_le_bytes());
+        put(out, 92, &self.raid_disks.to_le_bytes());
+        put(out, 96, &self.bitmap_or_ppl);
+        put(out, 100, &self.new_level.to_le_bytes());
+        put(out, 104, &self.reshape_position.to_le_bytes());
+        put(out, 112, &self.delta_disks.to_le_bytes());
+        put(out, 116, &self.new_layout.to_le_bytes());
+        put(out, 120, &self.new_chunk.to_le_bytes());
+        put(out, 124, &self.new_offset.to_le_bytes());
+    }
+
+    fn put_device(&self, out: &mut [u8]) {
+        put(out, 128, &self.data_offset.to_le_bytes());
+        put(out, 136, &self.data_size.to_le_bytes());
+        put(out, 144, &self.super_offset.to_le_bytes());
+        put(out, 152, &self.recovery_offset.to_le_bytes());
+        put(out, 160, &self.dev_number.to_le_bytes());
+        put(out, 164, &self.cnt_corrected_read.to_le_bytes());
+        put(out, 168, &self.device_uuid.0);
+        put(out, 184, &[self.devflags, self.bblog_shift]);
+        put(out, 186, &self.bblog_size.to_le_bytes());
+        put(out, 188, &self.bblog_offset.to_le_bytes());
+    }
+
+    /// The array's name, up to the first zero.
+    pub fn name(&self) -> String {
+        let text = self.set_name.split(|byte| *byte == 0).next().unwrap_or(&[]);
+        String::from_utf8_lossy(text).into_owned()
+    }
+
+    /// The minor version, told by where this superblock says it is.
+    pub fn minor(&self) -> Minor {
+        match self.super_offset {
+            0 => Minor::V1_1,
+            8 => Minor::V1_2,
+            _ => Minor::V1_0,
+        }
+    }
+
+    /// Sectors from the superblock to the bitmap, if there is one.
+    pub fn bitmap_offset(&self) -> Option<i32> {
+        let there = self.feature_map.contains(Features::BITMAP_OFFSET);
+        there.then(|| i32::from_le_bytes(self.bitmap_or_ppl))
+    }
+
+    /// The partial parity log, if there is one.
+    pub fn ppl(&self) -> Option<PplArea> {
+        let [a, b, c, d] = self.bitmap_or_ppl;
+        let area =
+            PplArea { offset: i16::from_le_bytes([a, b]), sectors: u16::from_le_bytes([c, d]) };
+        self.feature_map.intersects(Features::PPL | Features::MULTIPLE_PPLS).then_some(area)
+    }
+
+    /// The role of the device with number `dev_number`; who is not in the table is a spare.
+    pub fn role_of(&self, dev_number: u32) -> Role {
+        let number = self.roles.get(dev_number as usize).copied().unwrap_or(0xFFFF);
+        // Numbers that md does not use are nobody's role.
+        Role::from_number(number).unwrap_or(Role::Faulty)
+    }
+
+    /// The role of this device, by its own table.
+    pub fn role(&self) -> Role {
+        self.role_of(self.dev_number)
+    }
+
+    /// Whether parity is right everywhere.
+    pub fn is_clean(&self) -> bool {
+        self.resync_offset == CLEAN
+    }
+
+    /// The geometry.
+    ///
+    /// # Errors
+    /// A level without parity, or what [`Layout::new`] or md would not take.
+    pub fn geometry(&self) -> Result<Layout, MetadataError> {
+        let level = Level::from_number(self.level).ok_or_else(|| {
+            MetadataError::Unknown(format!(
+                "the array's level is {}, expected 4, 5 or 6",
+                level_name(self.level)
+            ))
+        })?;
+        let layout = Layout::new(level, self.layout, self.raid_disks, self.chunk_sectors.into())
+            .map_err(invalid)?;
+        if self.size == 0 || !self.size.is_multiple_of(layout.chunk_sectors()) {
+            return Err(invalid(format!(
+                "{} sectors are used on each member, expected whole chunks of {} sectors",
+                self.size, self.chunk_sectors
+            )));
+        }
+        Ok(layout)
+    }
+}
+
+/// mdadm's name of a level.
+pub fn level_name(level: i32) -> String {
+    match level {
+        -1 => "linear".to_owned(),
+        -4 => "multipath".to_owned(),
+        -5 => "faulty".to_owned(),
+        level => format!("raid{level}"),
+    }
+}
+
+/// Entries of the table of roles.
+fn number_of_roles(bytes: &[u8]) -> Result<usize, MetadataError> {
+    let major = u32_at(bytes, 4);
+    if major != 1 {
+        return Err(MetadataError::Unknown(format!("major_version is {major}, expected 1")));
+    }
+    let (roles, room) = (u32_at(bytes, 220), (bytes.len() - FIXED_BYTES) / 2);
+    if roles as usize > ROLES_MAX.min(room) {
+        return Err(invalid(format!("max_dev is {roles}, expected up to {}", ROLES_MAX.min(room))));
+    }
+    Ok(roles as usize)
+}
+
+fn check_padding(bytes: &[u8], logical_block_size: u32) -> Result<(), MetadataError> {
+    let zero = |from: usize, to: usize| bytes[from..to].iter().all(|byte| *byte == 0);
+    if !zero(12, 16) || !zero(228, 256) {
+        return Err(MetadataError::Unknown(
+            "the padding at bytes 12 and 228 is not zero, expected zeroes".to_owned(),
+        ));
+    }
+    match logical_block_size {
+        0 => Ok(()),
+        size if size.is_power_of_two() && (512..=4096).contains(&size) => Ok(()),
+        size => Err(invalid(format!(
+            "logical_block_size is {size}, expected 0 or a power of two from 512 to 4096"
+        ))),
+    }
+}
+
+/// The checksum that a superblock should have: the sum of its words as if the stored one were zero,
+/// folded to 32 bits (`calc_sb_1_csum`). Bytes that end too early are summed as far as they go.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    let roles = (u32_at(bytes, 220) as usize).min(ROLES_MAX);
+    let used = &bytes[..bytes.len().min(FIXED_BYTES + 2 * roles)];
+    // A pair of bytes at the end is the low half of a word.
+    let words = used.chunks(4).map(|word| u64::from(u32_at(word, 0)));
+    let stored = if used.len() >= CHECKSUM_AT + 4 { u32_at(used, CHECKSUM_AT) } else { 0 };
+    let sum = words.sum::<u64>() - u64::from(stored);
+    (sum as u32).wrapping_add((sum >> 32) as u32)
+}
+
+/// The superblock of a device, looked for in every place as mdadm does: of several the one whose
+/// array was made last. `read` gives the 4096 bytes from a sector on.
+///
+/// # Errors
+/// What `read` said; or, in the inner result, why there is none that can be used.
+pub fn probe<E>(
+    device_sectors: u64,
+    mut read: impl FnMut(u64) -> Result<Vec<u8>, E>,
+) -> Result<Result<(Minor, Superblock), MetadataError>, E> {
+    let mut best: Option<(Minor, Superblock)> = None;
+    let mut refused = MetadataError::Absent("there is no md superblock".to_owned());
+    for minor in Minor::ALL {
+        let Some(sector) = minor.sector(device_sectors) else {
+            refused = MetadataError::Absent(format!(
+                "a device of {device_sectors} sectors has no room for a superblock, which takes \
+                 {DEVICE_SECTORS_MIN}"
+            ));
+            continue;
+        };
+        match Superblock::parse(&read(sector)?, sector, device_sectors) {
+            Ok(found) if best.as_ref().is_none_or(|(_, best)| made(best) < made(&found)) => {
+                best = Some((minor, found));
+            }
+            Err(error) if matches!(refused, MetadataError::Absent(_)) => match error {
+                MetadataError::Absent(_) => {}
+                error => refused = error,
+            },
+            _ => {}
+        }
+    }
+    Ok(best.ok_or(refused))
+}
+
+/// Seconds of the array's creation.
+fn made(superblock: &Superblock) -> u64 {
+    superblock.ctime & ((1 << 40) - 1)
+}

@@ -1,0 +1,196 @@
+//! Arrays of the vectors, read in the slow and obvious way.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use drystone_raid::layout::Layout;
+use drystone_raid::metadata::MetadataError;
+use drystone_raid::metadata::superblock::{Features, Minor, Role, Superblock, probe};
+use drystone_raid::testing::{self, Image};
+use std::convert::Infallible;
+
+/// Sectors and bytes of a stripe on a member.
+pub const STRIPE: u64 = 8;
+pub const STRIPE_BYTES: usize = 4096;
+
+/// What a device's superblock says, looked for in all its places.
+pub fn superblock(image: &Image) -> Result<(Minor, Superblock), MetadataError> {
+    let read = |sector| Ok::<_, Infallible>(image.read_sectors(sector, 8));
+    let Ok(found) = probe(image.sectors(), read);
+    found
+}
+
+pub fn meta(vector: &str) -> serde_json::Value {
+    serde_json::from_str(&testing::text(vector, "meta.json")).expect("meta.json")
+}
+
+pub fn sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// An array: a member for each role that has one in sync.
+pub struct Array {
+    pub layout: Layout,
+    pub used: u64,
+    pub members: Vec<Option<(Image, u64)>>,
+}
+
+impl Array {
+    pub fn open(vector: &str) -> Self {
+        Self::of(testing::members(vector))
+    }
+
+    /// By the freshest superblock; who is stale or not in sync is left out.
+    pub fn of(images: Vec<Image>) -> Self {
+        let found: Vec<_> =
+            images.into_iter().map(|i| (superblock(&i).expect("superblock").1, i)).collect();
+        let fresh = found.iter().map(|(s, _)| s).max_by_key(|s| s.events).expect("member").clone();
+        let layout = fresh.geometry().expect("geometry");
+        let mut members: Vec<_> = (0..layout.disks()).map(|_| None).collect();
+        for (own, image) in found {
+            let in_sync = !own.feature_map.contains(Features::RECOVERY_OFFSET);
+            if let Role::Active(role) = fresh.role_of(own.dev_number)
+                && in_sync
+                && own.events + 1 >= fresh.events
+            {
+                members[usize::from(role)] = Some((image, own.data_offset));
+            }
+        }
+        Array { layout, used: fresh.size, members }
+    }
+
+    /// The 4 KiB of a member at a member sector.
+    pub fn block(&self, role: u32, sector: u64) -> Option<Vec<u8>> {
+        let (image, data_offset) = self.members[role as usize].as_ref()?;
+        Some(image.read_sectors(data_offset + sector, STRIPE))
+    }
+
+    /// What a member has there, or should have: computed from the others if it is lost.
+    pub fn block_or_computed(&self, role: u32, sector: u64) -> Vec<u8> {
+        self.block(role, sector).unwrap_or_else(|| self.computed(role, sector))
+    }
+
+    fn computed(&self, role: u32, sector: u64) -> Vec<u8> {
+        let row = self.layout.row_at(sector);
+        if Some(role) == row.q {
+            return self.q(sector);
+        }
+        let others = (0..self.layout.disks()).filter(|r| *r != role && Some(*r) != row.q);
+        match others.map(|r| self.block(r, sector)).collect::<Option<Vec<_>>>() {
+            Some(others) => xor(&others),
+            None => self.computed_with_q(role, sector),
+        }
+    }
+
+    /// A block of RAID-6 of which P does not tell alone: P is lost too, or another data block is.
+    fn computed_with_q(&self, role: u32, sector: u64) -> Vec<u8> {
+        let row = self.layout.row_at(sector);
+        let q = self.block(row.q.expect("RAID-6"), sector).expect("Q");
+        let data: Vec<u32> = (0..self.layout.data_disks()).map(|slot| row.data(slot)).collect();
+        if role == row.p {
+            let data: Vec<_> = data.iter().map(|r| self.block_or_computed(*r, sector)).collect();
+            return xor(&data);
+        }
+        let known: Vec<_> =
+            data.iter().filter_map(|r| Some((*r, self.block(*r, sector)?))).collect();
+        // What the lost blocks add to Q, and to P if that is there.
+        let mut q_left = q;
+        for (r, block) in &known {
+            add_product(&mut q_left, power(row.power(*r)), block);
+        }
+        let other = data.iter().find(|r| **r != role && self.block(**r, sector).is_none());
+        let own = power(row.power(role));
+        let Some(other) = other else {
+            return scaled(inverse(own), &q_left);
+        };
+        let mut parts: Vec<_> = known.into_iter().map(|(_, block)| block).collect();
+        parts.push(self.block(row.p, sector).expect("P"));
+        let p_left = xor(&parts);
+        // own * x + other * y = q, x + y = p; so x = (q + other * p) / (own + other).
+        let other = power(row.power(*other));
+        add_product(&mut q_left, other, &p_left);
+        scaled(inverse(own ^ other), &q_left)
+    }
+
+    /// P of a row of stripes, from its data.
+    pub fn p(&self, sector: u64) -> Vec<u8> {
+        let row = self.layout.row_at(sector);
+        let data = (0..self.layout.data_disks()).map(|slot| row.data(slot));
+        xor(&data.map(|role| self.block_or_computed(role, sector)).collect::<Vec<_>>())
+    }
+
+    /// Q of a row of stripes, from its data.
+    pub fn q(&self, sector: u64) -> Vec<u8> {
+        let row = self.layout.row_at(sector);
+        let mut q = vec![0; STRIPE_BYTES];
+        for role in (0..self.layout.data_disks()).map(|slot| row.data(slot)) {
+            let block = self.block_or_computed(role, sector);
+            add_product(&mut q, power(row.power(role)), &block);
+        }
+        q
+    }
+
+    /// Blocks of 4 KiB.
+    pub fn blocks(&self) -> u64 {
+        self.layout.array_sectors(self.used).expect("size") / STRIPE
+    }
+
+    /// SHA-256 of what the array holds.
+    pub fn logical_sha256(&self, blocks: u64) -> String {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        for block in 0..blocks {
+            let place = self.layout.place(block * STRIPE);
+            context.update(&self.block_or_computed(place.role, place.sector));
+        }
+        context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Member sectors of the stripes whose parity is wrong.
+    pub fn wrong_parity(&self) -> Vec<u64> {
+        let wrong = |sector: &u64| {
+            let row = self.layout.row_at(*sector);
+            self.block(row.p, *sector).is_some_and(|p| p != self.p(*sector))
+                || row.q.is_some_and(|q| self.block(q, *sector) != Some(self.q(*sector)))
+        };
+        (0..self.used).step_by(STRIPE as usize).filter(wrong).collect()
+    }
+}
+
+/// GF(2^8) with the polynomial 0x11D, bit by bit.
+pub fn multiply(mut a: u8, mut b: u8) -> u8 {
+    let mut product = 0;
+    while b != 0 {
+        product ^= if b & 1 == 1 { a } else { 0 };
+        a = (a << 1) ^ if a & 0x80 == 0 { 0 } else { 0x1D };
+        b >>= 1;
+    }
+    product
+}
+
+/// The generator's power.
+pub fn power(exponent: u32) -> u8 {
+    (0..exponent).fold(1, |value, _| multiply(value, 2))
+}
+
+pub fn inverse(value: u8) -> u8 {
+    (1..=255).find(|other| multiply(value, *other) == 1).expect("zero has no inverse")
+}
+
+pub fn xor(blocks: &[Vec<u8>]) -> Vec<u8> {
+    let mut out = vec![0; STRIPE_BYTES];
+    for block in blocks {
+        out.iter_mut().zip(block).for_each(|(out, byte)| *out ^= byte);
+    }
+    out
+}
+
+/// `to ^= factor * block`.
+pub fn add_product(to: &mut [u8], factor: u8, block: &[u8]) {
+    let table: Vec<u8> = (0..=255).map(|byte| multiply(factor, byte)).collect();
+    to.iter_mut().zip(block).for_each(|(to, byte)| *to ^= table[usize::from(*byte)]);
+}
+
+fn scaled(factor: u8, block: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; STRIPE_BYTES];
+    add_product(&mut out, factor, block);
+    out
+}
