@@ -12,6 +12,7 @@ use std::fmt;
 
 pub mod bad_blocks;
 pub mod bitmap;
+pub mod ppl;
 pub mod superblock;
 
 /// Bytes of a sector.

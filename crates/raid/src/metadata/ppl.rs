@@ -1,0 +1,526 @@
+//! The partial parity log of RAID-5: what the members that a write does not touch say of its parity,
+//! so that the parity can be made right again after a crash (`drivers/md/raid5-ppl.c`).
+//!
+//! ```text
+//! area: | header 4 KiB | partial parity of entry 0 | of entry 1 | ... | header | ... |
+//! ```
+//!
+//! A write's log is in the area of the member that holds its parity. Only the newest header of an
+//! area matters: a member has one log in flight at most.
+
+use std::ops::Range;
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+use super::{MetadataError, Uuid, invalid, put, u32_at, u64_at};
+use crate::layout::{Layout, Level, Place, STRIPE_SECTORS};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 4096;
+/// Sectors of a header.
+pub const HEADER_SECTORS: u64 = 8;
+/// Most entries of a header.
+pub const ENTRIES_MAX: usize = 148;
+/// Most bytes of partial parity behind a header: what Linux keeps for one.
+pub const PARITY_BYTES_MAX: u32 = 128 << 10;
+/// Most members of an array with a PPL.
+pub const DISKS_MAX: u32 = 64;
+/// Bytes of a stripe on a member.
+const STRIPE_BYTES: u32 = STRIPE_SECTORS as u32 * 512;
+/// Bytes at a header's start that stay all ones.
+const RESERVED_BYTES: usize = 512;
+const CHECKSUM_AT: usize = 532;
+const ENTRIES_AT: usize = 536;
+const ENTRY_BYTES: usize = 24;
+
+/// The CRC-32C of some bytes, as headers and entries have it.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// The signature of an array's headers.
+pub fn signature(set_uuid: Uuid) -> u32 {
+    crc32c(&set_uuid.0)
+}
+
+/// Some stripes that a write changed together. Fields are named as in Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PplEntry {
+    /// The first array sector that was written.
+    pub data_sector: u64,
+    /// Bytes of partial parity; 0: the stripes were written in full.
+    pub pp_size: u32,
+    /// Bytes of data that were written.
+    pub data_size: u32,
+    /// Role of the member that holds the parity.
+    pub parity_disk: u32,
+    /// CRC-32C of the partial parity.
+    pub checksum: u32,
+}
+
+/// A header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PplHeader {
+    /// See [`signature`].
+    pub signature: u32,
+    /// Rises from header to header.
+    pub generation: u64,
+    /// At most [`ENTRIES_MAX`].
+    pub entries: Vec<PplEntry>,
+}
+
+impl PplHeader {
+    /// A header of no writes.
+    pub fn empty(signature: u32, generation: u64) -> Self {
+        PplHeader { signature, generation, entries: Vec::new() }
+    }
+
+    /// What a header says.
+    ///
+    /// # Errors
+    /// It is of another array or of none, has too many entries, or its checksum is wrong.
+    pub fn parse(bytes: &[u8], signature: u32) -> Result<Self, MetadataError> {
+        let found = u32_at(bytes, RESERVED_BYTES);
+        if bytes.len() < HEADER_BYTES || found != signature {
+            return Err(MetadataError::Absent(format!(
+                "there is no PPL header: the signature is {found:08x}, expected {signature:08x}"
+            )));
+        }
+        let (stored, expected) = (u32_at(bytes, CHECKSUM_AT), header_checksum(bytes));
+        if stored != expected {
+            return Err(invalid(format!(
+                "PPL header checksum is {stored:08x}, expected {expected:08x}"
+            )));
+        }
+        let count = u32_at(bytes, 528) as usize;
+        if count > ENTRIES_MAX {
+            return Err(invalid(format!(
+                "the PPL header has {count} entries, expected up to {ENTRIES_MAX}"
+            )));
+        }
+        let entry = |index| {
+            let at = ENTRIES_AT + index * ENTRY_BYTES;
+            PplEntry {
+                data_sector: u64_at(bytes, at),
+                pp_size: u32_at(bytes, at + 8),
+                data_size: u32_at(bytes, at + 12),
+                parity_disk: u32_at(bytes, at + 16),
+                checksum: u32_at(bytes, at + 20),
+            }
+        };
+        let entries = (0..count).map(entry).collect();
+        Ok(PplHeader { signature, generation: u64_at(bytes, 520), entries })
+    }
+
+    /// The header's bytes; entries beyond [`ENTRIES_MAX`] are left out.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = vec![0; HEADER_BYTES];
+        out[..RESERVED_BYTES].fill(0xFF);
+        let entries = &self.entries[..self.entries.len().min(ENTRIES_MAX)];
+        put(&mut out, RESERVED_BYTES, &self.signature.to_le_bytes());
+        put(&mut out, 520, &self.generation.to_le_bytes());
+        put(&mut out, 528, &(entries.len() as u32).to_le_bytes());
+        for (index, entry) in entries.iter().enumerate() {
+            let at = ENTRIES_AT + index * ENTRY_BYTES;
+            put(&mut out, at, &entry.data_sector.to_le_bytes());
+            put(&mut out, at + 8, &entry.pp_size.to_le_bytes());
+            put(&mut out, at + 12, &entry.data_size.to_le_bytes());
+            put(&mut out, at + 16, &entry.parity_disk.to_le_bytes());
+            put(&mut out, at + 20, &entry.checksum.to_le_bytes());
+        }
+        let sum = header_checksum(&out);
+        put(&mut out, CHECKSUM_AT, &sum.to_le_bytes());
+        out
+    }
+
+    /// Bytes of partial parity behind the header.
+    pub fn parity_bytes(&self) -> u64 {
+        self.entries.iter().map(|entry| u64::from(entry.pp_size)).sum()
+    }
+
+    /// The entries, each with the place of its partial parity in the area; `at` is the header's.
+    pub fn entries_at(&self, at: u64) -> impl Iterator<Item = (u64, &PplEntry)> {
+        let mut next = at + HEADER_SECTORS;
+        self.entries.iter().map(move |entry| {
+            let here = next;
+            next += u64::from(entry.pp_size) / 512;
+            (here, entry)
+        })
+    }
+}
+
+fn header_checksum(bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(&bytes[..CHECKSUM_AT]);
+    digest.update(&[0; 4]);
+    digest.update(&bytes[CHECKSUM_AT + 4..HEADER_BYTES]);
+    digest.finalize() as u32
+}
+
+/// The newest header of an area of `area_sectors` sectors, and its sector there. `read` gives the
+/// [`HEADER_BYTES`] from a sector of the area on.
+///
+/// # Errors
+/// What `read` said.
+pub fn newest<E>(
+    area_sectors: u64,
+    signature: u32,
+    mut read: impl FnMut(u64) -> Result<Vec<u8>, E>,
+) -> Result<Option<(u64, PplHeader)>, E> {
+    let mut best: Option<(u64, PplHeader)> = None;
+    let mut next = 0;
+    while next + HEADER_SECTORS <= area_sectors {
+        let Ok(header) = PplHeader::parse(&read(next)?, signature) else { break };
+        // Behind the newest one begins an older round of the ring.
+        if best.as_ref().is_some_and(|(_, last)| header.generation < last.generation) {
+            break;
+        }
+        let here = next;
+        next += HEADER_SECTORS + header.parity_bytes() / 512;
+        best = Some((here, header));
+    }
+    Ok(best)
+}
+
+/// 4 KiB of parity to compute anew: the exclusive or of what the `touched` places hold and of the
+/// partial parity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParityBlock {
+    /// Role of the member with the parity.
+    pub role: u32,
+    /// Its member sector.
+    pub sector: u64,
+    /// The blocks that were being written. If one of their members is missing or out of sync there,
+    /// the parity stays as it is.
+    pub touched: Vec<Place>,
+    /// Byte of the entry's partial parity; `None`: the stripe was written in full.
+    pub parity_at: Option<usize>,
+}
+
+/// What an entry says is to be done, in an array whose members use `used` sectors.
+///
+/// # Errors
+/// Sizes or places that no write has.
+pub fn decode(
+    entry: &PplEntry,
+    layout: &Layout,
+    used: u64,
+) -> Result<Vec<ParityBlock>, MetadataError> {
+    let Extent { strip, last } = extent(entry, layout)?;
+    let first = entry.data_sector;
+    let chunk = layout.chunk_sectors();
+    if layout.array_sectors(used).is_none_or(|end| last > end) {
+        return Err(invalid(format!(
+            "a PPL entry ends with array sector {last}, beyond the array's end"
+        )));
+    }
+    let row = first / layout.row_sectors();
+    let p = layout.row(row).p;
+    let one_chunk = first % chunk + strip <= chunk;
+    if p != entry.parity_disk || (last - 1) / layout.row_sectors() != row || !one_chunk {
+        return Err(invalid(format!(
+            "a PPL entry from array sector {first} to {last} with parity on member {}, expected \
+             part of a row with parity on member {p}",
+            entry.parity_disk
+        )));
+    }
+    let block = |offset: u64| {
+        let touched = (first + offset..last).step_by(chunk as usize);
+        let touched: Vec<Place> = touched.map(|sector| layout.place(sector)).collect();
+        let parity_at = (entry.pp_size > 0).then_some(offset as usize * 512);
+        ParityBlock { role: p, sector: layout.place(first + offset).sector, touched, parity_at }
+    };
+    Ok((0..strip).step_by(STRIPE_SECTORS as usize).map(block).collect())
+}
+
+/// How far an entry reaches.
+struct Extent {
+    /// Sectors of each member.
+    strip: u64,
+    /// The array sector behind the last.
+    last: u64,
+}
+
+fn extent(entry: &PplEntry, layout: &Layout) -> Result<Extent, MetadataError> {
+    let PplEntry { data_sector: first, pp_size, data_size, .. } = *entry;
+    let wrong = || {
+        invalid(format!(
+            "a PPL entry of {data_size} bytes with {pp_size} bytes of partial parity at array \
+             sector {first}, expected whole stripes of one row of a RAID-5"
+        ))
+    };
+    let whole = |bytes: u32| bytes.is_multiple_of(STRIPE_BYTES);
+    if layout.level() != Level::Raid5
+        || !whole(pp_size)
+        || !whole(data_size)
+        || data_size == 0
+        || first % STRIPE_SECTORS != 0
+    {
+        return Err(wrong());
+    }
+    let (chunk, data_disks) = (layout.chunk_sectors(), u64::from(layout.data_disks()));
+    let (pp, data) = (u64::from(pp_size) / 512, u64::from(data_size) / 512);
+    let (strip, span) = match pp {
+        0 => (data / data_disks, (data_disks - 1) * chunk + data / data_disks),
+        _ if pp < chunk => (pp, (data / pp).saturating_sub(1) * chunk + pp),
+        _ => (chunk, data),
+    };
+    let even = data.is_multiple_of(strip) && strip % STRIPE_SECTORS == 0;
+    let last = first.checked_add(span).filter(|_| strip > 0 && data >= strip && even);
+    last.map(|last| Extent { strip, last }).ok_or_else(wrong)
+}
+
+/// A write to a stripe that is to be logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StripeWrite {
+    /// Its member sector, a multiple of [`STRIPE_SECTORS`].
+    pub sector: u64,
+    /// The data slots that are written: consecutive, at least one. All of them: a full stripe.
+    pub slots: Range<u32>,
+}
+
+/// Builds a log: a header, and an order of partial parities behind it.
+///
+/// Invariants: the stripes of an entry follow one another in one row and write the same slots; the
+/// log stays within [`ENTRIES_MAX`] and [`PARITY_BYTES_MAX`].
+#[derive(Debug)]
+pub struct PplBuilder {
+    layout: Layout,
+    header: PplHeader,
+    parity_bytes: u32,
+    /// The stripe that was added last.
+    last: Option<StripeWrite>,
+    digest: Digest,
+}
+
+impl PplBuilder {
+    /// An empty log.
+    pub fn new(layout: Layout, signature: u32, generation: u64) -> Self {
+        PplBuilder {
+            layout,
+            header: PplHeader::empty(signature, generation),
+            parity_bytes: 0,
+            last: None,
+            digest: Digest::new(CrcAlgorithm::Crc32Iscsi),
+        }
+    }
+
+    /// Adds a stripe; false when the log has no room for it, and is as it was. All stripes of a log
+    /// have their parity on the same member. `partial` is the stripe's partial parity, 4 KiB, which
+    /// stands behind those that were added before; of a full stripe it is empty.
+    ///
+    /// # Panics
+    /// On slots that the array does not have, and a partial parity of another length.
+    pub fn add(&mut self, stripe: StripeWrite, partial: &[u8]) -> bool {
+        let data_disks = self.layout.data_disks();
+        assert!(stripe.slots.start < stripe.slots.end && stripe.slots.end <= data_disks);
+        let full = stripe.slots.len() as u32 == data_disks;
+        let pp_size = if full { 0 } else { STRIPE_BYTES };
+        assert_eq!(partial.len(), pp_size as usize, "bytes of partial parity");
+        let follows = self.last.as_ref().is_some_and(|last| self.follows(last, &stripe));
+        let entries = self.header.entries.len() + usize::from(!follows);
+        if entries > ENTRIES_MAX || self.parity_bytes + pp_size > PARITY_BYTES_MAX {
+            return false;
+        }
+        if !follows {
+            self.begin(&stripe);
+        }
+        self.digest.update(partial);
+        self.parity_bytes += pp_size;
+        let checksum = self.digest.finalize() as u32;
+        let entry = self.header.entries.last_mut().expect("begun above or before");
+        entry.pp_size += pp_size;
+        entry.data_size += stripe.slots.len() as u32 * STRIPE_BYTES;
+        entry.checksum = checksum;
+        self.last = Some(stripe);
+        true
+    }
+
+    fn follows(&self, last: &StripeWrite, stripe: &StripeWrite) -> bool {
+        let chunk = self.layout.chunk_sectors();
+        last.slots == stripe.slots
+            && last.sector + STRIPE_SECTORS == stripe.sector
+            && last.sector / chunk == stripe.sector / chunk
+    }
+
+    fn begin(&mut self, stripe: &StripeWrite) {
+        self.digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        self.header.entries.push(PplEntry {
+            data_sector: self.layout.array_sector(stripe.slots.start, stripe.sector),
+            pp_size: 0,
+            data_size: 0,
+            parity_disk: self.layout.row_at(stripe.sector).p,
+            checksum: 0,
+        });
+    }
+
+    /// Whether no stripe was added.
+    pub fn is_empty(&self) -> bool {
+        self.header.entries.is_empty()
+    }
+
+    /// Bytes of partial parity so far.
+    pub fn parity_bytes(&self) -> u32 {
+        self.parity_bytes
+    }
+
+    /// The header.
+    pub fn finish(self) -> PplHeader {
+        self.header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn layout() -> Layout {
+        Layout::new(Level::Raid5, 2, 4, 128).unwrap()
+    }
+
+    const USED: u64 = 12288;
+
+    #[test]
+    fn signature_and_checksums_are_those_of_linux() {
+        let uuid = Uuid::parse("0a0b0c0d:11223344:55667788:0000002a").unwrap();
+        assert_eq!(signature(uuid), 0xAB68_9AA8);
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    }
+
+    #[test]
+    fn three_shapes_of_entries() {
+        let entry = |data_sector, pp, data, parity_disk| PplEntry {
+            data_sector,
+            pp_size: pp,
+            data_size: data,
+            parity_disk,
+            checksum: 0,
+        };
+        // Two members, part of a chunk: row 62 holds chunks 186 to 188.
+        let blocks = decode(&entry(24008, 28672, 57344, 1), &layout(), USED).unwrap();
+        assert_eq!(blocks.len(), 7);
+        assert_eq!((blocks[0].role, blocks[0].sector), (1, 62 * 128 + 72));
+        assert_eq!(blocks[0].touched.iter().map(|t| t.slot).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!((blocks[0].parity_at, blocks[6].parity_at), (Some(0), Some(6 * 4096)));
+        // Whole chunks.
+        let blocks = decode(&entry(128, 65536, 131072, 3), &layout(), USED).unwrap();
+        assert_eq!((blocks.len(), blocks[15].touched.len()), (16, 2));
+        // A full stripe.
+        let blocks = decode(&entry(8, 0, 12288, 3), &layout(), USED).unwrap();
+        assert_eq!((blocks.len(), blocks[0].touched.len(), blocks[0].parity_at), (1, 3, None));
+    }
+
+    #[test]
+    fn entries_that_no_write_has_are_refused() {
+        let good = PplEntry {
+            data_sector: 128,
+            pp_size: 4096,
+            data_size: 8192,
+            parity_disk: 3,
+            checksum: 0,
+        };
+        assert!(decode(&good, &layout(), USED).is_ok());
+        for bad in [
+            PplEntry { parity_disk: 2, ..good },
+            PplEntry { data_sector: 3, ..good },
+            PplEntry { data_sector: u64::MAX - 7, ..good },
+            PplEntry { data_sector: USED * 3 - 8, ..good },
+            PplEntry { data_size: 0, ..good },
+            PplEntry { data_size: 12288 * 2, ..good },
+            PplEntry { data_size: 100, ..good },
+            PplEntry { pp_size: 8192, data_size: 4096, ..good },
+            PplEntry { pp_size: 0, data_size: 8192, ..good },
+            PplEntry { data_sector: 248, pp_size: 8192, data_size: 8192, ..good },
+        ] {
+            let error = decode(&bad, &layout(), USED).unwrap_err();
+            assert!(error.message().contains("a PPL entry"), "{bad:?}");
+        }
+        let six = Layout::new(Level::Raid6, 2, 5, 128).unwrap();
+        assert!(decode(&good, &six, USED).is_err());
+    }
+
+    #[test]
+    fn damaged_headers_end_the_walk() {
+        let headers = [(4u64, 4096u32), (5, 0), (3, 0)].map(|(generation, pp_size)| {
+            let mut header = PplHeader::empty(9, generation);
+            header.entries.push(PplEntry {
+                data_sector: 0,
+                pp_size,
+                data_size: 4096,
+                parity_disk: 3,
+                checksum: 0,
+            });
+            header.to_bytes()
+        });
+        let mut area = vec![0; 2048 * 512];
+        put(&mut area, 0, &headers[0]);
+        put(&mut area, 8192, &headers[1]);
+        put(&mut area, 12288, &headers[2]);
+        let newest = |area: &[u8]| {
+            newest(2048, 9, |at| Ok::<_, ()>(area[at as usize * 512..][..4096].to_vec())).unwrap()
+        };
+        let (at, header) = newest(&area).unwrap();
+        assert_eq!((at, header.generation), (16, 5));
+        assert_eq!(header.entries_at(at).map(|(at, _)| at).collect::<Vec<_>>(), [24]);
+        area[8192 + 600] ^= 1;
+        assert_eq!(newest(&area).unwrap().0, 0);
+        area[0] ^= 1;
+        assert_eq!(newest(&area), None);
+        let error = PplHeader::parse(&area[..4096], 9).unwrap_err();
+        assert!(error.message().contains("checksum"), "{error}");
+    }
+
+    #[test]
+    fn a_log_has_an_end() {
+        let mut builder = PplBuilder::new(layout(), 0, 0);
+        let stripe = |sector| StripeWrite { sector, slots: 0..1 };
+        // Every other row of four has its parity elsewhere, which the builder leaves to its user.
+        let added = (0..200).take_while(|n| builder.add(stripe(n * 512), &[0; 4096])).count();
+        assert_eq!((added, builder.parity_bytes()), (32, PARITY_BYTES_MAX));
+        let mut builder = PplBuilder::new(layout(), 0, 0);
+        let full = |sector| StripeWrite { sector, slots: 0..3 };
+        assert_eq!((0..200).take_while(|n| builder.add(full(n * 512), &[])).count(), ENTRIES_MAX);
+        assert_eq!(PplHeader::parse(&builder.finish().to_bytes(), 0).unwrap().entries.len(), 148);
+    }
+
+    proptest! {
+        /// What is built decodes to the stripes that it was built of.
+        #[test]
+        fn built_entries_decode_to_their_stripes(
+            stripes in prop::collection::vec((0u64..24, 0u64..16, 0u32..3, 1u32..4), 1..20),
+            runs in 1u64..5,
+        ) {
+            let layout = layout();
+            let mut builder = PplBuilder::new(layout, 7, 1);
+            let (mut wanted, mut parity) = (Vec::new(), Vec::new());
+            for (row, offset, start, count) in stripes {
+                let slots = start..(start + count).min(3);
+                for run in 0..runs {
+                    // Rows whose parity is on member 3.
+                    let sector = row * 4 * 128 + (offset + run) % 16 * 8;
+                    let pp = vec![sector as u8; if slots.len() == 3 { 0 } else { 4096 }];
+                    prop_assume!(builder.add(StripeWrite { sector, slots: slots.clone() }, &pp));
+                    parity.extend_from_slice(&pp);
+                    wanted.push((sector, slots.clone()));
+                }
+            }
+            let header = PplHeader::parse(&builder.finish().to_bytes(), 7).unwrap();
+            let (mut found, mut at) = (Vec::new(), 0);
+            for entry in &header.entries {
+                let own = &parity[at..at + entry.pp_size as usize];
+                prop_assert_eq!(crc32c(own), entry.checksum);
+                at += own.len();
+                for block in decode(entry, &layout, USED).unwrap() {
+                    prop_assert_eq!(block.role, 3);
+                    let slots = block.touched[0].slot..block.touched.last().unwrap().slot + 1;
+                    if let Some(at) = block.parity_at {
+                        prop_assert_eq!(own[at], block.sector as u8);
+                    }
+                    found.push((block.sector, slots));
+                }
+            }
+            prop_assert_eq!(found, wanted);
+        }
+    }
+}
