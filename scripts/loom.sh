@@ -25,14 +25,16 @@ drystone-core  wake_order          loom_wake_ends_a_wait
 drystone-core  wake_release        loom_wake_ends_a_wait
 drystone-core  wake_store          loom_wake_ends_waits_of_two
 drystone-core  pending_clear       loom_pending
+drystone-core  quiet_in_flight     loom_quiet
+drystone-core  quiet_epoch         loom_quiet
+drystone-core  turn_publish_fence  loom_turn
+drystone-core  turn_leave_fence    loom_turn
+drystone-core  turn_recheck        loom_turn
 drystone-queue tag_free            loom_tags_two_contexts
 drystone-queue tag_free_fence      loom_tags_two_contexts
 drystone-queue tag_wake_fence      loom_tags_three_contexts
 drystone-queue tag_unlock_fence    loom_tags_three_contexts
 drystone-queue tag_recheck         loom_tags_three_contexts
-drystone-queue turn_publish_fence  loom_turn
-drystone-queue turn_leave_fence    loom_turn
-drystone-queue turn_recheck        loom_turn
 drystone-queue berth_fence         loom_berth
 drystone-queue berth_recheck       loom_berth
 drystone-throttle throttle_ask_fence   loom_throttle_turn
@@ -46,8 +48,6 @@ drystone-throttle halves_sequence      loom_throttle_halves
 drystone-throttle lane_closed          loom_throttle_limit_lifted
 drystone-throttle lane_epoch           loom_throttle_group_removed
 drystone-throttle lane_parked          loom_throttle_limit_lifted
-drystone-targets quiet_in_flight    loom_quiet
-drystone-targets quiet_epoch        loom_quiet
 "
 # Seconds for the models of one mutation. Taking longer decides nothing: it counts as not caught.
 LIMIT=180

@@ -24,6 +24,7 @@ pub mod mailbox;
 pub mod op;
 pub mod primitive;
 pub mod published;
+pub mod quiet;
 pub mod ring;
 pub mod shared_list;
 pub mod sim;

@@ -127,3 +127,70 @@ impl<T> TurnLock<T> {
         turn
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::bio::Bio;
+    use crate::clock::ManualClock;
+    use crate::primitive::{Arc, AtomicUsize};
+
+    /// Bios that were brought, and how many of them were seen.
+    struct Model {
+        turn: TurnLock<()>,
+        seen: AtomicUsize,
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            let turn = TurnLock::new(LockClass::Other, ());
+            // The lock must have been used before threads meet at it.
+            let locks = LockCounters::new(ManualClock::new(1));
+            let first = turn.enter(&locks, 0, &mut BioList::new(), Place::Tail);
+            assert!(!turn.leave(first.expect("it is free")));
+            Arc::new(Model { turn, seen: AtomicUsize::new(0) })
+        }
+
+        fn bring(&self, bios: usize) {
+            let locks = LockCounters::new(ManualClock::new(1));
+            let mut list = BioList::new();
+            (0..bios).for_each(|_| list.push(Bio::flush()));
+            while let Some(turn) = self.turn.enter(&locks, 1, &mut list, Place::Tail) {
+                let published = self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
+                self.seen.fetch_add(published + list.take().len(), Relaxed);
+                if !self.turn.leave(turn) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn bring(preemptions: usize, others: &'static [usize]) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(move || {
+            let model = Model::new();
+            let bring = |bios: &usize| {
+                let (model, bios) = (model.clone(), *bios);
+                loom::thread::spawn(move || model.bring(bios))
+            };
+            let threads: Vec<_> = others.iter().map(bring).collect();
+            model.bring(2);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            let all = 2 + others.iter().sum::<usize>();
+            assert_eq!(model.seen.load(Relaxed), all, "a bio is stranded");
+        });
+    }
+
+    /// Two bring bios at the same time: all are taken, whoever does it.
+    #[test]
+    fn loom_turn_two_bring() {
+        bring(3, &[1]);
+    }
+
+    /// Three bring bios: those that meet a holder on its way out are taken too.
+    #[test]
+    fn loom_turn_three_bring() {
+        bring(1, &[1, 1]);
+    }
+}

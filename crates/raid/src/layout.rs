@@ -336,6 +336,15 @@ impl Row {
         let behind_q = |role: u32| (role + self.disks - q - 1) % self.disks;
         behind_q(role) - u32::from(behind_q(role) > behind_q(self.p))
     }
+
+    /// The data members with falling powers.
+    #[inline]
+    pub fn by_power(&self) -> impl Iterator<Item = u32> {
+        let (n, p, q) = (self.disks, self.p, self.q);
+        // From before Q downwards, or from the highest role if powers are roles.
+        let top = q.filter(|_| self.powers == Powers::AfterQ).unwrap_or(n);
+        (1..=n).map(move |i| (top + n - i) % n).filter(move |role| *role != p && Some(*role) != q)
+    }
 }
 
 #[cfg(test)]
@@ -411,6 +420,8 @@ mod tests {
                 (0..layout.data_disks()).map(|slot| row.power(row.data(slot))).collect();
             powers.sort_unstable();
             powers.dedup();
+            let falling: Vec<_> = row.by_power().map(|role| row.power(role)).collect();
+            assert!(falling.iter().eq(powers.iter().rev()));
             assert_eq!(powers.len() as u32, layout.data_disks());
             assert!(powers.iter().all(|power| *power < 255));
         }

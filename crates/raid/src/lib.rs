@@ -4,6 +4,8 @@
 //! *role* is a member's number in the array. Member sectors count from a member's data offset.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code)]
+mod engine;
 pub mod layout;
 pub mod metadata;
 pub mod parity;

@@ -12,7 +12,6 @@ mod divide;
 mod extents;
 mod flakey;
 mod log_writes;
-mod quiet;
 mod striped;
 mod table;
 mod volume;

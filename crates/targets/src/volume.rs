@@ -11,7 +11,6 @@
 //! Source: `dm-ioctl` and dmsetup(8): load fills the inactive slot, resume makes it live.
 
 use crate::channel::VolumeChannel;
-use crate::quiet::Quiet;
 use crate::table::Table;
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
@@ -19,6 +18,7 @@ use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
+use drystone_core::quiet::Quiet;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_core::{

@@ -135,36 +135,6 @@ fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// Two bring bios at the same time: all are taken, whoever does it.
-#[test]
-fn loom_turn_two_submitters() {
-    check(3, || {
-        let model = Model::new();
-        let other = {
-            let model = model.clone();
-            loom::thread::spawn(move || model.run(1, false))
-        };
-        model.run(2, false);
-        other.join().unwrap();
-        assert_eq!(model.seen.load(Relaxed), 3, "a bio is stranded");
-    });
-}
-
-/// Three bring bios: those that meet a holder on its way out are taken too.
-#[test]
-fn loom_turn_three_submitters() {
-    check(1, || {
-        let model = Model::new();
-        let others = [(); 2].map(|()| {
-            let model = model.clone();
-            loom::thread::spawn(move || model.run(1, false))
-        });
-        model.run(1, false);
-        others.into_iter().for_each(|o| o.join().unwrap());
-        assert_eq!(model.seen.load(Relaxed), 3, "a bio is stranded");
-    });
-}
-
 /// The only tag comes back while a bio that needs it is brought.
 #[test]
 fn loom_turn_tag_comes_back() {

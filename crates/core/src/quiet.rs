@@ -1,44 +1,46 @@
-//! How whoever suspends a volume learns that a channel lets nothing pass any more, without waiting
+//! How whoever suspends a device that stands on others learns that a channel lets nothing pass any more, without waiting
 //! for the thread that owns it.
 //!
 //! Invariant: after [`Quiet::is_since`] said true of the epoch of a suspension, the channel uses no
 //! table that was live before, until the suspension is over. For the channel looks at the epoch at
 //! the beginning of every call, says that it is quiet only from inside its context's gate, after
 //! that look and with nothing in flight, and whoever suspends has it look
-//! ([`drystone_core::context::Handle::kick`]) after publishing.
+//! ([`crate::context::Handle::kick`]) after publishing.
 //!
 //! Memory order: what is said is released, and acquired by whoever asks: all that the channel did
 //! with the old table comes before the swap.
 
-use drystone_core::mistake;
-use drystone_core::primitive::{AtomicU64, Ordering::*};
+use crate::mistake;
+use crate::primitive::{AtomicU64, Ordering::*};
 
 /// The epoch of the last suspension in which the channel was quiet.
-pub(crate) struct Quiet(AtomicU64);
+pub struct Quiet(AtomicU64);
 
 /// After all epochs: a channel that is gone is always quiet.
 const GONE: u64 = u64::MAX;
 
 impl Quiet {
-    pub(crate) fn new() -> Self {
+    /// That of a channel that has seen no suspension.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
         Quiet(AtomicU64::new(0))
     }
 
     /// The channel has seen the suspension that was published with `epoch`, and has `in_flight` bios
     /// that it let pass before.
-    pub(crate) fn look(&self, epoch: u64, in_flight: usize) {
+    pub fn look(&self, epoch: u64, in_flight: usize) {
         if in_flight == 0 || mistake!("quiet_in_flight") {
             self.0.store(epoch, Release);
         }
     }
 
     /// The channel is gone.
-    pub(crate) fn gone(&self) {
+    pub fn gone(&self) {
         self.0.store(GONE, Release);
     }
 
     /// Whether the channel is quiet in the suspension of `epoch`.
-    pub(crate) fn is_since(&self, epoch: u64) -> bool {
+    pub fn is_since(&self, epoch: u64) -> bool {
         self.0.load(Acquire) >= epoch
     }
 }
@@ -46,10 +48,10 @@ impl Quiet {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use drystone_core::Published;
-    use drystone_core::clock::ManualClock;
-    use drystone_core::primitive::{Arc, AtomicBool};
-    use drystone_core::sync::LockCounters;
+    use crate::clock::ManualClock;
+    use crate::primitive::{Arc, AtomicBool};
+    use crate::published::Published;
+    use crate::sync::LockCounters;
     use loom::sync::Mutex;
 
     #[derive(Clone)]

@@ -1,0 +1,295 @@
+//! An array as one context uses it.
+//!
+//! ```text
+//! read of members in sync --------------------------> moved to the member
+//! write, or read of what is lost --> items, by shard --> the shard's turn, here or whoever has it
+//! ```
+//!
+//! Invariants:
+//! * A bio that the array let pass carries its channel in its trail, so it counts as in flight here
+//!   until it ends, whatever it was divided into.
+//! * `items` counts what this channel brought to shards and has not got back, as does the context's
+//!   `entrusted`. `member_io` counts the bios to members that this channel sent, whosever items
+//!   they are for.
+//! * A write passes only by a configuration that says that the members know of writes (`is_dirty`).
+//! * While the array is suspended bios are kept, in the order in which they came.
+
+mod route;
+mod turns;
+
+use super::conf::Conf;
+use super::port::{Brings, Port, Ports};
+use super::shard::{Makings, Outbox};
+use super::shared::{SHARDS, Shared, Wanted};
+use super::slab::Slab;
+use drystone_core::check::check;
+use drystone_core::context::Passed;
+use drystone_core::mailbox::Message;
+use drystone_core::op::{OP_GROUPS, OpGroup};
+use drystone_core::stats::ChannelStats;
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
+use route::Flushing;
+use std::sync::Arc;
+
+const GROUPS: [OpGroup; OP_GROUPS] =
+    [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
+
+/// One context's way into an array. On cache lines of its own.
+#[repr(align(128))]
+pub struct ArrayChannel {
+    shared: Arc<Shared>,
+    port: Arc<Port>,
+    index: u32,
+    epoch: u64,
+    conf: Arc<Conf>,
+    ports: Arc<Ports>,
+    ports_epoch: u64,
+    /// The context's channels of the members, by role, then of the replacements.
+    by_role: Vec<u32>,
+    /// Those in `by_role` that there are.
+    members: Vec<u32>,
+    /// What is to be brought to each shard.
+    brought: [BioList; SHARDS],
+    /// The shards to which something is to be brought, or that are to be looked at, a bit each.
+    touched: u32,
+    out: Outbox,
+    makings: Makings,
+    /// Writes that wait for a flush before them.
+    flushing: Slab<Flushing>,
+    /// Bios that came while the array was suspended.
+    kept: BioList,
+    /// Writes that wait until the members know of writes.
+    kept_writes: BioList,
+    items: usize,
+    member_io: usize,
+    /// Writes that passed and have not ended.
+    writes: u64,
+    stats: Arc<ChannelStats>,
+    /// Bios that passed in this call, by group.
+    started: [u64; OP_GROUPS],
+}
+
+impl ArrayChannel {
+    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32, brings: Brings) -> Self {
+        // First the port, then the look: whoever publishes between the two finds the port.
+        let port = shared.open_port(brings, Message::to(env.handle(), index, 0));
+        let (_, conf) = shared.conf.get(&env.locks);
+        let (ports_epoch, ports) = shared.ports.get(&env.locks);
+        let mut channel = ArrayChannel {
+            stats: shared.stats.for_channel(),
+            shared,
+            port,
+            index,
+            epoch: 0,
+            conf,
+            ports,
+            ports_epoch,
+            by_role: Vec::new(),
+            members: Vec::new(),
+            brought: [const { BioList::new() }; SHARDS],
+            touched: 0,
+            out: Outbox::default(),
+            makings: Makings::default(),
+            flushing: Slab::new(),
+            kept: BioList::new(),
+            kept_writes: BioList::new(),
+            items: 0,
+            member_io: 0,
+            writes: 0,
+            started: [0; OP_GROUPS],
+        };
+        channel.refresh_conf(env);
+        channel
+    }
+
+    #[inline]
+    fn refresh(&mut self, env: &mut Env) {
+        if self.shared.conf.epoch() != self.epoch {
+            self.refresh_conf(env);
+        }
+    }
+
+    /// Take over what was published.
+    #[cold]
+    fn refresh_conf(&mut self, env: &mut Env) {
+        (self.epoch, self.conf) = self.shared.conf.get(&env.locks);
+        let seats = &self.conf.seats;
+        let members = seats.iter().map(|seat| &seat.member);
+        let all = members.chain(seats.iter().map(|seat| &seat.replacement));
+        let number = |member: &Option<super::conf::Member>| match member {
+            Some(member) => env.channel_of(&member.device),
+            None => u32::MAX,
+        };
+        self.by_role = all.map(number).collect();
+        self.members = self.by_role.iter().copied().filter(|number| *number != u32::MAX).collect();
+        // What waits in a shard for this very change.
+        self.touched = (1 << SHARDS) - 1;
+        if !self.conf.is_suspended {
+            self.release(env);
+        }
+    }
+
+    /// Let go on what was kept, as far as it may now.
+    fn release(&mut self, env: &mut Env) {
+        let mut kept = self.kept_writes.take();
+        kept.append(&mut self.kept);
+        while let Some(bio) = kept.pop() {
+            self.start(env, bio);
+        }
+        self.publish_started();
+    }
+
+    /// Tell whoever suspends the array, or stops writes, once nothing is in flight.
+    fn report(&self, env: &mut Env) {
+        if self.conf.is_suspended {
+            self.port.quiet.look(self.epoch, env.passing(self.index));
+        }
+        if !self.conf.is_dirty {
+            self.port.writes_quiet.look(self.epoch, self.writes as usize);
+        }
+    }
+
+    /// Keep bios until the array is resumed.
+    #[cold]
+    fn keep(&mut self, env: &mut Env, bios: &mut BioList) {
+        while let Some(bio) = bios.pop() {
+            match bio.flags.contains(BioFlags::NOWAIT) {
+                true => env.end_with(bio, Status::Again),
+                false => self.kept.push(bio),
+            }
+        }
+    }
+
+    /// Check a bio that was just submitted, and send it on its way.
+    fn start(&mut self, env: &mut Env, mut bio: Box<Bio>) {
+        bio.flags.remove(BioFlags::POLLED);
+        if self.conf.is_closed {
+            return env.end_with(bio, Status::IoError);
+        }
+        if self.port.brings == Brings::Sync {
+            let bio = env.pass(bio, self.index);
+            return self.bring(env, bio);
+        }
+        if let Err(status) = check(&bio, &self.conf.limits, self.conf.size_bytes) {
+            return env.end_with(bio, status);
+        }
+        if bio.op.is_write() {
+            if self.conf.is_broken {
+                return env.end_with(bio, Status::IoError);
+            }
+            if !self.conf.is_dirty {
+                return self.keep_write(env, bio);
+            }
+            self.writes += 1;
+            self.port.count_writes(1);
+        }
+        self.started[bio.op.group() as usize] += 1;
+        let bio = env.pass(bio, self.index);
+        self.route(env, bio);
+    }
+
+    /// Keep a write until the members know that they may not fit one another.
+    #[cold]
+    fn keep_write(&mut self, env: &mut Env, bio: Box<Bio>) {
+        if bio.flags.contains(BioFlags::NOWAIT) {
+            return env.end_with(bio, Status::Again);
+        }
+        self.kept_writes.push(bio);
+        self.shared.ask(Wanted::WRITES);
+    }
+
+    fn publish_started(&mut self) {
+        for group in GROUPS {
+            let n = std::mem::take(&mut self.started[group as usize]);
+            if n != 0 {
+                self.stats.started(group, n);
+            }
+        }
+    }
+}
+
+impl Channel for ArrayChannel {
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+        self.refresh(env);
+        let now = env.time.submit_time();
+        self.shared.stats.busy.update(now, false, env.passing(self.index) > 0);
+        bios.stamp(now);
+        if self.conf.is_suspended {
+            return self.keep(env, bios);
+        }
+        while let Some(bio) = bios.pop() {
+            self.start(env, bio);
+        }
+        self.publish_started();
+        self.run_touched(env);
+    }
+
+    fn passed(&mut self, env: &mut Env, passed: &[Passed]) {
+        let now = env.time.completion_time();
+        if self.port.brings == Brings::Sync {
+            return;
+        }
+        for run in passed {
+            if run.group == OpGroup::Write {
+                self.writes -= run.count;
+            }
+            let latency = now.saturating_sub(run.start_ns);
+            self.stats.ended(run.group, run.count, run.bytes, latency);
+        }
+        self.shared.stats.busy.update(now, true, env.passing(self.index) > 0);
+        self.report(env);
+    }
+
+    fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
+        while let Some(bio) = bios.pop() {
+            match bio.is_of_channel() {
+                true => self.member_io_ended(bio),
+                false => self.hooked_ended(env, bio),
+            }
+        }
+        self.run_touched(env);
+    }
+
+    fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
+        self.refresh(env);
+        self.take_done(env);
+        self.touch_published();
+        self.run_touched(env);
+        self.report(env);
+    }
+
+    fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    fn in_flight(&self) -> usize {
+        self.kept.len() + self.kept_writes.len() + self.items + self.member_io + self.flushing.len()
+    }
+
+    /// Items may wait for I/O that another context began, whose owner is away.
+    fn starving(&self) -> bool {
+        self.items > 0 && self.port.is_foreign()
+    }
+
+    fn nudge(&mut self, _env: &mut Env) -> bool {
+        self.starving()
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.conf.is_closed && Arc::strong_count(&self.port) == 1
+    }
+
+    fn cancel_pending(&mut self, env: &mut Env) {
+        let mut kept = self.kept.take();
+        kept.append(&mut self.kept_writes);
+        while let Some(bio) = kept.pop() {
+            env.end_with(bio, Status::Cancelled);
+        }
+    }
+}
+
+impl Drop for ArrayChannel {
+    fn drop(&mut self) {
+        self.shared.close_port(&self.port);
+    }
+}

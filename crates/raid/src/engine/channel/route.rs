@@ -1,0 +1,177 @@
+//! Where a bio goes: to a member as it is, to the shards in parts, or to all members.
+
+use super::ArrayChannel;
+use crate::engine::port::Brings;
+use crate::engine::shared::{REGION_SECTORS, shard_of};
+use crate::layout::Place;
+use drystone_core::{Bio, BioFlags, Env, Op, SECTOR_SIZE, Sector, Status};
+
+/// A write that waits for flushes of the members.
+pub(super) struct Flushing {
+    left: usize,
+    status: Status,
+    part: Box<Bio>,
+}
+
+/// What an ended part with this channel's hook was; in its `user_data`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hooked {
+    /// A flush before the write with this number.
+    Flush(u32),
+    /// A read of a member, which was for this sector of the array.
+    Read(u64),
+}
+
+/// Marks reads among hooked parts.
+const READ: u64 = 1 << 63;
+
+impl Hooked {
+    fn of(bio: &Bio) -> Self {
+        match bio.user_data {
+            read if read & READ != 0 => Hooked::Read(read & !READ),
+            number => Hooked::Flush(number as u32),
+        }
+    }
+}
+
+impl ArrayChannel {
+    pub(super) fn route(&mut self, env: &mut Env, bio: Box<Bio>) {
+        match bio.op {
+            Op::Flush => self.flush_members(env, bio),
+            Op::Read => self.read(env, bio),
+            _ if bio.flags.contains(BioFlags::PREFLUSH) => self.flush_first(env, bio),
+            _ => self.bring(env, bio),
+        }
+    }
+
+    /// A flush goes to every member.
+    fn flush_members(&mut self, env: &mut Env, bio: Box<Bio>) {
+        let mut parts = env.divide(bio);
+        for member in &self.members {
+            let part = parts.flush(env);
+            env.send_down(*member, part);
+        }
+        env.divided(parts);
+    }
+
+    /// All members flush; when they have, the write goes on.
+    fn flush_first(&mut self, env: &mut Env, bio: Box<Bio>) {
+        let mut parts = env.divide(bio);
+        let bytes = parts.left();
+        let mut part = parts.next(env, bytes);
+        part.flags.remove(BioFlags::PREFLUSH);
+        if self.members.is_empty() {
+            env.end_with(part, Status::IoError);
+            return env.divided(parts);
+        }
+        let left = self.members.len();
+        let number = self.flushing.insert(Flushing { left, status: Status::Ok, part });
+        for member in &self.members {
+            let mut flush = parts.flush(env);
+            flush.user_data = number.into();
+            flush.set_hook(self.index);
+            env.send_down(*member, flush);
+        }
+        env.divided(parts);
+    }
+
+    /// A part that this channel wanted to see has ended.
+    pub(super) fn hooked_ended(&mut self, env: &mut Env, bio: Box<Bio>) {
+        match Hooked::of(&bio) {
+            Hooked::Flush(number) => self.flushed(env, number, bio),
+            Hooked::Read(sector) => self.read_ended(env, sector, bio),
+        }
+    }
+
+    fn flushed(&mut self, env: &mut Env, number: u32, bio: Box<Bio>) {
+        let status = bio.status;
+        env.end_bio(bio);
+        let flushing = self.flushing.get_mut(number);
+        flushing.left -= 1;
+        if flushing.status.is_ok() {
+            flushing.status = status;
+        }
+        if flushing.left > 0 {
+            return;
+        }
+        let Some(Flushing { status, part, .. }) = self.flushing.remove(number) else { return };
+        match status.is_ok() {
+            true => self.bring(env, part),
+            false => env.end_with(part, status),
+        }
+    }
+
+    /// Where a sector is, and for how many bytes on from there.
+    fn piece(&self, sector: u64) -> (Place, u64) {
+        let layout = &self.conf.layout;
+        let left = layout.chunk_sectors() - (sector & (layout.chunk_sectors() - 1));
+        (layout.place(sector), left * SECTOR_SIZE)
+    }
+
+    fn read(&mut self, env: &mut Env, bio: Box<Bio>) {
+        let mut parts = env.divide(bio);
+        while parts.left() > 0 {
+            let (place, bytes) = self.piece(parts.sector().0);
+            let bytes = bytes.min(parts.left());
+            let part = parts.next(env, bytes);
+            match self.conf.plain_member(place.role) {
+                Some(member) => {
+                    let sector = member.data_offset + place.sector;
+                    self.read_member(env, place.role, sector, part);
+                }
+                None => self.bring(env, part),
+            }
+        }
+        env.divided(parts);
+    }
+
+    /// A read of what a member holds needs no stripe, unless the member cannot read it.
+    fn read_member(&self, env: &mut Env, role: u32, sector: u64, mut part: Box<Bio>) {
+        part.user_data = READ | part.sector.0;
+        part.sector = Sector(sector);
+        part.set_hook(self.index);
+        env.send_down(self.by_role[role as usize], part);
+    }
+
+    fn read_ended(&mut self, env: &mut Env, sector: u64, mut part: Box<Bio>) {
+        if part.status.is_ok() || part.status == Status::Cancelled {
+            return env.end_bio(part);
+        }
+        (part.sector, part.status) = (Sector(sector), Status::Ok);
+        self.bring(env, part);
+    }
+
+    /// Bring a bio to the shards of its regions.
+    pub(super) fn bring(&mut self, env: &mut Env, bio: Box<Bio>) {
+        let (shard, bytes) = self.region(bio.sector.0);
+        if bytes >= bio.bytes {
+            return self.bring_item(env, shard, bio);
+        }
+        let mut parts = env.divide(bio);
+        while parts.left() > 0 {
+            let (shard, bytes) = self.region(parts.sector().0);
+            let bytes = bytes.min(parts.left());
+            let part = parts.next(env, bytes);
+            self.bring_item(env, shard, part);
+        }
+        env.divided(parts);
+    }
+
+    /// The shard of a sector, and how many bytes from there on belong to it as well.
+    fn region(&self, sector: u64) -> (usize, u64) {
+        let layout = &self.conf.layout;
+        if self.port.brings == Brings::Sync {
+            return (shard_of(sector), (REGION_SECTORS - sector % REGION_SECTORS) * SECTOR_SIZE);
+        }
+        let place = layout.place(sector);
+        let sectors = match layout.chunk_sectors() >= REGION_SECTORS {
+            true => REGION_SECTORS - place.sector % REGION_SECTORS,
+            // All rows of the region, with all their data.
+            false => {
+                let whole = REGION_SECTORS * u64::from(layout.data_disks());
+                whole - sector % whole
+            }
+        };
+        (shard_of(place.sector), sectors * SECTOR_SIZE)
+    }
+}

@@ -1,0 +1,240 @@
+//! Parity of a stripe's blocks.
+
+use super::roles::Roles;
+use crate::layout::Row;
+use crate::parity::{Parity, Source};
+use drystone_core::IoBuf;
+
+/// The blocks of a stripe, by role; one that a member has at the moment is not there.
+pub(crate) type Blocks = Vec<Option<IoBuf>>;
+
+/// Most sources for which the list of them is short.
+const FEW: usize = 16;
+
+/// Blocks of a stripe, with who holds what.
+pub(crate) struct Arithmetic<'a> {
+    pub(crate) parity: Parity,
+    pub(crate) row: Row,
+    pub(crate) data: Roles,
+    pub(crate) blocks: &'a mut Blocks,
+}
+
+impl Arithmetic<'_> {
+    fn take(&mut self, role: u32) -> IoBuf {
+        self.blocks[role as usize].take().expect("the block is in the cache")
+    }
+
+    fn put(&mut self, role: u32, block: IoBuf) {
+        self.blocks[role as usize] = Some(block);
+    }
+
+    /// `with` gets the data blocks of `roles`, with falling powers.
+    fn sources<T>(&self, roles: Roles, with: impl FnOnce(&[Source<'_>]) -> T) -> T {
+        match roles.len() as usize <= FEW {
+            true => self.sources_in::<FEW, T>(roles, with),
+            false => self.sources_in::<{ u128::BITS as usize }, T>(roles, with),
+        }
+    }
+
+    fn sources_in<const N: usize, T>(
+        &self,
+        roles: Roles,
+        with: impl FnOnce(&[Source<'_>]) -> T,
+    ) -> T {
+        let mut list: [Source<'_>; N] = [(0, &[]); N];
+        let mut len = 0;
+        for role in self.row.by_power().filter(|role| roles.has(*role)) {
+            let block = self.blocks[role as usize].as_ref().expect("the block is in the cache");
+            list[len] = (self.row.power(role) as u8, block);
+            len += 1;
+        }
+        with(&list[..len])
+    }
+
+    fn xor_of(&self, dst: &mut [u8], roles: Roles) {
+        self.sources(roles, |sources| {
+            let mut blocks: [&[u8]; u128::BITS as usize] = [&[]; u128::BITS as usize];
+            for (block, (_, source)) in blocks.iter_mut().zip(sources) {
+                *block = source;
+            }
+            self.parity.xor_of(dst, &blocks[..sources.len()]);
+        });
+    }
+
+    /// Compute P, and Q if there is one, of all data into `p` and `q`.
+    pub(crate) fn parity_into(&self, p: &mut [u8], q: Option<&mut [u8]>) {
+        match q {
+            Some(q) => self.sources(self.data, |sources| self.parity.pq_of(p, q, sources)),
+            None => self.xor_of(p, self.data),
+        }
+    }
+
+    /// Compute the parity blocks from all data.
+    pub(crate) fn rcw(&mut self) {
+        let mut p = self.take(self.row.p);
+        let mut q = self.row.q.map(|q| self.take(q));
+        self.parity_into(&mut p, q.as_deref_mut());
+        self.put(self.row.p, p);
+        if let (Some(role), Some(q)) = (self.row.q, q) {
+            self.put(role, q);
+        }
+    }
+
+    /// Add the data blocks `roles` to the parity blocks `parity`, or take them out.
+    pub(crate) fn toggle(&mut self, roles: Roles, parity: Roles) {
+        if parity.has(self.row.p) {
+            let mut p = self.take(self.row.p);
+            for role in roles.iter() {
+                let block = self.blocks[role as usize].as_deref().expect("it is in the cache");
+                self.parity.xor_into(&mut p, &[block]);
+            }
+            self.put(self.row.p, p);
+        }
+        let Some(q_role) = self.row.q.filter(|q| parity.has(*q)) else { return };
+        let mut q = self.take(q_role);
+        for role in roles.iter() {
+            let block = self.blocks[role as usize].as_deref().expect("it is in the cache");
+            self.parity.q_add(&mut q, self.row.power(role) as u8, block);
+        }
+        self.put(q_role, q);
+    }
+
+    /// Compute the blocks `lost` from all others: the plan has seen to it that enough is there.
+    pub(crate) fn reconstruct(&mut self, lost: Roles, uptodate: Roles) {
+        let lost_data = lost & self.data;
+        let mut data = lost_data.iter();
+        match (data.next(), data.next()) {
+            (Some(x), Some(y)) => self.two_data(x, y),
+            (Some(x), None) if uptodate.has(self.row.p) => self.data_from_p(x),
+            (Some(x), None) => self.data_from_q(x),
+            _ => {}
+        }
+        // Parity that is lost is of use only to whoever is to be given it.
+        if !(lost - self.data).is_empty() {
+            self.lost_parity(lost - self.data);
+        }
+    }
+
+    fn lost_parity(&mut self, lost: Roles) {
+        if lost.has(self.row.p) && self.row.q.is_none_or(|q| lost.has(q)) {
+            return self.rcw();
+        }
+        let kept = if lost.has(self.row.p) { self.row.q } else { Some(self.row.p) };
+        let before = kept.map(|role| {
+            (role, IoBuf::from_slice(self.blocks[role as usize].as_deref().unwrap_or(&[])))
+        });
+        self.rcw();
+        if let Some((role, block)) = before {
+            self.put(role, block);
+        }
+    }
+
+    fn data_from_p(&mut self, x: u32) {
+        let mut block = self.take(x);
+        self.xor_of(&mut block, self.data - Roles::one(x));
+        let p = self.blocks[self.row.p as usize].as_deref().expect("it is in the cache");
+        self.parity.xor_into(&mut block, &[p]);
+        self.put(x, block);
+    }
+
+    /// Q + T, of all data but `lost`, into `block`; P + S into `p_and_s`.
+    fn sums(&self, lost: Roles, p_and_s: &mut [u8], block: &mut [u8]) {
+        self.sources(self.data - lost, |sources| self.parity.pq_of(p_and_s, block, sources));
+        let q = self.row.q.and_then(|q| self.blocks[q as usize].as_deref());
+        self.parity.xor_into(block, &[q.expect("it is in the cache")]);
+    }
+
+    fn data_from_q(&mut self, x: u32) {
+        let (mut block, mut scratch) = (self.take(x), self.take(self.row.p));
+        self.sums(Roles::one(x), &mut scratch, &mut block);
+        self.parity.one_data_in_place(self.row.power(x) as u8, &mut block);
+        self.put(self.row.p, scratch);
+        self.put(x, block);
+    }
+
+    fn two_data(&mut self, x: u32, y: u32) {
+        let (mut first, mut second) = (self.take(x), self.take(y));
+        self.sums([x, y].into_iter().collect(), &mut first, &mut second);
+        let p = self.blocks[self.row.p as usize].as_deref().expect("it is in the cache");
+        self.parity.xor_into(&mut first, &[p]);
+        let powers = (self.row.power(x) as u8, self.row.power(y) as u8);
+        self.parity.two_data(powers, &mut first, &mut second);
+        self.put(x, first);
+        self.put(y, second);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::plan::data_of;
+    use crate::layout::{Layout, Level};
+
+    const NUMBERS: [u32; 14] = [0, 1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 18, 19, 20];
+
+    fn blocks(disks: u32) -> Blocks {
+        let block = |role: u32| {
+            let mut rng = fastrand(u64::from(role) + 1);
+            let bytes: Vec<u8> = (0..4096).map(|_| rng()).collect();
+            Some(IoBuf::from_slice(&bytes))
+        };
+        (0..disks).map(block).collect()
+    }
+
+    fn fastrand(mut seed: u64) -> impl FnMut() -> u8 {
+        move || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 56) as u8
+        }
+    }
+
+    fn copy(blocks: &Blocks) -> Blocks {
+        blocks.iter().map(|b| b.as_ref().map(|b| IoBuf::from_slice(b))).collect()
+    }
+
+    fn equal(a: &Blocks, b: &Blocks, roles: Roles) -> bool {
+        roles.iter().all(|r| a[r as usize].as_deref() == b[r as usize].as_deref())
+    }
+
+    #[test]
+    fn all_pairs_of_losses_come_back_in_every_layout() {
+        for (number, row) in NUMBERS.iter().flat_map(|n| (0..6).map(|row| (*n, row))) {
+            let layout = Layout::new(Level::Raid6, number, 6, 8).unwrap();
+            let row = layout.row(row);
+            let data = data_of(&layout, &row);
+            let mut whole = blocks(6);
+            let mut on = Arithmetic { parity: Parity::detect(), row, data, blocks: &mut whole };
+            on.rcw();
+            for lost in (0..6).flat_map(|x| (0..6).map(move |y| [x, y])) {
+                let lost: Roles = lost.into_iter().collect();
+                let mut now = copy(&whole);
+                lost.iter().for_each(|r| now[r as usize].as_deref_mut().unwrap().fill(9));
+                let mut on = Arithmetic { parity: Parity::detect(), row, data, blocks: &mut now };
+                on.reconstruct(lost, Roles::below(6) - lost);
+                assert!(equal(&now, &whole, data | lost), "layout {number}, lost {lost:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn toggling_out_and_in_is_reconstruction() {
+        for (level, disks) in [(Level::Raid5, 4), (Level::Raid6, 20)] {
+            let layout = Layout::new(level, 2, disks, 8).unwrap();
+            let row = layout.row(1);
+            let data = data_of(&layout, &row);
+            let parity = Roles::below(disks) - data;
+            let mut some = blocks(disks);
+            let changed: Roles = data.iter().take(2).collect();
+            let mut on = Arithmetic { parity: Parity::detect(), row, data, blocks: &mut some };
+            on.rcw();
+            on.toggle(changed, parity);
+            for role in changed.iter() {
+                on.blocks[role as usize].as_deref_mut().unwrap().fill(role as u8);
+            }
+            on.toggle(changed, parity);
+            let mut again = copy(&some);
+            Arithmetic { parity: Parity::detect(), row, data, blocks: &mut again }.rcw();
+            assert!(equal(&some, &again, Roles::below(disks)));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What contexts know of an array: published as a whole, copied by each channel, looked at anew when
+//! its epoch has changed.
+//!
+//! Invariants:
+//! * A failed member is left out only of a configuration that is published after the failure is on
+//!   record on the members that are left. So whatever is written by a configuration is found again.
+//! * What moves while I/O goes on (how far a member is rebuilt, how far parity is known to fit) is in
+//!   atomics, which the manager alone writes, after what they promise has happened.
+
+use super::plan::RmwLevel;
+use super::roles::Roles;
+use crate::layout::{Layout, STRIPE_SECTORS};
+use crate::metadata::bad_blocks::BadBlocks;
+use drystone_core::primitive::{AtomicU64, Ordering::*};
+use drystone_core::{Device, Limits};
+use std::sync::Arc;
+
+/// All of a member can be read.
+pub(crate) const IN_SYNC: u64 = u64::MAX;
+
+/// A device that holds a role, wholly or so far.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) device: Arc<dyn Device>,
+    /// md's number of the device.
+    pub(crate) number: u32,
+    /// Where its data begins, in sectors of the device.
+    pub(crate) data_offset: u64,
+    /// Member sectors below this can be read.
+    pub(crate) in_sync_below: Arc<AtomicU64>,
+    /// Sectors of the device that cannot be read.
+    pub(crate) bad_blocks: Arc<BadBlocks>,
+    /// A write has failed since the start: bad blocks are not written to again (Linux `WriteErrorSeen`).
+    pub(crate) write_error: bool,
+}
+
+impl Member {
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.in_sync_below.load(Acquire) == IN_SYNC
+    }
+
+    /// The stripe at member sector `sector` is listed as bad.
+    pub(crate) fn is_bad_at(&self, sector: u64) -> bool {
+        let start = self.data_offset + sector;
+        let is_bad = || self.bad_blocks.overlap(start..start + STRIPE_SECTORS).is_some();
+        !self.bad_blocks.is_empty() && is_bad()
+    }
+
+    fn is_readable_at(&self, sector: u64) -> bool {
+        sector + STRIPE_SECTORS <= self.in_sync_below.load(Acquire) && !self.is_bad_at(sector)
+    }
+
+    fn is_writable_at(&self, sector: u64) -> bool {
+        !(self.write_error && self.is_bad_at(sector))
+    }
+
+    /// Nothing about it depends on the sector.
+    fn is_plain(&self) -> bool {
+        self.is_in_sync() && self.bad_blocks.is_empty()
+    }
+}
+
+/// The place of a role.
+#[derive(Clone, Default)]
+pub(crate) struct Seat {
+    pub(crate) member: Option<Member>,
+    /// Is written too, and takes the member's place once all was copied to it.
+    pub(crate) replacement: Option<Member>,
+}
+
+/// What is being synchronised (`md/sync_action`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncAction {
+    /// Make parity fit the data, after an unclean shutdown.
+    Resync,
+    /// Compute what members that are new are to hold.
+    Recover,
+    /// Count where parity does not fit.
+    Check,
+    /// Count it and make it fit.
+    Repair,
+}
+
+/// See the module's text.
+#[derive(Clone)]
+pub(crate) struct Conf {
+    pub(crate) layout: Layout,
+    pub(crate) limits: Limits,
+    pub(crate) size_bytes: u64,
+    /// By role.
+    pub(crate) seats: Vec<Seat>,
+    /// Roles whose member is in sync and has no bad blocks, and that have no replacement.
+    plain: Roles,
+    /// Roles with a member or replacement about which more has to be asked.
+    special: Roles,
+    /// The members know that they may not fit one another: writes may begin.
+    pub(crate) is_dirty: bool,
+    /// New bios are kept.
+    pub(crate) is_suspended: bool,
+    /// The array is over: all I/O fails.
+    pub(crate) is_closed: bool,
+    /// More members are lost than parity makes up for: no writes (Linux `broken`).
+    pub(crate) is_broken: bool,
+    pub(crate) cache_stripes: u32,
+    pub(crate) rmw_level: RmwLevel,
+    pub(crate) action: Option<SyncAction>,
+}
+
+/// What parts of a [`Conf`] its maker says.
+pub(crate) struct ConfSpec {
+    pub(crate) layout: Layout,
+    pub(crate) limits: Limits,
+    pub(crate) size_bytes: u64,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) cache_stripes: u32,
+}
+
+impl Conf {
+    pub(crate) fn new(spec: ConfSpec) -> Self {
+        let mut conf = Conf {
+            layout: spec.layout,
+            limits: spec.limits,
+            size_bytes: spec.size_bytes,
+            seats: spec.seats,
+            plain: Roles::EMPTY,
+            special: Roles::EMPTY,
+            is_dirty: false,
+            is_suspended: false,
+            is_closed: false,
+            is_broken: false,
+            cache_stripes: spec.cache_stripes,
+            rmw_level: RmwLevel::default(),
+            action: None,
+        };
+        conf.seats_changed();
+        conf
+    }
+
+    /// To be called after each change of `seats`.
+    pub(crate) fn seats_changed(&mut self) {
+        (self.plain, self.special) = (Roles::EMPTY, Roles::EMPTY);
+        for (role, seat) in (0..).zip(&self.seats) {
+            let is_plain = seat.member.as_ref().is_some_and(Member::is_plain);
+            if is_plain && seat.replacement.is_none() {
+                self.plain.insert(role);
+            } else if seat.member.is_some() || seat.replacement.is_some() {
+                self.special.insert(role);
+            }
+        }
+        let lost = self.lost().len();
+        self.is_broken = lost > self.layout.level().parity_disks();
+    }
+
+    fn all(&self) -> Roles {
+        Roles::below(self.layout.disks())
+    }
+
+    /// Roles without a member that is in sync.
+    pub(crate) fn lost(&self) -> Roles {
+        let in_sync = |role: &u32| {
+            let seat = &self.seats[*role as usize];
+            seat.member.as_ref().is_some_and(Member::is_in_sync)
+        };
+        self.all() - self.plain - self.special.iter().filter(in_sync).collect()
+    }
+
+    /// Every role has a member that is in sync, without bad blocks.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.special.is_empty() && self.plain == self.all()
+    }
+
+    /// Roles whose block at a member sector can be read from its member.
+    #[inline]
+    pub(crate) fn readable(&self, sector: u64) -> Roles {
+        match self.special.is_empty() {
+            true => self.plain,
+            false => self.plain | self.special_at(sector, Member::is_readable_at),
+        }
+    }
+
+    /// Roles whose block at a member sector is to be written when it changes.
+    #[inline]
+    pub(crate) fn writable(&self, sector: u64) -> Roles {
+        match self.special.is_empty() {
+            true => self.plain,
+            false => self.plain | self.special_at(sector, Member::is_writable_at),
+        }
+    }
+
+    fn special_at(&self, sector: u64, is_so: impl Fn(&Member, u64) -> bool) -> Roles {
+        let seat = |role: &u32| self.seats[*role as usize].member.as_ref();
+        self.special.iter().filter(|r| seat(r).is_some_and(|m| is_so(m, sector))).collect()
+    }
+
+    /// Roles with a member that is being rebuilt, or a replacement that is.
+    pub(crate) fn rebuilding(&self, sector: u64) -> Roles {
+        let behind = |m: &Member| m.in_sync_below.load(Acquire) < sector + STRIPE_SECTORS;
+        let is_behind = |role: &u32| {
+            let seat = &self.seats[*role as usize];
+            seat.member.iter().chain(&seat.replacement).any(behind)
+        };
+        self.special.iter().filter(is_behind).collect()
+    }
+
+    /// The member of `role` that can be read all over its data, if it can.
+    #[inline]
+    pub(crate) fn plain_member(&self, role: u32) -> Option<&Member> {
+        if !self.plain.has(role) {
+            return None;
+        }
+        self.seats[role as usize].member.as_ref()
+    }
+
+    /// The member of `role`, or its replacement.
+    pub(crate) fn member(&self, role: u32, is_replacement: bool) -> Option<&Member> {
+        let seat = &self.seats[role as usize];
+        if is_replacement { seat.replacement.as_ref() } else { seat.member.as_ref() }
+    }
+}

@@ -1,0 +1,11 @@
+mod channel;
+mod compute;
+mod conf;
+mod plan;
+mod port;
+mod roles;
+mod shard;
+mod shared;
+mod slab;
+mod stripe;
+mod table;

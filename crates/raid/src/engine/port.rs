@@ -1,0 +1,120 @@
+//! How the channels of an array reach one another.
+//!
+//! Invariants:
+//! * A port is open before its channel brings anything to a shard, and closed after the last item of
+//!   it has come back. So whoever ends an item finds the port that it came through.
+//! * `is_foreign` is set, by whoever holds a shard, before the word that tells of it, and taken back
+//!   by the channel itself while it has nothing in any shard.
+
+use drystone_core::SharedBioList;
+use drystone_core::mailbox::Message;
+use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
+use drystone_core::quiet::Quiet;
+use std::sync::Arc;
+
+/// What a channel brings to the shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// I/O of the array.
+    Io,
+    /// Member sectors that are to be synchronised.
+    Sync,
+}
+
+/// One channel as the others know it. On cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct Port {
+    pub(crate) index: u32,
+    pub(crate) brings: Brings,
+    /// Has the channel look: at what is published, at its items, at the shards.
+    pub(crate) word: Arc<Message>,
+    /// Items of it that others have ended.
+    pub(crate) done: SharedBioList,
+    /// Nothing of it is in flight since a suspension.
+    pub(crate) quiet: Quiet,
+    /// No write of it is in flight since writes were stopped.
+    pub(crate) writes_quiet: Quiet,
+    /// Items of it wait for what another context does, whose owner may be away.
+    is_foreign: AtomicBool,
+    /// Writes that it let pass so far; by the channel.
+    writes: AtomicU64,
+}
+
+impl Port {
+    pub(crate) fn new(index: u32, brings: Brings, word: Arc<Message>) -> Arc<Self> {
+        Arc::new(Port {
+            index,
+            brings,
+            word,
+            done: SharedBioList::new(),
+            quiet: Quiet::new(),
+            writes_quiet: Quiet::new(),
+            is_foreign: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+        })
+    }
+
+    /// An item of it is in the hands of another context. True if that is news to it.
+    pub(crate) fn set_foreign(&self) -> bool {
+        !self.is_foreign.swap(true, AcqRel)
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.is_foreign.load(Acquire)
+    }
+
+    /// The channel has nothing in any shard.
+    pub(crate) fn clear_foreign(&self) {
+        if self.is_foreign.load(Relaxed) {
+            self.is_foreign.store(false, Release);
+        }
+    }
+
+    /// So many more writes; by the channel.
+    pub(crate) fn count_writes(&self, n: u64) {
+        self.writes.store(self.writes.load(Relaxed) + n, Release);
+    }
+
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Acquire)
+    }
+
+    /// Have the channel look, wherever its context's owner is.
+    pub(crate) fn send_and_kick(&self) {
+        let Some(handle) = self.word.receiver() else { return };
+        handle.send(self.word.clone());
+        handle.kick();
+    }
+}
+
+/// The ports of an array, by number.
+#[derive(Clone, Default)]
+pub(crate) struct Ports(Vec<Option<Arc<Port>>>);
+
+impl Ports {
+    pub(crate) fn get(&self, index: u32) -> Option<&Arc<Port>> {
+        self.0.get(index as usize)?.as_ref()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
+        self.0.iter().flatten()
+    }
+
+    /// The lowest number that no port has.
+    pub(crate) fn free_index(&self) -> u32 {
+        self.0.iter().position(Option::is_none).unwrap_or(self.0.len()) as u32
+    }
+
+    pub(crate) fn insert(&mut self, port: Arc<Port>) {
+        let index = port.index as usize;
+        if index == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[index] = Some(port);
+    }
+
+    pub(crate) fn remove(&mut self, port: &Arc<Port>) {
+        let place = &mut self.0[port.index as usize];
+        place.take_if(|there| Arc::ptr_eq(there, port));
+    }
+}

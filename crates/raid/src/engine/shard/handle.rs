@@ -1,0 +1,356 @@
+//! What is done with a stripe that is to be looked at (Linux `handle_stripe`): the next step towards
+//! what is asked of it, again and again, until it has to wait for I/O or has no work any more.
+
+use super::{At, Fault, MemberIo, Outbox, Report, Shard};
+use crate::engine::plan::{Covered, Fetch, Method, WritePlan, parity_of};
+use crate::engine::roles::Roles;
+use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, Piece, State, Stripe};
+use drystone_core::{BioFlags, IoBuf, Status};
+
+/// What became of a look at a stripe.
+pub(super) enum Looked {
+    /// There is more to be done at once.
+    Again,
+    /// It waits.
+    Waits,
+    /// There was nothing to be done.
+    Nothing,
+}
+
+impl Shard {
+    pub(super) fn handle(&mut self, at: &At<'_>, stripe: u32, quota: usize, out: &mut Outbox) {
+        loop {
+            match self.look(at, stripe, out) {
+                Looked::Again => {}
+                Looked::Waits => return,
+                Looked::Nothing => return self.release(at, stripe, quota, out),
+            }
+        }
+    }
+
+    fn place(&mut self, stripe: u32) -> &mut Stripe {
+        &mut self.stripes[stripe as usize]
+    }
+
+    fn look(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        let place = self.place(stripe);
+        debug_assert_eq!(place.io, 0, "what is under way is waited for");
+        match place.state {
+            State::Writing | State::Recording => return self.written(at, stripe, out),
+            State::Reading | State::AwaitingBitmap => place.state = State::Idle,
+            State::Idle => {}
+        }
+        if !place.reads.is_empty() {
+            return self.read(at, stripe, out);
+        }
+        if place.sync.is_some() && place.draining.is_empty() {
+            return self.synchronise(at, stripe, out);
+        }
+        if !place.writes.is_empty() {
+            return self.write(at, stripe, out);
+        }
+        self.rewrite(at, stripe, out)
+    }
+
+    /// Bring `wanted` into the cache. True if it is there; else see the second.
+    pub(super) fn fetch(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        wanted: Roles,
+        out: &mut Outbox,
+    ) -> Result<bool, ()> {
+        loop {
+            let place = self.place(stripe);
+            match place.view(at).fetch(wanted) {
+                Fetch::Ready => return Ok(true),
+                Fetch::Lost => return Err(()),
+                Fetch::Compute(lost) => {
+                    let uptodate = place.uptodate;
+                    place.arithmetic(at).reconstruct(lost, uptodate);
+                    place.uptodate |= lost;
+                }
+                Fetch::Read(roles) => {
+                    place.state = State::Reading;
+                    self.start(at, stripe, roles, MemberIo::read(stripe), out);
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// Begin I/O for `roles`, all like `io`.
+    pub(super) fn start(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        roles: Roles,
+        io: MemberIo,
+        out: &mut Outbox,
+    ) {
+        let place = &mut self.stripes[stripe as usize];
+        place.driver = at.home;
+        let (sector, items) = (place.sector, &self.items);
+        let home = |item| items.get(item).bio.home;
+        place.items().map(home).filter(|home| *home != at.home).for_each(|h| out.add_foreign(h));
+        place.io += roles.len();
+        let count = u64::from(roles.len());
+        if io.is_write {
+            self.counts.writes += count
+        } else {
+            self.counts.reads += count
+        }
+        out.io.extend(roles.iter().map(|role| MemberIo { role, sector, ..io }));
+    }
+
+    fn read(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        let place = self.place(stripe);
+        let wanted = place.reads.iter().map(|piece| piece.role).collect();
+        match self.fetch(at, stripe, wanted, out) {
+            Ok(false) => Looked::Waits,
+            Ok(true) => {
+                self.end_reads(at, stripe, wanted, out);
+                Looked::Again
+            }
+            Err(()) => self.read_one_by_one(at, stripe, wanted, out),
+        }
+    }
+
+    /// Some block is lost; the others may be had.
+    fn read_one_by_one(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        wanted: Roles,
+        out: &mut Outbox,
+    ) -> Looked {
+        let mut there = Roles::EMPTY;
+        for role in wanted.iter() {
+            match self.fetch(at, stripe, Roles::one(role), out) {
+                Ok(false) => return Looked::Waits,
+                Ok(true) => there.insert(role),
+                Err(()) => {}
+            }
+        }
+        self.report_lost(at, stripe, out);
+        self.end_reads(at, stripe, there, out);
+        Looked::Again
+    }
+
+    /// Blocks that members are there for, but could not read, and that nothing tells.
+    pub(super) fn report_lost(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) {
+        let place = self.place(stripe);
+        let (sector, lost) = (place.sector, place.unreadable - place.uptodate);
+        report(at, sector, lost, Fault::Lost, out);
+    }
+
+    /// All reads end: with data if it is among `there`.
+    fn end_reads(&mut self, _at: &At<'_>, stripe: u32, there: Roles, out: &mut Outbox) {
+        let mut reads = std::mem::take(&mut self.place(stripe).reads);
+        for piece in reads.drain(..) {
+            let status = if there.has(piece.role) { Status::Ok } else { Status::IoError };
+            if status.is_ok() {
+                let block = &self.stripes[stripe as usize].block(piece.role)[piece.range()];
+                self.items.get_mut(piece.item).bio.fill_data_at(piece.at, block);
+            }
+            self.piece_done(piece, status, out);
+        }
+        self.place(stripe).reads = reads;
+    }
+
+    fn write(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        if at.conf.is_broken {
+            return self.refuse_writes(stripe, out);
+        }
+        let place = self.place(stripe);
+        let covered = place.covered();
+        let plan = place.view(at).write(&covered, at.conf.rmw_level);
+        match self.fetch(at, stripe, plan.needs, out) {
+            Ok(false) => Looked::Waits,
+            Ok(true) => {
+                self.drain(at, stripe, &covered, &plan, out);
+                Looked::Waits
+            }
+            Err(()) => {
+                self.report_lost(at, stripe, out);
+                self.refuse_writes(stripe, out)
+            }
+        }
+    }
+
+    /// What is written cannot be made good.
+    fn refuse_writes(&mut self, stripe: u32, out: &mut Outbox) -> Looked {
+        for piece in std::mem::take(&mut self.place(stripe).writes) {
+            self.piece_done(piece, Status::IoError, out);
+        }
+        Looked::Again
+    }
+
+    /// All that the writes need is in the cache: put the new data there, with its parity, and send
+    /// it to the members.
+    fn drain(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        covered: &Covered,
+        plan: &WritePlan,
+        out: &mut Outbox,
+    ) {
+        let place = &mut self.stripes[stripe as usize];
+        let written = covered.whole | covered.part;
+        let writable = at.conf.writable(place.sector);
+        let parity = parity_of(&place.row);
+        if plan.method == Method::Rmw {
+            place.arithmetic(at).toggle(written, parity & writable);
+        }
+        std::mem::swap(&mut place.writes, &mut place.draining);
+        let mut flags = BioFlags::empty();
+        for piece in &place.draining {
+            let bio = &self.items.get(piece.item).bio;
+            flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
+            let block = place.blocks[piece.role as usize].as_deref_mut();
+            let block = block.expect("the block is in the cache");
+            bio.copy_data_from(piece.at, &mut block[piece.range()]);
+        }
+        // Parity that nobody keeps does not follow.
+        place.uptodate = (place.uptodate - (parity - writable)) | written;
+        match plan.method {
+            Method::Rmw => place.arithmetic(at).toggle(written, parity & writable),
+            Method::Rcw => {
+                place.arithmetic(at).rcw();
+                place.uptodate |= parity & writable;
+            }
+            Method::NoParity => {}
+        }
+        self.send(at, stripe, (written | parity) & place_roles(plan, written, parity), flags, out);
+    }
+
+    /// Write blocks of the cache to the members that are there for them.
+    pub(super) fn send(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        roles: Roles,
+        flags: BioFlags,
+        out: &mut Outbox,
+    ) {
+        let place = self.place(stripe);
+        place.state = State::Writing;
+        let sector = place.sector;
+        let roles = roles | place.to_rewrite(at);
+        let to_members = roles & at.conf.writable(sector);
+        let replaced: Roles =
+            roles.iter().filter(|role| at.conf.member(*role, true).is_some()).collect();
+        let io = MemberIo { flags, is_write: true, ..MemberIo::read(stripe) };
+        // The copies first: the blocks themselves go to the members.
+        self.start(at, stripe, replaced, MemberIo { is_replacement: true, ..io }, out);
+        self.start(at, stripe, to_members, io, out);
+        if self.place(stripe).io == 0 {
+            // Nobody is there for any of it: it lives in the parity alone, or nowhere.
+            self.make_ready(stripe);
+        }
+    }
+
+    /// What was sent to members has been written, or not.
+    fn written(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        let place = self.place(stripe);
+        if place.state == State::Writing {
+            self.count_corrected(at, stripe, out);
+        }
+        if !self.is_on_record(at, stripe) {
+            self.record(at, stripe, out);
+            return Looked::Waits;
+        }
+        let place = self.place(stripe);
+        place.state = State::Idle;
+        place.failed.clear();
+        let lost = Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector);
+        let is_kept = lost.len() <= at.conf.layout.level().parity_disks();
+        let status = if is_kept { Status::Ok } else { Status::IoError };
+        let mut draining = std::mem::take(&mut place.draining);
+        draining.drain(..).for_each(|piece: Piece| self.piece_done(piece, status, out));
+        self.place(stripe).draining = draining;
+        self.sync_written(stripe, status, out);
+        Looked::Again
+    }
+
+    fn count_corrected(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) {
+        let place = self.place(stripe);
+        let failed: Roles = place.failed.iter().map(|failed| failed.role).collect();
+        let corrected = place.to_rewrite(at) - failed;
+        place.unreadable -= corrected;
+        let sector = place.sector;
+        report(at, sector, corrected, Fault::Corrected, out);
+    }
+
+    /// Every member that failed is out of the configuration by now, or its block is known as bad.
+    fn is_on_record(&mut self, at: &At<'_>, stripe: u32) -> bool {
+        let place = self.place(stripe);
+        let (sector, failed) = (place.sector, &place.failed);
+        failed.iter().all(|failed| {
+            let member = at.conf.member(failed.role, failed.is_replacement);
+            member.is_none_or(|m| m.number != failed.number || m.is_bad_at(sector))
+        })
+    }
+
+    /// Have it put on record, and wait for that.
+    fn record(&mut self, _at: &At<'_>, stripe: u32, out: &mut Outbox) {
+        let place = self.place(stripe);
+        place.state = State::Recording;
+        let (sector, fault) = (place.sector, Fault::Write);
+        let report = |f: &FailedWrite| Report { role: f.role, number: f.number, sector, fault };
+        out.reports.extend(place.failed.iter().map(report));
+        self.recording.push(stripe);
+    }
+
+    /// Blocks that a member could not read, and that were computed, are written anew.
+    fn rewrite(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        if self.place(stripe).to_rewrite(at).is_empty() {
+            return Looked::Nothing;
+        }
+        self.send(at, stripe, Roles::EMPTY, BioFlags::empty(), out);
+        Looked::Waits
+    }
+
+    /// The block has come back from its member.
+    pub(super) fn io_ended(
+        &mut self,
+        stripe: u32,
+        io: &MemberIo,
+        number: u32,
+        block: IoBuf,
+        is_ok: bool,
+    ) {
+        debug_assert_eq!(block.len(), BLOCK_BYTES);
+        let place = self.place(stripe);
+        place.io -= 1;
+        if !io.is_replacement {
+            place.blocks[io.role as usize] = Some(block);
+        }
+        match (io.is_write, is_ok) {
+            (false, true) => place.uptodate.insert(io.role),
+            (false, false) => place.unreadable.insert(io.role),
+            (true, true) => {}
+            (true, false) => {
+                let (role, is_replacement) = (io.role, io.is_replacement);
+                place.failed.push(FailedWrite { role, number, is_replacement });
+            }
+        }
+        if place.io == 0 {
+            self.make_ready(stripe);
+        }
+    }
+}
+
+/// The blocks that a write changes.
+fn place_roles(plan: &WritePlan, written: Roles, parity: Roles) -> Roles {
+    if plan.method == Method::NoParity { written } else { written | parity }
+}
+
+/// Report the same fault of several members.
+fn report(at: &At<'_>, sector: u64, roles: Roles, fault: Fault, out: &mut Outbox) {
+    for role in roles.iter() {
+        let member = at.conf.seats[role as usize].member.as_ref();
+        out.reports.extend(member.map(|m| Report { role, number: m.number, sector, fault }));
+    }
+}

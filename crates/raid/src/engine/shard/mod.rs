@@ -1,0 +1,409 @@
+//! A shard of the stripe cache, as whoever has the turn at it uses it: as if there were one thread.
+//!
+//! ```text
+//! item -> pieces -> stripes: ready -> looked at -> I/O to members -> looked at again ... -> idle
+//! ```
+//!
+//! An *item* is a bio, or a part of one, that lies in one region of the members and so in one shard.
+//! It is attached to its stripes piece by piece, and ends when all of them are done with it.
+//!
+//! Invariants:
+//! * A stripe with work or I/O is busy, any other idle, and free to become another one.
+//! * `waiting` are the items that found no idle stripe, first come first served. Whether one may go
+//!   on depends on this shard alone. Each stripe that becomes idle lets the first of them go on
+//!   (`wake`); what that one leaves over goes to the next. Nobody takes an idle stripe past them.
+//! * An item that waits for a stripe that somebody else gets joins it (`join`), and needs none of its
+//!   own.
+//! * Nothing in here waits for anything that an item holds: a piece is done without the others.
+//!
+//! Source: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu, linux-raid, 2015);
+//! its reversal in Linux (2016) is why no condition here is one of the whole array.
+
+mod handle;
+mod runs;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use super::conf::Conf;
+use super::slab::Slab;
+use super::stripe::{BLOCK_BYTES, Piece, State, Stripe};
+use super::table::StripeTable;
+use crate::layout::STRIPE_SECTORS;
+use crate::parity::Parity;
+use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status};
+use std::collections::VecDeque;
+
+use runs::Run;
+pub(crate) use runs::{Makings, MemberIo};
+
+/// By what a shard works during a turn.
+pub(crate) struct At<'a> {
+    pub(crate) conf: &'a Conf,
+    /// The epoch of `conf`.
+    pub(crate) epoch: u64,
+    pub(crate) parity: Parity,
+    /// Member sectors below this have parity that fits.
+    pub(crate) fits_below: u64,
+    /// The port of the channel that has the turn.
+    pub(crate) home: u32,
+}
+
+impl At<'_> {
+    pub(crate) fn parity_fits(&self, sector: u64) -> bool {
+        sector < self.fits_below
+    }
+}
+
+/// What a member did not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It did not take a block. What was written waits until this is on record.
+    Write,
+    /// It could not read a block, which nothing else tells either.
+    Lost,
+    /// It could not read a block, which was computed and written anew.
+    Corrected,
+}
+
+/// A member's fault, for the manager.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) role: u32,
+    /// md's number of the device.
+    pub(crate) number: u32,
+    /// Member sector of the stripe.
+    pub(crate) sector: u64,
+    pub(crate) fault: Fault,
+}
+
+/// What a turn leaves to be done by whoever had it.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    /// Blocks to be read and written.
+    pub(crate) io: Vec<MemberIo>,
+    /// Items that have ended.
+    pub(crate) done: BioList,
+    pub(crate) reports: Vec<Report>,
+    /// Ports with items that are in the hands of others.
+    pub(crate) foreign: Vec<u32>,
+    /// Sectors of parity that did not fit.
+    pub(crate) mismatches: u64,
+}
+
+/// See the module's text.
+struct Item {
+    bio: Box<Bio>,
+    /// It asks for synchronisation of member sectors, not for array sectors.
+    is_sync: bool,
+    /// Bytes that are attached, or done.
+    attached: u64,
+    /// Pieces that stripes have.
+    pieces: u32,
+}
+
+impl Item {
+    /// A part of it has no stripe yet.
+    fn has_more(&self) -> bool {
+        self.attached < self.bio.bytes
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardCounts {
+    /// Stripes that became idle.
+    pub freed: u64,
+    /// Items that a stripe that became idle let go on.
+    pub woken: u64,
+    /// Items that had to wait for a stripe.
+    pub waited: u64,
+    /// Blocks read from members.
+    pub reads: u64,
+    /// Blocks written to members.
+    pub writes: u64,
+}
+
+impl std::ops::AddAssign for ShardCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.freed += other.freed;
+        self.woken += other.woken;
+        self.waited += other.waited;
+        self.reads += other.reads;
+        self.writes += other.writes;
+    }
+}
+
+impl Outbox {
+    /// Items that came through port `home` are in the hands of another context.
+    fn add_foreign(&mut self, home: u32) {
+        if self.foreign.last() != Some(&home) {
+            self.foreign.push(home);
+        }
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Shard {
+    stripes: Vec<Stripe>,
+    table: StripeTable,
+    /// Stripes that are to be looked at.
+    ready: VecDeque<u32>,
+    items: Slab<Item>,
+    waiting: VecDeque<u32>,
+    runs: Slab<Run>,
+    /// Stripes whose faults are not on record yet.
+    recording: Vec<u32>,
+    /// Numbers of stripes that were given up.
+    given_up: Vec<u32>,
+    /// For parity that is compared.
+    scratch: [IoBuf; 2],
+    /// The configuration that it has worked by.
+    epoch: u64,
+    pub(crate) counts: ShardCounts,
+}
+
+impl Shard {
+    pub(crate) fn new() -> Self {
+        Shard {
+            stripes: Vec::new(),
+            table: StripeTable::new(),
+            ready: VecDeque::new(),
+            items: Slab::new(),
+            waiting: VecDeque::new(),
+            runs: Slab::new(),
+            recording: Vec::new(),
+            given_up: Vec::new(),
+            scratch: [IoBuf::zeroed(BLOCK_BYTES), IoBuf::zeroed(BLOCK_BYTES)],
+            epoch: 0,
+            counts: ShardCounts::default(),
+        }
+    }
+
+    /// The configuration that it has worked by.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Items in here.
+    pub(crate) fn items(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Stripes that do something.
+    pub(crate) fn active(&self) -> usize {
+        self.live() - self.table.idle()
+    }
+
+    fn live(&self) -> usize {
+        self.stripes.len() - self.given_up.len()
+    }
+
+    /// Go over to the configuration `at`, with `stripes` stripes of the cache.
+    pub(crate) fn refresh(&mut self, at: &At<'_>, stripes: usize, out: &mut Outbox) {
+        if self.epoch == at.epoch {
+            return;
+        }
+        self.epoch = at.epoch;
+        self.resize(at, stripes, out);
+        for stripe in std::mem::take(&mut self.recording) {
+            self.make_ready(stripe);
+        }
+    }
+
+    /// Have so many stripes, as soon as those with work let go.
+    fn resize(&mut self, at: &At<'_>, stripes: usize, out: &mut Outbox) {
+        while self.live() < stripes {
+            let stripe = self.given_up.pop().unwrap_or(self.stripes.len() as u32);
+            match self.stripes.get_mut(stripe as usize) {
+                Some(place) => *place = Stripe::new(at),
+                None => self.stripes.push(Stripe::new(at)),
+            }
+            self.table.resize(self.stripes.len());
+            self.table.set_idle(stripe, true);
+        }
+        while self.live() > stripes.max(1) {
+            let Some(stripe) = self.table.least_recent() else { break };
+            self.table.set_busy(stripe);
+            self.give_up(stripe);
+        }
+        self.wake(at, out);
+    }
+
+    fn give_up(&mut self, stripe: u32) {
+        self.table.set_sector(stripe, None);
+        self.stripes[stripe as usize].blocks = Vec::new();
+        self.given_up.push(stripe);
+    }
+
+    /// Take in a bio: an item, or I/O to a member that has ended.
+    pub(crate) fn take(&mut self, at: &At<'_>, bio: Box<Bio>, is_sync: bool, out: &mut Outbox) {
+        let item = Item { bio, is_sync, attached: 0, pieces: 0 };
+        let number = self.items.insert(item);
+        let home = self.items.get(number).bio.home;
+        if !self.attach(at, number, false, out) {
+            self.counts.waited += 1;
+            self.waiting.push_back(number);
+            out.add_foreign(home);
+        }
+        self.end_if_done(number, out);
+    }
+
+    /// Attach an item to its stripes. False if there is none for it now.
+    fn attach(&mut self, at: &At<'_>, number: u32, is_its_turn: bool, out: &mut Outbox) -> bool {
+        while let Some((sector, piece)) = self.next_piece(at, number) {
+            let Some(stripe) = self.stripe_of(at, sector, is_its_turn, out) else { return false };
+            self.give(stripe, piece, number, out);
+        }
+        true
+    }
+
+    /// The next piece of an item, with the member sector of its stripe.
+    fn next_piece(&self, at: &At<'_>, number: u32) -> Option<(u64, Piece)> {
+        let item = self.items.get(number);
+        let left = item.bio.bytes - item.attached;
+        if left == 0 {
+            return None;
+        }
+        let sector = item.bio.sector.0 + item.attached / SECTOR_SIZE;
+        let (role, sector) = match item.is_sync {
+            true => (0, sector),
+            false => {
+                let place = at.conf.layout.place(sector);
+                (place.role, place.sector)
+            }
+        };
+        let start = (sector % STRIPE_SECTORS * SECTOR_SIZE) as u32;
+        let bytes = left.min(BLOCK_BYTES as u64 - u64::from(start)) as u32;
+        let piece = Piece { item: number, role, at: item.attached, start, bytes };
+        Some((sector - sector % STRIPE_SECTORS, piece))
+    }
+
+    /// Give a piece to a stripe, which is busy.
+    fn give(&mut self, stripe: u32, piece: Piece, number: u32, out: &mut Outbox) {
+        let item = self.items.get_mut(number);
+        item.attached += u64::from(piece.bytes);
+        item.pieces += 1;
+        let place = &mut self.stripes[stripe as usize];
+        match item.bio.op {
+            _ if item.is_sync => {
+                debug_assert!(place.sync.is_none(), "one synchronises at a time");
+                (place.sync, place.sync_began) = (Some(number), false);
+            }
+            Op::Read => place.reads.push(piece),
+            _ => place.writes.push(piece),
+        }
+        if place.state == State::Idle {
+            self.make_ready(stripe);
+        } else if place.driver != item.bio.home {
+            out.add_foreign(item.bio.home);
+        }
+    }
+
+    fn make_ready(&mut self, stripe: u32) {
+        let place = &mut self.stripes[stripe as usize];
+        if !std::mem::replace(&mut place.is_queued, true) {
+            self.ready.push_back(stripe);
+        }
+    }
+
+    /// The stripe of a member sector, with work from now on.
+    fn stripe_of(
+        &mut self,
+        at: &At<'_>,
+        sector: u64,
+        is_its_turn: bool,
+        out: &mut Outbox,
+    ) -> Option<u32> {
+        let found = self.table.find(sector);
+        if let Some(stripe) = found.filter(|stripe| !self.table.is_idle(*stripe)) {
+            return Some(stripe);
+        }
+        if !is_its_turn && !self.waiting.is_empty() {
+            return None;
+        }
+        let stripe = found.or_else(|| self.table.least_recent())?;
+        self.table.set_busy(stripe);
+        if found.is_none() {
+            self.table.set_sector(stripe, Some(sector));
+            self.stripes[stripe as usize].become_stripe_of(sector, at);
+        }
+        if !self.waiting.is_empty() {
+            self.join(at, sector, stripe, out);
+        }
+        Some(stripe)
+    }
+
+    /// Who waits for the stripe of `sector` gets a part of it.
+    fn join(&mut self, at: &At<'_>, sector: u64, stripe: u32, out: &mut Outbox) {
+        for place in 0..self.waiting.len() {
+            let number = self.waiting[place];
+            if let Some((wanted, piece)) = self.next_piece(at, number)
+                && wanted == sector
+            {
+                self.give(stripe, piece, number, out);
+            }
+        }
+        // Whoever has all it wanted waits no longer.
+        let items = &self.items;
+        self.waiting.retain(|number| items.get(*number).has_more());
+    }
+
+    /// A stripe has no work any more.
+    pub(super) fn release(&mut self, at: &At<'_>, stripe: u32, quota: usize, out: &mut Outbox) {
+        self.counts.freed += 1;
+        let place = &mut self.stripes[stripe as usize];
+        debug_assert!(place.state == State::Idle && place.io == 0 && !place.has_work());
+        place.unreadable = Default::default();
+        let is_empty = place.uptodate.is_empty();
+        if self.live() > quota {
+            return self.give_up(stripe);
+        }
+        self.table.set_idle(stripe, is_empty);
+        self.wake(at, out);
+    }
+
+    /// Let the first who waits go on, and the next if that one leaves a stripe over.
+    fn wake(&mut self, at: &At<'_>, out: &mut Outbox) {
+        while self.table.idle() > 0
+            && let Some(number) = self.waiting.pop_front()
+        {
+            self.counts.woken += 1;
+            if !self.attach(at, number, true, out) {
+                self.waiting.push_front(number);
+            }
+        }
+    }
+
+    /// Look at all stripes that are to be looked at.
+    pub(crate) fn work(&mut self, at: &At<'_>, stripes: usize, out: &mut Outbox) {
+        while let Some(stripe) = self.ready.pop_front() {
+            self.stripes[stripe as usize].is_queued = false;
+            self.handle(at, stripe, stripes, out);
+        }
+    }
+
+    /// A stripe is done with a piece.
+    fn piece_done(&mut self, piece: Piece, status: Status, out: &mut Outbox) {
+        self.item_done(piece.item, status, out);
+    }
+
+    fn item_done(&mut self, number: u32, status: Status, out: &mut Outbox) {
+        let item = self.items.get_mut(number);
+        item.pieces -= 1;
+        if item.bio.status.is_ok() {
+            item.bio.status = status;
+        }
+        self.end_if_done(number, out);
+    }
+
+    fn end_if_done(&mut self, number: u32, out: &mut Outbox) {
+        let item = self.items.get(number);
+        if item.pieces == 0
+            && !item.has_more()
+            && let Some(item) = self.items.remove(number)
+        {
+            out.done.push(item.bio);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Blocks that go to the same member side by side, as one bio (a *run*).
+//!
+//! Invariant: a run is known by number from when its bio is made until that has come back; the bio
+//! has the blocks meanwhile, in the order of the run's stripes.
+
+use super::{At, Outbox, Shard};
+use crate::engine::conf::Member;
+use crate::layout::STRIPE_SECTORS;
+use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector};
+
+/// A block that is to be read or written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemberIo {
+    pub(crate) role: u32,
+    /// Member sector.
+    pub(crate) sector: u64,
+    pub(super) stripe: u32,
+    pub(crate) is_write: bool,
+    pub(crate) is_replacement: bool,
+    /// It failed together with others, and is tried by itself.
+    pub(super) is_alone: bool,
+    pub(crate) flags: BioFlags,
+}
+
+impl MemberIo {
+    pub(super) fn read(stripe: u32) -> Self {
+        MemberIo {
+            role: 0,
+            sector: 0,
+            stripe,
+            is_write: false,
+            is_replacement: false,
+            is_alone: false,
+            flags: BioFlags::empty(),
+        }
+    }
+
+    /// What a run has in common.
+    fn kind(&self) -> (u32, bool, bool, u16) {
+        (self.role, self.is_replacement, self.is_write, self.flags.bits())
+    }
+
+    fn follows(&self, other: &MemberIo) -> bool {
+        let is_next = self.sector == other.sector + STRIPE_SECTORS;
+        is_next && self.kind() == other.kind() && !self.is_alone && !other.is_alone
+    }
+}
+
+/// Blocks on their way, in one bio.
+pub(crate) struct Run {
+    first: MemberIo,
+    /// md's number of the device.
+    number: u32,
+    stripes: Vec<u32>,
+}
+
+/// Most blocks of a run: as many as a request has segments by default.
+const RUN_BLOCKS_MAX: usize = 128;
+
+/// Memory that making bios needs, kept from turn to turn.
+#[derive(Default)]
+pub(crate) struct Makings {
+    /// Idle boxes.
+    bios: BioList,
+    stripes: Vec<Vec<u32>>,
+    bufs: Vec<IoBuf>,
+}
+
+/// Most idle boxes that are kept.
+const BIOS_KEPT: usize = 256;
+
+impl Makings {
+    fn bio(&mut self) -> Box<Bio> {
+        self.bios.pop().unwrap_or_else(Bio::flush)
+    }
+
+    /// Keep what a run that has ended was made of.
+    fn keep(&mut self, bio: Box<Bio>, mut run: Run) {
+        if self.bios.len() < BIOS_KEPT {
+            self.bios.push(bio);
+            run.stripes.clear();
+            self.stripes.push(run.stripes);
+        }
+    }
+}
+
+impl Shard {
+    /// Make bios of all that is to be read and written, and hand each to `send` with the role that it
+    /// is for, and whether it is for that role's replacement. Their `user_data` is the number of their
+    /// run.
+    pub(crate) fn make_runs(
+        &mut self,
+        at: &At<'_>,
+        out: &mut Outbox,
+        makings: &mut Makings,
+        mut send: impl FnMut(u32, bool, Box<Bio>),
+    ) {
+        // Copies for replacements before what they are copies of.
+        let order = |io: &MemberIo| (!io.is_replacement, io.kind(), io.sector);
+        out.io.sort_unstable_by_key(order);
+        let mut left = &out.io[..];
+        while let Some(first) = left.first() {
+            let pairs = left.windows(2).take(RUN_BLOCKS_MAX - 1);
+            let len = 1 + pairs.take_while(|pair| pair[1].follows(&pair[0])).count();
+            let (run, rest) = left.split_at(len);
+            left = rest;
+            let member = at.conf.member(first.role, first.is_replacement);
+            let member = member.expect("it was there a moment ago");
+            let bio = self.make_run(run, member, makings);
+            send(first.role, first.is_replacement, bio);
+        }
+        out.io.clear();
+    }
+
+    fn make_run(&mut self, ios: &[MemberIo], member: &Member, makings: &mut Makings) -> Box<Bio> {
+        let mut bufs = std::mem::take(&mut makings.bufs);
+        for io in ios {
+            let block = &mut self.stripes[io.stripe as usize].blocks[io.role as usize];
+            bufs.push(match io.is_replacement {
+                true => IoBuf::from_slice(block.as_deref().unwrap_or(&[])),
+                false => block.take().expect("the block is in the cache"),
+            });
+        }
+        let mut bio = makings.bio();
+        bio.set_bufs(&mut bufs);
+        makings.bufs = bufs;
+        let mut stripes = makings.stripes.pop().unwrap_or_default();
+        stripes.extend(ios.iter().map(|io| io.stripe));
+        let first = ios[0];
+        bio.op = if first.is_write { Op::Write } else { Op::Read };
+        bio.sector = Sector(member.data_offset + first.sector);
+        bio.flags = first.flags;
+        bio.user_data = self.runs.insert(Run { first, number: member.number, stripes }).into();
+        bio
+    }
+
+    /// A run has come back.
+    pub(crate) fn run_ended(
+        &mut self,
+        at: &At<'_>,
+        mut bio: Box<Bio>,
+        makings: &mut Makings,
+        out: &mut Outbox,
+    ) {
+        let Some(run) = self.runs.remove(bio.user_data as u32) else {
+            debug_assert!(false, "a run ends once");
+            return;
+        };
+        let is_ok = bio.status.is_ok();
+        let member = at.conf.member(run.first.role, run.first.is_replacement);
+        let is_there = member.is_some_and(|member| member.number == run.number);
+        let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
+        let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
+        for ((stripe, block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
+            let io = MemberIo { stripe: *stripe, sector, ..run.first };
+            if is_to_be_split && !io.is_replacement {
+                // Which of the blocks it was is not known: each is tried by itself.
+                self.stripes[*stripe as usize].blocks[io.role as usize] = Some(block);
+                out.io.push(MemberIo { is_alone: true, ..io });
+            } else {
+                self.io_ended(*stripe, &io, run.number, block, is_ok);
+            }
+        }
+        makings.keep(bio, run);
+    }
+}

@@ -1,0 +1,139 @@
+//! Synchronisation of a stripe: parity that is made to fit or looked at, blocks of new members that
+//! are computed (Linux `handle_parity_checks5`, `handle_parity_checks6`).
+//!
+//! A stripe is synchronised under the same exclusion as it is written, so neither sees the other
+//! half done.
+
+use super::handle::Looked;
+use super::{At, Fault, Outbox, Report, Shard};
+use crate::engine::conf::SyncAction;
+use crate::engine::plan::parity_of;
+use crate::engine::roles::Roles;
+use crate::layout::STRIPE_SECTORS;
+use drystone_core::{BioFlags, IoBuf, Status};
+
+impl Shard {
+    pub(super) fn synchronise(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        let place = &mut self.stripes[stripe as usize];
+        if !std::mem::replace(&mut place.sync_began, true) {
+            // What the members hold counts, not what the cache does.
+            place.uptodate = Roles::EMPTY;
+        }
+        match at.conf.action {
+            Some(SyncAction::Recover) => self.recover(at, stripe, out),
+            Some(action) => self.check(at, stripe, action, out),
+            None => self.end_sync(stripe, Status::Cancelled, out),
+        }
+    }
+
+    pub(super) fn end_sync(&mut self, stripe: u32, status: Status, out: &mut Outbox) -> Looked {
+        let place = &mut self.stripes[stripe as usize];
+        place.sync_began = false;
+        if let Some(item) = place.sync.take() {
+            self.item_done(item, status, out);
+        }
+        Looked::Again
+    }
+
+    /// Writes for a synchronisation have ended.
+    pub(super) fn sync_written(&mut self, stripe: u32, status: Status, out: &mut Outbox) {
+        if self.stripes[stripe as usize].sync_began {
+            self.end_sync(stripe, status, out);
+        }
+    }
+
+    fn recover(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        let sector = self.stripes[stripe as usize].sector;
+        let targets = at.conf.rebuilding(sector);
+        match self.fetch(at, stripe, targets, out) {
+            Ok(false) => Looked::Waits,
+            Ok(true) if targets.is_empty() => self.end_sync(stripe, Status::Ok, out),
+            Ok(true) => {
+                self.send(at, stripe, targets, BioFlags::BACKGROUND, out);
+                Looked::Waits
+            }
+            Err(()) => {
+                self.report_lost(at, stripe, out);
+                report_uncomputable(at, sector, targets, out);
+                self.end_sync(stripe, Status::IoError, out)
+            }
+        }
+    }
+
+    fn check(&mut self, at: &At<'_>, stripe: u32, action: SyncAction, out: &mut Outbox) -> Looked {
+        let place = &self.stripes[stripe as usize];
+        let (data, sector) = (place.data, place.sector);
+        let parity = (parity_of(&place.row) & at.conf.readable(sector)) - place.unreadable;
+        let lost = data - at.conf.readable(sector);
+        if parity.is_empty() || !lost.is_empty() {
+            // Nothing is left over by which it could be told.
+            return self.end_sync(stripe, Status::Ok, out);
+        }
+        match self.fetch(at, stripe, data | parity, out) {
+            Ok(false) => Looked::Waits,
+            Ok(true) => self.compare(at, stripe, parity, action, out),
+            Err(()) => {
+                self.report_lost(at, stripe, out);
+                self.end_sync(stripe, Status::IoError, out)
+            }
+        }
+    }
+
+    fn compare(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        parity: Roles,
+        action: SyncAction,
+        out: &mut Outbox,
+    ) -> Looked {
+        let place = &mut self.stripes[stripe as usize];
+        let [p, q] = &mut self.scratch;
+        let has_q = place.row.q.is_some();
+        place.arithmetic(at).parity_into(p, has_q.then_some(&mut **q));
+        let (p_role, q_role) = (place.row.p, place.row.q);
+        let differs =
+            |role: u32, computed: &IoBuf| parity.has(role) && place.block(role) != &**computed;
+        let mut wrong = Roles::EMPTY;
+        if differs(p_role, p) {
+            wrong.insert(p_role);
+        }
+        if let Some(q_role) = q_role.filter(|role| differs(*role, q)) {
+            wrong.insert(q_role);
+        }
+        if wrong.is_empty() {
+            return self.end_sync_or_rewrite(at, stripe, out);
+        }
+        out.mismatches += STRIPE_SECTORS;
+        if action == SyncAction::Check {
+            // The cache is not to hold what does not fit.
+            place.uptodate -= wrong;
+            return self.end_sync(stripe, Status::Ok, out);
+        }
+        for role in wrong.iter() {
+            let computed = if role == p_role { &*p } else { &*q };
+            place.block_mut(role).copy_from_slice(computed);
+        }
+        self.send(at, stripe, wrong, BioFlags::BACKGROUND, out);
+        Looked::Waits
+    }
+
+    /// All fits; but a block may have been computed because its member could not read it.
+    fn end_sync_or_rewrite(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        if self.stripes[stripe as usize].to_rewrite(at).is_empty() {
+            return self.end_sync(stripe, Status::Ok, out);
+        }
+        self.send(at, stripe, Roles::EMPTY, BioFlags::BACKGROUND, out);
+        Looked::Waits
+    }
+}
+
+/// The members that are being rebuilt do not get what cannot be computed.
+fn report_uncomputable(at: &At<'_>, sector: u64, targets: Roles, out: &mut Outbox) {
+    for role in targets.iter() {
+        let seat = &at.conf.seats[role as usize];
+        let member = seat.replacement.as_ref().or(seat.member.as_ref());
+        let fault = Fault::Lost;
+        out.reports.extend(member.map(|m| Report { role, number: m.number, sector, fault }));
+    }
+}

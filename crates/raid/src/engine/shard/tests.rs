@@ -1,0 +1,456 @@
+//! A shard over members that are vectors, whose I/O ends in any order, with faults; against a plain
+//! array of bytes.
+
+use super::runs::Makings;
+use super::{At, Fault, Outbox, Report, Shard};
+use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, Seat, SyncAction};
+use crate::engine::plan::{data_of, parity_of};
+use crate::layout::{Layout, Level};
+use crate::metadata::bad_blocks::BadBlocks;
+use crate::parity::{Parity, gf};
+use drystone_core::histogram::Snapshot;
+use drystone_core::op::OpGroup;
+use drystone_core::primitive::{AtomicU64, Ordering::*};
+use drystone_core::stats::DiskStats;
+use drystone_core::{
+    Bio, Channel, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op, Result, SECTOR_SIZE,
+    Sector, Status,
+};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const USED: u64 = 128;
+const OFFSET: u64 = 16;
+
+/// A device that is never opened, for tests of what only hands devices on.
+struct NoDevice;
+
+impl Device for NoDevice {
+    fn info(&self) -> DeviceInfo {
+        let limits = Limits::default();
+        DeviceInfo { name: "none".to_owned(), kind: "none", size_bytes: 0, limits }
+    }
+
+    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+        Err(Error::invalid("there is no device"))
+    }
+
+    fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
+        Ok(vec![Extent::data(offset, length)])
+    }
+
+    fn stats(&self) -> DiskStats {
+        DiskStats::default()
+    }
+
+    fn latencies(&self, _group: OpGroup) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn attribute(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
+        Err(Error::invalid("there is no device"))
+    }
+}
+
+/// An array with one shard, and who serves it.
+struct Bench {
+    shard: Shard,
+    conf: Conf,
+    epoch: u64,
+    stripes: usize,
+    members: Vec<Vec<u8>>,
+    /// Members that fail all I/O.
+    broken: Vec<bool>,
+    flight: Vec<(u32, Box<Bio>)>,
+    out: Outbox,
+    makings: Makings,
+    model: Vec<u8>,
+    /// Array sectors with I/O in flight, by `user_data` of the bio.
+    busy: Vec<(u64, std::ops::Range<u64>)>,
+    next: u64,
+    mismatches: u64,
+    lost: Vec<Report>,
+    corrected: u64,
+    fits_below: u64,
+    failed: u64,
+}
+
+fn member(number: u32, in_sync_below: u64) -> Member {
+    Member {
+        device: Arc::new(NoDevice),
+        number,
+        data_offset: OFFSET,
+        in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
+        bad_blocks: Arc::new(BadBlocks::new(0).unwrap()),
+        write_error: false,
+    }
+}
+
+impl Bench {
+    fn new(level: Level, number: u32, disks: u32, stripes: usize) -> Self {
+        let layout = Layout::new(level, number, disks, 16).unwrap();
+        let size_bytes = layout.array_sectors(USED).unwrap() * SECTOR_SIZE;
+        let seat = |n| Seat { member: Some(member(n, IN_SYNC)), replacement: None };
+        let conf = Conf::new(ConfSpec {
+            layout,
+            limits: Limits::default(),
+            size_bytes,
+            seats: (0..disks).map(seat).collect(),
+            cache_stripes: 0,
+        });
+        let mut bench = Bench {
+            shard: Shard::new(),
+            conf,
+            epoch: 1,
+            stripes,
+            members: vec![vec![0; ((OFFSET + USED) * SECTOR_SIZE) as usize]; disks as usize],
+            broken: vec![false; disks as usize],
+            flight: Vec::new(),
+            out: Outbox::default(),
+            makings: Makings::default(),
+            model: vec![0; size_bytes as usize],
+            busy: Vec::new(),
+            next: 1,
+            mismatches: 0,
+            lost: Vec::new(),
+            corrected: 0,
+            fits_below: u64::MAX,
+            failed: 0,
+        };
+        bench.turn(|_, _, _| {});
+        bench
+    }
+
+    /// What a context does in a turn.
+    fn turn(&mut self, bring: impl FnOnce(&mut Shard, &At<'_>, (&mut Makings, &mut Outbox))) {
+        let at = At {
+            conf: &self.conf,
+            epoch: self.epoch,
+            parity: Parity::detect(),
+            fits_below: self.fits_below,
+            home: 0,
+        };
+        let (shard, out, makings) = (&mut self.shard, &mut self.out, &mut self.makings);
+        shard.refresh(&at, self.stripes, out);
+        bring(shard, &at, (makings, out));
+        shard.work(&at, self.stripes, out);
+        let flight = &mut self.flight;
+        let number = |role, new| at.conf.member(role, new).expect("it is there").number;
+        shard.make_runs(&at, out, makings, |role, new, bio| flight.push((number(role, new), bio)));
+        self.mismatches += std::mem::take(&mut out.mismatches);
+        self.collect();
+    }
+
+    fn publish(&mut self, change: impl FnOnce(&mut Conf)) {
+        change(&mut self.conf);
+        self.conf.seats_changed();
+        self.epoch += 1;
+    }
+
+    fn collect(&mut self) {
+        while let Some(bio) = self.out.done.pop() {
+            let place = self.busy.iter().position(|(n, _)| *n == bio.user_data).expect("once");
+            let (_, range) = self.busy.swap_remove(place);
+            if !bio.status.is_ok() {
+                self.failed += 1;
+                continue;
+            }
+            if bio.op == Op::Read {
+                let start = (range.start * SECTOR_SIZE) as usize;
+                let mut read = vec![0; bio.bytes as usize];
+                bio.copy_data_to(&mut read);
+                assert!(read == self.model[start..start + read.len()], "wrong data at {range:?}");
+            }
+        }
+        for report in std::mem::take(&mut self.out.reports) {
+            match report.fault {
+                Fault::Corrected => self.corrected += 1,
+                Fault::Lost => self.lost.push(report),
+                Fault::Write => self.publish(|conf| {
+                    let member = &mut conf.seats[report.role as usize].member;
+                    member.take_if(|member| member.number == report.number);
+                }),
+            }
+        }
+    }
+
+    fn submit(&mut self, op: Op, sector: u64, sectors: u64) {
+        let range = sector..sector + sectors;
+        if self.busy.iter().any(|(_, b)| b.start < range.end && range.start < b.end) {
+            return;
+        }
+        let number = self.next;
+        self.next += 1;
+        let mut buf = IoBuf::zeroed((sectors * SECTOR_SIZE) as usize);
+        if op == Op::Write {
+            let words = buf.chunks_exact_mut(8).enumerate();
+            words.for_each(|(n, word)| {
+                word.copy_from_slice(&(number << 20 | n as u64).to_le_bytes())
+            });
+            let start = (sector * SECTOR_SIZE) as usize;
+            self.model[start..start + buf.len()].copy_from_slice(&buf);
+        }
+        let mut bio = match op {
+            Op::Write => Bio::write(Sector(sector), buf),
+            _ => Bio::read(Sector(sector), buf),
+        };
+        bio.user_data = number;
+        self.busy.push((number, range));
+        self.turn(|shard, at, (_, out)| shard.take(at, bio, false, out));
+    }
+
+    fn sync(&mut self, action: SyncAction) {
+        self.publish(|conf| conf.action = Some(action));
+        let mut bio = Bio::without_data(Op::Discard, Sector(0), USED * SECTOR_SIZE);
+        bio.user_data = self.next;
+        self.next += 1;
+        self.busy.push((bio.user_data, 0..0));
+        self.turn(|shard, at, (_, out)| shard.take(at, bio, true, out));
+        self.drain();
+    }
+
+    /// End one I/O of a member.
+    fn end_one(&mut self, which: usize) {
+        if self.flight.is_empty() {
+            return self.turn(|_, _, _| {});
+        }
+        let (number, mut bio) = self.flight.swap_remove(which % self.flight.len());
+        let bytes = &mut self.members[number as usize];
+        let start = (bio.sector.0 * SECTOR_SIZE) as usize;
+        let range = start..start + bio.bytes as usize;
+        assert!(bio.sector.0 >= OFFSET && range.end <= bytes.len());
+        bio.status = if self.broken[number as usize] { Status::IoError } else { Status::Ok };
+        match (bio.op, bio.status) {
+            (Op::Read, Status::Ok) => bio.fill_data_from(&bytes[range]),
+            (Op::Write, Status::Ok) => bio.copy_data_to(&mut bytes[range]),
+            _ => {}
+        }
+        self.turn(|shard, at, (makings, out)| shard.run_ended(at, bio, makings, out));
+    }
+
+    fn drain(&mut self) {
+        let mut left = 100_000;
+        while !self.busy.is_empty() || !self.flight.is_empty() {
+            self.end_one(left * 7);
+            left -= 1;
+            assert!(left > 0, "stuck: {:?} of {:?}", self.busy, self.shard.waiting);
+        }
+        assert_eq!((self.shard.items(), self.shard.active()), (0, 0));
+    }
+
+    fn read_all(&mut self) {
+        let end = self.model.len() as u64 / SECTOR_SIZE;
+        for sector in (0..end).step_by(16) {
+            self.submit(Op::Read, sector, 16.min(end - sector));
+        }
+        self.drain();
+        assert_eq!(self.failed, 0);
+    }
+
+    /// P and Q of what the members hold, the slow way; rows that do not fit.
+    fn rows_that_do_not_fit(&self) -> usize {
+        let layout = &self.conf.layout;
+        (0..USED / 8).filter(|n| !self.row_fits(layout, n * 8)).count()
+    }
+
+    fn row_fits(&self, layout: &Layout, sector: u64) -> bool {
+        let row = layout.row_at(sector);
+        let start = ((OFFSET + sector) * SECTOR_SIZE) as usize;
+        (start..start + 4096).step_by(61).all(|at| {
+            let byte = |role: u32| self.members[role as usize][at];
+            let data = data_of(layout, &row);
+            let p = data.iter().fold(0, |p, role| p ^ byte(role));
+            let times = |role| gf::mul(byte(role), gf::power(row.power(role) as u8));
+            let q = data.iter().fold(0, |q, role| q ^ times(role));
+            p == byte(row.p) && row.q.is_none_or(|role| q == byte(role))
+        })
+    }
+}
+
+fn levels() -> impl Strategy<Value = (Level, u32, u32)> {
+    prop_oneof![
+        (0u32..6, 3u32..7).prop_map(|(number, disks)| (Level::Raid5, number, disks)),
+        (2u32..7).prop_map(|disks| (Level::Raid4, 0, disks)),
+        (prop_oneof![Just(0u32), Just(2), Just(8), Just(10), Just(18)], 4u32..8)
+            .prop_map(|(number, disks)| (Level::Raid6, number, disks)),
+    ]
+}
+
+/// Steps: (what, where, how long).
+fn steps() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
+    proptest::collection::vec((0u8..16, any::<u64>(), 1u64..100), 1..150)
+}
+
+impl Bench {
+    fn step(&mut self, (what, place, length): (u8, u64, u64)) {
+        let end = self.model.len() as u64 / SECTOR_SIZE;
+        let sector = place % end;
+        let length = length.min(end - sector);
+        match what {
+            0..=4 => self.submit(Op::Write, sector, length),
+            5 => {
+                let sector = sector - sector % 8;
+                self.submit(Op::Write, sector, length.div_ceil(8).min((end - sector) / 8) * 8);
+            }
+            6 | 7 => self.submit(Op::Read, sector, length),
+            _ => self.end_one(place as usize),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Data are right and parity fits, however I/O ends.
+    #[test]
+    fn writes_and_reads((level, number, disks) in levels(), stripes in 1usize..12, steps in steps()) {
+        let mut bench = Bench::new(level, number, disks, stripes);
+        steps.into_iter().for_each(|step| bench.step(step));
+        bench.drain();
+        prop_assert_eq!(bench.rows_that_do_not_fit(), 0);
+        bench.read_all();
+        prop_assert_eq!(bench.shard.counts.woken <= bench.shard.counts.freed + bench.stripes as u64, true);
+    }
+
+    /// As many members as there is parity for fail at any moment; then others take their places.
+    #[test]
+    fn members_fail_and_are_rebuilt(
+        (level, number, disks) in levels(),
+        stripes in 1usize..12,
+        before in steps(),
+        after in steps(),
+        victims in proptest::collection::vec(any::<u32>(), 2),
+    ) {
+        let mut bench = Bench::new(level, number, disks, stripes);
+        before.into_iter().for_each(|step| bench.step(step));
+        let victims = &victims[..level.parity_disks() as usize];
+        victims.iter().for_each(|victim| bench.broken[(victim % disks) as usize] = true);
+        after.into_iter().for_each(|step| bench.step(step));
+        bench.drain();
+        bench.read_all();
+        // New members, full of nonsense.
+        for victim in victims.iter().map(|victim| (victim % disks) as usize) {
+            bench.members[victim].fill(0xa5);
+            bench.broken[victim] = false;
+            let new = member(victim as u32, 0);
+            bench.publish(|conf| conf.seats[victim].member = Some(new));
+        }
+        bench.sync(SyncAction::Recover);
+        for seat in &bench.conf.seats {
+            seat.member.iter().for_each(|member| member.in_sync_below.store(IN_SYNC, Release));
+        }
+        bench.publish(|_| {});
+        prop_assert_eq!(bench.rows_that_do_not_fit(), 0);
+        bench.read_all();
+        bench.sync(SyncAction::Check);
+        prop_assert_eq!(bench.mismatches, 0);
+    }
+}
+
+#[test]
+fn checks_count_and_repairs_mend() {
+    for (level, disks) in [(Level::Raid5, 4), (Level::Raid6, 5)] {
+        let mut bench = Bench::new(level, 2, disks, 4);
+        bench.submit(Op::Write, 3, 100);
+        bench.drain();
+        for (sector, parity) in [(8, 0), (24, 0), (24, 1)] {
+            let row = bench.conf.layout.row_at(sector);
+            let role = parity_of(&row).iter().nth(parity).unwrap_or(row.p);
+            bench.members[role as usize][((OFFSET + sector) * SECTOR_SIZE) as usize + 61] ^= 1;
+            if level == Level::Raid5 && parity == 1 {
+                bench.members[role as usize][((OFFSET + sector) * SECTOR_SIZE) as usize] ^= 2;
+            }
+        }
+        bench.sync(SyncAction::Check);
+        assert_eq!((bench.mismatches, bench.rows_that_do_not_fit() > 0), (16, true), "{level}");
+        bench.sync(SyncAction::Repair);
+        assert_eq!((bench.mismatches, bench.rows_that_do_not_fit()), (32, 0), "{level}");
+        bench.sync(SyncAction::Check);
+        assert_eq!(bench.mismatches, 32);
+        bench.read_all();
+    }
+}
+
+#[test]
+fn a_replacement_gets_all_that_its_member_gets() {
+    let mut bench = Bench::new(Level::Raid5, 2, 4, 8);
+    bench.submit(Op::Write, 0, 200);
+    bench.drain();
+    bench.members.push(vec![0; bench.members[0].len()]);
+    bench.broken.push(false);
+    bench.publish(|conf| conf.seats[1].replacement = Some(member(4, 0)));
+    bench.submit(Op::Write, 50, 77);
+    bench.sync(SyncAction::Recover);
+    bench.submit(Op::Write, 0, 33);
+    bench.drain();
+    let data = (OFFSET * SECTOR_SIZE) as usize;
+    assert!(bench.members[4][data..] == bench.members[1][data..]);
+    assert_eq!(bench.rows_that_do_not_fit(), 0);
+}
+
+#[test]
+fn resync_makes_parity_fit_and_writes_meanwhile_do_not_carry_it_on() {
+    let mut bench = Bench::new(Level::Raid5, 2, 6, 8);
+    bench.members[2][(OFFSET * SECTOR_SIZE) as usize..].fill(7);
+    let start = (OFFSET * SECTOR_SIZE) as usize;
+    bench.fits_below = 0;
+    // What the array holds now is what its data blocks say.
+    for sector in 0..bench.model.len() as u64 / SECTOR_SIZE {
+        let place = bench.conf.layout.place(sector);
+        let from = start + (place.sector * SECTOR_SIZE) as usize;
+        let to = (sector * SECTOR_SIZE) as usize;
+        let bytes: Vec<u8> = bench.members[place.role as usize][from..from + 512].to_vec();
+        bench.model[to..to + 512].copy_from_slice(&bytes);
+    }
+    bench.submit(Op::Write, 5, 3);
+    bench.drain();
+    assert!(bench.row_fits(&bench.conf.layout.clone(), 0), "it was reconstructed");
+    bench.sync(SyncAction::Resync);
+    assert_eq!(bench.rows_that_do_not_fit(), 0);
+    bench.read_all();
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_computed_and_written_anew() {
+    let mut bench = Bench::new(Level::Raid5, 2, 4, 8);
+    bench.submit(Op::Write, 0, 300);
+    bench.drain();
+    bench.sync(SyncAction::Check);
+    bench.publish(|conf| conf.action = None);
+    // The cache is emptied by a resize.
+    bench.stripes = 1;
+    bench.publish(|_| {});
+    bench.submit(Op::Read, 0, 1);
+    bench.broken[0] = true;
+    bench.end_one(0);
+    bench.broken[0] = false;
+    bench.drain();
+    assert_eq!((bench.corrected, bench.lost.len(), bench.failed), (1, 0, 0));
+}
+
+#[test]
+fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
+    let mut bench = Bench::new(Level::Raid5, 2, 4, 8);
+    bench.submit(Op::Write, 0, 300);
+    bench.drain();
+    bench.publish(|conf| {
+        conf.seats[0].member = None;
+        conf.seats[1].member = None;
+    });
+    let at = |bench: &Bench, role| {
+        (0..).find(|s| bench.conf.layout.place(*s).role == role).expect("it holds data")
+    };
+    let (gone, there) = (at(&bench, 1), at(&bench, 2));
+    bench.submit(Op::Read, there, 1);
+    bench.drain();
+    assert_eq!(bench.failed, 0);
+    bench.submit(Op::Read, gone, 1);
+    bench.drain();
+    bench.submit(Op::Write, there, 1);
+    bench.drain();
+    assert_eq!(bench.failed, 2);
+}

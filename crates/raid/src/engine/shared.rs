@@ -1,0 +1,215 @@
+//! What all contexts share of an array.
+//!
+//! Invariants:
+//! * The data path reads what is published by its epoch, and takes the turn at shards; nothing else
+//!   here is written or locked there, but for what happens seldom: a fault, a first write.
+//! * `wanted` are asked of the manager; it takes them all at once and looks what there is to do.
+
+use super::conf::Conf;
+use super::port::{Brings, Port, Ports};
+use super::shard::{At, Report, Shard, ShardCounts};
+use crate::parity::Parity;
+use drystone_core::context::Handle;
+use drystone_core::mailbox::Message;
+use drystone_core::primitive::{AtomicU32, AtomicU64, Ordering::*};
+use drystone_core::stats::DeviceStats;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::turn::TurnLock;
+use drystone_core::{Holders, Published};
+use std::sync::{Arc, Weak};
+
+/// Shards of the stripe cache.
+pub(crate) const SHARDS: usize = 16;
+
+/// Member sectors that lie in one shard together: 64 KiB.
+pub(crate) const REGION_SECTORS: u64 = 128;
+
+/// The shard of a member sector. Neighbours are spread over all of them.
+#[inline]
+pub(crate) fn shard_of(sector: u64) -> usize {
+    let region = sector / REGION_SECTORS;
+    // Fibonacci hashing: the upper bits of a product with 2^64 divided by the golden ratio.
+    (region.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - SHARDS.trailing_zeros())) as usize
+}
+
+bitflags::bitflags! {
+    /// What the manager is asked to do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Wanted: u32 {
+        /// Make the array dirty, so that writes may begin.
+        const WRITES = 1 << 0;
+        /// Look at the reports.
+        const REPORTS = 1 << 1;
+        /// Look at what was asked by a control call.
+        const CONTROL = 1 << 2;
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) conf: Published<Conf>,
+    pub(crate) ports: Published<Ports>,
+    shards: Box<[TurnLock<Shard>]>,
+    pub(crate) parity: Parity,
+    /// Parity fits below this member sector.
+    pub(crate) fits_below: AtomicU64,
+    /// Sectors of parity that did not fit, since the last synchronisation began.
+    pub(crate) mismatches: AtomicU64,
+    reports: Lock<Vec<Report>>,
+    wanted: AtomicU32,
+    manager: Lock<Weak<Handle>>,
+    pub(crate) stats: DeviceStats,
+    pub(crate) holders: Holders,
+    /// For what happens seldom. Each lock has counters of its own, written while it is held.
+    conf_locks: Arc<LockCounters>,
+    ports_locks: Arc<LockCounters>,
+    reports_locks: Arc<LockCounters>,
+    manager_locks: Arc<LockCounters>,
+    shards_locks: Arc<LockCounters>,
+}
+
+impl Shared {
+    pub(crate) fn new(name: &str, conf: Conf, locks: &Arc<LockCounters>) -> Arc<Self> {
+        let shard = |_| TurnLock::new(LockClass::Stripes, Shard::new());
+        Arc::new(Shared {
+            name: name.to_owned(),
+            conf: Published::new(conf),
+            ports: Published::new(Ports::default()),
+            shards: (0..SHARDS).map(shard).collect(),
+            parity: Parity::detect(),
+            fits_below: AtomicU64::new(u64::MAX),
+            mismatches: AtomicU64::new(0),
+            reports: Lock::new(LockClass::Control, Vec::new()),
+            wanted: AtomicU32::new(0),
+            manager: Lock::new(LockClass::Control, Weak::new()),
+            stats: DeviceStats::new(locks.sibling()),
+            holders: Holders::new(locks.sibling()),
+            conf_locks: locks.sibling(),
+            ports_locks: locks.sibling(),
+            reports_locks: locks.sibling(),
+            manager_locks: locks.sibling(),
+            shards_locks: locks.sibling(),
+        })
+    }
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn shard(&self, number: usize) -> &TurnLock<Shard> {
+        &self.shards[number]
+    }
+
+    /// Stripes of the cache that shard `number` has.
+    pub(crate) fn stripes_of(conf: &Conf, number: usize) -> usize {
+        let (all, shards) = (conf.cache_stripes as usize, SHARDS);
+        (all / shards + usize::from(number < all % shards)).max(1)
+    }
+
+    /// By what a shard works.
+    pub(crate) fn at<'a>(&self, conf: &'a Conf, epoch: u64, home: u32) -> At<'a> {
+        At { conf, epoch, parity: self.parity, fits_below: self.fits_below.load(Acquire), home }
+    }
+
+    /// The configuration, for the control plane.
+    pub(crate) fn conf(&self) -> Arc<Conf> {
+        self.conf.get(&self.conf_locks).1
+    }
+
+    /// Change the configuration, and have every channel look. Its epoch.
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Conf)) -> u64 {
+        let published = self.conf.update(&self.conf_locks, |conf| {
+            change(conf);
+            conf.seats_changed();
+            Ok(())
+        });
+        debug_assert!(published.is_ok());
+        let epoch = self.conf.epoch();
+        self.kick_all();
+        epoch
+    }
+
+    pub(crate) fn kick_all(&self) {
+        let (_, ports) = self.ports.get(&self.ports_locks);
+        ports.iter().for_each(|port| port.send_and_kick());
+    }
+
+    pub(crate) fn ports(&self) -> Arc<Ports> {
+        self.ports.get(&self.ports_locks).1
+    }
+
+    pub(crate) fn open_port(&self, brings: Brings, word: Arc<Message>) -> Arc<Port> {
+        let mut opened = None;
+        let published = self.ports.update(&self.ports_locks, |ports| {
+            let port = Port::new(ports.free_index(), brings, word);
+            ports.insert(port.clone());
+            opened = Some(port);
+            Ok(())
+        });
+        debug_assert!(published.is_ok());
+        opened.expect("it was just opened")
+    }
+
+    pub(crate) fn close_port(&self, port: &Arc<Port>) {
+        port.quiet.gone();
+        port.writes_quiet.gone();
+        let published = self.ports.update(&self.ports_locks, |ports| {
+            ports.remove(port);
+            Ok(())
+        });
+        debug_assert!(published.is_ok());
+    }
+
+    /// Ask something of the manager; from any thread. What was written before this is seen by it.
+    #[cold]
+    pub(crate) fn ask(&self, wanted: Wanted) {
+        self.wanted.fetch_or(wanted.bits(), AcqRel);
+        let manager = self.manager.lock(&self.manager_locks).upgrade();
+        if let Some(manager) = manager {
+            manager.wake();
+        }
+    }
+
+    /// What was asked of the manager since it looked last.
+    pub(crate) fn take_wanted(&self) -> Wanted {
+        Wanted::from_bits_truncate(self.wanted.swap(0, AcqRel))
+    }
+
+    /// Who is to be woken when something is asked.
+    pub(crate) fn set_manager(&self, manager: Weak<Handle>) {
+        *self.manager.lock(&self.manager_locks) = manager;
+    }
+
+    /// Tell the manager of faults.
+    #[cold]
+    pub(crate) fn report(&self, reports: &mut Vec<Report>) {
+        self.reports.lock(&self.reports_locks).append(reports);
+        self.ask(Wanted::REPORTS);
+    }
+
+    pub(crate) fn take_reports(&self) -> Vec<Report> {
+        std::mem::take(&mut *self.reports.lock(&self.reports_locks))
+    }
+
+    /// Sectors of parity that did not fit.
+    #[cold]
+    pub(crate) fn add_mismatches(&self, sectors: u64) {
+        self.mismatches.fetch_add(sectors, Relaxed);
+    }
+
+    /// What the shards have counted, with how many of their stripes do something. Waits for each
+    /// shard's turn.
+    pub(crate) fn counts(&self) -> (ShardCounts, usize) {
+        let (mut sum, mut active) = (ShardCounts::default(), 0);
+        for shard in &self.shards {
+            let turn = shard.wait(&self.shards_locks);
+            sum += turn.counts;
+            active += turn.active();
+            if shard.leave(turn) {
+                // Whoever brought something meanwhile left without it.
+                self.ports().get(shard.publisher()).iter().for_each(|port| port.send_and_kick());
+            }
+        }
+        (sum, active)
+    }
+}

@@ -1,0 +1,183 @@
+//! One stripe of the cache: a block of each member at the same place, and what is to be done there.
+//!
+//! Invariants:
+//! * A stripe does one thing at a time. What comes meanwhile waits in `reads`, `writes` or `sync`.
+//! * A block that is not in `blocks` is in a bio on its way to or from a member; `io` counts those.
+//! * `uptodate` are the blocks that hold what their member holds, or would hold if it were there.
+//! * Whoever has pieces here ends only after they were taken out.
+
+use super::compute::{Arithmetic, Blocks};
+use super::plan::{Covered, View, data_of};
+use super::roles::Roles;
+use super::shard::At;
+use crate::layout::{Row, STRIPE_SECTORS};
+use drystone_core::{IoBuf, SECTOR_SIZE};
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = (STRIPE_SECTORS * SECTOR_SIZE) as usize;
+
+/// A part of an item that lies in one block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) item: u32,
+    pub(crate) role: u32,
+    /// Where it begins in the item's data.
+    pub(crate) at: u64,
+    /// Where it begins in the block, in bytes.
+    pub(crate) start: u32,
+    pub(crate) bytes: u32,
+}
+
+impl Piece {
+    fn is_whole(&self) -> bool {
+        self.bytes as usize == BLOCK_BYTES
+    }
+
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        self.start as usize..(self.start + self.bytes) as usize
+    }
+}
+
+/// A member that did not take what was written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedWrite {
+    pub(crate) role: u32,
+    /// md's number of the device.
+    pub(crate) number: u32,
+    pub(crate) is_replacement: bool,
+}
+
+/// What a stripe does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing, or it is in the queue of those that are to be looked at.
+    #[default]
+    Idle,
+    Reading,
+    /// Of what is in `draining`.
+    Writing,
+    /// A write failed, which has to be on record before what was written counts.
+    Recording,
+    /// The bit of the write-intent bitmap is on its way to the members.
+    AwaitingBitmap,
+}
+
+/// See the module's text.
+pub(crate) struct Stripe {
+    /// Member sector of the beginning.
+    pub(crate) sector: u64,
+    pub(crate) row: Row,
+    pub(crate) data: Roles,
+    pub(crate) blocks: Blocks,
+    pub(crate) uptodate: Roles,
+    pub(crate) state: State,
+    /// Blocks on their way to or from members.
+    pub(crate) io: u32,
+    pub(crate) reads: Vec<Piece>,
+    pub(crate) writes: Vec<Piece>,
+    /// The writes that are under way.
+    pub(crate) draining: Vec<Piece>,
+    /// The item for which it is synchronised.
+    pub(crate) sync: Option<u32>,
+    /// Its synchronisation has begun.
+    pub(crate) sync_began: bool,
+    /// Blocks whose member could not read them.
+    pub(crate) unreadable: Roles,
+    /// Members that did not take what was written.
+    pub(crate) failed: Vec<FailedWrite>,
+    /// It is in the queue of those that are to be looked at.
+    pub(crate) is_queued: bool,
+    /// The port of the channel that has begun what is under way.
+    pub(crate) driver: u32,
+}
+
+impl Stripe {
+    /// A stripe for arrays of `disks` members, of no place in particular.
+    pub(crate) fn new(at: &At<'_>) -> Self {
+        let layout = &at.conf.layout;
+        let row = layout.row(0);
+        let block = |_| Some(IoBuf::zeroed(BLOCK_BYTES));
+        Stripe {
+            sector: 0,
+            row,
+            data: data_of(layout, &row),
+            blocks: (0..layout.disks()).map(block).collect(),
+            uptodate: Roles::EMPTY,
+            state: State::Idle,
+            io: 0,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            draining: Vec::new(),
+            sync: None,
+            sync_began: false,
+            unreadable: Roles::EMPTY,
+            failed: Vec::new(),
+            is_queued: false,
+            driver: 0,
+        }
+    }
+
+    /// Be the stripe of member sector `sector`, of which nothing is known.
+    pub(crate) fn become_stripe_of(&mut self, sector: u64, at: &At<'_>) {
+        debug_assert!(!self.has_work() && self.state == State::Idle && self.io == 0);
+        self.sector = sector;
+        self.row = at.conf.layout.row_at(sector);
+        self.data = data_of(&at.conf.layout, &self.row);
+        self.uptodate = Roles::EMPTY;
+        self.unreadable = Roles::EMPTY;
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        let pieces = self.reads.len() + self.writes.len() + self.draining.len();
+        pieces > 0 || self.sync.is_some()
+    }
+
+    /// The items that have something here.
+    pub(crate) fn items(&self) -> impl Iterator<Item = u32> {
+        let pieces = self.reads.iter().chain(&self.writes).chain(&self.draining);
+        pieces.map(|piece| piece.item).chain(self.sync)
+    }
+
+    pub(crate) fn view(&self, at: &At<'_>) -> View {
+        View {
+            row: self.row,
+            data: self.data,
+            readable: at.conf.readable(self.sector) - self.unreadable,
+            writable: at.conf.writable(self.sector),
+            uptodate: self.uptodate,
+            parity_fits: at.parity_fits(self.sector),
+        }
+    }
+
+    pub(crate) fn arithmetic(&mut self, at: &At<'_>) -> Arithmetic<'_> {
+        Arithmetic { parity: at.parity, row: self.row, data: self.data, blocks: &mut self.blocks }
+    }
+
+    /// What the pending writes cover.
+    pub(crate) fn covered(&self) -> Covered {
+        let mut covered = Covered::default();
+        for piece in &self.writes {
+            match piece.is_whole() {
+                true => covered.whole.insert(piece.role),
+                false => covered.part.insert(piece.role),
+            }
+        }
+        covered.part -= covered.whole;
+        covered
+    }
+
+    /// The block of `role`, which the cache has.
+    pub(crate) fn block(&self, role: u32) -> &[u8] {
+        self.blocks[role as usize].as_deref().expect("the block is in the cache")
+    }
+
+    /// As [`Stripe::block`].
+    pub(crate) fn block_mut(&mut self, role: u32) -> &mut [u8] {
+        self.blocks[role as usize].as_deref_mut().expect("the block is in the cache")
+    }
+
+    /// Blocks of members that are there but could not read them: they are to be written anew.
+    pub(crate) fn to_rewrite(&self, at: &At<'_>) -> Roles {
+        self.unreadable & self.uptodate & at.conf.writable(self.sector)
+    }
+}
