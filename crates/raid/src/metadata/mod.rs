@@ -12,7 +12,9 @@ use std::fmt;
 
 pub mod bad_blocks;
 pub mod bitmap;
+pub mod create;
 pub mod ppl;
+pub mod room;
 pub mod superblock;
 
 /// Bytes of a sector.
