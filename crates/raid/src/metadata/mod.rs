@@ -10,6 +10,7 @@
 
 use std::fmt;
 
+pub mod assemble;
 pub mod bad_blocks;
 pub mod bitmap;
 pub mod create;

@@ -1,0 +1,456 @@
+//! What array some devices make, and whether it may start (`drivers/md/md.c` `analyze_sbs`,
+//! `super_1_validate`; `raid5.c` `raid5_run`; mdadm `Assemble.c`).
+//!
+//! Who is what, decided by the freshest superblock F, of the most events:
+//! 1. A member counts if its events are those of F or one less. An array that stops being written
+//!    takes one event back, so one less is no sign of age.
+//! 2. Its role is what F's table says of its number, never its own: a member that failed in F's last
+//!    update is one behind, believes itself to be good, and holds old data.
+//! 3. A member that calls F's device failed saw another history and is left out.
+
+mod start;
+
+use std::fmt;
+
+use super::MetadataError;
+use super::Uuid;
+use super::bitmap::{self, BitmapHeader};
+use super::superblock::{Features, Minor, Role, Superblock};
+use crate::layout::Layout;
+
+/// A device that may be of an array.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What sentences call it.
+    pub name: String,
+    /// What [`super::superblock::probe`] found.
+    pub found: Result<(Minor, Superblock), MetadataError>,
+    /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
+    pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
+}
+
+/// What a role's member is. Numbers of devices are indices of the candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// Its data is whole.
+    InSync {
+        /// Who.
+        device: usize,
+    },
+    /// Its data is whole below a member sector; writes go to all of it.
+    Rebuilding {
+        /// Who.
+        device: usize,
+        /// Member sectors below are rebuilt.
+        recovered: u64,
+        /// Only what the bitmap marks has to be rebuilt.
+        by_bitmap: bool,
+    },
+    /// It is there and too old to be used.
+    Stale {
+        /// Who.
+        device: usize,
+        /// The bitmap marks all that it has missed, so it can be added again without rebuilding all.
+        by_bitmap: bool,
+    },
+    /// It is there and has failed.
+    Faulty {
+        /// Who.
+        device: usize,
+    },
+    /// It is not there.
+    Missing,
+}
+
+impl Member {
+    /// Its device, if that takes part in the array.
+    pub fn device(&self) -> Option<usize> {
+        match self {
+            Member::InSync { device } | Member::Rebuilding { device, .. } => Some(*device),
+            _ => None,
+        }
+    }
+
+    /// Whether its data is whole.
+    pub fn is_in_sync(&self) -> bool {
+        matches!(self, Member::InSync { .. })
+    }
+}
+
+/// A device that is to take a member's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// Who.
+    pub device: usize,
+    /// Member sectors below have been copied.
+    pub recovered: u64,
+}
+
+/// Of what use the bitmap is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BitmapUse {
+    /// There is none.
+    None,
+    /// Its bits tell where parity may be wrong.
+    Good,
+    /// It is older than the array: all bits count as set.
+    Stale,
+    /// There should be one, and there is none that can be read; why.
+    Bad(String),
+    /// It is of a kind that is not kept here; why. The array must not be written.
+    Unknown(String),
+}
+
+/// Whether an array may start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Whole.
+    Whole,
+    /// It lacks members, and has lost nothing.
+    Degraded {
+        /// Members are missing of which the superblocks do not know: it should not start unless it
+        /// is insisted upon, since they may only be late. One sentence.
+        unexpected: Option<String>,
+    },
+    /// Only if what the sentence names may be lost.
+    Force(String),
+    /// Not at all; one sentence.
+    No(String),
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Start::Whole => f.write_str("it can start"),
+            Start::Degraded { unexpected: None } => f.write_str("it can start degraded"),
+            Start::Degraded { unexpected: Some(text) } | Start::Force(text) | Start::No(text) => {
+                f.write_str(text)
+            }
+        }
+    }
+}
+
+/// An array as its devices tell it.
+#[derive(Clone, Debug)]
+pub struct Assembly {
+    /// The freshest superblock: name, identity, events, sizes.
+    pub fresh: Superblock,
+    /// Where superblocks stand.
+    pub minor: Minor,
+    /// The geometry.
+    pub layout: Layout,
+    /// By role.
+    pub members: Vec<Member>,
+    /// By role.
+    pub replacements: Vec<Option<Replacement>>,
+    /// Devices that wait for a member to fail.
+    pub spares: Vec<usize>,
+    /// The journal.
+    pub journal: Option<usize>,
+    /// Devices that take no part, each with the reason, one sentence.
+    pub left_out: Vec<(usize, String)>,
+    /// `None`: parity is right everywhere; else the member sector from which on it may not be.
+    pub resync_from: Option<u64>,
+    /// Of what use the bitmap is.
+    pub bitmap: BitmapUse,
+    /// Whether members have partial parity logs.
+    pub has_ppl: bool,
+    /// Why the array must not be written, if so; reading is safe.
+    pub read_only: Option<String>,
+    /// Whether it may start.
+    pub start: Start,
+}
+
+impl Assembly {
+    /// Sectors used on each member.
+    pub fn used(&self) -> u64 {
+        self.fresh.size
+    }
+
+    /// Roles whose data is not whole.
+    pub fn lost(&self) -> u32 {
+        self.members.iter().filter(|member| !member.is_in_sync()).count() as u32
+    }
+}
+
+/// The array that these devices make; of several arrays the one with this `uuid`.
+///
+/// # Errors
+/// There is none; devices are of different arrays or contradict one another; the geometry is not
+/// one of RAID-4, 5 or 6. One sentence.
+pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly, String> {
+    let freshest = freshest(candidates, uuid)?;
+    let (minor, fresh) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
+    same_array(candidates, freshest, fresh)?;
+    let layout = fresh.geometry().map_err(|error| {
+        format!("the array of {} cannot be used: {error}", candidates[freshest].name)
+    })?;
+    let disks = layout.disks() as usize;
+    let mut assembly = Assembly {
+        fresh: fresh.clone(),
+        minor,
+        layout,
+        members: vec![Member::Missing; disks],
+        replacements: vec![None; disks],
+        spares: Vec::new(),
+        journal: None,
+        left_out: Vec::new(),
+        resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset),
+        bitmap: BitmapUse::None,
+        has_ppl: fresh.ppl().is_some(),
+        read_only: None,
+        start: Start::Whole,
+    };
+    // The freshest first, so that of two devices with one number the older one is left out.
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by_key(|device| (events(&candidates[*device]), *device == freshest));
+    for device in order.into_iter().rev() {
+        assembly.take(candidates, device)?;
+    }
+    assembly.left_out.sort();
+    assembly.use_replacements();
+    assembly.bitmap = assembly.bitmap_use(candidates);
+    assembly.mark_partial(candidates);
+    assembly.read_only = start::read_only(&assembly);
+    assembly.start = start::decide(&assembly, candidates);
+    Ok(assembly)
+}
+
+fn superblock(candidate: &Candidate) -> Option<(Minor, &Superblock)> {
+    candidate.found.as_ref().ok().map(|(minor, found)| (*minor, found))
+}
+
+fn events(candidate: &Candidate) -> Option<u64> {
+    superblock(candidate).map(|(_, found)| found.events)
+}
+
+/// The candidate with the most events; a member before a spare.
+fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, String> {
+    let rank = |candidate: &Candidate| {
+        let (_, found) = superblock(candidate)?;
+        let member = matches!(found.role(), Role::Active(_));
+        uuid.is_none_or(|uuid| uuid == found.set_uuid).then_some((member, found.events))
+    };
+    let ranked = candidates.iter().enumerate().filter_map(|(i, c)| Some((rank(c)?, i)));
+    // Of equals the first.
+    let best = ranked.max_by_key(|((member, events), i)| (*member, *events, usize::MAX - i));
+    best.map(|(_, index)| index).ok_or_else(|| match (candidates.first(), uuid) {
+        (_, Some(uuid)) => format!("no device is of the array {uuid}"),
+        (Some(first), _) => match &first.found {
+            Err(error) => format!("no device is of an array; {}: {error}", first.name),
+            Ok(_) => "no device is of an array".to_owned(),
+        },
+        (None, _) => "no devices are named".to_owned(),
+    })
+}
+
+/// Whether all superblocks are of the array of `fresh`.
+fn same_array(candidates: &[Candidate], freshest: usize, fresh: &Superblock) -> Result<(), String> {
+    for candidate in candidates {
+        let Some((_, found)) = superblock(candidate) else { continue };
+        let other = &candidates[freshest].name;
+        if found.set_uuid != fresh.set_uuid {
+            return Err(format!(
+                "{} is of the array {}, but {other} is of {}",
+                candidate.name, found.set_uuid, fresh.set_uuid
+            ));
+        }
+        let shape = |s: &Superblock| (s.level, s.layout, s.chunk_sectors);
+        if shape(found) != shape(fresh) {
+            return Err(format!(
+                "{} says level, layout and chunk are {:?}, but {other} says {:?}",
+                candidate.name,
+                shape(found),
+                shape(fresh)
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Assembly {
+    /// Gives a device its place.
+    fn take(&mut self, candidates: &[Candidate], device: usize) -> Result<(), String> {
+        let candidate = &candidates[device];
+        let own = match &candidate.found {
+            Ok((_, own)) => own,
+            Err(error) => {
+                self.left_out.push((device, format!("{}: {error}", candidate.name)));
+                return Ok(());
+            }
+        };
+        self.check_twin(candidates, device, own)?;
+        let role = self.fresh.role_of(own.dev_number);
+        if role == Role::Faulty {
+            let why = format!("{} has failed, by the freshest superblock", candidate.name);
+            self.leave_out(device, own, why, Member::Faulty { device });
+        } else if let Some(why) = self.unfit(candidate, own) {
+            self.leave_out(device, own, why, Member::Stale { device, by_bitmap: false });
+        } else {
+            match role {
+                Role::Active(role) => self.take_member(candidates, device, own, role)?,
+                Role::Journal => self.journal = Some(device),
+                Role::Spare | Role::Faulty => self.spares.push(device),
+            }
+        }
+        self.spares.sort_unstable();
+        Ok(())
+    }
+
+    /// Two devices with one number in one state are copies, and it cannot be told which to use.
+    fn check_twin(
+        &self,
+        candidates: &[Candidate],
+        device: usize,
+        own: &Superblock,
+    ) -> Result<(), String> {
+        let twin = candidates.iter().enumerate().find(|(other, candidate)| {
+            *other != device
+                && superblock(candidate).is_some_and(|(_, found)| {
+                    (found.dev_number, found.events) == (own.dev_number, own.events)
+                })
+        });
+        match twin {
+            Some((_, twin)) => Err(format!(
+                "{} and {} are both device {} of the array: leave out the one that is a copy",
+                candidates[device].name, twin.name, own.dev_number
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a device cannot be used, if so.
+    fn unfit(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
+        let (name, fresh) = (&candidate.name, &self.fresh);
+        // Spares are not always told of events.
+        let is_spare = own.role() == Role::Spare;
+        if own.events.saturating_add(1) < fresh.events && !is_spare {
+            return Some(format!(
+                "{name} is stale: its events are {}, the array's {}",
+                own.events, fresh.events
+            ));
+        }
+        // A member that is rebuilt may be the first that was told of its role.
+        let fresh_in_sync = matches!(fresh.role(), Role::Active(_))
+            && !fresh.feature_map.contains(Features::RECOVERY_OFFSET);
+        let knows = matches!(own.role_of(fresh.dev_number), Role::Active(_));
+        if fresh_in_sync && !knows && !is_spare {
+            return Some(format!(
+                "{name} is of another history: it says that device {} has failed, which is in use",
+                fresh.dev_number
+            ));
+        }
+        let journal = fresh.role_of(own.dev_number) == Role::Journal;
+        (own.data_size < fresh.size && !journal).then(|| {
+            format!(
+                "{name} is too small: it has {} sectors for data, the array uses {}",
+                own.data_size, fresh.size
+            )
+        })
+    }
+
+    fn take_member(
+        &mut self,
+        candidates: &[Candidate],
+        device: usize,
+        own: &Superblock,
+        role: u16,
+    ) -> Result<(), String> {
+        let name = &candidates[device].name;
+        let Some(member) = self.members.get_mut(usize::from(role)) else {
+            let disks = self.layout.disks();
+            self.left_out.push((device, format!("{name} has role {role} of {disks} members")));
+            return Ok(());
+        };
+        let replacement = &mut self.replacements[usize::from(role)];
+        let recovered = match own.feature_map.contains(Features::RECOVERY_OFFSET) {
+            true => Some(own.recovery_offset),
+            false => None,
+        };
+        let taken = if own.feature_map.contains(Features::REPLACEMENT) {
+            let recovered = recovered.unwrap_or(self.fresh.size);
+            replacement.replace(Replacement { device, recovered }).map(|other| other.device)
+        } else {
+            let by_bitmap = own.feature_map.contains(Features::RECOVERY_BITMAP);
+            let now = match recovered {
+                Some(recovered) => Member::Rebuilding { device, recovered, by_bitmap },
+                None => Member::InSync { device },
+            };
+            std::mem::replace(member, now).device()
+        };
+        match taken {
+            Some(other) => Err(format!(
+                "{name} and {} both have role {role} of the array: leave out one of them",
+                candidates[other].name
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves a device out, and notes it as what became of its role's member, unless that is taken.
+    fn leave_out(&mut self, device: usize, own: &Superblock, why: String, what: Member) {
+        self.left_out.push((device, why));
+        if let Role::Active(role) = own.role()
+            && let Some(member) = self.members.get_mut(usize::from(role))
+            && *member == Member::Missing
+        {
+            *member = what;
+        }
+    }
+
+    /// A replacement whose original is gone is the member.
+    fn use_replacements(&mut self) {
+        for (member, replacement) in self.members.iter_mut().zip(&mut self.replacements) {
+            if member.device().is_none()
+                && let Some(Replacement { device, recovered }) = replacement.take()
+            {
+                *member = Member::Rebuilding { device, recovered, by_bitmap: false };
+            }
+        }
+    }
+
+    fn bitmap_use(&self, candidates: &[Candidate]) -> BitmapUse {
+        if self.fresh.bitmap_offset().is_none() {
+            return BitmapUse::None;
+        }
+        let mut bad = "no member in sync has one".to_owned();
+        for device in self.members.iter().filter(|m| m.is_in_sync()).filter_map(Member::device) {
+            let name = &candidates[device].name;
+            match &candidates[device].bitmap {
+                Some(Ok(header)) if header.uuid != self.fresh.set_uuid => {
+                    bad = format!("{name}: the bitmap is of the array {}", header.uuid);
+                }
+                Some(Ok(header)) => return self.age_of(header),
+                Some(Err(MetadataError::Unknown(text))) => {
+                    return BitmapUse::Unknown(format!("{name}: {text}"));
+                }
+                Some(Err(error)) => bad = format!("{name}: {error}"),
+                None => {}
+            }
+        }
+        BitmapUse::Bad(bad)
+    }
+
+    fn age_of(&self, header: &BitmapHeader) -> BitmapUse {
+        let stale = header.events < self.fresh.events
+            || header.state & bitmap::STATE_STALE != 0
+            || header.sync_size != self.fresh.size;
+        if stale { BitmapUse::Stale } else { BitmapUse::Good }
+    }
+
+    /// Finds out which stale members have missed only what the bitmap marks.
+    fn mark_partial(&mut self, candidates: &[Candidate]) {
+        if self.bitmap != BitmapUse::Good {
+            return;
+        }
+        let in_sync = self.members.iter().filter(|member| member.is_in_sync());
+        let headers =
+            in_sync.filter_map(|m| candidates[m.device()?].bitmap.as_ref()?.as_ref().ok());
+        let Some(cleared) = headers.map(|header| header.events_cleared).next() else { return };
+        for member in &mut self.members {
+            if let Member::Stale { device, by_bitmap } = member {
+                *by_bitmap = events(&candidates[*device]).is_some_and(|events| events >= cleared);
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether an array may start, and whether it may be written.
+
+use super::{Assembly, BitmapUse, Candidate, Member, Start, events};
+use crate::layout::Level;
+use crate::metadata::superblock::{Features, Role};
+
+/// Why the array must not be written, though it may be read.
+pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
+    if assembly.fresh.feature_map.contains(Features::JOURNAL) {
+        return Some(
+            "the array has a journal, which is not supported: it can only be read, and only \
+             because it was stopped cleanly"
+                .to_owned(),
+        );
+    }
+    match &assembly.bitmap {
+        BitmapUse::Unknown(text) => Some(format!(
+            "the array can only be read: a writer would have to keep its bitmap ({text})"
+        )),
+        _ => None,
+    }
+}
+
+/// Whether the array may start.
+pub(super) fn decide(assembly: &Assembly, candidates: &[Candidate]) -> Start {
+    if let Some(text) = unsupported(assembly) {
+        return Start::No(text);
+    }
+    let (lost, parity) = (assembly.lost(), assembly.layout.level().parity_disks());
+    if lost > parity {
+        return too_few(assembly, candidates);
+    }
+    if let BitmapUse::Bad(text) = &assembly.bitmap {
+        return Start::No(format!(
+            "the superblocks say that there is a bitmap, but it cannot be used ({text}): the array \
+             cannot start until it is removed (mdadm --assemble --update=no-bitmap)"
+        ));
+    }
+    if assembly.resync_from.is_some() && lost > parity_only(assembly) && !assembly.has_ppl {
+        return Start::Force(format!(
+            "the array was not stopped cleanly and lacks {}: parity may not fit what was being \
+             written, and so any block of the rows that were written last may be wrong on what is \
+             missing, also blocks that nobody wrote",
+            named(assembly)
+        ));
+    }
+    match lost {
+        0 => Start::Whole,
+        _ => Start::Degraded { unexpected: unexpected(assembly) },
+    }
+}
+
+/// What can neither be written nor safely read.
+fn unsupported(assembly: &Assembly) -> Option<String> {
+    let features = assembly.fresh.feature_map;
+    if features.contains(Features::RESHAPE_ACTIVE) {
+        return Some(format!(
+            "the array is being reshaped, at array sector {}, which is not supported: part of it \
+             has the old geometry, so it cannot even be read; let mdadm end the reshape",
+            assembly.fresh.reshape_position
+        ));
+    }
+    if features.contains(Features::CLUSTERED) {
+        return Some(
+            "the array is shared by a cluster, which is not supported: even reading is safe only \
+             while no other machine has it"
+                .to_owned(),
+        );
+    }
+    let dirty = assembly.resync_from.is_some();
+    (features.contains(Features::JOURNAL) && dirty).then(|| {
+        "the array has a journal, which is not supported, and was not stopped cleanly: writes may \
+         be in the journal only, so it cannot even be read; start and stop it with mdadm first"
+            .to_owned()
+    })
+}
+
+/// Members that are rebuilt and hold nothing but parity. Without them no data is missing.
+fn parity_only(assembly: &Assembly) -> u32 {
+    let layout = &assembly.layout;
+    let disks = layout.disks();
+    let roles: &[u32] = match (layout.level(), layout.number()) {
+        (Level::Raid4, _) | (Level::Raid5, 5) => &[disks - 1],
+        (Level::Raid5, 4) => &[0],
+        (Level::Raid6, 4) => &[0, 1],
+        (Level::Raid6, 5) => &[disks - 2, disks - 1],
+        (Level::Raid6, 20) => &[0, disks - 1],
+        (Level::Raid6, 16..=19) => &[disks - 1],
+        _ => &[],
+    };
+    let rebuilt =
+        |role: &&u32| matches!(assembly.members[**role as usize], Member::Rebuilding { .. });
+    roles.iter().filter(rebuilt).count() as u32
+}
+
+/// Too few members are in sync: can stale ones help?
+fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
+    let parity = assembly.layout.level().parity_disks();
+    let need = (assembly.lost() - parity) as usize;
+    let mut old: Vec<_> = assembly.members.iter().filter_map(old_device).collect();
+    old.sort_by_key(|device| std::cmp::Reverse(events(&candidates[*device])));
+    let disks = assembly.layout.disks();
+    let there = disks - assembly.lost();
+    if old.len() < need {
+        return Start::No(format!(
+            "{there} of {disks} members can be used, expected at least {}; without: {}",
+            disks - parity,
+            named(assembly)
+        ));
+    }
+    let names: Vec<&str> = old[..need].iter().map(|d| candidates[*d].name.as_str()).collect();
+    Start::Force(format!(
+        "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but what \
+         was written since it left the array is lost or mixed with what is older",
+        disks - parity,
+        names.join(", ")
+    ))
+}
+
+fn old_device(member: &Member) -> Option<usize> {
+    match member {
+        Member::Stale { device, .. } | Member::Faulty { device } => Some(*device),
+        _ => None,
+    }
+}
+
+/// The roles that are not in sync, in words.
+fn named(assembly: &Assembly) -> String {
+    let lost = assembly.members.iter().enumerate().filter(|(_, member)| !member.is_in_sync());
+    let words = lost.map(|(role, member)| {
+        let state = match member {
+            Member::InSync { .. } => "in sync",
+            Member::Rebuilding { .. } => "being rebuilt",
+            Member::Stale { .. } => "stale",
+            Member::Faulty { .. } => "failed",
+            Member::Missing => "missing",
+        };
+        format!("member {role} ({state})")
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// Members that are not used though the freshest superblock counts on them.
+fn unexpected(assembly: &Assembly) -> Option<String> {
+    let expected = |role: usize| {
+        let number = Role::Active(role as u16).number();
+        assembly.fresh.roles.contains(&number) && assembly.members[role].device().is_none()
+    };
+    let roles: Vec<String> =
+        (0..assembly.members.len()).filter(|r| expected(*r)).map(|r| r.to_string()).collect();
+    let disks = assembly.layout.disks();
+    (!roles.is_empty()).then(|| {
+        format!(
+            "{} of {disks} members are there, and the superblocks know of no failure; member {} \
+             may only be late, so the array starts without it only if that is insisted upon",
+            disks - assembly.lost(),
+            roles.join(" and member ")
+        )
+    })
+}

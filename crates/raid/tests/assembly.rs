@@ -1,0 +1,320 @@
+//! Which arrays devices make: those that Linux wrote, and such as are made of them by hand.
+
+mod common;
+
+use common::superblock;
+use drystone_raid::metadata::MetadataError;
+use drystone_raid::metadata::assemble::{
+    Assembly, BitmapUse, Candidate, Member, Replacement, Start, assemble,
+};
+use drystone_raid::metadata::bitmap::{BitmapHeader, STATE_STALE};
+use drystone_raid::metadata::superblock::{Features, Superblock};
+use drystone_raid::testing;
+
+/// The members of a vector, as they are found on disk.
+fn candidates(vector: &str) -> Vec<Candidate> {
+    let images = testing::members(vector);
+    let candidate = |(index, image): (usize, &testing::Image)| {
+        let found = superblock(image);
+        let header = |own: &Superblock| {
+            let at = own.super_offset.checked_add_signed(own.bitmap_offset()?.into())?;
+            Some(BitmapHeader::parse(&image.read_sectors(at, 8)))
+        };
+        let bitmap = found.as_ref().ok().and_then(|(_, own)| header(own));
+        Candidate { name: format!("m{index}"), found, bitmap }
+    };
+    images.iter().enumerate().map(candidate).collect()
+}
+
+fn without(mut candidates: Vec<Candidate>, gone: &[usize]) -> Vec<Candidate> {
+    let mut index = 0;
+    candidates.retain(|_| {
+        index += 1;
+        !gone.contains(&(index - 1))
+    });
+    candidates
+}
+
+fn made(candidates: &[Candidate]) -> Assembly {
+    assemble(candidates, None).unwrap()
+}
+
+/// Changes a member's superblock.
+fn change(candidates: &mut [Candidate], device: usize, change: impl FnOnce(&mut Superblock)) {
+    let Ok((_, found)) = &mut candidates[device].found else { panic!("m{device} is broken") };
+    change(found);
+}
+
+fn in_sync(devices: &[usize]) -> Vec<Member> {
+    devices.iter().map(|device| Member::InSync { device: *device }).collect()
+}
+
+const DEGRADED: Start = Start::Degraded { unexpected: None };
+
+fn force(start: &Start) -> &str {
+    let Start::Force(text) = start else { panic!("{start:?}") };
+    text
+}
+
+fn refused(start: &Start) -> &str {
+    let Start::No(text) = start else { panic!("{start:?}") };
+    text
+}
+
+fn unexpected(start: &Start) -> &str {
+    let Start::Degraded { unexpected: Some(text) } = start else { panic!("{start:?}") };
+    text
+}
+
+#[test]
+fn arrays_that_were_stopped_are_whole() {
+    let special = |vector: &String| {
+        let middle = ["stale", "faulty", "recover", "replac", "spare", "journal", "reshape"];
+        vector.contains("crash")
+            || vector.ends_with("torn")
+            || middle.iter().any(|m| vector.contains(m))
+    };
+    for vector in testing::names().into_iter().filter(|vector| !special(vector)) {
+        let mut candidates = candidates(&vector);
+        let array = made(&candidates);
+        let devices: Vec<usize> = (0..candidates.len()).collect();
+        assert_eq!(array.members, in_sync(&devices), "{vector}");
+        assert_eq!((&array.start, array.resync_from), (&Start::Whole, None), "{vector}");
+        assert!(array.left_out.is_empty() && array.read_only.is_none(), "{vector}");
+        // The order of the devices means nothing.
+        candidates.reverse();
+        let turned = made(&candidates).members;
+        assert_eq!(turned, in_sync(&devices.into_iter().rev().collect::<Vec<_>>()), "{vector}");
+    }
+}
+
+#[test]
+fn crashed_arrays_are_resynced() {
+    for (vector, bitmap, ppl) in [
+        ("r5-ls-torn", BitmapUse::None, false),
+        ("r5-ls-nobitmap-crash", BitmapUse::None, false),
+        ("r5-ls-bitmap-torn", BitmapUse::Good, false),
+        ("r5-ls-bitmap-crash", BitmapUse::Good, false),
+        ("r5-ls-ppl-torn", BitmapUse::None, true),
+    ] {
+        let array = made(&candidates(vector));
+        assert_eq!((&array.start, array.resync_from), (&Start::Whole, Some(0)), "{vector}");
+        assert_eq!((array.bitmap, array.has_ppl), (bitmap, ppl), "{vector}");
+    }
+}
+
+#[test]
+fn dirty_and_degraded_starts_with_a_log_only() {
+    for vector in ["r5-ls-torn", "r5-ls-bitmap-torn"] {
+        let array = made(&without(candidates(vector), &[1]));
+        let text = force(&array.start);
+        assert!(text.contains("member 1 (missing)") && text.contains("nobody wrote"), "{text}");
+    }
+    let array = made(&without(candidates("r5-ls-ppl-torn"), &[1]));
+    assert!(unexpected(&array.start).contains("3 of 4 members are there"), "{:?}", array.start);
+}
+
+#[test]
+fn members_in_every_state_are_known() {
+    let stale = made(&candidates("r5-ls-stale"));
+    assert_eq!(stale.members[2], Member::Stale { device: 2, by_bitmap: false });
+    assert_eq!((&stale.start, stale.lost()), (&DEGRADED, 1));
+    assert!(stale.left_out[0].1.contains("m2 is stale: its events are 18, the array's 23"));
+
+    let faulty = made(&candidates("r5-ls-faulty-kept"));
+    assert_eq!((faulty.members[2], &faulty.start), (Member::Faulty { device: 2 }, &DEGRADED));
+
+    let recovering = made(&candidates("r5-ls-recovering"));
+    let rebuilt = Member::Rebuilding { device: 4, recovered: 4096, by_bitmap: false };
+    assert_eq!((recovering.members[1], &recovering.start), (rebuilt, &DEGRADED));
+    assert_eq!(recovering.left_out.iter().map(|(d, _)| *d).collect::<Vec<_>>(), [1]);
+
+    let replacing = made(&candidates("r5-ls-replacing"));
+    assert_eq!(replacing.members, in_sync(&[0, 1, 2, 3]));
+    assert_eq!(replacing.replacements[1], Some(Replacement { device: 4, recovered: 4096 }));
+    assert_eq!(replacing.start, Start::Whole);
+    // Without its original the replacement is all there is.
+    let replacing = made(&without(candidates("r5-ls-replacing"), &[1]));
+    let rebuilt = Member::Rebuilding { device: 3, recovered: 4096, by_bitmap: false };
+    assert_eq!((replacing.members[1], replacing.replacements[1]), (rebuilt, None));
+    assert_eq!(replacing.start, DEGRADED);
+
+    let spare = made(&candidates("r5-ls-spare"));
+    assert_eq!((&spare.spares[..], &spare.start), (&[4][..], &Start::Whole));
+}
+
+#[test]
+fn what_is_not_supported_is_not_written() {
+    let journal = made(&candidates("r5-ls-journal"));
+    assert_eq!((journal.journal, &journal.start), (Some(4), &Start::Whole));
+    assert!(journal.read_only.unwrap().contains("journal"));
+    let mut dirty = candidates("r5-ls-journal");
+    (0..5).for_each(|device| change(&mut dirty, device, |own| own.resync_offset = 0));
+    assert!(refused(&made(&dirty).start).contains("writes may be in the journal only"));
+
+    let reshape = made(&candidates("r5-ls-reshape"));
+    assert!(refused(&reshape.start).contains("being reshaped, at array sector 16384"));
+    assert_eq!(made(&candidates("r5-ls-reshape-after")).start, Start::Whole);
+
+    let mut clustered = candidates("r5-ls");
+    for device in 0..4 {
+        change(&mut clustered, device, |own| own.feature_map |= Features::CLUSTERED);
+    }
+    assert!(refused(&made(&clustered).start).contains("cluster"));
+}
+
+/// A member failed in the last update: it is one event behind, and calls itself good.
+#[test]
+fn a_role_is_what_the_freshest_superblock_says() {
+    for (number, expected) in [(0xFFFE, Member::Faulty { device: 2 }), (0xFFFF, Member::Missing)] {
+        let mut devices = candidates("r5-ls");
+        for device in [0, 1, 3] {
+            change(&mut devices, device, |own| {
+                own.events += 1;
+                own.roles[2] = number;
+            });
+        }
+        let array = made(&devices);
+        assert_eq!((array.members[2], &array.start), (expected, &DEGRADED));
+        // Who was removed is a spare to Linux, and is rebuilt.
+        assert_eq!(array.spares.contains(&2), number == 0xFFFF);
+    }
+}
+
+#[test]
+fn one_event_less_is_no_sign_of_age() {
+    let mut devices = candidates("r5-ls");
+    change(&mut devices, 2, |own| own.events -= 1);
+    assert_eq!(made(&devices).start, Start::Whole);
+    change(&mut devices, 2, |own| own.events -= 1);
+    let array = made(&devices);
+    assert_eq!(array.members[2], Member::Stale { device: 2, by_bitmap: false });
+    assert!(unexpected(&array.start).contains("member 2 may only be late"), "{:?}", array.start);
+}
+
+#[test]
+fn too_few_members_need_force_or_cannot_start() {
+    let text = made(&without(candidates("r5-ls"), &[1, 3])).start;
+    let text = refused(&text);
+    assert!(text.starts_with("2 of 4 members can be used, expected at least 3"), "{text}");
+    assert!(text.contains("member 1 (missing), member 3 (missing)"), "{text}");
+    assert_eq!(made(&without(candidates("r6-ls"), &[1, 3])).lost(), 2);
+    let mut devices = without(candidates("r5-ls"), &[1]);
+    change(&mut devices, 2, |own| own.events -= 5);
+    let text = made(&devices).start;
+    assert!(force(&text).contains("m3 can be forced in"), "{text}");
+    assert!(refused(&made(&without(candidates("r6-ls"), &[0, 1, 3])).start).contains("2 of 5"));
+}
+
+#[test]
+fn a_member_that_only_holds_parity_may_be_rebuilt_in_a_dirty_array() {
+    let dirty = |vector: &str, device: usize| {
+        let mut devices = candidates(vector);
+        (0..4).for_each(|device| change(&mut devices, device, |own| own.resync_offset = 0));
+        change(&mut devices, device, |own| {
+            own.feature_map |= Features::RECOVERY_OFFSET;
+            own.recovery_offset = 0;
+        });
+        made(&devices).start
+    };
+    assert_eq!(dirty("r4", 3), DEGRADED);
+    assert_eq!(dirty("r5-pn", 3), DEGRADED);
+    assert_eq!(dirty("r5-p0", 0), DEGRADED);
+    for (vector, device) in [("r4", 0), ("r5-ls", 3), ("r5-p0", 3)] {
+        assert!(force(&dirty(vector, device)).contains("being rebuilt"), "{vector}");
+    }
+}
+
+#[test]
+fn bitmaps_are_of_use_when_they_are_as_fresh_as_the_array() {
+    let with = |change: &dyn Fn(&mut BitmapHeader)| {
+        let mut devices = candidates("r5-ls-bitmap");
+        for device in &mut devices {
+            let Some(Ok(header)) = &mut device.bitmap else { panic!("no bitmap") };
+            change(header);
+        }
+        made(&devices)
+    };
+    assert_eq!(with(&|_| ()).bitmap, BitmapUse::Good);
+    assert_eq!(with(&|header| header.events += 1).bitmap, BitmapUse::Good);
+    assert_eq!(with(&|header| header.events -= 1).bitmap, BitmapUse::Stale);
+    assert_eq!(with(&|header| header.state |= STATE_STALE).bitmap, BitmapUse::Stale);
+    assert_eq!(with(&|header| header.sync_size -= 8).bitmap, BitmapUse::Stale);
+    let other = with(&|header| header.uuid.0[0] ^= 1);
+    assert!(refused(&other.start).contains("no-bitmap"), "{:?}", other.start);
+
+    let mut devices = candidates("r5-ls-bitmap");
+    for device in &mut devices {
+        device.bitmap = Some(Err(MetadataError::Unknown("it is lockless".to_owned())));
+    }
+    let array = made(&devices);
+    assert_eq!(array.start, Start::Whole);
+    assert!(array.read_only.unwrap().contains("it is lockless"));
+}
+
+#[test]
+fn a_stale_member_that_missed_little_is_told_by_the_bitmap() {
+    let mut devices = candidates("r5-ls-bitmap");
+    change(&mut devices, 1, |own| own.events -= 2);
+    let cleared = devices[0].bitmap.clone().unwrap().unwrap().events_cleared;
+    let Ok((_, own)) = &devices[1].found else { unreachable!() };
+    let by_bitmap = own.events >= cleared;
+    assert_eq!(made(&devices).members[1], Member::Stale { device: 1, by_bitmap });
+    for device in &mut devices {
+        let Some(Ok(header)) = &mut device.bitmap else { panic!("no bitmap") };
+        header.events_cleared = 10;
+    }
+    assert_eq!(made(&devices).members[1], Member::Stale { device: 1, by_bitmap: true });
+}
+
+#[test]
+fn devices_that_contradict_one_another_are_refused() {
+    let refusal = |devices: &[Candidate]| assemble(devices, None).unwrap_err();
+    let mut mixed = without(candidates("r5-ls"), &[3]);
+    mixed.extend(without(candidates("r5-la"), &[0, 1, 2]));
+    assert!(refusal(&mixed).contains("is of the array"), "{}", refusal(&mixed));
+    let uuid = mixed[0].found.as_ref().unwrap().1.set_uuid;
+    assert!(assemble(&mixed[..3], Some(uuid)).is_ok());
+    let mut twins = candidates("r5-ls");
+    twins.push(Candidate { name: "copy".to_owned(), ..twins[1].clone() });
+    assert!(refusal(&twins).contains("both device 1 of the array"), "{}", refusal(&twins));
+    let mut shapes = candidates("r5-ls");
+    change(&mut shapes, 1, |own| own.chunk_sectors = 8);
+    assert!(refusal(&shapes).contains("level, layout and chunk"), "{}", refusal(&shapes));
+    let mut level = candidates("r5-ls");
+    (0..4).for_each(|device| change(&mut level, device, |own| own.level = 1));
+    assert!(refusal(&level).contains("level is raid1, expected 4, 5 or 6"), "{}", refusal(&level));
+    assert_eq!(refusal(&[]), "no devices are named");
+    let blank = Candidate {
+        name: "sda".to_owned(),
+        found: superblock(&testing::Image::new(1 << 20)),
+        bitmap: None,
+    };
+    assert!(refusal(&[blank]).contains("sda: there is no md superblock"));
+}
+
+#[test]
+fn who_saw_another_history_is_left_out() {
+    // Two halves of a RAID-6 ran without each other, and have as many events.
+    let mut devices = candidates("r6-ls-4d");
+    for (device, others) in [(0, [2, 3]), (1, [2, 3]), (2, [0, 1]), (3, [0, 1])] {
+        change(&mut devices, device, |own| others.iter().for_each(|d| own.roles[*d] = 0xFFFE));
+    }
+    let array = made(&devices);
+    assert_eq!(array.lost(), 2);
+    let left: Vec<usize> = array.left_out.iter().map(|(device, _)| *device).collect();
+    assert_eq!(left, [2, 3]);
+    assert!(array.left_out[0].1.contains("another history"), "{:?}", array.left_out);
+}
+
+#[test]
+fn a_broken_superblock_is_a_member_that_is_not_there() {
+    let mut devices = candidates("r5-ls");
+    devices[1].found = Err(MetadataError::Invalid("superblock checksum is 1, expected 2".into()));
+    let array = made(&devices);
+    assert!(array.left_out[0].1.starts_with("m1: superblock checksum"), "{:?}", array.left_out);
+    assert!(unexpected(&array.start).contains("member 1"), "{:?}", array.start);
+    change(&mut devices, 2, |own| own.data_size = 100);
+    let array = made(&devices);
+    assert!(array.left_out[1].1.contains("m2 is too small: it has 100 sectors"));
+}
