@@ -181,6 +181,22 @@ fn a_role_is_what_the_freshest_superblock_says() {
     }
 }
 
+/// The freshest superblock gives a spare a role, and the power goes before the spare is told.
+#[test]
+fn a_spare_that_was_not_told_of_its_role_holds_nothing() {
+    let mut devices = without(candidates("r5-ls-spare"), &[2]);
+    for device in 0..3 {
+        change(&mut devices, device, |own| {
+            own.events += 1;
+            own.roles[2] = 0xFFFE;
+            own.roles[5] = 2;
+        });
+    }
+    let array = made(&devices);
+    let rebuilt = Member::Rebuilding { device: 3, recovered: 0, by_bitmap: false };
+    assert_eq!((array.members[2], &array.start), (rebuilt, &DEGRADED));
+}
+
 #[test]
 fn one_event_less_is_no_sign_of_age() {
     let mut devices = candidates("r5-ls");

@@ -281,7 +281,9 @@ impl Assembly {
         };
         self.check_twin(candidates, device, own)?;
         let role = self.fresh.role_of(own.dev_number);
-        if role == Role::Faulty {
+        if let Some(why) = self.other_history(candidate, own) {
+            self.leave_out(device, own, why, Member::Stale { device, by_bitmap: false });
+        } else if role == Role::Faulty {
             let why = format!("{} has failed, by the freshest superblock", candidate.name);
             self.leave_out(device, own, why, Member::Faulty { device });
         } else if let Some(why) = self.unfit(candidate, own) {
@@ -330,21 +332,26 @@ impl Assembly {
                 own.events, fresh.events
             ));
         }
-        // A member that is rebuilt may be the first that was told of its role.
-        let fresh_in_sync = matches!(fresh.role(), Role::Active(_))
-            && !fresh.feature_map.contains(Features::RECOVERY_OFFSET);
-        let knows = matches!(own.role_of(fresh.dev_number), Role::Active(_));
-        if fresh_in_sync && !knows && !is_spare {
-            return Some(format!(
-                "{name} is of another history: it says that device {} has failed, which is in use",
-                fresh.dev_number
-            ));
-        }
         let journal = fresh.role_of(own.dev_number) == Role::Journal;
         (own.data_size < fresh.size && !journal).then(|| {
             format!(
                 "{name} is too small: it has {} sectors for data, the array uses {}",
                 own.data_size, fresh.size
+            )
+        })
+    }
+
+    /// Why a device is of another history than the freshest superblock, if so.
+    fn other_history(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
+        let fresh = &self.fresh;
+        // A member that is rebuilt may be the first that was told of its role.
+        let fresh_in_sync = matches!(fresh.role(), Role::Active(_))
+            && !fresh.feature_map.contains(Features::RECOVERY_OFFSET);
+        let knows = matches!(own.role_of(fresh.dev_number), Role::Active(_));
+        (fresh_in_sync && !knows && own.role() != Role::Spare).then(|| {
+            format!(
+                "{} is of another history: it says that device {} has failed, which is in use",
+                candidate.name, fresh.dev_number
             )
         })
     }
@@ -364,6 +371,8 @@ impl Assembly {
         };
         let replacement = &mut self.replacements[usize::from(role)];
         let recovered = match own.feature_map.contains(Features::RECOVERY_OFFSET) {
+            // It was not told yet that it has this role, so it holds nothing of it.
+            _ if own.role() != Role::Active(role) => Some(0),
             true => Some(own.recovery_offset),
             false => None,
         };
