@@ -2,7 +2,6 @@
 //!
 //! A *row* is one chunk on every member; a *stripe* is 4 KiB at the same place of every member. A
 //! *role* is a member's number in the array. Member sectors count from a member's data offset.
-#![forbid(unsafe_code)]
 
 #[allow(dead_code)]
 mod engine;

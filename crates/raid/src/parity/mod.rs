@@ -27,9 +27,16 @@
 //! | two data blocks | [`Parity::two_data`] of P + S and Q + T |
 //! | P, Q or both | from the data |
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 pub mod gf;
+mod kernels;
 #[cfg(test)]
 mod oracle;
+#[cfg(target_arch = "x86_64")]
+mod passes;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -37,6 +44,8 @@ mod tests;
 use std::fmt;
 
 use thiserror::Error;
+
+use kernels::Kernels;
 
 /// What a buffer's length is a multiple of.
 pub const BLOCK_BYTES: usize = 64;
@@ -84,7 +93,7 @@ pub struct Parity {
 impl Parity {
     /// With the widest vectors that this CPU has.
     pub fn detect() -> Self {
-        let best = Isa::ALL.into_iter().rev().find_map(kernels_of);
+        let best = Isa::ALL.into_iter().rev().find_map(Kernels::of);
         Parity { kernels: best.unwrap_or(&scalar::KERNELS) }
     }
 
@@ -94,7 +103,7 @@ impl Parity {
     ///
     /// [`Unsupported`] where the CPU lacks them.
     pub fn with(isa: Isa) -> Result<Self, Unsupported> {
-        kernels_of(isa).map(|kernels| Parity { kernels }).ok_or(Unsupported(isa))
+        Kernels::of(isa).map(|kernels| Parity { kernels }).ok_or(Unsupported(isa))
     }
 
     /// The instructions in use.
@@ -105,14 +114,14 @@ impl Parity {
     /// Adds all sources to `dst`: it becomes the xor of itself and them.
     pub fn xor_into(self, dst: &mut [u8], sources: &[&[u8]]) {
         check_lengths(dst, sources.iter().copied());
-        (self.kernels.xor)(dst, true, sources);
+        self.kernels.xor(dst, true, sources);
     }
 
     /// Makes `dst` the xor of the sources, and zero if there are none. What it held does not
     /// matter.
     pub fn xor_of(self, dst: &mut [u8], sources: &[&[u8]]) {
         check_lengths(dst, sources.iter().copied());
-        (self.kernels.xor)(dst, false, sources);
+        self.kernels.xor(dst, false, sources);
     }
 
     /// Makes `p` the xor of the sources, and `q` the sum of each source times the generator to
@@ -124,13 +133,13 @@ impl Parity {
         check_lengths(p, sources.iter().map(|source| source.1));
         check_length(p.len(), q);
         if sources.is_sorted_by(|a, b| a.0 > b.0) {
-            return (self.kernels.pq)(p, q, sources);
+            return self.kernels.pq(p, q, sources);
         }
         p.fill(0);
         q.fill(0);
         for (power, source) in sources {
-            (self.kernels.xor)(p, true, &[source]);
-            (self.kernels.mul)(q, gf::power(*power), source);
+            self.kernels.xor(p, true, &[source]);
+            self.kernels.mul(q, gf::power(*power), source);
         }
     }
 
@@ -143,7 +152,7 @@ impl Parity {
     /// Adds `coefficient` times `source` to `dst`.
     pub fn mul_into(self, dst: &mut [u8], coefficient: u8, source: &[u8]) {
         check_lengths(dst, [source]);
-        (self.kernels.mul)(dst, coefficient, source);
+        self.kernels.mul(dst, coefficient, source);
     }
 
     /// The lost data of the member with this power: `dst` becomes `q_xor`, which is Q + T,
@@ -157,7 +166,7 @@ impl Parity {
     /// As [`Parity::one_data_from_q`]: `data` holds Q + T, and becomes the lost data.
     pub fn one_data_in_place(self, power: u8, data: &mut [u8]) {
         check_lengths(data, []);
-        (self.kernels.scale)(data, gf::inverse(gf::power(power)));
+        self.kernels.scale(data, gf::inverse(gf::power(power)));
     }
 
     /// The lost data of two members, `powers` in the order of the buffers: `first` holds P + S
@@ -169,7 +178,7 @@ impl Parity {
     pub fn two_data(self, powers: (u8, u8), first: &mut [u8], second: &mut [u8]) {
         assert!(powers.0 != powers.1, "two members with the power {}", powers.0);
         check_lengths(first, [&*second]);
-        (self.kernels.two_data)(two_data_coefficients(powers), first, second);
+        self.kernels.two_data(two_data_coefficients(powers), first, second);
     }
 }
 
@@ -187,29 +196,6 @@ fn two_data_coefficients((x, y): (u8, u8)) -> (u8, u8) {
     (gf::mul(apart, k), gf::mul(gf::power_of_difference(0, x), k))
 }
 
-/// The functions of one set of instructions. All lengths have been checked.
-struct Kernels {
-    isa: Isa,
-    /// `dst`, if it is to be kept, plus the sources.
-    xor: fn(dst: &mut [u8], keep: bool, sources: &[&[u8]]),
-    /// P and Q of sources whose powers fall.
-    pq: fn(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]),
-    /// Adds the coefficient times the source to `dst`.
-    mul: fn(dst: &mut [u8], coefficient: u8, source: &[u8]),
-    /// Multiplies `dst` with the coefficient.
-    scale: fn(dst: &mut [u8], coefficient: u8),
-    /// `p` becomes the sum of both times their coefficients, `q` that sum plus what `p` was.
-    two_data: fn(coefficients: (u8, u8), p: &mut [u8], q: &mut [u8]),
-}
-
-/// The kernels of a set of instructions, if this CPU has it.
-fn kernels_of(isa: Isa) -> Option<&'static Kernels> {
-    match isa {
-        Isa::Scalar => Some(&scalar::KERNELS),
-        Isa::Avx2 | Isa::Avx512 => None,
-    }
-}
-
 fn check_lengths<'a>(dst: &[u8], sources: impl IntoIterator<Item = &'a [u8]>) {
     let whole = dst.len().is_multiple_of(BLOCK_BYTES);
     assert!(whole, "a buffer of {} bytes, no multiple of {BLOCK_BYTES}", dst.len());
@@ -225,7 +211,7 @@ fn blocks(buffer: &mut [u8]) -> &mut [[u8; BLOCK_BYTES]] {
     buffer.as_chunks_mut().0
 }
 
-/// The `n`th block of a source.
-fn block(source: &[u8], n: usize) -> &[u8; BLOCK_BYTES] {
-    &source.as_chunks().0[n]
+/// The `N` blocks of a source from the `at`th on.
+fn block_at<const N: usize>(source: &[u8], at: usize) -> &[[u8; BLOCK_BYTES]; N] {
+    source.as_chunks().0[at..].first_chunk().expect("lengths have been checked")
 }

@@ -1,7 +1,8 @@
 //! The kernels in plain Rust, for every CPU. The loops over eight words at a time are such that
 //! the compiler makes vectors of them where the target has some (SSE2, NEON).
 
-use super::{BLOCK_BYTES, Isa, Kernels, Source, block, blocks};
+use super::kernels::Kernels;
+use super::{BLOCK_BYTES, Isa, Source, block_at, blocks};
 
 pub(super) static KERNELS: Kernels = Kernels { isa: Isa::Scalar, xor, pq, mul, scale, two_data };
 
@@ -54,7 +55,7 @@ fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
     for (n, dst) in blocks(dst).iter_mut().enumerate() {
         let mut sum = if keep { load(dst) } else { [0; WORDS] };
         for source in sources {
-            add(&mut sum, &load(block(source, n)));
+            add(&mut sum, &load(&block_at::<1>(source, n)[0]));
         }
         store(dst, sum);
     }
@@ -70,7 +71,7 @@ fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
                 double(&mut q_sum);
             }
             at = power;
-            let data = load(block(source, n));
+            let data = load(&block_at::<1>(source, n)[0]);
             add(&mut p_sum, &data);
             add(&mut q_sum, &data);
         }
@@ -85,7 +86,7 @@ fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
 fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
     for (n, dst) in blocks(dst).iter_mut().enumerate() {
         let mut sum = load(dst);
-        add(&mut sum, &times(load(block(source, n)), coefficient));
+        add(&mut sum, &times(load(&block_at::<1>(source, n)[0]), coefficient));
         store(dst, sum);
     }
 }

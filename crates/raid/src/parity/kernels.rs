@@ -1,0 +1,69 @@
+//! The functions that a set of instructions has, and the one place that calls them.
+//!
+//! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which has
+//! asked the CPU whether it has the instructions. That is what every `unsafe` block here rests on.
+
+use super::{Isa, Source, scalar};
+
+/// The functions of one set of instructions. Their callers have checked all lengths.
+pub(super) struct Kernels {
+    pub(super) isa: Isa,
+    /// `dst`, if it is to be kept, plus the sources.
+    pub(super) xor: unsafe fn(dst: &mut [u8], keep: bool, sources: &[&[u8]]),
+    /// P and Q of sources whose powers fall.
+    pub(super) pq: unsafe fn(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]),
+    /// Adds the coefficient times the source to `dst`.
+    pub(super) mul: unsafe fn(dst: &mut [u8], coefficient: u8, source: &[u8]),
+    /// Multiplies `dst` with the coefficient.
+    pub(super) scale: unsafe fn(dst: &mut [u8], coefficient: u8),
+    /// `p` becomes the sum of both times their coefficients, `q` that sum plus what `p` was.
+    pub(super) two_data: unsafe fn(coefficients: (u8, u8), p: &mut [u8], q: &mut [u8]),
+}
+
+impl Kernels {
+    /// Those of a set of instructions, if this CPU has it.
+    pub(super) fn of(isa: Isa) -> Option<&'static Self> {
+        match isa {
+            Isa::Scalar => Some(&scalar::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                std::arch::is_x86_feature_detected!("avx2").then_some(&super::avx2::KERNELS)
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => has_avx512().then_some(&super::avx512::KERNELS),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => None,
+        }
+    }
+
+    pub(super) fn xor(&self, dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
+        // SAFETY: the CPU has the instructions (the module's invariant).
+        unsafe { (self.xor)(dst, keep, sources) }
+    }
+
+    pub(super) fn pq(&self, p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
+        // SAFETY: the CPU has the instructions (the module's invariant).
+        unsafe { (self.pq)(p, q, sources) }
+    }
+
+    pub(super) fn mul(&self, dst: &mut [u8], coefficient: u8, source: &[u8]) {
+        // SAFETY: the CPU has the instructions (the module's invariant).
+        unsafe { (self.mul)(dst, coefficient, source) }
+    }
+
+    pub(super) fn scale(&self, dst: &mut [u8], coefficient: u8) {
+        // SAFETY: the CPU has the instructions (the module's invariant).
+        unsafe { (self.scale)(dst, coefficient) }
+    }
+
+    pub(super) fn two_data(&self, coefficients: (u8, u8), p: &mut [u8], q: &mut [u8]) {
+        // SAFETY: the CPU has the instructions (the module's invariant).
+        unsafe { (self.two_data)(coefficients, p, q) }
+    }
+}
+
+/// Every feature that the kernels of `avx512` enable.
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("gfni")
+}
