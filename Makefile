@@ -1,7 +1,7 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build run sim soak test sim-test test-guest bench bench-peers clean
+.PHONY: build run sim soak test sim-test test-guest bench bench-peers bench-parity clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
@@ -30,6 +30,9 @@ bench:            ## measure this machine; results go to target/bench/
 
 bench-peers:      ## measure beside nbdkit and qemu-storage-daemon
 	@scripts/bench-peers.sh
+
+bench-parity:     ## measure the arithmetic of RAID beside crates that others wrote
+	@scripts/bench-parity.sh
 
 clean:            ## remove what was built
 	@rm -rf target fuzz/target
