@@ -69,10 +69,13 @@ impl Stripes {
     }
 }
 
+/// Computes the parity of data.
+type Run = Box<dyn FnMut(&[Page], &mut [Page])>;
+
 /// A way to compute the parity of one stripe.
 struct Variant {
     name: String,
-    run: Box<dyn FnMut(&[Page], &mut [Page])>,
+    run: Run,
 }
 
 fn ours(isa: Isa) -> Option<Variant> {
