@@ -3,10 +3,12 @@
 //! A *row* is one chunk on every member; a *stripe* is 4 KiB at the same place of every member. A
 //! *role* is a member's number in the array. Member sectors count from a member's data offset.
 
-#[allow(dead_code)]
+pub mod array;
 mod engine;
 pub mod layout;
 pub mod metadata;
 pub mod parity;
 #[doc(hidden)]
 pub mod testing;
+
+pub use engine::{RmwLevel, ShardCounts, SyncAction};

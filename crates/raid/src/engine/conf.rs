@@ -97,6 +97,8 @@ pub(crate) struct Conf {
     pub(crate) is_dirty: bool,
     /// New bios are kept.
     pub(crate) is_suspended: bool,
+    /// The epoch since which they are.
+    pub(crate) suspended_since: u64,
     /// The array is over: all I/O fails.
     pub(crate) is_closed: bool,
     /// More members are lost than parity makes up for: no writes (Linux `broken`).
@@ -126,6 +128,7 @@ impl Conf {
             special: Roles::EMPTY,
             is_dirty: false,
             is_suspended: false,
+            suspended_since: 0,
             is_closed: false,
             is_broken: false,
             cache_stripes: spec.cache_stripes,
@@ -162,12 +165,6 @@ impl Conf {
             seat.member.as_ref().is_some_and(Member::is_in_sync)
         };
         self.all() - self.plain - self.special.iter().filter(in_sync).collect()
-    }
-
-    /// Every role has a member that is in sync, without bad blocks.
-    #[inline]
-    pub(crate) fn is_whole(&self) -> bool {
-        self.special.is_empty() && self.plain == self.all()
     }
 
     /// Roles whose block at a member sector can be read from its member.

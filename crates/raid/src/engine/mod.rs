@@ -1,3 +1,5 @@
+//! The engine of an array: what contexts do with its bios.
+
 mod channel;
 mod compute;
 mod conf;
@@ -9,3 +11,12 @@ mod shared;
 mod slab;
 mod stripe;
 mod table;
+
+pub use channel::ArrayChannel;
+pub use conf::SyncAction;
+pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, Member, Seat};
+pub use plan::RmwLevel;
+pub(crate) use port::Brings;
+pub use shard::ShardCounts;
+pub(crate) use shard::{Fault, Report};
+pub(crate) use shared::{REGION_SECTORS, Shared, Wanted};

@@ -52,11 +52,6 @@ impl Roles {
         self.0 |= 1 << role;
     }
 
-    #[inline]
-    pub(crate) fn remove(&mut self, role: u32) {
-        self.0 &= !(1 << role);
-    }
-
     /// The roles, lowest first.
     #[inline]
     pub(crate) fn iter(self) -> impl Iterator<Item = u32> {

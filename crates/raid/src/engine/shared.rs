@@ -129,6 +129,42 @@ impl Shared {
         epoch
     }
 
+    /// Keep new I/O from now on. The epoch of the configuration that says so.
+    pub(crate) fn suspend(&self) -> u64 {
+        let conf = self.conf();
+        if conf.is_suspended {
+            return conf.suspended_since;
+        }
+        // Epochs are counted under the lock that the change is made under.
+        self.publish(|conf| {
+            (conf.is_suspended, conf.suspended_since) = (true, self.conf.epoch() + 1);
+        });
+        self.conf().suspended_since
+    }
+
+    /// The array is suspended, and nothing that passed before is in flight.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let conf = self.conf();
+        conf.is_suspended && self.is_quiet_since(conf.suspended_since)
+    }
+
+    /// Nothing of the array's I/O is in flight since a suspension. Has those look who have not said so.
+    pub(crate) fn is_quiet_since(&self, epoch: u64) -> bool {
+        self.all_say(|port| port.quiet.is_since(epoch))
+    }
+
+    /// The same of writes, since a configuration that lets none begin.
+    pub(crate) fn writes_are_quiet(&self, epoch: u64) -> bool {
+        self.all_say(|port| port.writes_quiet.is_since(epoch))
+    }
+
+    fn all_say(&self, is_so: impl Fn(&Port) -> bool) -> bool {
+        let ports = self.ports();
+        let of_io = || ports.iter().filter(|port| port.brings == Brings::Io);
+        of_io().filter(|port| !is_so(port)).for_each(|port| port.send_and_kick());
+        of_io().all(|port| is_so(port))
+    }
+
     pub(crate) fn kick_all(&self) {
         let (_, ports) = self.ports.get(&self.ports_locks);
         ports.iter().for_each(|port| port.send_and_kick());

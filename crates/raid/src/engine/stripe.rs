@@ -58,8 +58,6 @@ pub(crate) enum State {
     Writing,
     /// A write failed, which has to be on record before what was written counts.
     Recording,
-    /// The bit of the write-intent bitmap is on its way to the members.
-    AwaitingBitmap,
 }
 
 /// See the module's text.
@@ -178,6 +176,9 @@ impl Stripe {
 
     /// Blocks of members that are there but could not read them: they are to be written anew.
     pub(crate) fn to_rewrite(&self, at: &At<'_>) -> Roles {
-        self.unreadable & self.uptodate & at.conf.writable(self.sector)
+        match at.conf.limits.read_only {
+            true => Roles::EMPTY,
+            false => self.unreadable & self.uptodate & at.conf.writable(self.sector),
+        }
     }
 }

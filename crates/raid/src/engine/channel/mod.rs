@@ -214,7 +214,7 @@ impl Channel for ArrayChannel {
         let now = env.time.submit_time();
         self.shared.stats.busy.update(now, false, env.passing(self.index) > 0);
         bios.stamp(now);
-        if self.conf.is_suspended {
+        if self.conf.is_suspended && self.port.brings == Brings::Io {
             return self.keep(env, bios);
         }
         while let Some(bio) = bios.pop() {

@@ -37,7 +37,7 @@ impl Shard {
         debug_assert_eq!(place.io, 0, "what is under way is waited for");
         match place.state {
             State::Writing | State::Recording => return self.written(at, stripe, out),
-            State::Reading | State::AwaitingBitmap => place.state = State::Idle,
+            State::Reading => place.state = State::Idle,
             State::Idle => {}
         }
         if !place.reads.is_empty() {
@@ -298,7 +298,7 @@ impl Shard {
         let place = self.place(stripe);
         place.state = State::Recording;
         let (sector, fault) = (place.sector, Fault::Write);
-        let report = |f: &FailedWrite| Report { role: f.role, number: f.number, sector, fault };
+        let report = |f: &FailedWrite| Report { number: f.number, sector, fault };
         out.reports.extend(place.failed.iter().map(report));
         self.recording.push(stripe);
     }
@@ -351,6 +351,6 @@ fn place_roles(plan: &WritePlan, written: Roles, parity: Roles) -> Roles {
 fn report(at: &At<'_>, sector: u64, roles: Roles, fault: Fault, out: &mut Outbox) {
     for role in roles.iter() {
         let member = at.conf.seats[role as usize].member.as_ref();
-        out.reports.extend(member.map(|m| Report { role, number: m.number, sector, fault }));
+        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
     }
 }

@@ -69,7 +69,6 @@ pub(crate) enum Fault {
 /// A member's fault, for the manager.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    pub(crate) role: u32,
     /// md's number of the device.
     pub(crate) number: u32,
     /// Member sector of the stripe.
@@ -186,6 +185,7 @@ impl Shard {
     }
 
     /// Items in here.
+    #[cfg(test)]
     pub(crate) fn items(&self) -> usize {
         self.items.len()
     }

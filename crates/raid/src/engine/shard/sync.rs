@@ -134,6 +134,6 @@ fn report_uncomputable(at: &At<'_>, sector: u64, targets: Roles, out: &mut Outbo
         let seat = &at.conf.seats[role as usize];
         let member = seat.replacement.as_ref().or(seat.member.as_ref());
         let fault = Fault::Lost;
-        out.reports.extend(member.map(|m| Report { role, number: m.number, sector, fault }));
+        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
     }
 }

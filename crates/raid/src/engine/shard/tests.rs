@@ -171,8 +171,9 @@ impl Bench {
                 Fault::Corrected => self.corrected += 1,
                 Fault::Lost => self.lost.push(report),
                 Fault::Write => self.publish(|conf| {
-                    let member = &mut conf.seats[report.role as usize].member;
-                    member.take_if(|member| member.number == report.number);
+                    for seat in &mut conf.seats {
+                        seat.member.take_if(|member| member.number == report.number);
+                    }
                 }),
             }
         }

@@ -1,0 +1,67 @@
+//! What is asked of a manager by control calls.
+
+use crate::engine::SyncAction;
+use crate::metadata::Uuid;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::{Device, Result};
+use std::sync::Arc;
+
+/// Something to be done with an array.
+#[derive(Clone)]
+pub enum Command {
+    /// Take in a device: as what it was before, if that can be told, else as a spare.
+    Add {
+        /// Its name in the stack.
+        name: String,
+        /// The device.
+        device: Arc<dyn Device>,
+        /// A random one, for its superblock.
+        uuid: Uuid,
+    },
+    /// Use a device no longer.
+    Fail(String),
+    /// Let go of a device that is not in use.
+    Remove(String),
+    /// Have a spare take the place of a member that is still in use.
+    Replace(String),
+    /// Begin a check or a repair.
+    Sync(SyncAction),
+    /// Stop what is being synchronised on request.
+    Idle,
+    /// Synchronise nothing at all, or again.
+    Freeze(bool),
+    /// Limits of synchronisation, KiB a second; as `sync_speed_min` and `sync_speed_max`.
+    Speed {
+        /// Reached though members are busy.
+        min: Option<u64>,
+        /// Not exceeded.
+        max: Option<u64>,
+    },
+    /// Write the superblocks clean and end.
+    Stop,
+}
+
+/// A command that was given, for whoever waits for what becomes of it.
+pub struct Request {
+    command: Command,
+    outcome: Lock<Option<Result<()>>>,
+}
+
+impl Request {
+    pub(crate) fn new(command: Command) -> Arc<Self> {
+        Arc::new(Request { command, outcome: Lock::new(LockClass::Control, None) })
+    }
+
+    pub(crate) fn command(&self) -> &Command {
+        &self.command
+    }
+
+    pub(crate) fn end(&self, outcome: Result<()>, locks: &LockCounters) {
+        *self.outcome.lock(locks) = Some(outcome);
+    }
+
+    /// What became of it, once; `None` while the manager is at it. Any thread.
+    pub fn outcome(&self, locks: &LockCounters) -> Option<Result<()>> {
+        self.outcome.lock(locks).take()
+    }
+}

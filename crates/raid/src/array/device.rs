@@ -1,0 +1,290 @@
+//! An array as a device.
+
+use super::control::{Command, Request};
+use super::status::ArrayStatus;
+use crate::engine::{ArrayChannel, Brings, Conf, RmwLevel, Shared, Wanted};
+use drystone_core::attribute::{self, parse_in};
+use drystone_core::device::TypedDevice;
+use drystone_core::extent::ExtentList;
+use drystone_core::histogram::Snapshot;
+use drystone_core::op::OpGroup;
+use drystone_core::primitive::Ordering::*;
+use drystone_core::stats::DiskStats;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::{
+    Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result, SECTOR_SIZE,
+};
+use std::sync::Arc;
+
+/// Fewest and most stripes of the cache (`md/stripe_cache_size`).
+const CACHE_STRIPES: (u64, u64) = (17, 32768);
+
+/// What control calls and the manager share.
+pub(crate) struct Desk {
+    pub(crate) shared: Arc<Shared>,
+    requests: Lock<Vec<Arc<Request>>>,
+    status: Lock<Arc<ArrayStatus>>,
+    /// Each counts one lock, written while it is held.
+    requests_locks: Arc<LockCounters>,
+    status_locks: Arc<LockCounters>,
+}
+
+impl Desk {
+    pub(crate) fn new(shared: Arc<Shared>, status: ArrayStatus, locks: &LockCounters) -> Arc<Self> {
+        Arc::new(Desk {
+            shared,
+            requests: Lock::new(LockClass::Control, Vec::new()),
+            status: Lock::new(LockClass::Control, Arc::new(status)),
+            requests_locks: locks.sibling(),
+            status_locks: locks.sibling(),
+        })
+    }
+
+    pub(crate) fn take_requests(&self) -> Vec<Arc<Request>> {
+        std::mem::take(&mut *self.requests.lock(&self.requests_locks))
+    }
+
+    pub(crate) fn set_status(&self, status: ArrayStatus) {
+        *self.status.lock(&self.status_locks) = Arc::new(status);
+    }
+}
+
+/// A RAID-4, RAID-5 or RAID-6 array. Cheap to clone; all clones are the same array. Its manager has to
+/// run for writes to begin.
+#[derive(Clone)]
+pub struct Array {
+    desk: Arc<Desk>,
+}
+
+/// The same array, by member sectors: a bio over it has its sectors synchronised.
+pub(crate) struct SyncDevice(pub(crate) Arc<Shared>);
+
+impl Array {
+    pub(crate) fn new(desk: Arc<Desk>) -> Self {
+        Array { desk }
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.desk.shared
+    }
+
+    /// Ask the manager for something. It goes on by itself; [`Request::outcome`] tells what became of
+    /// it. Any thread.
+    pub fn request(&self, command: Command) -> Arc<Request> {
+        let request = Request::new(command);
+        self.desk.requests.lock(&self.desk.requests_locks).push(request.clone());
+        self.shared().ask(Wanted::CONTROL);
+        request
+    }
+
+    /// What is known of the array. Any thread.
+    pub fn status(&self) -> Arc<ArrayStatus> {
+        self.desk.status.lock(&self.desk.status_locks).clone()
+    }
+
+    /// Keep new I/O from now on, until [`Array::resume`]; what is in flight goes on.
+    pub fn start_suspend(&self) {
+        self.shared().suspend();
+    }
+
+    /// All I/O that was let through before the suspension has ended. Waits for nobody; ask again.
+    pub fn is_quiet(&self) -> bool {
+        self.shared().is_quiet()
+    }
+
+    /// Let kept I/O go on.
+    pub fn resume(&self) {
+        self.shared().publish(|conf| conf.is_suspended = false);
+    }
+
+    fn set_conf(&self, change: impl FnOnce(&mut Conf)) {
+        self.shared().publish(change);
+    }
+}
+
+impl TypedDevice for Array {
+    type Channel = ArrayChannel;
+
+    fn open_typed(&self, env: &mut Env, index: u32) -> Result<ArrayChannel> {
+        Ok(ArrayChannel::new(self.shared().clone(), env, index, Brings::Io))
+    }
+}
+
+impl Device for Array {
+    fn info(&self) -> DeviceInfo {
+        let conf = self.shared().conf();
+        DeviceInfo {
+            name: self.shared().name.clone(),
+            kind: kind(&conf),
+            size_bytes: conf.size_bytes,
+            limits: conf.limits,
+        }
+    }
+
+    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(self.open_typed(env, index)?))
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        let conf = self.shared().conf();
+        let inside = conf.size_bytes.saturating_sub(offset).min(length);
+        let mut list = ExtentList::new();
+        if inside > 0 {
+            extents(&conf, offset, inside, max, &mut list)?;
+        }
+        Ok(list.as_slice().iter().take(max).copied().collect())
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.shared().stats.sum()
+    }
+
+    fn latencies(&self, group: OpGroup) -> Snapshot {
+        self.shared().stats.latencies(group)
+    }
+
+    fn holders(&self) -> Option<&Holders> {
+        Some(&self.shared().holders)
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        let conf = self.shared().conf();
+        let status = || self.status();
+        Some(match name {
+            "queue/io_poll" => "0".to_owned(),
+            "queue/iostats" => "1".to_owned(),
+            "md/level" => kind(&conf).to_owned(),
+            "md/layout" => conf.layout.number().to_string(),
+            "md/raid_disks" => conf.layout.disks().to_string(),
+            "md/chunk_size" => (conf.layout.chunk_sectors() * SECTOR_SIZE).to_string(),
+            "md/degraded" => status().degraded().to_string(),
+            "md/array_state" => status().array_state().to_owned(),
+            "md/sync_action" => status().sync_action().to_owned(),
+            "md/sync_completed" => status().sync_completed(),
+            "md/mismatch_cnt" => self.shared().mismatches.load(Relaxed).to_string(),
+            "md/stripe_cache_size" => conf.cache_stripes.to_string(),
+            "md/stripe_cache_active" => self.shared().counts().1.to_string(),
+            "md/rmw_level" => (conf.rmw_level as u8).to_string(),
+            _ => return attribute::of_device(name, &self.info(), || self.stats()),
+        })
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "md/stripe_cache_size" => {
+                let stripes = parse_in(name, value, CACHE_STRIPES.0, CACHE_STRIPES.1)? as u32;
+                self.set_conf(|conf| conf.cache_stripes = stripes);
+                Ok(())
+            }
+            "md/rmw_level" => {
+                let level = match parse_in(name, value, 0, 2)? {
+                    0 => RmwLevel::Never,
+                    1 => RmwLevel::Fewer,
+                    _ => RmwLevel::Prefer,
+                };
+                self.set_conf(|conf| conf.rmw_level = level);
+                Ok(())
+            }
+            "md/sync_action" => self.set_sync_action(value.trim()),
+            _ => {
+                let known = self.attribute(name).is_some();
+                let problem = if known { "cannot be changed" } else { "is not an attribute" };
+                Err(Error::invalid(format!("{name} {problem} of {}", self.shared().name)))
+            }
+        }
+    }
+}
+
+impl Array {
+    fn set_sync_action(&self, value: &str) -> Result<()> {
+        use crate::engine::SyncAction::{Check, Repair};
+        let command = match value {
+            "check" => Command::Sync(Check),
+            "repair" => Command::Sync(Repair),
+            "idle" => Command::Idle,
+            "frozen" => Command::Freeze(true),
+            _ => {
+                return Err(Error::invalid(format!(
+                    "md/sync_action: '{value}' is not permitted: check, repair, idle or frozen is"
+                )));
+            }
+        };
+        self.request(command);
+        Ok(())
+    }
+}
+
+fn kind(conf: &Conf) -> &'static str {
+    use crate::layout::Level;
+    match conf.layout.level() {
+        Level::Raid4 => "raid4",
+        Level::Raid5 => "raid5",
+        Level::Raid6 => "raid6",
+    }
+}
+
+/// Most chunks that an allocation query looks at.
+const CHUNKS_MAX: usize = 1024;
+
+/// What members know of their data; a member that is not there, or not all, holds data.
+fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentList) -> Result<()> {
+    let (mut at, end) = (offset, offset + length);
+    for _ in 0..CHUNKS_MAX {
+        if at == end || list.as_slice().len() > max {
+            break;
+        }
+        let sector = at / SECTOR_SIZE;
+        let chunk = conf.layout.chunk_sectors();
+        let place = conf.layout.place(sector);
+        let left = end.min((sector - sector % chunk + chunk) * SECTOR_SIZE) - at;
+        let Some(member) = conf.plain_member(place.role) else {
+            list.push(Extent::data(at, left));
+            at += left;
+            continue;
+        };
+        let below = (member.data_offset + place.sector) * SECTOR_SIZE + at % SECTOR_SIZE;
+        let before = at;
+        for extent in member.device.extents(below, left, max)? {
+            let length = extent.length.min(before + left - at);
+            list.push(Extent { offset: at, length, ..extent });
+            at += length;
+        }
+        if at < before + left {
+            list.push(Extent::data(at, before + left - at));
+            at = before + left;
+        }
+    }
+    Ok(())
+}
+
+impl Device for SyncDevice {
+    fn info(&self) -> DeviceInfo {
+        let conf = self.0.conf();
+        let (name, limits) = (self.0.name.clone(), Limits::default());
+        DeviceInfo { name, kind: kind(&conf), size_bytes: conf.size_bytes, limits }
+    }
+
+    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(ArrayChannel::new(self.0.clone(), env, index, Brings::Sync)))
+    }
+
+    fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
+        Ok(vec![Extent::data(offset, length)])
+    }
+
+    fn stats(&self) -> DiskStats {
+        DiskStats::default()
+    }
+
+    fn latencies(&self, _group: OpGroup) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn attribute(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn set_attribute(&self, name: &str, _value: &str) -> Result<()> {
+        Err(Error::invalid(format!("{name} is not an attribute")))
+    }
+}

@@ -1,0 +1,106 @@
+//! A device of an array, as the manager knows it.
+
+use crate::engine::{IN_SYNC, Member};
+use crate::metadata::bad_blocks::BadBlocks;
+use crate::metadata::superblock::{Features, Superblock};
+use drystone_core::context::DevIndex;
+use drystone_core::primitive::{AtomicU64, Ordering::*};
+use drystone_core::{Device, SECTOR_SIZE};
+use std::sync::Arc;
+
+/// What a device is in the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskState {
+    /// Holds a role; all of it can be read.
+    InSync(u32),
+    /// Holds a role, and is being rebuilt.
+    Rebuilding(u32),
+    /// Is to take the place of the role's member, and is being rebuilt.
+    Replacement(u32),
+    /// Waits for a member to fail.
+    Spare,
+    /// Failed; had that role.
+    Faulty(Option<u32>),
+}
+
+impl DiskState {
+    /// The role that it has a part in.
+    pub fn role(self) -> Option<u32> {
+        match self {
+            DiskState::InSync(role)
+            | DiskState::Rebuilding(role)
+            | DiskState::Replacement(role) => Some(role),
+            DiskState::Spare | DiskState::Faulty(_) => None,
+        }
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Disk {
+    pub(crate) name: String,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) index: DevIndex,
+    /// What was written to it last, but for what all members share.
+    pub(crate) superblock: Superblock,
+    pub(crate) state: DiskState,
+    /// Member sectors below are in sync.
+    pub(crate) in_sync_below: Arc<AtomicU64>,
+    pub(crate) bad_blocks: Arc<BadBlocks>,
+    /// The log on the device is not that of `bad_blocks`.
+    pub(crate) bad_blocks_changed: bool,
+    pub(crate) write_error: bool,
+    /// Sectors that could not be read and were written anew.
+    pub(crate) corrected: u32,
+}
+
+impl Disk {
+    pub(crate) fn number(&self) -> u32 {
+        self.superblock.dev_number
+    }
+
+    pub(crate) fn is_faulty(&self) -> bool {
+        matches!(self.state, DiskState::Faulty(_))
+    }
+
+    /// As contexts know it.
+    pub(crate) fn member(&self) -> Member {
+        Member {
+            device: self.device.clone(),
+            number: self.number(),
+            data_offset: self.superblock.data_offset,
+            in_sync_below: self.in_sync_below.clone(),
+            bad_blocks: self.bad_blocks.clone(),
+            write_error: self.write_error,
+        }
+    }
+
+    /// Bring the fields of the superblock that are the device's own up to date.
+    pub(crate) fn update_superblock(&mut self) {
+        let recovered = self.in_sync_below.load(Acquire);
+        let rebuilds = matches!(self.state, DiskState::Rebuilding(_) | DiskState::Replacement(_));
+        let map = &mut self.superblock.feature_map;
+        map.set(Features::RECOVERY_OFFSET, rebuilds);
+        map.set(Features::REPLACEMENT, matches!(self.state, DiskState::Replacement(_)));
+        map.set(Features::BAD_BLOCKS, !self.bad_blocks.is_empty());
+        self.superblock.recovery_offset = if rebuilds { recovered } else { 0 };
+        self.superblock.cnt_corrected_read = self.corrected;
+    }
+
+    pub(crate) fn set_in_sync(&mut self) {
+        self.in_sync_below.store(IN_SYNC, Release);
+    }
+
+    /// Where the log of bad blocks is on the device, if there is one.
+    pub(crate) fn bad_block_log(&self) -> Option<u64> {
+        let (offset, sectors) = (self.superblock.bblog_offset, self.superblock.bblog_size);
+        let place = self.superblock.super_offset.checked_add_signed(offset.into());
+        place.filter(|_| offset != 0 && sectors > 0)
+    }
+
+    /// `bytes`, filled up with zeroes to whole blocks of the device.
+    pub(crate) fn whole_blocks(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        let block = self.device.info().limits.logical_block_size.max(SECTOR_SIZE as u32);
+        bytes.resize(bytes.len().next_multiple_of(block as usize), 0);
+        bytes
+    }
+}

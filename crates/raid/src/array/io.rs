@@ -1,0 +1,97 @@
+//! I/O of the manager: one thread that may wait for it.
+
+use drystone_core::context::DevIndex;
+use drystone_core::{Bio, BioFlags, BioList, Context, Device, IoBuf, SECTOR_SIZE, Sector, Status};
+use std::sync::Arc;
+
+/// A bio that was started. Numbers are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(u64);
+
+/// A context with bios in flight, each known by its ticket.
+pub(crate) struct Io {
+    pub(crate) ctx: Context,
+    next: u64,
+    /// What has ended and was not asked for.
+    ended: BioList,
+}
+
+impl Io {
+    pub(crate) fn new(ctx: Context) -> Self {
+        Io { ctx, next: 0, ended: BioList::new() }
+    }
+
+    pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> drystone_core::Result<DevIndex> {
+        self.ctx.open(device)
+    }
+
+    /// Start `bio`.
+    pub(crate) fn start(&mut self, device: DevIndex, mut bio: Box<Bio>) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        bio.user_data = ticket.0;
+        let mut list = BioList::new();
+        list.push(bio);
+        self.ctx.submit(device, &mut list);
+        ticket
+    }
+
+    /// Take what has ended, without waiting.
+    pub(crate) fn reap(&mut self) {
+        self.ctx.reap(&mut self.ended);
+    }
+
+    /// The bio of `ticket`, if it has ended.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Box<Bio>> {
+        let mut found = None;
+        let mut others = BioList::new();
+        while let Some(bio) = self.ended.pop() {
+            match bio.user_data == ticket.0 {
+                true => found = Some(bio),
+                false => others.push(bio),
+            }
+        }
+        self.ended = others;
+        found
+    }
+
+    /// Wait for the bio of `ticket`.
+    pub(crate) fn wait_for(&mut self, ticket: Ticket) -> Box<Bio> {
+        loop {
+            self.reap();
+            if let Some(bio) = self.take(ticket) {
+                return bio;
+            }
+            self.ctx.wait(None);
+        }
+    }
+
+    /// Wait for several. True if all of them did what they should.
+    pub(crate) fn wait_for_all(&mut self, tickets: &[Ticket]) -> bool {
+        let failed = tickets.iter().filter(|ticket| !self.wait_for(**ticket).status.is_ok());
+        failed.count() == 0
+    }
+
+    /// Read `bytes` bytes, whole blocks of the device, from `sector` on.
+    pub(crate) fn read(
+        &mut self,
+        device: DevIndex,
+        sector: u64,
+        bytes: usize,
+    ) -> Result<IoBuf, Status> {
+        let ticket = self.start(device, Bio::read(Sector(sector), IoBuf::zeroed(bytes)));
+        let mut bio = self.wait_for(ticket);
+        match bio.status {
+            Status::Ok => Ok(bio.take_buf().unwrap_or_else(|| IoBuf::zeroed(0))),
+            status => Err(status),
+        }
+    }
+
+    /// Begin a write that is durable when it has ended, as all before it then are.
+    pub(crate) fn start_write(&mut self, device: DevIndex, sector: u64, bytes: &[u8]) -> Ticket {
+        debug_assert!(bytes.len().is_multiple_of(SECTOR_SIZE as usize));
+        let mut bio = Bio::write(Sector(sector), IoBuf::from_slice(bytes));
+        bio.flags |= BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC;
+        self.start(device, bio)
+    }
+}

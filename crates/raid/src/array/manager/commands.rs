@@ -1,0 +1,230 @@
+//! What is asked for by control calls (mdadm's *manage* mode).
+
+use super::{Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
+use crate::array::control::{Command, Request};
+use crate::array::disk::DiskState;
+use crate::array::open::disk;
+use crate::engine::SyncAction;
+use crate::metadata::Uuid;
+use crate::metadata::superblock::{Features, Superblock};
+use drystone_core::clock::Ns;
+use drystone_core::error::ErrorKind;
+use drystone_core::primitive::Ordering::*;
+use drystone_core::{Device, Error, Result, SECTOR_SIZE};
+use std::sync::Arc;
+
+fn busy(message: String) -> Error {
+    Error::new(ErrorKind::Busy, message)
+}
+
+impl Manager {
+    pub(super) fn take_requests(&mut self) {
+        let Some(desk) = self.desk.clone() else { return };
+        for request in desk.take_requests() {
+            if let Command::Stop = request.command() {
+                let now = self.now();
+                self.stopping.get_or_insert((request, now.saturating_add(STOP_PATIENCE_NS)));
+                continue;
+            }
+            let outcome = self.obey(request.command());
+            if self.changed && !self.read_only {
+                self.write_superblocks();
+                self.publish();
+            }
+            self.tell_status();
+            request.end(outcome, self.io.ctx.locks());
+        }
+    }
+
+    fn obey(&mut self, command: &Command) -> Result<()> {
+        if self.stopping.is_some() {
+            return Err(busy(format!("{} is being stopped", self.shared.name)));
+        }
+        match command {
+            Command::Speed { min, max } => {
+                self.speed.min = min.unwrap_or(self.speed.min);
+                self.speed.max = max.unwrap_or(self.speed.max);
+                return Ok(());
+            }
+            Command::Stop => return Ok(()),
+            _ if self.read_only => {
+                let text = format!("{} is read-only: nothing of it is changed", self.shared.name);
+                return Err(Error::new(ErrorKind::NotSupported, text));
+            }
+            _ => {}
+        }
+        match command {
+            Command::Add { name, device, uuid } => self.add(name, device, *uuid),
+            Command::Fail(name) => self.fail(name),
+            Command::Remove(name) => self.remove(name),
+            Command::Replace(name) => self.replace(name),
+            Command::Sync(action) => self.ask_for_sync(*action),
+            Command::Idle => {
+                self.end_asked_sync();
+                Ok(())
+            }
+            Command::Freeze(on) => {
+                self.frozen = *on;
+                if *on {
+                    self.interrupt_sync();
+                }
+                Ok(())
+            }
+            Command::Speed { .. } | Command::Stop => Ok(()),
+        }
+    }
+
+    fn place_of(&self, name: &str) -> Result<usize> {
+        self.disks.iter().position(|disk| disk.name == name).ok_or_else(|| {
+            let text = format!("{name} is no device of {}", self.shared.name);
+            Error::new(ErrorKind::NotFound, text)
+        })
+    }
+
+    fn add(&mut self, name: &str, device: &Arc<dyn Device>, uuid: Uuid) -> Result<()> {
+        if self.disks.iter().any(|disk| disk.name == name) {
+            return Err(busy(format!("{name} is a device of {} already", self.shared.name)));
+        }
+        let superblock = self.superblock_for(name, device, uuid)?;
+        let added = disk(&mut self.io, device, &superblock, (DiskState::Spare, 0))?;
+        self.disks.push(added);
+        self.changed = true;
+        Ok(())
+    }
+
+    /// The superblock of a new spare: laid out as that of a member.
+    fn superblock_for(
+        &self,
+        name: &str,
+        device: &Arc<dyn Device>,
+        uuid: Uuid,
+    ) -> Result<Superblock> {
+        let none = || Error::invalid(format!("{} has no devices", self.shared.name));
+        let model = &self.disks.first().ok_or_else(none)?.superblock;
+        let sectors = device.info().size_bytes / SECTOR_SIZE;
+        let too_small = || {
+            let needed = (model.data_offset + self.used) / 2;
+            let text = format!(
+                "{name} is not large enough to join {}: it has {} KiB, {needed} KiB are needed",
+                self.shared.name,
+                sectors / 2
+            );
+            Error::invalid(text)
+        };
+        let super_offset = model.minor().sector(sectors).ok_or_else(too_small)?;
+        let data_end = if super_offset > model.data_offset { super_offset } else { sectors };
+        let data_size = data_end.checked_sub(model.data_offset).ok_or_else(too_small)?;
+        if data_size < self.used {
+            return Err(too_small());
+        }
+        let mut own = Superblock { super_offset, data_size, device_uuid: uuid, ..model.clone() };
+        own.feature_map -= Features::BAD_BLOCKS | Features::RECOVERY_OFFSET | Features::REPLACEMENT;
+        own.dev_number = self.free_number();
+        (own.recovery_offset, own.cnt_corrected_read, own.devflags) = (0, 0, 0);
+        Ok(own)
+    }
+
+    /// The lowest number behind those of an array's first members that no device has.
+    fn free_number(&self) -> u32 {
+        let is_free = |number: &u32| self.disks.iter().all(|disk| disk.number() != *number);
+        (self.common.raid_disks..).find(is_free).unwrap_or(u32::MAX)
+    }
+
+    fn fail(&mut self, name: &str) -> Result<()> {
+        let place = self.place_of(name)?;
+        let tolerated = self.shared.conf().layout.level().parity_disks() as usize;
+        let lost = self.common.raid_disks as usize - self.in_sync();
+        if matches!(self.disks[place].state, DiskState::InSync(_)) && lost >= tolerated {
+            return Err(busy(format!(
+                "{name} cannot be failed: {} would be broken, with {} of {} members lost",
+                self.shared.name,
+                lost + 1,
+                self.common.raid_disks
+            )));
+        }
+        self.fail_disk(place);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> Result<()> {
+        let place = self.place_of(name)?;
+        if !matches!(self.disks[place].state, DiskState::Faulty(_) | DiskState::Spare) {
+            return Err(busy(format!("{name} is in use: fail it before it is removed")));
+        }
+        self.disks.remove(place);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn replace(&mut self, name: &str) -> Result<()> {
+        let place = self.place_of(name)?;
+        let DiskState::InSync(role) = self.disks[place].state else {
+            return Err(Error::invalid(format!("{name} is no member that could be replaced")));
+        };
+        if self.disks.iter().any(|disk| disk.state == DiskState::Replacement(role)) {
+            return Err(busy(format!("{name} is being replaced already")));
+        }
+        let spare = self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare);
+        let none = || Error::invalid("there is no spare: add one first".to_owned());
+        let spare = spare.ok_or_else(none)?;
+        spare.state = DiskState::Replacement(role);
+        spare.in_sync_below.store(0, Release);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn ask_for_sync(&mut self, action: SyncAction) -> Result<()> {
+        if !matches!(action, SyncAction::Check | SyncAction::Repair) {
+            return Err(Error::invalid("check and repair can be asked for".to_owned()));
+        }
+        if self.sync.is_some() || self.sync_asked.is_some() {
+            let text = format!("{} is being synchronised already", self.shared.name);
+            return Err(busy(text));
+        }
+        self.frozen = false;
+        self.sync_asked = Some(action);
+        Ok(())
+    }
+
+    fn end_asked_sync(&mut self) {
+        self.sync_asked = None;
+        self.frozen = false;
+        let is_asked = |action| matches!(action, SyncAction::Check | SyncAction::Repair);
+        if self.sync.as_ref().is_some_and(|sync| is_asked(sync.action)) {
+            self.interrupt_sync();
+        }
+    }
+
+    /// Stop, once nothing is in flight any more.
+    pub(super) fn stop_if_asked(&mut self, now: Ns) -> Option<Ns> {
+        let (request, deadline) = self.stopping.clone()?;
+        self.interrupt_sync();
+        let epoch = self.shared.suspend();
+        let is_quiet = self.sync.is_none() && self.shared.is_quiet_since(epoch);
+        if !is_quiet && now < deadline {
+            return Some(now + QUIET_PAUSE_NS);
+        }
+        self.stopping = None;
+        if !is_quiet {
+            self.shared.publish(|conf| conf.is_suspended = false);
+            let text = format!("{} has I/O in flight that does not end", self.shared.name);
+            request.end(Err(busy(text)), self.io.ctx.locks());
+            return Some(now);
+        }
+        self.close(&request);
+        None
+    }
+
+    fn close(&mut self, request: &Request) {
+        if !self.read_only && self.record != Record::Clean {
+            self.record = Record::Clean;
+            self.write_superblocks();
+        }
+        self.shared.publish(|conf| {
+            (conf.is_closed, conf.is_suspended) = (true, false);
+        });
+        self.is_over = true;
+        self.tell_status();
+        request.end(Ok(()), self.io.ctx.locks());
+    }
+}

@@ -1,0 +1,68 @@
+//! What becomes of members that do not do what they should.
+
+use super::Manager;
+use crate::array::disk::DiskState;
+use crate::engine::{Fault, Report};
+use crate::layout::STRIPE_SECTORS;
+
+impl Manager {
+    pub(super) fn take_reports(&mut self) {
+        let reports = self.shared.take_reports();
+        if reports.is_empty() {
+            return;
+        }
+        for report in reports {
+            self.take_report(&report);
+        }
+        if self.changed {
+            self.write_superblocks();
+        }
+        self.publish();
+    }
+
+    fn take_report(&mut self, report: &Report) {
+        let Some(place) = self.disk_of(report.number) else { return };
+        if self.disks[place].is_faulty() {
+            return;
+        }
+        match report.fault {
+            Fault::Corrected => self.disks[place].corrected += STRIPE_SECTORS as u32,
+            Fault::Write => {
+                self.disks[place].write_error = true;
+                self.record_bad_block(place, report.sector);
+            }
+            Fault::Lost => self.record_bad_block(place, report.sector),
+        }
+    }
+
+    /// Put a block that a member does not take, or give, on its list; without one the member fails.
+    fn record_bad_block(&mut self, place: usize, sector: u64) {
+        let disk = &mut self.disks[place];
+        let start = disk.superblock.data_offset + sector;
+        let mut list = (*disk.bad_blocks).clone();
+        let has_log = disk.bad_block_log().is_some();
+        if !has_log || self.read_only || list.add(start..start + STRIPE_SECTORS).is_err() {
+            return self.fail_disk(place);
+        }
+        if list == *disk.bad_blocks {
+            return;
+        }
+        disk.bad_blocks = list.into();
+        disk.bad_blocks_changed = true;
+        if !self.write_superblock_of(place) {
+            self.fail_disk(place);
+        }
+    }
+
+    /// The device is used no longer. It is on record only when the superblocks have been written.
+    pub(super) fn fail_disk(&mut self, place: usize) {
+        let disk = &mut self.disks[place];
+        disk.state = DiskState::Faulty(disk.state.role());
+        self.changed = true;
+        if self.sync.as_ref().is_some_and(|sync| sync.action == crate::engine::SyncAction::Recover)
+        {
+            // Who is left to be rebuilt is seen anew.
+            self.interrupt_sync();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Who takes care of an array: one thread, with a context of its own (Linux `md_thread`s
+//! `raid5d` and `md_do_sync`).
+//!
+//! Invariants:
+//! * Superblocks say what is so, or more cautiously: dirty is written before the first write passes,
+//!   clean after the last has ended; a failed member is on record on the others before a
+//!   configuration without it is published; how far something is rebuilt is written after it is.
+//! * What contexts work by changes by publishing a configuration, after the superblocks that it
+//!   relies on are durable.
+//! * Nothing here is waited for by a context that could go on without it.
+
+mod commands;
+mod faults;
+mod supers;
+mod sync;
+
+use super::control::Request;
+use super::device::{Desk, SyncDevice};
+use super::disk::{Disk, DiskState};
+use super::io::Io;
+use super::open::{ArrayOptions, WallClock};
+use super::status::{ArrayState, ArrayStatus, DiskStatus};
+use crate::engine::{IN_SYNC, REGION_SECTORS, Seat, Shared, Wanted};
+use crate::metadata::assemble::Assembly;
+use crate::metadata::superblock::{CLEAN, Superblock};
+use drystone_core::clock::Ns;
+use drystone_core::context::DevIndex;
+use drystone_core::primitive::Ordering::*;
+use drystone_core::{Device, Result};
+use std::sync::Arc;
+use sync::{Speed, Sync};
+
+/// Without writes for so long the array is put on record as clean (`safe_mode_delay`, 204 ms).
+const SAFE_MODE_DELAY_NS: Ns = 204_000_000;
+/// The pause between two looks whether writes that are to end have ended.
+const QUIET_PAUSE_NS: Ns = 1_000_000;
+/// How long writes are waited for that are under way when an array is to be stopped.
+const STOP_PATIENCE_NS: Ns = 30_000_000_000;
+
+/// Whether the members are on record as fitting one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Record {
+    Clean,
+    Dirty,
+    /// Dirty, and no new write passes: it is to become clean, if those under way end soon. The epoch
+    /// of the configuration that says so.
+    Settling(u64),
+}
+
+/// What a [`Manager`] is made of.
+pub(super) struct ManagerSpec<'a> {
+    pub(super) io: Io,
+    pub(super) disks: Vec<Disk>,
+    pub(super) assembly: &'a Assembly,
+    pub(super) options: &'a ArrayOptions,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// See the module's text. [`Manager::run`] is to be called by a thread of its own.
+pub struct Manager {
+    pub(super) io: Io,
+    shared: Arc<Shared>,
+    desk: Option<Arc<Desk>>,
+    sync_device: DevIndex,
+    disks: Vec<Disk>,
+    /// What all superblocks say alike.
+    common: Superblock,
+    used: u64,
+    record: Record,
+    read_only: bool,
+    /// The last change of the superblocks only said that the array is dirty, so that the count of
+    /// events may go back (`can_decrease_events`).
+    can_decrease_events: bool,
+    /// Something that superblocks say has changed since they were written.
+    changed: bool,
+    wants_writes: bool,
+    /// Writes that had passed when it was looked last, and when that was.
+    writes_seen: (u64, Ns),
+    sync: Option<Sync>,
+    /// What was asked for and has not begun.
+    sync_asked: Option<crate::engine::SyncAction>,
+    frozen: bool,
+    speed: Speed,
+    wall_clock: WallClock,
+    stopping: Option<(Arc<Request>, Ns)>,
+    is_over: bool,
+    updated_ns: Ns,
+}
+
+/// Who sits where.
+pub(super) fn seats(disks: &[Disk], roles: u32) -> Vec<Seat> {
+    let mut seats: Vec<Seat> = (0..roles).map(|_| Seat::default()).collect();
+    for disk in disks {
+        match disk.state {
+            DiskState::InSync(role) | DiskState::Rebuilding(role) => {
+                seats[role as usize].member = Some(disk.member());
+            }
+            DiskState::Replacement(role) => {
+                seats[role as usize].replacement = Some(disk.member());
+            }
+            DiskState::Spare | DiskState::Faulty(_) => {}
+        }
+    }
+    seats
+}
+
+impl Manager {
+    pub(super) fn new(spec: ManagerSpec<'_>) -> Result<(Self, ArrayStatus)> {
+        let ManagerSpec { mut io, disks, assembly, options, shared } = spec;
+        let device: Arc<dyn Device> = Arc::new(SyncDevice(shared.clone()));
+        let sync_device = io.open(&device)?;
+        shared.set_manager(Arc::downgrade(io.ctx.handle()));
+        shared.fits_below.store(assembly.resync_from.unwrap_or(CLEAN), Release);
+        let lost = assembly.lost() > 0;
+        let mut manager = Manager {
+            io,
+            shared,
+            desk: None,
+            sync_device,
+            disks,
+            common: assembly.fresh.clone(),
+            used: assembly.used(),
+            record: Record::Clean,
+            read_only: options.read_only,
+            can_decrease_events: false,
+            changed: lost || assembly.resync_from.is_some(),
+            wants_writes: false,
+            writes_seen: (0, 0),
+            sync: None,
+            sync_asked: None,
+            frozen: false,
+            speed: Speed::default(),
+            wall_clock: options.wall_clock.clone(),
+            stopping: None,
+            is_over: false,
+            updated_ns: 0,
+        };
+        if assembly.resync_from == Some(0) {
+            // It is on record as dirty, and stays so until it is known to be better.
+            manager.record = Record::Dirty;
+        }
+        let status = manager.status();
+        Ok((manager, status))
+    }
+
+    pub(super) fn with_desk(mut self, desk: Arc<Desk>) -> Self {
+        self.desk = Some(desk);
+        self
+    }
+
+    /// Take care of the array until it is stopped. Returns then; the calling thread belongs to it
+    /// until then.
+    pub fn run(mut self) {
+        while !self.is_over {
+            let deadline = self.step();
+            self.io.ctx.wait(deadline);
+        }
+    }
+
+    /// Do what there is to do now; when there may be more though nobody asks.
+    pub(super) fn step(&mut self) -> Option<Ns> {
+        self.io.reap();
+        let wanted = self.shared.take_wanted();
+        self.wants_writes |= wanted.contains(Wanted::WRITES);
+        self.take_reports();
+        self.take_requests();
+        if self.changed && !self.read_only {
+            self.write_superblocks();
+            self.publish();
+        }
+        let now = self.now();
+        let looks = [self.keep_record(now), self.synchronise(now), self.stop_if_asked(now)];
+        self.tell_status();
+        looks.into_iter().flatten().min()
+    }
+
+    fn now(&self) -> Ns {
+        self.io.ctx.set().clock().now()
+    }
+
+    /// Make contexts work by what is so now.
+    fn publish(&mut self) -> u64 {
+        let seats = seats(&self.disks, self.common.raid_disks);
+        let is_dirty = self.record == Record::Dirty;
+        let action = self.sync.as_ref().map(|sync| sync.action);
+        let epoch = self.shared.publish(|conf| {
+            (conf.seats, conf.is_dirty, conf.action) = (seats, is_dirty, action);
+        });
+        self.shared.holders.changed();
+        epoch
+    }
+
+    /// Dirty when somebody wants to write, clean when nobody has written for a while.
+    fn keep_record(&mut self, now: Ns) -> Option<Ns> {
+        if self.read_only {
+            return None;
+        }
+        let writes = self.shared.ports().iter().map(|port| port.writes()).sum();
+        match self.record {
+            Record::Clean if std::mem::take(&mut self.wants_writes) => {
+                self.record = Record::Dirty;
+                self.write_superblocks();
+                self.publish();
+                self.writes_seen = (writes, now);
+                Some(now + SAFE_MODE_DELAY_NS)
+            }
+            Record::Clean => None,
+            Record::Dirty => self.settle_if_idle(writes, now),
+            Record::Settling(epoch) => self.settle(epoch, now),
+        }
+    }
+
+    fn settle_if_idle(&mut self, writes: u64, now: Ns) -> Option<Ns> {
+        self.wants_writes = false;
+        let (seen, since) = self.writes_seen;
+        if writes != seen {
+            self.writes_seen = (writes, now);
+        } else if now >= since + SAFE_MODE_DELAY_NS {
+            self.record = Record::Settling(0);
+            self.record = Record::Settling(self.publish());
+            self.writes_seen = (writes, now);
+            return Some(now);
+        }
+        Some(self.writes_seen.1 + SAFE_MODE_DELAY_NS)
+    }
+
+    fn settle(&mut self, epoch: u64, now: Ns) -> Option<Ns> {
+        if self.shared.writes_are_quiet(epoch) {
+            self.record = Record::Clean;
+            self.write_superblocks();
+            self.wants_writes |= self.shared.take_wanted().contains(Wanted::WRITES);
+            return self.wants_writes.then_some(now);
+        }
+        if std::mem::take(&mut self.wants_writes) {
+            // Somebody goes on writing: nothing was written of it, so nothing is to be taken back.
+            self.record = Record::Dirty;
+            self.publish();
+            return Some(now + SAFE_MODE_DELAY_NS);
+        }
+        Some(now + QUIET_PAUSE_NS)
+    }
+
+    fn tell_status(&mut self) {
+        if let Some(desk) = &self.desk {
+            desk.set_status(self.status());
+        }
+    }
+
+    fn status(&self) -> ArrayStatus {
+        let disk = |disk: &Disk| DiskStatus {
+            name: disk.name.clone(),
+            number: disk.number(),
+            state: disk.state,
+            has_bad_blocks: !disk.bad_blocks.is_empty(),
+            corrected: disk.corrected,
+        };
+        let conf = self.shared.conf();
+        let state = match self.record {
+            _ if self.is_over => ArrayState::Inactive,
+            _ if conf.is_broken => ArrayState::Broken,
+            _ if self.read_only => ArrayState::ReadOnly,
+            Record::Clean => ArrayState::Clean,
+            Record::Dirty | Record::Settling(_) => ArrayState::Active,
+        };
+        ArrayStatus {
+            layout: conf.layout,
+            superblock: self.common.clone(),
+            used: self.used,
+            state,
+            disks: self.disks.iter().map(disk).collect(),
+            sync: self.sync.as_ref().map(|sync| sync.status(self.used)),
+            mismatch_cnt: self.shared.mismatches.load(Relaxed),
+            updated_ns: self.updated_ns,
+        }
+    }
+
+    fn disk_of(&mut self, number: u32) -> Option<usize> {
+        self.disks.iter().position(|disk| disk.number() == number)
+    }
+
+    /// Members of roles that are in sync.
+    fn in_sync(&self) -> usize {
+        let in_sync = |disk: &&Disk| matches!(disk.state, DiskState::InSync(_));
+        self.disks.iter().filter(in_sync).count()
+    }
+
+    fn is_degraded(&self) -> bool {
+        self.in_sync() < self.common.raid_disks as usize
+    }
+}

@@ -1,0 +1,122 @@
+//! The superblocks.
+
+use super::{Manager, Record};
+use crate::array::disk::{Disk, DiskState};
+use crate::array::io::Ticket;
+use crate::metadata::superblock::{CLEAN, Role};
+use drystone_core::primitive::Ordering::*;
+
+impl Manager {
+    /// Put on record what is so now, on all devices that have not failed; durable when this returns. A
+    /// device that does not take its superblock has failed, which is then put on record too.
+    pub(super) fn write_superblocks(&mut self) {
+        loop {
+            let spares_too = self.next_events();
+            self.update_common();
+            let failed = self.write_all(spares_too);
+            if failed.is_empty() {
+                break;
+            }
+            for place in failed {
+                self.fail_disk(place);
+            }
+        }
+        self.changed = false;
+        self.updated_ns = self.now();
+    }
+
+    /// Count the update. False if spares need not hear of it: it says nothing but that the array is
+    /// clean, or dirty, which a change back takes away again (Linux `md_update_sb`).
+    fn next_events(&mut self) -> bool {
+        let only_record = !self.changed && !self.is_degraded();
+        let is_clean =
+            self.record == Record::Clean && self.shared.fits_below.load(Acquire) == CLEAN;
+        if only_record && is_clean && self.can_decrease_events && self.common.events > 1 {
+            self.common.events -= 1;
+            self.can_decrease_events = false;
+        } else {
+            self.common.events += 1;
+            self.can_decrease_events = only_record;
+        }
+        !only_record
+    }
+
+    fn update_common(&mut self) {
+        let fits_below = self.shared.fits_below.load(Acquire);
+        // What is being written may not fit, wherever it is.
+        self.common.resync_offset = if self.record == Record::Clean { fits_below } else { 0 };
+        self.common.utime = (self.wall_clock)();
+        let roles = &mut self.common.roles;
+        // Who is not there is no member.
+        roles.fill(Role::Spare.number());
+        for disk in &self.disks {
+            let number = disk.number() as usize;
+            if number >= roles.len() {
+                roles.resize(number + 1, Role::Spare.number());
+            }
+            roles[number] = match disk.state {
+                DiskState::Faulty(_) => Role::Faulty.number(),
+                DiskState::Spare => Role::Spare.number(),
+                state => state.role().map_or(Role::Spare, |r| Role::Active(r as u16)).number(),
+            };
+        }
+    }
+
+    /// Write all superblocks at once. Who did not take it.
+    fn write_all(&mut self, spares_too: bool) -> Vec<usize> {
+        let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
+        for place in 0..self.disks.len() {
+            let disk = &self.disks[place];
+            let is_told = spares_too || disk.state != DiskState::Spare;
+            if !disk.is_faulty() && is_told {
+                let tickets = self.start_write(place);
+                started.push((place, tickets));
+            }
+        }
+        let mut failed = Vec::new();
+        for (place, tickets) in started {
+            match self.io.wait_for_all(&tickets) {
+                true => self.disks[place].bad_blocks_changed = false,
+                false => failed.push(place),
+            }
+        }
+        failed
+    }
+
+    fn start_write(&mut self, place: usize) -> Vec<Ticket> {
+        let common = &self.common;
+        let disk = &mut self.disks[place];
+        disk.take_common(common);
+        let log = disk.bad_block_log().filter(|_| disk.bad_blocks_changed);
+        let mut tickets = Vec::new();
+        if let Some(sector) = log {
+            let bytes = disk.whole_blocks(disk.bad_blocks.to_bytes().to_vec());
+            tickets.push(self.io.start_write(disk.index, sector, &bytes));
+        }
+        let bytes = disk.whole_blocks(disk.superblock.to_bytes());
+        let sector = disk.superblock.super_offset;
+        tickets.push(self.io.start_write(disk.index, sector, &bytes));
+        tickets
+    }
+
+    /// Write the superblock of one device, whose list of bad blocks has changed. False if it did not
+    /// take it.
+    pub(super) fn write_superblock_of(&mut self, place: usize) -> bool {
+        let tickets = self.start_write(place);
+        let is_written = self.io.wait_for_all(&tickets);
+        self.disks[place].bad_blocks_changed &= !is_written;
+        is_written
+    }
+}
+
+impl Disk {
+    /// Bring the superblock up to date, with what all members share.
+    fn take_common(&mut self, common: &crate::metadata::superblock::Superblock) {
+        self.update_superblock();
+        let own = &mut self.superblock;
+        (own.events, own.utime, own.resync_offset) =
+            (common.events, common.utime, common.resync_offset);
+        (own.raid_disks, own.size) = (common.raid_disks, common.size);
+        own.roles.clone_from(&common.roles);
+    }
+}

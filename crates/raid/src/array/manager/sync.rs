@@ -1,0 +1,303 @@
+//! Synchronisation of the whole array, region by region (Linux `md_do_sync`).
+//!
+//! Invariants:
+//! * Regions are begun in order; what is done is the longest run of ended ones from the start. Only
+//!   that is told to contexts, and written to superblocks.
+//! * One thing is synchronised at a time: what a crash left, then new members, then what was asked
+//!   for.
+
+use super::{DiskState, IN_SYNC, Manager, REGION_SECTORS};
+use crate::array::io::Ticket;
+use crate::array::status::SyncStatus;
+use crate::engine::SyncAction;
+use crate::metadata::superblock::CLEAN;
+use drystone_core::clock::Ns;
+use drystone_core::primitive::Ordering::*;
+use drystone_core::{Bio, Op, SECTOR_SIZE, Sector, Status};
+use std::collections::VecDeque;
+
+/// Regions under way at once.
+const DEPTH: usize = 16;
+/// Progress is written to the superblocks after this share of the whole, or this time.
+const CHECKPOINT_SHARE: u64 = 16;
+const CHECKPOINT_NS: Ns = 300_000_000_000;
+/// How often it is looked whether others use the array.
+const LOOK_NS: Ns = 100_000_000;
+const SECOND_NS: u128 = 1_000_000_000;
+
+/// Limits, in KiB a second of each member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Speed {
+    /// Reached though others use the array.
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Speed { min: 1000, max: 200_000 }
+    }
+}
+
+/// A synchronisation under way.
+pub(super) struct Sync {
+    pub(super) action: SyncAction,
+    /// Begun and not known to be done: the end of each, and whether it has ended.
+    window: VecDeque<(u64, Ticket, bool)>,
+    /// Member sectors.
+    next: u64,
+    done: u64,
+    end: u64,
+    /// Nothing new is begun; it is given up when what is under way has ended.
+    is_interrupted: bool,
+    /// Progress that superblocks know of, and since when.
+    checkpoint: (u64, Ns),
+    /// Where and when the present pace began, and its KiB a second.
+    pace: (u64, Ns, u64),
+    /// I/O of the array when it was looked last, and when that was.
+    seen: (u64, Ns),
+    /// For the average: where it was, and when.
+    mark: (u64, Ns),
+    speed: u64,
+}
+
+impl Sync {
+    fn new(action: SyncAction, start: u64, end: u64, now: Ns) -> Self {
+        let start = start - start % REGION_SECTORS;
+        Sync {
+            action,
+            window: VecDeque::new(),
+            next: start,
+            done: start,
+            end,
+            is_interrupted: false,
+            checkpoint: (start, now),
+            pace: (start, now, 0),
+            seen: (u64::MAX, 0),
+            mark: (start, now),
+            speed: 0,
+        }
+    }
+
+    pub(super) fn status(&self, total: u64) -> SyncStatus {
+        SyncStatus { action: self.action, done: self.done, total, speed: self.speed }
+    }
+
+    /// When the next region may be begun, at `rate` KiB a second; now, if that has passed.
+    fn due(&mut self, rate: u64, now: Ns) -> Ns {
+        if self.pace.2 != rate {
+            self.pace = (self.next, now, rate);
+        }
+        let (from, since, rate) = self.pace;
+        let kib = u128::from((self.next - from) * SECTOR_SIZE / 1024);
+        since + (kib * SECOND_NS / u128::from(rate.max(1))) as Ns
+    }
+
+    /// Take what has ended, and see how far it is done.
+    fn advance(&mut self, mut take: impl FnMut(Ticket) -> Option<Status>) {
+        for (_, ticket, has_ended) in &mut self.window {
+            *has_ended = *has_ended || take(*ticket).is_some();
+        }
+        while self.window.front().is_some_and(|(_, _, has_ended)| *has_ended)
+            && let Some((end, ..)) = self.window.pop_front()
+        {
+            self.done = end;
+        }
+    }
+
+    fn measure(&mut self, now: Ns) {
+        let (from, since) = self.mark;
+        if now >= since + SECOND_NS as Ns {
+            let sectors = u128::from(self.done.saturating_sub(from));
+            self.speed = (sectors * SECOND_NS / u128::from(now - since)) as u64;
+            self.mark = (self.done, now);
+        }
+    }
+
+    fn wants_checkpoint(&self, now: Ns) -> bool {
+        let (at, since) = self.checkpoint;
+        let step = (self.end / CHECKPOINT_SHARE).max(REGION_SECTORS);
+        self.done >= at + step || self.done > at && now >= since + CHECKPOINT_NS
+    }
+}
+
+impl Manager {
+    /// Go on with what is to be synchronised. When it is to be looked again.
+    pub(super) fn synchronise(&mut self, now: Ns) -> Option<Ns> {
+        if self.sync.is_none() {
+            self.begin_sync(now);
+        }
+        let mut sync = self.sync.take()?;
+        let io = &mut self.io;
+        sync.advance(|ticket| io.take(ticket).map(|bio| bio.status));
+        sync.measure(now);
+        self.note_progress(&sync);
+        let over = sync.window.is_empty() && (sync.is_interrupted || sync.done >= sync.end);
+        if over {
+            self.end_sync(sync);
+            // There may be more to be synchronised.
+            return Some(now);
+        }
+        let checkpoint = sync.wants_checkpoint(now) && !sync.is_interrupted;
+        let deadline = if sync.is_interrupted { None } else { self.begin_regions(&mut sync, now) };
+        self.sync = Some(sync);
+        if checkpoint {
+            self.checkpoint(now);
+        }
+        deadline
+    }
+
+    /// Give up what is under way, as soon as may be.
+    pub(super) fn interrupt_sync(&mut self) {
+        if let Some(sync) = &mut self.sync {
+            sync.is_interrupted = true;
+        }
+    }
+
+    fn begin_sync(&mut self, now: Ns) {
+        if self.read_only || self.frozen || self.stopping.is_some() {
+            return;
+        }
+        let fits_below = self.shared.fits_below.load(Acquire);
+        let (action, start) = if fits_below != CLEAN {
+            (SyncAction::Resync, fits_below)
+        } else if let Some(start) = self.find_rebuild() {
+            (SyncAction::Recover, start)
+        } else if let Some(action) = self.sync_asked.take() {
+            (action, 0)
+        } else {
+            return;
+        };
+        self.shared.mismatches.store(0, Relaxed);
+        self.sync = Some(Sync::new(action, start.min(self.used), self.used, now));
+        self.publish();
+    }
+
+    /// From where on members have to be rebuilt, if any do; spares take vacant places before.
+    fn find_rebuild(&mut self) -> Option<u64> {
+        if self.shared.conf().is_broken {
+            return None;
+        }
+        self.seat_spares();
+        let rebuilds = self.disks.iter().filter(|disk| {
+            matches!(disk.state, DiskState::Rebuilding(_) | DiskState::Replacement(_))
+        });
+        rebuilds.map(|disk| disk.in_sync_below.load(Acquire)).min()
+    }
+
+    fn seat_spares(&mut self) {
+        for role in 0..self.common.raid_disks {
+            let is_member = |state| matches!(state, DiskState::InSync(r) | DiskState::Rebuilding(r) if r == role);
+            if self.disks.iter().any(|disk| is_member(disk.state)) {
+                continue;
+            }
+            let spare = self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare);
+            let Some(spare) = spare else { return };
+            spare.state = DiskState::Rebuilding(role);
+            spare.in_sync_below.store(0, Release);
+            self.changed = true;
+        }
+        if self.changed {
+            self.write_superblocks();
+        }
+    }
+
+    fn begin_regions(&mut self, sync: &mut Sync, now: Ns) -> Option<Ns> {
+        let rate = self.rate(sync, now);
+        while sync.window.len() < DEPTH && sync.next < sync.end {
+            let due = sync.due(rate, now);
+            if due > now {
+                return Some(due.min(now + LOOK_NS));
+            }
+            let end = sync.end.min(sync.next + REGION_SECTORS);
+            let bytes = (end - sync.next) * SECTOR_SIZE;
+            let bio = Bio::without_data(Op::Discard, Sector(sync.next), bytes);
+            let ticket = self.io.start(self.sync_device, bio);
+            sync.window.push_back((end, ticket, false));
+            sync.next = end;
+        }
+        None
+    }
+
+    /// KiB a second at which to go on: slower while others use the array.
+    fn rate(&mut self, sync: &mut Sync, now: Ns) -> u64 {
+        let (seen, since) = sync.seen;
+        let is_first = seen == u64::MAX;
+        if !is_first && now < since + LOOK_NS {
+            return if sync.pace.2 == 0 { self.speed.max } else { sync.pace.2 };
+        }
+        let stats = self.shared.stats.sum();
+        let (reads, writes) = stats.in_flight();
+        let started = stats.groups.iter().map(|group| group.started).sum();
+        sync.seen = (started, now);
+        let is_busy = reads + writes > 0 || !is_first && started != seen;
+        if is_busy { self.speed.min } else { self.speed.max }
+    }
+
+    /// Tell contexts how far it is done.
+    fn note_progress(&mut self, sync: &Sync) {
+        match sync.action {
+            SyncAction::Resync => self.shared.fits_below.store(sync.done, Release),
+            SyncAction::Recover => {
+                for disk in &self.disks {
+                    let rebuilds =
+                        matches!(disk.state, DiskState::Rebuilding(_) | DiskState::Replacement(_));
+                    if rebuilds && disk.in_sync_below.load(Acquire) < sync.done {
+                        disk.in_sync_below.store(sync.done, Release);
+                    }
+                }
+            }
+            SyncAction::Check | SyncAction::Repair => {}
+        }
+    }
+
+    fn checkpoint(&mut self, now: Ns) {
+        if let Some(sync) = &mut self.sync {
+            sync.checkpoint = (sync.done, now);
+            if matches!(sync.action, SyncAction::Resync | SyncAction::Recover) {
+                self.changed = true;
+                self.write_superblocks();
+            }
+        }
+    }
+
+    fn end_sync(&mut self, sync: Sync) {
+        let is_whole = sync.done >= sync.end && !sync.is_interrupted;
+        match sync.action {
+            SyncAction::Resync if is_whole => {
+                self.shared.fits_below.store(CLEAN, Release);
+                self.changed = true;
+            }
+            SyncAction::Recover if is_whole => self.seat_rebuilt(),
+            _ => {}
+        }
+        if self.changed {
+            self.write_superblocks();
+        }
+        self.publish();
+    }
+
+    /// What was rebuilt is in sync; who has a replacement is of no use any more.
+    fn seat_rebuilt(&mut self) {
+        let replaced = |state: DiskState| match state {
+            DiskState::Replacement(role) => Some(role),
+            _ => None,
+        };
+        let roles: Vec<u32> = self.disks.iter().filter_map(|disk| replaced(disk.state)).collect();
+        for disk in &mut self.disks {
+            disk.state = match disk.state {
+                DiskState::InSync(role) if roles.contains(&role) => DiskState::Faulty(Some(role)),
+                DiskState::Rebuilding(role) | DiskState::Replacement(role) => {
+                    disk.set_in_sync();
+                    DiskState::InSync(role)
+                }
+                state => state,
+            };
+        }
+        self.changed = true;
+        debug_assert!(self.disks.iter().all(|disk| {
+            !matches!(disk.state, DiskState::InSync(_))
+                || disk.in_sync_below.load(Acquire) == IN_SYNC
+        }));
+    }
+}

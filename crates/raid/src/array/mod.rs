@@ -1,0 +1,22 @@
+//! Arrays: devices of which a manager takes care.
+//!
+//! An [`Array`] is a device as any other. Its [`Manager`] is one thread with a context of its own
+//! (Linux: `mdX_raid5` and `mdX_resync`), which alone writes superblocks, decides what becomes of
+//! members that fail, and has stripes synchronised. Contexts ask it and go on; none of them waits.
+
+mod control;
+mod device;
+mod disk;
+mod io;
+mod manager;
+mod open;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use control::{Command, Request};
+pub use device::Array;
+pub use disk::DiskState;
+pub use manager::Manager;
+pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, WallClock, find, open};
+pub use status::{ArrayState, ArrayStatus, DiskStatus, SyncStatus};

@@ -1,0 +1,207 @@
+//! Arrays found on devices, and started.
+//!
+//! Nothing is written here: the manager puts on record what has changed (a member that is missing)
+//! before it lets the first write pass.
+
+use super::device::{Array, Desk};
+use super::disk::{Disk, DiskState};
+use super::io::Io;
+use super::manager::{Manager, ManagerSpec};
+use crate::engine::{Conf, ConfSpec, IN_SYNC, Shared};
+use crate::metadata::MetadataError;
+use crate::metadata::assemble::{Assembly, Candidate, Member, Start};
+use crate::metadata::bad_blocks::{BadBlocks, LOG_BYTES};
+use crate::metadata::bitmap::BitmapHeader;
+use crate::metadata::superblock::{self, Features, SUPERBLOCK_BYTES_MAX, Superblock};
+use drystone_core::primitive::AtomicU64;
+use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE, Status};
+use std::sync::Arc;
+
+/// How an array is to be used.
+#[derive(Clone)]
+pub struct ArrayOptions {
+    /// Name in the stack.
+    pub name: String,
+    /// Write nothing, to members neither.
+    pub read_only: bool,
+    /// Stripes of the cache.
+    pub cache_stripes: u32,
+    /// Start though something may be lost.
+    pub force: bool,
+    /// Seconds since 1970.
+    pub wall_clock: WallClock,
+}
+
+/// Tells seconds since 1970.
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Stripes of the cache where nothing else is asked for: 4 KiB of each member each.
+pub const CACHE_STRIPES_DEFAULT: u32 = 1024;
+
+/// An array that was started, with its manager, which is to be run by a thread of its own.
+pub struct Opened {
+    /// The device.
+    pub array: Array,
+    /// Who takes care of it.
+    pub manager: Manager,
+}
+
+/// What is on `devices`, for [`crate::metadata::assemble::assemble`]: one for each of them. Reads, and
+/// waits for that. A device that cannot be read is one without a superblock.
+///
+/// # Errors
+/// A device cannot be opened; the message says why.
+pub fn find(ctx: Context, devices: &[Arc<dyn Device>]) -> Result<(Context, Vec<Candidate>)> {
+    let mut io = Io::new(ctx);
+    let found = devices.iter().map(|device| candidate(&mut io, device)).collect::<Result<_>>()?;
+    Ok((io.ctx, found))
+}
+
+fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
+    let info = device.info();
+    let index = io.open(device)?;
+    let mut read = |sector: u64, bytes: usize| {
+        let bytes = bytes.next_multiple_of(info.limits.logical_block_size as usize);
+        io.read(index, sector, bytes).map(|block| block.to_vec())
+    };
+    let sectors = info.size_bytes / SECTOR_SIZE;
+    let found = superblock::probe(sectors, |sector| read(sector, SUPERBLOCK_BYTES_MAX));
+    let found = found.unwrap_or_else(|status| Err(unreadable("the superblock", status)));
+    let place = found.as_ref().ok().and_then(|(_, superblock)| {
+        superblock.super_offset.checked_add_signed(superblock.bitmap_offset()?.into())
+    });
+    let header = |sector| match read(sector, SECTOR_SIZE as usize) {
+        Ok(bytes) => BitmapHeader::parse(&bytes),
+        Err(status) => Err(unreadable("the bitmap", status)),
+    };
+    Ok(Candidate { name: info.name.clone(), bitmap: place.map(header), found })
+}
+
+fn unreadable(what: &str, status: Status) -> MetadataError {
+    MetadataError::Invalid(format!("{what} cannot be read: {status}"))
+}
+
+/// Start the array that `assembly` says of `devices`, in the order of the candidates.
+///
+/// # Errors
+/// It must not start, or not be written; a device cannot be opened, or its list of bad blocks not be
+/// read. One sentence.
+pub fn open(
+    ctx: Context,
+    devices: &[Arc<dyn Device>],
+    candidates: &[Candidate],
+    assembly: &Assembly,
+    options: &ArrayOptions,
+) -> Result<Opened> {
+    may_start(assembly, options)?;
+    let mut io = Io::new(ctx);
+    let mut disks = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        if let Some(state) = state_of(assembly, index)
+            && let Ok((_, superblock)) = &candidates[index].found
+        {
+            disks.push(disk(&mut io, device, superblock, state)?);
+        }
+    }
+    let locks = io.ctx.locks().clone();
+    let conf = conf(&disks, assembly, options)?;
+    let shared = Shared::new(&options.name, conf, &locks);
+    let spec = ManagerSpec { io, disks, assembly, options, shared: shared.clone() };
+    let (manager, status) = Manager::new(spec)?;
+    let desk = Desk::new(shared, status, &locks);
+    let manager = manager.with_desk(desk.clone());
+    Ok(Opened { array: Array::new(desk), manager })
+}
+
+fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
+    if let (Some(why), false) = (&assembly.read_only, options.read_only) {
+        return Err(Error::invalid(format!("{}: {why}", options.name)));
+    }
+    match &assembly.start {
+        Start::Whole | Start::Degraded { .. } => Ok(()),
+        Start::Force(_) if options.force => Ok(()),
+        Start::Force(why) | Start::No(why) => {
+            Err(Error::invalid(format!("{}: {why}", options.name)))
+        }
+    }
+}
+
+/// What device number `index` of the candidates is, if it takes part.
+fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
+    let members = (0..).zip(&assembly.members).find_map(|(role, member)| match member {
+        Member::InSync { device } if *device == index => Some((DiskState::InSync(role), IN_SYNC)),
+        Member::Rebuilding { device, recovered, .. } if *device == index => {
+            Some((DiskState::Rebuilding(role), *recovered))
+        }
+        _ => None,
+    });
+    let replacements = (0..).zip(&assembly.replacements).find_map(|(role, replacement)| {
+        let replacement = replacement.as_ref().filter(|r| r.device == index)?;
+        Some((DiskState::Replacement(role), replacement.recovered))
+    });
+    let spare = assembly.spares.contains(&index).then_some((DiskState::Spare, 0));
+    members.or(replacements).or(spare)
+}
+
+pub(super) fn disk(
+    io: &mut Io,
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    (state, in_sync_below): (DiskState, u64),
+) -> Result<Disk> {
+    let mut disk = Disk {
+        name: device.info().name,
+        device: device.clone(),
+        index: io.open(device)?,
+        superblock: superblock.clone(),
+        state,
+        in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
+        bad_blocks: Arc::default(),
+        bad_blocks_changed: false,
+        write_error: false,
+        corrected: superblock.cnt_corrected_read,
+    };
+    if superblock.feature_map.contains(Features::BAD_BLOCKS) {
+        disk.bad_blocks = Arc::new(read_bad_blocks(io, &disk)?);
+    }
+    Ok(disk)
+}
+
+fn read_bad_blocks(io: &mut Io, disk: &Disk) -> Result<BadBlocks> {
+    let wrong = |what: String| Error::invalid(format!("the bad block log of {} {what}", disk.name));
+    let place = disk.bad_block_log().ok_or_else(|| wrong("has no place".to_owned()))?;
+    let log = io.read(disk.index, place, LOG_BYTES);
+    let log = log.map_err(|status| wrong(format!("cannot be read: {status}")))?;
+    let list = BadBlocks::parse(&log, disk.superblock.bblog_shift);
+    list.map_err(|error| wrong(format!("is damaged: {}", error.message())))
+}
+
+fn conf(disks: &[Disk], assembly: &Assembly, options: &ArrayOptions) -> Result<Conf> {
+    let layout = assembly.layout;
+    let too_large = || Error::invalid(format!("{}: it has too many sectors", options.name));
+    let sectors = layout.array_sectors(assembly.used()).ok_or_else(too_large)?;
+    let size_bytes = sectors.checked_mul(SECTOR_SIZE).ok_or_else(too_large)?;
+    let members = disks.iter().filter(|disk| disk.state != DiskState::Spare);
+    let limits = members.fold(Limits::STACKING, |l, disk| l.stack(disk.device.info().limits));
+    let chunk_bytes = layout.chunk_sectors() * SECTOR_SIZE;
+    let row_bytes = layout.row_sectors() * SECTOR_SIZE;
+    let limits = Limits {
+        io_min: u32::try_from(chunk_bytes).unwrap_or(0).max(limits.io_min),
+        io_opt: u32::try_from(row_bytes).unwrap_or(0),
+        chunk_bytes: 0,
+        // Whether what is discarded reads as zeroes, which parity would need, is not known.
+        max_discard_bytes: 0,
+        max_write_zeroes_bytes: 0,
+        fast_zero: false,
+        fua: true,
+        read_only: options.read_only || limits.read_only,
+        ..limits
+    };
+    Ok(Conf::new(ConfSpec {
+        layout,
+        limits: limits.normalized(),
+        size_bytes,
+        seats: super::manager::seats(disks, layout.disks()),
+        cache_stripes: options.cache_stripes,
+    }))
+}

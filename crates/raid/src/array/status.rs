@@ -1,0 +1,117 @@
+//! What can be known of an array from outside, as `mdadm --detail` and `/proc/mdstat` tell it.
+
+use super::DiskState;
+use crate::engine::SyncAction;
+use crate::layout::Layout;
+use crate::metadata::superblock::Superblock;
+use drystone_core::clock::Ns;
+
+/// A device of the array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskStatus {
+    /// Name of the device in the stack.
+    pub name: String,
+    /// md's number.
+    pub number: u32,
+    /// What it is.
+    pub state: DiskState,
+    /// It has sectors that cannot be read.
+    pub has_bad_blocks: bool,
+    /// Sectors that could not be read and were written anew.
+    pub corrected: u32,
+}
+
+/// Whether the members fit one another (`md/array_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayState {
+    /// On record as clean: no write is in flight.
+    Clean,
+    /// On record as dirty.
+    Active,
+    /// It is not written.
+    ReadOnly,
+    /// More members are lost than parity makes up for.
+    Broken,
+    /// It was stopped.
+    Inactive,
+}
+
+/// A synchronisation under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncStatus {
+    /// What is done.
+    pub action: SyncAction,
+    /// Member sectors done.
+    pub done: u64,
+    /// Of how many.
+    pub total: u64,
+    /// Sectors a second, on the average of the last while.
+    pub speed: u64,
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct ArrayStatus {
+    /// The geometry.
+    pub layout: Layout,
+    /// As last written: name, identity, events, sizes.
+    pub superblock: Superblock,
+    /// Sectors used on each member.
+    pub used: u64,
+    /// Whether the members fit one another.
+    pub state: ArrayState,
+    /// All devices.
+    pub disks: Vec<DiskStatus>,
+    /// A synchronisation, if one is under way.
+    pub sync: Option<SyncStatus>,
+    /// Sectors of parity that did not fit, in the last synchronisation.
+    pub mismatch_cnt: u64,
+    /// When it was written last, as the manager's clock has it.
+    pub updated_ns: Ns,
+}
+
+impl ArrayStatus {
+    /// Members that are in sync, by role.
+    pub fn in_sync(&self) -> Vec<bool> {
+        let has = |role| self.disks.iter().any(|disk| disk.state == DiskState::InSync(role));
+        (0..self.layout.disks()).map(has).collect()
+    }
+
+    /// Roles without a member in sync (`md/degraded`).
+    pub fn degraded(&self) -> usize {
+        self.in_sync().iter().filter(|in_sync| !**in_sync).count()
+    }
+}
+
+/// As `md/sync_action` and `/proc/mdstat` say it.
+pub fn action_name(action: SyncAction) -> &'static str {
+    match action {
+        SyncAction::Resync => "resync",
+        SyncAction::Recover => "recover",
+        SyncAction::Check => "check",
+        SyncAction::Repair => "repair",
+    }
+}
+
+impl ArrayStatus {
+    /// `md/array_state`.
+    pub fn array_state(&self) -> &'static str {
+        match self.state {
+            ArrayState::Clean => "clean",
+            ArrayState::Active => "active",
+            ArrayState::ReadOnly => "readonly",
+            ArrayState::Broken => "broken",
+            ArrayState::Inactive => "inactive",
+        }
+    }
+
+    /// `md/sync_action`.
+    pub fn sync_action(&self) -> &'static str {
+        self.sync.map_or("idle", |sync| action_name(sync.action))
+    }
+
+    /// `md/sync_completed`: sectors of a member, of how many.
+    pub fn sync_completed(&self) -> String {
+        self.sync.map_or("none".to_owned(), |sync| format!("{} / {}", sync.done, sync.total))
+    }
+}
