@@ -14,6 +14,8 @@ pub mod assemble;
 pub mod bad_blocks;
 pub mod bitmap;
 pub mod create;
+pub mod examine;
+pub mod foreign;
 pub mod ppl;
 pub mod room;
 pub mod superblock;
