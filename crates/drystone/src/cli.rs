@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::groups::{self, GroupCommand};
 use crate::lab::{self, LabCommand};
 use crate::log_writes::{self, LogWritesArgs};
+use crate::md::{self, MdCommand};
 use crate::output;
 use crate::serve::{ServeOptions, serve};
 use crate::sim::{self, SimArgs};
@@ -116,6 +117,9 @@ enum Command {
     Volume(VolumeCommand),
     /// Show or replay the log of a log-writes target
     LogWrites(LogWritesArgs),
+    /// Make md arrays and show what md has written, with mdadm's words; needs no server
+    #[command(subcommand)]
+    Md(MdCommand),
     /// Measure peak IOPS of one device
     Bench(BenchArgs),
     /// Compare a design with those that it replaces, on this machine
@@ -174,6 +178,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Group(command) => groups::run(&command),
         Command::Volume(command) => volumes::run(&command),
         Command::LogWrites(args) => log_writes::run(&args),
+        Command::Md(command) => md::run(&command),
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),
         Command::Sim(args) => sim::run(&args),

@@ -6,7 +6,7 @@
 mod reader;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,6 +16,7 @@ use drystone_targets::LogFlags;
 use self::reader::{Found, LogReader};
 use crate::failure::Failure;
 use crate::output;
+use crate::paths::identity;
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -197,11 +198,6 @@ fn target(log: &Path, to: &Path) -> Result<File, Failure> {
         }
         _ => refused(error.to_string()),
     })?;
-    // A block device is the same under all its names.
-    let identity = |path: &Path| match std::fs::metadata(path) {
-        Ok(found) if found.file_type().is_block_device() => Some((found.rdev(), 0)),
-        found => found.ok().map(|found| (found.dev(), found.ino())),
-    };
     match identity(log) == identity(to) {
         true => Err(refused("that is the log itself".to_owned())),
         false => Ok(file),

@@ -35,7 +35,8 @@ fn options(level: Level, disks: u32, chunk: u64) -> CreateOptions {
 
 fn devices(sectors: &[u64]) -> Vec<Option<NewDevice>> {
     let device = |(index, sectors): (usize, &u64)| {
-        (*sectors > 0).then_some(NewDevice { sectors: *sectors, uuid: Uuid([index as u8; 16]) })
+        let (name, uuid) = (format!("sd{index}"), Uuid([index as u8; 16]));
+        (*sectors > 0).then_some(NewDevice { name, sectors: *sectors, uuid })
     };
     sectors.iter().enumerate().map(device).collect()
 }
@@ -173,7 +174,10 @@ fn a_clean_array_is_that_of_mdadm_byte_for_byte() {
     let images = testing::members("r5-1T-meta");
     let (_, seen) = superblock(&images[0]).unwrap();
     let options = CreateOptions { ctime: seen.ctime, ..options_of("r5-1T-meta") };
-    let device = |image| NewDevice { sectors: TIB, uuid: superblock(image).unwrap().1.device_uuid };
+    let device = |image| {
+        let uuid = superblock(image).unwrap().1.device_uuid;
+        NewDevice { name: String::new(), sectors: TIB, uuid }
+    };
     let devices: Vec<_> = images.iter().map(|image| Some(device(image))).collect();
     for (image, member) in images.iter().zip(plan(&options, &devices).unwrap().members) {
         let member = member.unwrap();
@@ -244,12 +248,12 @@ fn what_cannot_be_made_is_refused() {
     for (options, sectors, expected) in [
         (five.clone(), &[size; 2][..], "2 devices are named, expected 3"),
         (five.clone(), &[size, 0, 0], "2 members of a raid5 are missing, expected at most 1"),
-        (five.clone(), &[size, size, 2048], "device 2 is too small"),
+        (five.clone(), &[size, size, 2048], "sd2 is too small"),
         (five.clone(), &[20, 20, 20], "too small"),
         (
             CreateOptions { size: Some(size), ..five.clone() },
             &[size; 3],
-            "131072 sectors are to be used of each device, but device",
+            "131072 sectors are to be used of each device, but sd",
         ),
         (
             CreateOptions { data_offset: Some(16), ..five.clone() },

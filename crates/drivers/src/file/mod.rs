@@ -10,10 +10,12 @@
 //!   is not aligned goes through a bounce buffer.
 
 mod backing;
+mod offline;
 mod open;
 mod queue;
 
 pub use backing::Backing;
+pub use offline::OfflineFile;
 pub use open::{Direct, FileOptions};
 pub use queue::FileQueue;
 

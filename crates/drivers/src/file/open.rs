@@ -104,7 +104,7 @@ fn open_locked(
     Ok(shared)
 }
 
-fn is_block_device(path: &Path) -> Result<bool> {
+pub(super) fn is_block_device(path: &Path) -> Result<bool> {
     let meta = std::fs::metadata(path).map_err(|e| Error::os(path.display(), e))?;
     let kind = meta.file_type();
     if kind.is_block_device() || kind.is_file() {
@@ -113,7 +113,7 @@ fn is_block_device(path: &Path) -> Result<bool> {
     Err(Error::invalid(format!("{} is neither a file nor a block device", path.display())))
 }
 
-fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<OwnedFd> {
+pub(super) fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<OwnedFd> {
     let path = &options.path;
     let c_path = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| Error::invalid("a path cannot hold a zero byte"))?;
@@ -142,7 +142,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Lock the whole file: shared for readers, exclusive for a writer.
-fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
+pub(super) fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
     let mut waited = Duration::ZERO;
     while !try_lock(fd, options)? {
         let holder = find_holder(&options.path);

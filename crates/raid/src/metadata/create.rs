@@ -58,8 +58,10 @@ pub struct CreateOptions {
 }
 
 /// A device for a new array.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct NewDevice {
+    /// What sentences call it.
+    pub name: String,
     /// Its size.
     pub sectors: u64,
     /// A random one.
@@ -216,19 +218,20 @@ fn used_sectors(
     let sizes = devices.iter().enumerate();
     let sizes: Vec<_> = sizes.filter_map(|(i, d)| Some((i, available(d.as_ref()?)))).collect();
     let (smallest, least) = *sizes.iter().min_by_key(|(_, size)| *size).ok_or("no devices")?;
+    let smallest = devices[smallest].as_ref().map_or("", |device| &device.name);
     let used = match options.size {
         None => least,
         Some(size) => size / chunk * chunk,
     };
     if used == 0 {
         return Err(format!(
-            "device {smallest} is too small: it has {least} sectors for data behind the \
+            "{smallest} is too small: it has {least} sectors for data behind the \
              metadata, in chunks of {chunk}"
         ));
     }
     if used > least {
         return Err(format!(
-            "{used} sectors are to be used of each device, but device {smallest} has {least}"
+            "{used} sectors are to be used of each device, but {smallest} has {least}"
         ));
     }
     let largest = sizes.into_iter().max_by_key(|(_, size)| *size);
@@ -310,7 +313,8 @@ impl Builder<'_> {
             _ => Log::None,
         };
         let minor = self.options.minor;
-        let parts = room::parts(minor, device.sectors, self.data_offset, self.used, log)?;
+        let parts = room::parts(minor, device.sectors, self.data_offset, self.used, log)
+            .map_err(|text| format!("{}: {text}", device.name))?;
         let superblock = self.superblock(device, number, roles, &parts);
         let log_at = parts.super_offset.checked_add_signed(parts.log_offset.into());
         let log_at = log_at.ok_or("the device is too small")?;

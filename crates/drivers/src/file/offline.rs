@@ -1,0 +1,78 @@
+//! Files and block devices for commands that work on them while nobody serves them.
+
+use super::open::{self, FileOptions};
+use drystone_core::error::ErrorKind;
+use drystone_core::{Error, Result};
+use std::fs;
+use std::path::Path;
+
+/// A file or block device, locked as a served one is for as long as this lives; its owner reads and
+/// writes it with ordinary calls.
+#[derive(Debug)]
+pub struct OfflineFile {
+    file: fs::File,
+    size_bytes: u64,
+}
+
+impl OfflineFile {
+    /// Opens what exists: for writing and locked against everybody, or for reading and locked
+    /// against writers.
+    ///
+    /// # Errors
+    /// It does not exist, is neither a file nor a block device, is in use ([`ErrorKind::Busy`]), or
+    /// what the system says.
+    pub fn open(path: &Path, read_only: bool) -> Result<Self> {
+        if !path.exists() {
+            let text = format!("{} does not exist", path.display());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        let options = FileOptions { path: path.to_owned(), read_only, ..FileOptions::default() };
+        let block_device = open::is_block_device(path)?;
+        let fd = open::open_fd(&options, 0, block_device)?;
+        open::lock(&fd, &options)?;
+        let size = open::size_of(&fd, block_device);
+        let size_bytes = size.map_err(|error| Error::os(path.display(), error))?;
+        Ok(OfflineFile { file: fs::File::from(fd), size_bytes })
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &fs::File {
+        &self.file
+    }
+
+    /// Its size in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::{Direct, File};
+
+    #[test]
+    fn it_takes_the_lock_of_a_served_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, [0; 4096]).unwrap();
+        let options = FileOptions { path: path.clone(), direct: Direct::No, ..Default::default() };
+        let served = File::open(&options).unwrap();
+        for read_only in [false, true] {
+            let error = OfflineFile::open(&path, read_only).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+        }
+        drop(served);
+        let file = OfflineFile::open(&path, false).unwrap();
+        assert_eq!(file.size_bytes(), 4096);
+        assert!(File::open(&options).is_err());
+        drop(file);
+        let readers = [(); 2].map(|()| OfflineFile::open(&path, true).unwrap());
+        assert!(OfflineFile::open(&path, false).is_err());
+        drop(readers);
+        let missing = folder.path().join("b");
+        let error = OfflineFile::open(&missing, false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotFound);
+        assert!(!missing.exists());
+    }
+}

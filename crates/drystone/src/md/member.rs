@@ -1,0 +1,116 @@
+//! A file or block device that is, or is to be, a member of an array.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use drystone_core::error::ErrorKind;
+use drystone_drivers::file::OfflineFile;
+use drystone_raid::metadata::MetadataError;
+use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
+use drystone_raid::metadata::superblock::{MAGIC, Minor, SUPERBLOCK_BYTES_MAX, Superblock, probe};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// An open device.
+pub struct Device {
+    pub path: PathBuf,
+    file: OpenDevice,
+    pub sectors: u64,
+}
+
+enum OpenDevice {
+    Locked(OfflineFile),
+    /// Somebody else has the lock; only for reading.
+    Shared(File),
+}
+
+impl Device {
+    /// Opens a device for writing; nobody else may have it.
+    pub fn for_writing(path: &Path) -> Result<Self, Failure> {
+        let file = OfflineFile::open(path, false).map_err(|e| Failure::Refused(e.to_string()))?;
+        let sectors = file.size_bytes() / 512;
+        Ok(Device { path: path.to_owned(), file: OpenDevice::Locked(file), sectors })
+    }
+
+    /// Opens a device for reading. One that is in use can be looked at too: a superblock is
+    /// replaced by one write.
+    pub fn for_reading(path: &Path) -> Result<Self, Failure> {
+        let device = |file, bytes| Device { path: path.to_owned(), file, sectors: bytes / 512 };
+        match OfflineFile::open(path, true) {
+            Ok(file) => {
+                let bytes = file.size_bytes();
+                Ok(device(OpenDevice::Locked(file), bytes))
+            }
+            Err(error) if error.kind == ErrorKind::Busy => {
+                output::complain(&format!("drystone: {error}: what is shown may be changing"));
+                let opened = File::open(path).and_then(|mut file| {
+                    use std::io::Seek;
+                    let bytes = file.seek(io::SeekFrom::End(0))?;
+                    Ok(device(OpenDevice::Shared(file), bytes))
+                });
+                opened.map_err(|error| refused(path, &error))
+            }
+            Err(error) => Err(Failure::Refused(error.to_string())),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match &self.file {
+            OpenDevice::Locked(file) => file.file(),
+            OpenDevice::Shared(file) => file,
+        }
+    }
+
+    /// The bytes from a sector on; fewer where the device ends.
+    pub fn read(&self, sector: u64, bytes: usize) -> Result<Vec<u8>, Failure> {
+        let left = self.sectors.saturating_sub(sector).saturating_mul(512);
+        let mut out = vec![0; bytes.min(usize::try_from(left).unwrap_or(usize::MAX))];
+        let done = self.file().read_exact_at(&mut out, sector * 512);
+        done.map_err(|error| refused(&self.path, &error))?;
+        Ok(out)
+    }
+
+    /// Writes bytes from a sector on.
+    pub fn write(&self, sector: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let done = self.file().write_all_at(bytes, sector * 512);
+        done.map_err(|error| refused(&self.path, &error))
+    }
+
+    /// Makes durable what was written.
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.file().sync_all().map_err(|error| refused(&self.path, &error))
+    }
+
+    /// The md superblock.
+    pub fn probe(&self) -> Result<Result<(Minor, Superblock), MetadataError>, Failure> {
+        probe(self.sectors, |sector| self.read(sector, SUPERBLOCK_BYTES_MAX))
+    }
+
+    /// Places where md's magic number stands, of whatever version and state.
+    pub fn magic_places(&self) -> Result<Vec<u64>, Failure> {
+        let old = (self.sectors & !127).checked_sub(128);
+        let places = Minor::ALL.into_iter().filter_map(|minor| minor.sector(self.sectors));
+        let mut found = Vec::new();
+        for sector in places.chain(old) {
+            let first = self.read(sector, 4)?;
+            if [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| *magic == first[..]) {
+                found.push(sector);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is on the device.
+    pub fn contents(&self) -> Result<Contents, Failure> {
+        let head = self.read(0, HEAD_BYTES)?;
+        let tail = self.sectors.saturating_sub(TAIL_BYTES as u64 / 512);
+        Ok(identify(&head, &self.read(tail, TAIL_BYTES)?, self.sectors))
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Failure {
+    Failure::Refused(format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,28 @@
+//! `drystone md`: makes arrays of Linux md on files and block devices, and shows what is on them, with
+//! mdadm's words. Needs no server: devices are locked as a server locks them.
+
+mod create;
+mod examine;
+mod member;
+
+use clap::Subcommand;
+
+use self::create::CreateArgs;
+use self::examine::ExamineArgs;
+use crate::failure::Failure;
+
+#[derive(Debug, Subcommand)]
+pub enum MdCommand {
+    /// Make a new array of these devices, as `mdadm --create` does, without starting it
+    Create(Box<CreateArgs>),
+    /// Show the superblocks of these devices, as `mdadm --examine` does
+    Examine(ExamineArgs),
+}
+
+/// `drystone md`.
+pub fn run(command: &MdCommand) -> Result<(), Failure> {
+    match command {
+        MdCommand::Create(args) => create::run(args),
+        MdCommand::Examine(args) => examine::run(args),
+    }
+}

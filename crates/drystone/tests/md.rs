@@ -1,0 +1,225 @@
+//! `drystone md`: arrays made and shown without a server.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Output;
+
+use drystone_raid::metadata::assemble::{Candidate, Start, assemble};
+use drystone_raid::metadata::superblock::probe;
+use drystone_raid::testing;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+fn md(folder: &Path, line: &str) -> Output {
+    common::program(folder).arg("md").args(line.split_whitespace()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs and expects success; standard output.
+fn done(folder: &Path, line: &str) -> String {
+    let output = md(folder, line);
+    assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Runs and expects a refusal; standard error.
+fn refused(folder: &Path, line: &str, status: i32) -> String {
+    let output = md(folder, line);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{line}: {message}");
+    assert!(!message.contains("panicked"), "{message}");
+    message
+}
+
+fn folder_with(sizes: &[u64]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for (index, size) in sizes.iter().enumerate() {
+        let file = fs::File::create(folder.path().join(format!("d{index}"))).unwrap();
+        file.set_len(*size).unwrap();
+    }
+    folder
+}
+
+/// What would be started of these files.
+fn start(folder: &Path, names: &[&str]) -> Result<Start, String> {
+    let candidate = |name: &&str| {
+        let file = fs::File::open(folder.join(name)).unwrap();
+        let found = probe(file.metadata().unwrap().len() / 512, |sector| {
+            let mut bytes = vec![0; 4096];
+            file.read_exact_at(&mut bytes, sector * 512).map(|()| bytes)
+        });
+        Candidate { name: (*name).to_owned(), found: found.unwrap(), bitmap: None }
+    };
+    assemble(&names.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)
+}
+
+#[test]
+fn an_array_is_made_and_shown() {
+    let folder = folder_with(&[64 * MIB; 4]);
+    let told = done(
+        folder.path(),
+        "create -l 5 -n 4 --name r5 --homehost vec --uuid 0a0b0c0d:11223344:55667788:00000003 d0 d1 d2 d3",
+    );
+    assert_eq!(
+        told,
+        "layout defaults to left-symmetric\nchunk size defaults to 512K\nsize set to 63488K\n\
+         d3 is rebuilt from the others when the array starts\n\
+         vec:r5 created, UUID 0a0b0c0d:11223344:55667788:00000003\n"
+    );
+    let shown = done(folder.path(), "examine d0 d3");
+    for line in [
+        "d0:\n",
+        "           Name : vec:r5\n",
+        "     Raid Level : raid5\n",
+        "     Array Size : 190464 KiB (186.00 MiB 195.04 MB)\n",
+        "    Data Offset : 4096 sectors\n",
+        "   Device Role : Active device 0\n",
+        "   Device Role : spare\n",
+        "   Array State : AAA. ",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
+    let names = ["d0", "d1", "d2", "d3"];
+    assert_eq!(start(folder.path(), &names), Ok(Start::Degraded { unexpected: None }));
+    assert!(
+        done(folder.path(), "examine --badblocks d1").contains("Bad-blocks list is empty in d1")
+    );
+}
+
+#[test]
+fn options_are_those_of_mdadm() {
+    let folder = folder_with(&[64 * MIB; 6]);
+    done(
+        folder.path(),
+        "create --assume-clean -l 6 -n 4 -x 1 -c 64 -p ra -b internal -e 1.0 d0 d1 d2 d3 d4",
+    );
+    let shown = done(folder.path(), "examine d0");
+    for line in [
+        "Version : 1.0\n",
+        "raid6\n",
+        "right-asymmetric\n",
+        "Chunk Size : 64K\n",
+        "Internal Bitmap : -16 sectors",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
+    let bitmap = done(folder.path(), "examine -X d1");
+    assert!(
+        bitmap.contains("Chunksize : 64 MB") && bitmap.contains("1 dirty (100.0%)"),
+        "{bitmap}"
+    );
+    let again = "create --force --level=raid5 --raid-devices=3 --chunk=64KiB --layout=left-asymmetric \
+                 --consistency-policy=ppl --metadata=1.1 --size=8M --data-offset=4M d0 missing d5";
+    let output = md(folder.path(), again);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("d0 appears to contain a member of an md array"));
+    let shown = done(folder.path(), "examine d0 d5");
+    for line in [
+        "Version : 1.1\n",
+        "PPL : 2048 sectors at offset 8",
+        "Data Offset : 8192 sectors",
+        "Used Dev Size : 16384 sectors",
+        "A.A",
+    ] {
+        assert!(shown.contains(line), "{line}{shown}");
+    }
+    // The older superblock is gone, not just hidden.
+    assert!(!shown.contains("Version : 1.0"), "{shown}");
+    assert_eq!(start(folder.path(), &["d0", "d5"]), Ok(Start::Degraded { unexpected: None }));
+}
+
+#[test]
+fn what_is_in_use_or_holds_something_is_refused() {
+    let folder = folder_with(&[64 * MIB; 4]);
+    let path = folder.path();
+    let create = "create -l 5 -n 3 d0 d1 d2";
+    fs::File::options()
+        .write(true)
+        .open(path.join("d1"))
+        .unwrap()
+        .write_all_at(b"XFSB", 0)
+        .unwrap();
+    let message = refused(path, create, 1);
+    assert_eq!(
+        message,
+        "drystone: d1 appears to contain an XFS file system; --force overwrites it\n"
+    );
+    assert!(refused(path, "examine d0", 1).contains("No md superblock detected on d0"));
+    assert!(refused(path, "examine d1", 1).contains("it holds an XFS file system"));
+    // A lock is never overridden; reading goes on.
+    let served = drystone_drivers::file::OfflineFile::open(&path.join("d2"), false).unwrap();
+    let message = refused(path, "create --force -l 5 -n 3 d0 d1 d2", 1);
+    assert!(message.contains("d2 is in use by process"), "{message}");
+    assert!(refused(path, "examine d2", 1).contains("may be changing"));
+    drop(served);
+    assert!(refused(path, "examine d0", 1).contains("No md superblock"), "nothing was written");
+    done(path, "create --force -l 5 -n 3 d0 d1 d2");
+    let message = refused(path, create, 1);
+    assert!(message.contains("d0 appears to contain a member of an md array"), "{message}");
+}
+
+#[test]
+fn what_cannot_be_made_is_refused() {
+    let folder = folder_with(&[64 * MIB, 64 * MIB, MIB, 66 * MIB]);
+    for (line, status, words) in [
+        ("create -l 5 -n 3 d0 d1", 1, "2 devices are named, expected 3"),
+        ("create -l 5 -n 3 d0 d1 d2", 1, "d2 is too small"),
+        ("create -l 5 -n 3 d0 d1 d9", 1, "d9 does not exist"),
+        ("create -l 5 -n 3 d0 d1 d0", 1, "d0 is named twice"),
+        ("create -l 5 -n 3 d0 missing missing", 1, "at most 1"),
+        ("create -l 1 -n 3 d0 d1 d3", 2, "write 4, 5 or 6"),
+        ("create -l 6 -n 3 d0 d1 d3", 2, "raid6 takes 4 to 128 members"),
+        ("create -l 5 -n 3 -c 6 d0 d1 d3", 2, "power of two"),
+        ("create -l 5 -n 3 -b none -k ppl d0 d1 d3", 2, "contradict"),
+        ("create -l 6 -n 4 -k ppl d0 d1 d3 missing", 1, "a PPL needs a raid5"),
+        ("create -l 5 -n 3 -z 1G d0 d1 d3", 1, "are to be used of each device"),
+        ("create -l 5 -n 3 -p left d0 d1 d3", 2, "left-symmetric or ls"),
+    ] {
+        let message = refused(folder.path(), line, status);
+        assert!(message.contains(words), "{line}: {message}");
+    }
+    assert!(!folder.path().join("d9").exists());
+    let told = done(folder.path(), "create -l 5 -n 3 d0 d1 d3");
+    assert!(told.contains("largest drive (d3) exceeds size (63488K) by more than 1%"), "{told}");
+}
+
+#[test]
+fn an_array_that_was_made_in_part_is_not_whole() {
+    let folder = folder_with(&[64 * MIB; 3]);
+    let path = folder.path();
+    done(path, "create -l 5 -n 3 --assume-clean d0 d1 d2");
+    assert_eq!(start(path, &["d0", "d1", "d2"]), Ok(Start::Whole));
+    // Superblocks come last: whoever has none is no member.
+    for (name, wanted) in [("d2", "2 of 3 members are there"), ("d1", "1 of 3 members can be used")]
+    {
+        let file = fs::File::options().write(true).open(path.join(name)).unwrap();
+        file.write_all_at(&[0; 4096], 4096).unwrap();
+        let start = start(path, &["d0", "d1", "d2"]).unwrap();
+        assert!(start.to_string().contains(wanted), "{start}");
+    }
+}
+
+#[test]
+fn members_of_linux_are_shown_as_mdadm_shows_them() {
+    let folder = TempDir::new().unwrap();
+    let wanted = testing::text("r5-ls-bitmap-torn", "examine.txt");
+    for (index, image) in testing::members("r5-ls-bitmap-torn").iter().enumerate() {
+        let name = format!("m{index}");
+        fs::write(folder.path().join(&name), image.read(0, image.bytes() as usize)).unwrap();
+        let shown = done(folder.path(), &format!("examine {name}"));
+        assert!(wanted.contains(&format!("### mdadm --examine {name}\n{shown}")), "{shown}");
+    }
+    // A broken one is shown too, with what is wrong.
+    let file = fs::File::options().write(true).open(folder.path().join("m0")).unwrap();
+    file.write_all_at(&[1], 4096 + 217).unwrap();
+    let output = md(folder.path(), "examine m0");
+    assert!(text(&output.stderr).contains("superblock checksum is"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains(" - expected "), "{}", text(&output.stdout));
+}
