@@ -3,8 +3,9 @@
 
 The bytes are what an NBD client sends, put together from the protocol text: for the handshake from
 the client's flags on, for the transmission from the first request on. Before them stand a few bytes
-by which the entry points (crates/exports/src/nbd/fuzz.rs) choose the configuration and the pieces
-in which the bytes arrive. Inputs that a fuzzer found are added by hand under other names; this
+by which the entry points (`fuzz.rs` of the crates) choose the configuration and the pieces
+in which the bytes arrive. Those of md are what Linux wrote to members of its arrays, and such as are like
+it. Inputs that a fuzzer found are added by hand under other names; this
 script leaves them alone.
 """
 import pathlib
@@ -160,6 +161,98 @@ STACK_FILE = {
 }
 
 
+VECTORS = FOLDER.parent.parent / "crates" / "raid" / "tests" / "vectors"
+
+
+def image(vector, member, offset, length):
+    """Bytes of a member of an md array that Linux wrote (encoding: README.md there)."""
+    out = bytearray(offset + length)
+    for line in (VECTORS / vector / f"m{member}.mdv").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[0] == "H":
+            at, data = int(words[1]), bytes.fromhex(words[2])
+            out[at:at + len(data)] = data[:max(0, len(out) - at)]
+            continue
+        block, count, value, step = int(words[1]), int(words[2]), int(words[3], 16), int(words[4])
+        for k in range(min(count, len(out) // 4096 - block)):
+            word = (value + k * step) % 2**64
+            out[(block + k) * 4096:(block + k + 1) * 4096] = struct.pack("<Q", word) * 512
+    return bytes(out[offset:offset + length])
+
+
+def superblocks(vector, members):
+    """Checksums made right, devices of 8 MiB."""
+    return b"\1" + b"".join(image(vector, member, 4096, 512) for member in range(members))
+
+
+def patched(data, offset, layout, *values):
+    """The same bytes with other numbers at an offset."""
+    new = struct.pack("<" + layout, *values)
+    return data[:offset] + new + data[offset + len(new):]
+
+
+RAID_SUPERBLOCK = {
+    "whole": superblocks("r5-ls", 4),
+    "degraded": superblocks("r5-ls", 3),
+    "one": superblocks("r5-ls", 1),
+    "raid4": superblocks("r4", 4),
+    "raid6": superblocks("r6-ls", 5),
+    "stale": superblocks("r5-ls-stale", 4),
+    "faulty": superblocks("r5-ls-faulty-kept", 4),
+    "replacing": superblocks("r5-ls-replacing", 5),
+    "recovering": superblocks("r5-ls-recovering", 5),
+    "spare": superblocks("r5-ls-spare", 5),
+    "journal": superblocks("r5-ls-journal", 5),
+    "reshape": superblocks("r5-ls-reshape", 5),
+    "bad-blocks": superblocks("r5-ls-badblocks", 4),
+    "crashed-ppl": superblocks("r5-ls-ppl-torn", 4),
+    "two-arrays": superblocks("r5-ls", 2) + superblocks("r5-la", 2)[1:],
+    "empty": b"\1",
+}
+
+BITMAP = image("r5-ls-bitmap-torn", 0, 8192, 512)
+RAID_BITMAP = {
+    "torn": BITMAP,
+    "clean": image("r5-ls-bitmap", 0, 8192, 512),
+    "header": BITMAP[:256],
+    "half": BITMAP[:100],
+    "cluster": patched(BITMAP, 4, "I", 5),
+    "lockless": patched(BITMAP, 4, "I", 6),
+    "host-endian": patched(BITMAP, 4, "I", 3),
+    "small-chunk": patched(BITMAP, 52, "I", 512),
+    "large-chunk": patched(BITMAP, 52, "I", 1 << 31),
+    "odd-chunk": patched(BITMAP, 52, "I", 65537),
+    "endless": patched(BITMAP, 40, "Q", 2**64 - 1),
+    "nothing": patched(BITMAP, 40, "Q", 0),
+    "empty": b"",
+}
+
+
+def ppl(*entries, flags=0x25):
+    """A header of entries (array sector, bytes of partial parity, bytes of data, role). The flags say
+    RAID-5 of four members, left-symmetric, and that the first header's checksum is made right."""
+    head = bytes([flags]) + b"\xff" * 512 + struct.pack("<IIQII", 7, 0, 1, len(entries), 0)
+    return (head + b"".join(struct.pack("<QIIII", *entry, 0) for entry in entries)).ljust(4097, b"\0")
+
+
+RAID_PPL = {
+    "linux-empty": b"\x25" + image("r5-ls-ppl", 0, 8192, 4096),
+    "linux-torn": b"\x25" + image("r5-ls-ppl-torn", 1, 8192, 4096),
+    "linux-ring": b"\x25" + image("r5-ls-ppl-torn", 1, 8192, 72 * 512 + 4096),
+    "one-block": ppl((24064, 4096, 4096, 1)),
+    "two-members": ppl((24008, 28672, 57344, 1)),
+    "whole-chunks": ppl((128, 65536, 131072, 3)),
+    "full-stripe": ppl((8, 0, 12288, 3)),
+    "several": ppl((0, 4096, 4096, 3), (16, 4096, 8192, 3), (24, 0, 12288, 3)),
+    "wrong-role": ppl((0, 4096, 4096, 2)),
+    "far": ppl((2**64 - 8, 4096, 4096, 3)),
+    "large": ppl((0, 2**32 - 4096, 2**32 - 4096, 3)),
+    "odd": ppl((1, 1, 1, 3)),
+    "none": ppl(),
+    "empty": b"",
+}
+
+
 SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
 
 
@@ -178,7 +271,8 @@ def main():
     handshake = {name: handshake_input(data) for name, data in HANDSHAKE.items()}
     handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
     targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
-               "stack_file": STACK_FILE}
+               "stack_file": STACK_FILE, "raid_superblock": RAID_SUPERBLOCK,
+               "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

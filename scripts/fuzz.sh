@@ -3,7 +3,7 @@
 # (RUSTUP_TOOLCHAIN, or else the one named nightly); cargo-fuzz works too and is not needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-TARGET=${1:?usage: scripts/fuzz.sh nbd_handshake|nbd_transmission|stack_file [SECONDS]}
+TARGET=${1:?usage: scripts/fuzz.sh nbd_handshake|nbd_transmission|stack_file|raid_superblock|raid_bitmap|raid_ppl [SECONDS]}
 TRIPLE=$(uname -m)-unknown-linux-gnu
 export RUSTUP_TOOLCHAIN=${RUSTUP_TOOLCHAIN:-nightly} CARGO_TARGET_DIR=$PWD/fuzz/target
 # What libFuzzer needs of the compiler: counters on edges, a table of them, traced comparisons.
@@ -13,6 +13,6 @@ export RUSTFLAGS="--cfg fuzzing -Cdebug-assertions -Cpasses=sancov-module \
 cargo build --quiet --release --manifest-path fuzz/Cargo.toml --target "$TRIPLE" --bin "$TARGET"
 # New inputs are kept apart from the committed ones, which are few and chosen.
 mkdir -p "fuzz/target/corpus/$TARGET" fuzz/artifacts
-exec "$CARGO_TARGET_DIR/$TRIPLE/release/$TARGET" -max_total_time="${2:-60}" -max_len=4096 \
+exec "$CARGO_TARGET_DIR/$TRIPLE/release/$TARGET" -max_total_time="${2:-60}" -max_len=16384 \
     -timeout=10 -rss_limit_mb=2048 -artifact_prefix="fuzz/artifacts/$TARGET-" \
     "fuzz/target/corpus/$TARGET" "fuzz/corpus/$TARGET"

@@ -33,6 +33,21 @@ fn stack_file() {
     });
 }
 
+#[test]
+fn raid_superblock() {
+    smoke("raid_superblock", drystone_raid::fuzz::fuzz_superblock);
+}
+
+#[test]
+fn raid_bitmap() {
+    smoke("raid_bitmap", drystone_raid::fuzz::fuzz_bitmap);
+}
+
+#[test]
+fn raid_ppl() {
+    smoke("raid_ppl", drystone_raid::fuzz::fuzz_ppl);
+}
+
 /// The run must notice a target that panics, or it proves nothing.
 #[test]
 fn a_panicking_target_is_noticed() {

@@ -5,6 +5,8 @@
 
 pub mod array;
 mod engine;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod layout;
 pub mod metadata;
 pub mod parity;

@@ -149,7 +149,7 @@ impl PplHeader {
     }
 }
 
-fn header_checksum(bytes: &[u8]) -> u32 {
+pub(crate) fn header_checksum(bytes: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(&bytes[..CHECKSUM_AT]);
     digest.update(&[0; 4]);

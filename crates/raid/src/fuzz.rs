@@ -1,0 +1,108 @@
+//! Entry points of the fuzz targets: bytes that anybody may have written to a disk.
+
+use std::convert::Infallible;
+
+use crate::layout::{Layout, Level};
+use crate::metadata::assemble::{Candidate, assemble};
+use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
+use crate::metadata::examine::{bitmap_text, superblock_text};
+use crate::metadata::ppl::{self, PplHeader};
+use crate::metadata::superblock::{Minor, Superblock, checksum};
+
+/// Most devices of an array that is tried.
+const DEVICES_MAX: usize = 8;
+
+/// Superblocks of 512 bytes, one behind the other, of devices that are then assembled. The first
+/// byte tells whether their checksums are made right, and how large the devices are.
+pub fn fuzz_superblock(input: &[u8]) {
+    let Some((flags, rest)) = input.split_first() else { return };
+    let sectors = [16384, 24, 1 << 31, u64::MAX][usize::from(flags >> 1 & 3)];
+    let candidates = rest.chunks(512).take(DEVICES_MAX).enumerate().map(|(index, bytes)| {
+        let mut bytes = bytes.to_vec();
+        if flags & 1 == 1 && bytes.len() >= 220 {
+            let sum = checksum(&bytes).to_le_bytes();
+            bytes[216..220].copy_from_slice(&sum);
+        }
+        let _ = superblock_text("m", &bytes, sectors, None);
+        let found = Superblock::parse(&bytes, 8, sectors);
+        if let Ok(found) = &found {
+            round_trip(found);
+        }
+        let found = found.map(|found| (Minor::V1_2, found));
+        Candidate { name: format!("m{index}"), found, bitmap: None }
+    });
+    let candidates: Vec<Candidate> = candidates.collect();
+    if let Ok(array) = assemble(&candidates, None) {
+        assert_eq!(array.members.len(), array.layout.disks() as usize);
+        let mut devices: Vec<usize> = array.members.iter().filter_map(|m| m.device()).collect();
+        devices.extend(array.replacements.iter().flatten().map(|r| r.device));
+        devices.extend(&array.spares);
+        devices.extend(array.left_out.iter().map(|(device, _)| *device));
+        let places = devices.len();
+        devices.sort_unstable();
+        devices.dedup();
+        assert_eq!(places, devices.len(), "a device has two places");
+        assert!(!array.start.to_string().is_empty());
+    }
+}
+
+fn round_trip(found: &Superblock) {
+    let again = Superblock::decode(&found.to_bytes()).expect("what is written is a superblock");
+    let plain = |s: &Superblock| Superblock { checksum: 0, logical_block_size: 0, ..s.clone() };
+    assert_eq!(plain(&again), plain(found));
+}
+
+/// A bitmap: its header, then its bits.
+pub fn fuzz_bitmap(input: &[u8]) {
+    let _ = bitmap_text("m", input);
+    if let Ok(header) = BitmapHeader::parse(input) {
+        assert_eq!(BitmapHeader::parse(&header.to_bytes()), Ok(header.clone()));
+        for bit in header.set_bits(&input[HEADER_BYTES..]).take(1000) {
+            let sectors = header.sectors_of(bit);
+            assert!(!sectors.is_empty() && sectors.end <= header.sync_size);
+            assert_eq!(header.bit_of(sectors.start), bit);
+        }
+    }
+}
+
+/// A log area. The first byte chooses the layout, and whether the checksum of the first header is
+/// made right.
+pub fn fuzz_ppl(input: &[u8]) {
+    let Some((flags, area)) = input.split_first() else { return };
+    let mut area = area.to_vec();
+    area.resize(area.len().next_multiple_of(512), 0);
+    // The signature is whatever the first header has.
+    let signature = area
+        .get(512..516)
+        .map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+    if flags & 1 == 1 && area.len() >= ppl::HEADER_BYTES {
+        let sum = ppl::header_checksum(&area).to_le_bytes();
+        area[532..536].copy_from_slice(&sum);
+    }
+    let disks = 2 + u32::from(flags >> 1 & 7);
+    let layout = Layout::new(Level::Raid5, u32::from(flags >> 4) % 6, disks, 128);
+    let layout = layout.expect("a layout of RAID-5");
+    let read = |sector: u64| {
+        let mut bytes = vec![0; ppl::HEADER_BYTES];
+        let there = area.get(sector as usize * 512..).unwrap_or(&[]);
+        let len = there.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&there[..len]);
+        Ok::<_, Infallible>(bytes)
+    };
+    let Ok(newest) = ppl::newest(area.len() as u64 / 512, signature, read);
+    if let Some((at, header)) = newest {
+        check_header(&header, at, &layout);
+    }
+}
+
+fn check_header(header: &PplHeader, at: u64, layout: &Layout) {
+    let again = PplHeader::parse(&header.to_bytes(), header.signature);
+    assert_eq!(again.as_ref(), Ok(header));
+    for (_, entry) in header.entries_at(at) {
+        for block in ppl::decode(entry, layout, 1 << 30).into_iter().flatten() {
+            assert!(block.role < layout.disks() && !block.touched.is_empty());
+            assert!(block.touched.iter().all(|place| place.sector == block.sector));
+            assert!(block.parity_at.is_none_or(|at| at + 4096 <= entry.pp_size as usize));
+        }
+    }
+}

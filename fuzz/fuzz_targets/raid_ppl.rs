@@ -1,0 +1,4 @@
+//! Feeds a partial parity log to md's metadata.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| drystone_raid::fuzz::fuzz_ppl(input));
