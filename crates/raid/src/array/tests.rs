@@ -179,8 +179,11 @@ impl Stand {
             assume_clean,
             force: true,
         };
-        let new =
-            |n: usize| NewDevice { sectors: BYTES as u64 / SECTOR_SIZE, uuid: uuid(100 + n as u8) };
+        let new = |n: usize| NewDevice {
+            name: format!("d{n}"),
+            sectors: BYTES as u64 / SECTOR_SIZE,
+            uuid: uuid(100 + n as u8),
+        };
         let devices: Vec<_> = (0..self.devices.len()).map(|n| Some(new(n))).collect();
         let plan = plan(&options, &devices).unwrap();
         for (memory, member) in self.memories.iter().zip(plan.members) {
