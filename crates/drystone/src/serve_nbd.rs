@@ -139,7 +139,8 @@ impl ServerHandle for NbdServer {
         let pause: Pause = Box::new(pause);
         let logged = self.stack.end_logs(&pause).map_err(|why| anyhow!(why));
         let flushed = flush(self.stack.contexts(), self.stack.engine(), &self.stack.devices());
-        ended.and(logged).and(flushed)
+        let stopped = self.stack.stop_arrays(&pause).map_err(|why| anyhow!(why));
+        ended.and(logged).and(flushed).and(stopped)
     }
 }
 

@@ -175,7 +175,37 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown("queue/rotational", "1 if the device is a spinning disk."),
     shown("dm/name", "A volume's name."),
     shown("dm/suspended", "1 while a volume keeps new I/O."),
+    shown("md/level", "An array's level."),
+    shown("md/layout", "Where its parity lies, by md's number."),
+    shown("md/raid_disks", "Members of the complete array."),
+    shown("md/chunk_size", "Bytes of a chunk."),
+    shown("md/degraded", "Roles without a member in sync."),
+    shown("md/array_state", "clean, active, readonly, broken or inactive."),
+    settable(
+        "md/sync_action",
+        Type::Choice(&["check", "repair", "idle", "frozen"]),
+        "What is being synchronised (also resync, recover); begins a check or repair, or ends it.",
+    ),
+    shown("md/sync_completed", "Sectors of each member that are synchronised, of how many."),
+    settable("md/sync_speed_min", SYNC_SPEED, SYNC_SPEED_MIN_DOC),
+    settable("md/sync_speed_max", SYNC_SPEED, "KiB a second of each member, not exceeded."),
+    shown("md/mismatch_cnt", "Sectors of parity that did not fit, in the last synchronisation."),
+    settable(
+        "md/stripe_cache_size",
+        Type::Integer { min: 17, max: 32_768 },
+        "Stripes of the cache: 4 KiB of each member each.",
+    ),
+    shown("md/stripe_cache_active", "Stripes that do something now."),
+    settable(
+        "md/rmw_level",
+        Type::Integer { min: 0, max: 2 },
+        "Read-modify-write: 0 never, 1 where it reads less, 2 also where it reads as much.",
+    ),
 ];
+
+const SYNC_SPEED: Type = Type::Integer { min: 1, max: 1 << 30 };
+const SYNC_SPEED_MIN_DOC: &str =
+    "KiB a second of each member that a synchronisation has though the array is in use.";
 
 /// The attribute of that name.
 ///

@@ -10,8 +10,7 @@ use crate::schema::DEVICE_KINDS;
 use crate::spec::{DeviceKind, StackSpec};
 
 /// Device kinds that later versions bring.
-const PLANNED_KINDS: &[&str] =
-    &["raid5", "raid6", "raid1", "nbd", "rbd", "delay", "flakey", "log-writes"];
+const PLANNED_KINDS: &[&str] = &["raid1", "nbd", "rbd", "delay", "flakey", "log-writes"];
 
 /// Keys that later versions bring, by section.
 const PLANNED_KEYS: &[(&str, &[&str])] = &[("export", &["fuse", "vhost-user-blk", "ublk"])];
@@ -59,6 +58,7 @@ pub fn check(stack: &StackSpec, findings: &mut Findings) {
             DeviceKind::File(_)
             | DeviceKind::Ram(_)
             | DeviceKind::Null(_)
+            | DeviceKind::Raid(_)
             | DeviceKind::Volume(_) => {}
         }
     }

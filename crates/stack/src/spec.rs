@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use drystone_core::Priority;
+use drystone_raid::layout::Level;
+use drystone_raid::metadata::Uuid;
+use drystone_raid::metadata::create::Policy;
 use drystone_targets::Faults;
 
 use crate::diagnostic::{Diagnostic, Report, Source, Span};
@@ -166,7 +169,7 @@ impl DeviceSpec {
             DeviceKind::Ram(ram) => Some(ram.size),
             DeviceKind::Null(null) => Some(null.size),
             DeviceKind::Volume(volume) => volume.size(),
-            DeviceKind::Planned { .. } => None,
+            DeviceKind::Raid(_) | DeviceKind::Planned { .. } => None,
         }
     }
 
@@ -175,6 +178,7 @@ impl DeviceSpec {
         match &self.kind {
             DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => Vec::new(),
             DeviceKind::Planned { members, .. } => members.clone(),
+            DeviceKind::Raid(raid) => raid.members.clone(),
             DeviceKind::Volume(volume) => volume.members(),
         }
     }
@@ -202,6 +206,8 @@ pub enum DeviceKind {
     Null(NullSpec),
     /// A table over other devices.
     Volume(VolumeSpec),
+    /// An array over other devices.
+    Raid(RaidSpec),
     /// A kind of a later version. Never in a checked stack.
     Planned {
         /// Its word.
@@ -219,6 +225,7 @@ impl DeviceKind {
             DeviceKind::Ram(_) => "ram",
             DeviceKind::Null(_) => "null",
             DeviceKind::Volume(volume) => volume.name(),
+            DeviceKind::Raid(raid) => raid.kind,
             DeviceKind::Planned { kind, .. } => kind,
         }
     }
@@ -281,6 +288,32 @@ pub struct RamSpec {
     pub size: u64,
     /// Whether discard is offered.
     pub discard: bool,
+}
+
+/// `type = "raid5"`, or another level. What is `None` is as the array has it, or mdadm's choice for a
+/// new one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RaidSpec {
+    /// The level's word.
+    pub kind: &'static str,
+    /// The level.
+    pub level: Level,
+    /// The devices.
+    pub members: Vec<Member>,
+    /// Members of a new array; the others are spares.
+    pub raid_devices: Option<u32>,
+    /// Sectors of a chunk.
+    pub chunk_sectors: Option<u64>,
+    /// md's number of the layout.
+    pub layout: Option<u32>,
+    /// What makes parity fit after a crash.
+    pub policy: Option<Policy>,
+    /// The array that it must be.
+    pub uuid: Option<Uuid>,
+    /// Stripes of the cache.
+    pub cache_stripes: u32,
+    /// Start though something may be lost.
+    pub force: bool,
 }
 
 /// `type = "null"`; see null_blk's parameters of the same names.

@@ -50,6 +50,34 @@ fn verify(cases: Vec<Case>) {
     }
 }
 
+fn raid(keys: &str) -> String {
+    let ram = |name| format!("[device.{name}]\ntype = \"ram\"\nsize = \"1MiB\"\n");
+    format!(
+        "[device.d]\ntype = \"raid5\"\nmembers = [\"a\", \"b\"]\n{keys}\n{}{}",
+        ram("a"),
+        ram("b")
+    )
+}
+
+#[test]
+fn arrays() {
+    let wrong = |key: &'static str, word: &'static str, message, hint| {
+        let text = raid(&format!("{key} = {word}"));
+        (text, 4, key.len() + 4, word, message, hint)
+    };
+    verify(vec![
+        wrong("chunk", "\"12KiB\"", "a power of two", "md(4)"),
+        wrong("chunk", "\"2KiB\"", "2KiB", "4KiB"),
+        wrong("raid_devices", "200", "200", "from 2 to 128"),
+        wrong("layout", "\"ddf-N-restart\"", "raid5 has no layout", "md(4)"),
+        wrong("layout", "\"left-symetric\"", "left-symetric", "left-symmetric"),
+        wrong("uuid", "\"1234\"", "no array's uuid", "four groups"),
+        wrong("stripe_cache_size", "16", "16", "from 17 to 32768"),
+        wrong("logical_block_size", "4096", "of its members", "below it"),
+        ("[device.d]\ntype = \"raid5\"".into(), 1, 9, "d", "has no `members`", ""),
+    ]);
+}
+
 #[test]
 fn syntax() {
     verify(vec![
@@ -81,7 +109,7 @@ fn device_kinds() {
         ("[device.d]\nsize = 1".into(), 1, 9, "d", "no `type`", "\"file\", \"ram\", \"null\""),
         ("[device.d]\ntype = 7".into(), 2, 8, "7", "not a text", "\"file\""),
         ("[device.d]\ntype = \"fil\"".into(), 2, 8, "\"fil\"", "not a device type", "`file`?"),
-        ("[device.d]\ntype = \"raid5\"".into(), 2, 8, "\"raid5\"", "not available", "\"file\""),
+        ("[device.d]\ntype = \"raid1\"".into(), 2, 8, "\"raid1\"", "not available", "\"file\""),
         (
             "[device.d]\ntype = \"rbd\"\npool = 1".into(),
             2,
@@ -591,7 +619,7 @@ fn device_words_name_their_column() {
         ("null,size=1G,size=2G", 14, "size", "a size from"),
         ("ram,size=1G,,5", 10, "1G,,5", "a size from"),
         ("", 1, "", "\"file\", \"ram\", \"null\""),
-        ("raid5", 1, "raid5", "use \"file\""),
+        ("raid1", 1, "raid1", "use \"file\""),
         ("linear,members=a", 16, "a", "--stack FILE --name NAME"),
         ("zero,size=1M,queue.nomerges=1", 29, "1", "below it"),
     ];

@@ -161,6 +161,8 @@ impl Device for Array {
             "md/array_state" => status().array_state().to_owned(),
             "md/sync_action" => status().sync_action().to_owned(),
             "md/sync_completed" => status().sync_completed(),
+            "md/sync_speed_min" => status().speed.0.to_string(),
+            "md/sync_speed_max" => status().speed.1.to_string(),
             "md/mismatch_cnt" => self.shared().mismatches.load(Relaxed).to_string(),
             "md/stripe_cache_size" => conf.cache_stripes.to_string(),
             "md/stripe_cache_active" => self.shared().counts().1.to_string(),
@@ -186,6 +188,16 @@ impl Device for Array {
                 Ok(())
             }
             "md/sync_action" => self.set_sync_action(value.trim()),
+            "md/sync_speed_min" => {
+                let min = Some(parse_in(name, value, 1, 1 << 30)?);
+                self.request(Command::Speed { min, max: None });
+                Ok(())
+            }
+            "md/sync_speed_max" => {
+                let max = Some(parse_in(name, value, 1, 1 << 30)?);
+                self.request(Command::Speed { min: None, max });
+                Ok(())
+            }
             _ => {
                 let known = self.attribute(name).is_some();
                 let problem = if known { "cannot be changed" } else { "is not an attribute" };

@@ -18,5 +18,5 @@ pub use control::{Command, Request};
 pub use device::Array;
 pub use disk::DiskState;
 pub use manager::Manager;
-pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, WallClock, find, open};
+pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, WallClock, create, find, open};
 pub use status::{ArrayState, ArrayStatus, DiskStatus, SyncStatus};

@@ -12,6 +12,7 @@ use crate::metadata::MetadataError;
 use crate::metadata::assemble::{Assembly, Candidate, Member, Start};
 use crate::metadata::bad_blocks::{BadBlocks, LOG_BYTES};
 use crate::metadata::bitmap::BitmapHeader;
+use crate::metadata::create::{NewMember, Plan, Write};
 use crate::metadata::superblock::{self, Features, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_core::primitive::AtomicU64;
 use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE, Status};
@@ -204,4 +205,60 @@ fn conf(disks: &[Disk], assembly: &Assembly, options: &ArrayOptions) -> Result<C
         seats: super::manager::seats(disks, layout.disks()),
         cache_stripes: options.cache_stripes,
     }))
+}
+
+/// Make the new array that `plan` says of `devices`, and say what is then found on them, as [`find`]
+/// does; it is not read back, since a device may be one that keeps nothing. A member's superblock is written when all else is durable, so what is cut short is no array.
+///
+/// # Errors
+/// A device cannot be opened or written; the message names it.
+pub fn create(
+    ctx: Context,
+    devices: &[Arc<dyn Device>],
+    plan: &Plan,
+) -> Result<(Context, Vec<Candidate>)> {
+    let mut io = Io::new(ctx);
+    for last in [false, true] {
+        for (device, member) in devices.iter().zip(&plan.members) {
+            let Some(member) = member else { continue };
+            let writes = if last { std::slice::from_ref(&member.last) } else { &member.before[..] };
+            write_new(&mut io, device, writes)?;
+        }
+    }
+    let found = devices
+        .iter()
+        .zip(&plan.members)
+        .filter_map(|(device, member)| Some(created(device.info().name, member.as_ref()?)));
+    Ok((io.ctx, found.collect()))
+}
+
+/// What is found on a device of which a new member was made.
+fn created(name: String, member: &NewMember) -> Candidate {
+    let superblock = &member.superblock;
+    let place = superblock
+        .bitmap_offset()
+        .and_then(|offset| superblock.super_offset.checked_add_signed(offset.into()));
+    let bitmap = place.and_then(|place| member.before.iter().find(|write| write.sector == place));
+    Candidate {
+        name,
+        found: Ok((superblock.minor(), superblock.clone())),
+        bitmap: bitmap.map(|write| BitmapHeader::parse(&write.bytes)),
+    }
+}
+
+fn write_new(io: &mut Io, device: &Arc<dyn Device>, writes: &[Write]) -> Result<()> {
+    let index = io.open(device)?;
+    let info = device.info();
+    let block = info.limits.logical_block_size as usize;
+    for write in writes {
+        let mut bytes = write.bytes.clone();
+        bytes.resize(bytes.len().next_multiple_of(block), 0);
+        let ticket = io.start_write(index, write.sector, &bytes);
+        let status = io.wait_for(ticket).status;
+        if !status.is_ok() {
+            let text = format!("the superblock of {} cannot be written: {status}", info.name);
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
 }

@@ -66,6 +66,8 @@ pub struct ArrayStatus {
     pub sync: Option<SyncStatus>,
     /// Sectors of parity that did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
+    /// `sync_speed_min` and `sync_speed_max`, KiB a second of each member.
+    pub speed: (u64, u64),
     /// When it was written last, as the manager's clock has it.
     pub updated_ns: Ns,
 }

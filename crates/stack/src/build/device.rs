@@ -13,9 +13,13 @@ use crate::schema::{
 use crate::size::format_size;
 use crate::spec::{
     Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Latency, Member, NullSpec,
-    QueueSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, VolumeSpec, WriteCache,
+    QueueSpec, RaidSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, VolumeSpec,
+    WriteCache,
 };
 use crate::table::check_order;
+use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_number};
+use drystone_raid::metadata::Uuid;
+use drystone_raid::metadata::create::{CHUNK_SECTORS_DEFAULT, Policy};
 
 /// Block size of a device that names none.
 const DEFAULT_BLOCK: u64 = 512;
@@ -44,6 +48,9 @@ pub fn device(
         What::Kind(kind) if kind.name == "ram" => DeviceKind::Ram(ram(&fields)),
         What::Kind(kind) if VOLUME_KINDS.contains(&kind.name) => {
             DeviceKind::Volume(volume(check, kind, &fields, &path))
+        }
+        What::Kind(kind) if kind.name.starts_with("raid") => {
+            DeviceKind::Raid(raid(check, kind, &fields, &path))
         }
         What::Kind(_) => DeviceKind::Null(null(check, &fields, &path)),
         What::Table | What::Planned(_) => {
@@ -263,6 +270,69 @@ fn volume(check: &Check<'_>, kind: &Kind, fields: &Fields, path: &str) -> Volume
     }
 }
 
+fn raid(check: &mut Check<'_>, kind: &Kind, fields: &Fields, path: &str) -> RaidSpec {
+    let level = match kind.name {
+        "raid4" => Level::Raid4,
+        "raid5" => Level::Raid5,
+        _ => Level::Raid6,
+    };
+    let spec = RaidSpec {
+        kind: kind.name,
+        level,
+        members: members(check, fields, path),
+        raid_devices: fields.number32_if("raid_devices"),
+        chunk_sectors: fields.number_if("chunk").map(|bytes| bytes / SECTOR_BYTES),
+        layout: fields.choice("layout").and_then(layout_number),
+        policy: fields.choice("consistency_policy").map(|word| match word {
+            "bitmap" => Policy::Bitmap,
+            "ppl" => Policy::Ppl,
+            _ => Policy::Resync,
+        }),
+        uuid: uuid(check, fields, path),
+        cache_stripes: fields.number32("stripe_cache_size"),
+        force: fields.bool("force"),
+    };
+    raid_shape(check, &spec, path);
+    spec
+}
+
+fn uuid(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Uuid> {
+    let text = fields.text_if("uuid")?;
+    let uuid = Uuid::parse(&text);
+    if uuid.is_none() {
+        let span = check.places.get(&format!("{path}/uuid"));
+        let message = format!("`{}` is no array's uuid", shorten(&text));
+        let hint = "four groups of eight hexadecimal digits, as `drystone md examine` shows it";
+        check.findings.error(&span, message, hint);
+    }
+    uuid
+}
+
+/// What md would not take of what is known by now.
+fn raid_shape(check: &mut Check<'_>, spec: &RaidSpec, path: &str) {
+    // A member may be missing now: what the array has, its superblocks say.
+    let named = (spec.members.len() as u32).max(spec.level.disks_min());
+    let (disks, key) = match spec.raid_devices {
+        Some(disks) => (disks, "raid_devices"),
+        None => (named, "members"),
+    };
+    let layout = Layout::new(
+        spec.level,
+        spec.layout.unwrap_or(LAYOUT_DEFAULT),
+        disks,
+        spec.chunk_sectors.unwrap_or(CHUNK_SECTORS_DEFAULT),
+    );
+    if let Err(message) = layout {
+        let key = match () {
+            () if message.contains("chunk") => "chunk",
+            () if message.contains("layout") => "layout",
+            () => key,
+        };
+        let span = check.places.get(&format!("{path}/{key}"));
+        check.findings.error(&span, message, "see md(4) for what each level takes");
+    }
+}
+
 /// The devices of `members`, each as a whole.
 fn members(check: &Check<'_>, fields: &Fields, path: &str) -> Vec<Member> {
     let names = fields.list("members").iter().enumerate().filter_map(|(index, value)| {
@@ -319,7 +389,7 @@ fn common(
         read_only: fields.bool("read_only"),
         kind,
     };
-    if matches!(device.kind, DeviceKind::Volume(_)) {
+    if matches!(device.kind, DeviceKind::Volume(_) | DeviceKind::Raid(_)) {
         not_of_volumes(check, name, path);
         return device;
     }

@@ -11,7 +11,7 @@ use drystone_core::clock::Clock;
 use drystone_core::device::TypedDevice;
 use drystone_core::ring;
 use drystone_core::sync::LockRegistry;
-use drystone_core::{Device, Error};
+use drystone_core::{ContextSet, Device, Error};
 use drystone_drivers::file::{self, File, FileOptions};
 use drystone_drivers::null::{
     self, Completion, CompletionThread, Null, NullOptions, Percentile, Seek,
@@ -23,6 +23,7 @@ use drystone_queue::{Driver, RequestQueue};
 
 use drystone_throttle::{DeviceThrottle, Groups, Throttle, Throttled};
 
+use super::raid::Hosting;
 use super::shape::{Shape, Shaped};
 use super::table::open_volume;
 use crate::spec::{
@@ -60,6 +61,10 @@ pub struct Surroundings {
     pub null_thread: OnceCell<CompletionThread>,
     /// Where files come from, if not from the system: a simulator has its own.
     pub files: Option<OpenFile>,
+    /// The contexts that use the devices.
+    pub contexts: Arc<ContextSet>,
+    /// How arrays are hosted.
+    pub hosting: Hosting,
 }
 
 /// Opens what a `file` device stands on.
@@ -75,7 +80,19 @@ impl Surroundings {
         let groups = Groups::new(clock.clone(), &locks);
         let open = open_with::<MqDeadline, DeviceThrottle>;
         let null_thread = OnceCell::new();
-        Surroundings { threads, locks, clock, open, groups, null_thread, files: None }
+        let contexts = ContextSet::counted_by(locks.clone());
+        let hosting = Hosting::default();
+        Surroundings {
+            threads,
+            locks,
+            clock,
+            open,
+            groups,
+            null_thread,
+            files: None,
+            contexts,
+            hosting,
+        }
     }
 }
 
@@ -103,6 +120,9 @@ pub fn open_with<S: Scheduler, T: Throttle>(
         // Here only those that stand on nothing can be opened.
         DeviceKind::Volume(volume) => {
             Ok(Arc::new(opening.throttled(open_volume(spec, volume, &|_| None, at)?)) as _)
+        }
+        DeviceKind::Raid(_) => {
+            Err(opening.error("members", "an array is opened with its members", ""))
         }
         DeviceKind::Planned { .. } => {
             let message = format!("type `{}` is not available in this version", spec.kind.name());

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use drystone_core::Device;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
+use drystone_raid::array::{Array, Command};
 use drystone_targets::{Table, Volume};
 use drystone_throttle::{Groups, Throttled};
 
@@ -25,6 +26,8 @@ pub struct LiveDevice {
     pub device: Arc<dyn Device>,
     /// The same, if it is a volume.
     pub volume: Option<Volume>,
+    /// The same, if it is an array.
+    pub array: Option<Array>,
     claimed: AtomicBool,
 }
 
@@ -32,7 +35,8 @@ impl LiveDevice {
     /// A device that is no volume.
     pub(super) fn leaf(name: &str, description: String, device: Arc<dyn Device>) -> Arc<Self> {
         let claimed = AtomicBool::new(false);
-        Arc::new(LiveDevice { name: name.to_owned(), description, device, volume: None, claimed })
+        let name = name.to_owned();
+        Arc::new(LiveDevice { name, description, device, volume: None, array: None, claimed })
     }
 
     /// A volume, with a throttle of its own.
@@ -42,12 +46,28 @@ impl LiveDevice {
             description: String::new(),
             device: Arc::new(Throttled::new(volume.clone(), groups.attach(name))),
             volume: Some(volume),
+            array: None,
             claimed: AtomicBool::new(false),
         })
     }
 
-    /// The devices it stands on: those of its live table.
+    /// An array, with a throttle of its own.
+    pub(super) fn of_array(name: &str, array: Array, groups: &Groups) -> Arc<Self> {
+        Arc::new(LiveDevice {
+            name: name.to_owned(),
+            description: String::new(),
+            device: Arc::new(Throttled::new(array.clone(), groups.attach(name))),
+            volume: None,
+            array: Some(array),
+            claimed: AtomicBool::new(false),
+        })
+    }
+
+    /// The devices it stands on: those of its live table, or of the array.
     pub fn members(&self) -> Vec<String> {
+        if let Some(array) = &self.array {
+            return array.status().disks.iter().map(|disk| disk.name.clone()).collect();
+        }
         let table = self.volume.as_ref().and_then(Volume::table);
         let members = table.iter().flat_map(|table| table.members());
         members.map(|device| device.info().name).collect()
@@ -61,6 +81,15 @@ impl LiveDevice {
 
     pub(super) fn is_claimed(&self) -> bool {
         self.claimed.load(Relaxed)
+    }
+}
+
+impl Drop for LiveDevice {
+    /// An array that nobody has stopped stops by itself, some time after its last user has gone.
+    fn drop(&mut self) {
+        if let Some(array) = &self.array {
+            array.request(Command::Stop);
+        }
     }
 }
 
@@ -92,6 +121,15 @@ pub(super) struct State {
 impl State {
     pub(super) fn find(&self, name: &str) -> Option<&Arc<LiveDevice>> {
         self.list.iter().find(|live| live.name == name)
+    }
+
+    /// The arrays, with the devices that they are, and that they stand on.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = (&Arc<LiveDevice>, Vec<Arc<LiveDevice>>)> {
+        let arrays = self.list.iter().filter(|live| live.array.is_some());
+        arrays.map(|live| {
+            let members = live.members();
+            (live, members.iter().filter_map(|name| self.find(name)).cloned().collect())
+        })
     }
 
     /// The volumes, with the devices that they are.

@@ -11,12 +11,14 @@ mod devices;
 mod exports;
 mod groups;
 mod logs;
+mod raid;
 mod runtime;
 mod shape;
 mod table;
 mod uses;
 mod volumes;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +28,7 @@ use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{ContextSet, Device};
 use drystone_exports::nbd::server::ExportTable;
+use drystone_raid::array::Command;
 use drystone_targets::Table;
 use drystone_throttle::Groups;
 
@@ -34,6 +37,7 @@ pub use device::{
 };
 pub use devices::LiveDevice;
 pub use exports::LiveListener;
+pub use raid::{Hosting, OpenContext, Spawn};
 pub use runtime::{Connections, LiveRuntime};
 pub use table::{Find, open_table, open_volume};
 pub use volumes::Pause;
@@ -46,6 +50,9 @@ use devices::Devices;
 /// How long the end of a log may take at the end of a server: as long as a request may take before it
 /// counts as lost.
 const LOG_PATIENCE_NS: Ns = 30_000_000_000;
+
+/// The pause between two looks whether an array has stopped.
+const ARRAY_PAUSE_NS: Ns = 200_000;
 
 /// An open stack. Shared by all threads.
 #[derive(Clone)]
@@ -76,7 +83,7 @@ impl LiveStack {
         let engine = engine(stack, &at.clock, &mut findings);
         groups::make(stack, &at.groups, &mut findings);
         let (devices, made) = match findings.errors() {
-            0 => devices(stack, None, at, &mut findings),
+            0 => devices(stack, None, (at, engine), &mut findings),
             _ => Default::default(),
         };
         let (listeners, tables) = match findings.errors() {
@@ -97,7 +104,7 @@ impl LiveStack {
             listeners,
             tables: Arc::new(tables),
             engine,
-            contexts: ContextSet::counted_by(at.locks.clone()),
+            contexts: at.contexts.clone(),
             started: at.clock.now(),
             clock: at.clock.clone(),
             locks: at.locks.clone(),
@@ -153,6 +160,29 @@ impl LiveStack {
             ended.err().map(|why| format!("log `{}`: {why}", logs.collect::<Vec<_>>().join("`, `")))
         };
         let failed: Vec<String> = tables.iter().filter_map(end).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Once no client is there any more, and all is flushed: stops all arrays, so that they are on
+    /// record as clean; those that others stand on last. Waits by `pause`.
+    ///
+    /// # Errors
+    /// One sentence on each array that did not stop.
+    pub fn stop_arrays(&self, pause: &Pause) -> Result<(), String> {
+        let devices = self.devices();
+        let locks = self.locks.counters();
+        let mut failed = Vec::new();
+        // What stands on others comes after them.
+        for (live, array) in devices.iter().rev().filter_map(|d| Some((d, d.array.as_ref()?))) {
+            let request = array.request(Command::Stop);
+            let outcome = loop {
+                match request.outcome(&locks) {
+                    Some(outcome) => break outcome,
+                    None => pause(ARRAY_PAUSE_NS),
+                }
+            };
+            failed.extend(outcome.err().map(|error| format!("array `{}`: {error}", live.name)));
+        }
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
@@ -239,11 +269,11 @@ fn engine(stack: &StackSpec, clock: &Arc<dyn Clock>, findings: &mut Findings) ->
 fn devices(
     stack: &StackSpec,
     only: Option<&str>,
-    at: &Surroundings,
+    (at, engine): (&Surroundings, Engine),
     findings: &mut Findings,
 ) -> (Vec<Arc<LiveDevice>>, Vec<PathBuf>) {
     let mut open: Vec<Option<Arc<LiveDevice>>> = vec![None; stack.devices.len()];
-    let mut made = Vec::new();
+    let (mut made, mut new) = (Vec::new(), BTreeSet::new());
     for index in members_first(&stack.devices, only) {
         let spec = &stack.devices[index];
         let to_make = device::file_to_make(spec);
@@ -251,9 +281,15 @@ fn devices(
             let live = open.iter().flatten().find(|live| live.name == name)?;
             Some(live.device.clone())
         };
+        let is_new = |name: &str| new.contains(name);
         let opened = match &spec.kind {
             // What it stands on may be what could not be opened.
-            DeviceKind::Volume(_) if findings.errors() > 0 => continue,
+            DeviceKind::Volume(_) | DeviceKind::Raid(_) if findings.errors() > 0 => continue,
+            DeviceKind::Raid(raid) => raid::open_raid(spec, raid, &find, &is_new, (at, engine))
+                .and_then(|opened| {
+                    raid::run(&spec.name, opened.manager, at)?;
+                    Ok(LiveDevice::of_array(&spec.name, opened.array, &at.groups))
+                }),
             DeviceKind::Volume(volume) => table::open_volume(spec, volume, &find, at)
                 .map(|volume| LiveDevice::of_volume(&spec.name, volume, &at.groups)),
             _ => open_device(spec, at)
@@ -261,6 +297,9 @@ fn devices(
         };
         match opened {
             Ok(live) => {
+                if to_make.is_some() || holds_only_new(spec, &is_new) {
+                    new.insert(spec.name.clone());
+                }
                 open[index] = Some(live);
                 made.extend(to_make.map(Path::to_owned));
             }
@@ -268,6 +307,18 @@ fn devices(
         }
     }
     (open.into_iter().flatten().collect(), made)
+}
+
+/// Nothing can be on the device but what this start has put there.
+fn holds_only_new(spec: &DeviceSpec, is_new: &dyn Fn(&str) -> bool) -> bool {
+    match &spec.kind {
+        DeviceKind::Ram(_) | DeviceKind::Null(_) => true,
+        DeviceKind::Volume(_) | DeviceKind::Raid(_) => {
+            let members = spec.members();
+            !members.is_empty() && members.iter().all(|member| is_new(&member.device))
+        }
+        DeviceKind::File(_) | DeviceKind::Planned { .. } => false,
+    }
 }
 
 /// What a device is made of, for people.
@@ -290,7 +341,7 @@ pub fn open_one(
     let mut findings = Findings::default();
     let engine = engine(stack, &at.clock, &mut findings);
     let (devices, made) = match findings.errors() {
-        0 => devices(stack, Some(name), at, &mut findings),
+        0 => devices(stack, Some(name), (at, engine), &mut findings),
         _ => Default::default(),
     };
     match devices.into_iter().find(|device| device.name == name) {

@@ -158,6 +158,9 @@ impl Runtime for LiveRuntime {
 
 /// What a device is made of: a file, or a volume's segments if they are few.
 fn description(live: &LiveDevice) -> String {
+    if let Some(array) = &live.array {
+        return super::raid::description(array);
+    }
     let Some(table) = live.volume.as_ref().and_then(|volume| volume.table()) else {
         return live.description.clone();
     };
@@ -280,6 +283,9 @@ fn grow(live: &LiveDevice, bytes: u64) -> Result<(), SetError> {
     let unsupported = |reason: String| Err(SetError::Unsupported { reason });
     if live.volume.is_some() {
         return unsupported("a volume has the size of its table: reload it".to_owned());
+    }
+    if live.array.is_some() {
+        return unsupported("an array keeps its size".to_owned());
     }
     if info.kind != "file" {
         return unsupported(format!("a {} device keeps its size, only a file grows", info.kind));

@@ -52,6 +52,20 @@ fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
     table.lines().iter().flat_map(of_line).collect()
 }
 
+/// What arrays use: the whole of their members.
+fn uses_of_arrays(state: &State) -> Vec<Use<'_>> {
+    let mut uses = Vec::new();
+    for (user, members) in state.arrays() {
+        uses.extend(members.iter().map(|member| Use {
+            device: member.device.clone(),
+            start: 0,
+            end: member.device.info().size_bytes / SECTOR_SIZE,
+            user: Some(&**user),
+        }));
+    }
+    uses
+}
+
 fn has_member(table: &Table, own: Key) -> bool {
     table.members().iter().any(|member| key(member) == own)
 }
@@ -65,6 +79,11 @@ pub(super) fn users(state: &State, exports: &[ExportSpec], live: &LiveDevice) ->
     for (user, volume) in state.volumes() {
         let over = tables(volume).filter(|table| has_member(table, own));
         names.extend(over.map(|_| format!("`{}`", user.name)));
+    }
+    for (user, members) in state.arrays() {
+        if members.iter().any(|member| key(&member.device) == own) {
+            names.push(format!("`{}`", user.name));
+        }
     }
     names
 }
@@ -80,12 +99,17 @@ pub(super) fn open_counts(state: &State, exports: &[ExportSpec]) -> BTreeMap<Str
             *counts.entry(member.info().name).or_default() += 1;
         }
     }
+    for member in state.arrays().flat_map(|(_, members)| members) {
+        *counts.entry(member.name.clone()).or_default() += 1;
+    }
     counts
 }
 
 /// Refuses a table that would make `live` stand on itself, or too many volumes on one another.
 pub(super) fn check_levels(state: &State, live: &LiveDevice, table: &Table) -> Result<(), String> {
-    if !state.volumes().any(|(other, _)| has_member(table, key(&other.device))) {
+    let volumes = state.volumes().map(|(other, _)| other);
+    let mut others = volumes.chain(state.arrays().map(|(other, _)| other));
+    if !others.any(|other| has_member(table, key(&other.device))) {
         // On devices that stand on nothing it is the first level, as it was at least before.
         return Ok(());
     }
@@ -124,6 +148,14 @@ impl<'a> Graph<'a> {
             for member in tables(volume).flat_map(|table| table.members().to_vec()) {
                 graph.below.entry(own).or_default().push(key(&member));
                 graph.above.entry(key(&member)).or_default().push(own);
+            }
+        }
+        for (live, members) in state.arrays() {
+            let own = key(&live.device);
+            graph.names.insert(own, &live.name);
+            for member in members {
+                graph.below.entry(own).or_default().push(key(&member.device));
+                graph.above.entry(key(&member.device)).or_default().push(own);
             }
         }
         graph
@@ -199,6 +231,8 @@ pub(super) fn check_shares(
         let theirs = tables(volume).flat_map(|table| uses(&table, Some(other)));
         all.extend(theirs.filter(|theirs| own.contains(&key(&theirs.device))));
     }
+    let arrays = uses_of_arrays(state).into_iter();
+    all.extend(arrays.filter(|theirs| own.contains(&key(&theirs.device))));
     all.sort_by_key(|part| (key(&part.device), part.start));
     overlap(&all)
 }
@@ -240,6 +274,12 @@ fn shared(a: &Use<'_>, b: &Use<'_>) -> String {
 pub(super) fn check_above(state: &State, live: &LiveDevice, table: &Table) -> Result<(), String> {
     let (own, has) = (key(&live.device), table.size_bytes() / SECTOR_SIZE);
     let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;
+    for part in uses_of_arrays(state).iter().filter(|part| key(&part.device) == own) {
+        if part.end > has {
+            let user = part.user.map(|user| user.name.clone()).unwrap_or_default();
+            return Err(format!("`{user}` uses all of `{}`, and the table has less", live.name));
+        }
+    }
     for (user, volume) in state.volumes() {
         let over = tables(volume).filter(|table| has_member(table, own));
         let all = over.flat_map(|table| uses(&table, Some(user)));

@@ -47,6 +47,13 @@ pub static DEVICE_KINDS: &[Kind] = &[
         doc: "A volume: chunks round-robin over its members, as dm-stripe.",
         params: STRIPED,
     },
+    Kind { name: "raid4", doc: "An array: parity on one member, as md's RAID-4.", params: RAID },
+    Kind { name: "raid5", doc: "An array: parity goes round, as md's RAID-5.", params: RAID },
+    Kind {
+        name: "raid6",
+        doc: "An array: two parities, which make up for two lost members, as md's RAID-6.",
+        params: RAID,
+    },
     Kind {
         name: "zero",
         doc: "A volume: reads give zeroes, writes go nowhere, as dm-zero.",
@@ -81,6 +88,74 @@ static STRIPED: &[Param] = &[
         Type::Size { min: SECTOR, max: 1 << 30, multiple: SECTOR },
         Value("64KiB"),
         "How much goes to one device before the next has its turn.",
+    ),
+];
+
+static RAID: &[Param] = &[
+    param(
+        "members",
+        Type::List(&Type::Device),
+        Required,
+        "The devices, in any order: their superblocks say which is which. Spares may be among them.",
+    ),
+    param(
+        "raid_devices",
+        Type::Integer { min: 2, max: 128 },
+        Unset("all members"),
+        "Members of a new array; the devices named after them are spares.",
+    ),
+    param(
+        "chunk",
+        Type::Size { min: 4096, max: 1 << 30, multiple: 4096 },
+        Unset("that of the array, 512KiB for a new one"),
+        "How much goes to one member before the next has its turn.",
+    ),
+    param(
+        "layout",
+        Type::Choice(&[
+            "left-asymmetric",
+            "right-asymmetric",
+            "left-symmetric",
+            "right-symmetric",
+            "parity-first",
+            "parity-last",
+            "ddf-zero-restart",
+            "ddf-N-restart",
+            "ddf-N-continue",
+            "left-asymmetric-6",
+            "right-asymmetric-6",
+            "left-symmetric-6",
+            "right-symmetric-6",
+            "parity-first-6",
+        ]),
+        Unset("that of the array, left-symmetric for a new one"),
+        "Where parity lies, by mdadm's names.",
+    ),
+    param(
+        "consistency_policy",
+        Type::Choice(&["resync", "bitmap", "ppl"]),
+        Unset(
+            "that of the array, for a new one bitmap if a member has more than 100 GiB, else resync",
+        ),
+        "What makes parity fit after a crash, by mdadm's names.",
+    ),
+    param(
+        "uuid",
+        Type::Text { max: 64 },
+        Unset("any array"),
+        "The array that these devices must be of, as four groups of eight hexadecimal digits.",
+    ),
+    param(
+        "stripe_cache_size",
+        Type::Integer { min: 17, max: 32_768 },
+        Value("1024"),
+        "Stripes of the cache: 4 KiB of each member each.",
+    ),
+    param(
+        "force",
+        Type::Bool,
+        Value("false"),
+        "Start though something may be lost; what, is said.",
     ),
 ];
 

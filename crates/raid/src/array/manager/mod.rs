@@ -270,6 +270,7 @@ impl Manager {
             disks: self.disks.iter().map(disk).collect(),
             sync: self.sync.as_ref().map(|sync| sync.status(self.used)),
             mismatch_cnt: self.shared.mismatches.load(Relaxed),
+            speed: (self.speed.min, self.speed.max),
             updated_ns: self.updated_ns,
         }
     }

@@ -1,0 +1,250 @@
+//! Opens a device that is an array: found on its members, or made of members that are all new.
+//!
+//! Invariant: an array is made only of devices that this very start has made. What held anything
+//! before is only ever assembled.
+
+use std::sync::Arc;
+
+use drystone_core::ring::Engine;
+use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE};
+use drystone_raid::array::{self, ArrayOptions, Manager, Opened, WallClock};
+use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, layout_name};
+use drystone_raid::metadata::assemble::{Assembly, Candidate, assemble};
+use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
+use drystone_raid::metadata::superblock::Minor;
+use drystone_raid::metadata::{MetadataError, Uuid};
+
+use super::device::{OpenError, Surroundings};
+use super::table::Find;
+use crate::diagnostic::shorten;
+use crate::spec::{DeviceSpec, RaidSpec};
+
+/// Opens a context on a ring of the engine.
+pub type OpenContext = Box<dyn Fn(&Arc<ContextSet>, Engine) -> drystone_core::Result<Context>>;
+/// Lets work go on beside the caller, under a name.
+pub type Spawn = Box<dyn Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>>;
+
+/// What arrays need of the program that opens them.
+pub struct Hosting {
+    /// How a manager gets its context.
+    pub open_context: OpenContext,
+    /// How a manager gets its thread.
+    pub spawn: Spawn,
+    /// Seconds since 1970.
+    pub wall_clock: WallClock,
+    /// A number that nobody else has.
+    pub random: Box<dyn Fn() -> [u8; 16]>,
+}
+
+impl Default for Hosting {
+    /// Threads, clock and random numbers of the system.
+    fn default() -> Self {
+        Hosting {
+            open_context: Box::new(|set, engine| set.open(engine)),
+            spawn: Box::new(|name, work| {
+                std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+            }),
+            wall_clock: Arc::new(seconds_now),
+            random: Box::new(random),
+        }
+    }
+}
+
+fn seconds_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// From the system; where that has none, from the time, which is as good for a name.
+fn random() -> [u8; 16] {
+    use std::io::Read;
+    let mut bytes = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    if read.is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        bytes = now.map_or(0, |now| now.as_nanos()).to_le_bytes();
+    }
+    bytes
+}
+
+/// Opens an array of a stack file. `is_new` says of a device whether this start has made it.
+///
+/// # Errors
+/// [`OpenError`]: the members make no array, or not the one that the stack file says; the array must
+/// not start.
+pub(super) fn open_raid(
+    spec: &DeviceSpec,
+    raid: &RaidSpec,
+    find: Find<'_>,
+    is_new: &dyn Fn(&str) -> bool,
+    (at, engine): (&Surroundings, Engine),
+) -> Result<Opened, OpenError> {
+    let members: Option<Vec<_>> = raid.members.iter().map(|m| find(&m.device)).collect();
+    let opening = Opening { spec, raid, at, engine };
+    let members = members.ok_or_else(|| opening.error("members", "a member is not open", ""))?;
+    let all_new = raid.members.iter().all(|member| is_new(&member.device));
+    let candidates = match all_new {
+        true => opening.create(&members)?,
+        false => opening.find(&members)?,
+    };
+    opening.open(&members, &candidates)
+}
+
+/// Runs a manager beside the caller.
+///
+/// # Errors
+/// When there is no thread to be had.
+pub(super) fn run(name: &str, manager: Manager, at: &Surroundings) -> Result<(), OpenError> {
+    let work = Box::new(move || manager.run());
+    (at.hosting.spawn)(&format!("md:{name}"), work).map_err(|error| OpenError {
+        device: name.to_owned(),
+        key: "type",
+        message: format!("the array's thread cannot be started: {error}"),
+        hint: String::new(),
+    })
+}
+
+struct Opening<'a> {
+    spec: &'a DeviceSpec,
+    raid: &'a RaidSpec,
+    at: &'a Surroundings,
+    engine: Engine,
+}
+
+impl Opening<'_> {
+    fn error(
+        &self,
+        key: &'static str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> OpenError {
+        OpenError {
+            device: self.spec.name.clone(),
+            key,
+            message: message.into(),
+            hint: hint.into(),
+        }
+    }
+
+    fn context(&self) -> Result<Context, OpenError> {
+        let opened = (self.at.hosting.open_context)(&self.at.contexts, self.engine);
+        opened.map_err(|error| self.error("type", error.message, ""))
+    }
+
+    fn find(&self, members: &[Arc<dyn Device>]) -> Result<Vec<Candidate>, OpenError> {
+        let found = array::find(self.context()?, members);
+        let (_, candidates) = found.map_err(|error| self.error("members", error.message, ""))?;
+        let has_none =
+            |candidate: &Candidate| matches!(candidate.found, Err(MetadataError::Absent(_)));
+        let blank: Vec<_> = candidates.iter().filter(|candidate| has_none(candidate)).collect();
+        match blank.first() {
+            Some(first) if blank.len() == candidates.len() => {
+                let message = format!("`{}` and the other members hold no array", first.name);
+                Err(self.error("members", message, self.create_line()))
+            }
+            Some(first) => {
+                let message = format!("`{}` is of no array, but other members are", first.name);
+                let hint = "leave it out; a served array takes it by `drystone md add`";
+                Err(self.error("members", message, hint))
+            }
+            None => Ok(candidates),
+        }
+    }
+
+    /// How an array is made of what is there: `serve` never does that.
+    fn create_line(&self) -> String {
+        let disks = self.disks();
+        format!(
+            "an array is made of what was there before by `drystone md create --level {} \
+             --raid-devices {disks} PATH...`",
+            self.raid.level.number()
+        )
+    }
+
+    fn disks(&self) -> u32 {
+        self.raid.raid_devices.unwrap_or(self.raid.members.len() as u32)
+    }
+
+    fn create(&self, members: &[Arc<dyn Device>]) -> Result<Vec<Candidate>, OpenError> {
+        let raid = self.raid;
+        let chunk = raid.chunk_sectors.unwrap_or(CHUNK_SECTORS_DEFAULT);
+        let number = raid.layout.unwrap_or(LAYOUT_DEFAULT);
+        let layout = Layout::new(raid.level, number, self.disks(), chunk);
+        let options = CreateOptions {
+            layout: layout.map_err(|message| self.error("members", message, ""))?,
+            minor: Minor::V1_2,
+            spare_devices: (members.len() as u32).saturating_sub(self.disks()),
+            policy: raid.policy,
+            bitmap_chunk: None,
+            size: None,
+            data_offset: None,
+            set_name: create::set_name("", &self.spec.name),
+            set_uuid: raid.uuid.unwrap_or_else(|| Uuid((self.at.hosting.random)())),
+            ctime: (self.at.hosting.wall_clock)(),
+            // What was just made reads as zeroes, whose parity is zero.
+            assume_clean: true,
+            force: false,
+        };
+        let device = |device: &Arc<dyn Device>| {
+            let info = device.info();
+            let uuid = Uuid((self.at.hosting.random)());
+            Some(NewDevice { name: info.name, sectors: info.size_bytes / SECTOR_SIZE, uuid })
+        };
+        let devices: Vec<_> = members.iter().map(device).collect();
+        let plan = create::plan(&options, &devices);
+        let plan = plan.map_err(|message| self.error("members", message, ""))?;
+        let made = array::create(self.context()?, members, &plan);
+        let (_, candidates) = made.map_err(|error| self.error("members", error.message, ""))?;
+        Ok(candidates)
+    }
+
+    fn open(
+        &self,
+        members: &[Arc<dyn Device>],
+        candidates: &[Candidate],
+    ) -> Result<Opened, OpenError> {
+        let assembly = assemble(candidates, self.raid.uuid);
+        let assembly = assembly.map_err(|message| self.error("members", message, ""))?;
+        self.check(&assembly)?;
+        let options = ArrayOptions {
+            name: self.spec.name.clone(),
+            read_only: self.spec.read_only,
+            cache_stripes: self.raid.cache_stripes,
+            force: self.raid.force,
+            wall_clock: self.at.hosting.wall_clock.clone(),
+        };
+        let opened = array::open(self.context()?, members, candidates, &assembly, &options);
+        opened.map_err(|error| self.error("members", error.message, ""))
+    }
+
+    /// The array is the one that the stack file says.
+    fn check(&self, assembly: &Assembly) -> Result<(), OpenError> {
+        let (has, raid) = (&assembly.layout, self.raid);
+        let wrong = |key, says: String, is: String| {
+            let message = format!("`{key}` is {says}, but the array on its members has {is}");
+            Err(self.error(key, message, "say what it has, or leave it out"))
+        };
+        if has.level() != raid.level {
+            return wrong("type", raid.kind.to_owned(), has.level().to_string());
+        }
+        let kib = |sectors: u64| format!("{} KiB", sectors / 2);
+        if let Some(chunk) = raid.chunk_sectors.filter(|chunk| *chunk != has.chunk_sectors()) {
+            return wrong("chunk", kib(chunk), kib(has.chunk_sectors()));
+        }
+        let name = |number| layout_name(number).unwrap_or("another").to_owned();
+        if let Some(layout) = raid.layout.filter(|layout| *layout != has.number()) {
+            return wrong("layout", name(layout), name(has.number()));
+        }
+        match raid.raid_devices.filter(|disks| *disks != has.disks()) {
+            Some(disks) => wrong("raid_devices", disks.to_string(), has.disks().to_string()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What an array is made of, for people.
+pub(super) fn description(array: &array::Array) -> String {
+    let status = array.status();
+    let disks: Vec<&str> = status.disks.iter().map(|disk| disk.name.as_str()).collect();
+    shorten(&disks.join(" ")).to_string()
+}
