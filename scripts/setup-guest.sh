@@ -2,8 +2,8 @@
 # what guests carry in. The kernel itself is fetched by the tests, and not installed.
 # shellcheck shell=bash
 
-GUEST_PACKAGES=(qemu-system-x86 zstd xz-utils dmsetup util-linux coreutils)
-GUEST_COMMANDS=(qemu-system-x86_64 zstd xz dmsetup setpriv sha256sum)
+GUEST_PACKAGES=(qemu-system-x86 zstd xz-utils dmsetup mdadm util-linux coreutils)
+GUEST_COMMANDS=(qemu-system-x86_64 zstd xz dmsetup mdadm setpriv sha256sum)
 
 have_commands "${GUEST_COMMANDS[@]}" || apt_install "${GUEST_PACKAGES[@]}"
 # Before the first kernel is fetched: an old index names versions that are gone. A failure shows
