@@ -5,6 +5,7 @@ mod common;
 use common::{meta, superblock};
 use drystone_raid::layout::{Layout, Level, layout_number};
 use drystone_raid::metadata::Uuid;
+use drystone_raid::metadata::assemble::{Candidate, Start, assemble};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::create::{CreateOptions, NewDevice, Plan, Policy, plan, set_name};
 use drystone_raid::metadata::ppl::{self, PplHeader};
@@ -236,6 +237,47 @@ fn the_last_member_is_rebuilt() {
     let wanted = vec![(0, a(0)), (1, a(1)), (4, s)];
     assert_eq!(roles(&six, &[size, size, size, 0]), (Some(2), true, wanted));
     assert_eq!(roles(&six, &[size, size, 0, 0]), (None, true, vec![(0, a(0)), (1, a(1))]));
+}
+
+/// The power goes while an array is made: what is there does not start of itself.
+#[test]
+fn an_array_that_was_made_in_part_does_not_start() {
+    let size = 16 * MIB;
+    let five = options(Level::Raid5, 3, 64 * KIB);
+    let clean = CreateOptions { assume_clean: true, ..five.clone() };
+    let spare = CreateOptions { spare_devices: 1, policy: Some(Policy::Bitmap), ..five.clone() };
+    let six = CreateOptions { policy: None, ..options(Level::Raid6, 4, 64 * KIB) };
+    for (options, sectors) in [
+        (five.clone(), vec![size; 3]),
+        (clean, vec![size; 3]),
+        (spare, vec![size; 4]),
+        (five, vec![size, 0, size]),
+        (six.clone(), vec![size; 4]),
+        (six, vec![size, size, 0, size]),
+    ] {
+        let made = plan(&options, &devices(&sectors)).unwrap();
+        let order = made.order();
+        for written in 0..=order.len() {
+            let mut images: Vec<Image> = sectors.iter().map(|s| Image::new(s * 512)).collect();
+            for index in &order[..written] {
+                let last = &made.members[*index].as_ref().unwrap().last;
+                images[*index].write(last.sector * 512, &last.bytes);
+            }
+            let found = started(&images);
+            let of_itself =
+                matches!(found, Ok(Start::Whole | Start::Degraded { unexpected: None }));
+            assert_eq!(of_itself, written == order.len(), "{written} of {order:?}: {found:?}");
+        }
+    }
+}
+
+fn started(images: &[Image]) -> Result<Start, String> {
+    let candidate = |image: &Image| Candidate {
+        name: "sd".to_owned(),
+        found: superblock(image),
+        bitmap: Some(Ok(BitmapHeader::new(Uuid([9; 16]), 28672, 1 << 26))),
+    };
+    assemble(&images.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! `drystone md create`.
 //!
 //! In three steps, each durable before the next: superblocks of older arrays are erased, bitmaps
-//! and logs are written, then superblocks. Until the last of these there is no whole array, and no
-//! member of one that was there before.
+//! and logs are written, then superblocks, spares' first. Until the last of these there is no array
+//! that starts of itself, and no member of one that was there before.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -285,7 +285,10 @@ fn write(devices: &[Option<Device>], plan: &Plan) -> Result<(), Failure> {
         }
         device.sync()?;
     }
-    for (device, member) in members() {
+    for index in plan.order() {
+        let (Some(device), Some(member)) = (&devices[index], &plan.members[index]) else {
+            continue;
+        };
         device.write(member.last.sector, &member.last.bytes)?;
         device.sync()?;
     }

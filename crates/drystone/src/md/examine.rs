@@ -80,11 +80,14 @@ fn superblock(device: &Device) -> Result<(Vec<u8>, Superblock), Failure> {
             return Ok((bytes, found));
         }
     }
-    let also = match device.contents()? {
-        Contents::Known(what) => format!("; it holds {what}"),
-        Contents::Blank | Contents::Unknown => String::new(),
-    };
-    Err(Failure::Refused(format!("No md superblock detected on {name}: {error}{also}")))
+    let mut text = format!("No md superblock detected on {name}");
+    if !matches!(error, MetadataError::Absent(_)) {
+        text += &format!(": {error}");
+    }
+    if let Contents::Known(what) = device.contents()? {
+        text += &format!(", which holds {what}");
+    }
+    Err(Failure::Refused(text))
 }
 
 /// Header and bits of the bitmap, if the superblock says that there is one on the device.

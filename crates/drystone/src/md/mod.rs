@@ -14,6 +14,8 @@ use crate::failure::Failure;
 #[derive(Debug, Subcommand)]
 pub enum MdCommand {
     /// Make a new array of these devices, as `mdadm --create` does, without starting it
+    ///
+    /// A size without a unit is in KiB.
     Create(Box<CreateArgs>),
     /// Show the superblocks of these devices, as `mdadm --examine` does
     Examine(ExamineArgs),

@@ -195,7 +195,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         spares: Vec::new(),
         journal: None,
         left_out: Vec::new(),
-        resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset),
+        resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.size)),
         bitmap: BitmapUse::None,
         has_ppl: fresh.ppl().is_some(),
         read_only: None,

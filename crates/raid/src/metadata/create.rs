@@ -1,7 +1,7 @@
 //! A new array: what is written to which member, as mdadm does it.
 //!
 //! The superblock is the last of a member's writes, so a member whose creation was cut short is no
-//! member. An array is whole only when all superblocks are written.
+//! member. An array starts only when all superblocks are written, in the order of [`Plan::order`].
 
 use super::Uuid;
 use super::bitmap::{self, BitmapHeader};
@@ -104,6 +104,19 @@ pub struct Plan {
     /// By how much the largest device exceeds `used`, if that is more than one percent: device and
     /// its sectors for data.
     pub larger: Option<(usize, u64)>,
+}
+
+impl Plan {
+    /// The devices in the order in which their superblocks are to be written: spares first, one of
+    /// which may be rebuilt. So an array that was made in part lacks a member of which its
+    /// superblocks know, and does not start of itself.
+    pub fn order(&self) -> Vec<usize> {
+        let there = |index: &usize| self.members[*index].is_some();
+        let mut order: Vec<usize> = (0..self.members.len()).filter(there).collect();
+        let is_member = |member: &NewMember| member.superblock.role() != Role::Spare;
+        order.sort_by_key(|index| self.members[*index].as_ref().is_some_and(is_member));
+        order
+    }
 }
 
 /// mdadm's name of an array: the host's, a colon and the array's, if both fit into a superblock.

@@ -22,7 +22,7 @@ const fn signature(name: &'static str, offset: usize, bytes: &'static [u8]) -> S
     Signature { name, offset, bytes }
 }
 
-const SIGNATURES: [Signature; 23] = [
+const SIGNATURES: [Signature; 24] = [
     signature("a LUKS volume", 0, b"LUKS\xBA\xBE"),
     signature("an XFS file system", 0, b"XFSB"),
     signature("a btrfs file system", 0x10040, b"_BHRfS_M"),
@@ -46,6 +46,7 @@ const SIGNATURES: [Signature; 23] = [
     signature("a qcow2 image", 0, b"QFI\xFB"),
     signature("a VDO volume", 0, b"dmvdo001"),
     signature("a bcachefs file system", 4120, BCACHEFS),
+    signature("a Ceph BlueStore device", 0, b"bluestore block device"),
 ];
 
 const BCACHE: &[u8] = &[
@@ -70,6 +71,7 @@ pub enum Contents {
 /// or all of it twice if it is smaller.
 pub fn identify(head: &[u8], tail: &[u8], device_sectors: u64) -> Contents {
     let found = md(head, tail, device_sectors)
+        .or_else(|| firmware_raid(tail))
         .or_else(|| lvm(head))
         .or_else(|| zfs(head, tail))
         .or_else(|| SIGNATURES.iter().find(|s| holds(head, s.offset, s.bytes)).map(|s| s.name))
@@ -113,6 +115,17 @@ fn tail_holds_big_endian(tail: &[u8], device_sectors: u64, sector: u64) -> bool 
     let tail_start = device_sectors.saturating_sub(tail.len() as u64 / 512);
     let offset = sector.checked_sub(tail_start).map(|sector| sector as usize * 512);
     offset.is_some_and(|offset| holds(tail, offset, &MAGIC.to_be_bytes()))
+}
+
+/// Metadata of a machine's own RAID is in the last sectors.
+fn firmware_raid(tail: &[u8]) -> Option<&'static str> {
+    let ends_with = |bytes_from_end: usize, wanted: &[u8]| {
+        tail.len().checked_sub(bytes_from_end).is_some_and(|offset| holds(tail, offset, wanted))
+    };
+    if ends_with(1024, b"Intel Raid ISM Cfg Sig.") {
+        return Some("a member of an Intel firmware RAID (IMSM)");
+    }
+    ends_with(512, &[0xDE, 0x11, 0xDE, 0x11]).then_some("a member of a DDF RAID")
 }
 
 /// The label is in one of the first four sectors.
@@ -194,6 +207,9 @@ mod tests {
         is(&[(8064 * 512, &magic)], "0.90");
         is(&[(8064 * 512, &MAGIC.to_be_bytes())], "0.90");
         is(&[(512, b"LABELONE"), (536, b"LVM2 001")], "LVM2");
+        let end = SECTORS as usize * 512;
+        is(&[(end - 1024, b"Intel Raid ISM Cfg Sig. 1.2")], "IMSM");
+        is(&[(end - 512, &[0xDE, 0x11, 0xDE, 0x11])], "DDF");
         is(&[(128 << 10, &0x00BA_B10Cu64.to_le_bytes())], "ZFS");
         for signature in &SIGNATURES {
             is(&[(signature.offset, signature.bytes)], signature.name);
