@@ -228,17 +228,19 @@ RAID_BITMAP = {
 }
 
 
-def ppl(*entries, flags=0x25):
+def ppl(*entries, flags=0x25, signature=7):
     """A header of entries (array sector, bytes of partial parity, bytes of data, role). The flags say
     RAID-5 of four members, left-symmetric, and that the first header's checksum is made right."""
-    head = bytes([flags]) + b"\xff" * 512 + struct.pack("<IIQII", 7, 0, 1, len(entries), 0)
+    head = bytes([flags]) + b"\xff" * 512 + struct.pack("<IIQII", signature, 0, 1,
+                                                                len(entries), 0)
     return (head + b"".join(struct.pack("<QIIII", *entry, 0) for entry in entries)).ljust(4097, b"\0")
 
 
 RAID_PPL = {
     "linux-empty": b"\x25" + image("r5-ls-ppl", 0, 8192, 4096),
     "linux-torn": b"\x25" + image("r5-ls-ppl-torn", 1, 8192, 4096),
-    "linux-ring": b"\x25" + image("r5-ls-ppl-torn", 1, 8192, 72 * 512 + 4096),
+    "ring": ppl((8, 0, 12288, 3), signature=0xAB689AA8)
+            + image("r5-ls-ppl-torn", 1, 8192 + 72 * 512, 4096),
     "one-block": ppl((24064, 4096, 4096, 1)),
     "two-members": ppl((24008, 28672, 57344, 1)),
     "whole-chunks": ppl((128, 65536, 131072, 3)),

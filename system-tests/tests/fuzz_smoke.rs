@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Mutated inputs for each target: enough to notice a gross fault, not a search.
 const RUNS: u64 = 20_000;
-/// Inputs do not grow beyond this by mutation: the longest committed one is a tenth of it.
+/// Inputs do not grow beyond this by mutation: the longest committed one is an eighth of it.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 const SEED: u64 = 0x00D5_70E5_EED0_0001;
 
