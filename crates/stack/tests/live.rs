@@ -11,7 +11,7 @@ use drystone_core::sync::LockClass;
 use drystone_core::{Bio, BioList, ContextSet, IoBuf, Sector};
 use drystone_exports::nbd::TlsPolicy;
 use drystone_stack::attributes::{ATTRIBUTES, Mode, attribute};
-use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
+use drystone_stack::live::{LiveRuntime, LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::{Runtime, SetError};
 use drystone_stack::{Report, Source, StackSpec, check};
 use tempfile::TempDir;
@@ -339,7 +339,8 @@ fn every_settable_attribute_takes_the_value_that_it_has() {
         set(&stack, &live.name, "queue/scheduler", "mq-deadline").unwrap();
         let kind = live.device.info().kind;
         let of_null = ["submit_queues", "poll_queues"];
-        let has = |name: &&str| kind == "null" || !of_null.contains(name);
+        let has =
+            |name: &&str| (kind == "null" || !of_null.contains(name)) && !name.starts_with("md/");
         for attribute in settable().map(|attribute| attribute.name).filter(has) {
             let now = value(&stack, &live.name, attribute);
             let text = match attribute {
@@ -364,7 +365,7 @@ fn every_settable_attribute_takes_the_value_that_it_has() {
 fn attributes_that_are_only_shown_cannot_be_set() {
     let folder = TempDir::new().unwrap();
     let volume = "[device.v]\ntable = \"0 8 linear r 0\"\n";
-    let stack = opened(folder.path(), &(KINDS.to_owned() + volume));
+    let stack = opened(folder.path(), &(KINDS.to_owned() + volume + ARRAY));
     for attribute in ATTRIBUTES.iter().filter(|attribute| attribute.mode == Mode::ReadOnly) {
         let mut holders = 0;
         for live in stack.devices() {
@@ -374,6 +375,84 @@ fn attributes_that_are_only_shown_cannot_be_set() {
         }
         assert!(holders > 0, "no device has {}", attribute.name);
     }
+}
+
+const ARRAY: &str = "
+[device.a0]
+type = \"ram\"
+size = \"2MiB\"
+[device.a1]
+type = \"ram\"
+size = \"2MiB\"
+[device.a2]
+type = \"ram\"
+size = \"2MiB\"
+[device.array]
+type = \"raid5\"
+members = [\"a0\", \"a1\", \"a2\"]
+chunk = \"64KiB\"
+";
+
+#[test]
+fn an_array_has_attributes_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    let stack = opened(folder.path(), ARRAY);
+    for (name, expected) in [
+        ("size", "4096"),
+        ("md/level", "raid5"),
+        ("md/layout", "2"),
+        ("md/raid_disks", "3"),
+        ("md/chunk_size", "65536"),
+        ("md/degraded", "0"),
+        ("md/array_state", "clean"),
+        ("md/sync_action", "idle"),
+        ("md/sync_completed", "none"),
+        ("md/stripe_cache_size", "1024"),
+        ("queue/minimum_io_size", "65536"),
+        ("queue/optimal_io_size", "131072"),
+    ] {
+        assert_eq!(value(&stack, "array", name), expected, "{name}");
+    }
+    for (name, text) in [("md/stripe_cache_size", "17"), ("md/rmw_level", "2")] {
+        set(&stack, "array", name, text).unwrap();
+        assert_eq!(value(&stack, "array", name), text);
+    }
+    let error = set(&stack, "array", "size", "4MiB").unwrap_err().to_string();
+    assert!(error.contains("an array keeps its size"), "{error}");
+}
+
+/// A file array is made by the start that makes its files, and found by the next; what held something
+/// before is never made into one.
+#[test]
+fn arrays_are_found_again_and_never_made_of_what_was_there() {
+    let folder = TempDir::new().unwrap();
+    let file =
+        |n: u32| format!("[device.d{n}]\ntype = \"file\"\npath = \"d{n}.img\"\nsize = \"4MiB\"\n");
+    let files: String = (0..3).map(file).collect();
+    let array = |keys: &str| {
+        format!(
+            "{files}[device.array]\ntype = \"raid5\"\nmembers = [\"d2\", \"d0\", \"d1\"]\n{keys}\n"
+        )
+    };
+    let made = opened(folder.path(), &array("chunk = \"4KiB\""));
+    let stop = |stack: LiveStack| {
+        stack.stop_arrays(&(Box::new(|_| std::thread::yield_now()) as Pause)).unwrap();
+    };
+    stop(made);
+    let found = opened(folder.path(), &array(""));
+    assert_eq!(value(&found, "array", "md/chunk_size"), "4096");
+    stop(found);
+    refused(folder.path(), &array("chunk = \"8KiB\""), "\"8KiB\"", &["4 KiB"]);
+    // One member blank, then all of them.
+    let blank = |n: u32| {
+        let path = folder.path().join(format!("d{n}.img"));
+        std::fs::write(path, vec![0; 4 << 20]).unwrap();
+    };
+    blank(1);
+    let members = "[\"d2\", \"d0\", \"d1\"]";
+    refused(folder.path(), &array(""), members, &["`d1`", "of no array"]);
+    [0, 2].into_iter().for_each(blank);
+    refused(folder.path(), &array(""), members, &["hold no array"]);
 }
 
 /// What a volume can be set to, and what it says of the rest.

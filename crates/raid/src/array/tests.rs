@@ -281,8 +281,15 @@ impl Stand {
     }
 
     fn stop(&mut self) {
-        self.command(Command::Stop).unwrap();
-        (self.array, self.user) = (None, None);
+        let request = self.array.as_ref().unwrap().0.request(Command::Stop);
+        while !self.array.as_ref().unwrap().1.is_over {
+            self.turn();
+        }
+        let (_, manager) = self.array.take().unwrap();
+        manager.end();
+        self.user = None;
+        let locks = LockCounters::new(self.clock.clone());
+        assert!(matches!(request.outcome(&locks), Some(Ok(()))));
     }
 
     fn states(&self) -> Vec<DiskState> {

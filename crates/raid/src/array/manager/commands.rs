@@ -211,11 +211,12 @@ impl Manager {
             request.end(Err(busy(text)), self.io.ctx.locks());
             return Some(now);
         }
-        self.close(&request);
+        self.close();
+        self.stopped = Some(request);
         None
     }
 
-    fn close(&mut self, request: &Request) {
+    fn close(&mut self) {
         if !self.read_only && self.record != Record::Clean {
             self.record = Record::Clean;
             self.write_superblocks();
@@ -225,6 +226,5 @@ impl Manager {
         });
         self.is_over = true;
         self.tell_status();
-        request.end(Ok(()), self.io.ctx.locks());
     }
 }

@@ -83,7 +83,9 @@ pub struct Manager {
     speed: Speed,
     wall_clock: WallClock,
     stopping: Option<(Arc<Request>, Ns)>,
-    is_over: bool,
+    /// Who asked for the stop that has come about.
+    stopped: Option<Arc<Request>>,
+    pub(super) is_over: bool,
     updated_ns: Ns,
 }
 
@@ -132,6 +134,7 @@ impl Manager {
             speed: Speed::default(),
             wall_clock: options.wall_clock.clone(),
             stopping: None,
+            stopped: None,
             is_over: false,
             updated_ns: 0,
         };
@@ -153,7 +156,19 @@ impl Manager {
     pub fn run(mut self) {
         while !self.is_over {
             let deadline = self.step();
-            self.io.ctx.wait(deadline);
+            if !self.is_over {
+                self.io.ctx.wait(deadline);
+            }
+        }
+        self.end();
+    }
+
+    /// Let go of all devices, and then tell whoever has asked for the stop.
+    pub(super) fn end(mut self) {
+        let (request, locks) = (self.stopped.take(), self.io.ctx.locks().clone());
+        drop(self);
+        if let Some(request) = request {
+            request.end(Ok(()), &locks);
         }
     }
 
