@@ -21,6 +21,20 @@ pub fn file(size: &str) -> String {
     )
 }
 
+/// An array `array` of `kind` over the files `DIR/m0.img` and so on, each of `size`, behind an export of
+/// the name `vol`; with further keys.
+pub fn array(kind: &str, members: usize, size: &str, keys: &str) -> String {
+    let file =
+        |n| format!("[device.m{n}]\ntype = \"file\"\npath = \"DIR/m{n}.img\"\nsize = \"{size}\"\n");
+    let files: String = (0..members).map(file).collect();
+    let names: Vec<String> = (0..members).map(|n| format!("{:?}", format!("m{n}"))).collect();
+    format!(
+        "{files}[device.array]\ntype = \"{kind}\"\nmembers = [{}]\n{keys}\n{}",
+        names.join(", "),
+        export("vol", "array", "")
+    )
+}
+
 /// An export of a device on the socket `DIR/nbd.sock`, with further keys.
 pub fn export(name: &str, device: &str, keys: &str) -> String {
     format!("[export.{name:?}]\ndevice = \"{device}\"\nnbd = [\"unix:DIR/nbd.sock\"]\n{keys}\n")

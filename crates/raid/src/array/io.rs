@@ -1,5 +1,6 @@
 //! I/O of the manager: one thread that may wait for it.
 
+use drystone_core::clock::Ns;
 use drystone_core::context::DevIndex;
 use drystone_core::{Bio, BioFlags, BioList, Context, Device, IoBuf, SECTOR_SIZE, Sector, Status};
 use std::sync::Arc;
@@ -39,6 +40,14 @@ impl Io {
     /// Take what has ended, without waiting.
     pub(crate) fn reap(&mut self) {
         self.ctx.reap(&mut self.ended);
+    }
+
+    /// Wait until something ends, somebody wakes the context, or the deadline; not at all if there is
+    /// something that has ended and was not taken.
+    pub(crate) fn wait(&mut self, deadline: Option<Ns>) {
+        if self.ended.is_empty() {
+            self.ctx.wait(deadline);
+        }
     }
 
     /// The bio of `ticket`, if it has ended.

@@ -222,7 +222,7 @@ impl Stand {
     fn turn(&mut self) -> Option<u64> {
         let (_, manager) = self.array.as_mut().unwrap();
         let deadline = manager.step();
-        manager.io.ctx.wait(Some(0));
+        manager.io.wait(Some(0));
         self.clock.advance(1_000_000);
         deadline
     }

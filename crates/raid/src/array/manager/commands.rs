@@ -1,7 +1,7 @@
 //! What is asked for by control calls (mdadm's *manage* mode).
 
 use super::{Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
-use crate::array::control::{Command, Request};
+use crate::array::control::Command;
 use crate::array::disk::DiskState;
 use crate::array::open::disk;
 use crate::engine::SyncAction;

@@ -157,7 +157,7 @@ impl Manager {
         while !self.is_over {
             let deadline = self.step();
             if !self.is_over {
-                self.io.ctx.wait(deadline);
+                self.io.wait(deadline);
             }
         }
         self.end();

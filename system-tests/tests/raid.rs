@@ -1,0 +1,159 @@
+//! Arrays over files, served to real clients: what is written is there, also after the server was
+//! killed or a member was lost.
+
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use system_tests::{Server, program, python, requires, run, stack};
+
+fn attribute(server: &Server, name: &str) -> String {
+    let listed = server.ask(&["show", "array"]).ok();
+    let line = listed.lines().find(|line| line.starts_with(name)).expect("the attribute");
+    line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Ask until the attribute is that.
+fn until(server: &Server, name: &str, value: &str) {
+    let began = Instant::now();
+    while attribute(server, name) != value {
+        let waited = began.elapsed();
+        assert!(waited < Duration::from_secs(120), "{name} is {}", attribute(server, name));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Parity fits all over the array.
+fn check(server: &Server) {
+    until(server, "md/sync_action", "idle");
+    server.ask(&["set", "array", "md/sync_action=check"]).ok();
+    until(server, "md/sync_action", "idle");
+    assert_eq!(attribute(server, "md/mismatch_cnt"), "0");
+}
+
+fn fio(server: &mut Server, options: &[&str]) {
+    let uri = server.uri("vol");
+    let words = ["fio", "--name=t", "--ioengine=nbd", &format!("--uri={uri}"), "--output=fio.log"];
+    run(server.dir(), &[&words, options].concat()).ok();
+}
+
+#[test]
+fn fio_finds_what_it_wrote_on_every_level() {
+    if !requires("fio") {
+        return;
+    }
+    for (kind, members, keys) in [
+        ("raid4", 3, "chunk = \"4KiB\""),
+        ("raid5", 4, "chunk = \"64KiB\""),
+        ("raid5", 5, "chunk = \"512KiB\"\nlayout = \"parity-first\"\nstripe_cache_size = 17"),
+        ("raid6", 5, "chunk = \"16KiB\""),
+        ("raid6", 6, "chunk = \"128KiB\"\nlayout = \"ddf-N-continue\""),
+    ] {
+        let mut server = Server::start(&stack::array(kind, members, "24MiB", keys));
+        let shape = ["--size=32M", "--verify=crc32c", "--bsrange=512-192k", "--bs_unaligned=0"];
+        fio(&mut server, &[&shape[..], &["--rw=randwrite", "--iodepth=16"]].concat());
+        fio(
+            &mut server,
+            &["--rw=write", "--bs=256k", "--size=32M", "--verify=crc32c", "--iodepth=8"],
+        );
+        check(&server);
+        assert!(server.sigterm().success(), "{}", server.messages());
+    }
+}
+
+/// What a client has written and flushed is there after a kill, and parity is made to fit.
+#[test]
+fn a_killed_array_comes_back() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let text = stack::array("raid5", 4, "16MiB", "chunk = \"64KiB\"");
+    let mut server = Server::start(&text);
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+        import random
+        for n in range(64):
+            h.pwrite(bytes([n + 1]) * 40000, n * 400000 // 512 * 512 )
+        h.flush()
+        buffers = [nbd.Buffer.from_bytearray(bytearray(random.randbytes(100352))) for _ in range(32)]
+        for n, buffer in enumerate(buffers):
+            h.aio_pwrite(buffer, 26000 * 1024 + n * 100352)
+        h.poll(0)
+        os.kill({}, 9)",
+        server.pid()
+    );
+    let script = script.replace("40000, n", "39936, n");
+    python(server.dir(), &uri, &script).ok();
+    server.wait();
+
+    let folder = server.folder();
+    let mut server = Server::start_in(&folder, &text, &[]);
+    let uri = server.uri("vol");
+    let script = "
+        for n in range(64):
+            assert h.pread(39936, n * 400000 // 512 * 512) == bytes([n + 1]) * 39936, n";
+    python(server.dir(), &uri, script).ok();
+    check(&server);
+    assert!(server.sigterm().success(), "{}", server.messages());
+    let examined =
+        run(server.dir(), &[&program().display().to_string(), "md", "examine", "m2.img"]);
+    let examined = examined.ok();
+    assert!(
+        examined.contains("State : clean") && examined.contains("Array State : AAAA"),
+        "{examined}"
+    );
+}
+
+/// The default stack: killed at its very work, started again, with what was flushed.
+#[test]
+fn the_default_stack_survives_a_kill() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let folder = system_tests::new_folder();
+    let serve = |folder: &Path| {
+        let mut command = Command::new(program());
+        command.arg("serve").args(["--control", "c.sock"]).current_dir(folder);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
+        let said = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let ready = said.map_while(Result::ok).any(|line| line.starts_with("Stop with"));
+        assert!(ready, "it does not serve");
+        child
+    };
+    let uri = "nbd+unix:///?socket=drystone-data/nbd.sock";
+    for round in 0..3 {
+        let mut child = serve(folder.path());
+        let script = format!(
+            "
+            for n in range({round}):
+                assert h.pread(8192, n << 20) == bytes([n + 1]) * 8192, n
+            h.pwrite(bytes([{round} + 1]) * 8192, {round} << 20)
+            h.flush()"
+        );
+        python(folder.path(), uri, &script).ok();
+        child.kill().and_then(|()| child.wait()).expect("it is killed");
+    }
+}
+
+#[test]
+fn what_makes_no_array_is_refused_in_a_sentence() {
+    let mut server = Server::start(&stack::array("raid5", 3, "8MiB", ""));
+    assert!(server.sigterm().success(), "{}", server.messages());
+    let folder = server.folder();
+    for (kind, keys, sentence) in [
+        ("raid6", "raid_devices = 4", "`type` is raid6, but the array on its members has raid5"),
+        ("raid5", "chunk = \"4KiB\"", "`chunk` is 4 KiB, but the array on its members has 512 KiB"),
+        ("raid5", "uuid = \"01234567:01234567:01234567:01234567\"", "no device is of the array"),
+    ] {
+        let message =
+            Server::spawn_in(&folder, &stack::array(kind, 3, "8MiB", keys), &[]).refusal();
+        assert!(message.contains(sentence), "{message}");
+    }
+    std::fs::write(folder.path().join("m1.img"), vec![0; 8 << 20]).expect("it is written");
+    let message = Server::spawn_in(&folder, &stack::array("raid5", 3, "8MiB", ""), &[]).refusal();
+    assert!(message.contains("`m1` is of no array, but other members are"), "{message}");
+}
