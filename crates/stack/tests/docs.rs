@@ -66,7 +66,7 @@ fn the_default_stack_is_good() {
     let source = Source { name: "default".to_owned(), text: DEFAULT_STACK.to_owned() };
     let stack = parse("default", source, Path::new("/srv")).unwrap();
     assert!(stack.warnings.is_empty());
-    assert_eq!(stack.sizes["disk"], 10 << 30);
+    assert_eq!(stack.sizes["disk3"], 4 << 30);
     assert!(stack.exports[0].default);
 }
 
