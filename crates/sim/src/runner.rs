@@ -33,7 +33,7 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 3] = [
+pub const SCENARIOS: [Scenario; 4] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
@@ -44,6 +44,11 @@ pub const SCENARIOS: [Scenario; 3] = [
         name: "nbd",
         what: "the same volumes behind the NBD server, with clients of all manners",
         run: mixed::run_nbd,
+    },
+    Scenario {
+        name: "raid",
+        what: "an array of level 4, 5 or 6 under the same load, on disks that lose their power",
+        run: mixed::run_raid,
     },
     Scenario {
         name: "crash",

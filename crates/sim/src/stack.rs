@@ -1,11 +1,15 @@
 //! Stacks in a world: how they are opened, and one I/O at a time for those who only look.
 
+use crate::disk::Disk;
 use crate::world::World;
 use drystone_core::{Bio, BioList, Context, DevIndex};
 use drystone_drivers::file::File;
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{Files, Hosting, LiveStack, Surroundings};
+use drystone_stack::spec::FileSpec;
 use drystone_stack::{Source, parse};
+use std::cell::Cell;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Threads that a stack is told to have: so many queues has a device that is not told how many.
 const THREADS: u32 = 4;
@@ -19,14 +23,44 @@ pub fn open(world: &World, text: String) -> Result<LiveStack, String> {
     let source = Source { name: "simulated".to_owned(), text };
     let spec = parse("simulated", source, Path::new("/")).map_err(|report| report.to_string())?;
     let mut at = Surroundings::new(THREADS, world.clock());
-    let world = world.clone();
-    at.files = Some(Box::new(move |file| {
-        let number = file.path.file_name().and_then(|name| name.to_str()?.parse().ok());
-        let number: usize = number.expect("a file is named by its disk's number");
-        let physical_block = world.disk(number, |disk| disk.options().physical_block);
-        File::over(world.backing(number), &file.path, physical_block)
-    }));
+    at.files = Some(files(world));
+    at.hosting = hosting(world);
     LiveStack::open(&spec, &at).map_err(|report| report.to_string())
+}
+
+fn disk_of(file: &FileSpec) -> usize {
+    let number = file.path.file_name().and_then(|name| name.to_str()?.parse().ok());
+    number.expect("a file is named by its disk's number")
+}
+
+fn files(world: &World) -> Files {
+    let (here, there) = (world.clone(), world.clone());
+    Files {
+        open: Box::new(move |file| {
+            let number = disk_of(file);
+            let physical_block = here.disk(number, |disk| disk.options().physical_block);
+            File::over(here.backing(number), &file.path, physical_block)
+        }),
+        makes: Box::new(move |file| there.disk(disk_of(file), |disk: &mut Disk| disk.is_blank())),
+    }
+}
+
+/// Managers of arrays are fibers of the world.
+fn hosting(world: &World) -> Hosting {
+    let (rings, fibers, clock, random) =
+        (world.clone(), world.clone(), world.clock(), Cell::new(0u128));
+    Hosting {
+        open_context: Box::new(move |set, _| Ok(set.context(rings.ring()))),
+        spawn: Box::new(move |name, work| {
+            fibers.spawn(name, work);
+            Ok(())
+        }),
+        wall_clock: Arc::new(move || clock.now() / 1_000_000_000),
+        random: Box::new(move || {
+            random.set(random.get() + 1);
+            random.get().to_le_bytes()
+        }),
+    }
 }
 
 /// Do one I/O and wait for its end. On a fiber only.

@@ -211,6 +211,11 @@ impl Shared {
         Wanted::from_bits_truncate(self.wanted.swap(0, AcqRel))
     }
 
+    /// Something is asked for that the manager has not looked at.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Acquire) != 0
+    }
+
     /// Who is to be woken when something is asked.
     pub(crate) fn set_manager(&self, manager: Weak<Handle>) {
         *self.manager.lock(&self.manager_locks) = manager;

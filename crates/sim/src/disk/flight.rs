@@ -316,6 +316,11 @@ impl Disk {
         self.media.poke(offset, data);
     }
 
+    /// Nothing was ever written to it but zeroes.
+    pub fn is_blank(&self) -> bool {
+        self.contents().iter().all(|byte| *byte == 0)
+    }
+
     /// The first byte from `at` on that is in an allocated unit; `end`, or the size, if none is.
     pub fn next_data(&self, at: u64, end: u64) -> u64 {
         self.media.next(at, end, true)

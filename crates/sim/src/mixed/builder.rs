@@ -10,6 +10,10 @@ use std::fmt::Write;
 const DISK_SECTORS: u64 = 4096;
 /// Sectors of a device in memory.
 const MEMORY_SECTORS: u64 = 2048;
+/// Sectors of a member that an array does not use: more than there are.
+const MEMBER_OVERHEAD: u64 = 3072;
+/// Sectors of an array that are used.
+const ARRAY_SECTORS: u64 = 768;
 /// Sectors of a log of writes.
 const LOG_SECTORS: u64 = 512;
 
@@ -72,6 +76,52 @@ impl<'a> Builder<'a> {
         }
         self.disks.iter_mut().for_each(|disk| disk.lying = false);
         self.leaves.iter_mut().for_each(|leaf| leaf.lies = false);
+    }
+
+    /// An array over disks that do not lie, with a volume or two on it, and sometimes a spare.
+    pub(super) fn array(&mut self) {
+        let (kind, fewest) =
+            of(self.rng, &[("raid5", 3), ("raid5", 3), ("raid6", 4), ("raid4", 3)]);
+        let members = self.rng.u64(fewest..=fewest + 2);
+        let spares = self.rng.u64(0..2) * self.rng.u64(0..2);
+        for number in 0..members + spares {
+            self.disk(number);
+        }
+        self.disks.iter_mut().for_each(|disk| disk.lying = false);
+        // A disk that counts as lost because it is slow would be a fault of a member.
+        self.text = self.text.replace("\"50ms\"", "\"30s\"").replace("\"2s\"", "\"30s\"");
+        let chunk = of(self.rng, &[8, 8, 16, 64, 128]);
+        let mut members_sectors = self.sectors - MEMBER_OVERHEAD;
+        members_sectors -= members_sectors % chunk;
+        let names: Vec<_> = self.leaves.iter().map(|leaf| format!("\"{}\"", leaf.name)).collect();
+        let layout = match kind {
+            "raid6" => of(self.rng, &["left-symmetric", "ddf-N-continue", "parity-first-6"]),
+            _ => of(self.rng, &["left-symmetric", "right-asymmetric", "parity-last"]),
+        };
+        let stripes = of(self.rng, &[17, 17, 32, 256]);
+        let _ = write!(
+            self.text,
+            "[device.a]\ntype = \"{kind}\"\nmembers = [{}]\nraid_devices = {members}\n\
+             chunk = {}\nlayout = \"{layout}\"\nstripe_cache_size = {stripes}\n",
+            names.join(", "),
+            chunk * 512,
+        );
+        let parity = if kind == "raid6" { 2 } else { 1 };
+        let block = self.leaves.iter().map(|leaf| leaf.block).max().unwrap_or(1);
+        self.targets.push(Target {
+            name: "a".to_owned(),
+            kind: "on an array",
+            first: 0,
+            // Not all of it, so that some of it meets often.
+            sectors: ARRAY_SECTORS.min(members_sectors * (members - parity)),
+            block,
+            disks: (0..self.disks.len()).collect(),
+            nature: Nature::Keeps,
+            fails: false,
+            tables: vec![],
+            moves: None,
+            longer: None,
+        });
     }
 
     /// One or two; at least a disk itself.

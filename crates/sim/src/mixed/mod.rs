@@ -60,6 +60,13 @@ pub fn run(order: &Order) -> Outcome {
     run_plan(order, rng, plan)
 }
 
+/// Run a seed of `raid`.
+pub fn run_raid(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let plan = Plan::raid(&mut rng, IOS);
+    run_plan(order, rng, plan)
+}
+
 /// Run a seed of `nbd`.
 pub fn run_nbd(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);
@@ -77,6 +84,7 @@ fn run_plan(order: &Order, mut rng: Rng, plan: Plan) -> Outcome {
     world.spawn("operator", move || operator.operate());
     let failure = scheduler.run(order.mistake).err();
     if failure.is_some() && order.trace {
+        world.describe_rings();
         scheduler.describe().into_iter().for_each(|line| world.note(|| line));
     }
     let lines = world.trace().into_iter();

@@ -162,6 +162,18 @@ impl Plan {
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
+    /// An array, whose disks fail in ways that it makes up for, or lose their power.
+    pub fn raid(rng: &mut Rng, ios: u64) -> Self {
+        let policy = Policy::random(rng);
+        let contexts = rng.u64(1..=8);
+        let mix = Mix::random(rng);
+        let starts = rng.u64(1..=3);
+        let faults = FaultPlan::harmless(rng);
+        let mut builder = Builder::small(rng, RAID_DISK_SECTORS);
+        builder.array();
+        Plan { starts, faults, ..builder.plan(policy, contexts, ios, mix) }
+    }
+
     /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that
     /// a power cut can be tried at each of its moments.
     pub fn small(rng: &mut Rng) -> Self {
@@ -245,7 +257,21 @@ impl Mix {
     }
 }
 
+/// Sectors of an array's disk.
+const RAID_DISK_SECTORS: u64 = 6144;
+
 impl FaultPlan {
+    /// What a disk does that nobody should see.
+    fn harmless(rng: &mut Rng) -> Self {
+        let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
+        FaultPlan {
+            short_ppm: ppm(50_000),
+            interrupted_ppm: ppm(50_000),
+            again_ppm: ppm(50_000),
+            ..FaultPlan::default()
+        }
+    }
+
     fn random(rng: &mut Rng) -> Self {
         let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
         let mut plan = FaultPlan {

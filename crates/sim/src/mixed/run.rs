@@ -21,7 +21,7 @@ use drystone_core::context::Handle;
 use drystone_core::{
     Bio, BioFlags, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
 };
-use drystone_stack::live::LiveStack;
+use drystone_stack::live::{LiveStack, Pause};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -410,7 +410,7 @@ impl Operator {
         };
         let groups = super::control::make_groups(&stack);
         count_schedulers(run, &stack);
-        let set = ContextSet::counted_by(stack.locks().clone());
+        let set = stack.contexts().clone();
         let start = Rc::new(Started {
             stack,
             set,
@@ -640,6 +640,19 @@ impl Operator {
         }
     }
 
+    /// Arrays end with the server: clean, unless they had no power any more.
+    fn stop_arrays(&self, start: &Started) {
+        let run = &self.run;
+        if run.world.failure().is_some() {
+            return;
+        }
+        let world = run.world.clone();
+        let stopped = start.stack.stop_arrays(&(Box::new(move |ns| world.sleep(ns)) as Pause));
+        if let (Err(why), false) = (stopped, run.off.get()) {
+            run.world.fail(format!("an array does not stop: {why}"));
+        }
+    }
+
     /// The stack is to leave nothing behind.
     pub(super) fn end(&self, start: Rc<Started>) {
         let run = &self.run;
@@ -650,6 +663,7 @@ impl Operator {
         drop(handles);
         self.watch(&start, |_| start.loads.get() == 0 && start.controls.get() == 0);
         self.watch(&start, |_| start.served.workers() == 0);
+        self.stop_arrays(&start);
         self.watch(&start, |_| start.set.free_idle_orphans() == 0);
         if run.world.failure().is_some() {
             // Somebody may still be in there.

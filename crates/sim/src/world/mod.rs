@@ -163,6 +163,11 @@ impl World {
         std::mem::take(&mut self.state().spawned)
     }
 
+    /// Put into the trace what all rings wait for.
+    pub(crate) fn describe_rings(&self) {
+        self.state().describe_rings(self.now());
+    }
+
     /// The simulation has found a fault: it ends at the next point, with this sentence.
     pub fn fail(&self, sentence: impl Into<String>) {
         let mut state = self.state();

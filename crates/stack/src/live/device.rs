@@ -60,7 +60,7 @@ pub struct Surroundings {
     /// The thread that completes for null devices whose requests take time, once there is one.
     pub null_thread: OnceCell<CompletionThread>,
     /// Where files come from, if not from the system: a simulator has its own.
-    pub files: Option<OpenFile>,
+    pub files: Option<Files>,
     /// The contexts that use the devices.
     pub contexts: Arc<ContextSet>,
     /// How arrays are hosted.
@@ -69,6 +69,14 @@ pub struct Surroundings {
 
 /// Opens what a `file` device stands on.
 pub type OpenFile = Box<dyn Fn(&FileSpec) -> drystone_core::Result<File>>;
+
+/// Files that are not the system's.
+pub struct Files {
+    /// Opens what a `file` device stands on.
+    pub open: OpenFile,
+    /// Whether opening it makes it.
+    pub makes: Box<dyn Fn(&FileSpec) -> bool>,
+}
 
 /// Opens one device.
 pub type OpenDevice = fn(&DeviceSpec, &Surroundings) -> Result<Arc<dyn Device>, OpenError>;
@@ -153,11 +161,13 @@ pub fn engine_of(spec: &DeviceSpec, clock: &Arc<dyn Clock>) -> Result<ring::Engi
 }
 
 /// The file that opening the device would make.
-pub(super) fn file_to_make(spec: &DeviceSpec) -> Option<&Path> {
-    match &spec.kind {
-        DeviceKind::File(file) if !file.path.exists() => Some(&file.path),
-        _ => None,
-    }
+pub(super) fn file_to_make<'a>(spec: &'a DeviceSpec, at: &Surroundings) -> Option<&'a Path> {
+    let DeviceKind::File(file) = &spec.kind else { return None };
+    let makes = match &at.files {
+        Some(files) => (files.makes)(file),
+        None => !file.path.exists(),
+    };
+    makes.then_some(&file.path)
 }
 
 /// Removes the file of a device that was made and then not used: where the path leads to, not a
@@ -194,7 +204,9 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
 
     fn file(&self, file: &FileSpec) -> Result<Arc<dyn Device>, OpenError> {
         match &self.at.files {
-            Some(open) => self.queue(open(file).map_err(self.refused("path"))?, self.shape()),
+            Some(files) => {
+                self.queue((files.open)(file).map_err(self.refused("path"))?, self.shape())
+            }
             None => self.file_of_the_system(file),
         }
     }

@@ -32,9 +32,7 @@ use drystone_raid::array::Command;
 use drystone_targets::Table;
 use drystone_throttle::Groups;
 
-pub use device::{
-    OpenDevice, OpenError, OpenFile, Surroundings, engine_of, open_device, open_with,
-};
+pub use device::{Files, OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
 pub use devices::LiveDevice;
 pub use exports::LiveListener;
 pub use raid::{Hosting, OpenContext, Spawn};
@@ -178,7 +176,11 @@ impl LiveStack {
             let outcome = loop {
                 match request.outcome(&locks) {
                     Some(outcome) => break outcome,
-                    None => pause(ARRAY_PAUSE_NS),
+                    None => {
+                        // What dropped contexts have in flight may be what it waits for.
+                        self.contexts.free_idle_orphans();
+                        pause(ARRAY_PAUSE_NS);
+                    }
                 }
             };
             failed.extend(outcome.err().map(|error| format!("array `{}`: {error}", live.name)));
@@ -276,7 +278,7 @@ fn devices(
     let (mut made, mut new) = (Vec::new(), BTreeSet::new());
     for index in members_first(&stack.devices, only) {
         let spec = &stack.devices[index];
-        let to_make = device::file_to_make(spec);
+        let to_make = device::file_to_make(spec, at);
         let find = |name: &str| {
             let live = open.iter().flatten().find(|live| live.name == name)?;
             Some(live.device.clone())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use drystone_core::ring::Engine;
 use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE};
 use drystone_raid::array::{self, ArrayOptions, Manager, Opened, WallClock};
-use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, layout_name};
+use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, assemble};
 use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
 use drystone_raid::metadata::superblock::Minor;
@@ -232,7 +232,8 @@ impl Opening<'_> {
             return wrong("chunk", kib(chunk), kib(has.chunk_sectors()));
         }
         let name = |number| layout_name(number).unwrap_or("another").to_owned();
-        if let Some(layout) = raid.layout.filter(|layout| *layout != has.number()) {
+        let has_layout = |layout: &u32| raid.level == Level::Raid4 || *layout == has.number();
+        if let Some(layout) = raid.layout.filter(|layout| !has_layout(layout)) {
             return wrong("layout", name(layout), name(has.number()));
         }
         match raid.raid_devices.filter(|disks| *disks != has.disks()) {

@@ -156,7 +156,8 @@ impl Manager {
     pub fn run(mut self) {
         while !self.is_over {
             let deadline = self.step();
-            if !self.is_over {
+            // A wake-up may have come while superblocks were written, and ended a wait of that.
+            if !self.is_over && !self.shared.is_wanted() {
                 self.io.wait(deadline);
             }
         }
@@ -243,7 +244,6 @@ impl Manager {
         if self.shared.writes_are_quiet(epoch) {
             self.record = Record::Clean;
             self.write_superblocks();
-            self.wants_writes |= self.shared.take_wanted().contains(Wanted::WRITES);
             return self.wants_writes.then_some(now);
         }
         if std::mem::take(&mut self.wants_writes) {

@@ -4,6 +4,7 @@ use super::{Manager, Record};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
 use crate::metadata::superblock::{CLEAN, Role};
+use drystone_core::Bio;
 use drystone_core::primitive::Ordering::*;
 
 impl Manager {
@@ -11,9 +12,13 @@ impl Manager {
     /// device that does not take its superblock has failed, which is then put on record too.
     pub(super) fn write_superblocks(&mut self) {
         loop {
-            let spares_too = self.next_events();
-            self.update_common();
-            let failed = self.write_all(spares_too);
+            // What they will say is good has to be durable on all members before any of them says so.
+            let mut failed = self.flush_all();
+            if failed.is_empty() {
+                let spares_too = self.next_events();
+                self.update_common();
+                failed = self.write_all(spares_too);
+            }
             if failed.is_empty() {
                 break;
             }
@@ -60,6 +65,20 @@ impl Manager {
                 state => state.role().map_or(Role::Spare, |r| Role::Active(r as u16)).number(),
             };
         }
+    }
+
+    /// Flush all members at once, unless nothing gets better. Who could not.
+    fn flush_all(&mut self) -> Vec<usize> {
+        if !self.changed && self.record == Record::Dirty {
+            return Vec::new();
+        }
+        let is_used = |disk: &Disk| disk.state.role().is_some();
+        let places: Vec<_> =
+            (0..self.disks.len()).filter(|place| is_used(&self.disks[*place])).collect();
+        let start = |place: &usize| self.io.start(self.disks[*place].index, Bio::flush());
+        let tickets: Vec<_> = places.iter().map(start).collect();
+        let flushed = tickets.into_iter().map(|ticket| self.io.wait_for(ticket).status.is_ok());
+        places.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(place, _)| *place).collect()
     }
 
     /// Write all superblocks at once. Who did not take it.

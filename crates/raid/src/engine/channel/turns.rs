@@ -13,6 +13,9 @@ use std::sync::Arc;
 /// them: a bound for what is done for others in a call.
 const ROUNDS_MAX: u32 = 4;
 
+/// The port of the manager, who opens the first one.
+const MANAGERS_PORT: u32 = 0;
+
 impl ArrayChannel {
     /// Bring a bio, or a part of one, that lies in one region to its shard.
     pub(super) fn bring_item(&mut self, env: &mut Env, shard: usize, mut item: Box<Bio>) {
@@ -50,6 +53,9 @@ impl ArrayChannel {
     fn run(&mut self, env: &mut Env, number: usize) {
         let shared = self.shared.clone();
         let shard = shared.shard(number);
+        if env.is_abandoned() {
+            return self.leave_to_manager(env, number);
+        }
         for _ in 0..ROUNDS_MAX {
             let brought = &mut self.brought[number];
             let turn = shard.enter(&env.locks, self.port.index, brought, Place::Tail);
@@ -64,6 +70,18 @@ impl ArrayChannel {
         let publisher = self.ports_now(env).get(shard.publisher()).cloned();
         if let Some(publisher) = publisher {
             env.send_and_kick(publisher.word.clone());
+        }
+    }
+
+    /// The context was dropped: what it would begin might never be carried on.
+    fn leave_to_manager(&mut self, env: &mut Env, number: usize) {
+        let brought = &mut self.brought[number];
+        if brought.is_empty() {
+            return;
+        }
+        self.shared.shard(number).leave_to_others(&env.locks, brought, Place::Tail);
+        if let Some(manager) = self.ports_now(env).get(MANAGERS_PORT).cloned() {
+            env.send_and_kick(manager.word.clone());
         }
     }
 

@@ -6,7 +6,7 @@
 use super::{At, Outbox, Shard};
 use crate::engine::conf::Member;
 use crate::layout::STRIPE_SECTORS;
-use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector};
+use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
 
 /// A block that is to be read or written.
 #[derive(Clone, Copy, Debug)]
@@ -149,14 +149,18 @@ impl Shard {
         let is_ok = bio.status.is_ok();
         let member = at.conf.member(run.first.role, run.first.is_replacement);
         let is_there = member.is_some_and(|member| member.number == run.number);
+        // It never came to the member: its context was dropped.
+        let is_cancelled = bio.status == Status::Cancelled && is_there;
         let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
         let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
         for ((stripe, block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
             let io = MemberIo { stripe: *stripe, sector, ..run.first };
-            if is_to_be_split && !io.is_replacement {
+            if (is_to_be_split || is_cancelled) && !io.is_replacement {
                 // Which of the blocks it was is not known: each is tried by itself.
                 self.stripes[*stripe as usize].blocks[io.role as usize] = Some(block);
-                out.io.push(MemberIo { is_alone: true, ..io });
+                out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
+            } else if is_cancelled {
+                out.io.push(io);
             } else {
                 self.io_ended(*stripe, &io, run.number, block, is_ok);
             }
