@@ -48,6 +48,8 @@ drystone-throttle halves_sequence      loom_throttle_halves
 drystone-throttle lane_closed          loom_throttle_limit_lifted
 drystone-throttle lane_epoch           loom_throttle_group_removed
 drystone-throttle lane_parked          loom_throttle_limit_lifted
+drystone-lab stripe_chain           loom_stripes_sharded
+drystone-lab stripe_look_first      loom_stripes_before
 "
 # Seconds for the models of one mutation. Taking longer decides nothing: it counts as not caught.
 LIMIT=180

@@ -90,9 +90,9 @@ enum Command {
     /// microseconds (with --json nanoseconds). A contention is a lock that was not free: whoever
     /// found it so waited, or gave up, which has no wait time. Waits are always counted. Hold times
     /// are `-` unless they are measured (--hold on): that costs two clock readings for each lock
-    /// taken. Three classes are no locks and never held: context_gate (contended passages only),
-    /// scheduler_grant (moments of waiting for another thread's work) and plain_idle (the sleep of
-    /// helper threads, which nobody waits for). `control` counts the lock of these statistics too.
+    /// taken. Four classes are no locks and never held: context_gate (contended passages only),
+    /// scheduler_grant (moments of waiting for another thread's work), plain_idle (the sleep of
+    /// helper threads, which nobody waits for) and stripe_idle (the sleep of those who wait for a stripe). `control` counts the lock of these statistics too.
     Lockstat {
         /// Print the figures, then count anew from zero
         #[arg(long)]

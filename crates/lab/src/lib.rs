@@ -20,6 +20,7 @@ mod measure;
 mod model;
 mod mq_deadline;
 mod outcome;
+pub mod raid5_wait;
 mod reorder;
 pub mod scheduler;
 pub mod throttle;

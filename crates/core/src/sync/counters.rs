@@ -45,13 +45,23 @@ pub enum LockClass {
     Buffers,
     /// Control plane: attributes, exports, the stack.
     Control,
+    /// A shard of a stripe cache: its hash and its free stripes (Linux's `hash_locks`).
+    StripeHash,
+    /// A stripe's pending writes.
+    Stripe,
+    /// An array's lists of work (Linux's `device_lock`).
+    RaidDevice,
+    /// The queue of threads that wait for a free stripe.
+    StripeWaiters,
+    /// Not a lock: threads asleep until there is a free stripe, or their I/O has ended.
+    StripeIdle,
     /// Tests and tools.
     Other,
 }
 
 impl LockClass {
     /// Every class, in order.
-    pub const ALL: [LockClass; 16] = [
+    pub const ALL: [LockClass; 21] = [
         LockClass::ContextGate,
         LockClass::ContextSet,
         LockClass::Throttle,
@@ -67,6 +77,11 @@ impl LockClass {
         LockClass::WriteLog,
         LockClass::Buffers,
         LockClass::Control,
+        LockClass::StripeHash,
+        LockClass::Stripe,
+        LockClass::RaidDevice,
+        LockClass::StripeWaiters,
+        LockClass::StripeIdle,
         LockClass::Other,
     ];
 
@@ -88,6 +103,11 @@ impl LockClass {
             LockClass::WriteLog => "write_log",
             LockClass::Buffers => "buffers",
             LockClass::Control => "control",
+            LockClass::StripeHash => "stripe_hash",
+            LockClass::Stripe => "stripe",
+            LockClass::RaidDevice => "raid_device",
+            LockClass::StripeWaiters => "stripe_waiters",
+            LockClass::StripeIdle => "stripe_idle",
             LockClass::Other => "other",
         }
     }

@@ -79,7 +79,10 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        self.object.held.store(false, Relaxed);
+        // A model that has failed is over: the checker would panic again, which ends the program.
+        if !std::thread::panicking() {
+            self.object.held.store(false, Relaxed);
+        }
     }
 }
 
