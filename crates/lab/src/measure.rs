@@ -261,7 +261,10 @@ pub fn process_cpu_ns() -> u64 {
 
 /// User and system time of this process, all its threads, in ns (`proc_pid_stat(5)`, fields 14
 /// and 15, in clock ticks).
-fn process_times() -> anyhow::Result<(f64, f64)> {
+///
+/// # Errors
+/// When they cannot be read.
+pub fn process_times() -> anyhow::Result<(f64, f64)> {
     let path = "/proc/self/stat";
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     let tick_ns = 1e9 / rustix::param::clock_ticks_per_second() as f64;

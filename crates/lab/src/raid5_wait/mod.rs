@@ -1,10 +1,139 @@
 //! The experiment `raid5-wait`: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu,
 //! linux-raid, 2015). Writers that find no free stripe sleep; *before* all of them are woken when
-//! some are free, *mailed* one of those that wait for the same hash lock.
+//! some are free, *mailed* one of those that wait for the same hash lock. With 64 threads on four
+//! ram disks the mail has +25 % to +262 % files a second, and 94 % less system time. It was taken
+//! back a year later because it could get stuck, which [`cache`]'s models find.
+//!
+//! ```text
+//! load: threads, files, sync --> array: Array, Writer --> shaped (before, mailed): cache --> raid5d --> members
+//! ```
+//!
+//! Each variant is an [`array::Array`] over the same members under the same load. The experiment is
+//! not listed among the others: Drystone's own array is not among its variants yet.
 
+pub mod array;
 pub mod cache;
+pub mod load;
 #[cfg(all(test, loom))]
 mod models;
+mod raid5d;
+mod report;
+pub mod scene;
+mod shaped;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod wait;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, ensure};
+use drystone_core::clock::{Clock, SystemClock};
+use drystone_core::ring::Engine;
+use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
+use drystone_stack::live::Surroundings;
+use serde_json::json;
+
+use crate::engine::machine;
+use crate::measure::warmup_ns;
+use crate::outcome::{Machine, Outcome};
+use crate::{Experiment, Options, Say};
+use array::{Open, Opening};
+use load::{BIO_BYTES, FILE_BYTES, Sample};
+use scene::{Members, Scene};
+
+/// See the module's text.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "raid5-wait",
+    about: "raid5-wait: writers that wait for a free stripe, all of them woken (before) or one for each hash lock (mailed)",
+    run,
+};
+
+/// The variants, the one that others are compared with first.
+pub const VARIANTS: [(&str, Open); 2] = [("before", shaped::before), ("mailed", shaped::mailed)];
+
+/// A scene with what each variant measured, run by run.
+struct Measured {
+    scene: Scene,
+    samples: [Vec<Sample>; VARIANTS.len()],
+}
+
+/// Run the experiment.
+///
+/// # Errors
+/// When an array cannot be opened, or an I/O fails.
+pub fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+    let date = machine::now();
+    let mut all = Vec::new();
+    for scene in scene::scenes(options.threads) {
+        say(&format!("{} {}, {} threads", scene.disks, scene.device(), scene.threads));
+        all.push(measure(scene, options)?);
+    }
+    let rows: Vec<_> = all.iter().flat_map(report::rows).collect();
+    let mut threads: Vec<u32> = rows.iter().map(|row| row.threads).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        about: EXPERIMENT.about,
+        more: Vec::new(),
+        plots: Vec::new(),
+        date,
+        machine: Machine::here(),
+        parameters: parameters(options),
+        table: report::table(&rows),
+        rows,
+        shown_threads: threads,
+        remarks: report::remarks(&all),
+    })
+}
+
+fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("file_bytes", json!(FILE_BYTES)),
+        ("bio_bytes", json!(BIO_BYTES)),
+        ("stripes", json!(cache::STRIPES)),
+        ("hash_locks", json!(cache::HASH_LOCKS)),
+        ("runs", json!(options.runs)),
+        ("runtime_ns", json!(options.runtime_ns)),
+        ("warmup_ns", json!(warmup_ns(options.runtime_ns))),
+        ("debug", json!(cfg!(debug_assertions))),
+    ]
+}
+
+/// All variants over the same members, in turns.
+fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
+    let clock: Arc<dyn Clock> = SystemClock::new();
+    let at = Surroundings::new(1, clock);
+    let (layout, members) = (scene.layout()?, scene.open(&at)?);
+    let opening = Opening { layout, members: &members, at: &at };
+    let mut cx = ContextSet::counted_by(at.locks.clone()).open(Engine::Auto)?;
+    for member in members.iter().filter(|_| scene.members == Members::Ram) {
+        let member = cx.open(member)?;
+        fill(&scene, &mut cx, member)?;
+    }
+    let mut samples = [const { Vec::new() }; VARIANTS.len()];
+    for _ in 0..options.runs {
+        for ((name, open), samples) in VARIANTS.iter().zip(&mut samples) {
+            let array = open(&opening)?;
+            let sample = load::measure(&*array, scene.threads, options.runtime_ns, &at.locks);
+            samples.push(sample.with_context(|| format!("{}: {name}", scene.device()))?);
+        }
+    }
+    Ok(Measured { scene, samples })
+}
+
+/// Writes every place of a member once, so that no run has to find memory for it.
+fn fill(scene: &Scene, cx: &mut Context, member: DevIndex) -> anyhow::Result<()> {
+    let bytes = load::FILES * FILE_BYTES as u64 / u64::from(scene.disks - 1);
+    let mut bios = BioList::new();
+    for from in (0..bytes).step_by(BIO_BYTES) {
+        bios.push(Bio::write(Sector::from_bytes(from), IoBuf::zeroed(BIO_BYTES)));
+        cx.submit(member, &mut bios);
+        while cx.reap(&mut bios) == 0 {
+            cx.wait(None);
+        }
+        let failed = bios.pop().filter(|bio| !bio.status.is_ok());
+        ensure!(failed.is_none(), "a member cannot be written");
+    }
+    Ok(())
+}

@@ -4,11 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::thread;
 
-use drystone_core::clock::ManualClock;
+use drystone_core::clock::{Clock, ManualClock, SystemClock};
+use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
+use drystone_raid::layout::Layout;
+use drystone_raid::parity::Parity;
+use drystone_stack::live::Surroundings;
+use serde_json::json;
 
+use super::array::{Open, Opening};
 use super::cache::{Cache, HASH_LOCKS, STRIPE_SECTORS, STRIPES, Scheme, User};
+use super::scene::{Members, Scene};
 use super::wait::Sleeper;
+use super::{VARIANTS, load, run};
+use crate::Options;
 
 fn user() -> User {
     User { locks: LockCounters::new(ManualClock::new(1)), sleeper: Arc::new(Sleeper::default()) }
@@ -113,4 +123,100 @@ fn stripes_with_work_are_not_free() {
     assert_eq!(cache.stripe(all[0]).take(locks), [all[0]]);
     retire(&all[..1]);
     assert_eq!(cache.freed(), 1);
+}
+
+/// Bytes of a file here: no whole number of rows.
+const SMALL: usize = 700 << 10;
+
+/// Opens an array over RAM, lets threads write to it, and compares its members with what they wrote.
+fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
+    let clock: Arc<dyn Clock> = SystemClock::new();
+    let at = Surroundings::new(1, clock);
+    let scene = Scene { members: Members::Ram, disks, threads: threads as u32 };
+    let (layout, members) = (scene.layout().unwrap(), scene.open(&at).unwrap());
+    let array = open(&Opening { layout, members: &members, at: &at }).unwrap();
+    let done = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for number in 0..threads {
+            let (array, done) = (&array, &done);
+            scope.spawn(move || {
+                let mut writer = array.writer();
+                for (place, version) in [(number, 100), (threads + number, 0), (number, 0)] {
+                    let data = load::content(place + version, SMALL);
+                    load::write_file(&mut *writer, place, &data).unwrap();
+                }
+                done.fetch_add(1, SeqCst);
+            });
+        }
+        // The mailed one may have to be helped.
+        while done.load(SeqCst) < threads as u32 {
+            thread::yield_now();
+            array.rescue();
+        }
+    });
+    assert!(array.counts().freed > 0);
+    drop(array);
+    let files: Vec<u8> = (0..2 * threads).flat_map(|n| load::content(n, SMALL).to_vec()).collect();
+    compare(&layout, &at, &members, &files);
+}
+
+/// Every page of `files` is where the layout says, and parity is the xor of its row's data.
+fn compare(layout: &Layout, at: &Surroundings, members: &[Arc<dyn Device>], files: &[u8]) {
+    let mut cx = ContextSet::counted_by(at.locks.clone()).open(Engine::Auto).unwrap();
+    let members: Vec<DevIndex> = members.iter().map(|member| cx.open(member).unwrap()).collect();
+    let rows = files.len() as u64 / 512 / layout.row_sectors();
+    let bytes = (rows * layout.chunk_sectors() * 512) as usize;
+    let images: Vec<Vec<u8>> = members.iter().map(|member| read(&mut cx, *member, bytes)).collect();
+    for (n, page) in files.chunks(4096).take((rows * layout.row_sectors() / 8) as usize).enumerate()
+    {
+        let place = layout.place(n as u64 * STRIPE_SECTORS);
+        let from = place.sector as usize * 512;
+        assert!(images[place.role as usize][from..from + 4096] == *page, "page {n}");
+    }
+    let mut sum = vec![0; bytes];
+    let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
+    Parity::detect().xor_of(&mut sum, &images);
+    assert_eq!(sum.iter().position(|byte| *byte != 0), None, "parity is wrong");
+}
+
+fn read(cx: &mut Context, member: DevIndex, bytes: usize) -> Vec<u8> {
+    let mut bios = BioList::new();
+    bios.push(Bio::read(Sector(0), IoBuf::zeroed(bytes)));
+    cx.submit(member, &mut bios);
+    while cx.reap(&mut bios) == 0 {
+        cx.wait(None);
+    }
+    let bio = bios.pop().unwrap();
+    assert!(bio.status.is_ok());
+    bio.buf().unwrap().to_vec()
+}
+
+#[test]
+fn arrays_hold_what_is_written() {
+    for (_, open) in VARIANTS {
+        for (disks, threads) in [(4, 6), (3, 1), (9, 2)] {
+            holds_what_is_written(open, disks, threads);
+        }
+    }
+}
+
+/// The shape of what the experiment gives, on runs far too short to say anything of speed.
+#[test]
+fn an_outcome_has_a_row_for_each_variant_of_each_scene() {
+    let options =
+        Options { runs: 1, runtime_ns: 1_000_000, threads: 3, chart: false, kernel: false };
+    let outcome = run(&options, &mut |_| ()).unwrap();
+    let json = outcome.json();
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), outcome.table.lines.len()), (12, 12));
+    for row in rows {
+        for key in ["files_per_second", "user_seconds", "system_seconds", "wakeups_per_stripe"] {
+            assert!(row[key][0].is_number(), "{key} in {row}");
+        }
+        assert!(row["files_per_second"][0].as_f64() > Some(0.0), "{row}");
+    }
+    let shapes: Vec<_> = rows.iter().map(|row| [&row["members"], &row["threads"]]).collect();
+    assert_eq!(shapes[0], [&json!(4), &json!(3)]);
+    assert_eq!(shapes[11], [&json!(3), &json!(1)]);
+    assert!(outcome.text().contains("stripe_hash") && outcome.html().contains("raid5-wait"));
 }

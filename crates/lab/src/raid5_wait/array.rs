@@ -1,0 +1,101 @@
+//! What writers see of an array, so that different arrays can be put below the same load.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use drystone_core::Device;
+use drystone_core::primitive::{AtomicUsize, Ordering::*};
+use drystone_core::sync::LockCounters;
+use drystone_raid::layout::Layout;
+use drystone_stack::live::Surroundings;
+
+use super::wait::Sleeper;
+
+/// What an array is opened over.
+pub struct Opening<'a> {
+    /// Where data and parity lie.
+    pub layout: Layout,
+    /// The members, by role.
+    pub members: &'a [Arc<dyn Device>],
+    /// Where locks are counted.
+    pub at: &'a Surroundings,
+}
+
+/// Opens an array of some design.
+pub type Open = fn(&Opening<'_>) -> anyhow::Result<Box<dyn Array>>;
+
+/// An opened array. Dropping it stops what threads it has; nobody writes then.
+pub trait Array: Sync {
+    /// For a thread that writes.
+    fn writer(&self) -> Box<dyn Writer + '_>;
+
+    /// What was counted so far.
+    fn counts(&self) -> Counts;
+
+    /// Wakes who was forgotten: called when nothing has moved for a while. Says how many there were.
+    fn rescue(&self) -> usize {
+        0
+    }
+}
+
+/// What an array counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Wake-ups of threads that waited for a free stripe.
+    pub woken: u64,
+    /// Stripes that became free.
+    pub freed: u64,
+    /// Bytes of writes that have ended.
+    pub written: u64,
+}
+
+/// A thread's way into an array.
+pub trait Writer {
+    /// Submit one bio: the part `range` of `data`, both multiples of 4 KiB, to the array sector
+    /// `sector`. May sleep for a stripe, but not until the bio has ended.
+    fn write(&mut self, sector: u64, data: &Arc<[u8]>, range: Range<usize>);
+
+    /// Wait until all that was submitted has ended, then flush the members (fsync).
+    ///
+    /// # Errors
+    /// When I/O of a member failed, in words.
+    fn sync(&mut self) -> Result<(), String>;
+}
+
+/// Counts what is left of a thread's I/O, and wakes it at the end.
+///
+/// Invariant: while the thread submits, `left` is one more than what is in flight; so it reaches 0
+/// only while the thread waits.
+pub struct Ticket {
+    left: AtomicUsize,
+    sleeper: Sleeper,
+}
+
+impl Default for Ticket {
+    fn default() -> Self {
+        Ticket { left: AtomicUsize::new(1), sleeper: Sleeper::default() }
+    }
+}
+
+impl Ticket {
+    /// One more is in flight.
+    pub fn add(&self) {
+        self.left.fetch_add(1, Relaxed);
+    }
+
+    /// One has ended.
+    pub fn end(&self, user: &LockCounters) {
+        if self.left.fetch_sub(1, AcqRel) == 1 {
+            self.sleeper.wake(user);
+        }
+    }
+
+    /// For the thread: sleep until all that was added has ended. What their ends wrote is seen.
+    pub fn wait(&self, user: &LockCounters) {
+        self.sleeper.prepare(user);
+        if self.left.fetch_sub(1, AcqRel) > 1 {
+            self.sleeper.sleep(user);
+        }
+        self.left.store(1, Relaxed);
+    }
+}
