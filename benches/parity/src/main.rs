@@ -2,7 +2,8 @@
 //!
 //! Prints Markdown: gigabytes of data (sources only) a second of CPU time of the thread, median
 //! and range. The variants take turns, so that what else the machine does meets all alike. Data
-//! is either one stripe, which the core's own caches hold, or 512 MiB, which no cache does.
+//! is either one stripe, which the core's own caches hold, or 512 MiB, which no cache does: in the
+//! order of memory, or with every page somewhere else.
 //! Argument: rounds (default 7).
 
 use std::time::Duration;
@@ -13,6 +14,8 @@ use reed_solomon_simd::ReedSolomonEncoder;
 use rustix::time::{ClockId, clock_gettime};
 
 const PAGE: usize = 4096;
+/// Most sources of a stripe.
+const SOURCES_MAX: usize = 16;
 const FAR_BYTES: usize = 512 << 20;
 /// Least CPU time of a sample, a few times what a time slice of the scheduler is.
 const SAMPLE: Duration = Duration::from_millis(60);
@@ -37,40 +40,52 @@ impl AsMut<[u8]> for Page {
 /// Stripes of data, and buffers for the parity of one.
 struct Stripes {
     data: Vec<Page>,
+    /// Pages in the order in which they are used.
+    order: Vec<u32>,
     parity: Vec<Page>,
     sources: usize,
     next: usize,
 }
 
 impl Stripes {
-    fn new(stripes: usize, sources: usize, parity: usize) -> Self {
+    fn new(stripes: usize, sources: usize, parity: usize, scattered: bool) -> Self {
         let mut state = 88_172_645_463_325_252_u64;
-        let mut byte = || {
+        let mut random = || {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            (state >> 32) as u8
+            state >> 32
         };
-        let one = Page(std::array::from_fn(|_| byte()));
+        let one = Page(std::array::from_fn(|_| random() as u8));
         let data = (0..stripes * sources).map(|n| {
             let mut page = one.clone();
             page.0.rotate_left(n % PAGE);
             page
         });
-        let data = data.collect();
-        Stripes { data, parity: vec![Page([1; PAGE]); parity], sources, next: 0 }
+        let data: Vec<Page> = data.collect();
+        let mut order: Vec<u32> = (0..data.len() as u32).collect();
+        for n in (1..order.len()).filter(|_| scattered) {
+            order.swap(n, random() as usize % (n + 1));
+        }
+        let parity = vec![Page([1; PAGE]); parity];
+        Stripes { data, order, parity, sources, next: 0 }
     }
 
-    /// The data of the next stripe, and where its parity goes.
-    fn turn(&mut self) -> (&[Page], &mut [Page]) {
+    /// The data of the next stripe, of which only the first `sources` count, and where its parity
+    /// goes.
+    fn turn(&mut self) -> ([&Page; SOURCES_MAX], &mut [Page]) {
         let at = self.next;
         self.next = if at + self.sources == self.data.len() { 0 } else { at + self.sources };
-        (&self.data[at..at + self.sources], &mut self.parity)
+        let mut pages = [&self.data[0]; SOURCES_MAX];
+        for (page, number) in pages.iter_mut().zip(&self.order[at..at + self.sources]) {
+            *page = &self.data[*number as usize];
+        }
+        (pages, &mut self.parity)
     }
 }
 
 /// Computes the parity of data.
-type Run = Box<dyn FnMut(&[Page], &mut [Page])>;
+type Run = Box<dyn FnMut(&[&Page], &mut [Page])>;
 
 /// A way to compute the parity of one stripe.
 struct Variant {
@@ -80,14 +95,14 @@ struct Variant {
 
 fn ours(isa: Isa) -> Option<Variant> {
     let parity = Parity::with(isa).ok()?;
-    let run = move |data: &[Page], out: &mut [Page]| match out {
+    let run = move |data: &[&Page], out: &mut [Page]| match out {
         [p] => {
-            let mut sources: [&[u8]; 16] = [&[]; 16];
+            let mut sources: [&[u8]; 16] = [&[]; SOURCES_MAX];
             sources.iter_mut().zip(data).for_each(|(slot, page)| *slot = &page.0);
             parity.xor_of(&mut p.0, &sources[..data.len()]);
         }
         [p, q] => {
-            let mut sources: [Source<'_>; 16] = [(0, &[]); 16];
+            let mut sources: [Source<'_>; 16] = [(0, &[]); SOURCES_MAX];
             for (slot, (n, page)) in sources.iter_mut().zip(data.iter().enumerate().rev()) {
                 *slot = (n as u8, &page.0);
             }
@@ -100,7 +115,7 @@ fn ours(isa: Isa) -> Option<Variant> {
 
 fn erasure(sources: usize, parity: usize) -> Variant {
     let code = ReedSolomon::new(sources, parity).expect("numbers that it takes");
-    let run = move |data: &[Page], out: &mut [Page]| {
+    let run = move |data: &[&Page], out: &mut [Page]| {
         code.encode_sep(data, out).expect("lengths that it takes");
     };
     Variant { name: "reed-solomon-erasure 6.0.0 (simd-accel)".into(), run: Box::new(run) }
@@ -108,9 +123,9 @@ fn erasure(sources: usize, parity: usize) -> Variant {
 
 fn simd(sources: usize, parity: usize) -> Variant {
     let mut encoder = ReedSolomonEncoder::new(sources, parity, PAGE).expect("numbers it takes");
-    let run = move |data: &[Page], out: &mut [Page]| {
+    let run = move |data: &[&Page], out: &mut [Page]| {
         for page in data {
-            encoder.add_original_shard(page).expect("a shard that it takes");
+            encoder.add_original_shard(*page).expect("a shard that it takes");
         }
         let result = encoder.encode().expect("all shards were added");
         for (out, page) in out.iter_mut().zip(result.recovery_iter()) {
@@ -130,8 +145,9 @@ fn sample(variant: &mut Variant, stripes: &mut Stripes) -> f64 {
     let (start, mut bytes) = (cpu_time(), 0);
     loop {
         for _ in 0..64 {
+            let sources = stripes.sources;
             let (data, parity) = stripes.turn();
-            (variant.run)(std::hint::black_box(data), parity);
+            (variant.run)(std::hint::black_box(&data[..sources]), parity);
             std::hint::black_box(parity);
         }
         bytes += 64 * stripes.sources * PAGE;
@@ -153,8 +169,9 @@ fn compare(rounds: usize, sources: usize, parity: usize) {
     let mut variants: Vec<_> = Isa::ALL.into_iter().filter_map(ours).collect();
     variants.extend([erasure(sources, parity), simd(sources, parity)]);
     let far = FAR_BYTES / PAGE / sources;
-    let mut places = [Stripes::new(1, sources, parity), Stripes::new(far, sources, parity)];
-    let mut samples = vec![[const { Vec::new() }; 2]; variants.len()];
+    let mut places = [(1, false), (far, false), (far, true)]
+        .map(|(stripes, scattered)| Stripes::new(stripes, sources, parity, scattered));
+    let mut samples = vec![[const { Vec::new() }; 3]; variants.len()];
     for _ in 0..rounds {
         for (variant, samples) in variants.iter_mut().zip(&mut samples) {
             for (place, samples) in places.iter_mut().zip(samples) {
@@ -162,16 +179,17 @@ fn compare(rounds: usize, sources: usize, parity: usize) {
             }
         }
     }
-    for (variant, [near, far]) in variants.iter().zip(samples) {
-        let (near, far) = (median_and_range(near), median_and_range(far));
-        println!("| {sources}+{parity} | {} | {near} | {far} |", variant.name);
+    for (variant, samples) in variants.iter().zip(samples) {
+        let [near, ordered, scattered] = samples.map(median_and_range);
+        let name = &variant.name;
+        println!("| {sources}+{parity} | {name} | {near} | {ordered} | {scattered} |");
     }
 }
 
 fn main() {
     let rounds = std::env::args().nth(1).map_or(7, |rounds| rounds.parse().expect("a number"));
-    println!("| stripe | code | GB/s, one stripe | GB/s, 512 MiB |");
-    println!("|---|---|---|---|");
+    println!("| stripe | code | GB/s, one stripe | 512 MiB in order | 512 MiB scattered |");
+    println!("|---|---|---|---|---|");
     for (sources, parity) in [(4, 1), (8, 1), (4, 2), (8, 2), (10, 2)] {
         compare(rounds, sources, parity);
     }
