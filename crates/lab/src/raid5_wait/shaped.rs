@@ -81,7 +81,7 @@ fn open(scheme: Scheme, opening: &Opening<'_>) -> anyhow::Result<Shaped> {
     let shared = Arc::new(Shared {
         cache: Cache::new(scheme, HASH_LOCKS, STRIPES),
         layout: opening.layout,
-        flushes: Lock::new(LockClass::RaidDevice, Vec::new()),
+        flushes: Lock::new(LockClass::Other, Vec::new()),
         written: AtomicU64::new(0),
         failed: AtomicBool::new(false),
         stop: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use drystone_raid::parity::Parity;
 use drystone_stack::live::Surroundings;
 use serde_json::json;
 
-use super::array::{Open, Opening};
+use super::array::{Array, Open, Opening};
 use super::cache::{Cache, HASH_LOCKS, STRIPE_SECTORS, STRIPES, Scheme, User};
 use super::scene::{Members, Scene};
 use super::wait::Sleeper;
@@ -156,8 +156,25 @@ fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
     });
     assert!(array.counts().freed > 0);
     drop(array);
-    let files: Vec<u8> = (0..2 * threads).flat_map(|n| load::content(n, SMALL).to_vec()).collect();
+    let mut files: Vec<u8> =
+        (0..2 * threads).flat_map(|n| load::content(n, SMALL).to_vec()).collect();
     compare(&layout, &at, &members, &files);
+    // Nothing is in the cache of an array that has just been opened: single pages have to read.
+    let array = open(&Opening { layout, members: &members, at: &at }).unwrap();
+    rewrite_pages(&*array, &mut files);
+    drop(array);
+    compare(&layout, &at, &members, &files);
+}
+
+/// Writes every 37th page anew, one in each bio.
+fn rewrite_pages(array: &dyn Array, files: &mut [u8]) {
+    let (mut writer, data) = (array.writer(), load::content(77, SMALL));
+    for page in (0..files.len()).step_by(37 * 4096) {
+        let from = page % SMALL;
+        writer.write(page as u64 / 512, &data, from..from + 4096);
+        files[page..page + 4096].copy_from_slice(&data[from..from + 4096]);
+    }
+    writer.sync().unwrap();
 }
 
 /// Every page of `files` is where the layout says, and parity is the xor of its row's data.
