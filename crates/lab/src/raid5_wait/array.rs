@@ -9,13 +9,16 @@ use drystone_core::sync::LockCounters;
 use drystone_raid::layout::Layout;
 use drystone_stack::live::Surroundings;
 
+use super::scene::Scene;
 use super::wait::Sleeper;
 
 /// What an array is opened over.
 pub struct Opening<'a> {
+    /// The array.
+    pub scene: &'a Scene,
     /// Where data and parity lie.
     pub layout: Layout,
-    /// The members, by role.
+    /// Members that are open, by role; Drystone's own array opens others.
     pub members: &'a [Arc<dyn Device>],
     /// Where locks are counted.
     pub at: &'a Surroundings,

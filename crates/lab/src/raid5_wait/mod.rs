@@ -6,16 +6,18 @@
 //!
 //! ```text
 //! load: threads, files, sync --> array: Array, Writer --> shaped (before, mailed): cache --> raid5d --> members
+//!                                                    \\--> ours: context --> drystone_raid --> members
 //! ```
 //!
-//! Each variant is an [`array::Array`] over the same members under the same load. The experiment is
-//! not listed among the others: Drystone's own array is not among its variants yet.
+//! Each variant is an [`array::Array`] over members of the same kind under the same load; *ours* is
+//! Drystone's own, with a stripe cache of the same size.
 
 pub mod array;
 pub mod cache;
 pub mod load;
 #[cfg(all(test, loom))]
 mod models;
+mod ours;
 mod raid5d;
 mod report;
 pub mod scene;
@@ -29,7 +31,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
+use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
 use drystone_stack::live::Surroundings;
 use serde_json::json;
 
@@ -44,12 +46,16 @@ use scene::{Members, Scene};
 /// See the module's text.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "raid5-wait",
-    about: "raid5-wait: writers that wait for a free stripe, all of them woken (before) or one for each hash lock (mailed)",
+    about: "raid5-wait: writers that wait for a free stripe, all of them woken (before), one for each hash lock (mailed), none asleep (ours)",
     run,
 };
 
 /// The variants, the one that others are compared with first.
-pub const VARIANTS: [(&str, Open); 2] = [("before", shaped::before), ("mailed", shaped::mailed)];
+pub const VARIANTS: [(&str, Open); 3] =
+    [("before", shaped::before), ("mailed", shaped::mailed), ("ours", ours::ours)];
+
+/// The beginning of a member, where superblocks are; data begins somewhere in it.
+const OWN_BYTES: u64 = 2 << 20;
 
 /// A scene with what each variant measured, run by run.
 struct Measured {
@@ -104,13 +110,12 @@ fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
 fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
     let clock: Arc<dyn Clock> = SystemClock::new();
     let at = Surroundings::new(1, clock);
-    let (layout, members) = (scene.layout()?, scene.open(&at)?);
-    let opening = Opening { layout, members: &members, at: &at };
-    let mut cx = ContextSet::counted_by(at.locks.clone()).open(Engine::Auto)?;
-    for member in members.iter().filter(|_| scene.members == Members::Ram) {
-        let member = cx.open(member)?;
-        fill(&scene, &mut cx, member)?;
+    let stack = scene.open(false, &at)?;
+    let (layout, members) = (scene.layout()?, scene.members_of(&stack));
+    if scene.members == Members::Ram {
+        fill(&scene, &members, &at.contexts)?;
     }
+    let opening = Opening { scene: &scene, layout, members: &members, at: &at };
     let mut samples = [const { Vec::new() }; VARIANTS.len()];
     for _ in 0..options.runs {
         for ((name, open), samples) in VARIANTS.iter().zip(&mut samples) {
@@ -122,18 +127,32 @@ fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
     Ok(Measured { scene, samples })
 }
 
-/// Writes every place of a member once, so that no run has to find memory for it.
-fn fill(scene: &Scene, cx: &mut Context, member: DevIndex) -> anyhow::Result<()> {
+/// Writes every place of the members once, so that no run has to find memory for them: zeroes, whose
+/// parity is zero. What an array keeps at their beginning stays as it is.
+fn fill(
+    scene: &Scene,
+    members: &[Arc<dyn Device>],
+    contexts: &Arc<ContextSet>,
+) -> anyhow::Result<()> {
+    let mut cx = contexts.open(Engine::Auto)?;
     let bytes = load::FILES * FILE_BYTES as u64 / u64::from(scene.disks - 1);
-    let mut bios = BioList::new();
-    for from in (0..bytes).step_by(BIO_BYTES) {
-        bios.push(Bio::write(Sector::from_bytes(from), IoBuf::zeroed(BIO_BYTES)));
-        cx.submit(member, &mut bios);
-        while cx.reap(&mut bios) == 0 {
-            cx.wait(None);
+    for member in members {
+        let member = cx.open(member)?;
+        for from in (OWN_BYTES..OWN_BYTES + bytes).step_by(BIO_BYTES) {
+            write_zeroes(&mut cx, member, from)?;
         }
-        let failed = bios.pop().filter(|bio| !bio.status.is_ok());
-        ensure!(failed.is_none(), "a member cannot be written");
     }
+    Ok(())
+}
+
+fn write_zeroes(cx: &mut Context, member: DevIndex, from: u64) -> anyhow::Result<()> {
+    let mut bios = BioList::new();
+    bios.push(Bio::write(Sector::from_bytes(from), IoBuf::zeroed(BIO_BYTES)));
+    cx.submit(member, &mut bios);
+    while cx.reap(&mut bios) == 0 {
+        cx.wait(None);
+    }
+    let failed = bios.pop().filter(|bio| !bio.status.is_ok());
+    ensure!(failed.is_none(), "a member cannot be written");
     Ok(())
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use drystone_core::Device;
 use drystone_raid::layout::{Layout, Level};
-use drystone_stack::live::{Surroundings, open_device};
-use drystone_stack::spec::DeviceSpec;
+use drystone_stack::diagnostic::Source;
+use drystone_stack::live::{LiveStack, Surroundings};
+
+use super::cache::STRIPES;
 
 /// mdadm's default layout, left-symmetric.
 const LEFT_SYMMETRIC: u32 = 2;
@@ -15,6 +17,9 @@ const LEFT_SYMMETRIC: u32 = 2;
 const CHUNK_SECTORS: u64 = 128;
 /// Room for all files of the load on the smallest array, and some more.
 const MEMBER_BYTES: u64 = 256 << 20;
+
+/// The name of the array.
+pub const ARRAY: &str = "array";
 
 /// A disk ten times as fast as one of 7200 revolutions, as in `reorder`: a tenth of half a
 /// revolution for each request, and of the times from track to track and from edge to edge.
@@ -72,22 +77,45 @@ impl Scene {
         layout.map_err(|error| anyhow!(error))
     }
 
-    /// Opens the members.
+    /// Opens the members, and with `array` Drystone's own array over them.
     ///
     /// # Errors
     /// When one cannot be opened.
-    pub fn open(&self, at: &Surroundings) -> anyhow::Result<Vec<Arc<dyn Device>>> {
-        let text = match self.members {
-            Members::Ram => format!("ram,size={MEMBER_BYTES}"),
+    pub fn open(&self, array: bool, at: &Surroundings) -> anyhow::Result<LiveStack> {
+        let mut text = String::new();
+        for number in 0..self.disks {
+            text.push_str(&format!("[device.m{number}]\n{}\n", self.member()));
+        }
+        if array {
+            let members: Vec<String> = (0..self.disks).map(|n| format!("\"m{n}\"")).collect();
+            text.push_str(&format!(
+                "[device.{ARRAY}]\ntype = \"raid5\"\nmembers = [{}]\nchunk = {}\n\
+                 stripe_cache_size = {STRIPES}\n",
+                members.join(", "),
+                CHUNK_SECTORS * 512
+            ));
+        }
+        let source = Source { name: "raid5-wait".to_owned(), text };
+        let spec = drystone_stack::check("raid5-wait", source, Path::new("/"));
+        let spec = spec.map_err(|report| anyhow!(report.render(false)))?;
+        LiveStack::open(&spec, at).map_err(|report| anyhow!(report.render(false)))
+    }
+
+    fn member(&self) -> String {
+        match self.members {
+            Members::Ram => format!("type = \"ram\"\nsize = {MEMBER_BYTES}"),
             Members::Disks => format!(
-                "null,size={MEMBER_BYTES},irqmode=timer,hw_queue_depth={DISK_TAGS},\
-                 completion_nsec={REQUEST_NS},seek_min_nsec={},seek_max_nsec={}",
+                "type = \"null\"\nsize = {MEMBER_BYTES}\nirqmode = \"timer\"\n\
+                 hw_queue_depth = {DISK_TAGS}\ncompletion_nsec = {REQUEST_NS}\n\
+                 seek_min_nsec = {}\nseek_max_nsec = {}",
                 SEEK_NS.0, SEEK_NS.1
             ),
-        };
-        let spec = DeviceSpec::parse(&text, Path::new("/"));
-        let spec = spec.map_err(|report| anyhow!(report.render(false)))?;
-        let members = (0..self.disks).map(|_| open_device(&spec, at));
-        Ok(members.collect::<Result<_, _>>()?)
+        }
+    }
+
+    /// The members of a stack, by role.
+    pub fn members_of(&self, stack: &LiveStack) -> Vec<Arc<dyn Device>> {
+        let devices = stack.devices().into_iter().take(self.disks as usize);
+        devices.map(|live| live.device.clone()).collect()
     }
 }

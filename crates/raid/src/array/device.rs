@@ -2,7 +2,7 @@
 
 use super::control::{Command, Request};
 use super::status::ArrayStatus;
-use crate::engine::{ArrayChannel, Brings, Conf, RmwLevel, Shared, Wanted};
+use crate::engine::{ArrayChannel, Brings, Conf, RmwLevel, ShardCounts, Shared, Wanted};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::extent::ExtentList;
@@ -80,6 +80,11 @@ impl Array {
     /// What is known of the array. Any thread.
     pub fn status(&self) -> Arc<ArrayStatus> {
         self.desk.status.lock(&self.desk.status_locks).clone()
+    }
+
+    /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.
+    pub fn counts(&self) -> ShardCounts {
+        self.shared().counts().0
     }
 
     /// Keep new I/O from now on, until [`Array::resume`]; what is in flight goes on.
