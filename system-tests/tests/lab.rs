@@ -28,8 +28,14 @@ const VARIANTS: usize = 7;
 fn experiments_are_listed() {
     let folder = new_folder();
     let listed = lab(folder.path(), &["list"]);
-    let names =
-        ["mq-deadline  ", "dm-poll  ", "reorder  ", "blk-throttle  ", "blk-throttle-accuracy  "];
+    let names = [
+        "mq-deadline  ",
+        "dm-poll  ",
+        "reorder  ",
+        "blk-throttle  ",
+        "blk-throttle-accuracy  ",
+        "raid5-wait  ",
+    ];
     for name in names {
         assert!(listed.lines().any(|line| line.starts_with(name)), "{listed}");
     }

@@ -90,10 +90,11 @@ fn charts(outcome: &Outcome) -> String {
     for device in in_order(outcome.rows.iter().map(|row| row.device)) {
         let rows: Vec<&Row> = outcome.rows.iter().filter(|row| row.device == device).collect();
         let names = in_order(rows.iter().map(|row| row.name()));
+        let what = rows.iter().find_map(|row| row.rate()).map_or("IOPS", |(what, _)| what);
         let device = escape(device);
         let _ = write!(
             text,
-            "<h2>{device}: IOPS</h2>\n<p>Bars are medians; the line on each goes from the least to the \
+            "<h2>{device}: {what}</h2>\n<p>Bars are medians; the line on each goes from the least to the \
              greatest run.</p>\n{}",
             chart::bars(&rows, &names, &outcome.shown_threads)
         );
@@ -101,7 +102,7 @@ fn charts(outcome: &Outcome) -> String {
         if threads.len() > 1 {
             let _ = write!(
                 text,
-                "<h2>{device}: IOPS over threads</h2>\n{}",
+                "<h2>{device}: {what} over threads</h2>\n{}",
                 chart::lines(&rows, &names, &threads.into_iter().collect::<Vec<u32>>())
             );
         }

@@ -59,12 +59,13 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 5] = [
+pub const EXPERIMENTS: [Experiment; 6] = [
     mq_deadline::EXPERIMENT,
     dm_poll::EXPERIMENT,
     reorder::EXPERIMENT,
     blk_throttle::EXPERIMENT,
     blk_throttle::ACCURACY,
+    raid5_wait::EXPERIMENT,
 ];
 
 /// Run the experiment `name`; `say` gets a line about each step.

@@ -62,6 +62,12 @@ impl Row {
         spread(self.values(key)?).map(|(_, median, _)| median)
     }
 
+    /// What it is about, for pictures: I/Os or files a second, with the word for it.
+    pub(crate) fn rate(&self) -> Option<(&'static str, &[f64])> {
+        let rates = [("IOPS", "iops"), ("files a second", "files_per_second")];
+        rates.into_iter().find_map(|(word, key)| Some((word, self.values(key)?)))
+    }
+
     /// The name in tables.
     pub fn name(&self) -> String {
         match &self.note {

@@ -19,11 +19,11 @@ const COLOURS: usize = 8;
 
 fn of<'a>(rows: &[&'a Row], name: &str, threads: u32) -> Option<(&'a Row, (f64, f64, f64))> {
     let row = rows.iter().find(|row| row.threads == threads && row.name() == name)?;
-    Some((row, spread(row.values("iops")?)?))
+    Some((row, spread(row.rate()?.1)?))
 }
 
 fn greatest(rows: &[&Row]) -> f64 {
-    let values = rows.iter().filter_map(|row| row.values("iops")).filter_map(spread);
+    let values = rows.iter().filter_map(|row| row.rate()).filter_map(|rate| spread(rate.1));
     values.map(|(_, _, most)| most).fold(1.0, f64::max)
 }
 
