@@ -32,7 +32,9 @@ use drystone_raid::array::Command;
 use drystone_targets::Table;
 use drystone_throttle::Groups;
 
-pub use device::{Files, OpenDevice, OpenError, Surroundings, engine_of, open_device, open_with};
+pub use device::{
+    Files, OpenDevice, OpenError, OpenFile, Surroundings, engine_of, open_device, open_with,
+};
 pub use devices::LiveDevice;
 pub use exports::LiveListener;
 pub use raid::{Hosting, OpenContext, Spawn};
