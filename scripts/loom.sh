@@ -48,6 +48,9 @@ drystone-throttle halves_sequence      loom_throttle_halves
 drystone-throttle lane_closed          loom_throttle_limit_lifted
 drystone-throttle lane_epoch           loom_throttle_group_removed
 drystone-throttle lane_parked          loom_throttle_limit_lifted
+drystone-raid bitmap_set           loom_bitmap_sets
+drystone-raid bitmap_used          loom_bitmap_clears
+drystone-raid bitmap_look          loom_bitmap_clears
 drystone-lab stripe_chain           loom_stripes_sharded
 drystone-lab stripe_look_first      loom_stripes_before
 "

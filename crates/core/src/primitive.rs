@@ -8,16 +8,16 @@
 //! membarrier, and under loom, both are full fences.
 
 #[cfg(all(drystone_sim, not(loom)))]
-pub use crate::sim::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+pub use crate::sim::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(loom)]
 pub use loom::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 /// Counted references are the standard library's in both: their order is not what is checked,
 /// and messages in them pass through interfaces that are not.
 pub use std::sync::Arc;
 #[cfg(not(any(loom, drystone_sim)))]
-pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{Ordering, fence};
 

@@ -75,10 +75,12 @@ macro_rules! arithmetic {
 }
 
 atomic!(AtomicBool, bool);
+atomic!(AtomicU8, u8);
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 atomic!(AtomicUsize, usize);
 arithmetic!(AtomicBool, bool, fetch_and, fetch_or);
+arithmetic!(AtomicU8, u8, fetch_and, fetch_or);
 arithmetic!(AtomicU32, u32, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
 arithmetic!(AtomicU64, u64, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);
 arithmetic!(AtomicUsize, usize, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min);

@@ -1,5 +1,6 @@
 //! A device of an array, as the manager knows it.
 
+use super::ppl::LogTodo;
 use crate::engine::{IN_SYNC, Member};
 use crate::metadata::bad_blocks::BadBlocks;
 use crate::metadata::superblock::{Features, Superblock};
@@ -24,6 +25,11 @@ pub enum DiskState {
 }
 
 impl DiskState {
+    /// It is being given what it is to hold.
+    pub(crate) fn is_rebuilt(self) -> bool {
+        matches!(self, DiskState::Rebuilding(_) | DiskState::Replacement(_))
+    }
+
     /// The role that it has a part in.
     pub fn role(self) -> Option<u32> {
         match self {
@@ -51,6 +57,12 @@ pub(crate) struct Disk {
     pub(crate) write_error: bool,
     /// Sectors that could not be read and were written anew.
     pub(crate) corrected: u32,
+    /// It was a member, and lacks only what the bitmap marks.
+    pub(crate) by_bitmap: bool,
+    /// It has not got the bitmap yet.
+    pub(crate) wants_bitmap: bool,
+    /// What its partial parity log lacks.
+    pub(crate) log_todo: LogTodo,
 }
 
 impl Disk {
@@ -71,15 +83,17 @@ impl Disk {
             in_sync_below: self.in_sync_below.clone(),
             bad_blocks: self.bad_blocks.clone(),
             write_error: self.write_error,
+            log: self.log_area(),
         }
     }
 
     /// Bring the fields of the superblock that are the device's own up to date.
     pub(crate) fn update_superblock(&mut self) {
         let recovered = self.in_sync_below.load(Acquire);
-        let rebuilds = matches!(self.state, DiskState::Rebuilding(_) | DiskState::Replacement(_));
+        let rebuilds = self.state.is_rebuilt();
         let map = &mut self.superblock.feature_map;
         map.set(Features::RECOVERY_OFFSET, rebuilds);
+        map.set(Features::RECOVERY_BITMAP, rebuilds && self.by_bitmap);
         map.set(Features::REPLACEMENT, matches!(self.state, DiskState::Replacement(_)));
         map.set(Features::BAD_BLOCKS, !self.bad_blocks.is_empty());
         self.superblock.recovery_offset = if rebuilds { recovered } else { 0 };
@@ -95,6 +109,27 @@ impl Disk {
         let (offset, sectors) = (self.superblock.bblog_offset, self.superblock.bblog_size);
         let place = self.superblock.super_offset.checked_add_signed(offset.into());
         place.filter(|_| offset != 0 && sectors > 0)
+    }
+
+    /// The role of whose data it has a part, not as a replacement.
+    pub(crate) fn member_role(&self) -> Option<u32> {
+        match self.state {
+            DiskState::InSync(role) | DiskState::Rebuilding(role) => Some(role),
+            _ => None,
+        }
+    }
+
+    /// Neither data nor the superblock are in these sectors of the device.
+    pub(crate) fn is_free(&self, start: u64, sectors: u64) -> bool {
+        let own = &self.superblock;
+        let overlaps = |at: u64, len: u64| start < at + len && at < start + sectors;
+        !overlaps(own.data_offset, own.size) && !overlaps(own.super_offset, 8)
+    }
+
+    /// Where the bitmap is on the device, if there is one.
+    pub(crate) fn bitmap_place(&self) -> Option<u64> {
+        let offset = self.superblock.bitmap_offset()?;
+        self.superblock.super_offset.checked_add_signed(offset.into())
     }
 
     /// `bytes`, filled up with zeroes to whole blocks of the device.

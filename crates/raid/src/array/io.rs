@@ -3,6 +3,7 @@
 use drystone_core::clock::Ns;
 use drystone_core::context::DevIndex;
 use drystone_core::{Bio, BioFlags, BioList, Context, Device, IoBuf, SECTOR_SIZE, Sector, Status};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A bio that was started. Numbers are not used again.
@@ -94,6 +95,17 @@ impl Io {
             Status::Ok => Ok(bio.take_buf().unwrap_or_else(|| IoBuf::zeroed(0))),
             status => Err(status),
         }
+    }
+
+    /// As [`Io::start_write`], for the bytes `run` of what begins at `sector`.
+    pub(crate) fn start_write_at(
+        &mut self,
+        device: DevIndex,
+        sector: u64,
+        run: &Range<usize>,
+        bytes: &[u8],
+    ) -> Ticket {
+        self.start_write(device, sector + run.start as u64 / SECTOR_SIZE, bytes)
     }
 
     /// Begin a write that is durable when it has ended, as all before it then are.

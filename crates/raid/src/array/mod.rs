@@ -4,12 +4,14 @@
 //! (Linux: `mdX_raid5` and `mdX_resync`), which alone writes superblocks, decides what becomes of
 //! members that fail, and has stripes synchronised. Contexts ask it and go on; none of them waits.
 
+mod bitmap;
 mod control;
 mod device;
 mod disk;
 mod io;
 mod manager;
 mod open;
+mod ppl;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,15 @@
 //! Arrays found on devices, and started.
 //!
-//! Nothing is written here: the manager puts on record what has changed (a member that is missing)
-//! before it lets the first write pass.
+//! Nothing is written here but parity that logs say is to be put right: the manager puts on record what
+//! has changed (a member that is missing) before it lets the first write pass.
 
+use super::bitmap::BitmapStorage;
 use super::device::{Array, Desk};
 use super::disk::{Disk, DiskState};
 use super::io::Io;
 use super::manager::{Manager, ManagerSpec};
-use crate::engine::{Conf, ConfSpec, IN_SYNC, Shared};
+use super::ppl::{LogTodo, Replay};
+use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::metadata::MetadataError;
 use crate::metadata::assemble::{Assembly, Candidate, Member, Start};
 use crate::metadata::bad_blocks::{BadBlocks, LOG_BYTES};
@@ -58,7 +60,7 @@ pub fn find(ctx: Context, devices: &[Arc<dyn Device>]) -> Result<(Context, Vec<C
     Ok((io.ctx, found))
 }
 
-fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
+pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
     let info = device.info();
     let index = io.open(device)?;
     let mut read = |sector: u64, bytes: usize| {
@@ -96,18 +98,35 @@ pub fn open(
 ) -> Result<Opened> {
     may_start(assembly, options)?;
     let mut io = Io::new(ctx);
-    let mut disks = Vec::new();
+    let (mut disks, mut headers) = (Vec::new(), Vec::new());
     for (index, device) in devices.iter().enumerate() {
         if let Some(state) = state_of(assembly, index)
             && let Ok((_, superblock)) = &candidates[index].found
         {
-            disks.push(disk(&mut io, device, superblock, state)?);
+            let mut disk = disk(&mut io, device, superblock, state)?;
+            disk.by_bitmap = is_by_bitmap(assembly, index);
+            disks.push(disk);
+            headers.push(candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok()));
         }
     }
     let locks = io.ctx.locks().clone();
-    let conf = conf(&disks, assembly, options)?;
+    let bitmap = match options.read_only {
+        true => None,
+        false => BitmapStorage::load(&mut io, &disks, &headers, assembly)?,
+    };
+    let mut replay = Replay::read(&mut io, &disks, assembly)?;
+    if let Some(replay) = replay.as_mut().filter(|_| !options.read_only) {
+        replay.write(&mut io, &disks);
+    }
+    let ppl = replay.as_ref().map(|replay| replay.conf);
+    let conf = conf(&disks, assembly, options, (bitmap.as_ref(), ppl))?;
     let shared = Shared::new(&options.name, conf, &locks);
-    let spec = ManagerSpec { io, disks, assembly, options, shared: shared.clone() };
+    // A crash is forgotten once the logs have put right what it left.
+    let is_whole = replay.is_some_and(|replay| !options.read_only && replay.is_whole(assembly));
+    let resync_from = assembly.resync_from.filter(|_| !is_whole);
+    let shared_too = shared.clone();
+    let spec =
+        ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
     let (manager, status) = Manager::new(spec)?;
     let desk = Desk::new(shared, status, &locks);
     let manager = manager.with_desk(desk.clone());
@@ -144,6 +163,13 @@ fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     members.or(replacements).or(spare)
 }
 
+/// A member that is being rebuilt lacks only what the bitmap marks.
+fn is_by_bitmap(assembly: &Assembly, index: usize) -> bool {
+    assembly.members.iter().any(|member| {
+        matches!(member, Member::Rebuilding { device, by_bitmap: true, .. } if *device == index)
+    })
+}
+
 pub(super) fn disk(
     io: &mut Io,
     device: &Arc<dyn Device>,
@@ -161,6 +187,9 @@ pub(super) fn disk(
         bad_blocks_changed: false,
         write_error: false,
         corrected: superblock.cnt_corrected_read,
+        by_bitmap: false,
+        wants_bitmap: false,
+        log_todo: LogTodo::Header,
     };
     if superblock.feature_map.contains(Features::BAD_BLOCKS) {
         disk.bad_blocks = Arc::new(read_bad_blocks(io, &disk)?);
@@ -177,7 +206,12 @@ fn read_bad_blocks(io: &mut Io, disk: &Disk) -> Result<BadBlocks> {
     list.map_err(|error| wrong(format!("is damaged: {}", error.message())))
 }
 
-fn conf(disks: &[Disk], assembly: &Assembly, options: &ArrayOptions) -> Result<Conf> {
+fn conf(
+    disks: &[Disk],
+    assembly: &Assembly,
+    options: &ArrayOptions,
+    (bitmap, ppl): (Option<&BitmapStorage>, Option<PplConf>),
+) -> Result<Conf> {
     let layout = assembly.layout;
     let too_large = || Error::invalid(format!("{}: it has too many sectors", options.name));
     let sectors = layout.array_sectors(assembly.used()).ok_or_else(too_large)?;
@@ -204,6 +238,8 @@ fn conf(disks: &[Disk], assembly: &Assembly, options: &ArrayOptions) -> Result<C
         size_bytes,
         seats: super::manager::seats(disks, layout.disks()),
         cache_stripes: options.cache_stripes,
+        bitmap: bitmap.map(|bitmap| bitmap.words.clone()),
+        ppl,
     }))
 }
 

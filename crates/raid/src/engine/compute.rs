@@ -51,7 +51,8 @@ impl Arithmetic<'_> {
         with(&list[..len])
     }
 
-    fn xor_of(&self, dst: &mut [u8], roles: Roles) {
+    /// The exclusive or of the blocks `roles`.
+    pub(crate) fn xor_of(&self, dst: &mut [u8], roles: Roles) {
         self.sources(roles, |sources| {
             let mut blocks: [&[u8]; u128::BITS as usize] = [&[]; u128::BITS as usize];
             for (block, (_, source)) in blocks.iter_mut().zip(sources) {

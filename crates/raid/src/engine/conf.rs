@@ -7,7 +7,9 @@
 //! * What moves while I/O goes on (how far a member is rebuilt, how far parity is known to fit) is in
 //!   atomics, which the manager alone writes, after what they promise has happened.
 
+use super::bitmap::Bitmap;
 use super::plan::RmwLevel;
+use super::ppl::{LogArea, PplConf};
 use super::roles::Roles;
 use crate::layout::{Layout, STRIPE_SECTORS};
 use crate::metadata::bad_blocks::BadBlocks;
@@ -32,6 +34,8 @@ pub(crate) struct Member {
     pub(crate) bad_blocks: Arc<BadBlocks>,
     /// A write has failed since the start: bad blocks are not written to again (Linux `WriteErrorSeen`).
     pub(crate) write_error: bool,
+    /// Where its partial parity log is, if the array has them.
+    pub(crate) log: Option<LogArea>,
 }
 
 impl Member {
@@ -106,6 +110,10 @@ pub(crate) struct Conf {
     pub(crate) cache_stripes: u32,
     pub(crate) rmw_level: RmwLevel,
     pub(crate) action: Option<SyncAction>,
+    /// Which chunks the members know to be written, if they keep a bitmap.
+    pub(crate) bitmap: Option<Arc<Bitmap>>,
+    /// Members have partial parity logs.
+    pub(crate) ppl: Option<PplConf>,
 }
 
 /// What parts of a [`Conf`] its maker says.
@@ -115,6 +123,8 @@ pub(crate) struct ConfSpec {
     pub(crate) size_bytes: u64,
     pub(crate) seats: Vec<Seat>,
     pub(crate) cache_stripes: u32,
+    pub(crate) bitmap: Option<Arc<Bitmap>>,
+    pub(crate) ppl: Option<PplConf>,
 }
 
 impl Conf {
@@ -134,6 +144,8 @@ impl Conf {
             cache_stripes: spec.cache_stripes,
             rmw_level: RmwLevel::default(),
             action: None,
+            bitmap: spec.bitmap,
+            ppl: spec.ppl,
         };
         conf.seats_changed();
         conf

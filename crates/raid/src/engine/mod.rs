@@ -1,10 +1,12 @@
 //! The engine of an array: what contexts do with its bios.
 
+mod bitmap;
 mod channel;
 mod compute;
 mod conf;
 mod plan;
 mod port;
+mod ppl;
 mod roles;
 mod shard;
 mod shared;
@@ -12,11 +14,13 @@ mod slab;
 mod stripe;
 mod table;
 
+pub(crate) use bitmap::Bitmap;
 pub use channel::ArrayChannel;
 pub use conf::SyncAction;
 pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, Member, Seat};
 pub use plan::RmwLevel;
 pub(crate) use port::Brings;
+pub(crate) use ppl::{LogArea, PplConf};
 pub use shard::ShardCounts;
 pub(crate) use shard::{Fault, Report};
 pub(crate) use shared::{REGION_SECTORS, Shared, Wanted};

@@ -5,8 +5,10 @@
 //!   here is written or locked there, but for what happens seldom: a fault, a first write.
 //! * `wanted` are asked of the manager; it takes them all at once and looks what there is to do.
 
+use super::bitmap::Bitmap;
 use super::conf::Conf;
 use super::port::{Brings, Port, Ports};
+use super::ppl::Log;
 use super::shard::{At, Report, Shard, ShardCounts};
 use crate::parity::Parity;
 use drystone_core::context::Handle;
@@ -42,6 +44,8 @@ bitflags::bitflags! {
         const REPORTS = 1 << 1;
         /// Look at what was asked by a control call.
         const CONTROL = 1 << 2;
+        /// Set bits of the bitmap.
+        const BITMAP = 1 << 3;
     }
 }
 
@@ -51,12 +55,16 @@ pub(crate) struct Shared {
     pub(crate) conf: Published<Conf>,
     pub(crate) ports: Published<Ports>,
     shards: Box<[TurnLock<Shard>]>,
+    /// Partial parity logs, by role; none, if the array has none.
+    logs: Box<[TurnLock<Log>]>,
     pub(crate) parity: Parity,
     /// Parity fits below this member sector.
     pub(crate) fits_below: AtomicU64,
     /// Sectors of parity that did not fit, since the last synchronisation began.
     pub(crate) mismatches: AtomicU64,
     reports: Lock<Vec<Report>>,
+    /// Words of the bitmap that are to be set.
+    words: Lock<Vec<usize>>,
     wanted: AtomicU32,
     manager: Lock<Weak<Handle>>,
     pub(crate) stats: DeviceStats,
@@ -65,6 +73,7 @@ pub(crate) struct Shared {
     conf_locks: Arc<LockCounters>,
     ports_locks: Arc<LockCounters>,
     reports_locks: Arc<LockCounters>,
+    words_locks: Arc<LockCounters>,
     manager_locks: Arc<LockCounters>,
     shards_locks: Arc<LockCounters>,
 }
@@ -72,15 +81,20 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(name: &str, conf: Conf, locks: &Arc<LockCounters>) -> Arc<Self> {
         let shard = |_| TurnLock::new(LockClass::Stripes, Shard::new());
+        let log =
+            |role| conf.ppl.map(|ppl| TurnLock::new(LockClass::Stripes, Log::new(role, &ppl)));
+        let logs = (0..conf.layout.disks()).filter_map(log).collect();
         Arc::new(Shared {
             name: name.to_owned(),
             conf: Published::new(conf),
             ports: Published::new(Ports::default()),
             shards: (0..SHARDS).map(shard).collect(),
+            logs,
             parity: Parity::detect(),
             fits_below: AtomicU64::new(u64::MAX),
             mismatches: AtomicU64::new(0),
             reports: Lock::new(LockClass::Control, Vec::new()),
+            words: Lock::new(LockClass::Control, Vec::new()),
             wanted: AtomicU32::new(0),
             manager: Lock::new(LockClass::Control, Weak::new()),
             stats: DeviceStats::new(locks.sibling()),
@@ -88,6 +102,7 @@ impl Shared {
             conf_locks: locks.sibling(),
             ports_locks: locks.sibling(),
             reports_locks: locks.sibling(),
+            words_locks: locks.sibling(),
             manager_locks: locks.sibling(),
             shards_locks: locks.sibling(),
         })
@@ -98,6 +113,14 @@ impl Shared {
     #[inline]
     pub(crate) fn shard(&self, number: usize) -> &TurnLock<Shard> {
         &self.shards[number]
+    }
+
+    pub(crate) fn log(&self, role: usize) -> &TurnLock<Log> {
+        &self.logs[role]
+    }
+
+    pub(crate) fn logs(&self) -> usize {
+        self.logs.len()
     }
 
     /// Stripes of the cache that shard `number` has.
@@ -232,6 +255,17 @@ impl Shared {
         std::mem::take(&mut *self.reports.lock(&self.reports_locks))
     }
 
+    /// Have the manager set bits of the bitmap, and publish.
+    #[cold]
+    pub(crate) fn want_words(&self, words: &mut Vec<usize>) {
+        self.words.lock(&self.words_locks).append(words);
+        self.ask(Wanted::BITMAP);
+    }
+
+    pub(crate) fn take_words(&self) -> Vec<usize> {
+        std::mem::take(&mut *self.words.lock(&self.words_locks))
+    }
+
     /// Sectors of parity that did not fit.
     #[cold]
     pub(crate) fn add_mismatches(&self, sectors: u64) {
@@ -242,15 +276,38 @@ impl Shared {
     /// shard's turn.
     pub(crate) fn counts(&self) -> (ShardCounts, usize) {
         let (mut sum, mut active) = (ShardCounts::default(), 0);
+        self.visit(&self.shards_locks, |shard| {
+            sum += shard.counts;
+            active += shard.active();
+        });
+        (sum, active)
+    }
+
+    /// Every shard has worked by the configuration of `epoch`, or a later one: none will work by an
+    /// earlier one any more. Otherwise has channels look. Waits for each shard's turn.
+    pub(crate) fn shards_are_at(&self, epoch: u64, locks: &LockCounters) -> bool {
+        let mut are_all = true;
+        self.visit(locks, |shard| are_all &= shard.epoch() >= epoch);
+        if !are_all {
+            self.kick_all();
+        }
+        are_all
+    }
+
+    /// Keep the bits of all chunks for which a write is under way. Waits for each shard's turn.
+    pub(crate) fn keep_under_way(&self, bitmap: &Bitmap, locks: &LockCounters) {
+        self.visit(locks, |shard| shard.under_way(bitmap).for_each(|word| bitmap.keep(word)));
+    }
+
+    /// Look at every shard. Waits for each one's turn.
+    fn visit(&self, locks: &LockCounters, mut look: impl FnMut(&Shard)) {
         for shard in &self.shards {
-            let turn = shard.wait(&self.shards_locks);
-            sum += turn.counts;
-            active += turn.active();
+            let turn = shard.wait(locks);
+            look(&turn);
             if shard.leave(turn) {
                 // Whoever brought something meanwhile left without it.
                 self.ports().get(shard.publisher()).iter().for_each(|port| port.send_and_kick());
             }
         }
-        (sum, active)
     }
 }

@@ -8,10 +8,11 @@
 
 use super::compute::{Arithmetic, Blocks};
 use super::plan::{Covered, View, data_of};
+use super::ppl::Ticket;
 use super::roles::Roles;
 use super::shard::At;
 use crate::layout::{Row, STRIPE_SECTORS};
-use drystone_core::{IoBuf, SECTOR_SIZE};
+use drystone_core::{BioFlags, IoBuf, SECTOR_SIZE};
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = (STRIPE_SECTORS * SECTOR_SIZE) as usize;
@@ -58,6 +59,10 @@ pub(crate) enum State {
     Writing,
     /// A write failed, which has to be on record before what was written counts.
     Recording,
+    /// The members have to know, by their bitmap, that it is to be written.
+    AwaitingBitmap,
+    /// The partial parity of what is in `draining` has to be in its log.
+    Logging,
 }
 
 /// See the module's text.
@@ -75,6 +80,10 @@ pub(crate) struct Stripe {
     pub(crate) writes: Vec<Piece>,
     /// The writes that are under way.
     pub(crate) draining: Vec<Piece>,
+    /// What is to be written once it is logged.
+    pub(crate) pending: Option<(Roles, BioFlags)>,
+    /// Its place in the partial parity log, once that is written.
+    pub(crate) ticket: Option<Ticket>,
     /// The item for which it is synchronised.
     pub(crate) sync: Option<u32>,
     /// Its synchronisation has begun.
@@ -106,6 +115,8 @@ impl Stripe {
             reads: Vec::new(),
             writes: Vec::new(),
             draining: Vec::new(),
+            pending: None,
+            ticket: None,
             sync: None,
             sync_began: false,
             unreadable: Roles::EMPTY,
@@ -130,6 +141,11 @@ impl Stripe {
         pieces > 0 || self.sync.is_some()
     }
 
+    /// Blocks are on their way to members, or not known to have arrived.
+    pub(crate) fn is_being_written(&self) -> bool {
+        matches!(self.state, State::Writing | State::Recording)
+    }
+
     /// The items that have something here.
     pub(crate) fn items(&self) -> impl Iterator<Item = u32> {
         let pieces = self.reads.iter().chain(&self.writes).chain(&self.draining);
@@ -151,10 +167,28 @@ impl Stripe {
         Arithmetic { parity: at.parity, row: self.row, data: self.data, blocks: &mut self.blocks }
     }
 
-    /// What the pending writes cover.
-    pub(crate) fn covered(&self) -> Covered {
+    /// Roles of pending writes that may go together: all; of a stripe that is logged the first that lie
+    /// side by side in the array.
+    pub(crate) fn writes_together(&self, is_logged: bool) -> Roles {
+        let all: Roles = self.writes.iter().map(|piece| piece.role).collect();
+        let slots = 0..self.data.len();
+        let in_order = slots.map(|slot| self.row.data(slot)).skip_while(|role| !all.has(*role));
+        match is_logged {
+            true => in_order.take_while(|role| all.has(*role)).collect(),
+            false => all,
+        }
+    }
+
+    /// The data slots of `roles`, which lie side by side.
+    pub(crate) fn slots_of(&self, roles: Roles) -> std::ops::Range<u32> {
+        let first = roles.iter().filter_map(|role| self.row.slot(role)).min().unwrap_or(0);
+        first..first + roles.len()
+    }
+
+    /// What the pending writes to `roles` cover.
+    pub(crate) fn covered(&self, roles: Roles) -> Covered {
         let mut covered = Covered::default();
-        for piece in &self.writes {
+        for piece in self.writes.iter().filter(|piece| roles.has(piece.role)) {
             match piece.is_whole() {
                 true => covered.whole.insert(piece.role),
                 false => covered.part.insert(piece.role),

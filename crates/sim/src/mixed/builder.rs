@@ -11,7 +11,7 @@ const DISK_SECTORS: u64 = 4096;
 /// Sectors of a device in memory.
 const MEMORY_SECTORS: u64 = 2048;
 /// Sectors of a member that an array does not use: more than there are.
-const MEMBER_OVERHEAD: u64 = 3072;
+const MEMBER_OVERHEAD: u64 = 6144;
 /// Sectors of an array that are used.
 const ARRAY_SECTORS: u64 = 768;
 /// Sectors of a log of writes.
@@ -99,10 +99,15 @@ impl<'a> Builder<'a> {
             _ => of(self.rng, &["left-symmetric", "right-asymmetric", "parity-last"]),
         };
         let stripes = of(self.rng, &[17, 17, 32, 256]);
+        let policy = match kind {
+            "raid5" => of(self.rng, &["resync", "bitmap", "ppl"]),
+            _ => of(self.rng, &["resync", "bitmap"]),
+        };
         let _ = write!(
             self.text,
             "[device.a]\ntype = \"{kind}\"\nmembers = [{}]\nraid_devices = {members}\n\
-             chunk = {}\nlayout = \"{layout}\"\nstripe_cache_size = {stripes}\n",
+             chunk = {}\nlayout = \"{layout}\"\nstripe_cache_size = {stripes}\n\
+             consistency_policy = \"{policy}\"\n",
             names.join(", "),
             chunk * 512,
         );

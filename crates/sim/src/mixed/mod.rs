@@ -27,6 +27,9 @@ pub const IOS: u64 = 2_000;
 /// I/Os of a seed that is served: each takes more than twice as long to simulate.
 pub const NBD_IOS: u64 = 800;
 
+/// I/Os of a seed of an array: each is several I/Os of its disks.
+pub const RAID_IOS: u64 = 600;
+
 /// A line of a trace: time, fiber, what happened.
 pub type Line = (Ns, String, String);
 
@@ -63,7 +66,7 @@ pub fn run(order: &Order) -> Outcome {
 /// Run a seed of `raid`.
 pub fn run_raid(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);
-    let plan = Plan::raid(&mut rng, IOS);
+    let plan = Plan::raid(&mut rng, RAID_IOS);
     run_plan(order, rng, plan)
 }
 

@@ -258,7 +258,7 @@ impl Mix {
 }
 
 /// Sectors of an array's disk.
-const RAID_DISK_SECTORS: u64 = 6144;
+const RAID_DISK_SECTORS: u64 = 8192;
 
 impl FaultPlan {
     /// What a disk does that nobody should see.

@@ -3,10 +3,11 @@
 use super::{Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::control::Command;
 use crate::array::disk::DiskState;
-use crate::array::open::disk;
+use crate::array::open::{candidate, disk};
+use crate::array::ppl::LogTodo;
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
-use crate::metadata::superblock::{Features, Superblock};
+use crate::metadata::superblock::{Features, Role, Superblock};
 use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::Ordering::*;
@@ -85,11 +86,42 @@ impl Manager {
         if self.disks.iter().any(|disk| disk.name == name) {
             return Err(busy(format!("{name} is a device of {} already", self.shared.name)));
         }
-        let superblock = self.superblock_for(name, device, uuid)?;
-        let added = disk(&mut self.io, device, &superblock, (DiskState::Spare, 0))?;
+        let found = candidate(&mut self.io, device)?;
+        let own = found.found.ok().map(|(_, own)| own);
+        let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
+            Some((role, own)) => (own, DiskState::Rebuilding(role)),
+            None => (self.superblock_for(name, device, uuid)?, DiskState::Spare),
+        };
+        let mut added = disk(&mut self.io, device, &superblock, (state, 0))?;
+        (added.by_bitmap, added.wants_bitmap) = (state != DiskState::Spare, true);
+        added.log_todo = LogTodo::All;
         self.disks.push(added);
         self.changed = true;
         Ok(())
+    }
+
+    /// The role of a device that was a member, and has missed only what the bitmap marks.
+    fn role_again(&self, own: &Superblock) -> Option<u32> {
+        let cleared = self.bitmap.as_ref()?.header().events_cleared;
+        let Role::Active(role) = own.role() else { return None };
+        let role = u32::from(role);
+        let common = &self.common;
+        let shape = |s: &Superblock| (s.set_uuid, s.level, s.layout, s.chunk_sectors, s.size);
+        let is_whole =
+            !own.feature_map.intersects(Features::RECOVERY_OFFSET | Features::REPLACEMENT);
+        let is_of_age = (cleared..=common.events).contains(&own.events);
+        let is_free = self
+            .disks
+            .iter()
+            .all(|disk| disk.number() != own.dev_number && disk.state.role() != Some(role));
+        // Who calls a member failed that is in use saw another history.
+        let mut in_use = self.disks.iter().filter(|d| matches!(d.state, DiskState::InSync(_)));
+        let is_ours = in_use.all(|disk| matches!(own.role_of(disk.number()), Role::Active(_)));
+        let fits = shape(own) == shape(common)
+            && own.data_size >= self.used
+            && own.bitmap_offset().is_some()
+            && role < common.raid_disks;
+        (fits && is_whole && is_of_age && is_free && is_ours).then_some(role)
     }
 
     /// The superblock of a new spare: laid out as that of a member.
@@ -167,7 +199,8 @@ impl Manager {
         let spare = self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare);
         let none = || Error::invalid("there is no spare: add one first".to_owned());
         let spare = spare.ok_or_else(none)?;
-        spare.state = DiskState::Replacement(role);
+        (spare.state, spare.wants_bitmap) = (DiskState::Replacement(role), true);
+        spare.log_todo = LogTodo::All;
         spare.in_sync_below.store(0, Release);
         self.changed = true;
         Ok(())
@@ -217,6 +250,9 @@ impl Manager {
     }
 
     fn close(&mut self) {
+        if !self.read_only {
+            self.clear_all_bits();
+        }
         if !self.read_only && self.record != Record::Clean {
             self.record = Record::Clean;
             self.write_superblocks();

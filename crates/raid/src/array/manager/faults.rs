@@ -31,6 +31,7 @@ impl Manager {
                 self.disks[place].write_error = true;
                 self.record_bad_block(place, report.sector);
             }
+            Fault::Log => self.fail_disk(place),
             Fault::Lost => self.record_bad_block(place, report.sector),
         }
     }

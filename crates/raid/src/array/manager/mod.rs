@@ -9,11 +9,13 @@
 //!   relies on are durable.
 //! * Nothing here is waited for by a context that could go on without it.
 
+mod bitmap;
 mod commands;
 mod faults;
 mod supers;
 mod sync;
 
+use super::bitmap::BitmapStorage;
 use super::control::Request;
 use super::device::{Desk, SyncDevice};
 use super::disk::{Disk, DiskState};
@@ -54,6 +56,9 @@ pub(super) struct ManagerSpec<'a> {
     pub(super) assembly: &'a Assembly,
     pub(super) options: &'a ArrayOptions,
     pub(super) shared: Arc<Shared>,
+    pub(super) bitmap: Option<BitmapStorage>,
+    /// From where on parity may not fit.
+    pub(super) resync_from: Option<u64>,
 }
 
 /// See the module's text. [`Manager::run`] is to be called by a thread of its own.
@@ -76,6 +81,7 @@ pub struct Manager {
     wants_writes: bool,
     /// Writes that had passed when it was looked last, and when that was.
     writes_seen: (u64, Ns),
+    bitmap: Option<BitmapStorage>,
     sync: Option<Sync>,
     /// What was asked for and has not begun.
     sync_asked: Option<crate::engine::SyncAction>,
@@ -108,11 +114,11 @@ pub(super) fn seats(disks: &[Disk], roles: u32) -> Vec<Seat> {
 
 impl Manager {
     pub(super) fn new(spec: ManagerSpec<'_>) -> Result<(Self, ArrayStatus)> {
-        let ManagerSpec { mut io, disks, assembly, options, shared } = spec;
+        let ManagerSpec { mut io, disks, assembly, options, shared, bitmap, resync_from } = spec;
         let device: Arc<dyn Device> = Arc::new(SyncDevice(shared.clone()));
         let sync_device = io.open(&device)?;
         shared.set_manager(Arc::downgrade(io.ctx.handle()));
-        shared.fits_below.store(assembly.resync_from.unwrap_or(CLEAN), Release);
+        shared.fits_below.store(resync_from.unwrap_or(CLEAN), Release);
         let lost = assembly.lost() > 0;
         let mut manager = Manager {
             io,
@@ -128,6 +134,7 @@ impl Manager {
             changed: lost || assembly.resync_from.is_some(),
             wants_writes: false,
             writes_seen: (0, 0),
+            bitmap,
             sync: None,
             sync_asked: None,
             frozen: false,
@@ -138,7 +145,7 @@ impl Manager {
             is_over: false,
             updated_ns: 0,
         };
-        if assembly.resync_from == Some(0) {
+        if resync_from == Some(0) {
             // It is on record as dirty, and stays so until it is known to be better.
             manager.record = Record::Dirty;
         }
@@ -185,7 +192,13 @@ impl Manager {
             self.publish();
         }
         let now = self.now();
-        let looks = [self.keep_record(now), self.synchronise(now), self.stop_if_asked(now)];
+        self.set_wanted_bits();
+        let looks = [
+            self.keep_record(now),
+            self.synchronise(now),
+            self.tend_bitmap(now),
+            self.stop_if_asked(now),
+        ];
         self.tell_status();
         looks.into_iter().flatten().min()
     }

@@ -16,6 +16,14 @@ impl Manager {
             let mut failed = self.flush_all();
             if failed.is_empty() {
                 let spares_too = self.next_events();
+                let events = self.common.events;
+                if let Some(bitmap) = &mut self.bitmap {
+                    bitmap.note_events(events);
+                }
+                // The bitmap is never older than the superblocks.
+                if !self.write_bitmap() || !self.write_empty_logs() {
+                    continue;
+                }
                 self.update_common();
                 failed = self.write_all(spares_too);
             }
@@ -79,6 +87,25 @@ impl Manager {
         let tickets: Vec<_> = places.iter().map(start).collect();
         let flushed = tickets.into_iter().map(|ticket| self.io.wait_for(ticket).status.is_ok());
         places.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(place, _)| *place).collect()
+    }
+
+    /// Give new members a partial parity log, and all members an empty one at the start; durable when
+    /// this returns. False if a device did not take it, which has failed then.
+    fn write_empty_logs(&mut self) -> bool {
+        let Some(conf) = self.shared.conf().ppl else { return true };
+        let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
+        for (place, disk) in self.disks.iter_mut().enumerate() {
+            if disk.state.role().is_some() {
+                started.push((place, disk.start_log(&mut self.io, &conf)));
+            }
+        }
+        let io = &mut self.io;
+        let failed: Vec<usize> = started
+            .into_iter()
+            .filter_map(|(place, tickets)| (!io.wait_for_all(&tickets)).then_some(place))
+            .collect();
+        failed.iter().for_each(|place| self.fail_disk(*place));
+        failed.is_empty()
     }
 
     /// Write all superblocks at once. Who did not take it.

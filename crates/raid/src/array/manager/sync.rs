@@ -5,9 +5,12 @@
 //!   that is told to contexts, and written to superblocks.
 //! * One thing is synchronised at a time: what a crash left, then new members, then what was asked
 //!   for.
+//! * By a bitmap only chunks are synchronised whose word says that they need it. For a member that
+//!   came back these are all that are set once no write goes past it any more.
 
-use super::{DiskState, IN_SYNC, Manager, REGION_SECTORS};
+use super::{DiskState, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS};
 use crate::array::io::Ticket;
+use crate::array::ppl::LogTodo;
 use crate::array::status::SyncStatus;
 use crate::engine::SyncAction;
 use crate::metadata::superblock::CLEAN;
@@ -48,6 +51,12 @@ pub(super) struct Sync {
     next: u64,
     done: u64,
     end: u64,
+    /// Only what the bitmap says.
+    by_bitmap: bool,
+    /// Nothing is begun before all shards work by the configuration of this epoch.
+    awaits: Option<u64>,
+    /// Words of the bitmap that were told that they are done.
+    told: usize,
     /// Nothing new is begun; it is given up when what is under way has ended.
     is_interrupted: bool,
     /// Progress that superblocks know of, and since when.
@@ -70,6 +79,9 @@ impl Sync {
             next: start,
             done: start,
             end,
+            by_bitmap: false,
+            awaits: None,
+            told: 0,
             is_interrupted: false,
             checkpoint: (start, now),
             pace: (start, now, 0),
@@ -131,7 +143,8 @@ impl Manager {
         let io = &mut self.io;
         sync.advance(|ticket| io.take(ticket).map(|bio| bio.status));
         sync.measure(now);
-        self.note_progress(&sync);
+        self.skip_clean(&mut sync);
+        self.note_progress(&mut sync);
         let over = sync.window.is_empty() && (sync.is_interrupted || sync.done >= sync.end);
         if over {
             self.end_sync(sync);
@@ -139,7 +152,11 @@ impl Manager {
             return Some(now);
         }
         let checkpoint = sync.wants_checkpoint(now) && !sync.is_interrupted;
-        let deadline = if sync.is_interrupted { None } else { self.begin_regions(&mut sync, now) };
+        let may_begin = !sync.is_interrupted && self.all_know(&mut sync);
+        let deadline = match may_begin {
+            true => self.begin_regions(&mut sync, now),
+            false => sync.awaits.map(|_| now + QUIET_PAUSE_NS),
+        };
         self.sync = Some(sync);
         if checkpoint {
             self.checkpoint(now);
@@ -169,8 +186,63 @@ impl Manager {
             return;
         };
         self.shared.mismatches.store(0, Relaxed);
-        self.sync = Some(Sync::new(action, start.min(self.used), self.used, now));
-        self.publish();
+        let mut sync = Sync::new(action, start.min(self.used), self.used, now);
+        sync.by_bitmap = self.bitmap.is_some() && self.is_by_bitmap(action);
+        self.sync = Some(sync);
+        let epoch = self.publish();
+        if let Some(sync) = self.sync.as_mut().filter(|sync| sync.by_bitmap) {
+            sync.awaits = Some(epoch);
+        }
+    }
+
+    fn is_by_bitmap(&self, action: SyncAction) -> bool {
+        let mut rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
+        match action {
+            SyncAction::Resync => true,
+            SyncAction::Recover => rebuilt.all(|disk| disk.by_bitmap),
+            SyncAction::Check | SyncAction::Repair => false,
+        }
+    }
+
+    /// All contexts write by the configuration of the synchronisation, so that nothing more is missed
+    /// by who is to be given what it has missed.
+    fn all_know(&mut self, sync: &mut Sync) -> bool {
+        let Some(epoch) = sync.awaits else { return true };
+        if !self.shared.shards_are_at(epoch, self.io.ctx.locks()) {
+            return false;
+        }
+        if sync.action == SyncAction::Recover {
+            self.need_all_set();
+        }
+        sync.awaits = None;
+        true
+    }
+
+    /// Go on to the next sector that has to be synchronised. How many sectors do from there on.
+    fn skip_clean(&self, sync: &mut Sync) -> u64 {
+        let to_region = |next: u64| next - next % REGION_SECTORS + REGION_SECTORS;
+        let Some(bitmap) = self.bitmap.as_ref().filter(|_| sync.by_bitmap) else {
+            return to_region(sync.next).min(sync.end) - sync.next;
+        };
+        let words = &bitmap.words;
+        let after =
+            |at: u64| (at - at % words.chunk_sectors()).saturating_add(words.chunk_sectors());
+        let is_needed = |at: u64| words.is_needed(words.word_of(at));
+        let from = sync.next;
+        while sync.awaits.is_none() && sync.next < sync.end && !is_needed(sync.next) {
+            sync.next = after(sync.next).min(sync.end);
+        }
+        // What is skipped is not done, so it does not count for the pace.
+        sync.pace.0 += sync.next - from;
+        if sync.window.is_empty() {
+            sync.done = sync.next;
+        }
+        let limit = to_region(sync.next).min(sync.end);
+        let mut end = sync.next;
+        while end < limit && is_needed(end) {
+            end = after(end).min(limit);
+        }
+        end - sync.next
     }
 
     /// From where on members have to be rebuilt, if any do; spares take vacant places before.
@@ -179,10 +251,8 @@ impl Manager {
             return None;
         }
         self.seat_spares();
-        let rebuilds = self.disks.iter().filter(|disk| {
-            matches!(disk.state, DiskState::Rebuilding(_) | DiskState::Replacement(_))
-        });
-        rebuilds.map(|disk| disk.in_sync_below.load(Acquire)).min()
+        let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
+        rebuilt.map(|disk| disk.in_sync_below.load(Acquire)).min()
     }
 
     fn seat_spares(&mut self) {
@@ -193,7 +263,8 @@ impl Manager {
             }
             let spare = self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare);
             let Some(spare) = spare else { return };
-            spare.state = DiskState::Rebuilding(role);
+            (spare.state, spare.wants_bitmap) = (DiskState::Rebuilding(role), true);
+            spare.log_todo = LogTodo::All;
             spare.in_sync_below.store(0, Release);
             self.changed = true;
         }
@@ -209,14 +280,18 @@ impl Manager {
             if due > now {
                 return Some(due.min(now + LOOK_NS));
             }
-            let end = sync.end.min(sync.next + REGION_SECTORS);
-            let bytes = (end - sync.next) * SECTOR_SIZE;
+            let sectors = self.skip_clean(sync);
+            if sectors == 0 {
+                break;
+            }
+            let (end, bytes) = (sync.next + sectors, sectors * SECTOR_SIZE);
             let bio = Bio::without_data(Op::Discard, Sector(sync.next), bytes);
             let ticket = self.io.start(self.sync_device, bio);
             sync.window.push_back((end, ticket, false));
             sync.next = end;
         }
-        None
+        // All that was left had been skipped.
+        sync.window.is_empty().then_some(now)
     }
 
     /// KiB a second at which to go on: slower while others use the array.
@@ -235,19 +310,26 @@ impl Manager {
     }
 
     /// Tell contexts how far it is done.
-    fn note_progress(&mut self, sync: &Sync) {
+    fn note_progress(&mut self, sync: &mut Sync) {
         match sync.action {
             SyncAction::Resync => self.shared.fits_below.store(sync.done, Release),
             SyncAction::Recover => {
                 for disk in &self.disks {
-                    let rebuilds =
-                        matches!(disk.state, DiskState::Rebuilding(_) | DiskState::Replacement(_));
-                    if rebuilds && disk.in_sync_below.load(Acquire) < sync.done {
+                    if disk.state.is_rebuilt() && disk.in_sync_below.load(Acquire) < sync.done {
                         disk.in_sync_below.store(sync.done, Release);
                     }
                 }
             }
             SyncAction::Check | SyncAction::Repair => {}
+        }
+        let words = self.bitmap.as_ref().map(|bitmap| &bitmap.words);
+        if let Some(words) = words.filter(|_| sync.by_bitmap) {
+            let done = match sync.done >= self.used {
+                true => words.len(),
+                false => words.word_of(sync.done),
+            };
+            (sync.told..done).for_each(|word| words.set_needed(word, false));
+            sync.told = done;
         }
     }
 
@@ -289,6 +371,7 @@ impl Manager {
                 DiskState::InSync(role) if roles.contains(&role) => DiskState::Faulty(Some(role)),
                 DiskState::Rebuilding(role) | DiskState::Replacement(role) => {
                     disk.set_in_sync();
+                    disk.by_bitmap = false;
                     DiskState::InSync(role)
                 }
                 state => state,

@@ -19,6 +19,7 @@ mod turns;
 
 use super::conf::Conf;
 use super::port::{Brings, Port, Ports};
+use super::ppl::LogOut;
 use super::shard::{Makings, Outbox};
 use super::shared::{SHARDS, Shared, Wanted};
 use super::slab::Slab;
@@ -52,7 +53,11 @@ pub struct ArrayChannel {
     brought: [BioList; SHARDS],
     /// The shards to which something is to be brought, or that are to be looked at, a bit each.
     touched: u32,
+    /// The same of partial parity logs, by role.
+    brought_logs: Vec<BioList>,
+    touched_logs: u64,
     out: Outbox,
+    log_out: LogOut,
     makings: Makings,
     /// Writes that wait for a flush before them.
     flushing: Slab<Flushing>,
@@ -88,7 +93,10 @@ impl ArrayChannel {
             members: Vec::new(),
             brought: [const { BioList::new() }; SHARDS],
             touched: 0,
+            brought_logs: Vec::new(),
+            touched_logs: 0,
             out: Outbox::default(),
+            log_out: LogOut::default(),
             makings: Makings::default(),
             flushing: Slab::new(),
             kept: BioList::new(),
@@ -98,6 +106,7 @@ impl ArrayChannel {
             writes: 0,
             started: [0; OP_GROUPS],
         };
+        channel.brought_logs.resize_with(channel.shared.logs(), BioList::new);
         channel.refresh_conf(env);
         channel
     }
@@ -124,6 +133,7 @@ impl ArrayChannel {
         self.members = self.by_role.iter().copied().filter(|number| *number != u32::MAX).collect();
         // What waits in a shard for this very change.
         self.touched = (1 << SHARDS) - 1;
+        self.touched_logs = (0..self.shared.logs()).fold(0, |logs, role| logs | 1 << role);
         if !self.conf.is_suspended {
             self.release(env);
         }

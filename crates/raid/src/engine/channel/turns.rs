@@ -1,11 +1,13 @@
 //! The turns that a channel has at shards: what it brings there, and what it takes away.
 
 use super::ArrayChannel;
+use crate::engine::conf::Conf;
 use crate::engine::port::{Brings, Ports};
+use crate::engine::ppl::{Log, Ticket};
 use crate::engine::shard::{At, Shard};
 use crate::engine::shared::{SHARDS, Shared};
 use drystone_core::sync::Guard;
-use drystone_core::turn::Place;
+use drystone_core::turn::{Place, TurnLock};
 use drystone_core::{Bio, BioList, Env};
 use std::sync::Arc;
 
@@ -23,63 +25,107 @@ impl ArrayChannel {
         item.status = drystone_core::Status::Ok;
         self.items += 1;
         env.entrusted += 1;
-        self.brought[shard].push(item);
-        self.touched |= 1 << shard;
+        self.bring_shard(shard, item);
     }
 
     /// I/O to a member has ended.
     pub(super) fn member_io_ended(&mut self, bio: Box<Bio>) {
         self.member_io -= 1;
-        let shard = (bio.user_data >> 32) as usize;
+        let actor = (bio.user_data >> 32) as usize;
+        match actor.checked_sub(SHARDS) {
+            Some(role) => self.bring_log(role, bio),
+            None => self.bring_shard(actor, bio),
+        }
+    }
+
+    fn bring_shard(&mut self, shard: usize, bio: Box<Bio>) {
         self.brought[shard].push(bio);
         self.touched |= 1 << shard;
+    }
+
+    fn bring_log(&mut self, role: usize, bio: Box<Bio>) {
+        self.brought_logs[role].push(bio);
+        self.touched_logs |= 1 << role;
     }
 
     /// Others may have left something at shards for whoever comes.
     pub(super) fn touch_published(&mut self) {
         let published = (0..SHARDS).filter(|shard| self.shared.shard(*shard).has_published());
         self.touched = published.fold(self.touched, |touched, shard| touched | 1 << shard);
+        let logs = (0..self.shared.logs()).filter(|role| self.shared.log(*role).has_published());
+        self.touched_logs = logs.fold(self.touched_logs, |touched, role| touched | 1 << role);
     }
 
     pub(super) fn run_touched(&mut self, env: &mut Env) {
-        while self.touched != 0 {
-            let shard = self.touched.trailing_zeros() as usize;
-            self.touched &= self.touched - 1;
-            self.run(env, shard);
+        while self.touched != 0 || self.touched_logs != 0 {
+            if self.touched != 0 {
+                let shard = self.touched.trailing_zeros() as usize;
+                self.touched &= self.touched - 1;
+                self.run(env, shard);
+                continue;
+            }
+            let role = self.touched_logs.trailing_zeros() as usize;
+            self.touched_logs &= self.touched_logs - 1;
+            self.run_log(env, role);
         }
     }
 
     /// Have a shard do all that there is to do, here or by whoever has the turn.
     fn run(&mut self, env: &mut Env, number: usize) {
         let shared = self.shared.clone();
-        let shard = shared.shard(number);
+        let work = |channel: &mut Self, env: &mut Env, turn: &mut Guard<'_, Shard>| {
+            channel.work(env, number, turn);
+        };
+        self.take_turns(env, shared.shard(number), |channel| &mut channel.brought[number], work);
+    }
+
+    /// The same of a log.
+    fn run_log(&mut self, env: &mut Env, role: usize) {
+        let shared = self.shared.clone();
+        let work = |channel: &mut Self, env: &mut Env, turn: &mut Guard<'_, Log>| {
+            channel.work_log(env, role, turn);
+        };
+        self.take_turns(env, shared.log(role), |channel| &mut channel.brought_logs[role], work);
+    }
+
+    fn take_turns<T>(
+        &mut self,
+        env: &mut Env,
+        lock: &TurnLock<T>,
+        brought: impl Fn(&mut Self) -> &mut BioList,
+        work: impl Fn(&mut Self, &mut Env, &mut Guard<'_, T>),
+    ) {
         if env.is_abandoned() {
-            return self.leave_to_manager(env, number);
+            return self.leave_to_manager(env, lock, brought);
         }
         for _ in 0..ROUNDS_MAX {
-            let brought = &mut self.brought[number];
-            let turn = shard.enter(&env.locks, self.port.index, brought, Place::Tail);
+            let who = self.port.index;
+            let turn = lock.enter(&env.locks, who, brought(self), Place::Tail);
             let Some(mut turn) = turn else { return };
-            self.work(env, number, &mut turn);
-            let again = shard.leave(turn);
+            work(self, env, &mut turn);
+            let again = lock.leave(turn);
             self.deliver(env);
             if !again {
                 return;
             }
         }
-        let publisher = self.ports_now(env).get(shard.publisher()).cloned();
+        let publisher = self.ports_now(env).get(lock.publisher()).cloned();
         if let Some(publisher) = publisher {
             env.send_and_kick(publisher.word.clone());
         }
     }
 
     /// The context was dropped: what it would begin might never be carried on.
-    fn leave_to_manager(&mut self, env: &mut Env, number: usize) {
-        let brought = &mut self.brought[number];
-        if brought.is_empty() {
+    fn leave_to_manager<T>(
+        &mut self,
+        env: &mut Env,
+        lock: &TurnLock<T>,
+        brought: impl Fn(&mut Self) -> &mut BioList,
+    ) {
+        if brought(self).is_empty() {
             return;
         }
-        self.shared.shard(number).leave_to_others(&env.locks, brought, Place::Tail);
+        lock.leave_to_others(&env.locks, brought(self), Place::Tail);
         if let Some(manager) = self.ports_now(env).get(MANAGERS_PORT).cloned() {
             env.send_and_kick(manager.word.clone());
         }
@@ -101,12 +147,44 @@ impl ArrayChannel {
         }
         shard.work(&at, stripes, &mut self.out);
         self.send_member_io(env, number, &at, shard);
+        self.out.tickets.iter_mut().for_each(|ticket| ticket.set_shard(number));
+    }
+
+    fn work_log(&mut self, env: &mut Env, role: usize, log: &mut Guard<'_, Log>) {
+        if log.epoch() > self.epoch {
+            self.refresh(env);
+        }
+        let conf = self.conf.clone();
+        let at = self.shared.at(&conf, self.epoch, self.port.index);
+        let [first, second] = self.shared.log(role).take();
+        let mut brought = self.brought_logs[role].take();
+        for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
+            while let Some(bio) = list.pop() {
+                log.take(&at, bio, &mut self.log_out);
+            }
+        }
+        log.work(&at, &mut self.log_out);
+        for (to, is_replacement, mut bio) in std::mem::take(&mut self.log_out.io) {
+            bio.user_data |= ((SHARDS + role) as u64) << 32;
+            bio.give_to_channel(self.index);
+            self.member_io += 1;
+            env.send_down(self.channel_of(&conf, to, is_replacement), bio);
+        }
+    }
+
+    fn channel_of(&self, conf: &Conf, role: u32, is_replacement: bool) -> u32 {
+        let replacements = if is_replacement { conf.layout.disks() } else { 0 };
+        self.by_role[(role + replacements) as usize]
     }
 
     fn take_in(&mut self, env: &mut Env, at: &At<'_>, shard: &mut Shard, list: &mut BioList) {
         while let Some(bio) = list.pop() {
             if bio.is_of_channel() {
                 shard.run_ended(at, bio, &mut self.makings, &mut self.out);
+                continue;
+            }
+            if Ticket::is(&bio) {
+                shard.take_ticket(Ticket::of(bio));
                 continue;
             }
             let is_sync = match bio.home == self.port.index {
@@ -145,11 +223,23 @@ impl ArrayChannel {
 
     /// Hand on what a turn has left to be done.
     fn deliver(&mut self, env: &mut Env) {
+        while let Some(ticket) = self.out.tickets.pop() {
+            let role = self.conf.layout.row_at(ticket.sector()).p;
+            self.bring_log(role as usize, ticket.into_bio());
+        }
+        while let Some(ticket) = self.log_out.tickets.pop() {
+            self.bring_shard(ticket.shard(), ticket.into_bio());
+        }
+        self.out.reports.append(&mut self.log_out.reports);
+        self.out.foreign.append(&mut self.log_out.foreign);
         if self.out.mismatches > 0 {
             self.shared.add_mismatches(std::mem::take(&mut self.out.mismatches));
         }
         if !self.out.reports.is_empty() {
             self.shared.report(&mut self.out.reports);
+        }
+        if !self.out.words.is_empty() {
+            self.shared.want_words(&mut self.out.words);
         }
         while let Some(home) = self.out.foreign.pop() {
             self.tell_of_foreign(env, home);

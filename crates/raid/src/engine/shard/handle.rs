@@ -2,6 +2,7 @@
 //! what is asked of it, again and again, until it has to wait for I/O or has no work any more.
 
 use super::{At, Fault, MemberIo, Outbox, Report, Shard};
+use crate::engine::bitmap::Intent;
 use crate::engine::plan::{Covered, Fetch, Method, WritePlan, parity_of};
 use crate::engine::roles::Roles;
 use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, Piece, State, Stripe};
@@ -37,7 +38,8 @@ impl Shard {
         debug_assert_eq!(place.io, 0, "what is under way is waited for");
         match place.state {
             State::Writing | State::Recording => return self.written(at, stripe, out),
-            State::Reading => place.state = State::Idle,
+            State::Logging => return self.logged(at, stripe, out),
+            State::Reading | State::AwaitingBitmap => place.state = State::Idle,
             State::Idle => {}
         }
         if !place.reads.is_empty() {
@@ -163,10 +165,16 @@ impl Shard {
             return self.refuse_writes(stripe, out);
         }
         let place = self.place(stripe);
-        let covered = place.covered();
+        let covered = place.covered(place.writes_together(at.conf.ppl.is_some()));
         let plan = place.view(at).write(&covered, at.conf.rmw_level);
+        // Asked before anything is read, so that both are waited for at once.
+        let is_known = self.is_intent_known(at, stripe, out);
         match self.fetch(at, stripe, plan.needs, out) {
             Ok(false) => Looked::Waits,
+            Ok(true) if !is_known => {
+                self.await_manager(stripe, State::AwaitingBitmap);
+                Looked::Waits
+            }
             Ok(true) => {
                 self.drain(at, stripe, &covered, &plan, out);
                 Looked::Waits
@@ -176,6 +184,17 @@ impl Shard {
                 self.refuse_writes(stripe, out)
             }
         }
+    }
+
+    /// The members know by their bitmap that the stripe may be out of step. Otherwise they are told.
+    fn is_intent_known(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> bool {
+        let Some(bitmap) = &at.conf.bitmap else { return true };
+        let word = bitmap.word_of(self.place(stripe).sector);
+        let intent = bitmap.intend(word);
+        if intent == Intent::New {
+            out.words.push(word);
+        }
+        intent == Intent::Known
     }
 
     /// What is written cannot be made good.
@@ -203,7 +222,11 @@ impl Shard {
         if plan.method == Method::Rmw {
             place.arithmetic(at).toggle(written, parity & writable);
         }
+        let is_logged = at.conf.ppl.is_some() && plan.method != Method::NoParity;
+        let ticket = is_logged.then(|| self.ticket(at, stripe, written, plan.method));
+        let place = &mut self.stripes[stripe as usize];
         std::mem::swap(&mut place.writes, &mut place.draining);
+        place.writes.extend(place.draining.extract_if(.., |piece| !written.has(piece.role)));
         let mut flags = BioFlags::empty();
         for piece in &place.draining {
             let bio = &self.items.get(piece.item).bio;
@@ -222,7 +245,11 @@ impl Shard {
             }
             Method::NoParity => {}
         }
-        self.send(at, stripe, (written | parity) & place_roles(plan, written, parity), flags, out);
+        let roles = place_roles(plan, written, parity);
+        match ticket {
+            Some(ticket) => self.log(at, stripe, (roles, flags), ticket, out),
+            None => self.send(at, stripe, roles, flags, out),
+        }
     }
 
     /// Write blocks of the cache to the members that are there for them.
@@ -264,6 +291,8 @@ impl Shard {
         let place = self.place(stripe);
         place.state = State::Idle;
         place.failed.clear();
+        self.log_done(stripe, out);
+        let place = self.place(stripe);
         let lost = Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector);
         let is_kept = lost.len() <= at.conf.layout.level().parity_disks();
         let status = if is_kept { Status::Ok } else { Status::IoError };
@@ -284,7 +313,7 @@ impl Shard {
     }
 
     /// Every member that failed is out of the configuration by now, or its block is known as bad.
-    fn is_on_record(&mut self, at: &At<'_>, stripe: u32) -> bool {
+    pub(super) fn is_on_record(&mut self, at: &At<'_>, stripe: u32) -> bool {
         let place = self.place(stripe);
         let (sector, failed) = (place.sector, &place.failed);
         failed.iter().all(|failed| {
@@ -296,11 +325,10 @@ impl Shard {
     /// Have it put on record, and wait for that.
     fn record(&mut self, _at: &At<'_>, stripe: u32, out: &mut Outbox) {
         let place = self.place(stripe);
-        place.state = State::Recording;
         let (sector, fault) = (place.sector, Fault::Write);
         let report = |f: &FailedWrite| Report { number: f.number, sector, fault };
         out.reports.extend(place.failed.iter().map(report));
-        self.recording.push(stripe);
+        self.await_manager(stripe, State::Recording);
     }
 
     /// Blocks that a member could not read, and that were computed, are written anew.

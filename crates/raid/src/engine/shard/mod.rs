@@ -20,12 +20,15 @@
 //! its reversal in Linux (2016) is why no condition here is one of the whole array.
 
 mod handle;
+mod log;
 mod runs;
 mod sync;
 #[cfg(test)]
 mod tests;
 
+use super::bitmap::Bitmap;
 use super::conf::Conf;
+use super::ppl::Ticket;
 use super::slab::Slab;
 use super::stripe::{BLOCK_BYTES, Piece, State, Stripe};
 use super::table::StripeTable;
@@ -64,6 +67,8 @@ pub(crate) enum Fault {
     Lost,
     /// It could not read a block, which was computed and written anew.
     Corrected,
+    /// It did not take its log, or a flush. What was to be logged waits until this is on record.
+    Log,
 }
 
 /// A member's fault, for the manager.
@@ -88,6 +93,10 @@ pub(crate) struct Outbox {
     pub(crate) foreign: Vec<u32>,
     /// Sectors of parity that did not fit.
     pub(crate) mismatches: u64,
+    /// Words of the bitmap that are to be set.
+    pub(crate) words: Vec<usize>,
+    /// Tickets for partial parity logs.
+    pub(crate) tickets: Vec<Ticket>,
 }
 
 /// See the module's text.
@@ -151,8 +160,8 @@ pub(crate) struct Shard {
     items: Slab<Item>,
     waiting: VecDeque<u32>,
     runs: Slab<Run>,
-    /// Stripes whose faults are not on record yet.
-    recording: Vec<u32>,
+    /// Stripes that wait for what the manager publishes.
+    awaiting: Vec<u32>,
     /// Numbers of stripes that were given up.
     given_up: Vec<u32>,
     /// For parity that is compared.
@@ -171,7 +180,7 @@ impl Shard {
             items: Slab::new(),
             waiting: VecDeque::new(),
             runs: Slab::new(),
-            recording: Vec::new(),
+            awaiting: Vec::new(),
             given_up: Vec::new(),
             scratch: [IoBuf::zeroed(BLOCK_BYTES), IoBuf::zeroed(BLOCK_BYTES)],
             epoch: 0,
@@ -182,6 +191,20 @@ impl Shard {
     /// The configuration that it has worked by.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The words of the bitmap for which a write is under way.
+    pub(crate) fn under_way<'a>(
+        &'a self,
+        bitmap: &'a Bitmap,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        bitmap.under_way(&self.stripes)
+    }
+
+    /// Have a stripe looked at again by the next configuration.
+    fn await_manager(&mut self, stripe: u32, state: State) {
+        self.stripes[stripe as usize].state = state;
+        self.awaiting.push(stripe);
     }
 
     /// Items in here.
@@ -206,7 +229,7 @@ impl Shard {
         }
         self.epoch = at.epoch;
         self.resize(at, stripes, out);
-        for stripe in std::mem::take(&mut self.recording) {
+        for stripe in std::mem::take(&mut self.awaiting) {
             self.make_ready(stripe);
         }
     }

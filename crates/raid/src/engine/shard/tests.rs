@@ -87,6 +87,7 @@ fn member(number: u32, in_sync_below: u64) -> Member {
         in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
         bad_blocks: Arc::new(BadBlocks::new(0).unwrap()),
         write_error: false,
+        log: None,
     }
 }
 
@@ -101,6 +102,8 @@ impl Bench {
             size_bytes,
             seats: (0..disks).map(seat).collect(),
             cache_stripes: 0,
+            bitmap: None,
+            ppl: None,
         });
         let mut bench = Bench {
             shard: Shard::new(),
@@ -169,6 +172,7 @@ impl Bench {
         for report in std::mem::take(&mut self.out.reports) {
             match report.fault {
                 Fault::Corrected => self.corrected += 1,
+                Fault::Log => panic!("there is no log"),
                 Fault::Lost => self.lost.push(report),
                 Fault::Write => self.publish(|conf| {
                     for seat in &mut conf.seats {

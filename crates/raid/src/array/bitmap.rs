@@ -1,0 +1,270 @@
+//! The write-intent bitmap as the members have it, and as it is to be.
+//!
+//! Invariants:
+//! * A page that is not dirty is durable on all members as it is here, but for members that want all
+//!   of it (`Disk::wants_bitmap`).
+//! * The header vouches for the bits, so it is written after those that were set before, and before
+//!   those that are cleared.
+
+use super::disk::Disk;
+use super::io::Io;
+use crate::engine::Bitmap;
+use crate::metadata::assemble::{Assembly, BitmapUse};
+use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES, byte_of};
+use drystone_core::clock::Ns;
+use drystone_core::{Error, Result, SECTOR_SIZE};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is written at once.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Most pages of a write.
+const RUN_PAGES_MAX: usize = 32;
+
+/// See the module's text.
+pub(crate) struct BitmapStorage {
+    header: BitmapHeader,
+    /// Header and bits, in whole pages.
+    image: Vec<u8>,
+    /// By page.
+    dirty: Vec<bool>,
+    pub(crate) words: Arc<Bitmap>,
+    /// Words with a set bit.
+    set: usize,
+    /// When bits are to be cleared that are not used.
+    pub(crate) next_pass: Option<Ns>,
+}
+
+impl BitmapStorage {
+    /// The bitmap of an array that is to be written, as `assembly` says it is to be used. `headers` are
+    /// those of `disks`.
+    ///
+    /// # Errors
+    /// No member in sync has one that can be read, or its size cannot be. One sentence.
+    pub(crate) fn load(
+        io: &mut Io,
+        disks: &[Disk],
+        headers: &[Option<BitmapHeader>],
+        assembly: &Assembly,
+    ) -> Result<Option<Self>> {
+        let is_stale = match assembly.bitmap {
+            BitmapUse::Good => false,
+            BitmapUse::Stale => true,
+            BitmapUse::None | BitmapUse::Bad(_) | BitmapUse::Unknown(_) => return Ok(None),
+        };
+        let unreadable = || Error::invalid("no member in sync has a bitmap that can be read");
+        let headers = headers.iter().map(Option::as_ref);
+        let in_sync = disks.iter().zip(headers).filter(|(disk, _)| disk.member().is_in_sync());
+        let mut found = in_sync.filter_map(|(disk, header)| read(io, disk, header?, assembly));
+        let (header, image) = found.next().ok_or_else(unreadable)??;
+        let mut storage = BitmapStorage::new(header, image);
+        if is_stale {
+            storage.set_all(assembly.fresh.events);
+        }
+        storage.find_set(assembly.resync_from.is_some());
+        Ok(Some(storage))
+    }
+
+    fn new(header: BitmapHeader, image: Vec<u8>) -> Self {
+        let words = Arc::new(Bitmap::new(header.sync_size, header.chunk_sectors()));
+        let dirty = vec![false; image.len() / PAGE_BYTES];
+        BitmapStorage { header, image, dirty, words, set: 0, next_pass: None }
+    }
+
+    /// What it tells is too old.
+    fn set_all(&mut self, events: u64) {
+        self.image[HEADER_BYTES..].fill(0xFF);
+        self.dirty.fill(true);
+        self.header.events_cleared = events;
+    }
+
+    fn find_set(&mut self, is_dirty: bool) {
+        for bit in self.header.set_bits(&self.image[HEADER_BYTES..]) {
+            let word = self.words.word_of(self.header.sectors_of(bit).start);
+            self.set += usize::from(!self.words.is_set(word));
+            self.words.found_set(word);
+            self.words.set_needed(word, is_dirty);
+        }
+    }
+
+    pub(crate) fn header(&self) -> &BitmapHeader {
+        &self.header
+    }
+
+    /// A bit is set.
+    pub(crate) fn has_set(&self) -> bool {
+        self.set > 0
+    }
+
+    /// Have the bits of a word set, which was clear, or clear.
+    pub(crate) fn put(&mut self, word: usize, is_set: bool) {
+        self.set = if is_set { self.set + 1 } else { self.set - 1 };
+        let start = word as u64 * self.words.chunk_sectors();
+        let end = (start + self.words.chunk_sectors()).min(self.header.sync_size);
+        for bit in self.header.bit_of(start)..self.header.bit_of(end - 1) + 1 {
+            let (byte, mask) = byte_of(bit);
+            let at = HEADER_BYTES + byte as usize;
+            match is_set {
+                true => self.image[at] |= mask,
+                false => self.image[at] &= !mask,
+            }
+            self.dirty[at / PAGE_BYTES] = true;
+        }
+    }
+
+    /// The array's superblocks are about to be written with `events`.
+    pub(crate) fn note_events(&mut self, events: u64) {
+        // The array takes an event back now and then, and with it what was cleared by then.
+        let cleared = self.header.events_cleared.min(events);
+        // One more than the array's is as good, and is written once only.
+        let is_good = self.header.events == events || self.header.events == events + 1;
+        let at = if is_good { self.header.events } else { events };
+        self.set_events(at, cleared);
+    }
+
+    /// The array is whole, and so is what was written up to `events`. True if that is news.
+    pub(crate) fn note_whole(&mut self, events: u64) -> bool {
+        let is_news = self.header.events_cleared != events;
+        self.set_events(self.header.events, events);
+        is_news
+    }
+
+    fn set_events(&mut self, events: u64, cleared: u64) {
+        let is_new = self.header.events != events;
+        // What was cleared may be told with the next change, if it says less now.
+        let is_more = self.header.events_cleared < cleared;
+        (self.header.events, self.header.events_cleared) = (events, cleared);
+        self.dirty[0] |= is_new || is_more;
+    }
+
+    /// Runs of dirty bytes; of all, if `all`: first those without the header, then with it.
+    pub(crate) fn rounds(&self, all: bool) -> [Vec<Range<usize>>; 2] {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for page in (1..self.dirty.len()).filter(|page| all || self.dirty[*page]) {
+            match runs.last_mut() {
+                Some(run) if run.end == page && run.len() < RUN_PAGES_MAX => run.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        let bytes = |run: Range<usize>| run.start * PAGE_BYTES..run.end * PAGE_BYTES;
+        let first = (all || self.dirty[0]).then_some(0..1);
+        [runs.into_iter().map(bytes).collect(), first.into_iter().map(bytes).collect()]
+    }
+
+    /// The bytes of a run.
+    pub(crate) fn bytes(&mut self, run: &Range<usize>) -> &[u8] {
+        if run.start == 0 {
+            self.image[..HEADER_BYTES].copy_from_slice(&self.header.to_bytes());
+        }
+        &self.image[run.clone()]
+    }
+
+    /// All was written.
+    pub(crate) fn set_written(&mut self) {
+        self.dirty.fill(false);
+    }
+}
+
+/// The bitmap of a member. Nothing if it cannot be read, or is another array's.
+fn read(
+    io: &mut Io,
+    disk: &Disk,
+    header: &BitmapHeader,
+    assembly: &Assembly,
+) -> Option<Result<(BitmapHeader, Vec<u8>)>> {
+    let place = disk.bitmap_place()?;
+    let mut header = header.clone();
+    if header.uuid != assembly.fresh.set_uuid {
+        return None;
+    }
+    (header.sync_size, header.state) = (assembly.fresh.size, 0);
+    if let Err(error) = check_room(disk, place, &header) {
+        return Some(Err(error));
+    }
+    let bytes = (header.area_sectors() * SECTOR_SIZE) as usize;
+    let mut image = Vec::with_capacity(bytes);
+    while image.len() < bytes {
+        let len = (bytes - image.len()).min(RUN_PAGES_MAX * PAGE_BYTES);
+        let sector = place + image.len() as u64 / SECTOR_SIZE;
+        image.extend_from_slice(&io.read(disk.index, sector, len).ok()?);
+    }
+    Some(Ok((header, image)))
+}
+
+/// The bits must not lie where something else is.
+fn check_room(disk: &Disk, place: u64, header: &BitmapHeader) -> Result<()> {
+    let sectors = header.area_sectors();
+    let is_reserved = header.sectors_reserved == 0 || sectors <= header.sectors_reserved.into();
+    if is_reserved && disk.is_free(place, sectors) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the bitmap of {} has chunks of {} bytes, for which its bits need {sectors} sectors, and there \
+         are not so many for it",
+        disk.name, header.chunk_bytes
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Uuid;
+
+    fn storage(sectors: u64, chunk_bytes: u32) -> BitmapStorage {
+        let header = BitmapHeader::new(Uuid([7; 16]), sectors, chunk_bytes);
+        let image = vec![0; (header.area_sectors() * SECTOR_SIZE) as usize];
+        BitmapStorage::new(header, image)
+    }
+
+    fn spans(storage: &BitmapStorage, all: bool) -> [Vec<(usize, usize)>; 2] {
+        storage.rounds(all).map(|runs| runs.iter().map(|run| (run.start, run.end)).collect())
+    }
+
+    #[test]
+    fn the_header_goes_after_the_bits_that_it_vouches_for() {
+        // 80000 bits are three pages.
+        let mut storage = storage(80_000 * 8, 4096);
+        assert_eq!(spans(&storage, false), [vec![], vec![]]);
+        assert_eq!(spans(&storage, true), [vec![(4096, 12288)], vec![(0, 4096)]]);
+        storage.put(79_999, true);
+        storage.put(0, true);
+        assert_eq!(spans(&storage, false), [vec![(8192, 12288)], vec![(0, 4096)]]);
+        assert_eq!(storage.bytes(&(0..4096))[HEADER_BYTES], 1);
+        storage.set_written();
+        storage.put(40_000, true);
+        assert_eq!(spans(&storage, false), [vec![(4096, 8192)], vec![]]);
+        storage.find_set(true);
+        assert!([0, 40_000, 79_999].iter().all(|word| storage.words.is_needed(*word)));
+        assert!(!storage.words.is_set(1));
+    }
+
+    #[test]
+    fn events_follow_the_array_and_are_written_when_they_say_more() {
+        let mut storage = storage(1 << 20, 65536);
+        let is_dirty = |storage: &BitmapStorage| storage.rounds(false)[1].len() == 1;
+        storage.note_events(7);
+        assert!(is_dirty(&storage));
+        storage.set_written();
+        assert!(storage.note_whole(7) && is_dirty(&storage));
+        storage.set_written();
+        // Clean again: one event is taken back. Then dirty.
+        storage.note_events(6);
+        assert_eq!((storage.header.events, storage.header.events_cleared), (7, 6));
+        storage.note_events(7);
+        assert!(!is_dirty(&storage));
+        storage.note_events(8);
+        assert!(is_dirty(&storage));
+        assert_eq!((storage.header.events, storage.header.events_cleared), (8, 6));
+    }
+
+    #[test]
+    fn a_word_that_stands_for_several_bits_sets_them_all() {
+        let mut storage = storage(60, 512);
+        storage.put(1, true);
+        assert_eq!(storage.image[HEADER_BYTES..HEADER_BYTES + 3], [0, 0xFF, 0]);
+        storage.put(7, true);
+        assert_eq!(storage.image[HEADER_BYTES + 7], 0x0F, "as many as there are");
+        storage.put(1, false);
+        assert!(storage.image[HEADER_BYTES + 1] == 0 && storage.has_set());
+    }
+}

@@ -1,0 +1,234 @@
+//! Partial parity logs at the start of an array (`ppl_load`): what they say of parity is put right, if
+//! the array was not stopped cleanly, and then they are made empty.
+//!
+//! Invariants:
+//! * Nothing is written before all logs are read. Blocks of parity first, then empty headers, then the
+//!   superblocks: a crash between two of them is as one before all of them, since parity that was put
+//!   right once comes out the same again.
+//! * A block is computed only from members that are in sync there. What a missing one was being
+//!   written is lost; what nobody wrote is not.
+
+use super::disk::Disk;
+use super::io::{Io, Ticket};
+use crate::engine::{LogArea, PplConf};
+use crate::layout::{Place, STRIPE_SECTORS};
+use crate::metadata::assemble::Assembly;
+use crate::metadata::ppl::{
+    HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
+    decode, newest, signature,
+};
+use drystone_core::primitive::Ordering::*;
+use drystone_core::{Error, Result, SECTOR_SIZE};
+
+/// Bytes of a stripe's block.
+const BLOCK_BYTES: usize = STRIPE_SECTORS as usize * SECTOR_SIZE as usize;
+/// Most bytes of an area that are written at once.
+const WRITE_BYTES: usize = 128 << 10;
+
+/// What a log's area is to be given before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogTodo {
+    Nothing,
+    /// An empty header.
+    Header,
+    /// That, and zeroes: it may hold headers of another life.
+    All,
+}
+
+/// A block of parity as it should be.
+pub(crate) struct Patch {
+    /// Which of the disks has it.
+    disk: usize,
+    /// Its sector there.
+    sector: u64,
+    bytes: Vec<u8>,
+}
+
+/// What the logs of an array say.
+pub(crate) struct Replay {
+    pub(crate) conf: PplConf,
+    /// What an array that is only read would have to show in place of what its members hold, where it
+    /// computes what a missing member held.
+    pub(crate) patches: Vec<Patch>,
+    entries: usize,
+    /// Something could not be read, or made no sense.
+    is_wrong: bool,
+}
+
+impl Replay {
+    /// Read the logs, if the array has them. What they say is looked at only if it was not stopped
+    /// cleanly.
+    ///
+    /// # Errors
+    /// An area cannot be used.
+    pub(crate) fn read(io: &mut Io, disks: &[Disk], assembly: &Assembly) -> Result<Option<Self>> {
+        if !assembly.has_ppl {
+            return Ok(None);
+        }
+        let signature = signature(assembly.fresh.set_uuid);
+        let conf = PplConf { signature, generation: 0 };
+        let mut replay = Replay { conf, patches: Vec::new(), entries: 0, is_wrong: false };
+        for place in 0..disks.len() {
+            let Some((start, sectors)) = log_area_of(&disks[place])? else { continue };
+            let read = |sector| read_at(io, &disks[place], start + sector, HEADER_BYTES);
+            let Ok(found) = newest(sectors, signature, read) else {
+                replay.is_wrong = true;
+                continue;
+            };
+            let Some((at, header)) = found else { continue };
+            replay.conf.generation = replay.conf.generation.max(header.generation);
+            if assembly.resync_from.is_some() {
+                for (sector, entry) in header.entries_at(at) {
+                    let partial = (start + sector, start + sectors);
+                    let done = replay.entry(io, disks, place, assembly, entry, partial);
+                    replay.is_wrong |= done.is_none();
+                }
+            }
+        }
+        // That of the headers that are written at the start.
+        replay.conf.generation += 1;
+        Ok(Some(replay))
+    }
+
+    /// Parity is right everywhere, once the blocks are written.
+    pub(crate) fn is_whole(&self, assembly: &Assembly) -> bool {
+        self.entries > 0 && !self.is_wrong && assembly.resync_from == Some(0)
+    }
+
+    /// Take in an entry of the log of a disk. `partial`: where its partial parity begins, and where its
+    /// area ends. Nothing if it makes no sense or something cannot be read.
+    fn entry(
+        &mut self,
+        io: &mut Io,
+        disks: &[Disk],
+        place: usize,
+        assembly: &Assembly,
+        entry: &PplEntry,
+        partial: (u64, u64),
+    ) -> Option<()> {
+        // It is known to be whole stripes then.
+        let blocks = decode(entry, &assembly.layout, assembly.used()).ok()?;
+        let (start, end) = partial;
+        let sectors = u64::from(entry.pp_size) / SECTOR_SIZE;
+        if start + sectors > end || disks[place].member_role() != Some(entry.parity_disk) {
+            return None;
+        }
+        let partial = match entry.pp_size {
+            0 => Vec::new(),
+            bytes => read_at(io, &disks[place], start, bytes as usize).ok()?,
+        };
+        if crc32c(&partial) != entry.checksum {
+            return None;
+        }
+        for block in blocks {
+            if let Some(bytes) = parity(io, disks, &block, &partial)? {
+                let sector = disks[place].superblock.data_offset + block.sector;
+                self.patches.push(Patch { disk: place, sector, bytes });
+            }
+        }
+        self.entries += 1;
+        Some(())
+    }
+
+    /// Write the blocks; durable when this returns.
+    pub(crate) fn write(&mut self, io: &mut Io, disks: &[Disk]) {
+        let write =
+            |patch: &Patch| io.start_write(disks[patch.disk].index, patch.sector, &patch.bytes);
+        let tickets: Vec<Ticket> = self.patches.iter().map(write).collect();
+        self.is_wrong |= !io.wait_for_all(&tickets);
+    }
+}
+
+/// A block of parity by the log. Nothing, if a member that it would be computed from is missing, or its
+/// own is; `None` if something cannot be read.
+#[allow(clippy::option_option)]
+fn parity(
+    io: &mut Io,
+    disks: &[Disk],
+    block: &ParityBlock,
+    partial: &[u8],
+) -> Option<Option<Vec<u8>>> {
+    let holder = |role, sector| disks.iter().find(|disk| disk.has_block(role, sector));
+    let is_there = |place: &Place| holder(place.role, place.sector).is_some();
+    if holder(block.role, block.sector).is_none() || !block.touched.iter().all(is_there) {
+        return Some(None);
+    }
+    let mut parity = match block.parity_at {
+        Some(at) => partial.get(at..at + BLOCK_BYTES)?.to_vec(),
+        None => vec![0; BLOCK_BYTES],
+    };
+    for Place { role, sector, .. } in &block.touched {
+        let disk = holder(*role, *sector)?;
+        let data = read_at(io, disk, disk.superblock.data_offset + sector, BLOCK_BYTES).ok()?;
+        parity.iter_mut().zip(&data).for_each(|(parity, data)| *parity ^= data);
+    }
+    Some(Some(parity))
+}
+
+fn read_at(
+    io: &mut Io,
+    disk: &Disk,
+    sector: u64,
+    bytes: usize,
+) -> std::result::Result<Vec<u8>, drystone_core::Status> {
+    io.read(disk.index, sector, bytes).map(|block| block.to_vec())
+}
+
+/// The first sector of a disk's area on the device, and its length, if it has one.
+fn log_area_of(disk: &Disk) -> Result<Option<(u64, u64)>> {
+    let own = &disk.superblock;
+    let Some(area) = own.ppl() else { return Ok(None) };
+    let place = own.super_offset.checked_add_signed(area.offset.into());
+    let sectors = u64::from(area.sectors);
+    let fits =
+        |place: &u64| sectors >= HEADER_SECTORS + STRIPE_SECTORS && disk.is_free(*place, sectors);
+    let wrong = || {
+        Error::invalid(format!(
+            "the partial parity log of {} has {sectors} sectors at {} from the superblock, where it has \
+             no room",
+            disk.name, area.offset
+        ))
+    };
+    place.filter(fits).map(|place| Some((place, sectors))).ok_or_else(wrong)
+}
+
+impl Disk {
+    /// Where contexts log, if the array has logs.
+    pub(crate) fn log_area(&self) -> Option<LogArea> {
+        let (sector, sectors) = log_area_of(self).ok()??;
+        let bytes = (sectors - HEADER_SECTORS) * SECTOR_SIZE;
+        let whole = bytes.min(PARITY_BYTES_MAX.into()) as usize / BLOCK_BYTES * BLOCK_BYTES;
+        Some(LogArea { sector, parity_bytes: whole as u32 })
+    }
+
+    /// It holds what the array has at a member sector of a role.
+    fn has_block(&self, role: u32, sector: u64) -> bool {
+        let start = self.superblock.data_offset + sector;
+        self.member_role() == Some(role)
+            && sector + STRIPE_SECTORS <= self.in_sync_below.load(Acquire)
+            && self.bad_blocks.overlap(start..start + STRIPE_SECTORS).is_none()
+    }
+
+    /// Begin to write what its area is to be given: what goes first, and the header.
+    pub(crate) fn start_log(&mut self, io: &mut Io, conf: &PplConf) -> Vec<Ticket> {
+        let todo = std::mem::replace(&mut self.log_todo, LogTodo::Nothing);
+        let (Ok(Some((place, sectors))), true) = (log_area_of(self), todo != LogTodo::Nothing)
+        else {
+            return Vec::new();
+        };
+        let header = PplHeader::empty(conf.signature, conf.generation).to_bytes();
+        let bytes = match todo {
+            LogTodo::All => (sectors * SECTOR_SIZE) as usize,
+            _ => HEADER_BYTES,
+        };
+        let mut area = self.whole_blocks(header);
+        area.resize(area.len().max(bytes), 0);
+        let index = self.index;
+        let chunks = area.chunks(WRITE_BYTES).enumerate();
+        chunks
+            .map(|(n, chunk)| {
+                io.start_write(index, place + (n * WRITE_BYTES) as u64 / SECTOR_SIZE, chunk)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,334 @@
+//! The write-intent bitmap as contexts use it: a word for each chunk of the members, which says
+//! whether the members know that the chunk may be out of step.
+//!
+//! ```text
+//!          writer               manager, durable             writer
+//! CLEAN ------------> WANTED ---------------------> SET <-----------------> SET, used
+//!   ^                                                |     manager's pass
+//!   '------------------------------------------------'
+//!      manager's next pass, no write is under way
+//! ```
+//!
+//! Invariants:
+//! * A stripe's first write to a member begins in the turn in which its word was seen as `SET` and
+//!   used, or was made so. While a word is `SET`, the bit on the members is set.
+//! * `SET` becomes `CLEAN` only if it was not used at the beginning of the pass, nor is at its end;
+//!   between the two the manager has the turn at every shard, and finds no write under way. A write
+//!   that began before is found; one that begins later has marked the word as used.
+//! * The bit is cleared on the members after its word is `CLEAN`, and by the thread that sets bits, so
+//!   it is never cleared behind a word that is `SET` again.
+//!
+//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. What a
+//! pass took back is seen in every turn after the next pass had that shard's.
+
+use super::stripe::Stripe;
+use crate::layout::STRIPE_SECTORS;
+use drystone_core::mistake;
+use drystone_core::primitive::{AtomicU8, Ordering::*};
+
+const STATE: u8 = 0b11;
+const CLEAN: u8 = 0;
+const WANTED: u8 = 1;
+const SET: u8 = 2;
+/// A writer has come since the manager looked last.
+const USED: u8 = 1 << 2;
+/// The chunk has to be synchronised.
+const NEEDED: u8 = 1 << 3;
+
+/// Whether a stripe may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// The members know of it.
+    Known,
+    /// The manager has been asked already.
+    Awaited,
+    /// The manager is to be asked.
+    New,
+}
+
+/// See the module's text. Words stand for at least one stripe each.
+pub(crate) struct Bitmap {
+    chunk_sectors: u64,
+    words: Box<[AtomicU8]>,
+}
+
+impl Bitmap {
+    /// Words for `sectors` member sectors, all clean. `chunk_sectors` is a power of two.
+    pub(crate) fn new(sectors: u64, chunk_sectors: u64) -> Self {
+        let chunk_sectors = chunk_sectors.max(STRIPE_SECTORS);
+        debug_assert!(chunk_sectors.is_power_of_two());
+        let words = (0..sectors.div_ceil(chunk_sectors)).map(|_| AtomicU8::new(CLEAN));
+        Bitmap { chunk_sectors, words: words.collect() }
+    }
+
+    /// Member sectors of a word.
+    pub(crate) fn chunk_sectors(&self) -> u64 {
+        self.chunk_sectors
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The word of a member sector.
+    #[inline]
+    pub(crate) fn word_of(&self, sector: u64) -> usize {
+        (sector >> self.chunk_sectors.trailing_zeros()) as usize
+    }
+
+    /// May a stripe of this word be written? With the turn at the stripe's shard; the answer holds
+    /// for that turn.
+    #[inline]
+    pub(crate) fn intend(&self, word: usize) -> Intent {
+        let seen = self.words[word].load(Acquire);
+        if seen & (STATE | USED) == SET | USED {
+            return Intent::Known;
+        }
+        self.intend_anew(word, seen)
+    }
+
+    #[cold]
+    fn intend_anew(&self, word: usize, mut seen: u8) -> Intent {
+        loop {
+            let (next, intent) = match seen & STATE {
+                CLEAN => (WANTED, Intent::New),
+                WANTED => return Intent::Awaited,
+                _ if mistake!("bitmap_used") => return Intent::Known,
+                _ => (SET | USED, Intent::Known),
+            };
+            match self.change(word, seen, next) {
+                Ok(()) => return intent,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// From `seen` to a new state, if nobody was faster; whether it is needed stays.
+    fn change(&self, word: usize, seen: u8, next: u8) -> Result<(), u8> {
+        let next = next | seen & NEEDED;
+        self.words[word].compare_exchange(seen, next, AcqRel, Acquire).map(|_| ())
+    }
+
+    /// As [`Bitmap::change`], whatever it was.
+    fn replace(&self, word: usize, next: u8) {
+        let mut seen = self.words[word].load(Acquire);
+        while let Err(now) = self.change(word, seen, next) {
+            seen = now;
+        }
+    }
+
+    /// The bit is durable on the members. By the manager, as all that follow.
+    pub(crate) fn set(&self, word: usize) {
+        match mistake!("bitmap_set") {
+            true => self.words[word].store(SET | USED, Relaxed),
+            false => self.replace(word, SET | USED),
+        }
+    }
+
+    /// The bit was found set on the members.
+    pub(crate) fn found_set(&self, word: usize) {
+        self.replace(word, SET);
+    }
+
+    /// Is the bit to be cleared, if no write is under way? Not if it was used since this was asked last,
+    /// or the chunk is to be synchronised.
+    pub(crate) fn is_unused(&self, word: usize) -> bool {
+        match self.words[word].load(Acquire) {
+            SET => true,
+            seen if seen & (STATE | USED) == SET | USED => {
+                // Who is faster uses it as well.
+                let _ = self.change(word, seen, SET);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// A write is under way. It may be a synchronisation's, which needs no bit.
+    pub(crate) fn keep(&self, word: usize) {
+        if self.is_set(word) {
+            let _ = self.intend(word);
+        }
+    }
+
+    /// Nobody uses it. False if somebody does by now.
+    pub(crate) fn clear(&self, word: usize) -> bool {
+        self.change(word, SET, CLEAN).is_ok()
+    }
+
+    /// The bit is set on the members.
+    pub(crate) fn is_set(&self, word: usize) -> bool {
+        self.words[word].load(Acquire) & STATE == SET
+    }
+
+    /// The chunk has to be synchronised, and its bit is not cleared until it is.
+    pub(crate) fn set_needed(&self, word: usize, on: bool) {
+        match on {
+            true => self.words[word].fetch_or(NEEDED, AcqRel),
+            false => self.words[word].fetch_and(!NEEDED, AcqRel),
+        };
+    }
+
+    /// The chunk has to be synchronised.
+    pub(crate) fn is_needed(&self, word: usize) -> bool {
+        self.words[word].load(Acquire) & NEEDED != 0
+    }
+
+    /// The words of stripes that are being written.
+    pub(crate) fn under_way<'a>(
+        &'a self,
+        stripes: &'a [Stripe],
+    ) -> impl Iterator<Item = usize> + 'a {
+        let written = stripes.iter().filter(|stripe| stripe.is_being_written());
+        written.map(|stripe| self.word_of(stripe.sector))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_is_set_once_and_cleared_after_two_passes() {
+        let bitmap = Bitmap::new(129, 64);
+        assert_eq!((bitmap.len(), bitmap.word_of(127), bitmap.word_of(128)), (3, 1, 2));
+        assert_eq!([bitmap.intend(1), bitmap.intend(1)], [Intent::New, Intent::Awaited]);
+        assert!(!bitmap.is_set(1) && !bitmap.is_unused(1));
+        bitmap.set(1);
+        assert!(bitmap.is_set(1) && !bitmap.is_set(0));
+        assert_eq!(bitmap.intend(1), Intent::Known);
+        assert!(!bitmap.is_unused(1), "it was used");
+        assert!(bitmap.is_unused(1));
+        assert_eq!((bitmap.intend(1), bitmap.clear(1)), (Intent::Known, false));
+        assert!(!bitmap.is_unused(1) && bitmap.is_unused(1) && bitmap.clear(1));
+        assert_eq!(bitmap.intend(1), Intent::New);
+    }
+
+    #[test]
+    fn what_is_needed_is_not_cleared() {
+        let bitmap = Bitmap::new(128, 8);
+        bitmap.found_set(2);
+        bitmap.set_needed(2, true);
+        assert_eq!(bitmap.intend(2), Intent::Known);
+        assert!(!bitmap.is_unused(2) && !bitmap.is_unused(2) && bitmap.is_needed(2));
+        bitmap.set_needed(2, false);
+        assert!(bitmap.is_unused(2));
+        bitmap.keep(2);
+        assert!(!bitmap.clear(2) && bitmap.is_set(2));
+        bitmap.keep(3);
+        assert_eq!(bitmap.intend(3), Intent::New, "what is synchronised asks for nothing");
+    }
+
+    #[test]
+    fn chunks_smaller_than_a_stripe_share_a_word() {
+        let bitmap = Bitmap::new(64, 1);
+        assert_eq!((bitmap.len(), bitmap.chunk_sectors()), (8, 8));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use drystone_core::primitive::AtomicBool;
+    use loom::sync::Mutex;
+    use std::sync::Arc;
+
+    /// A word, its bit on the members, and a stripe of that chunk in each of two shards.
+    struct Model {
+        bitmap: Bitmap,
+        on_disk: AtomicBool,
+        shards: [Mutex<Stripe>; 2],
+    }
+
+    #[derive(Default)]
+    struct Stripe {
+        is_being_written: bool,
+    }
+
+    impl Model {
+        fn new(is_set: bool) -> Arc<Self> {
+            let bitmap = Bitmap::new(8, 8);
+            if is_set {
+                bitmap.found_set(0);
+            }
+            let shards = [Mutex::default(), Mutex::default()];
+            Arc::new(Model { bitmap, on_disk: AtomicBool::new(is_set), shards })
+        }
+
+        /// What a writer does in two turns. False if it has to wait.
+        fn write(&self, shard: usize) -> bool {
+            let mut stripe = self.shards[shard].lock().unwrap();
+            if self.bitmap.intend(0) != Intent::Known {
+                return false;
+            }
+            assert!(self.on_disk.load(Relaxed), "it is written before the members know");
+            stripe.is_being_written = true;
+            drop(stripe);
+            loom::thread::yield_now();
+            let mut stripe = self.shards[shard].lock().unwrap();
+            assert!(self.on_disk.load(Relaxed), "the members know no longer");
+            stripe.is_being_written = false;
+            true
+        }
+
+        /// Two passes of the manager.
+        fn clear(&self) {
+            for _ in 0..2 {
+                if !self.bitmap.is_unused(0) {
+                    continue;
+                }
+                if self.is_busy() && !cfg!(drystone_mutate = "bitmap_look") {
+                    self.bitmap.keep(0);
+                }
+                if self.bitmap.clear(0) {
+                    self.on_disk.store(false, Relaxed);
+                }
+            }
+        }
+
+        fn is_busy(&self) -> bool {
+            self.shards.iter().any(|shard| shard.lock().unwrap().is_being_written)
+        }
+
+        /// What the manager does when it was asked.
+        fn set(&self) {
+            self.on_disk.store(true, Relaxed);
+            self.bitmap.set(0);
+        }
+    }
+
+    fn check(is_set: bool, manager: impl Fn(&Model) + Send + Sync + Copy + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let model = Model::new(is_set);
+            let other = model.clone();
+            let writer = loom::thread::spawn(move || other.write(1));
+            let third = model.clone();
+            let managing = loom::thread::spawn(move || manager(&third));
+            model.write(0);
+            writer.join().unwrap();
+            managing.join().unwrap();
+            assert_eq!(model.on_disk.load(Relaxed), model.bitmap.is_set(0));
+        });
+    }
+
+    /// Writers go while the manager wants to clear the bit: either it stays, or they have to ask.
+    #[test]
+    fn loom_bitmap_clears() {
+        check(true, |model| model.clear());
+    }
+
+    /// The same when the bit was set a moment ago.
+    #[test]
+    fn loom_bitmap_sets() {
+        check(false, |model| {
+            // Somebody asked.
+            if model.bitmap.intend(0) == Intent::New || !model.bitmap.is_set(0) {
+                model.set();
+            }
+            model.clear();
+        });
+    }
+}

@@ -1,0 +1,335 @@
+//! The partial parity log as contexts write it (`raid5-ppl.c`): before the blocks of a stripe go to the
+//! members, what the other blocks say of its parity goes to the log of the member with the parity.
+//!
+//! ```text
+//! stripes, parity computed --tickets--> queue -> log write -> back to the shards: member writes
+//!                                         ^                                           |
+//!                                         '------- flushes <- tickets, all done ------'
+//! ```
+//!
+//! Each member has one log, with a turn of its own as shards have. A *ticket* is a stripe's place in
+//! it: a bio that goes there and back twice, and has the partial parity on its first way.
+//!
+//! Invariants:
+//! * At most one log write is in flight for a member. The next one begins only after all stripes of the
+//!   one before are done, and what the members have of them is durable. So of a member's log only the
+//!   newest header matters.
+//! * A header is written at the area's start, over the one before, with a higher generation than any
+//!   other in the area: that is right for areas with one header and for rings of several.
+//! * A stripe goes on only after its log is durable, or after the member is on record as failed.
+
+use super::conf::Member;
+use super::shard::{At, Fault, Report};
+use crate::metadata::ppl::{PplBuilder, StripeWrite};
+use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
+use std::ops::Range;
+
+/// What all logs of an array have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PplConf {
+    /// Of all headers.
+    pub(crate) signature: u32,
+    /// No header of the members has a higher one.
+    pub(crate) generation: u64,
+}
+
+/// Where a member's log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogArea {
+    /// Sector of the device.
+    pub(crate) sector: u64,
+    /// Room behind the header.
+    pub(crate) parity_bytes: u32,
+}
+
+/// A ticket's stripe is done.
+const DONE: u64 = 1 << 63;
+
+/// See the module's text. As a bio it is a flush, which shards get for nothing else.
+pub(crate) struct Ticket(Box<Bio>);
+
+impl Ticket {
+    /// That of stripe number `stripe` of a shard, at member sector `sector`, of which the data slots
+    /// `slots` are written. `partial`: nothing, if that is all of them.
+    pub(crate) fn new(stripe: u32, sector: u64, slots: Range<u32>, partial: Option<IoBuf>) -> Self {
+        let mut bio = Bio::flush();
+        bio.sector = Sector(sector);
+        bio.user_data =
+            u64::from(stripe) | u64::from(slots.start) << 40 | u64::from(slots.end) << 48;
+        if let Some(partial) = partial {
+            bio.set_buf(partial, None);
+        }
+        Ticket(bio)
+    }
+
+    /// A bio that is brought to a shard is a ticket that has come back.
+    pub(crate) fn is(bio: &Bio) -> bool {
+        bio.op == Op::Flush
+    }
+
+    /// The ticket that was brought as a bio.
+    pub(crate) fn of(bio: Box<Bio>) -> Self {
+        Ticket(bio)
+    }
+
+    /// As what it is brought.
+    pub(crate) fn into_bio(self) -> Box<Bio> {
+        self.0
+    }
+
+    /// The member sector of its stripe.
+    pub(crate) fn sector(&self) -> u64 {
+        self.0.sector.0
+    }
+
+    /// The port of the context that has the stripe.
+    pub(crate) fn set_home(&mut self, home: u32) {
+        self.0.home = home;
+    }
+
+    /// Note its shard.
+    pub(crate) fn set_shard(&mut self, shard: usize) {
+        self.0.user_data = self.0.user_data & !(0xFF << 32) | (shard as u64) << 32;
+    }
+
+    /// The shard that it is to go back to.
+    pub(crate) fn shard(&self) -> usize {
+        (self.0.user_data >> 32 & 0xFF) as usize
+    }
+
+    /// Its stripe, and md's number of the device that did not take the log, if so.
+    pub(crate) fn logged(&self) -> (u32, Option<u32>) {
+        let failed = (!self.0.status.is_ok()).then_some((self.0.user_data >> 40) as u32);
+        (self.0.user_data as u32, failed)
+    }
+
+    fn set_failed(&mut self, number: u32) {
+        self.0.status = Status::IoError;
+        self.0.user_data = self.0.user_data & ((1 << 40) - 1) | u64::from(number & 0xFFFF) << 40;
+    }
+
+    /// Its stripe is done.
+    pub(crate) fn set_done(&mut self) {
+        self.0.user_data |= DONE;
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.user_data & DONE != 0
+    }
+
+    fn stripe_write(&self) -> StripeWrite {
+        let slot = |shift: u32| (self.0.user_data >> shift & 0xFF) as u32;
+        StripeWrite { sector: self.sector(), slots: slot(40)..slot(48) }
+    }
+
+    fn partial(&self) -> &[u8] {
+        self.0.buf().map_or(&[], |partial| partial)
+    }
+}
+
+/// What a turn at a log leaves to be done.
+#[derive(Default)]
+pub(crate) struct LogOut {
+    /// Bios for the member of a role, or for its replacement.
+    pub(crate) io: Vec<(u32, bool, Box<Bio>)>,
+    /// Tickets that go back to their shards.
+    pub(crate) tickets: Vec<Ticket>,
+    pub(crate) reports: Vec<Report>,
+    /// Ports whose items are in the hands of others.
+    pub(crate) foreign: Vec<u32>,
+}
+
+/// What a log waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Writing,
+    /// So many flushes.
+    Flushing(usize),
+}
+
+/// See the module's text.
+pub(crate) struct Log {
+    role: u32,
+    generation: u64,
+    phase: Phase,
+    /// Tickets that wait for a log write.
+    queue: Vec<Ticket>,
+    /// Tickets whose log is being written.
+    round: Vec<Ticket>,
+    /// Stripes that were let go and are not done.
+    left: usize,
+    /// What was done may still be in caches.
+    wants_flush: bool,
+    /// Devices that failed, and are not known to be out.
+    failed: Vec<u32>,
+    epoch: u64,
+}
+
+impl Log {
+    /// The log of the member with `role`.
+    pub(crate) fn new(role: u32, conf: &PplConf) -> Self {
+        Log {
+            role,
+            generation: conf.generation,
+            phase: Phase::Idle,
+            queue: Vec::new(),
+            round: Vec::new(),
+            left: 0,
+            wants_flush: false,
+            failed: Vec::new(),
+            epoch: 0,
+        }
+    }
+
+    /// The latest configuration that it was used by.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Take in what was brought: a ticket, or I/O that has ended.
+    pub(crate) fn take(&mut self, at: &At<'_>, mut bio: Box<Bio>, out: &mut LogOut) {
+        if bio.is_of_channel() {
+            return self.io_ended(at, &mut bio, out);
+        }
+        let ticket = Ticket::of(bio);
+        if ticket.is_done() {
+            self.left -= 1;
+            self.wants_flush = true;
+        } else {
+            self.queue.push(ticket);
+        }
+    }
+
+    /// Begin what can be begun.
+    pub(crate) fn work(&mut self, at: &At<'_>, out: &mut LogOut) {
+        self.epoch = self.epoch.max(at.epoch);
+        self.failed.retain(|number| is_there(at, *number));
+        let is_free = self.phase == Phase::Idle && self.left == 0 && self.failed.is_empty();
+        if is_free && !self.queue.is_empty() {
+            self.go_on(at, out);
+        }
+        // What these wait for may be in the hands of a context whose owner is away.
+        out.foreign.extend(self.queue.iter().map(|ticket| ticket.0.home));
+    }
+
+    fn go_on(&mut self, at: &At<'_>, out: &mut LogOut) {
+        let member = at.conf.member(self.role, false);
+        let Some((member, area)) = member.and_then(|m| Some((m, m.log?))) else {
+            // Nobody keeps the parity, so it cannot come to be wrong.
+            let tickets = std::mem::take(&mut self.queue);
+            return self.let_go(tickets, out);
+        };
+        if std::mem::take(&mut self.wants_flush) && at.conf.limits.write_cache {
+            return self.flush(at, out);
+        }
+        self.begin_round(at, member, area, out);
+    }
+
+    fn let_go(&mut self, tickets: Vec<Ticket>, out: &mut LogOut) {
+        self.left += tickets.len();
+        out.tickets.extend(tickets);
+    }
+
+    fn flush(&mut self, at: &At<'_>, out: &mut LogOut) {
+        let before = out.io.len();
+        let roles = 0..at.conf.layout.disks();
+        for (role, is_replacement) in roles.flat_map(|role| [(role, false), (role, true)]) {
+            if let Some(member) = at.conf.member(role, is_replacement) {
+                let mut flush = Bio::flush();
+                flush.user_data = member.number.into();
+                out.io.push((role, is_replacement, flush));
+            }
+        }
+        self.phase = Phase::Flushing(out.io.len() - before);
+    }
+
+    /// Write a header, and the partial parity of as many stripes as there is room for.
+    fn begin_round(&mut self, at: &At<'_>, member: &Member, area: LogArea, out: &mut LogOut) {
+        let Some(conf) = &at.conf.ppl else { return };
+        self.generation += 1;
+        let mut builder = PplBuilder::new(at.conf.layout, conf.signature, self.generation);
+        // Stripes side by side are one entry.
+        self.queue.sort_by_key(Ticket::sector);
+        for ticket in std::mem::take(&mut self.queue) {
+            let partial = ticket.partial();
+            let has_room =
+                builder.parity_bytes() as usize + partial.len() <= area.parity_bytes as usize;
+            match has_room && builder.add(ticket.stripe_write(), partial) {
+                true => self.round.push(ticket),
+                false => self.queue.push(ticket),
+            }
+        }
+        debug_assert!(!self.round.is_empty(), "there is room for one");
+        let mut bufs = vec![IoBuf::from_slice(&builder.finish().to_bytes())];
+        bufs.extend(self.round.iter_mut().filter_map(|ticket| ticket.0.take_buf()));
+        out.foreign.extend(self.round.iter().map(|ticket| ticket.0.home).filter(|h| *h != at.home));
+        out.io.push((self.role, false, log_write(area, member, &mut bufs)));
+        self.phase = Phase::Writing;
+    }
+
+    fn io_ended(&mut self, at: &At<'_>, bio: &mut Bio, out: &mut LogOut) {
+        let number = bio.user_data as u32;
+        if bio.status == Status::Cancelled
+            && let Some((role, is_replacement)) = seat_of(at, number)
+        {
+            // It never came to the member: its context was dropped.
+            return out.io.push((role, is_replacement, begun_anew(bio)));
+        }
+        let has_failed = !bio.status.is_ok() && is_there(at, number);
+        if has_failed {
+            self.failed.push(number);
+            out.reports.push(Report { number, sector: 0, fault: Fault::Log });
+        }
+        match self.phase {
+            Phase::Flushing(left) if left > 1 => self.phase = Phase::Flushing(left - 1),
+            Phase::Flushing(_) => self.phase = Phase::Idle,
+            Phase::Writing => {
+                self.phase = Phase::Idle;
+                let mut tickets = std::mem::take(&mut self.round);
+                if has_failed {
+                    tickets.iter_mut().for_each(|ticket| ticket.set_failed(number));
+                }
+                self.let_go(tickets, out);
+            }
+            Phase::Idle => debug_assert!(false, "nothing was begun"),
+        }
+    }
+}
+
+/// The device is a member.
+fn is_there(at: &At<'_>, number: u32) -> bool {
+    seat_of(at, number).is_some()
+}
+
+/// The role of a device that is a member, and whether it is a replacement.
+fn seat_of(at: &At<'_>, number: u32) -> Option<(u32, bool)> {
+    let roles = 0..at.conf.layout.disks();
+    let mut seats = roles.flat_map(|role| [(role, false), (role, true)]);
+    seats.find(|(role, is_replacement)| {
+        let member = at.conf.member(*role, *is_replacement);
+        member.is_some_and(|member| member.number == number)
+    })
+}
+
+/// The same I/O once more.
+fn begun_anew(bio: &mut Bio) -> Box<Bio> {
+    let mut again = Bio::flush();
+    (again.op, again.sector, again.flags) = (bio.op, bio.sector, bio.flags);
+    again.user_data = bio.user_data;
+    let mut bufs: Vec<IoBuf> = bio.take_bufs().collect();
+    if !bufs.is_empty() {
+        again.set_bufs(&mut bufs);
+    }
+    again
+}
+
+fn log_write(area: LogArea, member: &Member, bufs: &mut Vec<IoBuf>) -> Box<Bio> {
+    let mut bio = Bio::flush();
+    bio.op = Op::Write;
+    bio.sector = Sector(area.sector);
+    bio.flags = BioFlags::FUA | BioFlags::SYNC;
+    bio.user_data = member.number.into();
+    bio.set_bufs(bufs);
+    bio
+}
