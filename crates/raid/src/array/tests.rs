@@ -8,9 +8,10 @@ mod threads;
 use super::*;
 use crate::engine::SyncAction;
 use crate::layout::Level;
+use crate::metadata::create::Policy;
 use crate::metadata::superblock::CLEAN;
-use drystone_core::Device;
 use drystone_core::primitive::Ordering::*;
+use drystone_core::{Device, Op};
 use stand::{Stand, is_idle, uuid};
 
 #[test]
@@ -181,4 +182,28 @@ fn the_cache_is_resized_while_it_is_used() {
     }
     let array = stand.array.as_ref().unwrap().0.clone();
     assert!(array.set_attribute("md/stripe_cache_size", "16").is_err());
+}
+
+#[test]
+fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
+    let mut stand = Stand::new(4);
+    stand.create_with(Level::Raid5, true, Some(Policy::Ppl), None);
+    stand.start();
+    stand.write(0, 1, 192 << 10);
+    // Dirty, so that there would be much to write.
+    stand.crash();
+    stand.is_read_only = true;
+    stand.start();
+    for victim in [1, 2] {
+        let data_offset = stand.memories[victim].superblock().data_offset;
+        stand.memories[victim].bad_sector.store(data_offset + 3, Relaxed);
+    }
+    let (status, _) = stand.read(0, 192 << 10);
+    assert!(!status.is_ok(), "two blocks of a row are lost");
+    stand.pass(1);
+    assert!(stand.states().iter().any(|state| matches!(state, DiskState::Faulty(_))));
+    assert!(!stand.write(0, 1, 4096).is_ok());
+    stand.stop();
+    let entries = stand.power.take();
+    assert!(entries.iter().all(|entry| entry.op != Op::Write), "{entries:?}");
 }

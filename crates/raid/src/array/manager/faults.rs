@@ -14,7 +14,7 @@ impl Manager {
         for report in reports {
             self.take_report(&report);
         }
-        if self.changed {
+        if self.changed && !self.read_only {
             self.write_superblocks();
         }
         self.publish();

@@ -243,6 +243,8 @@ pub(super) struct Stand {
     pub(super) devices: Vec<Arc<dyn Device>>,
     pub(super) array: Option<(Array, Manager)>,
     pub(super) user: Option<(Context, DevIndex)>,
+    /// How it is started.
+    pub(super) is_read_only: bool,
     /// I/O of the user's that has ended.
     done: BioList,
 }
@@ -272,8 +274,8 @@ impl Stand {
         let memories: Vec<_> = images.map(|(n, bytes)| Memory::new(n, bytes, &power)).collect();
         let device = |memory: &Arc<Memory>| Arc::new(Shelf(memory.clone())) as Arc<dyn Device>;
         let devices = memories.iter().map(device).collect();
-        let done = BioList::new();
-        Stand { clock, set, power, memories, devices, array: None, user: None, done }
+        let (done, is_read_only) = (BioList::new(), false);
+        Stand { clock, set, power, memories, devices, array: None, user: None, is_read_only, done }
     }
 
     /// One more device.
@@ -339,7 +341,7 @@ impl Stand {
         self.power.take();
         let options = ArrayOptions {
             name: "md0".to_owned(),
-            read_only: false,
+            read_only: self.is_read_only,
             cache_stripes: 64,
             force: false,
             wall_clock: Arc::new(|| 5),
