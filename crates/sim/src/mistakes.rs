@@ -9,20 +9,26 @@ pub struct Mistake {
     pub name: &'static str,
     /// What is wrong then.
     pub what: &'static str,
+    /// The scenario that finds it.
+    pub scenario: &'static str,
     /// It can be seen only where another context goes on between two points inside one call.
     pub within_a_call: bool,
 }
 
 const fn plain(name: &'static str, what: &'static str) -> Mistake {
-    Mistake { name, what, within_a_call: false }
+    Mistake { name, what, scenario: "mixed", within_a_call: false }
+}
+
+const fn of_arrays(name: &'static str, what: &'static str) -> Mistake {
+    Mistake { scenario: "raid", ..plain(name, what) }
 }
 
 const fn within(name: &'static str, what: &'static str) -> Mistake {
-    Mistake { name, what, within_a_call: true }
+    Mistake { within_a_call: true, ..plain(name, what) }
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 9] = [
+pub const MISTAKES: [Mistake; 10] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
@@ -30,6 +36,7 @@ pub const MISTAKES: [Mistake; 9] = [
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
+    of_arrays("stripe_acknowledged_early", "a write to an array ends before its members have it"),
     plain("wake_up_dropped", "a message is left for a context that sleeps, and nobody wakes it"),
     within("take_in_two_steps", "a list that others add to is read first, and emptied then"),
 ];

@@ -158,8 +158,8 @@ fn other_scenarios_pass_their_fixed_seeds() {
 #[test]
 fn every_mistake_is_found() {
     runner::quiet_panics();
-    let mixed = scenario("mixed").expect("the default one");
     for mistake in MISTAKES {
+        let mixed = scenario(mistake.scenario).expect("its scenario");
         let seeds = runner::seeds(1, FOUND_WITHIN);
         let found = runner::run(mixed, Some(mistake.name), threads(), seeds, |_| ());
         let Some((seed, outcome)) = found.failed else {
