@@ -139,6 +139,42 @@ fn the_default_stack_survives_a_kill() {
     }
 }
 
+/// A member that is not there: the array starts without it if that is insisted upon, and what it held is
+/// computed; from then on it is known to be gone.
+#[test]
+fn an_array_starts_without_a_member_if_told_to() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let mut server = Server::start(&stack::array("raid5", 4, "16MiB", "chunk = \"64KiB\""));
+    let uri = server.uri("vol");
+    python(server.dir(), &uri, "h.pwrite(bytes(range(256)) * 4096, 0)").ok();
+    assert!(server.sigterm().success(), "{}", server.messages());
+
+    let folder = server.folder();
+    let without = |keys: &str| {
+        let text = stack::array("raid5", 4, "16MiB", keys);
+        let text = text.replace("\"m1\", ", "");
+        let start = text.find("[device.m1]").expect("its section");
+        let end = text.find("[device.m2]").expect("the next");
+        format!("{}{}", &text[..start], &text[end..])
+    };
+    let message = Server::spawn_in(&folder, &without(""), &[]).refusal();
+    assert!(message.contains("member 1 may only be late"), "{message}");
+    assert!(message.contains("run = true"), "{message}");
+    for keys in ["run = true", ""] {
+        let mut server = Server::start_in(&folder, &without(keys), &[]);
+        assert_eq!(attribute(&server, "md/degraded"), "1");
+        let uri = server.uri("vol");
+        let script = "
+            assert h.pread(1 << 20, 0) == bytes(range(256)) * 4096
+            h.pwrite(b'x' * 4096, 8 << 20)
+            assert h.pread(4096, 8 << 20) == b'x' * 4096";
+        python(server.dir(), &uri, script).ok();
+        assert!(server.sigterm().success(), "{}", server.messages());
+    }
+}
+
 #[test]
 fn what_makes_no_array_is_refused_in_a_sentence() {
     let mut server = Server::start(&stack::array("raid5", 3, "8MiB", ""));

@@ -312,6 +312,8 @@ pub struct RaidSpec {
     pub uuid: Option<Uuid>,
     /// Stripes of the cache.
     pub cache_stripes: u32,
+    /// Start though members are not there on which the superblocks count.
+    pub run: bool,
     /// Start though something may be lost.
     pub force: bool,
 }

@@ -29,6 +29,8 @@ pub struct ArrayOptions {
     pub read_only: bool,
     /// Stripes of the cache.
     pub cache_stripes: u32,
+    /// Start though members are not there on which the superblocks count (mdadm's `--run`).
+    pub run: bool,
     /// Start though something may be lost.
     pub force: bool,
     /// Seconds since 1970.
@@ -138,9 +140,10 @@ fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
         return Err(Error::invalid(format!("{}: {why}", options.name)));
     }
     match &assembly.start {
-        Start::Whole | Start::Degraded { .. } => Ok(()),
+        Start::Whole | Start::Degraded { unexpected: None } => Ok(()),
+        Start::Degraded { .. } if options.run || options.force => Ok(()),
         Start::Force(_) if options.force => Ok(()),
-        Start::Force(why) | Start::No(why) => {
+        Start::Degraded { unexpected: Some(why) } | Start::Force(why) | Start::No(why) => {
             Err(Error::invalid(format!("{}: {why}", options.name)))
         }
     }
@@ -183,7 +186,7 @@ pub(super) fn disk(
         superblock: superblock.clone(),
         state,
         in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
-        bad_blocks: Arc::default(),
+        bad_blocks: Arc::new(BadBlocks::new(superblock.bblog_shift).unwrap_or_default()),
         bad_blocks_changed: false,
         write_error: false,
         corrected: superblock.cnt_corrected_read,

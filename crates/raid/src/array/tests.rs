@@ -10,6 +10,7 @@ use crate::engine::SyncAction;
 use crate::layout::Level;
 use crate::metadata::create::Policy;
 use crate::metadata::superblock::CLEAN;
+use drystone_core::SECTOR_SIZE;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Op};
 use stand::{Stand, is_idle, uuid};
@@ -206,4 +207,59 @@ fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
     stand.stop();
     let entries = stand.power.take();
     assert!(entries.iter().all(|entry| entry.op != Op::Write), "{entries:?}");
+}
+
+/// Fill an array, begin to replace `d1`, and go on until a part of it is done.
+fn replacing(spares: usize) -> (Stand, usize) {
+    let mut stand = Stand::new(4 + spares);
+    let disks = (stand.memories.split_off(4), stand.devices.split_off(4));
+    stand.create(Level::Raid5, true);
+    stand.start();
+    let all = stand.array.as_ref().unwrap().0.info().size_bytes as usize;
+    for (n, at) in (0..all).step_by(96 << 10).enumerate() {
+        let (sector, bytes) = (at as u64 / SECTOR_SIZE, (96 << 10).min(all - at));
+        assert!(stand.write(sector, n as u8 + 1, bytes).is_ok());
+    }
+    for (n, device) in disks.1.iter().enumerate() {
+        let (name, device) = (format!("d{}", 4 + n), device.clone());
+        stand.command(Command::Add { name, device, uuid: uuid(9 + n as u8) }).unwrap();
+    }
+    stand.command(Command::Speed { min: Some(2000), max: Some(2000) }).unwrap();
+    stand.command(Command::Replace("d1".to_owned())).unwrap();
+    stand.until("a part", |status| status.sync.is_some_and(|sync| sync.done * 2 > sync.total));
+    (stand, all)
+}
+
+fn all_is_right(stand: &mut Stand, all: usize) {
+    let fast = Some(1 << 20);
+    stand.command(Command::Speed { min: fast, max: fast }).unwrap();
+    stand.until("the end", |status| is_idle(status) && status.degraded() == 0);
+    let seats = stand.states().into_iter().filter(|s| matches!(s, DiskState::InSync(_)));
+    assert_eq!(seats.count(), 4, "one for each role: {:?}", stand.states());
+    stand.command(Command::Sync(SyncAction::Check)).unwrap();
+    assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
+    for (n, at) in (0..all).step_by(96 << 10).enumerate() {
+        let (sector, bytes) = (at as u64 / SECTOR_SIZE, (96 << 10).min(all - at));
+        assert!(stand.reads(sector, n as u8 + 1, bytes), "chunk {n}");
+    }
+}
+
+#[test]
+fn a_second_replacement_is_copied_from_the_beginning() {
+    let (mut stand, all) = replacing(2);
+    stand.command(Command::Replace("d2".to_owned())).unwrap();
+    all_is_right(&mut stand, all);
+}
+
+#[test]
+fn a_member_that_fails_leaves_its_place_to_its_replacement() {
+    let (mut stand, all) = replacing(2);
+    stand.memories[1].is_dead.store(true, Relaxed);
+    // Parity and data of all rows, above and below what was copied.
+    for (n, at) in (0..all).step_by(96 << 10).enumerate() {
+        let (sector, bytes) = (at as u64 / SECTOR_SIZE, (96 << 10).min(all - at));
+        assert!(stand.write(sector, 77, bytes.min(8192)).is_ok());
+        assert!(stand.write(sector, n as u8 + 1, bytes.min(8192)).is_ok());
+    }
+    all_is_right(&mut stand, all);
 }

@@ -188,7 +188,18 @@ impl Conf {
         }
     }
 
-    /// Roles whose block at a member sector is to be written when it changes.
+    /// Roles whose block at a member sector is to be right when it changes: those of [`Conf::writable`],
+    /// and of replacements.
+    #[inline]
+    pub(crate) fn kept(&self, sector: u64) -> Roles {
+        if self.special.is_empty() {
+            return self.plain;
+        }
+        let has_replacement = |role: &u32| self.seats[*role as usize].replacement.is_some();
+        self.writable(sector) | self.special.iter().filter(has_replacement).collect()
+    }
+
+    /// Roles whose block at a member sector is to be written to the member when it changes.
     #[inline]
     pub(crate) fn writable(&self, sector: u64) -> Roles {
         match self.special.is_empty() {

@@ -157,7 +157,7 @@ impl Stripe {
             row: self.row,
             data: self.data,
             readable: at.conf.readable(self.sector) - self.unreadable,
-            writable: at.conf.writable(self.sector),
+            writable: at.conf.kept(self.sector),
             uptodate: self.uptodate,
             parity_fits: at.parity_fits(self.sector),
         }

@@ -290,6 +290,7 @@ fn raid(check: &mut Check<'_>, kind: &Kind, fields: &Fields, path: &str) -> Raid
         }),
         uuid: uuid(check, fields, path),
         cache_stripes: fields.number32("stripe_cache_size"),
+        run: fields.bool("run"),
         force: fields.bool("force"),
     };
     raid_shape(check, &spec, path);

@@ -9,7 +9,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE};
 use drystone_raid::array::{self, ArrayOptions, Manager, Opened, WallClock};
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
-use drystone_raid::metadata::assemble::{Assembly, Candidate, assemble};
+use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
 use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
 use drystone_raid::metadata::superblock::Minor;
 use drystone_raid::metadata::{MetadataError, Uuid};
@@ -210,11 +210,17 @@ impl Opening<'_> {
             name: self.spec.name.clone(),
             read_only: self.spec.read_only,
             cache_stripes: self.raid.cache_stripes,
+            run: self.raid.run,
             force: self.raid.force,
             wall_clock: self.at.hosting.wall_clock.clone(),
         };
         let opened = array::open(self.context()?, members, candidates, &assembly, &options);
-        opened.map_err(|error| self.error("members", error.message, ""))
+        let hint = match &assembly.start {
+            Start::Degraded { unexpected: Some(_) } => "`run = true` starts it without them",
+            Start::Force(_) => "`force = true` starts it all the same",
+            _ => "",
+        };
+        opened.map_err(|error| self.error("members", error.message, hint))
     }
 
     /// The array is the one that the stack file says.

@@ -152,6 +152,12 @@ static RAID: &[Param] = &[
         "Stripes of the cache: 4 KiB of each member each.",
     ),
     param(
+        "run",
+        Type::Bool,
+        Value("false"),
+        "Start degraded though members are not there on which the superblocks count, as mdadm's --run.",
+    ),
+    param(
         "force",
         Type::Bool,
         Value("false"),

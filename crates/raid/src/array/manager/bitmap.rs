@@ -90,7 +90,8 @@ impl Manager {
             return;
         }
         self.shared.keep_under_way(&words, self.io.ctx.locks());
-        if !self.tell_of_whole() {
+        // What was written is durable on all members before any of them forgets of it.
+        if !self.flush_members().is_empty() || !self.tell_of_whole() {
             return;
         }
         let cleared = unused.into_iter().filter(|word| words.clear(*word));

@@ -96,6 +96,7 @@ impl Manager {
         (added.by_bitmap, added.wants_bitmap) = (state != DiskState::Spare, true);
         added.log_todo = LogTodo::All;
         self.disks.push(added);
+        self.interrupt_rebuild();
         self.changed = true;
         Ok(())
     }
@@ -202,6 +203,7 @@ impl Manager {
         (spare.state, spare.wants_bitmap) = (DiskState::Replacement(role), true);
         spare.log_todo = LogTodo::All;
         spare.in_sync_below.store(0, Release);
+        self.interrupt_rebuild();
         self.changed = true;
         Ok(())
     }

@@ -58,12 +58,16 @@ impl Manager {
     /// The device is used no longer. It is on record only when the superblocks have been written.
     pub(super) fn fail_disk(&mut self, place: usize) {
         let disk = &mut self.disks[place];
-        disk.state = DiskState::Faulty(disk.state.role());
-        self.changed = true;
-        if self.sync.as_ref().is_some_and(|sync| sync.action == crate::engine::SyncAction::Recover)
-        {
-            // Who is left to be rebuilt is seen anew.
-            self.interrupt_sync();
+        let before = disk.state;
+        disk.state = DiskState::Faulty(before.role());
+        if let DiskState::InSync(role) | DiskState::Rebuilding(role) = before {
+            // Whoever was to take its place has it now.
+            let mut others = self.disks.iter_mut();
+            let next = others.find(|disk| disk.state == DiskState::Replacement(role));
+            next.into_iter().for_each(|disk| disk.state = DiskState::Rebuilding(role));
         }
+        self.changed = true;
+        // Who is left to be rebuilt is seen anew.
+        self.interrupt_rebuild();
     }
 }

@@ -11,7 +11,10 @@ impl Manager {
     /// Put on record what is so now, on all devices that have not failed; durable when this returns. A
     /// device that does not take its superblock has failed, which is then put on record too.
     pub(super) fn write_superblocks(&mut self) {
+        let before = self.common.events;
         loop {
+            // What was written on some is never to be taken for what others have.
+            self.common.events = self.common.events.max(before);
             // What they will say is good has to be durable on all members before any of them says so.
             let mut failed = self.flush_all();
             if failed.is_empty() {
@@ -80,6 +83,11 @@ impl Manager {
         if !self.changed && self.record == Record::Dirty {
             return Vec::new();
         }
+        self.flush_members()
+    }
+
+    /// Flush all members at once. Who could not.
+    pub(super) fn flush_members(&mut self) -> Vec<usize> {
         let is_used = |disk: &Disk| disk.state.role().is_some();
         let places: Vec<_> =
             (0..self.disks.len()).filter(|place| is_used(&self.disks[*place])).collect();

@@ -8,7 +8,7 @@
 //! * By a bitmap only chunks are synchronised whose word says that they need it. For a member that
 //!   came back these are all that are set once no write goes past it any more.
 
-use super::{DiskState, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS};
+use super::{Disk, DiskState, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS};
 use crate::array::io::Ticket;
 use crate::array::ppl::LogTodo;
 use crate::array::status::SyncStatus;
@@ -45,14 +45,16 @@ impl Default for Speed {
 /// A synchronisation under way.
 pub(super) struct Sync {
     pub(super) action: SyncAction,
-    /// Begun and not known to be done: the end of each, and whether it has ended.
-    window: VecDeque<(u64, Ticket, bool)>,
+    /// Begun and not known to be done: the end of each, and how it has ended.
+    window: VecDeque<(u64, Ticket, Option<Status>)>,
     /// Member sectors.
     next: u64,
     done: u64,
     end: u64,
     /// Only what the bitmap says.
     by_bitmap: bool,
+    /// Numbers of the devices that are rebuilt: those that there were when it began.
+    rebuilt: Vec<u32>,
     /// Nothing is begun before all shards work by the configuration of this epoch.
     awaits: Option<u64>,
     /// Words of the bitmap that were told that they are done.
@@ -80,6 +82,7 @@ impl Sync {
             done: start,
             end,
             by_bitmap: false,
+            rebuilt: Vec::new(),
             awaits: None,
             told: 0,
             is_interrupted: false,
@@ -107,13 +110,16 @@ impl Sync {
 
     /// Take what has ended, and see how far it is done.
     fn advance(&mut self, mut take: impl FnMut(Ticket) -> Option<Status>) {
-        for (_, ticket, has_ended) in &mut self.window {
-            *has_ended = *has_ended || take(*ticket).is_some();
+        for (_, ticket, ended) in &mut self.window {
+            *ended = ended.or_else(|| take(*ticket));
         }
-        while self.window.front().is_some_and(|(_, _, has_ended)| *has_ended)
-            && let Some((end, ..)) = self.window.pop_front()
-        {
-            self.done = end;
+        while let Some((end, _, Some(status))) = self.window.front() {
+            // What was not looked at is not done, nor is what comes after it.
+            self.is_interrupted |= *status == Status::Cancelled;
+            if !self.is_interrupted {
+                self.done = *end;
+            }
+            self.window.pop_front();
         }
     }
 
@@ -139,9 +145,11 @@ impl Manager {
         if self.sync.is_none() {
             self.begin_sync(now);
         }
-        let mut sync = self.sync.take()?;
         let io = &mut self.io;
-        sync.advance(|ticket| io.take(ticket).map(|bio| bio.status));
+        self.sync.as_mut()?.advance(|ticket| io.take(ticket).map(|bio| bio.status));
+        // What could not be computed is on record before it counts as done.
+        self.take_reports();
+        let mut sync = self.sync.take()?;
         sync.measure(now);
         self.skip_clean(&mut sync);
         self.note_progress(&mut sync);
@@ -162,6 +170,13 @@ impl Manager {
             self.checkpoint(now);
         }
         deadline
+    }
+
+    /// A device is to be rebuilt from now on: a rebuild under way begins anew, with it.
+    pub(super) fn interrupt_rebuild(&mut self) {
+        if self.sync.as_ref().is_some_and(|sync| sync.action == SyncAction::Recover) {
+            self.interrupt_sync();
+        }
     }
 
     /// Give up what is under way, as soon as may be.
@@ -188,9 +203,11 @@ impl Manager {
         self.shared.mismatches.store(0, Relaxed);
         let mut sync = Sync::new(action, start.min(self.used), self.used, now);
         sync.by_bitmap = self.bitmap.is_some() && self.is_by_bitmap(action);
+        let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
+        sync.rebuilt = rebuilt.map(|disk| disk.number()).collect();
         self.sync = Some(sync);
         let epoch = self.publish();
-        if let Some(sync) = self.sync.as_mut().filter(|sync| sync.by_bitmap) {
+        if let Some(sync) = &mut self.sync {
             sync.awaits = Some(epoch);
         }
     }
@@ -211,7 +228,7 @@ impl Manager {
         if !self.shared.shards_are_at(epoch, self.io.ctx.locks()) {
             return false;
         }
-        if sync.action == SyncAction::Recover {
+        if sync.action == SyncAction::Recover && sync.by_bitmap {
             self.need_all_set();
         }
         sync.awaits = None;
@@ -234,7 +251,7 @@ impl Manager {
         }
         // What is skipped is not done, so it does not count for the pace.
         sync.pace.0 += sync.next - from;
-        if sync.window.is_empty() {
+        if sync.window.is_empty() && !sync.is_interrupted {
             sync.done = sync.next;
         }
         let limit = to_region(sync.next).min(sync.end);
@@ -287,7 +304,7 @@ impl Manager {
             let (end, bytes) = (sync.next + sectors, sectors * SECTOR_SIZE);
             let bio = Bio::without_data(Op::Discard, Sector(sync.next), bytes);
             let ticket = self.io.start(self.sync_device, bio);
-            sync.window.push_back((end, ticket, false));
+            sync.window.push_back((end, ticket, None));
             sync.next = end;
         }
         // All that was left had been skipped.
@@ -314,7 +331,8 @@ impl Manager {
         match sync.action {
             SyncAction::Resync => self.shared.fits_below.store(sync.done, Release),
             SyncAction::Recover => {
-                for disk in &self.disks {
+                let is_meant = |disk: &&Disk| sync.rebuilt.contains(&disk.number());
+                for disk in self.disks.iter().filter(is_meant) {
                     if disk.state.is_rebuilt() && disk.in_sync_below.load(Acquire) < sync.done {
                         disk.in_sync_below.store(sync.done, Release);
                     }
@@ -350,7 +368,7 @@ impl Manager {
                 self.shared.fits_below.store(CLEAN, Release);
                 self.changed = true;
             }
-            SyncAction::Recover if is_whole => self.seat_rebuilt(),
+            SyncAction::Recover if is_whole => self.seat_rebuilt(&sync.rebuilt),
             _ => {}
         }
         if self.changed {
@@ -360,16 +378,17 @@ impl Manager {
     }
 
     /// What was rebuilt is in sync; who has a replacement is of no use any more.
-    fn seat_rebuilt(&mut self) {
-        let replaced = |state: DiskState| match state {
-            DiskState::Replacement(role) => Some(role),
+    fn seat_rebuilt(&mut self, rebuilt: &[u32]) {
+        let replaced = |disk: &Disk| match disk.state {
+            DiskState::Replacement(role) if rebuilt.contains(&disk.number()) => Some(role),
             _ => None,
         };
-        let roles: Vec<u32> = self.disks.iter().filter_map(|disk| replaced(disk.state)).collect();
+        let roles: Vec<u32> = self.disks.iter().filter_map(replaced).collect();
         for disk in &mut self.disks {
+            let is_meant = rebuilt.contains(&disk.number());
             disk.state = match disk.state {
                 DiskState::InSync(role) if roles.contains(&role) => DiskState::Faulty(Some(role)),
-                DiskState::Rebuilding(role) | DiskState::Replacement(role) => {
+                DiskState::Rebuilding(role) | DiskState::Replacement(role) if is_meant => {
                     disk.set_in_sync();
                     disk.by_bitmap = false;
                     DiskState::InSync(role)

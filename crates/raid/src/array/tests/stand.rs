@@ -343,6 +343,7 @@ impl Stand {
             name: "md0".to_owned(),
             read_only: self.is_read_only,
             cache_stripes: 64,
+            run: true,
             force: false,
             wall_clock: Arc::new(|| 5),
         };

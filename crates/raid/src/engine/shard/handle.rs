@@ -218,7 +218,7 @@ impl Shard {
     ) {
         let place = &mut self.stripes[stripe as usize];
         let written = covered.whole | covered.part;
-        let writable = at.conf.writable(place.sector);
+        let writable = at.conf.kept(place.sector);
         let parity = parity_of(&place.row);
         if plan.method == Method::Rmw {
             place.arithmetic(at).toggle(written, parity & writable);
