@@ -40,6 +40,13 @@ impl Desk {
         })
     }
 
+    fn request(&self, command: Command) -> Arc<Request> {
+        let request = Request::new(command);
+        self.requests.lock(&self.requests_locks).push(request.clone());
+        self.shared.ask(Wanted::CONTROL);
+        request
+    }
+
     pub(crate) fn take_requests(&self) -> Vec<Arc<Request>> {
         std::mem::take(&mut *self.requests.lock(&self.requests_locks))
     }
@@ -49,11 +56,22 @@ impl Desk {
     }
 }
 
-/// A RAID-4, RAID-5 or RAID-6 array. Cheap to clone; all clones are the same array. Its manager has to
-/// run for writes to begin.
+/// A RAID-4, RAID-5 or RAID-6 array. Cheap to clone; all clones are the same array, which stops by itself
+/// some time after the last of them was dropped, if nobody has stopped it. Its manager has to run for
+/// writes to begin.
 #[derive(Clone)]
 pub struct Array {
     desk: Arc<Desk>,
+    _last: Arc<StopsIt>,
+}
+
+/// Asks for the stop of an array that nobody has any more.
+struct StopsIt(Arc<Desk>);
+
+impl Drop for StopsIt {
+    fn drop(&mut self) {
+        self.0.request(Command::Stop);
+    }
 }
 
 /// The same array, by member sectors: a bio over it has its sectors synchronised.
@@ -61,7 +79,7 @@ pub(crate) struct SyncDevice(pub(crate) Arc<Shared>);
 
 impl Array {
     pub(crate) fn new(desk: Arc<Desk>) -> Self {
-        Array { desk }
+        Array { _last: Arc::new(StopsIt(desk.clone())), desk }
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -71,10 +89,7 @@ impl Array {
     /// Ask the manager for something. It goes on by itself; [`Request::outcome`] tells what became of
     /// it. Any thread.
     pub fn request(&self, command: Command) -> Arc<Request> {
-        let request = Request::new(command);
-        self.desk.requests.lock(&self.desk.requests_locks).push(request.clone());
-        self.shared().ask(Wanted::CONTROL);
-        request
+        self.desk.request(command)
     }
 
     /// What is known of the array. Any thread.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use drystone_core::Device;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
-use drystone_raid::array::{Array, Command};
+use drystone_raid::array::Array;
 use drystone_targets::{Table, Volume};
 use drystone_throttle::{Groups, Throttled};
 
@@ -81,15 +81,6 @@ impl LiveDevice {
 
     pub(super) fn is_claimed(&self) -> bool {
         self.claimed.load(Relaxed)
-    }
-}
-
-impl Drop for LiveDevice {
-    /// An array that nobody has stopped stops by itself, some time after its last user has gone.
-    fn drop(&mut self) {
-        if let Some(array) = &self.array {
-            array.request(Command::Stop);
-        }
     }
 }
 
