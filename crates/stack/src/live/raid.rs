@@ -144,7 +144,7 @@ impl Opening<'_> {
             }
             Some(first) => {
                 let message = format!("`{}` is of no array, but other members are", first.name);
-                let hint = "leave it out; a served array takes it by `drystone md add`";
+                let hint = "leave it out of `members`, or make the array anew";
                 Err(self.error("members", message, hint))
             }
             None => Ok(candidates),

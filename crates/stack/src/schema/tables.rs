@@ -161,7 +161,7 @@ static RAID: &[Param] = &[
         "force",
         Type::Bool,
         Value("false"),
-        "Start though something may be lost; what, is said.",
+        "Start though something may be lost; what, is said where the start is refused without it.",
     ),
 ];
 

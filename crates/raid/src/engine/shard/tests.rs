@@ -397,6 +397,27 @@ fn a_replacement_gets_all_that_its_member_gets() {
     assert_eq!(bench.rows_that_do_not_fit(), 0);
 }
 
+/// The member is gone, and what was copied from it is all that there is in its place: it gets parity, too.
+#[test]
+fn a_replacement_without_its_member_gets_parity_too() {
+    for (level, disks) in [(Level::Raid5, 4), (Level::Raid6, 6)] {
+        let mut bench = Bench::new(level, 2, disks, 8);
+        bench.submit(Op::Write, 0, 200);
+        bench.drain();
+        bench.members.push(vec![0; bench.members[0].len()]);
+        bench.broken.push(false);
+        bench.publish(|conf| conf.seats[1].replacement = Some(member(disks, 0)));
+        bench.sync(SyncAction::Recover);
+        bench.publish(|conf| conf.seats[1].member = None);
+        for sector in (0..bench.model.len() as u64 / SECTOR_SIZE).step_by(24) {
+            bench.submit(Op::Write, sector, 8);
+            bench.drain();
+        }
+        bench.members[1] = bench.members[disks as usize].clone();
+        assert_eq!(bench.rows_that_do_not_fit(), 0, "{level}");
+    }
+}
+
 #[test]
 fn resync_makes_parity_fit_and_writes_meanwhile_do_not_carry_it_on() {
     let mut bench = Bench::new(Level::Raid5, 2, 6, 8);
