@@ -43,12 +43,14 @@ impl Io {
         self.ctx.reap(&mut self.ended);
     }
 
-    /// Wait until something ends, somebody wakes the context, or the deadline; not at all if there is
-    /// something that has ended and was not taken.
+    /// Wait until something ends, somebody wakes the context, or the deadline.
     pub(crate) fn wait(&mut self, deadline: Option<Ns>) {
-        if self.ended.is_empty() {
-            self.ctx.wait(deadline);
-        }
+        self.ctx.wait(deadline);
+    }
+
+    /// There is something that has ended and was not taken.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     /// The bio of `ticket`, if it has ended.

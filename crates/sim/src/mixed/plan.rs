@@ -164,12 +164,7 @@ impl Plan {
 
     /// An array, whose disks fail in ways that it makes up for, or lose their power.
     pub fn raid(rng: &mut Rng, ios: u64) -> Self {
-        let mut policy = Policy::random(rng);
-        if policy.points == 0 {
-            // A manager that waits for what a thread does which has lost its processor looks again and
-            // again, and has to lose its own for that.
-            policy.points = 1000;
-        }
+        let policy = Policy::random(rng);
         let contexts = rng.u64(1..=8);
         let mix = Mix::random(rng);
         let starts = rng.u64(1..=3);

@@ -163,12 +163,24 @@ impl Manager {
     pub fn run(mut self) {
         while !self.is_over {
             let deadline = self.step();
-            // A wake-up may have come while superblocks were written, and ended a wait of that.
-            if !self.is_over && !self.shared.is_wanted() {
-                self.io.wait(deadline);
-            }
+            self.wait(deadline);
         }
         self.end();
+    }
+
+    /// Until there is something to do. A context's wait may end for nothing, again and again where a
+    /// member is polled: a step, which has others look, is not to be made each time.
+    fn wait(&mut self, deadline: Option<Ns>) {
+        let is_time = |now| deadline.is_some_and(|deadline| deadline <= now);
+        // A wake-up may have come while superblocks were written, and ended a wait of that.
+        while !self.is_over
+            && !self.shared.is_wanted()
+            && !self.io.has_ended()
+            && !is_time(self.now())
+        {
+            self.io.wait(deadline);
+            self.io.reap();
+        }
     }
 
     /// Let go of all devices, and then tell whoever has asked for the stop.
