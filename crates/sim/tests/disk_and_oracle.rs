@@ -161,7 +161,7 @@ impl User {
     fn read_all(&mut self) -> Result<(), Box<Violation>> {
         self.holes_are_zero();
         let id = self.oracle.read_begins(0..SECTORS);
-        self.oracle.read_ends_ok(id, self.disk.contents())
+        self.oracle.read_ends_ok(id, &self.disk.contents())
     }
 
     /// A run of some operations with an outage now and then; all is read at the end.
@@ -236,7 +236,7 @@ fn run_honest(seed: u64) -> (DiskCounts, OracleCounts, Vec<u8>) {
         user.disk.faults().reads_fail = all_fail;
         user.disk.faults().writes_fail = all_fail;
     }
-    (*user.disk.counts(), *user.oracle.counts(), user.disk.contents().to_vec())
+    (*user.disk.counts(), *user.oracle.counts(), user.disk.contents())
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_physical_block_that_tears_is_reported() {
 fn a_stale_read_is_reported() {
     let mut user = User::new(options(512), 1);
     user.run(100, 0).unwrap();
-    let old = user.disk.contents().to_vec();
+    let old = user.disk.contents();
     user.run(100, 0).unwrap();
     let id = user.oracle.read_begins(0..SECTORS);
     let violation = user.oracle.read_ends_ok(id, &old).unwrap_err();
@@ -361,7 +361,7 @@ fn each_image_of_a_snapshot_is_what_a_power_cut_may_leave() {
             let mut oracle = user.oracle.clone();
             oracle.power_cut();
             let id = oracle.read_begins(0..SECTORS);
-            oracle.read_ends_ok(id, image.contents()).unwrap_or_else(|w| panic!("{seed}: {w}"));
+            oracle.read_ends_ok(id, &image.contents()).unwrap_or_else(|w| panic!("{seed}: {w}"));
             assert_eq!(image.contents(), image.durable());
             seen += 1;
         }

@@ -11,7 +11,6 @@ use super::perform::entry_of;
 use super::{DiskCounts, DiskOptions, ENODEV};
 use drystone_core::clock::Ns;
 use fastrand::Rng;
-use std::ops::Range;
 
 /// What a disk is asked to do. Offsets and lengths are bytes.
 #[derive(Clone, Debug)]
@@ -94,7 +93,6 @@ struct Slot {
 #[derive(Debug)]
 pub(super) enum Source {
     None,
-    Cached(Range<usize>),
     Scratch,
 }
 
@@ -189,11 +187,6 @@ impl Disk {
         let (result, source) = self.perform(op, Fate::Normal, flight.newest);
         let data = match source {
             Source::None => Vec::new(),
-            Source::Cached(range) => {
-                let mut data = self.media.buffer();
-                data.extend_from_slice(&self.media.cached()[range]);
-                data
-            }
             Source::Scratch => std::mem::take(&mut self.scratch),
         };
         flight.early = Some((result, data));
@@ -234,7 +227,6 @@ impl Disk {
         };
         let data = match source {
             Source::None => &[],
-            Source::Cached(range) => &self.media.cached()[range],
             Source::Scratch => &self.scratch[..],
         };
         Done { result, data }
@@ -302,13 +294,13 @@ impl Disk {
     }
 
     /// What reads see now.
-    pub fn contents(&self) -> &[u8] {
-        self.media.cached()
+    pub fn contents(&self) -> Vec<u8> {
+        self.media.cached().to_vec()
     }
 
     /// What is surely there after a power cut, but for newer versions.
-    pub fn durable(&self) -> &[u8] {
-        self.media.media()
+    pub fn durable(&self) -> Vec<u8> {
+        self.media.media().to_vec()
     }
 
     /// Puts bytes there as if they had always been there: no operation, no cache, no fault.
@@ -318,7 +310,7 @@ impl Disk {
 
     /// Nothing was ever written to it but zeroes.
     pub fn is_blank(&self) -> bool {
-        self.contents().iter().all(|byte| *byte == 0)
+        self.media.cached().is_zero(0..self.size() as usize)
     }
 
     /// The first byte from `at` on that is in an allocated unit; `end`, or the size, if none is.

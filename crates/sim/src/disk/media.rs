@@ -9,6 +9,7 @@
 //! * A unit that is not `allocated` reads as zeroes.
 
 use super::UNIT;
+use super::bytes::Bytes;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -37,8 +38,8 @@ impl Entry {
 pub(super) struct Media {
     /// A physical block is `1 << shift` bytes.
     shift: u32,
-    cached: Vec<u8>,
-    media: Vec<u8>,
+    cached: Bytes,
+    media: Bytes,
     durable: Vec<u64>,
     log: VecDeque<Entry>,
     log_bytes: u64,
@@ -56,8 +57,8 @@ impl Media {
         let blocks = (size / u64::from(block)) as usize;
         Media {
             shift: block.trailing_zeros(),
-            cached: vec![0; size as usize],
-            media: vec![0; size as usize],
+            cached: Bytes::new(size as usize),
+            media: Bytes::new(size as usize),
             durable: vec![0; blocks],
             log: VecDeque::new(),
             log_bytes: 0,
@@ -73,17 +74,17 @@ impl Media {
     }
 
     pub fn grow(&mut self, size: u64) {
-        self.cached.resize(size as usize, 0);
-        self.media.resize(size as usize, 0);
+        self.cached.grow(size as usize);
+        self.media.grow(size as usize);
         self.durable.resize((size >> self.shift) as usize, 0);
         self.allocated.resize(size.div_ceil(UNIT * 64) as usize, 0);
     }
 
-    pub fn cached(&self) -> &[u8] {
+    pub fn cached(&self) -> &Bytes {
         &self.cached
     }
 
-    pub fn media(&self) -> &[u8] {
+    pub fn media(&self) -> &Bytes {
         &self.media
     }
 
@@ -123,7 +124,7 @@ impl Media {
         if length == 0 {
             return self.recycle(data);
         }
-        self.cached[span(offset, length)].copy_from_slice(&data);
+        self.cached.put(offset as usize, &data);
         self.allocate(offset, length);
         self.effect(offset, length, Some(data), durable);
     }
@@ -133,7 +134,7 @@ impl Media {
         if length == 0 {
             return;
         }
-        self.cached[span(offset, length)].fill(0);
+        self.cached.zero(span(offset, length));
         if free {
             self.release(offset, length);
         } else {
@@ -160,7 +161,7 @@ impl Media {
         let blocks = self.blocks(offset, length);
         let bytes =
             self.block_bytes(blocks.start).start as usize..(blocks.end << self.shift) as usize;
-        self.media[bytes.clone()].copy_from_slice(&self.cached[bytes]);
+        self.media.copy_from(&self.cached, bytes);
         self.durable[blocks.start as usize..blocks.end as usize].fill(self.newest);
     }
 
@@ -233,8 +234,8 @@ impl Media {
     pub fn forget(&mut self, block: u64) {
         let bytes = self.block_bytes(block);
         let span = bytes.start as usize..bytes.end as usize;
-        self.cached[span.clone()].copy_from_slice(&self.media[span.clone()]);
-        if self.media[span].iter().any(|&byte| byte != 0) {
+        self.cached.copy_from(&self.media, span.clone());
+        if !self.media.is_zero(span) {
             self.allocate(bytes.start, bytes.end - bytes.start);
         }
     }
@@ -254,8 +255,8 @@ impl Media {
     /// Puts bytes there as if they had always been there.
     pub fn poke(&mut self, offset: u64, data: &[u8]) {
         let length = data.len() as u64;
-        self.cached[span(offset, length)].copy_from_slice(data);
-        self.media[span(offset, length)].copy_from_slice(data);
+        self.cached.put(offset as usize, data);
+        self.media.put(offset as usize, data);
         self.allocate(offset, length);
     }
 
@@ -293,14 +294,13 @@ fn span(offset: u64, length: u64) -> Range<usize> {
 }
 
 /// Puts the part of an entry that lies in the range of bytes.
-pub(super) fn put(media: &mut [u8], entry: &Entry, bytes: Range<u64>) {
+pub(super) fn put(media: &mut Bytes, entry: &Entry, bytes: Range<u64>) {
     let (from, to) = (bytes.start.max(entry.offset), bytes.end.min(entry.end()));
     if from >= to {
         return;
     }
-    let target = &mut media[from as usize..to as usize];
     match &entry.data {
-        Some(data) => target.copy_from_slice(&data[span(from - entry.offset, to - from)]),
-        None => target.fill(0),
+        Some(data) => media.put(from as usize, &data[span(from - entry.offset, to - from)]),
+        None => media.zero(span(from, to - from)),
     }
 }

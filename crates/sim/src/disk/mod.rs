@@ -25,6 +25,7 @@
 //! results. Nothing here is shared; a disk belongs to the one thread of a simulation. Offsets and
 //! lengths are bytes and need no alignment; times are simulated nanoseconds.
 
+mod bytes;
 mod counts;
 mod crash;
 mod faults;

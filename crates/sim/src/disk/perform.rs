@@ -84,15 +84,14 @@ impl Disk {
         let from = if fate == Fate::Misdirect { self.misdirect(offset, length) } else { offset };
         self.counts.misdirected_reads += u64::from(from != offset);
         let range = from as usize..(from + length) as usize;
+        self.scratch.clear();
+        self.media.cached().read(range, &mut self.scratch);
         if fate == Fate::Corrupt && length > 0 {
             self.counts.corrupted_reads += 1;
-            self.scratch.clear();
-            self.scratch.extend_from_slice(&self.media.cached()[range]);
             let bit = self.rng.u64(0..length * 8);
             self.scratch[(bit / 8) as usize] ^= 1 << (bit % 8);
-            return (length as i64, Source::Scratch);
         }
-        (length as i64, if length == 0 { Source::None } else { Source::Cached(range) })
+        (length as i64, Source::Scratch)
     }
 
     /// What of a range lies on the disk.
