@@ -64,6 +64,8 @@ pub struct ArrayStatus {
     pub disks: Vec<DiskStatus>,
     /// A synchronisation, if one is under way.
     pub sync: Option<SyncStatus>,
+    /// Parity may not fit somewhere, and nothing is done about it now.
+    pub resync_pending: bool,
     /// Sectors of parity that did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
     /// `sync_speed_min` and `sync_speed_max`, KiB a second of each member.

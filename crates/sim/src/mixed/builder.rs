@@ -1,5 +1,6 @@
 //! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of each.
 
+use super::array::Redundancy;
 use super::plan::{FaultPlan, Mix, Nature, Plan, Target, chance, of};
 use crate::disk::{DiskOptions, Latency};
 use crate::schedule::Policy;
@@ -123,6 +124,12 @@ impl<'a> Builder<'a> {
             disks: (0..self.disks.len()).collect(),
             nature: Nature::Keeps,
             fails: false,
+            redundancy: Some(Redundancy {
+                parity,
+                data: members - parity,
+                chunk,
+                logged: policy == "ppl",
+            }),
             tables: vec![],
             moves: None,
             longer: None,
@@ -339,6 +346,7 @@ impl<'a> Builder<'a> {
             disks,
             nature,
             fails: false,
+            redundancy: None,
             tables,
             moves: None,
             longer: None,

@@ -1,14 +1,17 @@
 //! The scenario `mixed`: everything at once; and `crash` for the same stacks.
 
+mod array;
 mod builder;
 mod control;
 pub mod crash;
 mod io;
+mod life;
 mod load;
 mod nbd;
 mod plan;
 mod run;
 
+pub use array::Redundancy;
 pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
 pub use plan::{FaultPlan, Mix, Nature, Plan, Target};
 pub use run::Keep;

@@ -2,6 +2,7 @@
 //! subset of everything and leaves the rest out, so that what hides behind a common operation is
 //! met too.
 
+use super::array::Redundancy;
 use super::builder::Builder;
 use super::nbd::NbdPlan;
 use crate::disk::DiskOptions;
@@ -45,6 +46,8 @@ pub struct Target {
     pub nature: Nature,
     /// Faults are to be expected of it even if no disk has any.
     pub fails: bool,
+    /// What is known of it if it is an array: no fault of a disk excuses one of it.
+    pub redundancy: Option<Redundancy>,
     /// Tables that map it to the same places; empty if it is no volume.
     pub tables: Vec<String>,
     /// Where it may move: its place now and another one, each a leaf and a sector.
@@ -169,9 +172,10 @@ impl Plan {
         let mix = Mix::random(rng);
         let starts = rng.u64(1..=3);
         let faults = FaultPlan::harmless(rng);
+        let changes = of(rng, &[0, 0, 2, 6, 20]);
         let mut builder = Builder::small(rng, RAID_DISK_SECTORS);
         builder.array();
-        Plan { starts, faults, ..builder.plan(policy, contexts, ios, mix) }
+        Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
     /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that

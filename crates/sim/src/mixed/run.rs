@@ -7,6 +7,7 @@
 
 use super::control::Control;
 use super::io::Io;
+use super::life::Life;
 use super::load::Load;
 use super::nbd::{self, Served};
 use super::plan::{Nature, Plan, Target, stack_file};
@@ -24,7 +25,7 @@ use drystone_core::{
 use drystone_stack::live::{LiveStack, Pause};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -87,6 +88,10 @@ pub(super) struct Run {
     unflushable: RefCell<BTreeMap<usize, u64>>,
     /// The I/O that something is wrong with.
     pub(super) culprit: Cell<Option<u64>>,
+    /// Disks of an array that are no whole members of it, or may soon not be.
+    pub(super) hurt: RefCell<BTreeSet<usize>>,
+    /// An array lacked a member, or was about to, when the power went.
+    was_hurt: Cell<bool>,
 }
 
 /// A stack that runs.
@@ -156,6 +161,8 @@ impl Run {
             counted: RefCell::new(vec![DiskCounts::default(); disks]),
             unflushable: RefCell::default(),
             culprit: Cell::new(None),
+            hurt: RefCell::default(),
+            was_hurt: Cell::new(false),
         })
     }
 
@@ -300,7 +307,7 @@ impl Run {
 
     /// Whether there is a reason for an error of a target.
     pub(super) fn has_failed(&self, target: &Target) -> bool {
-        self.faults_of(target, &HARD) > 0
+        target.redundancy.is_none() && self.faults_of(target, &HARD) > 0
     }
 
     /// What disks have counted is of former starts from now on.
@@ -357,7 +364,7 @@ fn op_name(op: Op) -> &'static str {
 /// Runs it all, as a fiber.
 pub(super) struct Operator {
     pub(super) run: Rc<Run>,
-    rng: Rng,
+    pub(super) rng: Rng,
 }
 
 impl Operator {
@@ -398,10 +405,11 @@ impl Operator {
                 *disk.faults() = Default::default();
             });
         }
+        run.hurt.borrow_mut().clear();
         run.count_anew();
         run.world.note(|| "the stack is started".to_owned());
         run.counts.borrow_mut().add("start", 1);
-        let stack = match open(run) {
+        let stack = match open_or_force(run) {
             Ok(stack) => stack,
             Err(report) => {
                 run.world.fail(format!("the stack does not start: {report}"));
@@ -503,7 +511,11 @@ impl Operator {
         }
         start.controls.set(1);
         let (run, start, seed) = (run.clone(), start.clone(), self.rng.u64(..));
-        run.world.clone().spawn("control", move || Control::new(run, start, seed).run(first));
+        let world = run.world.clone();
+        match Life::new(&run, &start, seed) {
+            Some(life) => world.spawn("control", move || life.run()),
+            None => world.spawn("control", move || Control::new(run, start, seed).run(first)),
+        }
     }
 
     pub(super) fn spawn_loads(&mut self, start: &Rc<Started>) {
@@ -525,12 +537,13 @@ impl Operator {
         self.watch(start, |run| run.begun.get() >= at.min(limit));
         let ns = self.rng.u64(0..2_000_000);
         self.run.world.sleep(ns);
-        self.cut(may_kill);
+        self.cut(start, may_kill);
         start.stack.stop();
     }
 
-    fn cut(&mut self, may_kill: bool) {
+    fn cut(&mut self, start: &Started, may_kill: bool) {
         let run = &self.run;
+        run.was_hurt.set(is_hurt(run, &start.stack));
         // A disk that is gone has lost its power already.
         let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
         let kill = may_kill && self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
@@ -552,7 +565,8 @@ impl Operator {
     /// The last start.
     fn finish(&mut self, start: &Rc<Started>) {
         self.finish_work(start);
-        self.cut(true);
+        self.examine(start);
+        self.cut(start, true);
         start.stack.stop();
     }
 
@@ -704,6 +718,30 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
     }
 }
 
-fn open(run: &Run) -> Result<LiveStack, String> {
-    stack::open(&run.world, stack_file(&run.plan.text, &run.volumes.borrow()))
+/// Open the stack. An array that lacked a member when the power went may have to be forced.
+fn open_or_force(run: &Run) -> Result<LiveStack, String> {
+    let text = stack_file(&run.plan.text, &run.volumes.borrow());
+    let opened = stack::open(&run.world, text.clone());
+    let was_hurt = run.was_hurt.replace(false);
+    let is_refused = |why: &String| was_hurt && why.contains("`force = true`");
+    for target in 0..run.plan.targets.len() {
+        let logged = run.plan.targets[target].redundancy.is_some_and(|of| of.logged);
+        if was_hurt && (logged || opened.as_ref().is_err_and(is_refused)) {
+            run.admit_write_hole(target);
+        }
+    }
+    match opened {
+        Err(why) if is_refused(&why) => {
+            run.counts.borrow_mut().add("array: forced", 1);
+            stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
+        }
+        opened => opened,
+    }
+}
+
+/// An array of the stack lacks a member, or may be about to.
+fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
+    let arrays = stack.devices();
+    let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
+    !run.hurt.borrow().is_empty() || arrays.any(|array| array.status().degraded() > 0)
 }

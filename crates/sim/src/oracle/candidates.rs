@@ -139,6 +139,15 @@ impl Candidates {
         self.close_if_settled(head & !LIST);
     }
 
+    /// A sector surely holds one write.
+    pub fn settle(&mut self, sector: u64, id: u32) {
+        self.edit(sector, |entries| {
+            entries.clear();
+            entries.push(Entry::new(id));
+        });
+        self.heads[sector as usize] = id;
+    }
+
     /// Works on all lists.
     pub fn edit_all(&mut self, mut work: impl FnMut(u64, &mut Vec<Entry>)) {
         for list in 0..self.lists.len() as u32 {

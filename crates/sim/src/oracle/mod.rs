@@ -43,7 +43,7 @@ pub use stamp::{Content, SECTOR, fill, identify};
 pub use violation::{Candidate, Reason, State, Violation};
 pub use writes::{Ended, Grown, Time, WriteId};
 
-use candidates::Candidates;
+use candidates::{Candidates, Held};
 use std::ops::Range;
 use writes::{Kind, Writes};
 
@@ -279,6 +279,23 @@ impl Oracle {
         self.assert_within(&range);
         self.dropped = self.tick();
         self.lose(range);
+    }
+
+    /// Whether one of `sectors` from `at` on, as far as there are so many, may hold more than one thing.
+    pub fn is_open(&self, at: u64, sectors: u64) -> bool {
+        let end = self.sectors().min(at + sectors);
+        (at..end).any(|sector| matches!(self.candidates.held(sector), Held::Many(_)))
+    }
+
+    /// Nobody knows what `sectors` from `at` on hold, as far as there are so many: something else has
+    /// spoilt them.
+    pub fn may_hold_anything(&mut self, at: u64, sectors: u64) {
+        let range = at.min(self.sectors())..self.sectors().min(at + sectors);
+        let now = self.tick();
+        let id = self.writes.add_anything(range.clone(), now);
+        for sector in range {
+            self.candidates.settle(sector, id);
+        }
     }
 
     /// From now on no flush and no FUA makes anything in the range durable: the device lies.

@@ -309,6 +309,7 @@ impl Manager {
             state,
             disks: self.disks.iter().map(disk).collect(),
             sync: self.sync.as_ref().map(|sync| sync.status(self.used)),
+            resync_pending: self.sync.is_none() && self.shared.fits_below.load(Acquire) != CLEAN,
             mismatch_cnt: self.shared.mismatches.load(Relaxed),
             speed: (self.speed.min, self.speed.max),
             updated_ns: self.updated_ns,

@@ -14,6 +14,7 @@
 //! * A write passes only by a configuration that says that the members know of writes (`is_dirty`).
 //! * While the array is suspended bios are kept, in the order in which they came.
 
+mod flush;
 mod route;
 mod turns;
 
@@ -29,7 +30,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
-use route::Flushing;
+use flush::{Flushing, Unflushed};
 use std::sync::Arc;
 
 const GROUPS: [OpGroup; OP_GROUPS] =
@@ -59,8 +60,10 @@ pub struct ArrayChannel {
     out: Outbox,
     log_out: LogOut,
     makings: Makings,
-    /// Writes that wait for a flush before them.
+    /// Flushes, and writes that wait for one before them.
     flushing: Slab<Flushing>,
+    /// The same that wait for what is put on record of members that could not.
+    unflushed: Vec<Unflushed>,
     /// Bios that came while the array was suspended.
     kept: BioList,
     /// Writes that wait until the members know of writes.
@@ -99,6 +102,7 @@ impl ArrayChannel {
             log_out: LogOut::default(),
             makings: Makings::default(),
             flushing: Slab::new(),
+            unflushed: Vec::new(),
             kept: BioList::new(),
             kept_writes: BioList::new(),
             items: 0,
@@ -134,6 +138,7 @@ impl ArrayChannel {
         // What waits in a shard for this very change.
         self.touched = (1 << SHARDS) - 1;
         self.touched_logs = (0..self.shared.logs()).fold(0, |logs, role| logs | 1 << role);
+        self.flush_again(env);
         if !self.conf.is_suspended {
             self.release(env);
         }
@@ -273,7 +278,8 @@ impl Channel for ArrayChannel {
     }
 
     fn in_flight(&self) -> usize {
-        self.kept.len() + self.kept_writes.len() + self.items + self.member_io + self.flushing.len()
+        let kept = self.kept.len() + self.kept_writes.len() + self.unflushed.len();
+        kept + self.items + self.member_io + self.flushing.len()
     }
 
     /// Items may wait for I/O that another context began, whose owner is away.
@@ -294,6 +300,9 @@ impl Channel for ArrayChannel {
         kept.append(&mut self.kept_writes);
         while let Some(bio) = kept.pop() {
             env.end_with(bio, Status::Cancelled);
+        }
+        for Unflushed { part, .. } in std::mem::take(&mut self.unflushed) {
+            env.end_with(part, Status::Cancelled);
         }
     }
 }

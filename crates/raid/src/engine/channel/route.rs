@@ -6,18 +6,11 @@ use crate::engine::shared::{REGION_SECTORS, shard_of};
 use crate::layout::Place;
 use drystone_core::{Bio, BioFlags, Env, Op, SECTOR_SIZE, Sector, Status};
 
-/// A write that waits for flushes of the members.
-pub(super) struct Flushing {
-    left: usize,
-    status: Status,
-    part: Box<Bio>,
-}
-
 /// What an ended part with this channel's hook was; in its `user_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hooked {
-    /// A flush before the write with this number.
-    Flush(u32),
+    /// A flush of a member.
+    Flush,
     /// A read of a member, which was for this sector of the array.
     Read(u64),
 }
@@ -29,7 +22,7 @@ impl Hooked {
     fn of(bio: &Bio) -> Self {
         match bio.user_data {
             read if read & READ != 0 => Hooked::Read(read & !READ),
-            number => Hooked::Flush(number as u32),
+            _ => Hooked::Flush,
         }
     }
 }
@@ -37,67 +30,18 @@ impl Hooked {
 impl ArrayChannel {
     pub(super) fn route(&mut self, env: &mut Env, bio: Box<Bio>) {
         match bio.op {
-            Op::Flush => self.flush_members(env, bio),
+            Op::Flush => self.flush(env, bio),
             Op::Read => self.read(env, bio),
-            _ if bio.flags.contains(BioFlags::PREFLUSH) => self.flush_first(env, bio),
+            _ if bio.flags.contains(BioFlags::PREFLUSH) => self.flush(env, bio),
             _ => self.bring(env, bio),
         }
-    }
-
-    /// A flush goes to every member.
-    fn flush_members(&mut self, env: &mut Env, bio: Box<Bio>) {
-        let mut parts = env.divide(bio);
-        for member in &self.members {
-            let part = parts.flush(env);
-            env.send_down(*member, part);
-        }
-        env.divided(parts);
-    }
-
-    /// All members flush; when they have, the write goes on.
-    fn flush_first(&mut self, env: &mut Env, bio: Box<Bio>) {
-        let mut parts = env.divide(bio);
-        let bytes = parts.left();
-        let mut part = parts.next(env, bytes);
-        part.flags.remove(BioFlags::PREFLUSH);
-        if self.members.is_empty() {
-            env.end_with(part, Status::IoError);
-            return env.divided(parts);
-        }
-        let left = self.members.len();
-        let number = self.flushing.insert(Flushing { left, status: Status::Ok, part });
-        for member in &self.members {
-            let mut flush = parts.flush(env);
-            flush.user_data = number.into();
-            flush.set_hook(self.index);
-            env.send_down(*member, flush);
-        }
-        env.divided(parts);
     }
 
     /// A part that this channel wanted to see has ended.
     pub(super) fn hooked_ended(&mut self, env: &mut Env, bio: Box<Bio>) {
         match Hooked::of(&bio) {
-            Hooked::Flush(number) => self.flushed(env, number, bio),
+            Hooked::Flush => self.flushed(env, bio),
             Hooked::Read(sector) => self.read_ended(env, sector, bio),
-        }
-    }
-
-    fn flushed(&mut self, env: &mut Env, number: u32, bio: Box<Bio>) {
-        let status = bio.status;
-        env.end_bio(bio);
-        let flushing = self.flushing.get_mut(number);
-        flushing.left -= 1;
-        if flushing.status.is_ok() {
-            flushing.status = status;
-        }
-        if flushing.left > 0 {
-            return;
-        }
-        let Some(Flushing { status, part, .. }) = self.flushing.remove(number) else { return };
-        match status.is_ok() {
-            true => self.bring(env, part),
-            false => env.end_with(part, status),
         }
     }
 

@@ -1,0 +1,283 @@
+//! An array in a run: whoever looks after it, and what must be true of it.
+//!
+//! Invariants:
+//! * Never more members are hurt at a time than parity makes up for, and none while parity may not
+//!   fit: so no error of a disk excuses one of the array.
+//! * A disk counts as hurt from before its first fault until it is known to be a whole member again.
+
+use super::run::{Operator, Run, Started, one};
+use drystone_core::clock::Ns;
+use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioFlags, IoBuf, Sector, Status};
+use drystone_raid::SyncAction;
+use drystone_raid::array::{Array, ArrayStatus, Command, DiskState};
+use drystone_raid::metadata::Uuid;
+use fastrand::Rng;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How often the administrator looks.
+const LOOK_NS: Ns = 1_000_000;
+/// What was begun on a disk has ended after this, and the manager has heard of it.
+const ECHO_NS: Ns = 300_000_000;
+/// A synchronisation that has not come to an end by then never will.
+const PATIENCE_NS: Ns = 3_600_000_000_000;
+/// Where a superblock 1.2 is, and its sectors.
+const SUPERBLOCK: (u64, usize) = (8, 8);
+
+/// What is known of a target that is an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redundancy {
+    /// Members that may be lost.
+    pub parity: u64,
+    /// Members that hold data in each row.
+    pub data: u64,
+    /// Sectors of a chunk.
+    pub chunk: u64,
+    /// What was being written to a missing member is all that a power cut may spoil.
+    pub logged: bool,
+}
+
+/// Who looks after an array.
+pub(super) struct Admin {
+    pub(super) run: Rc<Run>,
+    start: Rc<Started>,
+    array: Array,
+    parity: u64,
+    locks: Arc<LockCounters>,
+}
+
+impl Admin {
+    /// That of the array of the plan, if it has one.
+    pub(super) fn new(run: &Rc<Run>, start: &Rc<Started>) -> Option<Self> {
+        let parity = run.plan.targets.iter().find_map(|target| target.redundancy)?.parity;
+        let array = start.stack.devices().iter().find_map(|live| live.array.clone())?;
+        let locks = LockCounters::new(run.world.clock());
+        Some(Admin { run: run.clone(), start: start.clone(), array, parity, locks })
+    }
+
+    pub(super) fn status(&self) -> Arc<ArrayStatus> {
+        self.array.status()
+    }
+
+    fn is_over(&self) -> bool {
+        self.run.off.get() || self.run.world.failure().is_some()
+    }
+
+    /// Give a command, and hear what becomes of it.
+    pub(super) fn order(&self, what: &str, command: Command) -> Result<(), String> {
+        let request = self.array.request(command);
+        let outcome = loop {
+            match request.outcome(&self.locks) {
+                Some(outcome) => break outcome.map_err(|error| error.message),
+                None if self.is_over() => break Err("the power is off".to_owned()),
+                None => self.run.world.sleep(LOOK_NS),
+            }
+        };
+        self.run.world.note(|| format!("{what}: {outcome:?}"));
+        let refused = if outcome.is_ok() { "" } else { " refused" };
+        self.run.counts.borrow_mut().add(&format!("array: {what}{refused}"), 1);
+        outcome
+    }
+
+    /// Wait until it is so. False if the power goes before.
+    pub(super) fn wait(&self, what: &str, is_so: impl Fn(&ArrayStatus) -> bool) -> bool {
+        let begin = self.run.world.now();
+        loop {
+            if self.is_over() {
+                return false;
+            }
+            if is_so(&self.status()) {
+                return true;
+            }
+            if self.run.world.now() > begin + PATIENCE_NS {
+                let status = self.status();
+                let (disks, sync) = (&status.disks, &status.sync);
+                self.run.world.fail(format!("not {what} within an hour: {disks:?}, {sync:?}"));
+                return false;
+            }
+            self.run.world.sleep(LOOK_NS);
+        }
+    }
+
+    /// Wait until nothing is synchronised, and nothing has to be.
+    pub(super) fn wait_until_settled(&self) -> bool {
+        self.wait("settled", |status| status.sync.is_none() && !status.resync_pending)
+    }
+
+    pub(super) fn echo(&self) {
+        self.run.world.sleep(ECHO_NS);
+    }
+
+    fn name(disk: usize) -> String {
+        format!("d{disk}")
+    }
+
+    fn state(status: &ArrayStatus, disk: usize) -> Option<(DiskState, bool)> {
+        let found = status.disks.iter().find(|d| d.name == Self::name(disk));
+        found.map(|found| (found.state, found.has_bad_blocks))
+    }
+
+    /// The disk is a member, and nothing is known against it.
+    fn is_good(&self, status: &ArrayStatus, disk: usize) -> bool {
+        let is_member = matches!(Self::state(status, disk), Some((DiskState::InSync(_), false)));
+        let is_on = self.run.world.disk(disk, |disk| disk.is_on());
+        is_member && is_on && !self.run.hurt.borrow().contains(&disk)
+    }
+
+    /// Whether the array makes up for the loss of the disk, too; then it counts as hurt.
+    pub(super) fn may_hurt(&self, disk: usize) -> bool {
+        let status = self.status();
+        let fits = !status.resync_pending
+            && status.sync.is_none_or(|sync| sync.action != SyncAction::Resync);
+        let others = (0..self.run.world.disks()).filter(|other| *other != disk);
+        let good = others.filter(|other| self.is_good(&status, *other)).count() as u64;
+        let may = fits && good + self.parity >= u64::from(status.layout.disks());
+        if may {
+            self.run.hurt.borrow_mut().insert(disk);
+        }
+        may
+    }
+
+    /// End what hurts the disk, and bring it back into the array.
+    pub(super) fn heal(&self, disk: usize) {
+        self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
+        self.echo();
+        if !self.run.world.disk(disk, |disk| disk.is_on()) {
+            return;
+        }
+        let name = Self::name(disk);
+        match Self::state(&self.status(), disk) {
+            Some((DiskState::Faulty(_), has_bad_blocks)) => self.back(disk, has_bad_blocks),
+            Some((_, true)) => {
+                if self.order("fail", Command::Fail(name)).is_ok() {
+                    self.back(disk, true);
+                }
+            }
+            Some((_, false)) => {}
+            None => self.add(disk),
+        }
+        self.run.hurt.borrow_mut().remove(&disk);
+    }
+
+    fn back(&self, disk: usize, is_new: bool) {
+        if self.order("remove", Command::Remove(Self::name(disk))).is_ok() {
+            // A disk that does not even take that is left out until the next start.
+            if !is_new || self.wipe(disk) {
+                self.add(disk);
+            }
+        }
+    }
+
+    fn add(&self, disk: usize) {
+        let name = Self::name(disk);
+        let device = self.start.device(&name);
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
+        let _ = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
+    }
+
+    /// Make it a disk that was never a member. False if it does not take that.
+    fn wipe(&self, disk: usize) -> bool {
+        let mut cx = self.start.set.context(self.run.world.ring());
+        let Ok(index) = cx.open(&self.start.device(&Self::name(disk))) else { return false };
+        let mut bio = Bio::write(Sector(SUPERBLOCK.0), IoBuf::zeroed(SUPERBLOCK.1 * 512));
+        bio.flags |= BioFlags::FUA;
+        one(&mut cx, index, bio).status == Status::Ok
+    }
+
+    /// Bring everything back, and wait until nothing is missing.
+    fn heal_all(&self) -> bool {
+        for disk in 0..self.run.world.disks() {
+            if self.is_over() {
+                return false;
+            }
+            if !self.is_good(&self.status(), disk) {
+                self.heal(disk);
+            }
+            if !self.wait_until_settled() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Parity fits everywhere.
+    fn check(&self) {
+        let checked = self.order("check", Command::Sync(SyncAction::Check));
+        self.echo();
+        let status = match self.wait_until_settled() {
+            true => self.status(),
+            false => return,
+        };
+        match checked {
+            Err(why) if !self.is_over() => self.run.world.fail(format!("no check: {why}")),
+            Ok(()) if status.mismatch_cnt > 0 => {
+                let count = status.mismatch_cnt;
+                self.run.world.fail(format!("a check finds {count} sectors that do not fit"));
+            }
+            _ => {}
+        }
+    }
+
+    /// As many members fail as may. Their disks.
+    fn degrade(&self, rng: &mut Rng) -> Vec<usize> {
+        let mut failed = Vec::new();
+        let disks = self.run.world.disks();
+        let first = rng.u64(0..disks as u64) as usize;
+        for disk in (first..first + disks).map(|disk| disk % disks) {
+            let is_member = self.is_good(&self.status(), disk);
+            if is_member && self.may_hurt(disk) {
+                failed.push(disk);
+                let _ = self.order("fail", Command::Fail(Self::name(disk)));
+            }
+        }
+        failed
+    }
+}
+
+impl Operator {
+    /// All that is to be known of an array with no load on it: it becomes whole, parity fits, and without
+    /// as many members as it may lose it holds the same.
+    pub(super) fn examine(&mut self, start: &Rc<Started>) {
+        let Some(admin) = Admin::new(&self.run, start) else { return };
+        if !admin.wait_until_settled() || !admin.heal_all() {
+            return;
+        }
+        // What vanished is not back before the next start.
+        if admin.status().degraded() == 0 {
+            admin.check();
+        }
+        let failed = admin.degrade(&mut self.rng);
+        self.run.counts.borrow_mut().add("array: compared without members", failed.len() as u64);
+        self.compare(start);
+        failed.iter().for_each(|disk| admin.heal(*disk));
+        admin.wait_until_settled();
+    }
+}
+
+impl Run {
+    /// An array lacked a member when the power went: what that held is spoilt where others were being
+    /// written, unless a log was kept, which saves what was not itself being written.
+    pub(super) fn admit_write_hole(&self, target: usize) {
+        let Some(of) = self.plan.targets[target].redundancy else { return };
+        let oracle = &mut self.oracles.borrow_mut()[target];
+        let row = of.chunk * of.data;
+        let blocks = 0..oracle.sectors().div_ceil(BLOCK);
+        let open: Vec<u64> =
+            blocks.map(|block| block * BLOCK).filter(|at| oracle.is_open(*at, BLOCK)).collect();
+        for at in open {
+            if of.logged {
+                oracle.may_hold_anything(at, BLOCK);
+                continue;
+            }
+            let in_row = at % row % of.chunk;
+            for chunk in 0..of.data {
+                oracle.may_hold_anything(at - at % row + chunk * of.chunk + in_row, BLOCK);
+            }
+        }
+    }
+}
+
+/// Sectors of a stripe's block.
+const BLOCK: u64 = 8;

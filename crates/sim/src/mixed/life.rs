@@ -1,0 +1,159 @@
+//! What happens to an array while it is used: members fail and come back, disks have faults, and it is
+//! checked, repaired and changed.
+
+use super::array::Admin;
+use super::run::{Run, Started};
+use crate::disk::Faults;
+use drystone_core::clock::Ns;
+use drystone_raid::SyncAction;
+use drystone_raid::array::Command;
+use fastrand::Rng;
+use std::rc::Rc;
+
+/// The longest that a disk has a fault.
+const FAULT_NS: Ns = 200_000_000;
+/// Sectors of a disk in which bad ones are: all that a small array uses, and its metadata.
+const DISK_SECTORS: u64 = 4096;
+
+/// One start of it.
+pub(super) struct Life {
+    run: Rc<Run>,
+    start: Rc<Started>,
+    admin: Admin,
+    rng: Rng,
+}
+
+impl Life {
+    pub(super) fn new(run: &Rc<Run>, start: &Rc<Started>, seed: u64) -> Option<Self> {
+        let admin = Admin::new(run, start)?;
+        let (run, start) = (run.clone(), start.clone());
+        Some(Life { run, start, admin, rng: Rng::with_seed(seed) })
+    }
+
+    /// Until the start's share of the work is done, or the power goes.
+    pub(super) fn run(mut self) {
+        self.run.counts.borrow_mut().add("array: start", 1);
+        for _ in 0..self.run.plan.changes {
+            self.let_pass(100);
+            if !self.run.goes_on(&self.start) {
+                break;
+            }
+            self.something();
+        }
+        let controls = self.start.controls.get() - 1;
+        drop(self.admin);
+        self.start.controls.set(controls);
+    }
+
+    /// Until a few more I/Os have begun.
+    fn let_pass(&mut self, most: u64) {
+        let ahead = self.run.begun.get() + self.rng.u64(0..most);
+        self.run.wait_for(ahead.min(self.start.limit()), &self.start);
+    }
+
+    fn something(&mut self) {
+        match self.rng.u32(0..16) {
+            0 => self.order("check asked", Command::Sync(SyncAction::Check)),
+            1 => self.order("repair asked", Command::Sync(SyncAction::Repair)),
+            2 => self.order("idle", Command::Idle),
+            3 => self.freeze(),
+            4 => self.speed(),
+            5 => self.resize(),
+            6 => self.replace(),
+            7 | 8 => self.lose(),
+            _ => self.fault(),
+        }
+    }
+
+    fn order(&self, what: &str, command: Command) {
+        let _ = self.admin.order(what, command);
+    }
+
+    fn freeze(&mut self) {
+        self.order("frozen", Command::Freeze(true));
+        let ns = self.rng.u64(0..FAULT_NS);
+        self.run.world.sleep(ns);
+        self.order("not frozen", Command::Freeze(false));
+    }
+
+    fn speed(&mut self) {
+        let min = [100, 1000, 100_000][self.rng.u64(0..3) as usize];
+        self.order("speed", Command::Speed { min: Some(min), max: None });
+    }
+
+    fn resize(&mut self) {
+        let stripes = ["17", "18", "40", "300"][self.rng.u64(0..4) as usize];
+        let level = ["0", "1", "2"][self.rng.u64(0..3) as usize];
+        for (name, value) in [("md/stripe_cache_size", stripes), ("md/rmw_level", level)] {
+            if let Err(error) = self.start.device("a").set_attribute(name, value) {
+                self.run.world.fail(format!("{name}={value} is refused: {error}"));
+            }
+        }
+        self.run.counts.borrow_mut().add("array: cache resized", 1);
+    }
+
+    fn disk(&mut self) -> usize {
+        self.rng.u64(0..self.run.world.disks() as u64) as usize
+    }
+
+    fn replace(&mut self) {
+        let name = format!("d{}", self.disk());
+        self.order("replace", Command::Replace(name));
+    }
+
+    /// Somebody pulls a member out, and puts it back, or a new one.
+    fn lose(&mut self) {
+        let disk = self.disk();
+        if !self.admin.may_hurt(disk) {
+            return;
+        }
+        self.order("fail", Command::Fail(format!("d{disk}")));
+        self.let_pass(80);
+        self.admin.heal(disk);
+    }
+
+    /// A disk has faults for a while, and perhaps longer.
+    fn fault(&mut self) {
+        let disk = self.disk();
+        if !self.admin.may_hurt(disk) {
+            return;
+        }
+        let kind = self.rng.u32(0..8);
+        let what = self.hurt(disk, kind);
+        self.run.world.note(|| format!("disk {disk}: {what}"));
+        self.run.counts.borrow_mut().add(&format!("array: {what}"), 1);
+        let ns = self.rng.u64(0..FAULT_NS);
+        self.run.world.sleep(ns);
+        if self.rng.u32(0..4) > 0 {
+            self.admin.heal(disk);
+        }
+    }
+
+    fn hurt(&mut self, disk: usize, kind: u32) -> &'static str {
+        let ppm = 1 + self.rng.u32(0..300_000);
+        let sectors: Vec<u64> = (0..20).map(|_| self.rng.u64(0..DISK_SECTORS)).collect();
+        let world = &self.run.world;
+        let faults = |change: &mut dyn FnMut(&mut Faults)| {
+            world.disk(disk, |disk| {
+                disk.faults().write_repairs = true;
+                change(disk.faults());
+            });
+        };
+        match kind {
+            0 => faults(&mut |faults| faults.read_error_ppm = ppm),
+            1 => faults(&mut |faults| faults.write_error_ppm = ppm),
+            2 => faults(&mut |faults| faults.flush_error_ppm = ppm),
+            3 => faults(&mut |faults| faults.bad_reads.extend(&sectors)),
+            4 => faults(&mut |faults| faults.bad_writes.extend(&sectors)),
+            5 => faults(&mut |faults| faults.writes_fail = true),
+            6 => faults(&mut |faults| (faults.reads_fail, faults.writes_fail) = (true, true)),
+            _ => world.disk(disk, |disk| disk.vanish()),
+        }
+        let what = ["read errors", "write errors", "flush errors", "bad to read", "bad to write"];
+        what.get(kind as usize).copied().unwrap_or(match kind {
+            5 => "writes fail",
+            6 => "a disk fails",
+            _ => "a disk vanishes",
+        })
+    }
+}
