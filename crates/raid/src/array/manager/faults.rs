@@ -38,11 +38,15 @@ impl Manager {
 
     /// Put a block that a member does not take, or give, on its list; without one the member fails.
     fn record_bad_block(&mut self, place: usize, sector: u64) {
+        if self.read_only {
+            // There is no record to be kept, and the member's other blocks can still be had.
+            return;
+        }
         let disk = &mut self.disks[place];
         let start = disk.superblock.data_offset + sector;
         let mut list = (*disk.bad_blocks).clone();
         let has_log = disk.bad_block_log().is_some();
-        if !has_log || self.read_only || list.add(start..start + STRIPE_SECTORS).is_err() {
+        if !has_log || list.add(start..start + STRIPE_SECTORS).is_err() {
             return self.fail_disk(place);
         }
         if list == *disk.bad_blocks {
