@@ -1,7 +1,7 @@
 //! A device of an array, as the manager knows it.
 
 use super::ppl::LogTodo;
-use crate::engine::{IN_SYNC, Member};
+use crate::engine::{IN_SYNC, Member, Patches};
 use crate::metadata::bad_blocks::BadBlocks;
 use crate::metadata::superblock::{Features, Superblock};
 use drystone_core::context::DevIndex;
@@ -63,6 +63,8 @@ pub(crate) struct Disk {
     pub(crate) wants_bitmap: bool,
     /// What its partial parity log lacks.
     pub(crate) log_todo: LogTodo,
+    /// What it is to be read as having; only where nothing is written.
+    pub(crate) patches: Option<Arc<Patches>>,
 }
 
 impl Disk {
@@ -84,6 +86,7 @@ impl Disk {
             bad_blocks: self.bad_blocks.clone(),
             write_error: self.write_error,
             log: self.log_area(),
+            patches: self.patches.clone(),
         }
     }
 

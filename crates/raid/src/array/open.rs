@@ -117,8 +117,10 @@ pub fn open(
         false => BitmapStorage::load(&mut io, &disks, &headers, assembly)?,
     };
     let mut replay = Replay::read(&mut io, &disks, assembly)?;
-    if let Some(replay) = replay.as_mut().filter(|_| !options.read_only) {
-        replay.write(&mut io, &disks);
+    match &mut replay {
+        Some(replay) if options.read_only => replay.overlay(&mut disks),
+        Some(replay) => replay.write(&mut io, &disks),
+        None => {}
     }
     let ppl = replay.as_ref().map(|replay| replay.conf);
     let conf = conf(&disks, assembly, options, (bitmap.as_ref(), ppl))?;
@@ -193,6 +195,7 @@ pub(super) fn disk(
         by_bitmap: false,
         wants_bitmap: false,
         log_todo: LogTodo::Header,
+        patches: None,
     };
     if superblock.feature_map.contains(Features::BAD_BLOCKS) {
         disk.bad_blocks = Arc::new(read_bad_blocks(io, &disk)?);

@@ -5,6 +5,7 @@
 //! * Nothing is written before all logs are read. Blocks of parity first, then empty headers, then the
 //!   superblocks: a crash between two of them is as one before all of them, since parity that was put
 //!   right once comes out the same again.
+//! * An array that is only read writes nothing: it sees the blocks that would be written.
 //! * A block is computed only from members that are in sync there. What a missing one was being
 //!   written is lost; what nobody wrote is not.
 
@@ -19,6 +20,7 @@ use crate::metadata::ppl::{
 };
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Error, Result, SECTOR_SIZE};
+use std::sync::Arc;
 
 /// Bytes of a stripe's block.
 const BLOCK_BYTES: usize = STRIPE_SECTORS as usize * SECTOR_SIZE as usize;
@@ -47,12 +49,10 @@ pub(crate) struct Patch {
 /// What the logs of an array say.
 pub(crate) struct Replay {
     pub(crate) conf: PplConf,
-    /// What an array that is only read would have to show in place of what its members hold, where it
-    /// computes what a missing member held.
-    pub(crate) patches: Vec<Patch>,
+    patches: Vec<Patch>,
     entries: usize,
     /// Something could not be read, or made no sense.
-    is_wrong: bool,
+    pub(crate) is_wrong: bool,
 }
 
 impl Replay {
@@ -136,6 +136,16 @@ impl Replay {
             |patch: &Patch| io.start_write(disks[patch.disk].index, patch.sector, &patch.bytes);
         let tickets: Vec<Ticket> = self.patches.iter().map(write).collect();
         self.is_wrong |= !io.wait_for_all(&tickets);
+    }
+
+    /// Have the array see the blocks in place of those that its members hold: in one that is only
+    /// read, whose reads compute what is missing.
+    pub(crate) fn overlay(&mut self, disks: &mut [Disk]) {
+        for Patch { disk, sector, bytes } in self.patches.drain(..) {
+            let disk = &mut disks[disk];
+            let patches = Arc::make_mut(disk.patches.get_or_insert_default());
+            patches.insert(sector - disk.superblock.data_offset, bytes);
+        }
     }
 }
 

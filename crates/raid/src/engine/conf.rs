@@ -15,10 +15,15 @@ use crate::layout::{Layout, STRIPE_SECTORS};
 use crate::metadata::bad_blocks::BadBlocks;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::{Device, Limits};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// All of a member can be read.
 pub(crate) const IN_SYNC: u64 = u64::MAX;
+
+/// Blocks by member sector that count in place of those that a member holds: parity that logs put
+/// right, of an array that is only read.
+pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
 
 /// A device that holds a role, wholly or so far.
 #[derive(Clone)]
@@ -36,11 +41,18 @@ pub(crate) struct Member {
     pub(crate) write_error: bool,
     /// Where its partial parity log is, if the array has them.
     pub(crate) log: Option<LogArea>,
+    /// What it is to be read as having, where it has something else.
+    pub(crate) patches: Option<Arc<Patches>>,
 }
 
 impl Member {
     pub(crate) fn is_in_sync(&self) -> bool {
         self.in_sync_below.load(Acquire) == IN_SYNC
+    }
+
+    /// What it is to be read as having at a member sector, whatever it has.
+    pub(crate) fn patch(&self, sector: u64) -> Option<&[u8]> {
+        self.patches.as_ref()?.get(&sector).map(Vec::as_slice)
     }
 
     /// The stripe at member sector `sector` is listed as bad.

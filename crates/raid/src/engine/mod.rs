@@ -17,7 +17,7 @@ mod table;
 pub(crate) use bitmap::Bitmap;
 pub use channel::ArrayChannel;
 pub use conf::SyncAction;
-pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, Member, Seat};
+pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, Member, Patches, Seat};
 pub use plan::RmwLevel;
 pub(crate) use port::Brings;
 pub(crate) use ppl::{LogArea, PplConf};

@@ -153,7 +153,7 @@ impl Shard {
         let is_cancelled = bio.status == Status::Cancelled && is_there;
         let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
         let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
-        for ((stripe, block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
+        for ((stripe, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
             let io = MemberIo { stripe: *stripe, sector, ..run.first };
             if (is_to_be_split || is_cancelled) && !io.is_replacement {
                 // Which of the blocks it was is not known: each is tried by itself.
@@ -162,6 +162,9 @@ impl Shard {
             } else if is_cancelled {
                 out.io.push(io);
             } else {
+                let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
+                patch.into_iter().for_each(|patch| block.copy_from_slice(patch));
+                let is_ok = is_ok || patch.is_some();
                 self.io_ended(*stripe, &io, run.number, block, is_ok);
             }
         }

@@ -88,6 +88,7 @@ fn member(number: u32, in_sync_below: u64) -> Member {
         bad_blocks: Arc::new(BadBlocks::new(0).unwrap()),
         write_error: false,
         log: None,
+        patches: None,
     }
 }
 
