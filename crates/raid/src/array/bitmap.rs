@@ -87,6 +87,19 @@ impl BitmapStorage {
         }
     }
 
+    /// Member sectors whose bits are set, in order, apart from one another.
+    pub(crate) fn set_sectors(&self) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for bit in self.header.set_bits(&self.image[HEADER_BYTES..]) {
+            let sectors = self.header.sectors_of(bit);
+            match runs.last_mut() {
+                Some(run) if run.end == sectors.start => run.end = sectors.end,
+                _ => runs.push(sectors),
+            }
+        }
+        runs
+    }
+
     pub(crate) fn header(&self) -> &BitmapHeader {
         &self.header
     }

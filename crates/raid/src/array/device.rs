@@ -2,6 +2,7 @@
 
 use super::control::{Command, Request};
 use super::status::ArrayStatus;
+use super::suspects::Suspects;
 use crate::engine::{ArrayChannel, Brings, Conf, RmwLevel, ShardCounts, Shared, Wanted};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
@@ -27,11 +28,18 @@ pub(crate) struct Desk {
     /// Each counts one lock, written while it is held.
     requests_locks: Arc<LockCounters>,
     status_locks: Arc<LockCounters>,
+    suspects: Option<Suspects>,
 }
 
 impl Desk {
-    pub(crate) fn new(shared: Arc<Shared>, status: ArrayStatus, locks: &LockCounters) -> Arc<Self> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        status: ArrayStatus,
+        suspects: Option<Suspects>,
+        locks: &LockCounters,
+    ) -> Arc<Self> {
         Arc::new(Desk {
+            suspects,
             shared,
             requests: Lock::new(LockClass::Control, Vec::new()),
             status: Lock::new(LockClass::Control, Arc::new(status)),
@@ -95,6 +103,11 @@ impl Array {
     /// What is known of the array. Any thread.
     pub fn status(&self) -> Arc<ArrayStatus> {
         self.desk.status.lock(&self.desk.status_locks).clone()
+    }
+
+    /// What may have been wrong when it was started; nothing, unless that was forced. Any thread.
+    pub fn suspects(&self) -> Option<&Suspects> {
+        self.desk.suspects.as_ref()
     }
 
     /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.

@@ -13,6 +13,7 @@ mod manager;
 mod open;
 mod ppl;
 mod status;
+mod suspects;
 #[cfg(test)]
 mod tests;
 
@@ -22,3 +23,4 @@ pub use disk::DiskState;
 pub use manager::Manager;
 pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, WallClock, create, find, open};
 pub use status::{ArrayState, ArrayStatus, DiskStatus, SyncStatus};
+pub use suspects::Suspects;

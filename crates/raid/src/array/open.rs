@@ -9,9 +9,10 @@ use super::disk::{Disk, DiskState};
 use super::io::Io;
 use super::manager::{Manager, ManagerSpec};
 use super::ppl::{LogTodo, Replay};
+use super::suspects::Suspects;
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::metadata::MetadataError;
-use crate::metadata::assemble::{Assembly, Candidate, Member, Start};
+use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start};
 use crate::metadata::bad_blocks::{BadBlocks, LOG_BYTES};
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::create::{NewMember, Plan, Write};
@@ -86,7 +87,8 @@ fn unreadable(what: &str, status: Status) -> MetadataError {
     MetadataError::Invalid(format!("{what} cannot be read: {status}"))
 }
 
-/// Start the array that `assembly` says of `devices`, in the order of the candidates.
+/// Start the array that `found` says of `devices`, in the order of the candidates. It is only read if
+/// a device can only be read, as in Linux.
 ///
 /// # Errors
 /// It must not start, or not be written; a device cannot be opened, or its list of bad blocks not be
@@ -95,22 +97,19 @@ pub fn open(
     ctx: Context,
     devices: &[Arc<dyn Device>],
     candidates: &[Candidate],
-    assembly: &Assembly,
+    found: &Assembly,
     options: &ArrayOptions,
 ) -> Result<Opened> {
+    let mut options = options.clone();
+    options.read_only |= devices.iter().any(|device| device.info().limits.read_only);
+    let mut assembly = found.clone();
+    if options.force {
+        assembly.force(candidates);
+    }
+    let (options, assembly) = (&options, &assembly);
     may_start(assembly, options)?;
     let mut io = Io::new(ctx);
-    let (mut disks, mut headers) = (Vec::new(), Vec::new());
-    for (index, device) in devices.iter().enumerate() {
-        if let Some(state) = state_of(assembly, index)
-            && let Ok((_, superblock)) = &candidates[index].found
-        {
-            let mut disk = disk(&mut io, device, superblock, state)?;
-            disk.by_bitmap = is_by_bitmap(assembly, index);
-            disks.push(disk);
-            headers.push(candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok()));
-        }
-    }
+    let (mut disks, headers) = members(&mut io, devices, candidates, assembly)?;
     let locks = io.ctx.locks().clone();
     let bitmap = match options.read_only {
         true => None,
@@ -122,6 +121,8 @@ pub fn open(
         Some(replay) => replay.write(&mut io, &disks),
         None => {}
     }
+    let is_logged = replay.as_ref().is_some_and(|replay| !replay.is_wrong);
+    let suspects = suspects(&mut io, (&disks, &headers), (found, assembly), is_logged);
     let ppl = replay.as_ref().map(|replay| replay.conf);
     let conf = conf(&disks, assembly, options, (bitmap.as_ref(), ppl))?;
     let shared = Shared::new(&options.name, conf, &locks);
@@ -132,9 +133,47 @@ pub fn open(
     let spec =
         ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
     let (manager, status) = Manager::new(spec)?;
-    let desk = Desk::new(shared, status, &locks);
+    let desk = Desk::new(shared, status, suspects, &locks);
     let manager = manager.with_desk(desk.clone());
     Ok(Opened { array: Array::new(desk), manager })
+}
+
+/// The devices that take part, with their bitmaps' headers.
+fn members(
+    io: &mut Io,
+    devices: &[Arc<dyn Device>],
+    candidates: &[Candidate],
+    assembly: &Assembly,
+) -> Result<(Vec<Disk>, Vec<Option<BitmapHeader>>)> {
+    let (mut disks, mut headers) = (Vec::new(), Vec::new());
+    for (index, device) in devices.iter().enumerate() {
+        if let Some(state) = state_of(assembly, index)
+            && let Ok((_, superblock)) = &candidates[index].found
+        {
+            let mut disk = disk(io, device, superblock, state)?;
+            disk.by_bitmap = is_by_bitmap(assembly, index);
+            disks.push(disk);
+            headers.push(candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok()));
+        }
+    }
+    Ok((disks, headers))
+}
+
+/// What may be wrong of an array that was `found`, and is started as it is `now`.
+fn suspects(
+    io: &mut Io,
+    (disks, headers): (&[Disk], &[Option<BitmapHeader>]),
+    (found, now): (&Assembly, &Assembly),
+    is_logged: bool,
+) -> Option<Suspects> {
+    if now.lost() == 0 && found.members == now.members {
+        return None;
+    }
+    let set = match now.bitmap {
+        BitmapUse::Good => BitmapStorage::load(io, disks, headers, now).ok().flatten(),
+        _ => None,
+    };
+    Suspects::of((found, now), set.map(|bitmap| bitmap.set_sectors()), is_logged)
 }
 
 fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {

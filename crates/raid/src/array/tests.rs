@@ -2,6 +2,7 @@
 
 mod bitmap;
 mod ppl;
+mod rescue;
 mod stand;
 mod threads;
 

@@ -167,6 +167,13 @@ impl Assembly {
         self.fresh.size
     }
 
+    /// Where too few members are in sync, take in those that have not kept up, the ones with the most
+    /// events first, until there are enough (mdadm's `--assemble --force`). Changes nothing where that
+    /// is not needed, or does not help.
+    pub fn force(&mut self, candidates: &[Candidate]) {
+        start::force(self, candidates);
+    }
+
     /// Roles whose data is not whole.
     pub fn lost(&self) -> u32 {
         self.members.iter().filter(|member| !member.is_in_sync()).count() as u32

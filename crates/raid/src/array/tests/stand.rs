@@ -245,6 +245,7 @@ pub(super) struct Stand {
     pub(super) user: Option<(Context, DevIndex)>,
     /// How it is started.
     pub(super) is_read_only: bool,
+    pub(super) is_forced: bool,
     /// I/O of the user's that has ended.
     done: BioList,
 }
@@ -274,8 +275,18 @@ impl Stand {
         let memories: Vec<_> = images.map(|(n, bytes)| Memory::new(n, bytes, &power)).collect();
         let device = |memory: &Arc<Memory>| Arc::new(Shelf(memory.clone())) as Arc<dyn Device>;
         let devices = memories.iter().map(device).collect();
-        let (done, is_read_only) = (BioList::new(), false);
-        Stand { clock, set, power, memories, devices, array: None, user: None, is_read_only, done }
+        Stand {
+            clock,
+            set,
+            power,
+            memories,
+            devices,
+            array: None,
+            user: None,
+            is_read_only: false,
+            is_forced: false,
+            done: BioList::new(),
+        }
     }
 
     /// One more device.
@@ -344,7 +355,7 @@ impl Stand {
             read_only: self.is_read_only,
             cache_stripes: 64,
             run: true,
-            force: false,
+            force: self.is_forced,
             wall_clock: Arc::new(|| 5),
         };
         let opened = open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options);

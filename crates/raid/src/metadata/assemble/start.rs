@@ -17,6 +17,10 @@ pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
         BitmapUse::Unknown(text) => Some(format!(
             "the array can only be read: a writer would have to keep its bitmap ({text})"
         )),
+        BitmapUse::Bad(text) => Some(format!(
+            "the superblocks say that there is a bitmap, but it cannot be used ({text}): the array \
+             can only be read until it is removed (mdadm --assemble --update=no-bitmap)"
+        )),
         _ => None,
     }
 }
@@ -29,12 +33,6 @@ pub(super) fn decide(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let (lost, parity) = (assembly.lost(), assembly.layout.level().parity_disks());
     if lost > parity {
         return too_few(assembly, candidates);
-    }
-    if let BitmapUse::Bad(text) = &assembly.bitmap {
-        return Start::No(format!(
-            "the superblocks say that there is a bitmap, but it cannot be used ({text}): the array \
-             cannot start until it is removed (mdadm --assemble --update=no-bitmap)"
-        ));
     }
     if assembly.resync_from.is_some() && lost > parity_only(assembly) && !assembly.has_ppl {
         return Start::Force(format!(
@@ -97,8 +95,7 @@ fn parity_only(assembly: &Assembly) -> u32 {
 fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let parity = assembly.layout.level().parity_disks();
     let need = (assembly.lost() - parity) as usize;
-    let mut old: Vec<_> = assembly.members.iter().filter_map(old_device).collect();
-    old.sort_by_key(|device| std::cmp::Reverse(events(&candidates[*device])));
+    let old = forcible(assembly, candidates);
     let disks = assembly.layout.disks();
     let there = disks - assembly.lost();
     if old.len() < need {
@@ -108,7 +105,8 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
             named(assembly)
         ));
     }
-    let names: Vec<&str> = old[..need].iter().map(|d| candidates[*d].name.as_str()).collect();
+    let names = old[..need].iter().map(|(_, device)| candidates[*device].name.as_str());
+    let names: Vec<&str> = names.collect();
     Start::Force(format!(
         "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but what \
          was written since it left the array is lost or mixed with what is older",
@@ -117,11 +115,40 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     ))
 }
 
-fn old_device(member: &Member) -> Option<usize> {
-    match member {
-        Member::Stale { device, .. } | Member::Faulty { device } => Some(*device),
+/// Roles with a device that was a member and has not kept up, with the device: those with the most
+/// events first.
+fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)> {
+    let was_whole = |role: usize, device: usize| {
+        let own = candidates[device].found.as_ref().ok().map(|(_, own)| own);
+        let partial = Features::RECOVERY_OFFSET | Features::REPLACEMENT;
+        own.is_some_and(|own| {
+            own.role() == Role::Active(role as u16)
+                && own.data_size >= assembly.fresh.size
+                && !own.feature_map.intersects(partial)
+        })
+    };
+    let old = assembly.members.iter().enumerate().filter_map(|(role, member)| match member {
+        Member::Stale { device, .. } | Member::Faulty { device } => Some((role, *device)),
         _ => None,
+    });
+    let mut old: Vec<_> = old.filter(|(role, device)| was_whole(*role, *device)).collect();
+    old.sort_by_key(|(_, device)| std::cmp::Reverse(events(&candidates[*device])));
+    old
+}
+
+/// See [`Assembly::force`].
+pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
+    let parity = assembly.layout.level().parity_disks();
+    let old = forcible(assembly, candidates);
+    let need = assembly.lost().saturating_sub(parity) as usize;
+    if need > old.len() || unsupported(assembly).is_some() {
+        return;
     }
+    for (role, device) in &old[..need] {
+        assembly.members[*role] = Member::InSync { device: *device };
+        assembly.left_out.retain(|(left_out, _)| left_out != device);
+    }
+    assembly.start = decide(assembly, candidates);
 }
 
 /// The roles that are not in sync, in words.
