@@ -35,7 +35,7 @@ mod uri;
 mod values;
 mod volume;
 
-pub use build::parse;
+pub use build::{check_name, parse};
 pub use diagnostic::{Report, Source};
 pub use explain::explain;
 pub use load::{

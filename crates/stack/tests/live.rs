@@ -453,6 +453,12 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
     refused(folder.path(), &array(""), members, &["`d1`", "of no array"]);
     [0, 2].into_iter().for_each(blank);
     refused(folder.path(), &array(""), members, &["hold no array"]);
+    // What is not ours is named.
+    let mut other = vec![0; 4 << 20];
+    other[1080..1082].copy_from_slice(&[0x53, 0xEF]);
+    std::fs::write(folder.path().join("d0.img"), other).unwrap();
+    let words = ["`d0` appears to contain an ext2 file system", "no md 1.x array"];
+    refused(folder.path(), &array(""), members, &words);
 }
 
 /// What a volume can be set to, and what it says of the rest.

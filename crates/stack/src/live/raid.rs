@@ -11,6 +11,7 @@ use drystone_raid::array::{self, ArrayOptions, Manager, Opened, WallClock};
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
 use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
+use drystone_raid::metadata::foreign::Contents;
 use drystone_raid::metadata::superblock::Minor;
 use drystone_raid::metadata::{MetadataError, Uuid};
 
@@ -136,19 +137,35 @@ impl Opening<'_> {
         let (_, candidates) = found.map_err(|error| self.error("members", error.message, ""))?;
         let has_none =
             |candidate: &Candidate| matches!(candidate.found, Err(MetadataError::Absent(_)));
-        let blank: Vec<_> = candidates.iter().filter(|candidate| has_none(candidate)).collect();
-        match blank.first() {
-            Some(first) if blank.len() == candidates.len() => {
-                let message = format!("`{}` and the other members hold no array", first.name);
-                Err(self.error("members", message, self.create_line()))
+        let blank: Vec<_> =
+            members.iter().zip(&candidates).filter(|(_, candidate)| has_none(candidate)).collect();
+        let Some((_, first)) = blank.first() else { return Ok(candidates) };
+        let all = blank.len() == candidates.len();
+        let message = match (self.foreign(blank.iter().map(|(member, _)| *member))?, all) {
+            (Some(message), _) => message,
+            (None, true) => format!("`{}` and the other members hold no array", first.name),
+            (None, false) => format!("`{}` is of no array, but other members are", first.name),
+        };
+        let leave_out = "leave it out of `members`, or make the array anew".to_owned();
+        Err(self.error("members", message, if all { self.create_line() } else { leave_out }))
+    }
+
+    /// What the first of these devices holds that holds something other than an array.
+    fn foreign<'d>(
+        &self,
+        devices: impl Iterator<Item = &'d Arc<dyn Device>>,
+    ) -> Result<Option<String>, OpenError> {
+        for device in devices {
+            let found = array::contents(self.context()?, device);
+            if let Contents::Known(what) =
+                found.map_err(|error| self.error("members", error.message, ""))?
+            {
+                let name = device.info().name;
+                let message = format!("`{name}` appears to contain {what}, and no md 1.x array");
+                return Ok(Some(message));
             }
-            Some(first) => {
-                let message = format!("`{}` is of no array, but other members are", first.name);
-                let hint = "leave it out of `members`, or make the array anew";
-                Err(self.error("members", message, hint))
-            }
-            None => Ok(candidates),
         }
+        Ok(None)
     }
 
     /// How an array is made of what is there: `serve` never does that.
