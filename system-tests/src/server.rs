@@ -82,7 +82,7 @@ impl Server {
     }
 
     /// Waits until the server has printed the address of an export.
-    fn announced(mut self) -> Server {
+    pub fn announced(mut self) -> Server {
         let deadline = Instant::now() + PATIENCE;
         while !self.seen.iter().any(|line| is_uri(line)) {
             if !self.read_line(deadline) {
@@ -97,12 +97,22 @@ impl Server {
         Server::spawn_with(folder, stack, prefix, &[])
     }
 
+    /// Starts a server that has no stack file but only options of `drystone serve`, in a folder that
+    /// holds files already, without waiting for its address.
+    pub fn spawn_without_stack(folder: &Arc<TempDir>, prefix: &[&str], options: &[&str]) -> Server {
+        Server::spawn(folder, &new_name(), prefix, options)
+    }
+
     fn spawn_with(folder: &Arc<TempDir>, stack: &str, prefix: &[&str], options: &[&str]) -> Server {
-        static SERVERS: AtomicU64 = AtomicU64::new(0);
-        let dir = folder.path().to_str().expect("a UTF-8 path").to_owned();
-        let name = format!("stack{}", SERVERS.fetch_add(1, Ordering::Relaxed));
-        fs::write(folder.path().join(format!("{name}.toml")), stack.replace("DIR", &dir))
-            .expect("a stack file is written");
+        let (dir, name) = (folder.path().to_str().expect("a UTF-8 path"), new_name());
+        let file = format!("{dir}/{name}.toml");
+        fs::write(&file, stack.replace("DIR", dir)).expect("a stack file is written");
+        Server::spawn(folder, &name, prefix, &[&[&file[..]], options].concat())
+    }
+
+    fn spawn(folder: &Arc<TempDir>, name: &str, prefix: &[&str], options: &[&str]) -> Server {
+        let (dir, name) =
+            (folder.path().to_str().expect("a UTF-8 path").to_owned(), name.to_owned());
         let filter = if denies_io_uring() { without_io_uring() } else { Vec::new() };
         let words = prefix.iter().map(|word| word.replace("DIR", &dir));
         let words: Vec<String> = filter.into_iter().chain(words).collect();
@@ -149,6 +159,11 @@ impl Server {
                 panic!("no address of {export:?} in {:#?}\n{}", self.seen, self.messages());
             }
         }
+    }
+
+    /// The lines that the server has printed up to what was waited for.
+    pub fn said(&self) -> &[String] {
+        &self.seen
     }
 
     /// The path of the control socket.
@@ -262,13 +277,18 @@ pub fn new_folder() -> Arc<TempDir> {
     Arc::new(tempfile::tempdir().expect("a temporary folder"))
 }
 
+fn new_name() -> String {
+    static SERVERS: AtomicU64 = AtomicU64::new(0);
+    format!("stack{}", SERVERS.fetch_add(1, Ordering::Relaxed))
+}
+
 fn serve_command(prefix: &[String], dir: &str, name: &str) -> Command {
     let mut words = prefix.iter().map(Into::into).chain([program().as_os_str().to_owned()]);
     let mut command = Command::new(words.next().expect("at least the program"));
     let errors = File::create(format!("{dir}/{name}.err")).expect("a file for messages");
     command
         .args(words)
-        .args(["serve", &format!("{dir}/{name}.toml"), "--control"])
+        .args(["serve", "--control"])
         .arg(format!("{dir}/{name}.control"))
         .current_dir(dir)
         .stdin(Stdio::null())

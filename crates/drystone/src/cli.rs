@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use drystone_raid::metadata::Uuid;
 
 use crate::bench::BenchArgs;
 use crate::commands;
@@ -12,9 +13,11 @@ use crate::failure::Failure;
 use crate::groups::{self, GroupCommand};
 use crate::lab::{self, LabCommand};
 use crate::log_writes::{self, LogWritesArgs};
+use crate::md::assemble::uuid;
+use crate::md::images::Wanted;
 use crate::md::{self, MdCommand};
 use crate::output;
-use crate::serve::{ServeOptions, serve};
+use crate::serve::{Rescue, ServeOptions, serve};
 use crate::sim::{self, SimArgs};
 use crate::volumes::{self, VolumeCommand};
 
@@ -31,19 +34,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a stack in the foreground until Ctrl-C
-    Serve {
-        /// The stack file [default: an embedded stack of one sparse file in ./drystone-data]
-        stack: Option<PathBuf>,
-        /// The control socket [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
-        #[arg(long, value_name = "PATH")]
-        control: Option<PathBuf>,
-        /// Data threads; 0 is as many as cores [default: the stack file's]
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
-        threads: Option<u32>,
-        /// Measure for how long locks are held, as `drystone lockstat --hold on` does
-        #[arg(long)]
-        lockstat: bool,
-    },
+    ///
+    /// With --readonly --md an array is found on images of its members, which may be incomplete, and
+    /// served without writing to them.
+    Serve(ServeArgs),
     /// Explain a stack file as a tree, or point at what is wrong with it
     Check {
         /// The stack file
@@ -134,6 +128,58 @@ enum Command {
     },
 }
 
+/// Arguments of `drystone serve`.
+#[derive(Debug, Args)]
+struct ServeArgs {
+    /// The stack file [default: an embedded stack of one sparse file in ./drystone-data]
+    stack: Option<PathBuf>,
+    /// The control socket [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Data threads; 0 is as many as cores [default: the stack file's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    threads: Option<u32>,
+    /// Measure for how long locks are held, as `drystone lockstat --hold on` does
+    #[arg(long)]
+    lockstat: bool,
+    /// Serve the array on these files or block devices, named in any order
+    #[arg(long, value_name = "IMG", num_args = 1.., conflicts_with = "stack")]
+    md: Vec<PathBuf>,
+    /// Write nothing
+    #[arg(long, alias = "read-only", requires = "md")]
+    readonly: bool,
+    /// Which array, if the images are of several
+    #[arg(long, requires = "md", value_parser = uuid)]
+    uuid: Option<Uuid>,
+    /// Serve the array though something of it may be wrong, and say what
+    #[arg(long, requires = "md")]
+    force: bool,
+    /// Where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd beside the control socket]
+    #[arg(long, value_name = "ADDR", requires = "md")]
+    nbd: Option<String>,
+}
+
+impl ServeArgs {
+    fn options(self) -> Result<ServeOptions, Failure> {
+        if !self.md.is_empty() && !self.readonly {
+            return Err(Failure::Usage(
+                "--md serves an array only with --readonly; to write it, make a stack file of it with \
+                 `drystone md assemble --print IMG...` and serve that"
+                    .to_owned(),
+            ));
+        }
+        let wanted = Wanted { paths: self.md, uuid: self.uuid, force: self.force };
+        let is_rescue = !wanted.paths.is_empty();
+        Ok(ServeOptions {
+            stack: self.stack,
+            control: self.control,
+            threads: self.threads,
+            lockstat: self.lockstat,
+            rescue: is_rescue.then_some(Rescue { wanted, nbd: self.nbd }),
+        })
+    }
+}
+
 /// Options of commands that ask a running server.
 #[derive(Debug, Clone, Args)]
 pub struct ClientArgs {
@@ -163,9 +209,7 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { stack, control, threads, lockstat } => {
-            serve(&ServeOptions { stack, control, threads, lockstat }, crate::runtime::start)
-        }
+        Command::Serve(args) => serve(&args.options()?, crate::runtime::start),
         Command::Check { stack, json } => commands::check(&stack, json),
         Command::List(client) => commands::list(&client),
         Command::Show { device, client } => commands::show(&device, &client),

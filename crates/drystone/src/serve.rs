@@ -8,6 +8,8 @@ use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load, load_defa
 use crate::control_socket::ControlSocket;
 use crate::failure::Failure;
 use crate::folder;
+use crate::md::assemble::{checked, name_of, stack_text, unix_address};
+use crate::md::images::{Images, Wanted};
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
 use crate::signals::StopSignal;
@@ -23,6 +25,17 @@ pub struct ServeOptions {
     pub threads: Option<u32>,
     /// Measure hold times of locks from the start.
     pub lockstat: bool,
+    /// An array on images, to be served for reading only, instead of a stack file.
+    pub rescue: Option<Rescue>,
+}
+
+/// An array on images.
+#[derive(Debug, Clone, Default)]
+pub struct Rescue {
+    /// The images, and which array of theirs.
+    pub wanted: Wanted,
+    /// The NBD address, if not a Unix socket beside the control socket.
+    pub nbd: Option<String>,
 }
 
 /// How a stack is started: [`crate::runtime::start`], or a test's own.
@@ -35,7 +48,10 @@ pub type Start = fn(&StackSpec) -> anyhow::Result<Box<dyn ServerHandle>>;
 pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     let signal = StopSignal::install()
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
-    let mut stack = stack(options.stack.as_deref())?;
+    let mut stack = match &options.rescue {
+        Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
+        None => stack(options.stack.as_deref())?,
+    };
     output::warn(&stack);
     stack.server.threads = options.threads.unwrap_or(stack.server.threads);
     stack.server.lockstat = options.lockstat;
@@ -74,10 +90,30 @@ fn default_stack() -> Result<StackSpec, Failure> {
     load_default(&base).map_err(|report| output::load_failure(LoadError::Invalid(report)))
 }
 
+/// The stack of an array on images, nothing of which is written. Says what was found on them.
+fn rescue_stack(rescue: &Rescue, control: Option<&Path>) -> Result<StackSpec, Failure> {
+    let images = Images::open(&rescue.wanted)?;
+    let name = name_of(&images);
+    let nbd = match &rescue.nbd {
+        Some(address) => address.clone(),
+        None => unix_address(&named_control_path(control, &name)?.with_extension("nbd"))?,
+    };
+    let stack = checked(&name, stack_text(&images, &name, &nbd, true)?)?;
+    let lines = images.report().into_iter().map(|line| format!("drystone: {line}\n"));
+    output::print(&lines.collect::<String>())?;
+    Ok(stack)
+}
+
 fn control_path(options: &ServeOptions, stack: &StackSpec) -> Result<PathBuf, Failure> {
-    match options.control.as_ref().or(stack.server.control.as_ref()) {
-        Some(path) => Ok(path.clone()),
-        None => Ok(folder::make_control_folder()?.join(format!("{}.sock", stack.name))),
+    let wanted = options.control.as_ref().or(stack.server.control.as_ref());
+    named_control_path(wanted.map(PathBuf::as_path), &stack.name)
+}
+
+/// The control socket that was asked for, or else that of a stack of this name.
+fn named_control_path(wanted: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
+    match wanted {
+        Some(path) => Ok(path.to_owned()),
+        None => Ok(folder::make_control_folder()?.join(format!("{name}.sock"))),
     }
 }
 

@@ -45,6 +45,7 @@ impl NbdServer {
         let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
         let stack = LiveStack::open(spec, &at)?;
+        warn_of_suspects(&stack);
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let mut server = NbdServer { stack, inboxes, workers: Vec::new(), places: Vec::new() };
@@ -141,6 +142,15 @@ impl ServerHandle for NbdServer {
         let flushed = flush(self.stack.contexts(), self.stack.engine(), &self.stack.devices());
         let stopped = self.stack.stop_arrays(&pause).map_err(|why| anyhow!(why));
         ended.and(logged).and(flushed).and(stopped)
+    }
+}
+
+/// Says what may be wrong of arrays that were forced to start.
+fn warn_of_suspects(stack: &LiveStack) {
+    for live in stack.devices() {
+        if let Some(suspects) = live.array.as_ref().and_then(|array| array.suspects()) {
+            output::complain(&format!("drystone: array `{}`: {suspects}", live.name));
+        }
     }
 }
 

@@ -18,10 +18,10 @@ use drystone_raid::metadata::foreign::Contents;
 use drystone_raid::metadata::superblock::Minor;
 use drystone_stack::size::parse_size;
 
-use super::member::Device;
+use super::assemble::uuid;
+use super::member::{Device, check_names};
 use crate::failure::Failure;
 use crate::output;
-use crate::paths::identity;
 
 /// Where a device is to be missing.
 const MISSING: &str = "missing";
@@ -114,10 +114,6 @@ fn policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-fn uuid(text: &str) -> Result<Uuid, String> {
-    Uuid::parse(text).ok_or_else(|| "write 32 hex digits, as 0a0b0c0d:11223344:…".to_owned())
-}
-
 /// A size in bytes; a number without a unit is in KiB, as to mdadm.
 fn bytes(text: &str) -> Result<u64, String> {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -136,7 +132,8 @@ fn sectors(text: &str) -> Result<u64, String> {
 /// `drystone md create`.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let options = options(args)?;
-    check_names(&args.paths)?;
+    let named = args.paths.iter().filter(|path| path.as_os_str() != MISSING);
+    check_names(&named.cloned().collect::<Vec<_>>())?;
     let mut devices = Vec::new();
     for path in &args.paths {
         let missing = path.as_os_str() == MISSING;
@@ -210,17 +207,6 @@ fn random_uuid() -> Result<Uuid, Failure> {
 fn new_device(device: &Device) -> Result<NewDevice, Failure> {
     let name = device.path.display().to_string();
     Ok(NewDevice { name, sectors: device.sectors, uuid: random_uuid()? })
-}
-
-/// A device can be named once, under whatever name.
-fn check_names(paths: &[PathBuf]) -> Result<(), Failure> {
-    for (index, path) in paths.iter().enumerate().filter(|(_, path)| path.as_os_str() != MISSING) {
-        let own = identity(path);
-        if own.is_some() && paths[..index].iter().any(|other| identity(other) == own) {
-            return Err(Failure::Refused(format!("{} is named twice", path.display())));
-        }
-    }
-    Ok(())
 }
 
 /// What a device holds is named, and refused unless it may be overwritten.

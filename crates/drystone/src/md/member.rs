@@ -8,17 +8,22 @@ use std::path::{Path, PathBuf};
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::OfflineFile;
 use drystone_raid::metadata::MetadataError;
+use drystone_raid::metadata::assemble::Candidate;
+use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 use drystone_raid::metadata::superblock::{MAGIC, Minor, SUPERBLOCK_BYTES_MAX, Superblock, probe};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::paths::identity;
 
 /// An open device.
 pub struct Device {
     pub path: PathBuf,
     file: OpenDevice,
     pub sectors: u64,
+    /// Its size, which may not be whole sectors.
+    pub bytes: u64,
 }
 
 enum OpenDevice {
@@ -30,15 +35,25 @@ enum OpenDevice {
 impl Device {
     /// Opens a device for writing; nobody else may have it.
     pub fn for_writing(path: &Path) -> Result<Self, Failure> {
-        let file = OfflineFile::open(path, false).map_err(|e| Failure::Refused(e.to_string()))?;
-        let sectors = file.size_bytes() / 512;
-        Ok(Device { path: path.to_owned(), file: OpenDevice::Locked(file), sectors })
+        Self::locked(path, false)
+    }
+
+    /// Opens a device that nobody else may have, or, to be read, that nobody else may write.
+    pub fn locked(path: &Path, read_only: bool) -> Result<Self, Failure> {
+        let file =
+            OfflineFile::open(path, read_only).map_err(|e| Failure::Refused(e.to_string()))?;
+        let bytes = file.size_bytes();
+        Ok(Self::of(path, OpenDevice::Locked(file), bytes))
+    }
+
+    fn of(path: &Path, file: OpenDevice, bytes: u64) -> Self {
+        Device { path: path.to_owned(), file, sectors: bytes / 512, bytes }
     }
 
     /// Opens a device for reading. One that is in use can be looked at too: a superblock is
     /// replaced by one write.
     pub fn for_reading(path: &Path) -> Result<Self, Failure> {
-        let device = |file, bytes| Device { path: path.to_owned(), file, sectors: bytes / 512 };
+        let device = |file, bytes| Self::of(path, file, bytes);
         match OfflineFile::open(path, true) {
             Ok(file) => {
                 let bytes = file.size_bytes();
@@ -89,6 +104,19 @@ impl Device {
         probe(self.sectors, |sector| self.read(sector, SUPERBLOCK_BYTES_MAX))
     }
 
+    /// What assembling an array needs to know of it.
+    pub fn candidate(&self) -> Result<Candidate, Failure> {
+        let found = self.probe()?;
+        let place = found
+            .as_ref()
+            .ok()
+            .and_then(|(_, own)| own.super_offset.checked_add_signed(own.bitmap_offset()?.into()));
+        let read = |sector| self.read(sector, HEADER_BYTES);
+        let header = |sector| read(sector).map(|bytes| BitmapHeader::parse(&bytes));
+        let bitmap = place.map(header).transpose()?;
+        Ok(Candidate { name: self.path.display().to_string(), found, bitmap })
+    }
+
     /// Places where md's magic number stands, of whatever version and state.
     pub fn magic_places(&self) -> Result<Vec<u64>, Failure> {
         let old = (self.sectors & !127).checked_sub(128);
@@ -109,6 +137,17 @@ impl Device {
         let tail = self.sectors.saturating_sub(TAIL_BYTES as u64 / 512);
         Ok(identify(&head, &self.read(tail, TAIL_BYTES)?, self.sectors))
     }
+}
+
+/// A device can be named once, under whatever name.
+pub fn check_names(paths: &[PathBuf]) -> Result<(), Failure> {
+    for (index, path) in paths.iter().enumerate() {
+        let own = identity(path);
+        if own.is_some() && paths[..index].iter().any(|other| identity(other) == own) {
+            return Err(Failure::Refused(format!("{} is named twice", path.display())));
+        }
+    }
+    Ok(())
 }
 
 fn refused(path: &Path, error: &io::Error) -> Failure {

@@ -1,0 +1,199 @@
+//! `drystone md assemble --print`, and the stack that `drystone serve --md` runs: the text of a stack
+//! file for the array that some images make.
+
+use std::path::Path;
+
+use clap::Args;
+use drystone_raid::layout::{Level, layout_name};
+use drystone_raid::metadata::Uuid;
+use drystone_raid::metadata::assemble::{Member, Start};
+use drystone_stack::size::format_size;
+use drystone_stack::{LoadError, Source, StackSpec, check, check_name};
+
+use super::images::{Image, Images, Wanted};
+use crate::failure::Failure;
+use crate::output;
+
+/// What an array is called whose own name cannot be one.
+const NAME_DEFAULT: &str = "array";
+
+/// Arguments of `drystone md assemble`.
+#[derive(Debug, Args)]
+pub struct AssembleArgs {
+    /// Print a stack file that serves the array; change nothing
+    #[arg(long, required = true)]
+    print: bool,
+    /// What the array is called in the stack [default: its own name]
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    name: Option<String>,
+    /// Which array, if the images are of several
+    #[arg(short, long, value_parser = uuid)]
+    uuid: Option<Uuid>,
+    /// Take the array though something of it may be lost, also members that have not kept up
+    #[arg(short, long)]
+    force: bool,
+    /// Files or block devices, in any order
+    #[arg(required = true, value_name = "IMG")]
+    paths: Vec<std::path::PathBuf>,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    check_name(text).map(|()| text.to_owned())
+}
+
+/// Reads an array's UUID, as mdadm writes it.
+pub fn uuid(text: &str) -> Result<Uuid, String> {
+    Uuid::parse(text).ok_or_else(|| "write 32 hex digits, as 0a0b0c0d:11223344:…".to_owned())
+}
+
+/// `drystone md assemble --print`.
+pub fn run(args: &AssembleArgs) -> Result<(), Failure> {
+    let (paths, uuid, force) = (args.paths.clone(), args.uuid, args.force);
+    let images = Images::open(&Wanted { paths, uuid, force })?;
+    let name = args.name.clone().unwrap_or_else(|| name_of(&images));
+    let nbd = format!("unix:{name}.sock");
+    let text = stack_text(&images, &name, &nbd, images.array.read_only.is_some())?;
+    // What is printed is good.
+    let stack = checked(&name, text)?;
+    output::warn(&stack);
+    output::print(&stack.source.text)?;
+    Ok(())
+}
+
+/// What the array is called: its name without the host.
+pub fn name_of(images: &Images) -> String {
+    let whole = images.array.fresh.name();
+    let own = whole.split_once(':').map_or(&whole[..], |(_, own)| own);
+    match check_name(own) {
+        Ok(()) => own.to_owned(),
+        Err(_) => NAME_DEFAULT.to_owned(),
+    }
+}
+
+/// The stack that a text describes, in the current folder.
+pub fn checked(name: &str, text: String) -> Result<StackSpec, Failure> {
+    let base = std::env::current_dir()
+        .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
+    let source = Source { name: format!("the stack of {name}"), text };
+    check(name, source, &base).map_err(|report| output::load_failure(LoadError::Invalid(report)))
+}
+
+/// A stack file for the array, which is called `name` and served at the address `nbd`.
+pub fn stack_text(
+    images: &Images,
+    name: &str,
+    nbd: &str,
+    read_only: bool,
+) -> Result<String, Failure> {
+    let places = places(images, name, read_only);
+    let mut text = String::new();
+    for line in images.report() {
+        text += &comment(&line);
+    }
+    text += "# Relative paths start from the folder of this file.\n";
+    let flag = if read_only { "read_only = true\n" } else { "" };
+    for Place { device, image, .. } in &places {
+        text += &format!("\n[device.{device}]\ntype = \"file\"\n{}{flag}", file_keys(image)?);
+    }
+    text += &format!("\n[device.{}]\n{}{flag}", key(name), array_keys(images, &places));
+    let (device, nbd) = (quoted(name), quoted(nbd));
+    text += &format!("\n[export.{}]\ndevice = {device}\nnbd = {nbd}\n{flag}", key(name));
+    Ok(text)
+}
+
+/// An image with its name in the stack, and what it is.
+struct Place<'a> {
+    device: String,
+    image: &'a Image,
+    what: String,
+}
+
+/// Those that take part, members by role first; spares only where they can be of use.
+fn places<'a>(images: &'a Images, name: &str, read_only: bool) -> Vec<Place<'a>> {
+    let array = &images.array;
+    let members = array.members.iter().enumerate();
+    let members = members.filter_map(|(role, m)| Some((role, m.device()?, "member")));
+    let replacements = array.replacements.iter().enumerate();
+    let replacements = replacements
+        .filter_map(|(role, found)| Some((role, found.as_ref()?.device, "replacement of member")));
+    let spares = array.spares.iter().filter(|_| !read_only).enumerate();
+    let spares = spares.map(|(n, device)| (n, *device, "spare"));
+    // The array's name is never one of these.
+    let letter = if name.starts_with('d') { 'm' } else { 'd' };
+    let others = replacements.chain(spares).zip(array.members.len()..);
+    members
+        .map(|member| (member, member.0))
+        .chain(others)
+        .map(|((n, device, what), number)| Place {
+            device: format!("{letter}{number}"),
+            image: &images.images[device],
+            what: format!("{what} {n}"),
+        })
+        .collect()
+}
+
+fn file_keys(image: &Image) -> Result<String, Failure> {
+    let path = image.path.to_str().ok_or_else(|| {
+        let shown = image.path.display();
+        Failure::Refused(format!("{shown}: a stack file can only name paths that are UTF-8"))
+    })?;
+    let mut keys = format!("path = {}\n", quoted(path));
+    if !image.bytes.is_multiple_of(512) {
+        // A device has whole sectors.
+        let size = image.bytes - image.bytes % 512;
+        keys += &format!("size = \"{size}B\"\ncreate = \"never\"\n");
+    }
+    Ok(keys)
+}
+
+fn array_keys(images: &Images, places: &[Place<'_>]) -> String {
+    let (array, layout) = (&images.array, &images.array.layout);
+    let mut keys = format!("type = \"{}\"\nmembers = [\n", layout.level());
+    for Place { device, what, .. } in places {
+        keys += &format!("    \"{device}\", # {what}\n");
+    }
+    for (role, member) in array.members.iter().enumerate() {
+        if member.device().is_none() {
+            let what = if *member == Member::Missing { "missing" } else { "left out" };
+            keys += &format!("    # member {role} is {what}\n");
+        }
+    }
+    keys += &format!("]\nraid_devices = {}\n", layout.disks());
+    keys += &format!("chunk = \"{}\"\n", format_size(layout.chunk_sectors() * 512));
+    let named = layout_name(layout.number()).filter(|_| layout.level() != Level::Raid4);
+    if let Some(layout) = named {
+        keys += &format!("layout = \"{layout}\"\n");
+    }
+    keys += &format!("uuid = \"{}\"\n", array.fresh.set_uuid);
+    if matches!(array.start, Start::Degraded { unexpected: Some(_) }) {
+        keys += "run = true # though members are missing on which the superblocks count\n";
+    }
+    if images.force {
+        keys += "force = true # though something may be lost\n";
+    }
+    keys
+}
+
+/// A comment of one line, whatever is in the text.
+fn comment(text: &str) -> String {
+    let line: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    format!("# {line}\n")
+}
+
+/// A basic string of TOML: one of JSON, which may have one more character as it is.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A name as a key of TOML, in which a dot has a meaning.
+fn key(name: &str) -> String {
+    if name.contains('.') { quoted(name) } else { name.to_owned() }
+}
+
+/// The path's form as the address of a Unix socket.
+pub fn unix_address(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().ok_or_else(|| {
+        Failure::Refused(format!("{}: name another address with --nbd", path.display()))
+    })?;
+    Ok(format!("unix:{text}"))
+}

@@ -1,0 +1,191 @@
+//! Images of members, whichever they are, and the array that they make: found without a server, and
+//! without writing anything.
+
+use std::path::{Path, PathBuf};
+
+use drystone_raid::layout::layout_name;
+use drystone_raid::metadata::Uuid;
+use drystone_raid::metadata::assemble::{Assembly, Candidate, Member, Start, assemble};
+use drystone_raid::metadata::foreign::Contents;
+use drystone_stack::size::format_size;
+
+use super::member::{self, Device};
+use crate::failure::Failure;
+
+/// What is said of the array that is looked for.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// Files or block devices, in any order.
+    pub paths: Vec<PathBuf>,
+    /// Which array, if the images are of several.
+    pub uuid: Option<Uuid>,
+    /// Start it though something may be lost.
+    pub force: bool,
+}
+
+/// An image of a member.
+pub struct Image {
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+/// See the module's text.
+pub struct Images {
+    pub images: Vec<Image>,
+    candidates: Vec<Candidate>,
+    /// As it is found.
+    found: Assembly,
+    /// As it starts: with members that were forced in.
+    pub array: Assembly,
+    pub force: bool,
+    /// Images of other arrays.
+    others: Vec<PathBuf>,
+}
+
+impl Images {
+    /// Reads the superblocks.
+    ///
+    /// # Errors
+    /// One sentence on the first image that is not of an array, or on why the images make none that
+    /// may start.
+    pub fn open(wanted: &Wanted) -> Result<Self, Failure> {
+        member::check_names(&wanted.paths)?;
+        let (mut images, mut candidates, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let found: Vec<_> =
+            wanted.paths.iter().map(|path| image(path)).collect::<Result<_, _>>()?;
+        if wanted.uuid.is_none() {
+            one_array(&found)?;
+        }
+        for (image, candidate) in found {
+            match wanted.uuid.is_none_or(|uuid| uuid_of(&candidate) == Some(uuid)) {
+                true => {
+                    images.push(image);
+                    candidates.push(candidate);
+                }
+                false => others.push(image.path),
+            }
+        }
+        let found = assemble(&candidates, wanted.uuid).map_err(Failure::Refused)?;
+        let mut array = found.clone();
+        if wanted.force {
+            array.force(&candidates);
+        }
+        let force = wanted.force && matches!(found.start, Start::Force(_));
+        let images = Images { images, candidates, found, array, force, others };
+        images.may_start(wanted.force).map(|()| images)
+    }
+
+    fn may_start(&self, force: bool) -> Result<(), Failure> {
+        let name = self.array.fresh.name();
+        match &self.array.start {
+            Start::Whole | Start::Degraded { .. } => Ok(()),
+            Start::Force(_) if force => Ok(()),
+            Start::Force(why) => {
+                Err(Failure::Refused(format!("{name}: {why}; --force takes it all the same")))
+            }
+            Start::No(why) => Err(Failure::Refused(format!("{name}: {why}"))),
+        }
+    }
+
+    /// What is found, in lines for people: who is what, and what of it is computed.
+    pub fn report(&self) -> Vec<String> {
+        let mut lines = vec![self.title()];
+        lines.extend((0..self.array.members.len()).map(|role| self.member_line(role)));
+        let replacements = self.array.replacements.iter().enumerate();
+        lines.extend(replacements.filter_map(|(role, replacement)| {
+            let path = self.path(replacement.as_ref()?.device);
+            Some(format!("replacement of member {role}: {path}"))
+        }));
+        lines.extend(self.array.spares.iter().map(|spare| format!("spare: {}", self.path(*spare))));
+        let journal = self.array.journal.iter();
+        lines.extend(journal.map(|device| format!("journal: {}", self.path(*device))));
+        lines.extend(self.array.left_out.iter().map(|(_, why)| format!("left out: {why}")));
+        let others = self.others.iter();
+        lines.extend(others.map(|path| format!("of another array: {}", path.display())));
+        lines.extend(self.array.read_only.iter().map(|why| format!("read-only: {why}")));
+        lines
+    }
+
+    fn title(&self) -> String {
+        let (array, layout) = (&self.array, &self.array.layout);
+        let dirty = if array.resync_from.is_some() { ", not stopped cleanly" } else { "" };
+        format!(
+            "array {} ({}): {} {}, chunk {}, metadata {}, {} of {} members in sync{dirty}",
+            array.fresh.name(),
+            array.fresh.set_uuid,
+            layout.level(),
+            layout_name(layout.number()).unwrap_or("with a layout of its own"),
+            format_size(layout.chunk_sectors() * 512),
+            array.minor.name(),
+            layout.disks() - array.lost(),
+            layout.disks(),
+        )
+    }
+
+    fn member_line(&self, role: usize) -> String {
+        const COMPUTED: &str = "computed from the others";
+        let text = match &self.array.members[role] {
+            Member::InSync { device } if self.found.members[role].is_in_sync() => {
+                self.path(*device)
+            }
+            Member::InSync { device } => {
+                format!("{}, forced in though it has not kept up", self.path(*device))
+            }
+            Member::Rebuilding { device, recovered, .. } => format!(
+                "{}, rebuilt up to sector {recovered} of {}, from there on {COMPUTED}",
+                self.path(*device),
+                self.array.used()
+            ),
+            Member::Stale { .. } => format!("stale, {COMPUTED}"),
+            Member::Faulty { .. } => format!("failed, {COMPUTED}"),
+            Member::Missing => format!("missing, {COMPUTED}"),
+        };
+        format!("member {role}: {text}")
+    }
+
+    fn path(&self, device: usize) -> String {
+        self.candidates[device].name.clone()
+    }
+}
+
+/// The image at a path, which must be of an array.
+fn image(path: &Path) -> Result<(Image, Candidate), Failure> {
+    let device = Device::locked(path, true)?;
+    let candidate = device.candidate()?;
+    if let Err(error) = &candidate.found {
+        let holds = match device.contents()? {
+            Contents::Known(what) => format!("; it appears to contain {what}"),
+            Contents::Blank | Contents::Unknown => String::new(),
+        };
+        return Err(Failure::Refused(format!(
+            "{} cannot be used: {error}{holds}; leave it out to go on without it",
+            path.display()
+        )));
+    }
+    Ok((Image { path: path.to_owned(), bytes: device.bytes }, candidate))
+}
+
+fn uuid_of(candidate: &Candidate) -> Option<Uuid> {
+    candidate.found.as_ref().ok().map(|(_, superblock)| superblock.set_uuid)
+}
+
+/// All images are of the same array.
+fn one_array(found: &[(Image, Candidate)]) -> Result<(), Failure> {
+    let mut arrays: Vec<(Uuid, String)> = Vec::new();
+    for (_, candidate) in found {
+        let Ok((_, own)) = &candidate.found else { continue };
+        match arrays.iter_mut().find(|(uuid, _)| *uuid == own.set_uuid) {
+            Some((_, text)) => *text += &format!(", {}", candidate.name),
+            None => arrays.push((own.set_uuid, format!("{}: {}", own.name(), candidate.name))),
+        }
+    }
+    if arrays.len() < 2 {
+        return Ok(());
+    }
+    let lines = arrays.iter().map(|(uuid, text)| format!("\n  --uuid {uuid} for {text}"));
+    Err(Failure::Refused(format!(
+        "the images are of {} arrays; say which:{}",
+        arrays.len(),
+        lines.collect::<String>()
+    )))
+}

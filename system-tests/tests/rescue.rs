@@ -1,0 +1,421 @@
+//! Arrays of images that Linux wrote, served for reading only: what they hold is there, whatever of it
+//! is missing, and not one byte of the images changes.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use drystone_raid::testing;
+use system_tests::client::{Mount, requires_mounts};
+use system_tests::{Outcome, Server, new_folder, program, python, requires, run};
+use tempfile::TempDir;
+
+/// Members of a vector as files that cannot be written, with their sums.
+struct Images {
+    folder: Arc<TempDir>,
+    names: Vec<String>,
+    sums: String,
+}
+
+impl Images {
+    /// Those of `vector` but the `lost` ones, in a shuffled order.
+    fn of(vector: &str, lost: &[usize]) -> Self {
+        let folder = new_folder();
+        let mut names = write(folder.path(), vector, lost);
+        names.reverse();
+        names.rotate_left(1);
+        let sums = sums(folder.path(), &names);
+        Images { folder, names, sums }
+    }
+
+    fn spawn(&self, options: &[&str]) -> Server {
+        self.spawn_behind(&[], options)
+    }
+
+    fn spawn_behind(&self, prefix: &[&str], options: &[&str]) -> Server {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        let words = [&["--readonly", "--md"], &names[..], options].concat();
+        Server::spawn_without_stack(&self.folder, prefix, &words)
+    }
+
+    fn serve(&self, options: &[&str]) -> Server {
+        self.spawn(options).announced()
+    }
+
+    fn refusal(&self, options: &[&str]) -> String {
+        self.spawn(options).refusal()
+    }
+
+    /// Reads everything, stops the server, and checks that the images are what they were.
+    fn read(&self, server: &mut Server, export: &str) -> Vec<u8> {
+        let uri = server.uri(export);
+        run(server.dir(), &["nbdcopy", &uri, "all.out"]).ok();
+        assert!(server.sigterm().success(), "{}", server.messages());
+        assert_eq!(sums(self.folder.path(), &self.names), self.sums, "an image has changed");
+        fs::read(self.folder.path().join("all.out")).expect("a copy")
+    }
+}
+
+fn write(folder: &Path, vector: &str, lost: &[usize]) -> Vec<String> {
+    let members = testing::members(vector).into_iter().enumerate();
+    let write = |(number, image): (usize, testing::Image)| {
+        let name = format!("{vector}-{number}.img");
+        let path = folder.join(&name);
+        fs::write(&path, image.read(0, image.bytes() as usize)).expect("an image");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("its mode");
+        name
+    };
+    members.filter(|(number, _)| !lost.contains(number)).map(write).collect()
+}
+
+fn sums(folder: &Path, names: &[String]) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    run(folder, &[&["sha256sum"], &names[..]].concat()).ok()
+}
+
+/// What blocks hold that were written once.
+fn tags(blocks: u64) -> Vec<u8> {
+    (0..blocks)
+        .flat_map(|block| (0xB10C_0000_0000_0000 + block).to_le_bytes().repeat(512))
+        .collect()
+}
+
+fn logical_sha256(vector: &str) -> String {
+    let meta: serde_json::Value =
+        serde_json::from_str(&testing::text(vector, "meta.json")).expect("meta.json");
+    meta["logical_sha256"].as_str().expect("a sum").to_owned()
+}
+
+fn assemble(folder: &Path, words: &[&str]) -> Outcome {
+    let program = program().to_str().expect("a UTF-8 path");
+    run(folder, &[&[program, "md", "assemble", "--print"], words].concat())
+}
+
+#[test]
+fn arrays_read_as_linux_wrote_them() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    for (vector, lost, said) in [
+        ("r5-ls", &[][..], "4 of 4 members in sync"),
+        ("r5-ls", &[2], "member 2: missing, computed from the others"),
+        ("r4", &[0], "raid4"),
+        ("r6-ls", &[1, 3], "3 of 5 members in sync"),
+        ("r6-ddfnc", &[0, 4], "ddf-N-continue"),
+        ("r5-ls-torn", &[], "not stopped cleanly"),
+        ("r5-ls-stale", &[], "left out: r5-ls-stale-2.img is stale"),
+        ("r5-ls-faulty-kept", &[], "member 2: failed, computed from the others"),
+        ("r5-ls-spare", &[3], "spare: r5-ls-spare-4.img"),
+        ("r5-ls-recovering", &[], "member 1: r5-ls-recovering-4.img, rebuilt up to sector 4096"),
+        ("r5-ls-replacing", &[], "replacement of member 1: r5-ls-replacing-4.img"),
+        ("r5-ls-badblocks", &[], "member 1: r5-ls-badblocks-1.img"),
+        ("r5-ls-bitmap-crash", &[], "4 of 4 members in sync, not stopped cleanly"),
+    ] {
+        let images = Images::of(vector, lost);
+        let mut server = images.serve(&[]);
+        let lines = server.said().join("\n");
+        assert!(lines.contains(said), "{vector}: {lines}");
+        images.read(&mut server, vector);
+        let sum = sums(images.folder.path(), &["all.out".to_owned()]);
+        assert!(sum.starts_with(&logical_sha256(vector)), "{vector} without {lost:?}");
+    }
+}
+
+#[test]
+fn superblocks_may_stand_at_either_end() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    for (vector, metadata, blocks) in
+        [("r5-ls-v10", "metadata 1.0", 3024), ("r5-ls-v11", "metadata 1.1", 2304)]
+    {
+        for lost in [&[][..], &[1]] {
+            let images = Images::of(vector, lost);
+            let mut server = images.serve(&[]);
+            assert!(server.said().join("\n").contains(metadata));
+            assert!(images.read(&mut server, vector) == tags(blocks), "{vector} without {lost:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_can_be_written() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let images = Images::of("r5-ls", &[3]);
+    let mut server = images.serve(&["--nbd", "unix:here.sock"]);
+    let uri = server.uri("r5-ls");
+    assert!(uri.ends_with("here.sock"), "{uri}");
+    let script = "
+        assert h.is_read_only()
+        h = connect(strict=False)
+        refused(errno.EPERM, h.pwrite, b'x' * 4096, 0)
+        refused(errno.EPERM, h.zero, 4096, 0)
+        refused(errno.EPERM, h.trim, 4096, 0)
+        h.flush()
+        assert h.pread(4096, 4096) == (0xB10C000000000001).to_bytes(8, 'little') * 512";
+    python(server.dir(), &uri, script).ok();
+    assert!(server.ask(&["show", "r5-ls"]).ok().contains("readonly"));
+    assert!(open_for_reading(&server, "r5-ls-0.img"), "it is open for writing");
+    images.read(&mut server, "r5-ls");
+}
+
+#[test]
+fn images_on_a_mount_that_cannot_be_written_are_read() {
+    let Some(mounts) = requires_mounts().filter(|_| requires("nbdcopy")) else { return };
+    let mut images = Images::of("r5-ls", &[0]);
+    let folder = images.folder.path();
+    fs::create_dir(folder.join("ro")).expect("a folder");
+    for name in &mut images.names {
+        fs::rename(folder.join(&*name), folder.join("ro").join(&*name)).expect("another place");
+        *name = format!("ro/{name}");
+    }
+    images.sums = sums(folder, &images.names);
+    let line =
+        "mount --bind ro ro && mount -o remount,ro,bind ro && ! touch ro/x 2>&- && exec \"$@\"";
+    let _mount = Mount(folder.join("ro"));
+    let prefix = [mounts, &["sh", "-c", line, "sh"]].concat();
+    let mut server = images.spawn_behind(&prefix, &[]).announced();
+    assert!(images.read(&mut server, "r5-ls") == tags(5376));
+}
+
+/// All descriptors that a server has of a file are for reading only.
+fn open_for_reading(server: &Server, name: &str) -> bool {
+    let folder = format!("/proc/{}", server.pid());
+    let fds = fs::read_dir(format!("{folder}/fd")).expect("descriptors").flatten();
+    let of_file = fds.filter(|fd| fs::read_link(fd.path()).is_ok_and(|path| path.ends_with(name)));
+    let flags = of_file.map(|fd| {
+        let info = fs::read_to_string(format!("{folder}/fdinfo/{}", fd.file_name().display()));
+        let info = info.expect("its flags");
+        let line = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags");
+        u32::from_str_radix(line.trim(), 8).expect("a number") & 3
+    });
+    let flags: Vec<u32> = flags.collect();
+    !flags.is_empty() && flags.iter().all(|flags| *flags == 0)
+}
+
+/// A block of a torn row that was being written to member 1 when power went: it is lost with it.
+const IN_FLIGHT: usize = 3024;
+
+#[test]
+fn partial_parity_logs_are_heeded_without_being_written() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let right = {
+        let images = Images::of("r5-ls-ppl-torn-after", &[]);
+        images.read(&mut images.serve(&[]), "r5-ls-ppl-torn")
+    };
+    for lost in [&[][..], &[1]] {
+        let images = Images::of("r5-ls-ppl-torn", lost);
+        let mut server = images.serve(&[]);
+        assert!(!server.messages().contains("may be wrong"), "{}", server.messages());
+        let read = images.read(&mut server, "r5-ls-ppl-torn");
+        let pairs = right.chunks(4096).zip(read.chunks(4096)).enumerate();
+        let different: Vec<usize> = pairs.filter(|(_, (a, b))| a != b).map(|(n, _)| n).collect();
+        let expected: &[usize] = if lost.is_empty() { &[] } else { &[IN_FLIGHT] };
+        assert_eq!(different, expected, "without {lost:?}");
+    }
+}
+
+#[test]
+fn what_may_be_wrong_is_served_only_if_told_to_and_then_named() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let images = Images::of("r5-ls-bitmap-torn", &[1]);
+    let message = images.refusal(&[]);
+    assert!(message.contains("was not stopped cleanly and lacks member 1"), "{message}");
+    assert!(message.contains("--force"), "{message}");
+    let mut server = images.serve(&["--force"]);
+    let messages = server.messages();
+    assert!(messages.contains("data of member 1 may be wrong in 3 ranges of bytes"), "{messages}");
+    for range in ["65536-131071", "3997696-4063231", "12386304-12451839"] {
+        assert!(messages.contains(&format!("  {range}\n")), "{messages}");
+    }
+    let read = images.read(&mut server, "r5-ls-bitmap-torn");
+    let whole = Images::of("r5-ls-bitmap-torn", &[]);
+    let right = whole.read(&mut whole.serve(&["--force"]), "r5-ls-bitmap-torn");
+    let suspect = [65536..131072, 3997696..4063232, 12386304..12451840];
+    let wrong = (0..right.len()).step_by(4096).find(|at| {
+        !suspect.iter().any(|range| range.contains(at))
+            && right[*at..at + 4096] != read[*at..at + 4096]
+    });
+    assert_eq!(wrong, None);
+
+    let images = Images::of("r5-ls-torn", &[1]);
+    let server = images.serve(&["--force"]);
+    let messages = server.messages();
+    assert!(messages.contains("all data of member 1 may be wrong"), "{messages}");
+    // The same in a stack file.
+    let names: Vec<&str> = images.names.iter().map(String::as_str).collect();
+    assert!(assemble(images.folder.path(), &names).refused().contains("--force"));
+    let text = assemble(images.folder.path(), &[&["--force"], &names[..]].concat()).ok();
+    let text = text.replace("type = \"file\"\n", "type = \"file\"\nread_only = true\n");
+    let second = Server::start_in(&images.folder, &text, &[]);
+    assert!(second.messages().contains("all data of member 1 may be wrong"), "{text}");
+}
+
+#[test]
+fn a_stale_member_is_used_only_if_told_to() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let images = Images::of("r5-ls-stale", &[0]);
+    let message = images.refusal(&[]);
+    assert!(message.contains("r5-ls-stale-2.img can be forced in"), "{message}");
+    let mut server = images.serve(&["--force"]);
+    let lines = server.said().join("\n");
+    assert!(lines.contains("member 2: r5-ls-stale-2.img, forced in"), "{lines}");
+    let messages = server.messages();
+    assert!(messages.contains("all data of member 0 and 2 may be wrong"), "{messages}");
+    // Data of members that have kept up is what it was.
+    let read = images.read(&mut server, "r5-ls-stale");
+    assert_eq!(&read[16 * 4096..][..8], (0xB10C_0000_0000_0010_u64).to_le_bytes());
+}
+
+#[test]
+fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    for lost in [&[][..], &[4]] {
+        let images = Images::of("r5-ls-journal", lost);
+        let mut server = images.serve(&[]);
+        let lines = server.said().join("\n");
+        assert!(lines.contains("read-only: the array has a journal"), "{lines}");
+        assert!(images.read(&mut server, "r5-ls-journal") == tags(5376), "without {lost:?}");
+    }
+    let message = Images::of("r5-ls-reshape", &[]).refusal(&["--force"]);
+    assert!(message.contains("is being reshaped"), "{message}");
+    let message = Images::of("r6-ls", &[0, 1, 2]).refusal(&["--force"]);
+    assert!(message.contains("2 of 5 members can be used, expected at least 3"), "{message}");
+}
+
+#[test]
+fn the_printed_stack_file_serves_the_array() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let images = Images::of("r5-ls-spare", &[1]);
+    let folder = images.folder.path();
+    let odd = "a \"b\" \\ é.img";
+    fs::rename(folder.join("r5-ls-spare-0.img"), folder.join(odd)).expect("a new name");
+    let whole = folder.join("r5-ls-spare-2.img").display().to_string();
+    let words = ["r5-ls-spare-4.img", "r5-ls-spare-3.img", &whole, odd];
+    let text = assemble(folder, &words).ok();
+    for part in [
+        "\"d0\", # member 0\n    \"d2\", # member 2\n    \"d3\", # member 3\n    \"d4\", # spare",
+        "# member 1 is missing",
+        "type = \"raid5\"",
+        "chunk = \"64KiB\"",
+        "run = true",
+        "uuid = \"0a0b0c0d:11223344:55667788:00000025\"",
+        "[export.r5-ls-spare]",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    fs::write(folder.join("printed.toml"), &text).expect("the stack file");
+    let program = program().to_str().expect("a UTF-8 path");
+    let tree = run(folder, &[program, "check", "printed.toml"]).ok();
+    assert!(tree.contains(odd), "{tree}");
+    // It is an array as any other, so its images are written, and the spare is taken in.
+    for name in [odd, "r5-ls-spare-2.img", "r5-ls-spare-3.img", "r5-ls-spare-4.img"] {
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o644)).expect("a mode");
+    }
+    let mut server = Server::start_in(&images.folder, &text, &[]);
+    let uri = server.uri("r5-ls-spare");
+    run(server.dir(), &["nbdcopy", &uri, "all.out"]).ok();
+    let sum = sums(folder, &["all.out".to_owned()]);
+    assert!(sum.starts_with(&logical_sha256("r5-ls-spare")));
+    assert!(server.sigterm().success(), "{}", server.messages());
+    let named = assemble(folder, &["--name", "d.1", "r5-ls-spare-2.img", "r5-ls-spare-3.img", odd]);
+    assert!(named.ok().contains("[device.\"d.1\"]"));
+}
+
+#[test]
+fn of_several_arrays_one_is_chosen() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let mut images = Images::of("r5-ls", &[]);
+    images.names.extend(write(images.folder.path(), "r5-la", &[3]));
+    images.sums = sums(images.folder.path(), &images.names);
+    let message = images.refusal(&[]);
+    assert!(message.contains("the images are of 2 arrays"), "{message}");
+    assert!(message.contains("vec:r5-la: r5-la-0.img, r5-la-1.img, r5-la-2.img"), "{message}");
+    let line = message.lines().find(|line| line.contains("vec:r5-la")).expect("a line");
+    let uuid = line.split_whitespace().nth(1).expect("a UUID");
+    let mut server = images.serve(&["--uuid", uuid]);
+    let lines = server.said().join("\n");
+    assert!(lines.contains("of another array: r5-ls-0.img"), "{lines}");
+    images.read(&mut server, "r5-la");
+    let sum = sums(images.folder.path(), &["all.out".to_owned()]);
+    assert!(sum.starts_with(&logical_sha256("r5-la")));
+    let message = images.refusal(&["--uuid", "00000000:00000000:00000000:00000001"]);
+    assert!(message.contains("no device is of the array 00000000:"), "{message}");
+}
+
+#[test]
+fn what_is_no_array_is_refused_in_a_sentence() {
+    let images = Images::of("r5-ls", &[]);
+    let folder = images.folder.path();
+    let refused = |names: &[&str], sentence: &str| {
+        let words = [&["--readonly", "--md"], names].concat();
+        let message = Server::spawn_without_stack(&images.folder, &[], &words).refusal();
+        assert!(message.contains(sentence), "{message}");
+        let message = assemble(folder, names).refused();
+        assert!(message.contains(sentence), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    };
+    let (first, second) = ("r5-ls-0.img", "r5-ls-1.img");
+    refused(&[first, "absent.img"], "absent.img does not exist");
+    refused(&[first, "."], ". is neither a file nor a block device");
+    refused(&[first, second, &format!("./{first}")], "./r5-ls-0.img is named twice");
+    fs::copy(folder.join(first), folder.join("copy.img")).expect("a copy");
+    refused(&[first, second, "copy.img"], "are both device 0 of the array");
+    fs::write(folder.join("blank.img"), vec![0; 1 << 20]).expect("a file");
+    refused(&[first, "blank.img"], "blank.img cannot be used: there is no md superblock");
+    let mut other = vec![0; 1 << 20];
+    other[1080..1082].copy_from_slice(&[0x53, 0xEF]);
+    fs::write(folder.join("other.img"), &other).expect("a file");
+    refused(&[first, "other.img"], "it appears to contain an ext2 file system");
+    let whole = fs::read(folder.join(second)).expect("an image");
+    fs::write(folder.join("short.img"), &whole[..4 << 20]).expect("a file");
+    refused(&[first, "short.img"], "need a device of 16384 sectors, this one has 8192");
+    refused(&[first, second], "2 of 4 members can be used, expected at least 3");
+    for (words, part) in [
+        (&["--readonly", "--md"][..], "a value is required"),
+        (&["--md", first], "only with --readonly"),
+        (&["--readonly"], "--md"),
+        (&["--readonly", "--md", first, "--uuid", "1"], "32 hex digits"),
+    ] {
+        let program = program().to_str().expect("a UTF-8 path");
+        let message = run(folder, &[&[program, "serve"], words].concat()).refused();
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+/// A server that writes to the images keeps others from reading them, and the other way round.
+#[test]
+fn images_are_locked_as_readers_lock_them() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let images = Images::of("r5-ls", &[]);
+    let first = images.serve(&[]);
+    let mut second = images.serve(&["--nbd", "unix:second.sock"]);
+    images.read(&mut second, "r5-ls");
+    let text = "[device.d]\ntype = \"file\"\npath = \"r5-ls-0.img\"\n\
+                [export.e]\ndevice = \"d\"\nnbd = \"unix:e.sock\"\n";
+    let message = Server::spawn_in(&images.folder, text, &[]).refusal();
+    assert!(message.contains("is in use by process"), "{message}");
+    drop(first);
+    let writer = Server::start_in(&images.folder, text, &[]);
+    let message = images.refusal(&[]);
+    assert!(message.contains(&format!("is in use by process {}", writer.pid())), "{message}");
+}
