@@ -210,6 +210,8 @@ fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
     assert!(stand.reads(0, 1, 192 << 10));
     let status = stand.array.as_ref().unwrap().0.status();
     assert!(status.disks.iter().all(|disk| disk.corrected == 0 && !disk.has_bad_blocks));
+    // Not even a write that fails, as those to a bad sector do.
+    assert_eq!(stand.array.as_ref().unwrap().0.counts().writes, 0);
     assert!(!stand.write(0, 1, 4096).is_ok());
     stand.stop();
     let entries = stand.power.take();

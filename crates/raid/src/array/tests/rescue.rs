@@ -41,6 +41,7 @@ fn differences(one: &[u8], other: &[u8]) -> Vec<usize> {
 
 fn assert_nothing_written(stand: &mut Stand) {
     stand.pass(1);
+    assert_eq!(stand.array.as_ref().unwrap().0.counts().writes, 0);
     stand.stop();
     let entries = stand.power.take();
     assert!(entries.iter().all(|entry| entry.op == Op::Read), "{entries:?}");
