@@ -65,8 +65,8 @@ impl Shard {
         let (data, sector) = (place.data, place.sector);
         let parity = (parity_of(&place.row) & at.conf.readable(sector)) - place.unreadable;
         let lost = data - at.conf.readable(sector);
-        if parity.is_empty() || !lost.is_empty() {
-            // Nothing is left over by which it could be told.
+        if parity.len() <= lost.len() {
+            // All parity is needed for what is lost: nothing is left over by which it could be told.
             return self.end_sync(stripe, Status::Ok, out);
         }
         match self.fetch(at, stripe, data | parity, out) {
