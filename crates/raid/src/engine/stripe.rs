@@ -72,6 +72,8 @@ pub(crate) struct Stripe {
     pub(crate) row: Row,
     pub(crate) data: Roles,
     pub(crate) blocks: Blocks,
+    /// Copies for replacements that came back unwritten, by role: to be sent again.
+    pub(crate) copies: Vec<(u32, IoBuf)>,
     pub(crate) uptodate: Roles,
     pub(crate) state: State,
     /// Blocks on their way to or from members.
@@ -109,6 +111,7 @@ impl Stripe {
             row,
             data: data_of(layout, &row),
             blocks: (0..layout.disks()).map(block).collect(),
+            copies: Vec::new(),
             uptodate: Roles::EMPTY,
             state: State::Idle,
             io: 0,

@@ -5,6 +5,7 @@
 
 use super::{At, Outbox, Shard};
 use crate::engine::conf::Member;
+use crate::engine::stripe::Stripe;
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
 
@@ -84,6 +85,17 @@ impl Makings {
     }
 }
 
+impl Stripe {
+    /// A copy for a role's replacement. The block itself may be on its way to the member if the copy
+    /// has been sent before.
+    fn copy_of(&mut self, role: u32) -> IoBuf {
+        match self.copies.iter().position(|(of, _)| *of == role) {
+            Some(at) => self.copies.swap_remove(at).1,
+            None => IoBuf::from_slice(self.block(role)),
+        }
+    }
+}
+
 impl Shard {
     /// Make bios of all that is to be read and written, and hand each to `send` with the role that it
     /// is for, and whether it is for that role's replacement. Their `user_data` is the number of their
@@ -115,10 +127,10 @@ impl Shard {
     fn make_run(&mut self, ios: &[MemberIo], member: &Member, makings: &mut Makings) -> Box<Bio> {
         let mut bufs = std::mem::take(&mut makings.bufs);
         for io in ios {
-            let block = &mut self.stripes[io.stripe as usize].blocks[io.role as usize];
+            let stripe = &mut self.stripes[io.stripe as usize];
             bufs.push(match io.is_replacement {
-                true => IoBuf::from_slice(block.as_deref().unwrap_or(&[])),
-                false => block.take().expect("the block is in the cache"),
+                true => stripe.copy_of(io.role),
+                false => stripe.blocks[io.role as usize].take().expect("it is in the cache"),
             });
         }
         let mut bio = makings.bio();
@@ -160,6 +172,7 @@ impl Shard {
                 self.stripes[*stripe as usize].blocks[io.role as usize] = Some(block);
                 out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
             } else if is_cancelled {
+                self.stripes[*stripe as usize].copies.push((io.role, block));
                 out.io.push(io);
             } else {
                 let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
