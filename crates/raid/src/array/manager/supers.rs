@@ -11,6 +11,7 @@ impl Manager {
     /// Put on record what is so now, on all devices that have not failed; durable when this returns. A
     /// device that does not take its superblock has failed, which is then put on record too.
     pub(super) fn write_superblocks(&mut self) {
+        self.bring_level();
         let before = self.common.events;
         loop {
             // What was written on some is never to be taken for what others have.
@@ -39,6 +40,33 @@ impl Manager {
         }
         self.changed = false;
         self.updated_ns = self.now();
+    }
+
+    /// Members that a crash kept from the last update of another life get it before there is a next one:
+    /// a second crash would leave them two behind, which makes them strangers.
+    fn bring_level(&mut self) {
+        let is_behind = |disk: &Disk| {
+            disk.state.role().is_some()
+                && !disk.is_faulty()
+                && disk.superblock.events < self.common.events
+        };
+        let behind: Vec<usize> =
+            (0..self.disks.len()).filter(|place| is_behind(&self.disks[*place])).collect();
+        if behind.is_empty() {
+            return;
+        }
+        // What the update said to be durable may not be on these.
+        let mut failed = self.flush_members();
+        let place_is_whole = |place: &usize| !failed.contains(place);
+        let behind: Vec<usize> = behind.into_iter().filter(place_is_whole).collect();
+        let started: Vec<_> =
+            behind.into_iter().map(|place| (place, self.start_write(place))).collect();
+        for (place, tickets) in started {
+            if !self.io.wait_for_all(&tickets) {
+                failed.push(place);
+            }
+        }
+        failed.iter().for_each(|place| self.fail_disk(*place));
     }
 
     /// Count the update. False if spares need not hear of it: it says nothing but that the array is
