@@ -205,7 +205,7 @@ impl Admin {
     /// Parity fits everywhere.
     fn check(&self) {
         let checked = self.order("check", Command::Sync(SyncAction::Check));
-        self.echo();
+        (0..10).for_each(|_| self.echo());
         let status = match self.wait_until_settled() {
             true => self.status(),
             false => return,

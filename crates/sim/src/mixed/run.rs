@@ -38,6 +38,8 @@ const PATIENCE_PAUSES: u64 = 2_000_000;
 const LOOK_NS: Ns = 200_000;
 /// Sectors that are read at once to compare everything.
 const COMPARED: u64 = 64;
+/// How often it is tried again to stop an array.
+const STOPS: u32 = 10;
 /// How often a read that timed out is tried again then.
 const TRIES: u32 = 20;
 
@@ -661,7 +663,14 @@ impl Operator {
             return;
         }
         let world = run.world.clone();
-        let stopped = start.stack.stop_arrays(&(Box::new(move |ns| world.sleep(ns)) as Pause));
+        let pause = Box::new(move |ns| world.sleep(ns)) as Pause;
+        // A synchronisation may go on for longer than is waited for where threads are very slow.
+        let mut stopped = start.stack.stop_arrays(&pause);
+        for _ in 0..STOPS {
+            if stopped.is_err() && !run.off.get() {
+                stopped = start.stack.stop_arrays(&pause);
+            }
+        }
         if let (Err(why), false) = (stopped, run.off.get()) {
             run.world.fail(format!("an array does not stop: {why}"));
         }
@@ -718,30 +727,40 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
     }
 }
 
-/// Open the stack. An array that lacked a member when the power went may have to be forced.
+/// Open the stack. An array that lacked a member when the power went, or a block of one, may have lost
+/// something; where it knows that, it has to be forced.
 fn open_or_force(run: &Run) -> Result<LiveStack, String> {
     let text = stack_file(&run.plan.text, &run.volumes.borrow());
     let opened = stack::open(&run.world, text.clone());
-    let was_hurt = run.was_hurt.replace(false);
-    let is_refused = |why: &String| was_hurt && why.contains("`force = true`");
-    for target in 0..run.plan.targets.len() {
-        let logged = run.plan.targets[target].redundancy.is_some_and(|of| of.logged);
-        if was_hurt && (logged || opened.as_ref().is_err_and(is_refused)) {
+    if !run.was_hurt.replace(false) {
+        return opened;
+    }
+    let is_refused = opened.as_ref().is_err_and(|why| why.contains("`force = true`"));
+    let has_bad_blocks = opened.as_ref().is_ok_and(has_bad_blocks);
+    for (target, of) in run.plan.targets.iter().enumerate() {
+        let logged = of.redundancy.is_some_and(|of| of.logged);
+        if is_refused || has_bad_blocks || logged {
             run.admit_write_hole(target);
         }
     }
-    match opened {
-        Err(why) if is_refused(&why) => {
-            run.counts.borrow_mut().add("array: forced", 1);
-            stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
-        }
-        opened => opened,
+    if !is_refused {
+        return opened;
     }
+    run.counts.borrow_mut().add("array: forced", 1);
+    stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
+}
+
+fn has_bad_blocks(stack: &LiveStack) -> bool {
+    let arrays = stack.devices();
+    let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
+    arrays.any(|array| array.status().disks.iter().any(|disk| disk.has_bad_blocks))
 }
 
 /// An array of the stack lacks a member, or may be about to.
 fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
     let arrays = stack.devices();
     let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
-    !run.hurt.borrow().is_empty() || arrays.any(|array| array.status().degraded() > 0)
+    !run.hurt.borrow().is_empty()
+        || has_bad_blocks(stack)
+        || arrays.any(|array| array.status().degraded() > 0)
 }
