@@ -33,7 +33,7 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 4] = [
+pub const SCENARIOS: [Scenario; 5] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
@@ -47,13 +47,19 @@ pub const SCENARIOS: [Scenario; 4] = [
     },
     Scenario {
         name: "raid",
-        what: "an array of level 4, 5 or 6 under the same load, on disks that lose their power",
+        what: "an array of level 4, 5 or 6 under the same load, on disks that fail, come back and lose their \
+           power",
         run: mixed::run_raid,
     },
     Scenario {
         name: "crash",
         what: "small volumes, the power lost at every moment, and all that may be left of them",
         run: mixed::crash::run,
+    },
+    Scenario {
+        name: "raid-crash",
+        what: "the same of small arrays, whole and degraded, whose parity has to fit after it",
+        run: mixed::crash::run_raid,
     },
 ];
 

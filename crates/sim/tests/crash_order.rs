@@ -117,6 +117,10 @@ impl Subject for Notes {
         })
     }
 
+    fn restarts(&self) -> (usize, usize) {
+        (1_600, 6)
+    }
+
     fn ios(&self) -> u64 {
         u64::from(NOTES)
     }

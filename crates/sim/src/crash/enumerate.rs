@@ -18,10 +18,8 @@ use fastrand::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Restarts of a seed, about: with these a hundred seeds take 40 s of one processor (an EPYC).
-const RESTARTS: usize = 1_600;
-/// Images of a moment: at least, even of a run with many moments, and at most.
-const IMAGES: (usize, usize) = (6, 256);
+/// Images of a moment, at most.
+const IMAGES_MAX: usize = 256;
 /// Every so many restarts the stack is used.
 const USED_EVERY: u64 = 8;
 
@@ -125,7 +123,8 @@ struct Restarts<'a, S: Subject> {
 
 impl<S: Subject> Restarts<'_, S> {
     fn all(&mut self, moments: &[Moment<S::Known>], rng: &mut Rng) -> Option<Stuck> {
-        let bound = (RESTARTS / moments.len()).clamp(IMAGES.0, IMAGES.1);
+        let (restarts, least) = self.subject.restarts();
+        let bound = (restarts / moments.len()).clamp(least, IMAGES_MAX);
         moments.iter().enumerate().find_map(|(number, moment)| {
             let what = format!("moment {number} of {}", moments.len() - 1);
             self.moment(moment, &what, bound, rng)

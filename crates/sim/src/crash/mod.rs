@@ -46,6 +46,10 @@ pub trait Subject: 'static {
     /// compare again. [`World::fail`] says what is wrong.
     fn judge(&self, world: &World, known: Self::Known, then_use: bool) -> Body;
 
+    /// How many restarts a seed is to take, about, and how many images of a moment there are to be at
+    /// least.
+    fn restarts(&self) -> (usize, usize);
+
     /// I/Os of the workload that have begun.
     fn ios(&self) -> u64;
 

@@ -174,7 +174,9 @@ impl Admin {
         let device = self.start.device(&name);
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
-        let _ = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
+        if self.order("add", Command::Add { name, device, uuid: Uuid(uuid) }).is_ok() {
+            self.run.wiped.borrow_mut().remove(&disk);
+        }
     }
 
     /// Make it a disk that was never a member. False if it does not take that.
@@ -183,6 +185,7 @@ impl Admin {
         let Ok(index) = cx.open(&self.start.device(&Self::name(disk))) else { return false };
         let mut bio = Bio::write(Sector(SUPERBLOCK.0), IoBuf::zeroed(SUPERBLOCK.1 * 512));
         bio.flags |= BioFlags::FUA;
+        self.run.wiped.borrow_mut().insert(disk);
         one(&mut cx, index, bio).status == Status::Ok
     }
 
@@ -204,14 +207,18 @@ impl Admin {
 
     /// Parity fits everywhere.
     fn check(&self) {
-        let checked = self.order("check", Command::Sync(SyncAction::Check));
+        let mut checked = self.order("check", Command::Sync(SyncAction::Check));
+        while checked.is_err() && self.wait_until_settled() {
+            // Something was about to begin.
+            self.echo();
+            checked = self.order("check", Command::Sync(SyncAction::Check));
+        }
         (0..10).for_each(|_| self.echo());
         let status = match self.wait_until_settled() {
             true => self.status(),
             false => return,
         };
         match checked {
-            Err(why) if !self.is_over() => self.run.world.fail(format!("no check: {why}")),
             Ok(()) if status.mismatch_cnt > 0 => {
                 let count = status.mismatch_cnt;
                 self.run.world.fail(format!("a check finds {count} sectors that do not fit"));
@@ -237,6 +244,30 @@ impl Admin {
 }
 
 impl Operator {
+    /// One member fails, which is on record when this returns.
+    pub(super) fn degrade(&mut self, start: &Rc<Started>) {
+        let Some(admin) = Admin::new(&self.run, start) else { return };
+        let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
+        if let Err(why) = admin.order("fail", Command::Fail(Admin::name(disk))) {
+            self.run.world.fail(format!("a member cannot be failed: {why}"));
+        }
+    }
+
+    /// What is to be known of an array that lost its power: once it is synchronised parity fits, and
+    /// without as many members as it may lose it holds the same.
+    pub(super) fn examine_cut(&mut self, start: &Rc<Started>) {
+        let Some(admin) = Admin::new(&self.run, start) else { return };
+        if admin.wait_until_settled() {
+            admin.check();
+            let failed = admin.degrade(&mut self.rng);
+            self.run
+                .counts
+                .borrow_mut()
+                .add("array: compared without members", failed.len() as u64);
+            self.compare(start);
+        }
+    }
+
     /// All that is to be known of an array with no load on it: it becomes whole, parity fits, and without
     /// as many members as it may lose it holds the same.
     pub(super) fn examine(&mut self, start: &Rc<Started>) {

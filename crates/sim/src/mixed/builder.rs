@@ -68,6 +68,7 @@ impl<'a> Builder<'a> {
             changes: 0,
             policy,
             nbd: None,
+            degraded: false,
         }
     }
 
@@ -99,7 +100,8 @@ impl<'a> Builder<'a> {
             "raid6" => of(self.rng, &["left-symmetric", "ddf-N-continue", "parity-first-6"]),
             _ => of(self.rng, &["left-symmetric", "right-asymmetric", "parity-last"]),
         };
-        let stripes = of(self.rng, &[17, 17, 32, 256]);
+        let most = if self.sectors < MEMBER_OVERHEAD + 1024 { 17 } else { 256 };
+        let stripes = of(self.rng, &[17, 17, 32, 256]).min(most);
         let policy = match kind {
             "raid5" => of(self.rng, &["resync", "bitmap", "ppl"]),
             _ => of(self.rng, &["resync", "bitmap"]),

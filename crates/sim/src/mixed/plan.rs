@@ -148,6 +148,8 @@ pub struct Plan {
     pub policy: Policy,
     /// What is served, in the scenario `nbd`.
     pub nbd: Option<NbdPlan>,
+    /// An array lacks a member from the beginning.
+    pub degraded: bool,
 }
 
 impl Plan {
@@ -178,6 +180,18 @@ impl Plan {
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
+    /// A small plan of an array: single blocks and whole rows are written, in all ways that there are.
+    pub fn small_array(rng: &mut Rng) -> Self {
+        let policy = Policy::random(rng);
+        let contexts = rng.u64(1..=3);
+        let ios = rng.u64(2..=12);
+        let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
+        let degraded = chance(rng, 25);
+        let mut builder = Builder::small(rng, SMALL_RAID_DISK_SECTORS);
+        builder.array();
+        Plan { degraded, ..builder.plan(policy, contexts, ios, mix) }
+    }
+
     /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that
     /// a power cut can be tried at each of its moments.
     pub fn small(rng: &mut Rng) -> Self {
@@ -192,6 +206,9 @@ impl Plan {
         builder.plan(policy, contexts, ios, mix)
     }
 }
+
+/// Sectors of a disk of an array so small that a power cut can be tried at each of its moments.
+const SMALL_RAID_DISK_SECTORS: u64 = 6144 + 256;
 
 /// The stack file with these volumes.
 pub fn stack_file(text: &str, volumes: &[(String, String)]) -> String {

@@ -92,8 +92,10 @@ pub(super) struct Run {
     pub(super) culprit: Cell<Option<u64>>,
     /// Disks of an array that are no whole members of it, or may soon not be.
     pub(super) hurt: RefCell<BTreeSet<usize>>,
+    /// Disks that were made empty and are of no array.
+    pub(super) wiped: RefCell<BTreeSet<usize>>,
     /// An array lacked a member, or was about to, when the power went.
-    was_hurt: Cell<bool>,
+    pub(super) was_hurt: Cell<bool>,
 }
 
 /// A stack that runs.
@@ -164,6 +166,7 @@ impl Run {
             unflushable: RefCell::default(),
             culprit: Cell::new(None),
             hurt: RefCell::default(),
+            wiped: RefCell::default(),
             was_hurt: Cell::new(false),
         })
     }
@@ -667,7 +670,7 @@ impl Operator {
         // A synchronisation may go on for longer than is waited for where threads are very slow.
         let mut stopped = start.stack.stop_arrays(&pause);
         for _ in 0..STOPS {
-            if stopped.is_err() && !run.off.get() {
+            if stopped.is_err() {
                 stopped = start.stack.stop_arrays(&pause);
             }
         }
@@ -730,7 +733,10 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
 /// Open the stack. An array that lacked a member when the power went, or a block of one, may have lost
 /// something; where it knows that, it has to be forced.
 fn open_or_force(run: &Run) -> Result<LiveStack, String> {
-    let text = stack_file(&run.plan.text, &run.volumes.borrow());
+    let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
+    for disk in run.wiped.borrow().iter() {
+        text = text.replace(&format!("\"d{disk}\", "), "").replace(&format!(", \"d{disk}\""), "");
+    }
     let opened = stack::open(&run.world, text.clone());
     if !run.was_hurt.replace(false) {
         return opened;
