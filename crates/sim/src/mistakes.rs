@@ -23,12 +23,16 @@ const fn of_arrays(name: &'static str, what: &'static str) -> Mistake {
     Mistake { scenario: "raid", ..plain(name, what) }
 }
 
+const fn of_crashes(name: &'static str, what: &'static str) -> Mistake {
+    Mistake { scenario: "raid-crash", ..plain(name, what) }
+}
+
 const fn within(name: &'static str, what: &'static str) -> Mistake {
     Mistake { within_a_call: true, ..plain(name, what) }
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 10] = [
+pub const MISTAKES: [Mistake; 15] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
@@ -36,6 +40,17 @@ pub const MISTAKES: [Mistake; 10] = [
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
+    of_crashes(
+        "dirty_too_late",
+        "an array is written before its superblocks say that it may be out of step",
+    ),
+    of_crashes("intent_too_late", "a block is written before its bit of the bitmap is set"),
+    of_crashes("log_too_late", "a stripe is written without its partial parity log"),
+    of_arrays(
+        "failure_off_record",
+        "a write ends before it is on record that a member did not take it",
+    ),
+    of_arrays("stale_member_read", "a member is taken back that has missed writes"),
     of_arrays("stripe_acknowledged_early", "a write to an array ends before its members have it"),
     plain("wake_up_dropped", "a message is left for a context that sleeps, and nobody wakes it"),
     within("take_in_two_steps", "a list that others add to is read first, and emptied then"),

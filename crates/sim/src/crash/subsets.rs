@@ -29,7 +29,10 @@ pub(super) fn subsets(
         return (false, one.iter().map(|luck| vec![*luck]).collect());
     }
     let mut some = corners(disks.len());
-    some.truncate(bound);
+    if some.len() > bound {
+        rng.shuffle(&mut some);
+        some.truncate(bound);
+    }
     while some.len() < bound {
         some.push(
             each.iter().map(|lucks| lucks[rng.u64(0..lucks.len() as u64) as usize]).collect(),

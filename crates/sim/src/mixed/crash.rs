@@ -22,7 +22,7 @@ const USE: u64 = 4;
 const LARGE_BLOCK: u64 = 8;
 /// How often arrays are started again, and on how many images of each moment: each is synchronised and
 /// checked.
-const ARRAY_RESTARTS: (usize, usize) = (400, 2);
+const ARRAY_RESTARTS: (usize, usize) = (200, 2);
 /// The same of other stacks: with these a hundred seeds take 40 s of one processor (an EPYC).
 const OTHER_RESTARTS: (usize, usize) = (1_600, 6);
 /// The longest that an idle thread of a stack that is only looked at stays away.

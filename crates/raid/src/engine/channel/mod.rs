@@ -27,6 +27,7 @@ use super::slab::Slab;
 use drystone_core::check::check;
 use drystone_core::context::Passed;
 use drystone_core::mailbox::Message;
+use drystone_core::mistake;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
@@ -192,7 +193,7 @@ impl ArrayChannel {
             if self.conf.is_broken {
                 return env.end_with(bio, Status::IoError);
             }
-            if !self.conf.is_dirty {
+            if !self.conf.is_dirty && !mistake!("dirty_too_late") {
                 return self.keep_write(env, bio);
             }
             self.writes += 1;

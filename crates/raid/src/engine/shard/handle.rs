@@ -195,7 +195,7 @@ impl Shard {
         if intent == Intent::New {
             out.words.push(word);
         }
-        intent == Intent::Known
+        intent == Intent::Known || mistake!("intent_too_late")
     }
 
     /// What is written cannot be made good.
@@ -248,8 +248,10 @@ impl Shard {
         }
         let roles = place_roles(plan, written, parity);
         match ticket {
-            Some(ticket) => self.log(at, stripe, (roles, flags), ticket, out),
-            None => self.send(at, stripe, roles, flags, out),
+            Some(ticket) if !mistake!("log_too_late") => {
+                self.log(at, stripe, (roles, flags), ticket, out);
+            }
+            _ => self.send(at, stripe, roles, flags, out),
         }
         if mistake!("stripe_acknowledged_early") {
             let draining = std::mem::take(&mut self.place(stripe).draining);
@@ -324,6 +326,7 @@ impl Shard {
         failed.iter().all(|failed| {
             let member = at.conf.member(failed.role, failed.is_replacement);
             member.is_none_or(|m| m.number != failed.number || m.is_bad_at(sector))
+                || mistake!("failure_off_record")
         })
     }
 
