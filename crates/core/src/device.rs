@@ -71,6 +71,11 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The value is refused: the message names the permitted range, and nothing changed.
     fn set_attribute(&self, name: &str, value: &str) -> Result<()>;
+
+    /// Nobody will use this device any more: contexts give it up as soon as nothing of it is in
+    /// flight, and with the last of them it is closed. Nothing waits; call it again to have those
+    /// look that have not given it up. A device that holds nothing of others may do nothing.
+    fn retire(&self) {}
 }
 
 /// A device that says of what type its channels are, so that what stands before one of them calls it
@@ -161,6 +166,10 @@ pub trait Channel: Send {
     fn is_over(&mut self) -> bool {
         false
     }
+
+    /// The channel is about to be dropped while its context goes on: give back what the context's
+    /// ring knows of it.
+    fn close(&mut self, _env: &mut Env) {}
 
     /// True while the channel waits for something another context holds (a tag): then the
     /// waiting context also watches the others' rings.

@@ -124,6 +124,8 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     busy_until: Ns,
     /// When in-flight requests are looked at for time-outs; 0 is never.
     timeout_check: Ns,
+    /// The device's others do not know this channel any more.
+    is_closed: bool,
 }
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
@@ -180,6 +182,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             ahead: false,
             busy_until: 0,
             timeout_check: 0,
+            is_closed: false,
             shared,
             driver,
             tags,
@@ -743,6 +746,10 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             }
         } else if message.payload() == GRANT_WORD {
             self.take_grants(env);
+            self.refresh(env);
+            if self.config.is_retired {
+                env.look_for_unneeded();
+            }
         } else {
             self.driver.message(env, message, &mut self.slots, &mut self.done);
         }
@@ -784,6 +791,23 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     fn in_flight(&self) -> usize {
         let lines = usize::from(self.waiting) + self.left_lines.len();
         self.in_flight as usize + lines + self.entrusted
+    }
+
+    fn is_over(&mut self) -> bool {
+        if !self.config.is_retired || self.kept() > 0 || !self.plug.is_empty() {
+            return false;
+        }
+        if !self.is_closed {
+            self.shared.close_port(&self.port);
+            self.is_closed = true;
+        }
+        // Our own copy of the configuration names our port, too.
+        (self.epoch, self.config) = self.shared.config_now();
+        Port::is_ours_alone(&self.port) && Arc::strong_count(&self.wake) == 1
+    }
+
+    fn close(&mut self, env: &mut Env) {
+        self.driver.close(env);
     }
 
     fn starving(&self) -> bool {
@@ -834,7 +858,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 impl<D: Driver, S: Scheduler> Drop for RequestChannel<D, S> {
     fn drop(&mut self) {
         debug_assert!(self.in_flight == 0 && self.entrusted == 0 || std::thread::panicking());
-        self.shared.close_port(&self.port);
+        if !self.is_closed {
+            self.shared.close_port(&self.port);
+        }
         self.tags().leave();
     }
 }

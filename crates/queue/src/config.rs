@@ -41,6 +41,8 @@ pub struct Config {
     pub write_cache: Option<bool>,
     /// `queue/discard_max_bytes` of the user; the driver's own limit holds beside it.
     pub max_discard_bytes: Option<u64>,
+    /// Channels go as soon as nothing of theirs is in flight.
+    pub(crate) is_retired: bool,
 }
 
 impl Config {

@@ -137,6 +137,10 @@ pub trait DriverQueue: Send + 'static {
         false
     }
 
+    /// The queue is about to be dropped, with nothing in flight, while its context goes on: give back
+    /// what the context's ring knows of it.
+    fn close(&mut self, _env: &mut Env) {}
+
     /// A request took longer than the queue's time-out. Ask for it to come back early if that
     /// is possible; it stays in flight until it does.
     fn timed_out(&mut self, _env: &mut Env, _request: &mut Request) {}

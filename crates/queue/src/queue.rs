@@ -12,10 +12,10 @@ use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
-use drystone_core::sync::LockCounters;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +63,10 @@ pub(crate) struct Shared<D, S> {
     pub(crate) scheduler: S,
     /// Nobody dispatches before this time, or before a completion if it is `u64::MAX`.
     pub(crate) hold: AtomicU64,
+    /// Channels of a retired device that were there when it was retired.
+    retired: Lock<Vec<Weak<Port>>>,
+    /// Counts the lock of `retired`, as `locks` that of `config`.
+    retired_locks: Arc<LockCounters>,
     /// Counts the lock of `config`, and is written only while that is held.
     locks: Arc<LockCounters>,
     read_only: bool,
@@ -87,6 +91,11 @@ impl<D, S: Scheduler> Shared<D, S> {
         });
         debug_assert!(added.is_ok());
         made.expect("the update ran")
+    }
+
+    /// The configuration with its epoch, for the control plane.
+    pub(crate) fn config_now(&self) -> (u64, Arc<Config>) {
+        self.config.get(&self.locks)
     }
 
     /// The channel of `port` has nothing with the scheduler any more, and goes.
@@ -153,6 +162,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             polling_ends: 0,
             write_cache: options.write_cache,
             max_discard_bytes: None,
+            is_retired: false,
         };
         let queue = RequestQueue {
             shared: Arc::new(Shared {
@@ -163,6 +173,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 holders: Holders::new(locks.sibling()),
                 scheduler: S::default(),
                 hold: AtomicU64::new(0),
+                retired: Lock::new(LockClass::Control, Vec::new()),
+                retired_locks: locks.sibling(),
                 locks,
                 read_only: options.read_only,
             }),
@@ -233,7 +245,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     }
 
     fn config(&self) -> Arc<Config> {
-        self.shared.config.get(&self.shared.locks).1
+        self.shared.config_now().1
     }
 
     fn set_max_sectors(&self, value: &str) -> Result<()> {
@@ -519,6 +531,26 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         self.set(name, value)?;
         self.shared.holders.changed();
         Ok(())
+    }
+
+    fn retire(&self) {
+        let mut ports = Ports::default();
+        let retired = self.set_config(|config| {
+            config.is_retired = true;
+            ports = config.ports.clone();
+        });
+        debug_assert!(retired.is_ok());
+        let mut left = self.shared.retired.lock(&self.shared.retired_locks);
+        left.retain(|port| port.strong_count() > 0);
+        let known = |port: &Arc<Port>| left.iter().any(|other| other.as_ptr() == Arc::as_ptr(port));
+        let new: Vec<_> = ports.iter().filter(|port| !known(port)).map(Arc::downgrade).collect();
+        left.extend(new);
+        // Whoever looks must not find us with its port.
+        drop(ports);
+        let words = left.iter().filter_map(|port| Some(port.upgrade()?.word.clone()));
+        let words: Vec<_> = words.collect();
+        drop(left);
+        words.into_iter().for_each(send_and_kick);
     }
 }
 

@@ -109,6 +109,10 @@ impl<D: TypedDevice, T: Throttle> Device for Throttled<D, T> {
     fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
         self.device.set_attribute(name, value)
     }
+
+    fn retire(&self) {
+        self.device.retire();
+    }
 }
 
 /// One context's way into a [`Throttled`] device. On cache lines of its own.
@@ -211,6 +215,10 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
 
     fn is_over(&mut self) -> bool {
         self.throttle.waiting() == 0 && self.device.is_over() && self.throttle.is_over()
+    }
+
+    fn close(&mut self, env: &mut Env) {
+        self.device.close(env);
     }
 
     fn starving(&self) -> bool {

@@ -94,7 +94,7 @@ impl ContextCore {
         let mut opened = Vec::new();
         if let Err(error) = self.open_all(index, &gaps, &mut opened) {
             // Perhaps at a member: nothing stays of what was opened for it.
-            opened.into_iter().for_each(|index| self.channels[index as usize] = None);
+            opened.into_iter().for_each(|index| self.close_channel(index));
             self.free_channels();
             return Err(error);
         }
@@ -152,10 +152,22 @@ impl ContextCore {
         for index in numbers.into_iter().filter(|index| !named.contains(index)) {
             if self.env.links.is_idle(index) && self.is_over(index) {
                 self.env.links.forget(index);
-                self.channels.get_mut(index as usize).map(Option::take);
+                self.close_channel(index);
             }
         }
         self.env.links.looked();
+    }
+
+    fn close_channel(&mut self, index: u32) {
+        let channel = self.channels.get_mut(index as usize).and_then(Option::take);
+        if let Some(mut channel) = channel {
+            channel.close(&mut self.env);
+        }
+    }
+
+    pub(crate) fn release(&mut self, device: DevIndex) {
+        self.env.links.take_from_owner(device.0);
+        self.free_channels();
     }
 
     fn is_over(&mut self, index: u32) -> bool {

@@ -123,6 +123,12 @@ impl Env {
         self.links.number(device)
     }
 
+    /// The calling channel needs some channel no longer, or is over itself: the context looks for those
+    /// that can go, soon after the call.
+    pub fn look_for_unneeded(&mut self) {
+        self.links.want_look();
+    }
+
     /// Send `bio` to channel `channel`, once the calling channel has returned.
     #[inline]
     pub fn send_down(&mut self, channel: u32, bio: Box<Bio>) {

@@ -112,6 +112,16 @@ impl Links {
         self.links[channel as usize].is_owners = true;
     }
 
+    /// The owner does not need the number any more.
+    pub(super) fn take_from_owner(&mut self, channel: u32) {
+        self.links[channel as usize].is_owners = false;
+    }
+
+    /// There are numbers that nobody needs, or will be soon: the next look is due.
+    pub(super) fn want_look(&mut self) {
+        self.given = self.given.max(self.given_max + 1);
+    }
+
     /// No bio and no owner names the channel.
     pub(super) fn is_idle(&mut self, channel: u32) -> bool {
         self.end_run();

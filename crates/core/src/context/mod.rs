@@ -123,6 +123,12 @@ impl Context {
         Call::begin(&self.handle).core().open(device)
     }
 
+    /// The owner does not need the device any more, whose index is not to be used again. It is given
+    /// up when nothing else here needs it, if it is over ([`Device::retire`]).
+    pub fn release(&mut self, device: DevIndex) {
+        Call::begin(&self.handle).core().release(device);
+    }
+
     /// Submit `bios` (emptied) to a device. Nothing waits. Without a plug they are on their way
     /// when this returns, so submit what belongs together in one call: it is one plug.
     #[inline]

@@ -381,6 +381,10 @@ fn empty_bounce(rq: &Request, bounce: &IoBuf) {
 }
 
 impl DriverQueue for FileQueue {
+    fn close(&mut self, env: &mut Env) {
+        env.ring.unregister(self.file);
+    }
+
     fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
         rq.driver_data = 0;
         if self.flush_lost(rq) {

@@ -64,6 +64,12 @@ impl Port {
         })
     }
 
+    /// Nobody else refers to it, nor will send its word. Who is just about to have a retired device's
+    /// channels look may still do so: whichever channel gets the word then looks in vain.
+    pub(crate) fn is_ours_alone(port: &Arc<Port>) -> bool {
+        Arc::strong_count(port) == 1 && Arc::strong_count(&port.word) == 1
+    }
+
     /// Its number among the device's channels, free again when it is closed.
     #[inline]
     pub fn index(&self) -> u32 {

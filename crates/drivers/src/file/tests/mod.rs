@@ -4,6 +4,7 @@ mod data;
 mod fault_ring;
 mod faults;
 mod opening;
+mod retired;
 
 use super::*;
 use crate::testing::{ENGINES, Rig, pattern};
