@@ -11,7 +11,9 @@ use drystone_raid::metadata::MetadataError;
 use drystone_raid::metadata::assemble::Candidate;
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
-use drystone_raid::metadata::superblock::{MAGIC, Minor, SUPERBLOCK_BYTES_MAX, Superblock, probe};
+use drystone_raid::metadata::superblock::{
+    Minor, SUPERBLOCK_BYTES_MAX, Superblock, is_magic, places, probe,
+};
 
 use crate::failure::Failure;
 use crate::output;
@@ -119,12 +121,9 @@ impl Device {
 
     /// Places where md's magic number stands, of whatever version and state.
     pub fn magic_places(&self) -> Result<Vec<u64>, Failure> {
-        let old = (self.sectors & !127).checked_sub(128);
-        let places = Minor::ALL.into_iter().filter_map(|minor| minor.sector(self.sectors));
         let mut found = Vec::new();
-        for sector in places.chain(old) {
-            let first = self.read(sector, 4)?;
-            if [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| *magic == first[..]) {
+        for sector in places(self.sectors) {
+            if is_magic(&self.read(sector, 4)?) {
                 found.push(sector);
             }
         }

@@ -8,6 +8,7 @@
 
 use super::disk::Disk;
 use super::io::Io;
+use super::status::BitmapStatus;
 use crate::engine::Bitmap;
 use crate::metadata::assemble::{Assembly, BitmapUse};
 use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES, byte_of};
@@ -18,6 +19,8 @@ use std::sync::Arc;
 
 /// What is written at once.
 pub(crate) const PAGE_BYTES: usize = 4096;
+/// Bits of a page of Linux's counters, of 16 bits each.
+const PAGE_BITS: u64 = 2048;
 /// Most pages of a write.
 const RUN_PAGES_MAX: usize = 32;
 
@@ -29,8 +32,8 @@ pub(crate) struct BitmapStorage {
     /// By page.
     dirty: Vec<bool>,
     pub(crate) words: Arc<Bitmap>,
-    /// Words with a set bit.
-    set: usize,
+    /// Words with a set bit, by the page in which their first bit lies.
+    set: Vec<usize>,
     /// When bits are to be cleared that are not used.
     pub(crate) next_pass: Option<Ns>,
 }
@@ -68,7 +71,8 @@ impl BitmapStorage {
     fn new(header: BitmapHeader, image: Vec<u8>) -> Self {
         let words = Arc::new(Bitmap::new(header.sync_size, header.chunk_sectors()));
         let dirty = vec![false; image.len() / PAGE_BYTES];
-        BitmapStorage { header, image, dirty, words, set: 0, next_pass: None }
+        let set = vec![0; header.bits().div_ceil(PAGE_BITS) as usize];
+        BitmapStorage { header, image, dirty, words, set, next_pass: None }
     }
 
     /// What it tells is too old.
@@ -81,7 +85,8 @@ impl BitmapStorage {
     fn find_set(&mut self, is_dirty: bool) {
         for bit in self.header.set_bits(&self.image[HEADER_BYTES..]) {
             let word = self.words.word_of(self.header.sectors_of(bit).start);
-            self.set += usize::from(!self.words.is_set(word));
+            let page = self.page_of(word);
+            self.set[page] += usize::from(!self.words.is_set(word));
             self.words.found_set(word);
             self.words.set_needed(word, is_dirty);
         }
@@ -106,12 +111,26 @@ impl BitmapStorage {
 
     /// A bit is set.
     pub(crate) fn has_set(&self) -> bool {
-        self.set > 0
+        self.set.iter().any(|words| *words > 0)
+    }
+
+    fn page_of(&self, word: usize) -> usize {
+        (self.header.bit_of(word as u64 * self.words.chunk_sectors()) / PAGE_BITS) as usize
+    }
+
+    /// For those who look from outside.
+    pub(crate) fn status(&self) -> BitmapStatus {
+        BitmapStatus {
+            pages_used: self.set.iter().filter(|words| **words > 0).count(),
+            pages: self.set.len(),
+            chunk_bytes: self.header.chunk_bytes.into(),
+        }
     }
 
     /// Have the bits of a word set, which was clear, or clear.
     pub(crate) fn put(&mut self, word: usize, is_set: bool) {
-        self.set = if is_set { self.set + 1 } else { self.set - 1 };
+        let page = self.page_of(word);
+        self.set[page] = if is_set { self.set[page] + 1 } else { self.set[page] - 1 };
         let start = word as u64 * self.words.chunk_sectors();
         let end = (start + self.words.chunk_sectors()).min(self.header.sync_size);
         for bit in self.header.bit_of(start)..self.header.bit_of(end - 1) + 1 {
@@ -241,12 +260,15 @@ mod tests {
         assert_eq!(spans(&storage, true), [vec![(4096, 12288)], vec![(0, 4096)]]);
         storage.put(79_999, true);
         storage.put(0, true);
+        let status = storage.status();
+        assert_eq!((status.pages_used, status.pages, status.chunk_bytes), (2, 40, 4096));
         assert_eq!(spans(&storage, false), [vec![(8192, 12288)], vec![(0, 4096)]]);
         assert_eq!(storage.bytes(&(0..4096))[HEADER_BYTES], 1);
         storage.set_written();
         storage.put(40_000, true);
         assert_eq!(spans(&storage, false), [vec![(4096, 8192)], vec![]]);
         storage.find_set(true);
+        assert_eq!(storage.status().pages_used, 3);
         assert!([0, 40_000, 79_999].iter().all(|word| storage.words.is_needed(*word)));
         assert!(!storage.words.is_set(1));
     }

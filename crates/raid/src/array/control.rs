@@ -2,8 +2,9 @@
 
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
+use drystone_core::error::ErrorKind;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Device, Result};
+use drystone_core::{Device, Error, Result};
 use std::sync::Arc;
 
 /// Something to be done with an array.
@@ -41,6 +42,24 @@ pub enum Command {
     Stop,
 }
 
+impl Command {
+    /// What it means to set `md/sync_action`.
+    ///
+    /// # Errors
+    /// Another word.
+    pub fn from_sync_action(value: &str) -> Result<Self> {
+        match value.trim() {
+            "check" => Ok(Command::Sync(SyncAction::Check)),
+            "repair" => Ok(Command::Sync(SyncAction::Repair)),
+            "idle" => Ok(Command::Idle),
+            "frozen" => Ok(Command::Freeze(true)),
+            value => Err(Error::invalid(format!(
+                "md/sync_action: '{value}' is not permitted: check, repair, idle or frozen is"
+            ))),
+        }
+    }
+}
+
 /// A command that was given, for whoever waits for what becomes of it.
 pub struct Request {
     command: Command,
@@ -58,6 +77,15 @@ impl Request {
 
     pub(crate) fn end(&self, outcome: Result<()>, locks: &LockCounters) {
         *self.outcome.lock(locks) = Some(outcome);
+    }
+
+    /// There is no manager any more, so the array has stopped.
+    pub(crate) fn end_late(&self, array: &str, locks: &LockCounters) {
+        let outcome = match &self.command {
+            Command::Stop => Ok(()),
+            _ => Err(Error::new(ErrorKind::Busy, format!("{array} has been stopped"))),
+        };
+        self.end(outcome, locks);
     }
 
     /// What became of it, once; `None` while the manager is at it. Any thread.

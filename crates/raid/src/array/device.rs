@@ -20,10 +20,18 @@ use std::sync::Arc;
 /// Fewest and most stripes of the cache (`md/stripe_cache_size`).
 const CACHE_STRIPES: (u64, u64) = (17, 32768);
 
+/// What the manager has not taken yet.
+#[derive(Default)]
+struct Requests {
+    list: Vec<Arc<Request>>,
+    /// There is no manager any more.
+    is_over: bool,
+}
+
 /// What control calls and the manager share.
 pub(crate) struct Desk {
     pub(crate) shared: Arc<Shared>,
-    requests: Lock<Vec<Arc<Request>>>,
+    requests: Lock<Requests>,
     status: Lock<Arc<ArrayStatus>>,
     /// Each counts one lock, written while it is held.
     requests_locks: Arc<LockCounters>,
@@ -41,7 +49,7 @@ impl Desk {
         Arc::new(Desk {
             suspects,
             shared,
-            requests: Lock::new(LockClass::Control, Vec::new()),
+            requests: Lock::new(LockClass::Control, Requests::default()),
             status: Lock::new(LockClass::Control, Arc::new(status)),
             requests_locks: locks.sibling(),
             status_locks: locks.sibling(),
@@ -50,13 +58,27 @@ impl Desk {
 
     fn request(&self, command: Command) -> Arc<Request> {
         let request = Request::new(command);
-        self.requests.lock(&self.requests_locks).push(request.clone());
+        let mut requests = self.requests.lock(&self.requests_locks);
+        match requests.is_over {
+            true => request.end_late(&self.shared.name, &self.requests_locks),
+            false => requests.list.push(request.clone()),
+        }
+        drop(requests);
         self.shared.ask(Wanted::CONTROL);
         request
     }
 
     pub(crate) fn take_requests(&self) -> Vec<Arc<Request>> {
-        std::mem::take(&mut *self.requests.lock(&self.requests_locks))
+        std::mem::take(&mut self.requests.lock(&self.requests_locks).list)
+    }
+
+    /// The manager has ended: nobody waits in vain for what it will not do.
+    pub(crate) fn close(&self) {
+        let mut requests = self.requests.lock(&self.requests_locks);
+        requests.is_over = true;
+        for request in std::mem::take(&mut requests.list) {
+            request.end_late(&self.shared.name, &self.requests_locks);
+        }
     }
 
     pub(crate) fn set_status(&self, status: ArrayStatus) {
@@ -220,7 +242,10 @@ impl Device for Array {
                 self.set_conf(|conf| conf.rmw_level = level);
                 Ok(())
             }
-            "md/sync_action" => self.set_sync_action(value.trim()),
+            "md/sync_action" => {
+                self.request(Command::from_sync_action(value)?);
+                Ok(())
+            }
             "md/sync_speed_min" => {
                 let min = Some(parse_in(name, value, 1, 1 << 30)?);
                 self.request(Command::Speed { min, max: None });
@@ -237,25 +262,6 @@ impl Device for Array {
                 Err(Error::invalid(format!("{name} {problem} of {}", self.shared().name)))
             }
         }
-    }
-}
-
-impl Array {
-    fn set_sync_action(&self, value: &str) -> Result<()> {
-        use crate::engine::SyncAction::{Check, Repair};
-        let command = match value {
-            "check" => Command::Sync(Check),
-            "repair" => Command::Sync(Repair),
-            "idle" => Command::Idle,
-            "frozen" => Command::Freeze(true),
-            _ => {
-                return Err(Error::invalid(format!(
-                    "md/sync_action: '{value}' is not permitted: check, repair, idle or frozen is"
-                )));
-            }
-        };
-        self.request(command);
-        Ok(())
     }
 }
 

@@ -27,6 +27,11 @@ impl Io {
         self.ctx.open(device)
     }
 
+    /// The device is not used any more, nor its number.
+    pub(crate) fn release(&mut self, device: DevIndex) {
+        self.ctx.release(device);
+    }
+
     /// Start `bio`.
     pub(crate) fn start(&mut self, device: DevIndex, mut bio: Box<Bio>) -> Ticket {
         let ticket = Ticket(self.next);

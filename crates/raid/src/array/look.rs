@@ -1,8 +1,10 @@
-//! What devices hold before they are members.
+//! What devices hold before they are members: foreign data, superblocks of other arrays.
 
 use super::io::Io;
 use crate::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
-use drystone_core::{Context, Device, Error, Result, SECTOR_SIZE};
+use crate::metadata::superblock::{SUPERBLOCK_BYTES_MAX, is_magic, places};
+use drystone_core::context::DevIndex;
+use drystone_core::{Context, Device, DeviceInfo, Error, Result, SECTOR_SIZE, Status};
 use std::sync::Arc;
 
 /// What is on a device, told by signatures. Reads its start and its end, and waits for that.
@@ -22,4 +24,27 @@ pub fn contents(ctx: Context, device: &Arc<dyn Device>) -> Result<Contents> {
     let head = read(0, HEAD_BYTES)?;
     let tail = sectors.saturating_sub(TAIL_BYTES as u64 / SECTOR_SIZE);
     Ok(identify(&head, &read(tail, TAIL_BYTES)?, sectors))
+}
+
+/// Erase what looks like a superblock of md, wherever one may stand but at `own`; durable when this
+/// returns.
+pub(super) fn erase_superblocks(
+    io: &mut Io,
+    index: DevIndex,
+    info: &DeviceInfo,
+    own: u64,
+) -> std::result::Result<(), Status> {
+    let block = (info.limits.logical_block_size as usize).max(SUPERBLOCK_BYTES_MAX);
+    for sector in places(info.size_bytes / SECTOR_SIZE).filter(|sector| *sector != own) {
+        let found = io.read(index, sector, block)?;
+        if !is_magic(&found) {
+            continue;
+        }
+        let ticket = io.start_write(index, sector, &vec![0; block]);
+        match io.wait_for(ticket).status {
+            Status::Ok => {}
+            status => return Err(status),
+        }
+    }
+    Ok(())
 }

@@ -24,5 +24,5 @@ pub use disk::DiskState;
 pub use look::contents;
 pub use manager::Manager;
 pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, WallClock, create, find, open};
-pub use status::{ArrayState, ArrayStatus, DiskStatus, SyncStatus};
+pub use status::{ArrayState, ArrayStatus, BitmapStatus, DiskStatus, SyncStatus, action_name};
 pub use suspects::Suspects;

@@ -49,6 +49,17 @@ pub struct SyncStatus {
     pub speed: u64,
 }
 
+/// The write-intent bitmap, in the pages that Linux keeps of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitmapStatus {
+    /// Pages in which a bit is set.
+    pub pages_used: usize,
+    /// Of how many.
+    pub pages: usize,
+    /// Bytes of a member that a bit stands for.
+    pub chunk_bytes: u64,
+}
+
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub struct ArrayStatus {
@@ -60,12 +71,16 @@ pub struct ArrayStatus {
     pub used: u64,
     /// Whether the members fit one another.
     pub state: ArrayState,
+    /// It is not written, members neither.
+    pub read_only: bool,
     /// All devices.
     pub disks: Vec<DiskStatus>,
     /// A synchronisation, if one is under way.
     pub sync: Option<SyncStatus>,
     /// Parity may not fit somewhere, and nothing is done about it now.
     pub resync_pending: bool,
+    /// The bitmap that is kept, if there is one.
+    pub bitmap: Option<BitmapStatus>,
     /// Sectors of parity that did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
     /// `sync_speed_min` and `sync_speed_max`, KiB a second of each member.

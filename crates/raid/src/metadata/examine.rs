@@ -7,7 +7,7 @@ use super::MetadataError;
 use super::bad_blocks::BadBlocks;
 use super::bitmap::{self, BitmapHeader, HEADER_BYTES};
 use super::superblock::{
-    Features, MAGIC, Minor, ROLES_MAX, Role, Superblock, checksum, level_name,
+    Features, MAGIC, Minor, ROLES_MAX, Role, Superblock, checksum, level_name, seconds,
 };
 use crate::layout::{Level, layout_name};
 
@@ -304,7 +304,7 @@ pub fn time_words(time: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let seconds = time & ((1 << 40) - 1);
+    let seconds = seconds(time);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years of the calendar that begin in March, so that a leap day is a year's last.
     let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);

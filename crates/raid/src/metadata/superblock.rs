@@ -94,6 +94,17 @@ impl Minor {
     }
 }
 
+/// Where a superblock may stand on a device of so many sectors, those of version 0.90 included.
+pub fn places(device_sectors: u64) -> impl Iterator<Item = u64> {
+    let old = (device_sectors & !127).checked_sub(128);
+    Minor::ALL.into_iter().filter_map(move |minor| minor.sector(device_sectors)).chain(old)
+}
+
+/// What begins like a superblock, of whatever version and machine.
+pub fn is_magic(bytes: &[u8]) -> bool {
+    [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| bytes.starts_with(magic))
+}
+
 /// What a device is to its array, by the table of roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -571,5 +582,10 @@ pub fn probe<E>(
 
 /// Seconds of the array's creation.
 fn made(superblock: &Superblock) -> u64 {
-    superblock.ctime & ((1 << 40) - 1)
+    seconds(superblock.ctime)
+}
+
+/// Seconds since 1970 of a superblock's time, which has microseconds above them.
+pub fn seconds(time: u64) -> u64 {
+    time & ((1 << 40) - 1)
 }

@@ -3,6 +3,7 @@
 use super::{Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::control::Command;
 use crate::array::disk::DiskState;
+use crate::array::look::erase_superblocks;
 use crate::array::open::{candidate, disk};
 use crate::array::ppl::LogTodo;
 use crate::engine::SyncAction;
@@ -23,8 +24,8 @@ impl Manager {
         let Some(desk) = self.desk.clone() else { return };
         for request in desk.take_requests() {
             if let Command::Stop = request.command() {
-                let now = self.now();
-                self.stopping.get_or_insert((request, now.saturating_add(STOP_PATIENCE_NS)));
+                let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
+                self.stopping.get_or_insert((Vec::new(), deadline)).0.push(request);
                 continue;
             }
             let outcome = self.obey(request.command());
@@ -32,7 +33,13 @@ impl Manager {
                 self.write_superblocks();
                 self.publish();
             }
-            self.tell_status();
+            self.obeyed.push((request, outcome));
+        }
+    }
+
+    /// What has begun because of a command can be seen before it is said to be done.
+    pub(super) fn tell_outcomes(&mut self) {
+        for (request, outcome) in self.obeyed.drain(..) {
             request.end(outcome, self.io.ctx.locks());
         }
     }
@@ -86,11 +93,26 @@ impl Manager {
         if self.disks.iter().any(|disk| disk.name == name) {
             return Err(busy(format!("{name} is a device of {} already", self.shared.name)));
         }
+        let added = self.take_in(name, device, uuid);
+        if added.is_err()
+            && let Ok(index) = self.io.open(device)
+        {
+            self.io.release(index);
+        }
+        added
+    }
+
+    fn take_in(&mut self, name: &str, device: &Arc<dyn Device>, uuid: Uuid) -> Result<()> {
+        self.check_blocks(name, device)?;
         let found = candidate(&mut self.io, device)?;
         let own = found.found.ok().map(|(_, own)| own);
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
-            None => (self.superblock_for(name, device, uuid)?, DiskState::Spare),
+            None => {
+                let own = self.superblock_for(name, device, uuid)?;
+                self.erase_others(name, device, own.super_offset)?;
+                (own, DiskState::Spare)
+            }
         };
         let mut added = disk(&mut self.io, device, &superblock, (state, 0))?;
         (added.by_bitmap, added.wants_bitmap) = (state != DiskState::Spare, true);
@@ -99,6 +121,31 @@ impl Manager {
         self.interrupt_rebuild();
         self.changed = true;
         Ok(())
+    }
+
+    /// Members are read and written by the array's blocks, which do not change while it is used.
+    fn check_blocks(&self, name: &str, device: &Arc<dyn Device>) -> Result<()> {
+        let (limits, own) = (device.info().limits, self.shared.conf().limits.logical_block_size);
+        if limits.read_only {
+            return Err(Error::invalid(format!("{name} is read-only")));
+        }
+        match limits.logical_block_size > own {
+            true => Err(Error::invalid(format!(
+                "{name} has blocks of {} bytes, and {} has been started with blocks of {own}",
+                limits.logical_block_size, self.shared.name
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// No superblock of an older array is to be found on a new spare beside its own.
+    fn erase_others(&mut self, name: &str, device: &Arc<dyn Device>, own: u64) -> Result<()> {
+        let index = self.io.open(device)?;
+        let erased = erase_superblocks(&mut self.io, index, &device.info(), own);
+        erased.map_err(|status| {
+            let text = format!("an older superblock on {name} cannot be erased: {status}");
+            Error::invalid(text)
+        })
     }
 
     /// The role of a device that was a member, and has missed only what the bitmap marks.
@@ -184,7 +231,8 @@ impl Manager {
         if !matches!(self.disks[place].state, DiskState::Faulty(_) | DiskState::Spare) {
             return Err(busy(format!("{name} is in use: fail it before it is removed")));
         }
-        self.disks.remove(place);
+        let disk = self.disks.remove(place);
+        self.io.release(disk.index);
         self.changed = true;
         Ok(())
     }
@@ -232,22 +280,23 @@ impl Manager {
 
     /// Stop, once nothing is in flight any more.
     pub(super) fn stop_if_asked(&mut self, now: Ns) -> Option<Ns> {
-        let (request, deadline) = self.stopping.clone()?;
+        let deadline = self.stopping.as_ref()?.1;
         self.interrupt_sync();
         let epoch = self.shared.suspend();
         let is_quiet = self.sync.is_none() && self.shared.is_quiet_since(epoch);
         if !is_quiet && now < deadline {
             return Some(now + QUIET_PAUSE_NS);
         }
-        self.stopping = None;
+        let requests = self.stopping.take()?.0;
         if !is_quiet {
             self.shared.publish(|conf| conf.is_suspended = false);
             let text = format!("{} has I/O in flight that does not end", self.shared.name);
-            request.end(Err(busy(text)), self.io.ctx.locks());
+            let refused = requests.into_iter().map(|request| (request, Err(busy(text.clone()))));
+            self.obeyed.extend(refused);
             return Some(now);
         }
         self.close();
-        self.stopped = Some(request);
+        self.stopped = requests;
         None
     }
 
@@ -261,6 +310,8 @@ impl Manager {
         }
         self.shared.publish(|conf| {
             (conf.is_closed, conf.is_suspended) = (true, false);
+            // Its members belong to others from now on.
+            conf.seats = super::seats(&[], conf.layout.disks());
         });
         self.is_over = true;
         self.tell_status();

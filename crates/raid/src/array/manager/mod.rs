@@ -88,9 +88,12 @@ pub struct Manager {
     frozen: bool,
     speed: Speed,
     wall_clock: WallClock,
-    stopping: Option<(Arc<Request>, Ns)>,
+    /// Commands that were obeyed or refused, whose outcome is told when what follows from them has begun.
+    obeyed: Vec<(Arc<Request>, Result<()>)>,
+    /// Who asks for a stop, and until when what is in flight is waited for.
+    stopping: Option<(Vec<Arc<Request>>, Ns)>,
     /// Who asked for the stop that has come about.
-    stopped: Option<Arc<Request>>,
+    stopped: Vec<Arc<Request>>,
     pub(super) is_over: bool,
     updated_ns: Ns,
 }
@@ -140,8 +143,9 @@ impl Manager {
             frozen: false,
             speed: Speed::default(),
             wall_clock: options.wall_clock.clone(),
+            obeyed: Vec::new(),
             stopping: None,
-            stopped: None,
+            stopped: Vec::new(),
             is_over: false,
             updated_ns: 0,
         };
@@ -185,10 +189,12 @@ impl Manager {
 
     /// Let go of all devices, and then tell whoever has asked for the stop.
     pub(super) fn end(mut self) {
-        let (request, locks) = (self.stopped.take(), self.io.ctx.locks().clone());
+        let (stopped, desk) = (std::mem::take(&mut self.stopped), self.desk.take());
+        let locks = self.io.ctx.locks().clone();
         drop(self);
-        if let Some(request) = request {
-            request.end(Ok(()), &locks);
+        stopped.iter().for_each(|request| request.end(Ok(()), &locks));
+        if let Some(desk) = desk {
+            desk.close();
         }
     }
 
@@ -212,6 +218,7 @@ impl Manager {
             self.stop_if_asked(now),
         ];
         self.tell_status();
+        self.tell_outcomes();
         looks.into_iter().flatten().min()
     }
 
@@ -307,9 +314,11 @@ impl Manager {
             superblock: self.common.clone(),
             used: self.used,
             state,
+            read_only: self.read_only,
             disks: self.disks.iter().map(disk).collect(),
-            sync: self.sync.as_ref().map(|sync| sync.status(self.used)),
+            sync: self.sync.as_ref().map(|sync| sync.status(self.used, self.now())),
             resync_pending: self.sync.is_none() && self.shared.fits_below.load(Acquire) != CLEAN,
+            bitmap: self.bitmap.as_ref().map(BitmapStorage::status),
             mismatch_cnt: self.shared.mismatches.load(Relaxed),
             speed: (self.speed.min, self.speed.max),
             updated_ns: self.updated_ns,

@@ -94,8 +94,17 @@ impl Sync {
         }
     }
 
-    pub(super) fn status(&self, total: u64) -> SyncStatus {
-        SyncStatus { action: self.action, done: self.done, total, speed: self.speed }
+    pub(super) fn status(&self, total: u64, now: Ns) -> SyncStatus {
+        // Before the first second is over: since it began.
+        let speed = if self.speed > 0 { self.speed } else { self.speed_since_mark(now) };
+        SyncStatus { action: self.action, done: self.done, total, speed }
+    }
+
+    /// Sectors a second.
+    fn speed_since_mark(&self, now: Ns) -> u64 {
+        let (from, since) = self.mark;
+        let sectors = u128::from(self.done.saturating_sub(from));
+        (sectors * SECOND_NS / u128::from(now.saturating_sub(since).max(1))) as u64
     }
 
     /// When the next region may be begun, at `rate` KiB a second; now, if that has passed.
@@ -124,10 +133,8 @@ impl Sync {
     }
 
     fn measure(&mut self, now: Ns) {
-        let (from, since) = self.mark;
-        if now >= since + SECOND_NS as Ns {
-            let sectors = u128::from(self.done.saturating_sub(from));
-            self.speed = (sectors * SECOND_NS / u128::from(now - since)) as u64;
+        if now >= self.mark.1 + SECOND_NS as Ns {
+            self.speed = self.speed_since_mark(now);
             self.mark = (self.done, now);
         }
     }
@@ -156,7 +163,8 @@ impl Manager {
         let over = sync.window.is_empty() && (sync.is_interrupted || sync.done >= sync.end);
         if over {
             self.end_sync(sync);
-            // There may be more to be synchronised.
+            // There may be more to be synchronised: nobody sees the array idle in between.
+            self.begin_sync(now);
             return Some(now);
         }
         let checkpoint = sync.wants_checkpoint(now) && !sync.is_interrupted;

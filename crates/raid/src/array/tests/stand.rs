@@ -12,7 +12,7 @@ use drystone_core::context::DevIndex;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
+use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
@@ -83,6 +83,8 @@ pub(super) struct Memory {
     words: Lock<Vec<Arc<Message>>>,
     /// It says that it has a volatile cache.
     pub(super) has_cache: AtomicBool,
+    /// Bytes of its logical block.
+    pub(super) block: AtomicU32,
     pub(super) name: String,
     pub(super) bytes: Lock<Vec<u8>>,
     pub(super) locks: Arc<LockCounters>,
@@ -99,6 +101,7 @@ impl Memory {
             held_from: AtomicU64::new(u64::MAX),
             words: Lock::new(LockClass::Other, Vec::new()),
             has_cache: AtomicBool::new(false),
+            block: AtomicU32::new(512),
             name: format!("d{number}"),
             bytes: Lock::new(LockClass::Other, bytes),
             locks: LockCounters::new(ManualClock::new(1)),
@@ -203,7 +206,12 @@ impl Device for Shelf {
         let name = self.0.name.clone();
         let size_bytes = self.0.sectors() * SECTOR_SIZE;
         let has_cache = self.0.has_cache.load(Relaxed);
-        let limits = Limits { write_cache: has_cache, fua: has_cache, ..Limits::default() };
+        let limits = Limits {
+            write_cache: has_cache,
+            fua: has_cache,
+            logical_block_size: self.0.block.load(Relaxed),
+            ..Limits::default()
+        };
         DeviceInfo { name, kind: "memory", size_bytes, limits }
     }
 

@@ -135,7 +135,11 @@ impl ArrayChannel {
             None => u32::MAX,
         };
         self.by_role = all.map(number).collect();
-        self.members = self.by_role.iter().copied().filter(|number| *number != u32::MAX).collect();
+        let there = self.by_role.iter().copied().filter(|number| *number != u32::MAX).collect();
+        let before = std::mem::replace(&mut self.members, there);
+        if before.iter().any(|number| !self.members.contains(number)) {
+            env.look_for_unneeded();
+        }
         // What waits in a shard for this very change.
         self.touched = (1 << SHARDS) - 1;
         self.touched_logs = (0..self.shared.logs()).fold(0, |logs, role| logs | 1 << role);

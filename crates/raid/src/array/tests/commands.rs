@@ -1,0 +1,108 @@
+//! What is asked of a manager: when it is said to be done, and what it refuses.
+
+use super::*;
+use crate::metadata::superblock::{MAGIC, places};
+use drystone_core::clock::{Clock, ManualClock};
+use drystone_core::sync::LockCounters;
+use std::sync::Arc;
+
+fn started(disks: usize) -> Stand {
+    let mut stand = Stand::new(disks);
+    stand.create(Level::Raid5, true);
+    stand.start();
+    stand
+}
+
+/// Adds the last device.
+fn add(stand: &mut Stand) -> drystone_core::Result<()> {
+    let n = stand.devices.len() - 1;
+    let (name, device) = (format!("d{n}"), stand.devices[n].clone());
+    stand.command(Command::Add { name, device, uuid: uuid(n as u8) })
+}
+
+#[test]
+fn what_a_command_begins_can_be_seen_when_it_is_done() {
+    let mut stand = started(4);
+    stand.write(0, 1, 256 << 10);
+    stand.command(Command::Speed { min: Some(1), max: Some(1) }).unwrap();
+    stand.command(Command::Fail("d1".to_owned())).unwrap();
+    stand.add_device(vec![0; 4 << 20]);
+    add(&mut stand).unwrap();
+    let action = |stand: &Stand| stand.array.as_ref().unwrap().0.status().sync.map(|s| s.action);
+    assert_eq!(action(&stand), Some(SyncAction::Recover));
+    // A second spare begins it anew: it is not seen idle meanwhile.
+    stand.add_device(vec![0; 4 << 20]);
+    add(&mut stand).unwrap();
+    for _ in 0..100 {
+        assert_eq!(action(&stand), Some(SyncAction::Recover));
+        stand.turn();
+    }
+    let fast = Some(1 << 20);
+    stand.command(Command::Speed { min: fast, max: fast }).unwrap();
+    let status = stand.until("recovery", is_idle);
+    assert_eq!(status.degraded(), 0);
+    stand.command(Command::Sync(SyncAction::Check)).unwrap();
+    assert_eq!(action(&stand), Some(SyncAction::Check));
+    let error = stand.command(Command::Sync(SyncAction::Repair)).unwrap_err();
+    assert!(error.message.contains("is being synchronised already"), "{error}");
+}
+
+#[test]
+fn all_who_ask_of_an_array_that_stops_get_an_answer() {
+    let mut stand = started(4);
+    let array = stand.array.as_ref().unwrap().0.clone();
+    let locks = LockCounters::new(ManualClock::new(1) as Arc<dyn Clock>);
+    let stops = [array.request(Command::Stop), array.request(Command::Stop)];
+    while !stand.array.as_ref().unwrap().1.is_over {
+        stand.turn();
+    }
+    let late = array.request(Command::Fail("d1".to_owned()));
+    stand.array.take().unwrap().1.end();
+    assert!(stops.iter().all(|stop| matches!(stop.outcome(&locks), Some(Ok(())))));
+    let later = array.request(Command::Idle);
+    for request in [late, later] {
+        let error = request.outcome(&locks).expect("an answer").unwrap_err();
+        assert_eq!(error.message, "md0 has been stopped");
+    }
+    assert!(matches!(array.request(Command::Stop).outcome(&locks), Some(Ok(()))));
+    assert_eq!(array.status().state, ArrayState::Inactive);
+}
+
+/// One of them might be taken for the device's own when the array is started again.
+#[test]
+fn superblocks_of_other_arrays_do_not_stay_on_a_spare() {
+    let mut stand = started(4);
+    stand.add_device(vec![0; 4 << 20]);
+    let memory = stand.memories[4].clone();
+    let sectors: Vec<u64> = places(memory.sectors()).collect();
+    for sector in &sectors {
+        memory.put(*sector, &[&MAGIC.to_le_bytes()[..], &[7; 4092]].concat());
+    }
+    add(&mut stand).unwrap();
+    for sector in sectors {
+        let is_own = sector == memory.superblock().super_offset;
+        assert!(is_own || memory.get(sector, 4096) == [0; 4096], "sector {sector}");
+    }
+    assert_eq!(memory.superblock().device_uuid, uuid(4));
+}
+
+#[test]
+fn what_cannot_be_a_member_is_refused_and_left_as_it_is() {
+    let mut stand = started(4);
+    let magic = MAGIC.to_le_bytes();
+    for (bytes, block, sentence) in [
+        (1 << 20, 512, "d4 is not large enough to join md0: it has 1024 KiB"),
+        (4 << 20, 4096, "d4 has blocks of 4096 bytes, and md0 has been started with blocks of 512"),
+    ] {
+        stand.add_device(vec![0; bytes]);
+        stand.memories[4].block.store(block, Relaxed);
+        stand.memories[4].put(0, &magic);
+        let before = stand.memories[4].image();
+        let error = add(&mut stand).unwrap_err();
+        assert!(error.message.contains(sentence), "{error}");
+        assert!(stand.memories[4].image() == before);
+        stand.memories.pop();
+        stand.devices.pop();
+    }
+    assert_eq!(stand.states().len(), 4);
+}
