@@ -21,6 +21,7 @@ use drystone_core::context::PollSwitch;
 use drystone_core::sync::LockRegistry;
 use drystone_stack::attributes::{Attribute, Setting};
 use drystone_stack::iomax::{IoMax, MaxLine};
+use drystone_stack::md::{ArrayChange, ArrayReport};
 use drystone_stack::runtime::{
     Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
     GroupSummary, Refused, Runtime, SetError, VolumeReport,
@@ -188,6 +189,15 @@ impl Runtime for FakeRuntime {
             _ => {}
         }
         Ok(())
+    }
+
+    fn arrays(&self, _: Option<&str>) -> Result<Vec<ArrayReport>, ChangeError> {
+        Ok(Vec::new())
+    }
+
+    fn manage(&self, name: &str, _: &ArrayChange<'_>) -> Result<Vec<String>, ChangeError> {
+        let message = format!("there is no device `{name}`");
+        Err(ChangeError { refused: Refused::NotFound, message })
     }
 
     fn groups(&self) -> Vec<GroupSummary> {

@@ -35,13 +35,14 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
 }
 
 /// What makes two paths the same file: the real path, and device and inode where it exists.
-struct Identity {
+pub(crate) struct Identity {
     real_path: PathBuf,
     inode: Option<(u64, u64)>,
 }
 
 impl Identity {
-    fn of(path: &Path) -> Self {
+    /// Of the file that `path` leads to now.
+    pub(crate) fn of(path: &Path) -> Self {
         let inode = fs::metadata(path).ok().map(|meta| match meta.file_type().is_block_device() {
             // Two nodes of one block device have inodes of their own, but one device number.
             true => (u64::MAX, meta.rdev()),
@@ -50,7 +51,8 @@ impl Identity {
         Self { real_path: real_path(path), inode }
     }
 
-    fn same(&self, other: &Identity) -> bool {
+    /// It is the same file.
+    pub(crate) fn same(&self, other: &Identity) -> bool {
         self.real_path == other.real_path || (self.inode.is_some() && self.inode == other.inode)
     }
 }

@@ -24,6 +24,7 @@ pub mod iostat;
 mod listener;
 pub mod live;
 mod load;
+pub mod md;
 mod nearest;
 mod node;
 pub mod runtime;

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::attributes::{Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine, StatLine};
+use crate::md::{ArrayChange, ArrayReport};
 
 /// A live stack, as the control protocol sees it.
 ///
-/// Any thread may call it, several at a time. Only [`Runtime::change`] waits for I/O. The caller
-/// owns what is returned.
+/// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`] and setting
+/// `md/sync_action` wait for I/O. The caller owns what is returned.
 pub trait Runtime: Send + Sync {
     /// All devices, in the order of the stack file.
     fn devices(&self) -> Vec<DeviceSummary>;
@@ -45,6 +46,21 @@ pub trait Runtime: Send + Sync {
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed.
     fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError>;
+
+    /// What there is to tell of the array of that name, or of all, in the order of
+    /// [`Runtime::devices`].
+    ///
+    /// # Errors
+    /// There is no such device, or it is no array.
+    fn arrays(&self, name: Option<&str>) -> Result<Vec<ArrayReport>, ChangeError>;
+
+    /// Makes a change to the array `name`, or starts it, and waits on the caller's thread until that is
+    /// done: at most for [`crate::control::MANAGER_PATIENCE_NS`] for each device. The names of the
+    /// devices that it was about.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; then nothing has changed, unless it took too long.
+    fn manage(&self, name: &str, change: &ArrayChange<'_>) -> Result<Vec<String>, ChangeError>;
 
     /// The throttle groups, the root (an empty path) first, each before those below it.
     fn groups(&self) -> Vec<GroupSummary>;
@@ -162,7 +178,7 @@ pub enum Change<'a> {
     Remove,
 }
 
-/// Why a volume or a group was not changed.
+/// Why a volume, an array or a group was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ChangeError {
@@ -183,7 +199,7 @@ pub enum Refused {
     Exists,
     /// The table is wrong, or does not fit what is there.
     BadTable,
-    /// An export or a table uses it.
+    /// An export or a table uses it, or it holds something.
     InUse,
     /// It is being changed by somebody else.
     Busy,

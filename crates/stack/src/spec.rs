@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use drystone_core::Priority;
+use drystone_raid::array::CACHE_STRIPES_DEFAULT;
 use drystone_raid::layout::Level;
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::create::Policy;
@@ -160,6 +161,13 @@ impl DeviceSpec {
     /// Everything that is wrong, with its column in `text`.
     pub fn parse(text: &str, base: &Path) -> Result<Self, Report> {
         crate::build::parse_device(text, base)
+    }
+
+    /// A device of which nothing but its kind is said.
+    pub(crate) fn of_kind(name: &str, kind: DeviceKind) -> Self {
+        let plain = Self::parse("null", Path::new(""))
+            .unwrap_or_else(|report| unreachable!("it needs no keys: {report}"));
+        DeviceSpec { name: name.to_owned(), kind, ..plain }
     }
 
     /// The size that the text alone tells.
@@ -316,6 +324,29 @@ pub struct RaidSpec {
     pub run: bool,
     /// Start though something may be lost.
     pub force: bool,
+}
+
+impl RaidSpec {
+    /// An array of which nothing else is said.
+    pub(crate) fn of_level(level: Level, members: Vec<Member>) -> Self {
+        RaidSpec {
+            kind: match level {
+                Level::Raid4 => "raid4",
+                Level::Raid5 => "raid5",
+                Level::Raid6 => "raid6",
+            },
+            level,
+            members,
+            raid_devices: None,
+            chunk_sectors: None,
+            layout: None,
+            policy: None,
+            uuid: None,
+            cache_stripes: CACHE_STRIPES_DEFAULT,
+            run: false,
+            force: false,
+        }
+    }
 }
 
 /// `type = "null"`; see null_blk's parameters of the same names.

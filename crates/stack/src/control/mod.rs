@@ -3,6 +3,7 @@
 
 mod groups;
 mod line;
+mod md;
 mod schema;
 mod volumes;
 
@@ -19,6 +20,7 @@ use crate::schema::Type;
 use crate::values::parse_simple;
 
 pub use line::{Line, LineBuffer};
+pub use md::MANAGER_PATIENCE_NS;
 pub use schema::{Argument, CODES, COMMANDS, Command, Shape, help_text, markdown};
 pub use volumes::DEFAULT_TIMEOUT_NS;
 
@@ -152,6 +154,7 @@ impl<'r> Control<'r> {
             ("version", []) => Ok(self.version()),
             (name, texts) => self
                 .groups(name, texts)
+                .or_else(|| self.md(name, texts))
                 .or_else(|| self.volumes(name, texts))
                 .unwrap_or_else(|| unreachable!("`{name}` is in the schema with other arguments")),
         }
@@ -325,6 +328,7 @@ mod tests {
     use super::*;
     use crate::attributes::{Attribute, Setting};
     use crate::iomax::{IoMax, MaxLine, StatLine, limits_of};
+    use crate::md::{ArrayChange, ArrayReport};
     use crate::runtime::{
         Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
         GroupSummary, Refused, TableReport, VolumeReport,
@@ -417,6 +421,20 @@ mod tests {
             }
             self.changes.lock(&self.locks.counters()).push(format!("{change:?}"));
             Ok(())
+        }
+
+        fn arrays(&self, name: Option<&str>) -> Result<Vec<ArrayReport>, ChangeError> {
+            let name = name.unwrap_or("all").to_owned();
+            Ok(vec![ArrayReport { name, ..ArrayReport::default() }])
+        }
+
+        fn manage(&self, name: &str, change: &ArrayChange<'_>) -> Result<Vec<String>, ChangeError> {
+            if name == "none" {
+                let (refused, message) = (Refused::Busy, "it cannot be failed".to_owned());
+                return Err(ChangeError { refused, message });
+            }
+            self.changes.lock(&self.locks.counters()).push(format!("{change:?}"));
+            Ok(vec!["m0".to_owned()])
         }
 
         fn groups(&self) -> Vec<GroupSummary> {
@@ -512,7 +530,7 @@ mod tests {
                     let value = match argument.name {
                         "device" => "disk",
                         "attribute" => "queue/nomerges",
-                        "reset" | "hold" | "now" | "noflush" | "force" => "true",
+                        "reset" | "hold" | "now" | "noflush" | "force" | "run" => "true",
                         "inactive" | "read_only" => "false",
                         "line" => "disk rbps=1",
                         "mode" => "poll",
@@ -578,6 +596,50 @@ mod tests {
         let inactive = request("table", &[("device", "disk"), ("inactive", "true")]);
         let answer = answer_of(&fake, &inactive);
         assert_eq!(answer["result"]["volumes"], json!([{ "name": "disk", "table": null }]));
+    }
+
+    #[test]
+    fn changes_of_arrays_arrive_as_they_were_asked_for() {
+        let fake = Fake::new();
+        let cases = [
+            (
+                "md-add",
+                json!({ "member": "m0", "path": "/x/m0", "force": true }),
+                "Add { member: Named { word: \"m0\", path: Some(\"/x/m0\") }, force: true }",
+            ),
+            (
+                "md-fail",
+                json!({ "member": "/x/m0" }),
+                "Fail(Named { word: \"/x/m0\", path: Some(\"/x/m0\") })",
+            ),
+            (
+                "md-remove",
+                json!({ "member": "failed" }),
+                "Remove(Named { word: \"failed\", path: None })",
+            ),
+            ("md-replace", json!({ "member": "m" }), "Replace(Named { word: \"m\", path: None })"),
+            ("md-check", json!({}), "Sync(\"check\")"),
+            ("md-repair", json!({}), "Sync(\"repair\")"),
+            ("md-stop", json!({}), "Stop"),
+            (
+                "md-assemble",
+                json!({ "members": "/a\n/b", "run": true }),
+                "Assemble(Assemble { members: \"/a\\n/b\", uuid: None, run: true, force: false, read_only: false })",
+            ),
+        ];
+        for (command, mut arguments, expected) in cases {
+            arguments["device"] = json!("array");
+            let line = json!({ "command": command, "arguments": arguments }).to_string();
+            let answer = answer_of(&fake, &line);
+            assert_eq!(answer["result"], json!({ "device": "array", "members": ["m0"] }));
+            let last = fake.changes.lock(&fake.locks.counters()).pop();
+            assert_eq!(last.as_deref(), Some(expected), "{line}");
+        }
+        let told = answer_of(&fake, &request("md-detail", &[("device", "array")]));
+        assert_eq!(told["result"]["arrays"][0]["name"], "array");
+        let line = request("md-fail", &[("device", "none"), ("member", "m0")]);
+        let error = json!({ "code": "busy", "message": "it cannot be failed" });
+        assert_eq!(answer_of(&fake, &line)["error"], error);
     }
 
     #[test]

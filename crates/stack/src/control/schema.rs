@@ -89,6 +89,25 @@ const INFO: Shape = &[
     ("targets", "lines of the live table"),
 ];
 
+const ARRAY: Argument = required("device", NAME, "The array's name.");
+const MEMBER: Argument = required(
+    "member",
+    FILE,
+    "A device of the stack, or an absolute path of what one stands on; of several: failed, faulty or detached.",
+);
+const PATH_OF_MEMBER: Argument =
+    optional("path", FILE, "The absolute path that `member` means if no device is called so.");
+const FILE: Type = Type::Text { max: 4096 };
+const MEMBERS: Shape = &[
+    ("device", "the array's name"),
+    ("members", "the names of the devices that it was about, or that the array has"),
+];
+const ARRAYS: &str = "a list of { name, version, creation_time, level, array_size, used_dev_size, raid_devices, total_devices, active_devices, \
+     working_devices, failed_devices, spare_devices, consistency_policy, bitmap, update_time, state, array_state, read_only, \
+     layout, algorithm, chunk_size, sync, resync_pending, set_name, uuid, events, mismatch_cnt (sectors), devices }, sizes in \
+     bytes, times in seconds since 1970; bitmap is null or { pages_used, pages, chunk }; sync is null or { action, done, total, percent, speed (a second) }, of \
+     each member; devices is a list of { device, path, number, major, minor, raid_device, state, replacement, bad_blocks }";
+
 /// All commands.
 pub static COMMANDS: &[Command] = &[
     Command {
@@ -230,6 +249,83 @@ pub static COMMANDS: &[Command] = &[
         result: &[("name", "the name that is free now")],
     },
     Command {
+        name: "md-detail",
+        doc: "Tells of arrays what mdadm --detail and /proc/mdstat do.",
+        arguments: &[optional("device", NAME, "The array's name; without it all.")],
+        result: &[("arrays", ARRAYS)],
+    },
+    Command {
+        name: "md-add",
+        doc: "Gives an array a device, as mdadm --add: as the member that it was, if all that it has \
+              missed is marked in the bitmap, else as a spare.",
+        arguments: &[
+            ARRAY,
+            MEMBER,
+            PATH_OF_MEMBER,
+            optional(
+                "force",
+                Type::Bool,
+                "Though it holds a file system or another array, which is lost.",
+            ),
+        ],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-fail",
+        doc: "Has an array use a member no longer, as mdadm --fail.",
+        arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-remove",
+        doc: "Has an array let go of a failed device or a spare, as mdadm --remove; one that was \
+              opened for the array is closed.",
+        arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-replace",
+        doc: "Has a spare take the place of a member that stays in use meanwhile, as mdadm --replace.",
+        arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-check",
+        doc: "Begins to compare parity with data all over an array, as mdadm --action=check.",
+        arguments: &[ARRAY],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-repair",
+        doc: "The same, and makes parity anew where it does not fit, as mdadm --action=repair.",
+        arguments: &[ARRAY],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-stop",
+        doc: "Stops an array that nothing uses and removes it, as mdadm --stop: its superblocks say \
+              that it is clean, and devices that were opened for it are closed.",
+        arguments: &[ARRAY],
+        result: MEMBERS,
+    },
+    Command {
+        name: "md-assemble",
+        doc: "Starts an array that is found on devices, as mdadm --assemble.",
+        arguments: &[
+            required("device", NAME, "Its name, which no device has yet."),
+            required(
+                "members",
+                Type::Text { max: 64 << 10 },
+                "One a line: names of devices, or absolute paths, which are opened if no device stands on them.",
+            ),
+            optional("uuid", Type::Text { max: 64 }, "That of the array: others are left out."),
+            optional("run", Type::Bool, "Start it without members that may only be late."),
+            optional("force", Type::Bool, "Start it although something may be lost."),
+            optional("read_only", Type::Bool, "Write nothing, to the members neither."),
+        ],
+        result: MEMBERS,
+    },
+    Command {
         name: "group-create",
         doc: "Makes a throttle group without limits, as mkdir makes a cgroup.",
         arguments: &[required("path", PATH, "Its path; the group above it is there.")],
@@ -346,12 +442,12 @@ pub const CODES: [(&str, &str); 11] = [
     ("bad-table", "the table is wrong, or does not fit what is there; the message says where"),
     (
         "in-use",
-        "an export or a table uses the volume; or an export, a client or a group below uses the group",
+        "an export or a table uses the device, or it holds something; or an export, a client or a group below uses the group",
     ),
-    ("timed-out", "the volume did not get quiet in time"),
+    ("timed-out", "the volume did not get quiet in time, or the array did not do it"),
     (
         "busy",
-        "somebody else is changing the volume, or too many clients are connected (then the server closes the connection)",
+        "somebody else is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection)",
     ),
 ];
 

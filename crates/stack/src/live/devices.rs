@@ -4,8 +4,10 @@
 //! * Names are unique. A device leaves the list only while nothing here uses it.
 //! * All that changes the list, a table or an attribute holds the list's lock, so the checks before
 //!   a change still hold when it is made. Nothing waits with it in hand; the data path never takes it.
-//! * A volume that is being changed for longer (it waits until its I/O has drained) is claimed:
-//!   until then others change it in no way. Tables that stand on it may come meanwhile.
+//! * A volume or array that is being changed for longer (it waits until its I/O has drained) is
+//!   claimed: until then others change it in no way. Tables that stand on it may come meanwhile.
+//! * A device that is about to become a member of an array, or an array that is being stopped, is
+//!   taken: nobody else begins to use it. So is a name for which a device is still to come.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -28,6 +30,8 @@ pub struct LiveDevice {
     pub volume: Option<Volume>,
     /// The same, if it is an array.
     pub array: Option<Array>,
+    /// It was opened for an array, and goes when that lets it go.
+    pub(super) comes_by_path: bool,
     claimed: AtomicBool,
 }
 
@@ -36,7 +40,21 @@ impl LiveDevice {
     pub(super) fn leaf(name: &str, description: String, device: Arc<dyn Device>) -> Arc<Self> {
         let claimed = AtomicBool::new(false);
         let name = name.to_owned();
-        Arc::new(LiveDevice { name, description, device, volume: None, array: None, claimed })
+        let (volume, array, comes_by_path) = (None, None, false);
+        Arc::new(LiveDevice { name, description, device, volume, array, comes_by_path, claimed })
+    }
+
+    /// A file or block device that an array is to have.
+    pub(super) fn by_path(name: &str, path: &str, device: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(LiveDevice {
+            name: name.to_owned(),
+            description: path.to_owned(),
+            device,
+            volume: None,
+            array: None,
+            comes_by_path: true,
+            claimed: AtomicBool::new(false),
+        })
     }
 
     /// A volume, with a throttle of its own.
@@ -47,6 +65,7 @@ impl LiveDevice {
             device: Arc::new(Throttled::new(volume.clone(), groups.attach(name))),
             volume: Some(volume),
             array: None,
+            comes_by_path: false,
             claimed: AtomicBool::new(false),
         })
     }
@@ -59,6 +78,7 @@ impl LiveDevice {
             device: Arc::new(Throttled::new(array.clone(), groups.attach(name))),
             volume: None,
             array: Some(array),
+            comes_by_path: false,
             claimed: AtomicBool::new(false),
         })
     }
@@ -100,9 +120,19 @@ pub(super) struct Devices {
     locks: Arc<LockCounters>,
 }
 
+/// A device that nobody is to begin to use.
+pub(super) struct Taken {
+    device: Arc<LiveDevice>,
+    /// What becomes of it: `is being stopped`.
+    why: String,
+}
+
 /// What the lock guards.
 pub(super) struct State {
     pub(super) list: Vec<Arc<LiveDevice>>,
+    pub(super) taken: Vec<Taken>,
+    /// Names of devices that are to come.
+    pub(super) names: Vec<String>,
     /// The server stops: nothing changes any more.
     pub(super) stopped: bool,
     /// The tables of volumes that were closed for that, whose logs have to be ended.
@@ -112,6 +142,19 @@ pub(super) struct State {
 impl State {
     pub(super) fn find(&self, name: &str) -> Option<&Arc<LiveDevice>> {
         self.list.iter().find(|live| live.name == name)
+    }
+
+    /// No device is called so, nor is one to be.
+    pub(super) fn is_free(&self, name: &str) -> bool {
+        self.find(name).is_none() && !self.names.iter().any(|taken| taken == name)
+    }
+
+    /// What becomes of a device that nobody is to begin to use, in a sentence.
+    pub(super) fn taken(&self, device: &Arc<dyn Device>) -> Option<String> {
+        let own = Arc::as_ptr(device).addr();
+        let mut taken = self.taken.iter();
+        let taken = taken.find(|taken| Arc::as_ptr(&taken.device.device).addr() == own)?;
+        Some(format!("`{}` {}", taken.device.name, taken.why))
     }
 
     /// The arrays, with the devices that they are, and that they stand on.
@@ -132,9 +175,26 @@ impl State {
 impl Devices {
     /// `locks` must be used for nothing else.
     pub(super) fn new(list: Vec<Arc<LiveDevice>>, locks: Arc<LockCounters>) -> Arc<Self> {
-        let state =
-            Lock::new(LockClass::Control, State { list, stopped: false, ended: Vec::new() });
-        Arc::new(Devices { state, locks })
+        let (taken, names, ended) = (Vec::new(), Vec::new(), Vec::new());
+        let state = State { list, taken, names, stopped: false, ended };
+        Arc::new(Devices { state: Lock::new(LockClass::Control, state), locks })
+    }
+
+    /// Has nobody begin to use `device` until the result is dropped. `why` says what becomes of it.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        device: &Arc<LiveDevice>,
+        why: String,
+    ) -> Taking {
+        state.taken.push(Taken { device: device.clone(), why });
+        Taking { devices: self.clone(), what: What::Device(device.clone()) }
+    }
+
+    /// Has no other device get a name, until the result is dropped.
+    pub(super) fn take_name(self: &Arc<Self>, state: &mut State, name: &str) -> Taking {
+        state.names.push(name.to_owned());
+        Taking { devices: self.clone(), what: What::Name(name.to_owned()) }
     }
 
     pub(super) fn lock(&self) -> Guard<'_, State> {
@@ -147,5 +207,26 @@ impl Devices {
 
     pub(super) fn find(&self, name: &str) -> Option<Arc<LiveDevice>> {
         self.lock().find(name).cloned()
+    }
+}
+
+/// Something that is taken, until this is dropped; without the list's lock in hand.
+pub(super) struct Taking {
+    devices: Arc<Devices>,
+    what: What,
+}
+
+enum What {
+    Device(Arc<LiveDevice>),
+    Name(String),
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        let mut state = self.devices.lock();
+        match &self.what {
+            What::Device(device) => state.taken.retain(|taken| !Arc::ptr_eq(&taken.device, device)),
+            What::Name(name) => state.names.retain(|taken| taken != name),
+        }
     }
 }

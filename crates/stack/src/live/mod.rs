@@ -11,6 +11,7 @@ mod devices;
 mod exports;
 mod groups;
 mod logs;
+mod md;
 mod raid;
 mod runtime;
 mod shape;
@@ -64,6 +65,10 @@ pub struct LiveStack {
     listeners: Vec<LiveListener>,
     tables: Arc<Vec<ExportTable>>,
     engine: Engine,
+    /// How devices are opened that come later: for so many threads.
+    opening: (u32, OpenDevice),
+    /// Its files are the system's.
+    has_files: bool,
     contexts: Arc<ContextSet>,
     clock: Arc<dyn Clock>,
     locks: Arc<LockRegistry>,
@@ -104,6 +109,8 @@ impl LiveStack {
             listeners,
             tables: Arc::new(tables),
             engine,
+            opening: (at.threads, at.open),
+            has_files: at.files.is_none(),
             contexts: at.contexts.clone(),
             started: at.clock.now(),
             clock: at.clock.clone(),
@@ -188,6 +195,18 @@ impl LiveStack {
             failed.extend(outcome.err().map(|error| format!("array `{}`: {error}", live.name)));
         }
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// What opening a device needs that comes later: of the system, like all that is opened then.
+    fn surroundings(&self) -> Surroundings {
+        let (threads, open) = self.opening;
+        Surroundings {
+            locks: self.locks.clone(),
+            groups: self.groups.clone(),
+            contexts: self.contexts.clone(),
+            open,
+            ..Surroundings::new(threads, self.clock.clone())
+        }
     }
 
     /// The exports, in the order of the stack file.

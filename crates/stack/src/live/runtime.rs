@@ -9,10 +9,12 @@ use drystone_core::sync::LockRegistry;
 
 use drystone_targets::Table;
 
+use super::md::Arrays;
 use super::volumes::Changes;
 use super::{LiveDevice, LiveStack, Pause, groups, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine};
+use crate::md::{ArrayChange, ArrayReport};
 use crate::nbd_uri;
 use crate::runtime::{
     Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
@@ -76,6 +78,13 @@ impl Runtime for LiveRuntime {
         attribute: &'static Attribute,
         value: &Setting,
     ) -> Result<(), SetError> {
+        if let ("md/sync_action", Setting::Choice(action)) = (attribute.name, value)
+            && self.find(device).is_some_and(|live| live.array.is_some())
+        {
+            // Only the array's manager knows whether it can be done.
+            let done = self.manage(device, &ArrayChange::Sync(action)).map(drop);
+            return done.map_err(|error| SetError::Failed { reason: error.message });
+        }
         let state = self.stack.devices.lock();
         let live = state.find(device).ok_or(SetError::NoSuchDevice)?;
         set(live, attribute.name, value)
@@ -96,6 +105,14 @@ impl Runtime for LiveRuntime {
 
     fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError> {
         Changes { stack: &self.stack, pause: &self.pause }.make(name, change)
+    }
+
+    fn arrays(&self, name: Option<&str>) -> Result<Vec<ArrayReport>, ChangeError> {
+        Arrays { stack: &self.stack, pause: &self.pause }.reports(name)
+    }
+
+    fn manage(&self, name: &str, change: &ArrayChange<'_>) -> Result<Vec<String>, ChangeError> {
+        Arrays { stack: &self.stack, pause: &self.pause }.make(name, change)
     }
 
     fn groups(&self) -> Vec<GroupSummary> {

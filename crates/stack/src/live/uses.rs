@@ -131,6 +131,24 @@ pub(super) fn check_levels(state: &State, live: &LiveDevice, table: &Table) -> R
     Ok(())
 }
 
+/// Refuses a member that would make an array stand on itself, or too many devices on one another.
+pub(super) fn check_member(
+    state: &State,
+    array: &LiveDevice,
+    member: &LiveDevice,
+) -> Result<(), String> {
+    let graph = Graph::new(state);
+    let (own, below) = (key(&array.device), key(&member.device));
+    if own == below || graph.path(below, own).is_some() {
+        return Err(format!("`{}` stands on `{}` itself", member.name, array.name));
+    }
+    let levels = graph.levels_below(below) + 1 + graph.levels_above(own);
+    match levels > MAX_LEVELS {
+        true => Err(format!("{levels} volumes would stand on one another: at most {MAX_LEVELS}")),
+        false => Ok(()),
+    }
+}
+
 /// Volumes and what they stand on. Without cycles, and at most [`MAX_LEVELS`] deep.
 struct Graph<'a> {
     names: BTreeMap<Key, &'a str>,
@@ -215,6 +233,9 @@ pub(super) fn check_shares(
     table: &Table,
 ) -> Result<(), String> {
     for member in table.members() {
+        if let Some(taken) = state.taken(member) {
+            return Err(taken);
+        }
         let name = member.info().name;
         let writes = |export: &&ExportSpec| export.device == name && !export.read_only;
         if let Some(export) = exports.iter().find(writes) {

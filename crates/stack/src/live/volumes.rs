@@ -20,7 +20,7 @@ use crate::diagnostic::shorten;
 use crate::duration::format_duration;
 use crate::nearest::nearest;
 use crate::runtime::{Change, ChangeError, Refused};
-use crate::spec::Segment;
+use crate::spec::{ExportSpec, Segment};
 use crate::table::read_table;
 
 /// Lets the caller's thread rest for so many nanoseconds.
@@ -28,22 +28,28 @@ pub type Pause = Box<dyn Fn(Ns) + Send + Sync>;
 
 /// The first pause between two looks at a volume that drains: what is in flight in memory ends
 /// within that.
-const FIRST_PAUSE_NS: Ns = 50_000;
+pub(super) const FIRST_PAUSE_NS: Ns = 50_000;
 /// The longest: a hundredth of what people notice, and a slow disk's I/O takes longer.
-const LONGEST_PAUSE_NS: Ns = 5_000_000;
+pub(super) const LONGEST_PAUSE_NS: Ns = 5_000_000;
 /// Most devices of a stack, those that come later included: far below the 60 000 channels that
 /// a context may open.
 const MAX_DEVICES: usize = 32_768;
 
 type Result<T> = std::result::Result<T, ChangeError>;
 
-fn refused<T>(refused: Refused, message: impl Into<String>) -> Result<T> {
+pub(super) fn refused<T>(refused: Refused, message: impl Into<String>) -> Result<T> {
     Err(ChangeError { refused, message: message.into() })
 }
 
 /// An error of the volume itself, which has changed nothing.
 fn failed(error: drystone_core::Error) -> ChangeError {
     ChangeError { refused: Refused::Failed, message: error.message }
+}
+
+/// The right to change a device, unless somebody else has it.
+pub(super) fn claim(live: &Arc<LiveDevice>) -> Result<Claim> {
+    let message = || format!("`{}` is being changed by somebody else", live.name);
+    live.claim().ok_or_else(|| ChangeError { refused: Refused::Busy, message: message() })
 }
 
 /// Makes changes to a stack's volumes.
@@ -82,13 +88,7 @@ impl Changes<'_> {
         let segments = table.map(read).transpose()?;
         let mut state = self.stack.devices.lock();
         check_stopped(&state)?;
-        if state.find(name).is_some() {
-            return refused(Refused::Exists, format!("there is a device `{name}` already"));
-        }
-        if state.list.len() >= MAX_DEVICES {
-            let message = format!("there are {MAX_DEVICES} devices, the most there can be");
-            return refused(Refused::Failed, message);
-        }
+        check_new(&state, name)?;
         let options = VolumeOptions { read_only, no_iostats: false };
         let volume = Volume::new(name, options, self.stack.locks.counters());
         let live = LiveDevice::of_volume(name, volume.clone(), &self.stack.groups);
@@ -209,11 +209,12 @@ impl Changes<'_> {
 
     fn remove(&self, name: &str) -> Result<()> {
         let (live, volume, _claim) = self.claim(name)?;
-        self.check_unused(&self.stack.devices.lock(), &live)?;
+        check_unused(&self.stack.devices.lock(), &self.stack.exports, &live)?;
         let before = volume.is_suspended();
         self.end_logs_of_removed(&live, &volume, before)?;
         let mut state = self.stack.devices.lock();
-        let unused = check_stopped(&state).and_then(|()| self.check_unused(&state, &live));
+        let unused =
+            check_stopped(&state).and_then(|()| check_unused(&state, &self.stack.exports, &live));
         unused.inspect_err(|_| {
             if !before {
                 volume.cancel_suspend();
@@ -225,18 +226,6 @@ impl Changes<'_> {
         volume.close();
         self.stack.groups.detach(name);
         Ok(())
-    }
-
-    fn check_unused(&self, state: &State, live: &LiveDevice) -> Result<()> {
-        let mut users = uses::users(state, &self.stack.exports, live);
-        users.dedup();
-        match users.is_empty() {
-            true => Ok(()),
-            false => {
-                let message = format!("`{}` is in use by {}", live.name, users.join(", "));
-                refused(Refused::InUse, message)
-            }
-        }
     }
 
     /// Nothing comes to a log after its end: a volume with logs is suspended first. `before`: it was
@@ -269,10 +258,7 @@ impl Changes<'_> {
         let Some(volume) = &live.volume else {
             return refused(Refused::Unsupported, not_a_volume(name, live.device.info().kind));
         };
-        match live.claim() {
-            Some(claim) => Ok((live.clone(), volume.clone(), claim)),
-            None => refused(Refused::Busy, format!("`{name}` is being changed by somebody else")),
-        }
+        Ok((live.clone(), volume.clone(), claim(live)?))
     }
 
     /// Checks a table for `live` against all that is there.
@@ -363,10 +349,35 @@ fn mark(text: &str, bytes_max: usize) -> std::result::Result<&str, String> {
     }
 }
 
-fn check_stopped(state: &State) -> Result<()> {
+pub(super) fn check_stopped(state: &State) -> Result<()> {
     match state.stopped {
         true => refused(Refused::Failed, "the server is stopping"),
         false => Ok(()),
+    }
+}
+
+/// There may be one more device, of that name.
+pub(super) fn check_new(state: &State, name: &str) -> Result<()> {
+    if !state.is_free(name) {
+        return refused(Refused::Exists, format!("there is a device `{name}` already"));
+    }
+    if state.list.len() >= MAX_DEVICES {
+        let message = format!("there are {MAX_DEVICES} devices, the most there can be");
+        return refused(Refused::Failed, message);
+    }
+    Ok(())
+}
+
+/// Refuses a device that something uses.
+pub(super) fn check_unused(state: &State, exports: &[ExportSpec], live: &LiveDevice) -> Result<()> {
+    let mut users = uses::users(state, exports, live);
+    users.dedup();
+    match users.is_empty() {
+        true => Ok(()),
+        false => {
+            let message = format!("`{}` is in use by {}", live.name, users.join(", "));
+            refused(Refused::InUse, message)
+        }
     }
 }
 
