@@ -111,7 +111,7 @@ enum Command {
     Volume(VolumeCommand),
     /// Show or replay the log of a log-writes target
     LogWrites(LogWritesArgs),
-    /// Make md arrays and show what md has written, with mdadm's words; needs no server
+    /// Make, watch, repair and change md arrays, with mdadm's words
     #[command(subcommand)]
     Md(MdCommand),
     /// Measure peak IOPS of one device
@@ -274,7 +274,8 @@ fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-fn interval(text: &str) -> Result<std::time::Duration, String> {
+/// A pause between two reports.
+pub(crate) fn interval(text: &str) -> Result<std::time::Duration, String> {
     match duration(text)? {
         time if time.as_millis() == 0 => Err("at least 1ms".to_owned()),
         time => Ok(time),

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use clap::Args;
 use drystone_raid::layout::{Level, layout_name};
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::assemble::{Member, Start};
@@ -17,40 +16,18 @@ use crate::output;
 /// What an array is called whose own name cannot be one.
 const NAME_DEFAULT: &str = "array";
 
-/// Arguments of `drystone md assemble`.
-#[derive(Debug, Args)]
-pub struct AssembleArgs {
-    /// Print a stack file that serves the array; change nothing
-    #[arg(long, required = true)]
-    print: bool,
-    /// What the array is called in the stack [default: its own name]
-    #[arg(long, value_name = "NAME", value_parser = name)]
-    name: Option<String>,
-    /// Which array, if the images are of several
-    #[arg(short, long, value_parser = uuid)]
-    uuid: Option<Uuid>,
-    /// Take the array though something of it may be lost, also members that have not kept up
-    #[arg(short, long)]
-    force: bool,
-    /// Files or block devices, in any order
-    #[arg(required = true, value_name = "IMG")]
-    paths: Vec<std::path::PathBuf>,
-}
-
-fn name(text: &str) -> Result<String, String> {
-    check_name(text).map(|()| text.to_owned())
-}
-
 /// Reads an array's UUID, as mdadm writes it.
 pub fn uuid(text: &str) -> Result<Uuid, String> {
     Uuid::parse(text).ok_or_else(|| "write 32 hex digits, as 0a0b0c0d:11223344:…".to_owned())
 }
 
-/// `drystone md assemble --print`.
-pub fn run(args: &AssembleArgs) -> Result<(), Failure> {
-    let (paths, uuid, force) = (args.paths.clone(), args.uuid, args.force);
-    let images = Images::open(&Wanted { paths, uuid, force })?;
-    let name = args.name.clone().unwrap_or_else(|| name_of(&images));
+/// `drystone md assemble --print`. `name`: what the array is called, if not by its own name.
+pub fn print(wanted: &Wanted, name: Option<&str>) -> Result<(), Failure> {
+    if let Some(name) = name {
+        check_name(name).map_err(Failure::Usage)?;
+    }
+    let images = Images::open(wanted)?;
+    let name = name.map_or_else(|| name_of(&images), str::to_owned);
     let nbd = format!("unix:{name}.sock");
     let text = stack_text(&images, &name, &nbd, images.array.read_only.is_some())?;
     // What is printed is good.

@@ -1,38 +1,82 @@
-//! `drystone md`: makes arrays of Linux md on files and block devices, and shows what is on them, with
-//! mdadm's words. Needs no server: devices are locked as a server locks them.
+//! `drystone md`: arrays of Linux md, with mdadm's words. Made on files and block devices, and shown as
+//! they are there, without a server; watched and changed on a running one.
 
+mod asked;
 pub mod assemble;
 mod create;
+mod detail;
 mod examine;
 pub mod images;
+mod manage;
 mod member;
+mod start;
+mod status;
+#[cfg(test)]
+mod tests;
 
 use clap::Subcommand;
 
-use self::assemble::AssembleArgs;
 use self::create::CreateArgs;
+use self::detail::DetailArgs;
 use self::examine::ExamineArgs;
+use self::manage::{AddArgs, ArrayArgs, DevicesArgs};
+use self::start::AssembleArgs;
+use self::status::{StatusArgs, WaitArgs};
 use crate::failure::Failure;
 
 #[derive(Debug, Subcommand)]
 pub enum MdCommand {
-    /// Make a new array of these devices, as `mdadm --create` does, without starting it
+    /// Make a new array of these devices, as `mdadm --create` does, without starting it; needs no server
     ///
     /// A size without a unit is in KiB.
     Create(Box<CreateArgs>),
-    /// Say which array these images make, as a stack file that serves it
-    ///
-    /// Nothing is written but what is printed. The images need not be complete.
-    Assemble(AssembleArgs),
-    /// Show the superblocks of these devices, as `mdadm --examine` does
+    /// Show the superblocks of these devices, as `mdadm --examine` does; needs no server
     Examine(ExamineArgs),
+    /// Start an array on a running server, as `mdadm --assemble` does, or print a stack file for one
+    Assemble(AssembleArgs),
+    /// Show an array of a running server, as `mdadm --detail` does
+    Detail(DetailArgs),
+    /// Show the arrays of a running server, as /proc/mdstat does
+    Status(StatusArgs),
+    /// Wait until an array is not synchronised any more, as `mdadm --wait` does
+    Wait(WaitArgs),
+    /// Give an array a device, as `mdadm --add` does: a member that comes back, or a spare
+    ///
+    /// A file or block device that is no device of the stack is opened, and closed again when it is removed.
+    Add(AddArgs),
+    /// Have an array use a member no longer, as `mdadm --fail` does
+    ///
+    /// `detached` stands for all whose files are gone.
+    Fail(DevicesArgs),
+    /// Have an array let go of a device that failed, or a spare, as `mdadm --remove` does
+    ///
+    /// `failed` stands for all that have, `detached` for all whose files are gone.
+    Remove(DevicesArgs),
+    /// Have a spare take the place of a member that stays in use meanwhile, as `mdadm --replace` does
+    Replace(DevicesArgs),
+    /// Compare parity with data all over an array; md/mismatch_cnt then tells how much does not fit
+    Check(ArrayArgs),
+    /// The same, and make parity anew where it does not fit
+    Repair(ArrayArgs),
+    /// Stop an array that nothing uses, as `mdadm --stop` does
+    Stop(ArrayArgs),
 }
 
 /// `drystone md`.
 pub fn run(command: &MdCommand) -> Result<(), Failure> {
     match command {
         MdCommand::Create(args) => create::run(args),
-        MdCommand::Assemble(args) => assemble::run(args),
         MdCommand::Examine(args) => examine::run(args),
+        MdCommand::Assemble(args) => start::run(args),
+        MdCommand::Detail(args) => detail::run(args),
+        MdCommand::Status(args) => status::run(args),
+        MdCommand::Wait(args) => status::wait(args),
+        MdCommand::Add(args) => manage::add(args),
+        MdCommand::Fail(args) => manage::fail(args),
+        MdCommand::Remove(args) => manage::remove(args),
+        MdCommand::Replace(args) => manage::replace(args),
+        MdCommand::Check(args) => manage::sync(args, "md-check"),
+        MdCommand::Repair(args) => manage::sync(args, "md-repair"),
+        MdCommand::Stop(args) => manage::stop(args),
     }
 }
