@@ -200,8 +200,9 @@ fn what_an_array_is_like_is_shown_in_the_words_of_mdadm_and_linux() {
          70656 blocks super 1.2 level 6, 64k chunk, algorithm 2 [5/5] [UUUUU]\n      \n\
          unused devices: <none>\n"
     );
-    server.ask(&["set", "array", "md/sync_speed_min=1"]).ok();
-    server.ask(&["set", "array", "md/sync_speed_max=1"]).ok();
+    for speed in ["md/sync_speed_min=1", "md/sync_speed_max=1"] {
+        assert_eq!(server.ask(&["set", "array", speed]).ok(), format!("array {speed}\n"));
+    }
     md(&server, "fail array m1 m3");
     let status = md(&server, "status array");
     for part in ["m3[3](F)", "m1[1](F)", "[5/3] [U_U_U]", "recovery =  0.0%", "speed="] {

@@ -14,7 +14,7 @@ use crate::md::{ArrayChange, ArrayReport};
 /// A live stack, as the control protocol sees it.
 ///
 /// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`] and setting
-/// `md/sync_action` wait for I/O. The caller owns what is returned.
+/// what an array's manager takes care of wait for I/O. The caller owns what is returned.
 pub trait Runtime: Send + Sync {
     /// All devices, in the order of the stack file.
     fn devices(&self) -> Vec<DeviceSummary>;

@@ -2,6 +2,7 @@
 
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
+use drystone_core::attribute::parse_in;
 use drystone_core::error::ErrorKind;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Device, Error, Result};
@@ -43,11 +44,21 @@ pub enum Command {
 }
 
 impl Command {
-    /// What it means to set `md/sync_action`.
+    /// What it means to set an attribute of which a manager takes care; `None` of others.
     ///
     /// # Errors
-    /// Another word.
-    pub fn from_sync_action(value: &str) -> Result<Self> {
+    /// The value is not permitted; the message says what is.
+    pub fn of_attribute(name: &str, value: &str) -> Option<Result<Self>> {
+        let speed = || parse_in(name, value, 1, 1 << 30).map(Some);
+        match name {
+            "md/sync_action" => Some(Self::of_sync_action(value)),
+            "md/sync_speed_min" => Some(speed().map(|min| Command::Speed { min, max: None })),
+            "md/sync_speed_max" => Some(speed().map(|max| Command::Speed { min: None, max })),
+            _ => None,
+        }
+    }
+
+    fn of_sync_action(value: &str) -> Result<Self> {
         match value.trim() {
             "check" => Ok(Command::Sync(SyncAction::Check)),
             "repair" => Ok(Command::Sync(SyncAction::Repair)),

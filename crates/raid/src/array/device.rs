@@ -227,6 +227,10 @@ impl Device for Array {
     }
 
     fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        if let Some(command) = Command::of_attribute(name, value) {
+            self.request(command?);
+            return Ok(());
+        }
         match name {
             "md/stripe_cache_size" => {
                 let stripes = parse_in(name, value, CACHE_STRIPES.0, CACHE_STRIPES.1)? as u32;
@@ -240,20 +244,6 @@ impl Device for Array {
                     _ => RmwLevel::Prefer,
                 };
                 self.set_conf(|conf| conf.rmw_level = level);
-                Ok(())
-            }
-            "md/sync_action" => {
-                self.request(Command::from_sync_action(value)?);
-                Ok(())
-            }
-            "md/sync_speed_min" => {
-                let min = Some(parse_in(name, value, 1, 1 << 30)?);
-                self.request(Command::Speed { min, max: None });
-                Ok(())
-            }
-            "md/sync_speed_max" => {
-                let max = Some(parse_in(name, value, 1, 1 << 30)?);
-                self.request(Command::Speed { min: None, max });
                 Ok(())
             }
             _ => {

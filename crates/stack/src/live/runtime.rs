@@ -78,12 +78,14 @@ impl Runtime for LiveRuntime {
         attribute: &'static Attribute,
         value: &Setting,
     ) -> Result<(), SetError> {
-        if let ("md/sync_action", Setting::Choice(action)) = (attribute.name, value)
-            && self.find(device).is_some_and(|live| live.array.is_some())
-        {
+        if self.find(device).is_some_and(|live| live.array.is_some()) {
             // Only the array's manager knows whether it can be done.
-            let done = self.manage(device, &ArrayChange::Sync(action)).map(drop);
-            return done.map_err(|error| SetError::Failed { reason: error.message });
+            let arrays = Arrays { stack: &self.stack, pause: &self.pause };
+            match arrays.set(device, attribute.name, &text(value)) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(SetError::Failed { reason: error.message }),
+            }
         }
         let state = self.stack.devices.lock();
         let live = state.find(device).ok_or(SetError::NoSuchDevice)?;
@@ -261,11 +263,18 @@ fn set(live: &LiveDevice, name: &str, value: &Setting) -> Result<(), SetError> {
         ("size", Setting::Number(bytes)) => return grow(live, *bytes),
         ("queue/io_timeout", Setting::Number(ns)) => (ns / 1_000_000).to_string(),
         ("queue/max_sectors_kb", Setting::Number(kib)) => max_sectors(device, *kib)?,
-        (_, Setting::Number(number)) => number.to_string(),
-        (_, Setting::Bool(switch)) => u8::from(*switch).to_string(),
-        (_, Setting::Choice(word)) => (*word).to_owned(),
+        (_, value) => text(value),
     };
     device.set_attribute(name, &text).map_err(|error| refusal(name, error))
+}
+
+/// A value as devices take it.
+fn text(value: &Setting) -> String {
+    match value {
+        Setting::Number(number) => number.to_string(),
+        Setting::Bool(switch) => u8::from(*switch).to_string(),
+        Setting::Choice(word) => (*word).to_owned(),
+    }
 }
 
 fn refusal(name: &str, error: drystone_core::Error) -> SetError {

@@ -86,13 +86,19 @@ impl Arrays<'_> {
             }
             ArrayChange::Replace(member) => self.each(name, member, Command::Replace, |_| ()),
             ArrayChange::Sync(action) => {
-                let (live, array) = self.array(name)?;
-                let command = Command::from_sync_action(action).map_err(of_array)?;
-                self.obtain(&live, &array, command).map(|()| Vec::new())
+                self.set(name, "md/sync_action", action).map(|_| Vec::new())
             }
             ArrayChange::Stop => self.stop(name),
             ArrayChange::Assemble(how) => self.assemble(name, how),
         }
+    }
+
+    /// Has an array's manager set an attribute. False if it takes care of none of that name.
+    pub(super) fn set(&self, name: &str, attribute: &str, value: &str) -> Result<bool> {
+        let Some(command) = Command::of_attribute(attribute, value) else { return Ok(false) };
+        let (live, array) = self.array(name)?;
+        self.obtain(&live, &array, command.map_err(of_array)?)?;
+        Ok(true)
     }
 
     fn array(&self, name: &str) -> Result<(Arc<LiveDevice>, Array)> {
