@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use drystone_raid::testing;
 use system_tests::{Server, program, python, requires, run, shell, stack};
 
 const MIB: u64 = 1 << 20;
@@ -289,5 +290,25 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     assert_eq!(read_only, "other has been started with 2 drives (out of 3).\n");
     refused(&server, "md check other", "other is read-only: nothing of it is changed");
     md(&server, "stop other");
+    assert!(server.sigterm().success(), "{}", server.messages());
+}
+
+/// An array that crashed while a member was missing may have wrong blocks: whoever insists is told where.
+#[test]
+fn what_may_be_wrong_of_an_array_that_is_forced_to_start_is_told() {
+    let mut server = Server::start(&stack::ram("1MiB"));
+    for (n, image) in testing::members("r5-ls-torn").iter().enumerate() {
+        let bytes = image.read(0, image.bytes() as usize);
+        fs::write(server.path(&format!("t{n}.img")), bytes).expect("it is written");
+    }
+    let message = "torn: the array was not stopped cleanly and lacks member 1 (missing)";
+    refused(&server, "md assemble torn t0.img t2.img t3.img --run", message);
+    let told = md(&server, "assemble torn t0.img t2.img t3.img --force");
+    let (first, second) = told.split_once('\n').expect("two lines");
+    assert_eq!(first, "torn has been started with 3 drives (out of 4).");
+    assert!(second.starts_with("torn: ") && second.contains("may be wrong"), "{told}");
+    md(&server, "add torn t1.img");
+    md(&server, "wait torn");
+    check(&server, "torn");
     assert!(server.sigterm().success(), "{}", server.messages());
 }

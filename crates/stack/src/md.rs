@@ -60,6 +60,8 @@ pub struct ArrayReport {
     pub events: u64,
     /// Sectors of parity that did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
+    /// What may be wrong because it was forced to start, for people.
+    pub suspects: Option<String>,
     /// By role; what has none comes last.
     pub devices: Vec<MemberReport>,
 }

@@ -116,6 +116,9 @@ fn told(array: &ArrayReport, left_out: usize) -> String {
         text += &format!(" and {spares} spare{}", s(spares));
     }
     text += ".\n";
+    if let Some(suspects) = &array.suspects {
+        text += &format!("{}: {suspects}\n", array.name);
+    }
     if left_out > 0 {
         text += &format!("{left_out} of the devices named have no part in it.\n");
     }

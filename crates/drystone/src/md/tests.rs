@@ -72,6 +72,7 @@ impl Shown {
             uuid: self.field("UUID").to_owned(),
             events: self.number("Events"),
             mismatch_cnt: 0,
+            suspects: None,
             devices: self.devices(),
         }
     }

@@ -15,7 +15,8 @@ use crate::md::{ArrayReport, BitmapReport, MemberReport, SyncReport};
 
 /// What is told of `live`, if it is an array.
 pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
-    let status = live.array.as_ref()?.status();
+    let array = live.array.as_ref()?;
+    let status = array.status();
     let own = &status.superblock;
     let report = ArrayReport {
         name: live.name.clone(),
@@ -43,6 +44,7 @@ pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
         uuid: own.set_uuid.to_string(),
         events: own.events,
         mismatch_cnt: status.mismatch_cnt,
+        suspects: array.suspects().map(|suspects| suspects.to_string()),
         devices: devices(state, &status),
         ..counts(&status)
     };
