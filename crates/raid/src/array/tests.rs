@@ -2,6 +2,7 @@
 
 mod bitmap;
 mod commands;
+mod overwrite;
 mod ppl;
 mod rescue;
 mod stand;

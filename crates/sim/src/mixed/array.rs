@@ -210,10 +210,9 @@ impl Admin {
         let mut checked = self.order("check", Command::Sync(SyncAction::Check));
         while checked.is_err() && self.wait_until_settled() {
             // Something was about to begin.
-            self.echo();
+            self.run.world.sleep(LOOK_NS);
             checked = self.order("check", Command::Sync(SyncAction::Check));
         }
-        (0..10).for_each(|_| self.echo());
         let status = match self.wait_until_settled() {
             true => self.status(),
             false => return,
@@ -250,6 +249,16 @@ impl Operator {
         let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
         if let Err(why) = admin.order("fail", Command::Fail(Admin::name(disk))) {
             self.run.world.fail(format!("a member cannot be failed: {why}"));
+        }
+    }
+
+    /// Bits of the bitmap that were set when the array was made are cleared, so that what is written
+    /// next has to set them.
+    pub(super) fn await_empty_bitmap(&self, start: &Rc<Started>) {
+        let is_empty =
+            |status: &ArrayStatus| status.bitmap.is_none_or(|bitmap| bitmap.pages_used == 0);
+        if let Some(admin) = Admin::new(&self.run, start) {
+            admin.wait("an empty bitmap", is_empty);
         }
     }
 

@@ -149,8 +149,9 @@ impl Operator {
     /// One start, until its work is done and durable.
     fn work(mut self) {
         let Some(start) = self.start(false) else { return };
-        if self.run.plan.degraded {
-            self.degrade(&start);
+        match self.run.plan.degraded {
+            true => self.degrade(&start),
+            false => self.await_empty_bitmap(&start),
         }
         self.run.counts.borrow_mut().add("stack made", 1);
         start.limit.set(self.run.plan.ios);
