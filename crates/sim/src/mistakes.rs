@@ -45,7 +45,7 @@ pub const MISTAKES: [Mistake; 15] = [
         "an array is written before its superblocks say that it may be out of step",
     ),
     of_crashes("intent_too_late", "a block is written before its bit of the bitmap is set"),
-    of_crashes("log_too_late", "a stripe is written without its partial parity log"),
+    of_arrays("log_too_late", "a stripe is written without its partial parity log"),
     of_arrays(
         "failure_off_record",
         "a write ends before it is on record that a member did not take it",

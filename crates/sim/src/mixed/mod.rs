@@ -10,6 +10,7 @@ mod load;
 mod nbd;
 mod plan;
 mod run;
+mod starts;
 
 pub use array::Redundancy;
 pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};

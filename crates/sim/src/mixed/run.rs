@@ -10,11 +10,10 @@ use super::io::Io;
 use super::life::Life;
 use super::load::Load;
 use super::nbd::{self, Served};
-use super::plan::{Nature, Plan, Target, stack_file};
+use super::plan::{Nature, Plan, Target};
 use crate::counts::Counts;
 use crate::disk::{Disk, DiskCounts};
 use crate::oracle::{Grown, Oracle};
-use crate::stack;
 pub(super) use crate::stack::one;
 use crate::world::{FiberId, World};
 use drystone_core::clock::Ns;
@@ -69,9 +68,9 @@ pub(super) struct Run {
     pub(super) plan: Rc<Plan>,
     pub(super) oracles: RefCell<Vec<Oracle>>,
     /// The volumes with the tables that a start gives them.
-    volumes: RefCell<Vec<(String, String)>>,
+    pub(super) volumes: RefCell<Vec<(String, String)>>,
     /// Sectors of each target by now.
-    sizes: RefCell<Vec<u64>>,
+    pub(super) sizes: RefCell<Vec<u64>>,
     /// The power is off.
     pub(super) off: Cell<bool>,
     pub(super) counts: RefCell<Counts>,
@@ -316,7 +315,7 @@ impl Run {
     }
 
     /// What disks have counted is of former starts from now on.
-    fn count_anew(&self) {
+    pub(super) fn count_anew(&self) {
         let counts = |disk| self.world.disk(disk, |disk: &mut Disk| *disk.counts());
         *self.counted.borrow_mut() = (0..self.world.disks()).map(counts).collect();
         self.unflushable.borrow_mut().clear();
@@ -399,59 +398,6 @@ impl Operator {
         }
     }
 
-    /// Start the stack; compare everything if it is not the first time.
-    pub(super) fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
-        let run = &self.run;
-        run.off.set(false);
-        *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
-        for disk in 0..run.world.disks() {
-            run.world.disk(disk, |disk| {
-                disk.power_on();
-                *disk.faults() = Default::default();
-            });
-        }
-        run.hurt.borrow_mut().clear();
-        run.count_anew();
-        run.world.note(|| "the stack is started".to_owned());
-        run.counts.borrow_mut().add("start", 1);
-        let stack = match open_or_force(run) {
-            Ok(stack) => stack,
-            Err(report) => {
-                run.world.fail(format!("the stack does not start: {report}"));
-                return None;
-            }
-        };
-        let groups = super::control::make_groups(&stack);
-        count_schedulers(run, &stack);
-        let set = stack.contexts().clone();
-        let start = Rc::new(Started {
-            stack,
-            set,
-            handles: RefCell::default(),
-            groups: RefCell::new(groups),
-            loads: Cell::new(0),
-            controls: Cell::new(0),
-            served: Served::default(),
-            orphans: RefCell::default(),
-            limit: Cell::new(0),
-        });
-        if compare {
-            self.forget();
-            self.compare(&start);
-        }
-        Some(start)
-    }
-
-    /// What is in memory is gone.
-    fn forget(&self) {
-        let mut oracles = self.run.oracles.borrow_mut();
-        for (number, target) in self.run.plan.targets.iter().enumerate() {
-            if target.nature == Nature::Forgets {
-                oracles[number] = fresh(&self.run.plan, number);
-            }
-        }
-    }
-
     /// Read everything that is kept.
     pub(super) fn compare(&self, start: &Started) {
         let run = &self.run;
@@ -487,6 +433,9 @@ impl Operator {
         let id = run.oracles.borrow_mut()[target].read_begins(range.clone());
         let read = || Bio::read(Sector(first), IoBuf::zeroed(bytes));
         let mut bio = one(cx, device, read());
+        if run.off.get() {
+            return;
+        }
         // A disk may be slower than the time-out says.
         for _ in 0..TRIES {
             if bio.status == Status::Timeout && run.has_failed(&run.plan.targets[target]) {
@@ -548,23 +497,11 @@ impl Operator {
 
     fn cut(&mut self, start: &Started, may_kill: bool) {
         let run = &self.run;
-        run.was_hurt.set(is_hurt(run, &start.stack));
+        run.was_hurt.set(super::starts::is_hurt(run, &start.stack));
         // A disk that is gone has lost its power already.
         let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
         let kill = may_kill && self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
-        run.off.set(true);
-        run.wake_waiter(u64::MAX);
-        run.admit_losses();
-        run.counts.borrow_mut().add(if kill { "kill" } else { "power cut" }, 1);
-        run.world.note(|| if kill { "the process is killed" } else { "the power goes" }.to_owned());
-        for disk in 0..run.world.disks() {
-            run.world
-                .disk(disk, |disk| if kill { disk.process_killed() } else { disk.power_cut() });
-        }
-        run.world.sever();
-        for oracle in run.oracles.borrow_mut().iter_mut() {
-            if kill { oracle.process_killed() } else { oracle.power_cut() }
-        }
+        run.power_off(kill);
     }
 
     /// The last start.
@@ -719,54 +656,22 @@ impl Operator {
     }
 }
 
-fn count_schedulers(run: &Run, stack: &LiveStack) {
-    for live in stack.devices() {
-        let attribute = live.device.attribute("queue/scheduler").unwrap_or_default();
-        for name in ["none", "mq-deadline"] {
-            if attribute.contains(&format!("[{name}]")) {
-                run.counts.borrow_mut().add(&format!("scheduler {name}"), 1);
-            }
+impl Run {
+    /// The power goes, or the process is killed.
+    pub(super) fn power_off(&self, kill: bool) {
+        let run = self;
+        run.off.set(true);
+        run.wake_waiter(u64::MAX);
+        run.admit_losses();
+        run.counts.borrow_mut().add(if kill { "kill" } else { "power cut" }, 1);
+        run.world.note(|| if kill { "the process is killed" } else { "the power goes" }.to_owned());
+        for disk in 0..run.world.disks() {
+            run.world
+                .disk(disk, |disk| if kill { disk.process_killed() } else { disk.power_cut() });
+        }
+        run.world.sever();
+        for oracle in run.oracles.borrow_mut().iter_mut() {
+            if kill { oracle.process_killed() } else { oracle.power_cut() }
         }
     }
-}
-
-/// Open the stack. An array that lacked a member when the power went, or a block of one, may have lost
-/// something; where it knows that, it has to be forced.
-fn open_or_force(run: &Run) -> Result<LiveStack, String> {
-    let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
-    for disk in run.wiped.borrow().iter() {
-        text = text.replace(&format!("\"d{disk}\", "), "").replace(&format!(", \"d{disk}\""), "");
-    }
-    let opened = stack::open(&run.world, text.clone());
-    if !run.was_hurt.replace(false) {
-        return opened;
-    }
-    let is_refused = opened.as_ref().is_err_and(|why| why.contains("`force = true`"));
-    let has_bad_blocks = opened.as_ref().is_ok_and(has_bad_blocks);
-    for (target, of) in run.plan.targets.iter().enumerate() {
-        let logged = of.redundancy.is_some_and(|of| of.logged);
-        if is_refused || has_bad_blocks || logged {
-            run.admit_write_hole(target);
-        }
-    }
-    if !is_refused {
-        return opened;
-    }
-    run.counts.borrow_mut().add("array: forced", 1);
-    stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
-}
-
-fn has_bad_blocks(stack: &LiveStack) -> bool {
-    let arrays = stack.devices();
-    let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
-    arrays.any(|array| array.status().disks.iter().any(|disk| disk.has_bad_blocks))
-}
-
-/// An array of the stack lacks a member, or may be about to.
-fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
-    let arrays = stack.devices();
-    let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
-    !run.hurt.borrow().is_empty()
-        || has_bad_blocks(stack)
-        || arrays.any(|array| array.status().degraded() > 0)
 }

@@ -1,0 +1,165 @@
+//! A stack is started: for the first time, or on what a power cut has left; and the power may go again
+//! while it is.
+
+use super::nbd::Served;
+use super::plan::{Nature, stack_file};
+use super::run::{Operator, Run, Started, fresh};
+use crate::stack;
+use drystone_core::clock::Ns;
+use drystone_stack::live::LiveStack;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Until then a power cut comes that comes while an array is started.
+const STORM_NS: Ns = 30_000_000;
+
+impl Operator {
+    /// Start the stack; compare everything if it is not the first time. That of an array is now and then
+    /// cut off, and begins again.
+    pub(super) fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
+        loop {
+            let was_hurt = self.run.was_hurt.get();
+            let storm =
+                (compare && self.run.has_array() && self.rng.u32(0..4) == 0).then(|| self.gather());
+            let started = self.start_once(compare, was_hurt);
+            storm.inspect(|storm| storm.set(false));
+            if !self.run.off.get() {
+                return started;
+            }
+            let is_hurt = started.as_ref().is_some_and(|start| is_hurt(&self.run, &start.stack));
+            self.run.was_hurt.set(was_hurt || is_hurt);
+            if let Some(start) = started {
+                start.stack.stop();
+                self.end(start);
+            }
+            if self.run.world.failure().is_some() {
+                return None;
+            }
+        }
+    }
+
+    /// A power cut will come, unless it is told not to before.
+    fn gather(&mut self) -> Rc<Cell<bool>> {
+        let is_coming = Rc::new(Cell::new(true));
+        let (run, there, ns) = (self.run.clone(), is_coming.clone(), self.rng.u64(0..STORM_NS));
+        self.run.world.spawn("storm", move || {
+            run.world.sleep(ns);
+            if there.get() && run.world.failure().is_none() {
+                run.counts.borrow_mut().add("power cut while a stack starts", 1);
+                run.power_off(false);
+            }
+        });
+        is_coming
+    }
+
+    fn start_once(&mut self, compare: bool, was_hurt: bool) -> Option<Rc<Started>> {
+        let run = &self.run;
+        run.off.set(false);
+        *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
+        for disk in 0..run.world.disks() {
+            run.world.disk(disk, |disk| {
+                disk.power_on();
+                *disk.faults() = Default::default();
+            });
+        }
+        run.hurt.borrow_mut().clear();
+        run.count_anew();
+        run.world.note(|| "the stack is started".to_owned());
+        run.counts.borrow_mut().add("start", 1);
+        let stack = match open_or_force(run, was_hurt) {
+            Ok(stack) => stack,
+            Err(_) if run.off.get() => return None,
+            Err(report) => {
+                run.world.fail(format!("the stack does not start: {report}"));
+                return None;
+            }
+        };
+        let groups = super::control::make_groups(&stack);
+        count_schedulers(run, &stack);
+        let set = stack.contexts().clone();
+        let start = Rc::new(Started {
+            stack,
+            set,
+            handles: RefCell::default(),
+            groups: RefCell::new(groups),
+            loads: Cell::new(0),
+            controls: Cell::new(0),
+            served: Served::default(),
+            orphans: RefCell::default(),
+            limit: Cell::new(0),
+        });
+        if compare {
+            self.forget();
+            self.compare(&start);
+        }
+        Some(start)
+    }
+
+    /// What is in memory is gone.
+    fn forget(&self) {
+        let mut oracles = self.run.oracles.borrow_mut();
+        for (number, target) in self.run.plan.targets.iter().enumerate() {
+            if target.nature == Nature::Forgets {
+                oracles[number] = fresh(&self.run.plan, number);
+            }
+        }
+    }
+}
+
+impl Run {
+    fn has_array(&self) -> bool {
+        self.plan.targets.iter().any(|target| target.redundancy.is_some())
+    }
+}
+
+fn count_schedulers(run: &Run, stack: &LiveStack) {
+    for live in stack.devices() {
+        let attribute = live.device.attribute("queue/scheduler").unwrap_or_default();
+        for name in ["none", "mq-deadline"] {
+            if attribute.contains(&format!("[{name}]")) {
+                run.counts.borrow_mut().add(&format!("scheduler {name}"), 1);
+            }
+        }
+    }
+}
+
+/// Open the stack. An array that lacked a member when the power went, or a block of one, may have lost
+/// something; where it knows that, it has to be forced.
+fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
+    let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
+    for disk in run.wiped.borrow().iter() {
+        text = text.replace(&format!("\"d{disk}\", "), "").replace(&format!(", \"d{disk}\""), "");
+    }
+    let opened = stack::open(&run.world, text.clone());
+    if !was_hurt || run.off.get() {
+        return opened;
+    }
+    let is_refused = opened.as_ref().is_err_and(|why| why.contains("`force = true`"));
+    let has_bad_blocks = opened.as_ref().is_ok_and(has_bad_blocks);
+    for (target, of) in run.plan.targets.iter().enumerate() {
+        let logged = of.redundancy.is_some_and(|of| of.logged);
+        if is_refused || has_bad_blocks || logged {
+            run.admit_write_hole(target);
+        }
+    }
+    if !is_refused {
+        return opened;
+    }
+    run.counts.borrow_mut().add("array: forced", 1);
+    stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
+}
+
+fn has_bad_blocks(stack: &LiveStack) -> bool {
+    let arrays = stack.devices();
+    let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
+    arrays.any(|array| array.status().disks.iter().any(|disk| disk.has_bad_blocks))
+}
+
+/// An array of the stack lacks a member, or may be about to.
+pub(super) fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
+    let arrays = stack.devices();
+    let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
+    !run.hurt.borrow().is_empty()
+        || has_bad_blocks(stack)
+        || arrays.any(|array| array.status().degraded() > 0)
+}
