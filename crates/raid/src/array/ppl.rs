@@ -9,7 +9,7 @@
 //! * A block is computed only from members that are in sync there. What a missing one was being
 //!   written is lost; what nobody wrote is not.
 
-use super::disk::Disk;
+use super::disk::{Disk, DiskState};
 use super::io::{Io, Ticket};
 use crate::engine::{LogArea, PplConf};
 use crate::layout::{Place, STRIPE_SECTORS};
@@ -77,7 +77,9 @@ impl Replay {
             };
             let Some((at, header)) = found else { continue };
             replay.conf.generation = replay.conf.generation.max(header.generation);
-            if assembly.resync_from.is_some() {
+            // A replacement has copies of what the member has that it is to replace.
+            let is_copy = matches!(disks[place].state, DiskState::Replacement(_));
+            if assembly.resync_from.is_some() && !is_copy {
                 for (sector, entry) in header.entries_at(at) {
                     let partial = (start + sector, start + sectors);
                     let done = replay.entry(io, disks, place, assembly, entry, partial);

@@ -143,7 +143,8 @@ pub(crate) struct LogOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    Writing,
+    /// Of the member, and of its replacement.
+    Writing(usize),
     /// So many flushes.
     Flushing(usize),
 }
@@ -223,7 +224,8 @@ impl Log {
         if std::mem::take(&mut self.wants_flush) && at.conf.limits.write_cache {
             return self.flush(at, out);
         }
-        self.begin_round(at, member, area, out);
+        let replacement = at.conf.member(self.role, true).and_then(|m| Some((m, m.log?)));
+        self.begin_round(at, (member, area), replacement, out);
     }
 
     fn let_go(&mut self, tickets: Vec<Ticket>, out: &mut LogOut) {
@@ -244,17 +246,25 @@ impl Log {
         self.phase = Phase::Flushing(out.io.len() - before);
     }
 
-    /// Write a header, and the partial parity of as many stripes as there is room for.
-    fn begin_round(&mut self, at: &At<'_>, member: &Member, area: LogArea, out: &mut LogOut) {
+    /// Write a header, and the partial parity of as many stripes as there is room for; for a replacement
+    /// too, which may take the member's place before they are done.
+    fn begin_round(
+        &mut self,
+        at: &At<'_>,
+        (member, area): (&Member, LogArea),
+        replacement: Option<(&Member, LogArea)>,
+        out: &mut LogOut,
+    ) {
         let Some(conf) = &at.conf.ppl else { return };
         self.generation += 1;
+        let room = replacement.map_or(area.parity_bytes, |(_, area)| area.parity_bytes);
+        let room = room.min(area.parity_bytes) as usize;
         let mut builder = PplBuilder::new(at.conf.layout, conf.signature, self.generation);
         // Stripes side by side are one entry.
         self.queue.sort_by_key(Ticket::sector);
         for ticket in std::mem::take(&mut self.queue) {
             let partial = ticket.partial();
-            let has_room =
-                builder.parity_bytes() as usize + partial.len() <= area.parity_bytes as usize;
+            let has_room = builder.parity_bytes() as usize + partial.len() <= room;
             match has_room && builder.add(ticket.stripe_write(), partial) {
                 true => self.round.push(ticket),
                 false => self.queue.push(ticket),
@@ -264,8 +274,12 @@ impl Log {
         let mut bufs = vec![IoBuf::from_slice(&builder.finish().to_bytes())];
         bufs.extend(self.round.iter_mut().filter_map(|ticket| ticket.0.take_buf()));
         out.foreign.extend(self.round.iter().map(|ticket| ticket.0.home).filter(|h| *h != at.home));
+        if let Some((member, area)) = replacement {
+            let mut copies = bufs.iter().map(|buf| IoBuf::from_slice(buf)).collect();
+            out.io.push((self.role, true, log_write(area, member, &mut copies)));
+        }
         out.io.push((self.role, false, log_write(area, member, &mut bufs)));
-        self.phase = Phase::Writing;
+        self.phase = Phase::Writing(1 + usize::from(replacement.is_some()));
     }
 
     fn io_ended(&mut self, at: &At<'_>, bio: &mut Bio, out: &mut LogOut) {
@@ -276,20 +290,24 @@ impl Log {
             // It never came to the member: its context was dropped.
             return out.io.push((role, is_replacement, begun_anew(bio)));
         }
-        let has_failed = !bio.status.is_ok() && is_there(at, number);
-        if has_failed {
+        let seat = seat_of(at, number).filter(|_| !bio.status.is_ok());
+        if seat.is_some() {
             self.failed.push(number);
             out.reports.push(Report { number, sector: 0, fault: Fault::Log });
         }
         match self.phase {
             Phase::Flushing(left) if left > 1 => self.phase = Phase::Flushing(left - 1),
             Phase::Flushing(_) => self.phase = Phase::Idle,
-            Phase::Writing => {
-                self.phase = Phase::Idle;
-                let mut tickets = std::mem::take(&mut self.round);
-                if has_failed {
-                    tickets.iter_mut().for_each(|ticket| ticket.set_failed(number));
+            Phase::Writing(left) => {
+                if matches!(seat, Some((_, false))) {
+                    self.round.iter_mut().for_each(|ticket| ticket.set_failed(number));
                 }
+                if left > 1 {
+                    self.phase = Phase::Writing(left - 1);
+                    return;
+                }
+                self.phase = Phase::Idle;
+                let tickets = std::mem::take(&mut self.round);
                 self.let_go(tickets, out);
             }
             Phase::Idle => debug_assert!(false, "nothing was begun"),
