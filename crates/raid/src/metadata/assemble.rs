@@ -224,6 +224,11 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
     Ok(assembly)
 }
 
+fn both(candidates: &[Candidate], devices: (usize, usize), role: u16) -> String {
+    let (name, other) = (&candidates[devices.0].name, &candidates[devices.1].name);
+    format!("{name} and {other} both have role {role} of the array: leave out one of them")
+}
+
 fn superblock(candidate: &Candidate) -> Option<(Minor, &Superblock)> {
     candidate.found.as_ref().ok().map(|(minor, found)| (*minor, found))
 }
@@ -382,28 +387,39 @@ impl Assembly {
             return Ok(());
         };
         let replacement = &mut self.replacements[usize::from(role)];
+        let is_told = |device: usize| {
+            superblock(&candidates[device]).is_some_and(|(_, own)| own.role() == Role::Active(role))
+        };
         let recovered = match own.feature_map.contains(Features::RECOVERY_OFFSET) {
             // It was not told yet that it has this role, so it holds nothing of it.
-            _ if own.role() != Role::Active(role) => Some(0),
-            true => Some(own.recovery_offset),
+            _ if !is_told(device) => Some(0),
+            true => Some(own.recovery_offset).filter(|recovered| *recovered < self.fresh.size),
             false => None,
         };
-        let taken = if own.feature_map.contains(Features::REPLACEMENT) {
-            let recovered = recovered.unwrap_or(self.fresh.size);
-            replacement.replace(Replacement { device, recovered }).map(|other| other.device)
-        } else {
-            let by_bitmap = own.feature_map.contains(Features::RECOVERY_BITMAP);
-            let now = match recovered {
-                Some(recovered) => Member::Rebuilding { device, recovered, by_bitmap },
-                None => Member::InSync { device },
-            };
-            std::mem::replace(member, now).device()
+        let by_bitmap = own.feature_map.contains(Features::RECOVERY_BITMAP);
+        let now = match recovered {
+            Some(recovered) => Member::Rebuilding { device, recovered, by_bitmap },
+            None => Member::InSync { device },
         };
-        match taken {
-            Some(other) => Err(format!(
-                "{name} and {} both have role {role} of the array: leave out one of them",
-                candidates[other].name
-            )),
+        let is_replacement = own.feature_map.contains(Features::REPLACEMENT);
+        // Of two, the one that was not told yet is to replace the other.
+        let taken = match member.device() {
+            _ if is_replacement => Some(device),
+            Some(_) if !is_told(device) => Some(device),
+            Some(other) if !is_told(other) => {
+                *member = now;
+                Some(other)
+            }
+            Some(other) => return Err(both(candidates, (device, other), role)),
+            None => {
+                *member = now;
+                None
+            }
+        };
+        let Some(device) = taken else { return Ok(()) };
+        let recovered = if is_replacement { recovered.unwrap_or(self.fresh.size) } else { 0 };
+        match replacement.replace(Replacement { device, recovered }) {
+            Some(other) => Err(both(candidates, (device, other.device), role)),
             None => Ok(()),
         }
     }
@@ -425,7 +441,10 @@ impl Assembly {
             if member.device().is_none()
                 && let Some(Replacement { device, recovered }) = replacement.take()
             {
-                *member = Member::Rebuilding { device, recovered, by_bitmap: false };
+                *member = match recovered < self.fresh.size {
+                    true => Member::Rebuilding { device, recovered, by_bitmap: false },
+                    false => Member::InSync { device },
+                };
             }
         }
     }

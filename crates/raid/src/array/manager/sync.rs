@@ -376,7 +376,12 @@ impl Manager {
                 self.shared.fits_below.store(CLEAN, Release);
                 self.changed = true;
             }
-            SyncAction::Recover if is_whole => self.seat_rebuilt(&sync.rebuilt),
+            SyncAction::Recover if is_whole => {
+                // Each says itself that it has everything, before the others count on it.
+                self.changed = true;
+                self.write_superblocks();
+                self.seat_rebuilt(&sync.rebuilt);
+            }
             _ => {}
         }
         if self.changed {
