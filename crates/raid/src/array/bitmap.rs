@@ -57,7 +57,12 @@ impl BitmapStorage {
         };
         let unreadable = || Error::invalid("no member in sync has a bitmap that can be read");
         let headers = headers.iter().map(Option::as_ref);
-        let in_sync = disks.iter().zip(headers).filter(|(disk, _)| disk.member().is_in_sync());
+        // That of a member which was forced in knows nothing of what was written without it.
+        let is_of_age = |events: u64| events.saturating_add(1) >= assembly.fresh.events;
+        let in_sync = disks
+            .iter()
+            .zip(headers)
+            .filter(|(disk, _)| disk.member().is_in_sync() && is_of_age(disk.superblock.events));
         let mut found = in_sync.filter_map(|(disk, header)| read(io, disk, header?, assembly));
         let (header, image) = found.next().ok_or_else(unreadable)??;
         let mut storage = BitmapStorage::new(header, image);
@@ -181,6 +186,11 @@ impl BitmapStorage {
         let bytes = |run: Range<usize>| run.start * PAGE_BYTES..run.end * PAGE_BYTES;
         let first = (all || self.dirty[0]).then_some(0..1);
         [runs.into_iter().map(bytes).collect(), first.into_iter().map(bytes).collect()]
+    }
+
+    /// Sectors that it takes of a device.
+    pub(crate) fn sectors(&self) -> u64 {
+        self.image.len() as u64 / SECTOR_SIZE
     }
 
     /// The bytes of a run.

@@ -244,6 +244,23 @@ impl Conf {
         self.seats[role as usize].member.as_ref()
     }
 
+    /// Whether the device `number` is the replacement at `role`, if it sits there at all.
+    pub(crate) fn seat_of(&self, role: u32, number: u32) -> Option<bool> {
+        let is_it = |as_replacement: &bool| {
+            self.member(role, *as_replacement).is_some_and(|member| member.number == number)
+        };
+        [false, true].into_iter().find(is_it)
+    }
+
+    /// Roles whose member is in sync but for the block at a member sector, which it may take again.
+    pub(crate) fn bad_at(&self, sector: u64) -> Roles {
+        let is_bad = |m: &Member| m.is_in_sync() && m.is_bad_at(sector) && !m.write_error;
+        match self.special.is_empty() {
+            true => Roles::EMPTY,
+            false => self.special_at(sector, |member, _| is_bad(member)),
+        }
+    }
+
     /// The member of `role`, or its replacement.
     pub(crate) fn member(&self, role: u32, is_replacement: bool) -> Option<&Member> {
         let seat = &self.seats[role as usize];

@@ -293,7 +293,7 @@ impl Log {
         let seat = seat_of(at, number).filter(|_| !bio.status.is_ok());
         if seat.is_some() {
             self.failed.push(number);
-            out.reports.push(Report { number, sector: 0, fault: Fault::Log });
+            out.reports.push(Report { number, sector: 0, fault: Fault::Log, serial: 0 });
         }
         match self.phase {
             Phase::Flushing(left) if left > 1 => self.phase = Phase::Flushing(left - 1),

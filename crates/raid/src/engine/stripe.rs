@@ -45,7 +45,6 @@ pub(crate) struct FailedWrite {
     pub(crate) role: u32,
     /// md's number of the device.
     pub(crate) number: u32,
-    pub(crate) is_replacement: bool,
 }
 
 /// What a stripe does.

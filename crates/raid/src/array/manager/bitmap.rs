@@ -91,7 +91,15 @@ impl Manager {
         }
         self.shared.keep_under_way(&words, self.io.ctx.locks());
         // What was written is durable on all members before any of them forgets of it.
-        if !self.flush_members().is_empty() || !self.tell_of_whole() {
+        let failed = self.flush_members();
+        if !failed.is_empty() {
+            // What the bits stand for may be lost there.
+            failed.iter().for_each(|place| self.fail_disk(*place));
+            self.write_superblocks();
+            self.publish();
+            return;
+        }
+        if !self.tell_of_whole() {
             return;
         }
         let cleared = unused.into_iter().filter(|word| words.clear(*word));

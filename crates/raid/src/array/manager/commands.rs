@@ -106,6 +106,7 @@ impl Manager {
         self.check_blocks(name, device)?;
         let found = candidate(&mut self.io, device)?;
         let own = found.found.ok().map(|(_, own)| own);
+        self.check_not_needed(name, own.as_ref())?;
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
             None => {
@@ -135,6 +136,23 @@ impl Manager {
                 limits.logical_block_size, self.shared.name
             ))),
             false => Ok(()),
+        }
+    }
+
+    /// While too much is missing a former member is what the array may be put together from again
+    /// (`assemble --force`): it is not written over.
+    fn check_not_needed(&self, name: &str, own: Option<&Superblock>) -> Result<()> {
+        let tolerated = self.shared.conf().layout.level().parity_disks() as usize;
+        let is_broken = self.common.raid_disks as usize - self.in_sync() > tolerated;
+        match own {
+            Some(own) if is_broken && own.set_uuid == self.common.set_uuid => {
+                let array = &self.shared.name;
+                Err(busy(format!(
+                    "{array} has lost more members than it may, and adding {name} would destroy what \
+                     it held: stop {array}, and assemble it with --force"
+                )))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -200,8 +218,26 @@ impl Manager {
         let mut own = Superblock { super_offset, data_size, device_uuid: uuid, ..model.clone() };
         own.feature_map -= Features::BAD_BLOCKS | Features::RECOVERY_OFFSET | Features::REPLACEMENT;
         own.dev_number = self.free_number();
+        let areas = [
+            own.bitmap_offset().map(|offset| (i64::from(offset), self.bitmap_sectors())),
+            (own.bblog_offset != 0).then_some((own.bblog_offset.into(), own.bblog_size.into())),
+            own.ppl().map(|area| (area.offset.into(), area.sectors.into())),
+        ];
+        let overlaps = |(offset, length): (i64, u64)| {
+            super_offset.checked_add_signed(offset).is_none_or(|start| {
+                start < own.data_offset + self.used && start + length > own.data_offset
+            })
+        };
+        if areas.into_iter().flatten().any(overlaps) {
+            return Err(too_small());
+        }
         (own.recovery_offset, own.cnt_corrected_read, own.devflags) = (0, 0, 0);
         Ok(own)
+    }
+
+    /// Sectors of the bitmap on a device.
+    fn bitmap_sectors(&self) -> u64 {
+        self.bitmap.as_ref().map_or(0, |bitmap| bitmap.sectors())
     }
 
     /// The lowest number behind those of an array's first members that no device has.
@@ -304,7 +340,7 @@ impl Manager {
         if !self.read_only {
             self.clear_all_bits();
         }
-        if !self.read_only && self.record != Record::Clean {
+        if !self.read_only && (self.changed || self.record != Record::Clean) {
             self.record = Record::Clean;
             self.write_superblocks();
         }

@@ -29,8 +29,10 @@ impl Manager {
             Fault::Corrected => self.disks[place].corrected += STRIPE_SECTORS as u32,
             Fault::Write => {
                 self.disks[place].write_error = true;
+                self.write_faults.insert((report.number, report.sector), report.serial);
                 self.record_bad_block(place, report.sector);
             }
+            Fault::MadeGood => self.note_good_block(place, report),
             Fault::Log => self.fail_disk(place),
             Fault::Lost => self.record_bad_block(place, report.sector),
         }
@@ -48,6 +50,28 @@ impl Manager {
         let has_log = disk.bad_block_log().is_some();
         if !has_log || list.add(start..start + STRIPE_SECTORS).is_err() {
             return self.fail_disk(place);
+        }
+        if list == *disk.bad_blocks {
+            return;
+        }
+        disk.bad_blocks = list.into();
+        disk.bad_blocks_changed = true;
+        if !self.write_superblock_of(place) {
+            self.fail_disk(place);
+        }
+    }
+
+    /// A member has taken a block that is on its list (Linux `R5_MadeGood`). What is older than a write
+    /// that failed there says nothing any more.
+    fn note_good_block(&mut self, place: usize, report: &Report) {
+        let failed = self.write_faults.get(&(report.number, report.sector));
+        let disk = &mut self.disks[place];
+        let start = disk.superblock.data_offset + report.sector;
+        let mut list = (*disk.bad_blocks).clone();
+        let is_old = failed.is_some_and(|serial| *serial > report.serial);
+        // A list with no room for what is left of a range stays as it is.
+        if is_old || self.read_only || list.clear(start..start + STRIPE_SECTORS).is_err() {
+            return;
         }
         if list == *disk.bad_blocks {
             return;

@@ -29,6 +29,7 @@ use drystone_core::clock::Ns;
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Result};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use sync::{Speed, Sync};
 
@@ -68,6 +69,8 @@ pub struct Manager {
     desk: Option<Arc<Desk>>,
     sync_device: DevIndex,
     disks: Vec<Disk>,
+    /// Writes that failed, by md's number and member sector: the last report of each.
+    write_faults: BTreeMap<(u32, u64), u64>,
     /// What all superblocks say alike.
     common: Superblock,
     used: u64,
@@ -129,6 +132,7 @@ impl Manager {
             desk: None,
             sync_device,
             disks,
+            write_faults: BTreeMap::new(),
             common: assembly.fresh.clone(),
             used: assembly.used(),
             record: Record::Clean,

@@ -106,3 +106,54 @@ fn what_cannot_be_a_member_is_refused_and_left_as_it_is() {
     }
     assert_eq!(stand.states().len(), 4);
 }
+
+fn status(stand: &Stand) -> Arc<ArrayStatus> {
+    stand.array.as_ref().unwrap().0.status()
+}
+
+#[test]
+fn a_former_member_is_not_added_to_an_array_that_has_lost_too_much() {
+    let mut stand = Stand::new(4);
+    stand.create_with(Level::Raid5, true, Some(Policy::Bitmap), Some(64 << 10));
+    stand.start();
+    assert!(stand.write(0, 1, 64 << 10).is_ok());
+    for victim in [1, 2] {
+        stand.memories[victim].is_dead.store(true, Relaxed);
+        stand.write(0, 2, 1 << 20);
+    }
+    stand.until("broken", |status| status.state == ArrayState::Broken);
+    stand.memories[1].is_dead.store(false, Relaxed);
+    let before = stand.memories[1].image();
+    stand.command(Command::Remove("d1".to_owned())).unwrap();
+    let device = stand.devices[1].clone();
+    let refused = stand.command(Command::Add { name: "d1".to_owned(), device, uuid: uuid(9) });
+    let why = refused.unwrap_err().message;
+    assert!(why.contains("assemble it with --force"), "{why}");
+    assert_eq!(stand.memories[1].image(), before, "nothing of it was written over");
+}
+
+#[test]
+fn a_block_that_a_member_takes_again_is_good_again() {
+    let mut stand = Stand::new(4);
+    stand.create(Level::Raid5, true);
+    stand.start();
+    assert!(stand.write(0, 1, 256 << 10).is_ok());
+    let sector = stand.memories[0].superblock().data_offset + 8;
+    stand.memories[0].bad_sector.store(sector, Relaxed);
+    assert!(stand.write(0, 2, 256 << 10).is_ok());
+    let is_bad = |status: &ArrayStatus| status.disks.iter().any(|disk| disk.has_bad_blocks);
+    stand.until("bad", is_bad);
+    stand.memories[0].bad_sector.store(u64::MAX, Relaxed);
+    // What failed in this life is not tried again.
+    assert!(stand.write(0, 3, 256 << 10).is_ok());
+    stand.command(Command::Sync(SyncAction::Repair)).unwrap();
+    assert!(is_bad(&stand.until("repair", is_idle)));
+    stand.stop();
+    stand.start();
+    assert!(is_bad(&status(&stand)));
+    stand.command(Command::Sync(SyncAction::Repair)).unwrap();
+    assert!(!is_bad(&stand.until("repair", |status| is_idle(status) && !is_bad(status))));
+    stand.stop();
+    stand.start();
+    assert!(!is_bad(&status(&stand)) && stand.reads(0, 3, 256 << 10));
+}

@@ -277,7 +277,13 @@ impl Shard {
             roles.iter().filter(|role| at.conf.member(*role, true).is_some()).collect();
         let io = MemberIo { flags, is_write: true, ..MemberIo::read(stripe) };
         // The copies first: the blocks themselves go to the members.
-        self.start(at, stripe, replaced, MemberIo { is_replacement: true, ..io }, out);
+        self.start(
+            at,
+            stripe,
+            replaced,
+            MemberIo { is_replacement: true, is_copy: true, ..io },
+            out,
+        );
         self.start(at, stripe, to_members, io, out);
         if self.place(stripe).io == 0 {
             // Nobody is there for any of it: it lives in the parity alone, or nowhere.
@@ -324,9 +330,10 @@ impl Shard {
         let place = self.place(stripe);
         let (sector, failed) = (place.sector, &place.failed);
         failed.iter().all(|failed| {
-            let member = at.conf.member(failed.role, failed.is_replacement);
-            member.is_none_or(|m| m.number != failed.number || m.is_bad_at(sector))
-                || mistake!("failure_off_record")
+            let seat = at.conf.seat_of(failed.role, failed.number);
+            let member =
+                seat.and_then(|as_replacement| at.conf.member(failed.role, as_replacement));
+            member.is_none_or(|m| m.is_bad_at(sector)) || mistake!("failure_off_record")
         })
     }
 
@@ -334,7 +341,10 @@ impl Shard {
     fn record(&mut self, _at: &At<'_>, stripe: u32, out: &mut Outbox) {
         let place = self.place(stripe);
         let (sector, fault) = (place.sector, Fault::Write);
-        let report = |f: &FailedWrite| Report { number: f.number, sector, fault };
+        self.reports += 1;
+        let serial = self.reports;
+        let place = &self.stripes[stripe as usize];
+        let report = |f: &FailedWrite| Report { number: f.number, sector, fault, serial };
         out.reports.extend(place.failed.iter().map(report));
         self.await_manager(stripe, State::Recording);
     }
@@ -360,7 +370,7 @@ impl Shard {
         debug_assert_eq!(block.len(), BLOCK_BYTES);
         let place = self.place(stripe);
         place.io -= 1;
-        if !io.is_replacement {
+        if !io.is_copy {
             place.blocks[io.role as usize] = Some(block);
         }
         match (io.is_write, is_ok) {
@@ -368,8 +378,7 @@ impl Shard {
             (false, false) => place.unreadable.insert(io.role),
             (true, true) => {}
             (true, false) => {
-                let (role, is_replacement) = (io.role, io.is_replacement);
-                place.failed.push(FailedWrite { role, number, is_replacement });
+                place.failed.push(FailedWrite { role: io.role, number });
             }
         }
         if place.io == 0 {
@@ -387,6 +396,6 @@ fn place_roles(plan: &WritePlan, written: Roles, parity: Roles) -> Roles {
 fn report(at: &At<'_>, sector: u64, roles: Roles, fault: Fault, out: &mut Outbox) {
     for role in roles.iter() {
         let member = at.conf.seats[role as usize].member.as_ref();
-        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
+        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault, serial: 0 }));
     }
 }

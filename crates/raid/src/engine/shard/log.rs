@@ -56,8 +56,7 @@ impl Shard {
         let place = &mut self.stripes[stripe as usize];
         debug_assert!(place.state == State::Logging && place.ticket.is_none());
         let failed = failed.map(|number| (place.row.p, number));
-        let failed =
-            failed.map(|(role, number)| FailedWrite { role, number, is_replacement: false });
+        let failed = failed.map(|(role, number)| FailedWrite { role, number });
         place.failed.extend(failed);
         place.ticket = Some(ticket);
         self.make_ready(stripe);

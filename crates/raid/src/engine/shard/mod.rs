@@ -67,6 +67,8 @@ pub(crate) enum Fault {
     Lost,
     /// It could not read a block, which was computed and written anew.
     Corrected,
+    /// It took a block that is listed as bad.
+    MadeGood,
     /// It did not take its log, or a flush. What was to be logged waits until this is on record.
     Log,
 }
@@ -79,6 +81,8 @@ pub(crate) struct Report {
     /// Member sector of the stripe.
     pub(crate) sector: u64,
     pub(crate) fault: Fault,
+    /// Those of one shard are counted, because two may be brought by two contexts.
+    pub(crate) serial: u64,
 }
 
 /// What a turn leaves to be done by whoever had it.
@@ -168,6 +172,8 @@ pub(crate) struct Shard {
     scratch: [IoBuf; 2],
     /// The configuration that it has worked by.
     epoch: u64,
+    /// The last serial of a report.
+    reports: u64,
     pub(crate) counts: ShardCounts,
 }
 
@@ -184,6 +190,7 @@ impl Shard {
             given_up: Vec::new(),
             scratch: [IoBuf::zeroed(BLOCK_BYTES), IoBuf::zeroed(BLOCK_BYTES)],
             epoch: 0,
+            reports: 0,
             counts: ShardCounts::default(),
         }
     }

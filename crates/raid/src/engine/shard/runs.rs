@@ -3,7 +3,7 @@
 //! Invariant: a run is known by number from when its bio is made until that has come back; the bio
 //! has the blocks meanwhile, in the order of the run's stripes.
 
-use super::{At, Outbox, Shard};
+use super::{At, Fault, Outbox, Report, Shard};
 use crate::engine::conf::Member;
 use crate::engine::stripe::Stripe;
 use crate::layout::STRIPE_SECTORS;
@@ -18,6 +18,8 @@ pub(crate) struct MemberIo {
     pub(super) stripe: u32,
     pub(crate) is_write: bool,
     pub(crate) is_replacement: bool,
+    /// It goes to a replacement, or went to what was one: what is sent is a copy of the block.
+    pub(super) is_copy: bool,
     /// It failed together with others, and is tried by itself.
     pub(super) is_alone: bool,
     pub(crate) flags: BioFlags,
@@ -31,14 +33,15 @@ impl MemberIo {
             stripe,
             is_write: false,
             is_replacement: false,
+            is_copy: false,
             is_alone: false,
             flags: BioFlags::empty(),
         }
     }
 
     /// What a run has in common.
-    fn kind(&self) -> (u32, bool, bool, u16) {
-        (self.role, self.is_replacement, self.is_write, self.flags.bits())
+    fn kind(&self) -> (u32, [bool; 3], u16) {
+        (self.role, [self.is_replacement, self.is_copy, self.is_write], self.flags.bits())
     }
 
     fn follows(&self, other: &MemberIo) -> bool {
@@ -97,6 +100,12 @@ impl Stripe {
 }
 
 impl Shard {
+    fn report_good(&mut self, number: u32, sector: u64, out: &mut Outbox) {
+        self.reports += 1;
+        let serial = self.reports;
+        out.reports.push(Report { number, sector, fault: Fault::MadeGood, serial });
+    }
+
     /// Make bios of all that is to be read and written, and hand each to `send` with the role that it
     /// is for, and whether it is for that role's replacement. Their `user_data` is the number of their
     /// run.
@@ -108,7 +117,7 @@ impl Shard {
         mut send: impl FnMut(u32, bool, Box<Bio>),
     ) {
         // Copies for replacements before what they are copies of.
-        let order = |io: &MemberIo| (!io.is_replacement, io.kind(), io.sector);
+        let order = |io: &MemberIo| (!io.is_copy, io.kind(), io.sector);
         out.io.sort_unstable_by_key(order);
         let mut left = &out.io[..];
         while let Some(first) = left.first() {
@@ -128,7 +137,7 @@ impl Shard {
         let mut bufs = std::mem::take(&mut makings.bufs);
         for io in ios {
             let stripe = &mut self.stripes[io.stripe as usize];
-            bufs.push(match io.is_replacement {
+            bufs.push(match io.is_copy {
                 true => stripe.copy_of(io.role),
                 false => stripe.blocks[io.role as usize].take().expect("it is in the cache"),
             });
@@ -159,15 +168,18 @@ impl Shard {
             return;
         };
         let is_ok = bio.status.is_ok();
-        let member = at.conf.member(run.first.role, run.first.is_replacement);
-        let is_there = member.is_some_and(|member| member.number == run.number);
+        // A replacement may have become the member meanwhile.
+        let seat = at.conf.seat_of(run.first.role, run.number);
+        let member = seat.and_then(|as_replacement| at.conf.member(run.first.role, as_replacement));
+        let is_there = member.is_some();
         // It never came to the member: its context was dropped.
         let is_cancelled = bio.status == Status::Cancelled && is_there;
         let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
         let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
         for ((stripe, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
-            let io = MemberIo { stripe: *stripe, sector, ..run.first };
-            if (is_to_be_split || is_cancelled) && !io.is_replacement {
+            let is_replacement = seat.unwrap_or(run.first.is_replacement);
+            let io = MemberIo { stripe: *stripe, sector, is_replacement, ..run.first };
+            if (is_to_be_split || is_cancelled) && !io.is_copy {
                 // Which of the blocks it was is not known: each is tried by itself.
                 self.stripes[*stripe as usize].blocks[io.role as usize] = Some(block);
                 out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
@@ -178,6 +190,9 @@ impl Shard {
                 let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
                 patch.into_iter().for_each(|patch| block.copy_from_slice(patch));
                 let is_ok = is_ok || patch.is_some();
+                if is_ok && io.is_write && member.is_some_and(|member| member.is_bad_at(sector)) {
+                    self.report_good(run.number, sector, out);
+                }
                 self.io_ended(*stripe, &io, run.number, block, is_ok);
             }
         }

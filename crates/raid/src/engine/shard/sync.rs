@@ -63,6 +63,10 @@ impl Shard {
     fn check(&mut self, at: &At<'_>, stripe: u32, action: SyncAction, out: &mut Outbox) -> Looked {
         let place = &self.stripes[stripe as usize];
         let (data, sector) = (place.data, place.sector);
+        let bad = at.conf.bad_at(sector);
+        if action == SyncAction::Repair && !bad.is_empty() {
+            return self.repair(at, stripe, bad, out);
+        }
         let parity = (parity_of(&place.row) & at.conf.readable(sector)) - place.unreadable;
         let lost = data - at.conf.readable(sector);
         if parity.len() <= lost.len() {
@@ -76,6 +80,18 @@ impl Shard {
                 self.report_lost(at, stripe, out);
                 self.end_sync(stripe, Status::IoError, out)
             }
+        }
+    }
+
+    /// Write blocks anew that are listed as bad: the members may take them by now.
+    fn repair(&mut self, at: &At<'_>, stripe: u32, bad: Roles, out: &mut Outbox) -> Looked {
+        match self.fetch(at, stripe, bad, out) {
+            Ok(false) => Looked::Waits,
+            Ok(true) => {
+                self.send(at, stripe, bad, BioFlags::BACKGROUND, out);
+                Looked::Waits
+            }
+            Err(()) => self.end_sync(stripe, Status::IoError, out),
         }
     }
 
@@ -134,6 +150,6 @@ fn report_uncomputable(at: &At<'_>, sector: u64, targets: Roles, out: &mut Outbo
         let seat = &at.conf.seats[role as usize];
         let member = seat.replacement.as_ref().or(seat.member.as_ref());
         let fault = Fault::Lost;
-        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
+        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault, serial: 0 }));
     }
 }

@@ -174,6 +174,7 @@ impl Bench {
             match report.fault {
                 Fault::Corrected => self.corrected += 1,
                 Fault::Log => panic!("there is no log"),
+                Fault::MadeGood => panic!("there is no list"),
                 Fault::Lost => self.lost.push(report),
                 Fault::Write => self.publish(|conf| {
                     for seat in &mut conf.seats {
