@@ -74,12 +74,22 @@ impl Command {
 /// A command that was given, for whoever waits for what becomes of it.
 pub struct Request {
     command: Command,
-    outcome: Lock<Option<Result<()>>>,
+    progress: Lock<Progress>,
+}
+
+/// How far a command is.
+enum Progress {
+    /// The manager has not seen it.
+    Waits,
+    Begun,
+    /// Nobody waits for it any more, and it will not be done.
+    GivenUp,
+    Ended(Option<Result<()>>),
 }
 
 impl Request {
     pub(crate) fn new(command: Command) -> Arc<Self> {
-        Arc::new(Request { command, outcome: Lock::new(LockClass::Control, None) })
+        Arc::new(Request { command, progress: Lock::new(LockClass::Control, Progress::Waits) })
     }
 
     pub(crate) fn command(&self) -> &Command {
@@ -87,7 +97,31 @@ impl Request {
     }
 
     pub(crate) fn end(&self, outcome: Result<()>, locks: &LockCounters) {
-        *self.outcome.lock(locks) = Some(outcome);
+        *self.progress.lock(locks) = Progress::Ended(Some(outcome));
+    }
+
+    /// The manager begins it. False if it was given up.
+    pub(crate) fn begin(&self, locks: &LockCounters) -> bool {
+        let mut progress = self.progress.lock(locks);
+        match *progress {
+            Progress::Waits => {
+                *progress = Progress::Begun;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Have it not done, if the manager has not begun it. False if it has: it then goes on. Any thread.
+    pub fn give_up(&self, locks: &LockCounters) -> bool {
+        let mut progress = self.progress.lock(locks);
+        match *progress {
+            Progress::Waits => {
+                *progress = Progress::GivenUp;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// There is no manager any more, so the array has stopped.
@@ -101,6 +135,9 @@ impl Request {
 
     /// What became of it, once; `None` while the manager is at it. Any thread.
     pub fn outcome(&self, locks: &LockCounters) -> Option<Result<()>> {
-        self.outcome.lock(locks).take()
+        match &mut *self.progress.lock(locks) {
+            Progress::Ended(outcome) => outcome.take(),
+            _ => None,
+        }
     }
 }

@@ -23,6 +23,9 @@ impl Manager {
     pub(super) fn take_requests(&mut self) {
         let Some(desk) = self.desk.clone() else { return };
         for request in desk.take_requests() {
+            if !request.begin(self.io.ctx.locks()) {
+                continue;
+            }
             if let Command::Stop = request.command() {
                 let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
                 self.stopping.get_or_insert((Vec::new(), deadline)).0.push(request);

@@ -16,7 +16,7 @@ use drystone_core::{Context, Error};
 use drystone_raid::array::{Array, Command};
 use drystone_raid::metadata::Uuid;
 
-use super::devices::{Claim, LiveDevice, State};
+use super::devices::{Claim, LiveDevice, State, Taking};
 use super::volumes::{
     FIRST_PAUSE_NS, LONGEST_PAUSE_NS, check_new, check_stopped, check_unused, claim, no_device,
     refused,
@@ -119,27 +119,51 @@ impl Arrays<'_> {
 
     /// Has the manager do something, and waits until it has.
     pub(super) fn obtain(&self, live: &LiveDevice, array: &Array, command: Command) -> Result<()> {
+        self.obtain_with(live, array, command, Vec::new()).map(drop)
+    }
+
+    /// The same, with what is kept from others meanwhile, which comes back.
+    fn obtain_with(
+        &self,
+        live: &LiveDevice,
+        array: &Array,
+        command: Command,
+        guards: Vec<Taking>,
+    ) -> Result<Vec<Taking>> {
         let request = array.request(command);
         let locks = self.stack.locks.counters();
         let deadline = self.stack.clock.now().saturating_add(MANAGER_PATIENCE_NS);
         let mut pause = FIRST_PAUSE_NS;
         loop {
             if let Some(outcome) = request.outcome(&locks) {
-                return outcome.map_err(of_array);
+                return outcome.map(|()| guards).map_err(of_array);
             }
             if self.stack.clock.now() >= deadline {
-                let message = format!(
-                    "`{}` has not done it within {}: it waits for its members, and goes on with it",
-                    live.name,
-                    format_duration(MANAGER_PATIENCE_NS)
-                );
-                return refused(Refused::TimedOut, message);
+                return Err(self.given_up(live, request.give_up(&locks), guards));
             }
             // What dropped contexts have in flight may be what it waits for.
             self.stack.contexts.free_idle_orphans();
             (self.pause)(pause);
             pause = (pause * 2).min(LONGEST_PAUSE_NS);
         }
+    }
+
+    /// The manager hangs. If it has begun what it was asked for it may do it at any time, so what was
+    /// kept from others for that stays so until the server ends.
+    fn given_up(&self, live: &LiveDevice, is_undone: bool, guards: Vec<Taking>) -> ChangeError {
+        let what = match is_undone {
+            true => "will not do it",
+            false => "goes on with it",
+        };
+        if !is_undone {
+            guards.into_iter().for_each(std::mem::forget);
+        }
+        let within = format_duration(MANAGER_PATIENCE_NS);
+        let message = format!(
+            "`{}` has not done it within {within}: it waits for its members, and {what}",
+            live.name
+        );
+        ChangeError { refused: Refused::TimedOut, message }
     }
 
     fn add(&self, name: &str, member: &Named<'_>, force: bool) -> Result<Vec<String>> {
@@ -159,13 +183,13 @@ impl Arrays<'_> {
         found: &Found,
         force: bool,
     ) -> Result<()> {
-        let _taking = self.take_for(live, found)?;
+        let taking = self.take_for(live, found)?;
         if !force {
             self.check_contents(&found.live, array)?;
         }
         let (name, device) = (found.live.name.clone(), found.live.device.clone());
         let uuid = Uuid((self.stack.surroundings().hosting.random)());
-        self.obtain(live, array, Command::Add { name, device, uuid })
+        self.obtain_with(live, array, Command::Add { name, device, uuid }, vec![taking]).map(drop)
     }
 
     /// Asks for something of each device that `member` means, and does `then` with each.
@@ -192,7 +216,7 @@ impl Arrays<'_> {
         let taking = self.stack.devices.take(&mut state, &live, "is being stopped".to_owned());
         drop(state);
         let members = live.members();
-        self.obtain(&live, &array, Command::Stop)?;
+        let taking = self.obtain_with(&live, &array, Command::Stop, vec![taking])?;
         self.stack.devices.lock().list.retain(|other| !Arc::ptr_eq(other, &live));
         drop(taking);
         self.stack.groups.detach(name);
