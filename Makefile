@@ -1,7 +1,7 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build run sim soak test sim-test test-guest bench bench-peers bench-parity clean
+.PHONY: build run sim soak test sim-test test-guest bench bench-peers bench-parity bench-raid clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
@@ -33,6 +33,9 @@ bench-peers:      ## measure beside nbdkit and qemu-storage-daemon
 
 bench-parity:     ## measure the arithmetic of RAID beside crates that others wrote
 	@scripts/bench-parity.sh
+
+bench-raid:       ## measure arrays on RAM disks beside what they are made of
+	@scripts/bench-raid.sh
 
 clean:            ## remove what was built
 	@rm -rf target fuzz/target

@@ -1,0 +1,238 @@
+//! Arrays on RAM disks: what I/O costs, beside what it is made of.
+//!
+//! Prints Markdown; every round goes to the file of `--json`. The variants take turns, so that what
+//! else the machine does meets all alike; reported are median, least and greatest.
+//! Arguments: `--rounds N` (7), `--ms MILLISECONDS` of a sample (150), `--only WORD` that the names of
+//! variants are to hold, `--json FILE`.
+
+#![deny(unsafe_code)]
+
+#[path = "../../../crates/drystone/src/alloc.rs"]
+mod alloc;
+mod ceiling;
+mod devices;
+mod load;
+mod report;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ceiling::Ceiling;
+use devices::{Spec, Subject};
+use drystone_core::ContextSet;
+use drystone_core::clock::SystemClock;
+use drystone_raid::array::CACHE_STRIPES_DEFAULT;
+use drystone_raid::layout::Level;
+use drystone_raid::metadata::create::Policy;
+use load::{Load, Pattern, Sample};
+use report::Samples;
+
+const PLAIN: Spec = Spec {
+    name: "RAID-5",
+    level: Level::Raid5,
+    disks: 4,
+    policy: Policy::Resync,
+    cache_stripes: CACHE_STRIPES_DEFAULT,
+    is_degraded: false,
+};
+
+const SIX: Spec = Spec { name: "RAID-6", level: Level::Raid6, disks: 6, ..PLAIN };
+
+/// Writers' buffers of full stripes.
+const DEPTH: usize = 32;
+
+/// Something that is measured.
+struct Variant<'a> {
+    name: String,
+    run: Box<dyn FnMut(Duration) -> Sample + 'a>,
+}
+
+/// What the arguments say.
+struct Options {
+    rounds: usize,
+    time: Duration,
+    only: String,
+    json: Option<String>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options =
+        Options { rounds: 7, time: Duration::from_millis(150), only: String::new(), json: None };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{name} takes a value"))?;
+        let number = || {
+            let number: Option<u32> = value.parse().ok().filter(|number| *number > 0);
+            number.ok_or_else(|| format!("{name}: `{value}` is no number from 1"))
+        };
+        match name.as_str() {
+            "--rounds" => options.rounds = number()? as usize,
+            "--ms" => options.time = Duration::from_millis(number()?.into()),
+            "--only" => options.only = value,
+            "--json" => options.json = Some(value),
+            _ => return Err(format!("`{name}`: there is --rounds, --ms, --only and --json")),
+        }
+    }
+    Ok(options)
+}
+
+/// The devices that variants use.
+struct Devices {
+    set: Arc<ContextSet>,
+    arrays: Vec<(Spec, Subject)>,
+    striped: Subject,
+}
+
+impl Devices {
+    fn new() -> Self {
+        let set = ContextSet::new(SystemClock::new());
+        let large = Spec { name: "RAID-5, cache of 8192", cache_stripes: 8192, ..PLAIN };
+        let specs = [
+            PLAIN,
+            Spec { name: "RAID-5 with bitmap", policy: Policy::Bitmap, ..PLAIN },
+            Spec { name: "RAID-5 with PPL", policy: Policy::Ppl, ..PLAIN },
+            Spec { name: "RAID-5, degraded", is_degraded: true, ..PLAIN },
+            large,
+            SIX,
+            Spec { name: "RAID-6, degraded", is_degraded: true, ..SIX },
+        ];
+        let arrays: Vec<_> = specs.map(|spec| (spec, devices::array(&set, &spec))).into();
+        arrays.iter().for_each(|(_, array)| load::fill(&set, &array.device));
+        let striped = devices::striped(&arrays[0].1);
+        Devices { set, arrays, striped }
+    }
+
+    fn variants(&self) -> Vec<Variant<'_>> {
+        let mut variants: Vec<_> =
+            self.arrays.iter().flat_map(|(spec, array)| self.of_array(spec, array)).collect();
+        let random = random(Pattern::RandomRead);
+        variants.push(self.variant(
+            "striped, 4 KiB random reads, depth 1",
+            &self.striped,
+            random[0].1,
+        ));
+        variants.push(self.variant(
+            "striped, 4 KiB random reads, depth 32",
+            &self.striped,
+            random[1].1,
+        ));
+        for (name, data, parity, stripes) in [
+            ("RAID-5", 3, 1, CACHE_STRIPES_DEFAULT),
+            ("RAID-5, cache of 8192", 3, 1, 8192),
+            ("RAID-6", 4, 2, CACHE_STRIPES_DEFAULT),
+        ] {
+            let mut ceiling = Ceiling::new(data, parity, stripes as usize, DEPTH);
+            let run = Box::new(move |time| ceiling.run(time));
+            variants.push(Variant { name: format!("{name}, copies and arithmetic alone"), run });
+        }
+        variants
+    }
+
+    fn variant<'a>(&'a self, name: &str, on: &'a Subject, load: Load) -> Variant<'a> {
+        let run = Box::new(move |time| load::run(&self.set, on, &load, time));
+        Variant { name: name.to_owned(), run }
+    }
+
+    fn of_array<'a>(&'a self, spec: &Spec, array: &'a Subject) -> Vec<Variant<'a>> {
+        let loads = match spec {
+            Spec { is_degraded: true, .. } => random(Pattern::RandomRead).into(),
+            Spec { cache_stripes: CACHE_STRIPES_DEFAULT, .. } => whole(spec),
+            _ => vec![full(spec, DEPTH)],
+        };
+        let variant = |(name, load): (String, Load)| {
+            self.variant(&format!("{}, {name}", spec.name), array, load)
+        };
+        loads.into_iter().map(variant).collect()
+    }
+}
+
+fn one(pattern: Pattern, bytes: u64, depth: usize) -> Load {
+    Load { pattern, bytes, depth, contexts: 1, threads: 1 }
+}
+
+fn random(pattern: Pattern) -> [(String, Load); 2] {
+    let what = if pattern == Pattern::RandomRead { "reads" } else { "writes" };
+    [1, DEPTH]
+        .map(|depth| (format!("4 KiB random {what}, depth {depth}"), one(pattern, 4096, depth)))
+}
+
+fn full(spec: &Spec, depth: usize) -> (String, Load) {
+    let parity = if spec.level == Level::Raid6 { 2 } else { 1 };
+    let bytes = u64::from(spec.disks - parity) * (64 << 10);
+    (format!("full stripes, depth {depth}"), one(Pattern::Write, bytes, depth))
+}
+
+fn whole(spec: &Spec) -> Vec<(String, Load)> {
+    let writers = Load { contexts: 16, threads: 2, ..one(Pattern::RandomWrite, 4096, 1) };
+    let mut loads = Vec::from(random(Pattern::RandomWrite));
+    loads.push(("4 KiB random writes, 32 contexts on 2 threads".to_owned(), writers));
+    for depth in [1, DEPTH] {
+        let name = format!("64 KiB sequential writes, depth {depth}");
+        loads.push((name, one(Pattern::Write, 64 << 10, depth)));
+    }
+    loads.extend([1, DEPTH].map(|depth| full(spec, depth)));
+    loads.extend(random(Pattern::RandomRead));
+    loads
+}
+
+/// What is to be compared: what is asked for, and what it stands beside.
+const PAIRS: [(&str, &str); 5] = [
+    ("RAID-5, full stripes, depth 32", "RAID-5, copies and arithmetic alone"),
+    (
+        "RAID-5, cache of 8192, full stripes, depth 32",
+        "RAID-5, cache of 8192, copies and arithmetic alone",
+    ),
+    ("RAID-6, full stripes, depth 32", "RAID-6, copies and arithmetic alone"),
+    ("RAID-5, 4 KiB random reads, depth 1", "striped, 4 KiB random reads, depth 1"),
+    ("RAID-5, 4 KiB random reads, depth 32", "striped, 4 KiB random reads, depth 32"),
+];
+
+/// All variants, in turns.
+fn measure(options: &Options) -> Vec<Samples> {
+    let devices = Devices::new();
+    let mut variants = devices.variants();
+    variants.retain(|variant| variant.name.contains(&options.only));
+    let empty = |variant: &Variant<'_>| Samples { name: variant.name.clone(), samples: Vec::new() };
+    let mut all: Vec<_> = variants.iter().map(empty).collect();
+    for _ in 0..options.rounds {
+        for (variant, samples) in variants.iter_mut().zip(&mut all) {
+            samples.samples.push((variant.run)(options.time));
+        }
+    }
+    all
+}
+
+fn print(all: &[Samples]) {
+    println!("{}", report::HEAD);
+    all.iter().for_each(|samples| println!("{}", samples.line()));
+    println!();
+    let find = |name: &str| all.iter().find(|samples| samples.name == name);
+    for (one, beside) in PAIRS {
+        if let (Some(one), Some(beside)) = (find(one), find(beside)) {
+            println!("{}: {} of {}, by CPU time", one.name, one.cpu_ratio(beside), beside.name);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(sentence) => {
+            eprintln!("drystone-bench-raid: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    let all = measure(&options);
+    print(&all);
+    let Some(path) = options.json else { return ExitCode::SUCCESS };
+    let rounds = all.iter().map(|samples| (samples.name.clone(), samples.json()));
+    let json = serde_json::Value::Object(rounds.collect());
+    match std::fs::write(&path, format!("{json:#}\n")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("drystone-bench-raid: {path} cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
