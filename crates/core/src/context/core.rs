@@ -219,7 +219,11 @@ impl ContextCore {
         }
         let link = self.env.links.link(index);
         let (mut down, mut returned) = (link.down.take(), link.returned.take());
-        let mut passed = std::mem::take(&mut link.passed);
+        // Taken only with something in it: its memory is to stay there.
+        let mut passed = match link.passed.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut link.passed),
+        };
         let Some(channel) = &mut self.channels[at] else { return };
         if !passed.is_empty() {
             channel.passed(&mut self.env, &passed);
