@@ -85,7 +85,8 @@ struct Devices {
 }
 
 impl Devices {
-    fn new() -> Self {
+    /// Those that variants need whose names hold `only`.
+    fn new(only: &str) -> Self {
         let set = ContextSet::new(SystemClock::new());
         let large = Spec { name: "RAID-5, cache of 8192", cache_stripes: 8192, ..PLAIN };
         let specs = [
@@ -97,7 +98,12 @@ impl Devices {
             SIX,
             Spec { name: "RAID-6, degraded", is_degraded: true, ..SIX },
         ];
-        let arrays: Vec<_> = specs.map(|spec| (spec, devices::array(&set, &spec))).into();
+        let is_needed = |spec: &Spec| {
+            let named = |(name, _): &(String, Load)| of(spec, name).contains(only);
+            spec.name == PLAIN.name || loads(spec).iter().any(named)
+        };
+        let specs = specs.into_iter().filter(is_needed);
+        let arrays: Vec<_> = specs.map(|spec| (spec, devices::array(&set, &spec))).collect();
         arrays.iter().for_each(|(_, array)| load::fill(&set, &array.device));
         let striped = devices::striped(&arrays[0].1);
         Devices { set, arrays, striped }
@@ -135,15 +141,21 @@ impl Devices {
     }
 
     fn of_array<'a>(&'a self, spec: &Spec, array: &'a Subject) -> Vec<Variant<'a>> {
-        let loads = match spec {
-            Spec { is_degraded: true, .. } => random(Pattern::RandomRead).into(),
-            Spec { cache_stripes: CACHE_STRIPES_DEFAULT, .. } => whole(spec),
-            _ => vec![full(spec, DEPTH)],
-        };
-        let variant = |(name, load): (String, Load)| {
-            self.variant(&format!("{}, {name}", spec.name), array, load)
-        };
-        loads.into_iter().map(variant).collect()
+        let variant = |(name, load): (String, Load)| self.variant(&of(spec, &name), array, load);
+        loads(spec).into_iter().map(variant).collect()
+    }
+}
+
+/// What a load is called on an array.
+fn of(spec: &Spec, load: &str) -> String {
+    format!("{}, {load}", spec.name)
+}
+
+fn loads(spec: &Spec) -> Vec<(String, Load)> {
+    match spec {
+        Spec { is_degraded: true, .. } => random(Pattern::RandomRead).into(),
+        Spec { cache_stripes: CACHE_STRIPES_DEFAULT, .. } => whole(spec),
+        _ => vec![full(spec, DEPTH)],
     }
 }
 
@@ -190,7 +202,7 @@ const PAIRS: [(&str, &str); 5] = [
 
 /// All variants, in turns.
 fn measure(options: &Options) -> Vec<Samples> {
-    let devices = Devices::new();
+    let devices = Devices::new(&options.only);
     let mut variants = devices.variants();
     variants.retain(|variant| variant.name.contains(&options.only));
     let empty = |variant: &Variant<'_>| Samples { name: variant.name.clone(), samples: Vec::new() };
