@@ -1,5 +1,5 @@
-//! What is measured: arrays on RAM disks, with a manager's thread each, and a striped volume over the
-//! members of one of them.
+//! What is measured: arrays on RAM disks or null devices, with a manager's thread each, and striped
+//! volumes over the members of some of them.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,9 +10,10 @@ use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{ContextSet, Device, SECTOR_SIZE};
+use drystone_drivers::null::{Null, NullOptions};
 use drystone_drivers::ram::Ram;
-use drystone_queue::RequestQueue;
 use drystone_queue::queue::QueueOptions;
+use drystone_queue::{Driver, RequestQueue};
 use drystone_raid::array::{self, Array, ArrayOptions, Command};
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level};
 use drystone_raid::metadata::Uuid;
@@ -34,6 +35,8 @@ pub struct Spec {
     pub disks: u32,
     pub policy: Policy,
     pub cache_stripes: u32,
+    /// Its members are null devices: what is left is what the array does itself.
+    pub is_null: bool,
     /// Its first member is out of it.
     pub is_degraded: bool,
 }
@@ -62,15 +65,23 @@ fn counters() -> Arc<LockCounters> {
 }
 
 fn ram(name: String) -> Arc<dyn Device> {
-    let driver = Ram::new(MEMBER_BYTES, true).expect("memory for a member");
+    queue(name, Ram::new(MEMBER_BYTES, true).expect("memory for a member"))
+}
+
+fn null(name: String) -> Arc<dyn Device> {
+    let options = NullOptions { size_bytes: MEMBER_BYTES, ..NullOptions::default() };
+    queue(name, Null::new(options).expect("a null device"))
+}
+
+fn queue(name: String, driver: impl Driver) -> Arc<dyn Device> {
     let queue = RequestQueue::new(&name, driver, &QueueOptions::default(), counters());
     Arc::new(queue.expect("a queue"))
 }
 
-/// Makes an array on RAM disks of its own.
+/// Makes an array on members of its own.
 pub fn array(set: &Arc<ContextSet>, spec: &Spec) -> Subject {
     let names = (0..spec.disks).map(|disk| format!("{}-{disk}", spec.name));
-    let members: Vec<_> = names.map(ram).collect();
+    let members: Vec<_> = names.map(if spec.is_null { null } else { ram }).collect();
     let context = || set.open(Engine::Auto).expect("a context");
     let plan = create::plan(&options(spec), &new_devices(&members)).expect("a plan");
     let (_, candidates) = array::create(context(), &members, &plan).expect("new superblocks");

@@ -34,8 +34,11 @@ const PLAIN: Spec = Spec {
     disks: 4,
     policy: Policy::Resync,
     cache_stripes: CACHE_STRIPES_DEFAULT,
+    is_null: false,
     is_degraded: false,
 };
+
+const NULL: Spec = Spec { name: "RAID-5 on null devices", is_null: true, ..PLAIN };
 
 const SIX: Spec = Spec { name: "RAID-6", level: Level::Raid6, disks: 6, ..PLAIN };
 
@@ -81,7 +84,8 @@ fn options() -> Result<Options, String> {
 struct Devices {
     set: Arc<ContextSet>,
     arrays: Vec<(Spec, Subject)>,
-    striped: Subject,
+    /// What stands beside reads of an array.
+    striped: Vec<(&'static str, Subject)>,
 }
 
 impl Devices {
@@ -90,6 +94,7 @@ impl Devices {
         let set = ContextSet::new(SystemClock::new());
         let large = Spec { name: "RAID-5, cache of 8192", cache_stripes: 8192, ..PLAIN };
         let specs = [
+            NULL,
             PLAIN,
             Spec { name: "RAID-5 with bitmap", policy: Policy::Bitmap, ..PLAIN },
             Spec { name: "RAID-5 with PPL", policy: Policy::Ppl, ..PLAIN },
@@ -100,29 +105,27 @@ impl Devices {
         ];
         let is_needed = |spec: &Spec| {
             let named = |(name, _): &(String, Load)| of(spec, name).contains(only);
-            spec.name == PLAIN.name || loads(spec).iter().any(named)
+            [PLAIN.name, NULL.name].contains(&spec.name) || loads(spec).iter().any(named)
         };
         let specs = specs.into_iter().filter(is_needed);
         let arrays: Vec<_> = specs.map(|spec| (spec, devices::array(&set, &spec))).collect();
         arrays.iter().for_each(|(_, array)| load::fill(&set, &array.device));
-        let striped = devices::striped(&arrays[0].1);
+        let striped = vec![
+            ("striped on null devices", devices::striped(&arrays[0].1)),
+            ("striped", devices::striped(&arrays[1].1)),
+        ];
         Devices { set, arrays, striped }
     }
 
     fn variants(&self) -> Vec<Variant<'_>> {
         let mut variants: Vec<_> =
             self.arrays.iter().flat_map(|(spec, array)| self.of_array(spec, array)).collect();
-        let random = random(Pattern::RandomRead);
-        variants.push(self.variant(
-            "striped, 4 KiB random reads, depth 1",
-            &self.striped,
-            random[0].1,
-        ));
-        variants.push(self.variant(
-            "striped, 4 KiB random reads, depth 32",
-            &self.striped,
-            random[1].1,
-        ));
+        for (name, striped) in &self.striped {
+            let reads = random(Pattern::RandomRead).into_iter();
+            let reads =
+                reads.map(|(load, of)| self.variant(&format!("{name}, {load}"), striped, of));
+            variants.extend(reads);
+        }
         for (name, data, parity, stripes) in [
             ("RAID-5", 3, 1, CACHE_STRIPES_DEFAULT),
             ("RAID-5, cache of 8192", 3, 1, 8192),
@@ -189,7 +192,15 @@ fn whole(spec: &Spec) -> Vec<(String, Load)> {
 }
 
 /// What is to be compared: what is asked for, and what it stands beside.
-const PAIRS: [(&str, &str); 5] = [
+const PAIRS: [(&str, &str); 7] = [
+    (
+        "RAID-5 on null devices, 4 KiB random reads, depth 1",
+        "striped on null devices, 4 KiB random reads, depth 1",
+    ),
+    (
+        "RAID-5 on null devices, 4 KiB random reads, depth 32",
+        "striped on null devices, 4 KiB random reads, depth 32",
+    ),
     ("RAID-5, full stripes, depth 32", "RAID-5, copies and arithmetic alone"),
     (
         "RAID-5, cache of 8192, full stripes, depth 32",
