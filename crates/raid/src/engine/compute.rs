@@ -19,6 +19,31 @@ pub(crate) struct Arithmetic<'a> {
     pub(crate) blocks: &'a mut Blocks,
 }
 
+/// `with` gets `len` things as a list, short if they are few: all of it is written before it is filled.
+fn listed<S: Copy + Default, T>(
+    len: u32,
+    all: impl Iterator<Item = S>,
+    with: impl FnOnce(&[S]) -> T,
+) -> T {
+    match len as usize <= FEW {
+        true => listed_in([S::default(); FEW], all, with),
+        false => listed_in([S::default(); u128::BITS as usize], all, with),
+    }
+}
+
+fn listed_in<const N: usize, S, T>(
+    mut list: [S; N],
+    all: impl Iterator<Item = S>,
+    with: impl FnOnce(&[S]) -> T,
+) -> T {
+    let mut len = 0;
+    for (place, one) in list.iter_mut().zip(all) {
+        *place = one;
+        len += 1;
+    }
+    with(&list[..len])
+}
+
 impl Arithmetic<'_> {
     fn take(&mut self, role: u32) -> IoBuf {
         self.blocks[role as usize].take().expect("the block is in the cache")
@@ -28,38 +53,21 @@ impl Arithmetic<'_> {
         self.blocks[role as usize] = Some(block);
     }
 
-    /// `with` gets the data blocks of `roles`, with falling powers.
-    fn sources<T>(&self, roles: Roles, with: impl FnOnce(&[Source<'_>]) -> T) -> T {
-        match roles.len() as usize <= FEW {
-            true => self.sources_in::<FEW, T>(roles, with),
-            false => self.sources_in::<{ u128::BITS as usize }, T>(roles, with),
-        }
+    fn block(&self, role: u32) -> &[u8] {
+        self.blocks[role as usize].as_deref().expect("the block is in the cache")
     }
 
-    fn sources_in<const N: usize, T>(
-        &self,
-        roles: Roles,
-        with: impl FnOnce(&[Source<'_>]) -> T,
-    ) -> T {
-        let mut list: [Source<'_>; N] = [(0, &[]); N];
-        let mut len = 0;
-        for role in self.row.by_power().filter(|role| roles.has(*role)) {
-            let block = self.blocks[role as usize].as_ref().expect("the block is in the cache");
-            list[len] = (self.row.power(role) as u8, block);
-            len += 1;
-        }
-        with(&list[..len])
+    /// `with` gets the data blocks of `roles`, with falling powers.
+    fn sources<T>(&self, roles: Roles, with: impl FnOnce(&[Source<'_>]) -> T) -> T {
+        let by_power = self.row.by_power().filter(|role| roles.has(*role));
+        let all = by_power.map(|role| (self.row.power(role) as u8, self.block(role)));
+        listed(roles.len(), all, with)
     }
 
     /// The exclusive or of the blocks `roles`.
     pub(crate) fn xor_of(&self, dst: &mut [u8], roles: Roles) {
-        self.sources(roles, |sources| {
-            let mut blocks: [&[u8]; u128::BITS as usize] = [&[]; u128::BITS as usize];
-            for (block, (_, source)) in blocks.iter_mut().zip(sources) {
-                *block = source;
-            }
-            self.parity.xor_of(dst, &blocks[..sources.len()]);
-        });
+        let all = roles.iter().map(|role| self.block(role));
+        listed(roles.len(), all, |blocks| self.parity.xor_of(dst, blocks));
     }
 
     /// Compute P, and Q if there is one, of all data into `p` and `q`.
@@ -86,7 +94,7 @@ impl Arithmetic<'_> {
         if parity.has(self.row.p) {
             let mut p = self.take(self.row.p);
             for role in roles.iter() {
-                let block = self.blocks[role as usize].as_deref().expect("it is in the cache");
+                let block = self.block(role);
                 self.parity.xor_into(&mut p, &[block]);
             }
             self.put(self.row.p, p);
@@ -94,7 +102,7 @@ impl Arithmetic<'_> {
         let Some(q_role) = self.row.q.filter(|q| parity.has(*q)) else { return };
         let mut q = self.take(q_role);
         for role in roles.iter() {
-            let block = self.blocks[role as usize].as_deref().expect("it is in the cache");
+            let block = self.block(role);
             self.parity.q_add(&mut q, self.row.power(role) as u8, block);
         }
         self.put(q_role, q);
@@ -133,7 +141,7 @@ impl Arithmetic<'_> {
     fn data_from_p(&mut self, x: u32) {
         let mut block = self.take(x);
         self.xor_of(&mut block, self.data - Roles::one(x));
-        let p = self.blocks[self.row.p as usize].as_deref().expect("it is in the cache");
+        let p = self.block(self.row.p);
         self.parity.xor_into(&mut block, &[p]);
         self.put(x, block);
     }
@@ -156,7 +164,7 @@ impl Arithmetic<'_> {
     fn two_data(&mut self, x: u32, y: u32) {
         let (mut first, mut second) = (self.take(x), self.take(y));
         self.sums([x, y].into_iter().collect(), &mut first, &mut second);
-        let p = self.blocks[self.row.p as usize].as_deref().expect("it is in the cache");
+        let p = self.block(self.row.p);
         self.parity.xor_into(&mut first, &[p]);
         let powers = (self.row.power(x) as u8, self.row.power(y) as u8);
         self.parity.two_data(powers, &mut first, &mut second);
