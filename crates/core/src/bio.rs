@@ -11,6 +11,8 @@
 //! * A volume that only moves a bio makes no part of it, but leaves its number in the bio's trail.
 //!   Whoever ends the bio finds it there, so the volume learns of the end, and the submitter gets
 //!   the bio back with the sector it had.
+//! * Only the outermost volume can have itself given a bio that failed below it
+//!   ([`Bio::pass_with_rescue`]): the sector that it knows the bio by is the one that the submitter gave.
 
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
@@ -24,6 +26,8 @@ pub(crate) enum End {
     /// It goes to the submitter.
     #[default]
     Submitter,
+    /// The same, but if it failed it goes to this channel first, once.
+    Rescue(u32),
     /// It is a part of the parent, which ends with its last part.
     Chain(NonNull<Bio>),
     /// It is a channel's own, and goes back to it.
@@ -44,6 +48,11 @@ impl Trail {
     #[inline]
     fn is_full(self) -> bool {
         self.0 >> 48 != 0
+    }
+
+    #[inline]
+    fn is_only(self, channel: u32) -> bool {
+        self.0 == u64::from(channel as u16 + 1)
     }
 
     #[inline]
@@ -492,6 +501,36 @@ impl Bio {
     #[inline]
     pub(crate) fn trail(&self) -> Trail {
         self.trail
+    }
+
+    /// As [`Bio::pass`], and the channel sees the bio again if it fails further down
+    /// ([`crate::Channel::returned`]): with its status, and where it was before it was moved. What the
+    /// channel then ends goes to the submitter. False if that cannot be noted, because the bio has
+    /// passed other volumes, or is not a submitter's own: a part with a hook does the same for those.
+    #[inline]
+    #[must_use]
+    pub fn pass_with_rescue(&mut self, channel: u32) -> bool {
+        let may = matches!(self.end, End::Submitter) && self.trail.is_empty();
+        if may {
+            self.end = End::Rescue(channel);
+            self.origin = self.sector;
+            self.trail.push(channel);
+        }
+        may
+    }
+
+    /// The channel that is to see the bio, which has ended, before the submitter does: for once. The
+    /// bio is then where it was before it was moved. `below` is told the volumes that it leaves.
+    #[cold]
+    pub(crate) fn take_rescue(&mut self, mut below: impl FnMut(u32, &Bio)) -> Option<u32> {
+        let End::Rescue(channel) = self.end else { return None };
+        self.end = End::Submitter;
+        while !self.trail.is_only(channel) {
+            let inner = self.trail.pop()?;
+            below(inner, self);
+        }
+        self.sector = self.origin;
+        Some(channel)
     }
 
     /// The bio leaves all volumes that it passed: it is where its submitter wanted it.

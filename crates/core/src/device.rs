@@ -118,8 +118,9 @@ pub trait Channel: Send {
     fn passed(&mut self, _env: &mut Env, _passed: &[Passed]) {}
 
     /// Parts with this channel's hook ([`crate::Bio::set_hook`]), or bios of its own
-    /// ([`Bio::give_to_channel`]), have ended; their status says how. A part goes on when it is given
-    /// to [`Env::end_bio`], which ends it for good.
+    /// ([`Bio::give_to_channel`]), have ended, or bios that it wanted to see if they fail
+    /// ([`Bio::pass_with_rescue`]) have failed; their status says how. A part, or another's bio, goes on when
+    /// it is given to [`Env::end_bio`], which ends it for good.
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
             env.end_bio(bio);

@@ -183,14 +183,34 @@ impl Env {
     #[inline]
     pub fn end_bio(&mut self, mut bio: Box<Bio>) {
         if !bio.trail().is_empty() {
+            if let Some(channel) = self.rescuer(&mut bio) {
+                return self.links.give_back(channel, bio);
+            }
             self.links.leave(&bio);
             bio.leave_volumes();
         }
         match bio.end {
             End::Submitter => self.done.push(bio),
+            End::Rescue(_) => self.end_unrescued(bio),
             End::Chain(parent) => self.end_part(bio, parent),
             End::Channel(channel) => self.links.give_back(channel, bio),
         }
+    }
+
+    /// Nothing went wrong with a bio that a channel would have seen.
+    #[inline]
+    fn end_unrescued(&mut self, mut bio: Box<Bio>) {
+        bio.end = End::Submitter;
+        self.done.push(bio);
+    }
+
+    /// The channel that sees the ended bio before its submitter, because it failed.
+    #[inline]
+    fn rescuer(&mut self, bio: &mut Bio) -> Option<u32> {
+        if bio.status.is_ok() {
+            return None;
+        }
+        bio.take_rescue(|volume, bio| self.links.leave_one(volume, bio))
     }
 
     #[inline(never)]
@@ -204,11 +224,15 @@ impl Env {
             let Some(ended) = self.count_down(parent, status) else { return };
             bio = ended;
             if !bio.trail().is_empty() {
+                if let Some(channel) = self.rescuer(&mut bio) {
+                    return self.links.give_back(channel, bio);
+                }
                 self.links.leave(&bio);
                 bio.leave_volumes();
             }
             match bio.end {
                 End::Submitter => return self.done.push(bio),
+                End::Rescue(_) => return self.end_unrescued(bio),
                 End::Chain(next) => parent = next,
                 End::Channel(channel) => return self.links.give_back(channel, bio),
             }

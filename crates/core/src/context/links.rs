@@ -190,6 +190,14 @@ impl Links {
         self.run.passed.bytes += bio.bytes;
     }
 
+    /// A bio that goes on elsewhere has left one of the volumes that it passed.
+    pub(super) fn leave_one(&mut self, channel: u32, bio: &Bio) {
+        let (group, start_ns) = (bio.op.group(), bio.start_ns);
+        let link = self.ready(channel);
+        link.in_flight -= 1;
+        link.passed.push(Passed { group, start_ns, count: 1, bytes: bio.bytes });
+    }
+
     #[inline(never)]
     fn begin_run(&mut self, bio: &Bio) {
         self.end_run();

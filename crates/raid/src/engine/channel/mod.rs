@@ -1,7 +1,7 @@
 //! An array as one context uses it.
 //!
 //! ```text
-//! read of members in sync --------------------------> moved to the member
+//! read of members in sync --------------------------> moved to the member, and back if it fails
 //! write, or read of what is lost --> items, by shard --> the shard's turn, here or whoever has it
 //! ```
 //!
@@ -237,8 +237,16 @@ impl Channel for ArrayChannel {
         if self.conf.is_suspended && self.port.brings == Brings::Io {
             return self.keep(env, bios);
         }
-        while let Some(bio) = bios.pop() {
+        let moves = self.port.brings == Brings::Io && !self.conf.is_closed;
+        let mut moved = 0;
+        loop {
+            moved += if moves { self.move_reads(env, bios) } else { 0 };
+            let Some(bio) = bios.pop() else { break };
             self.start(env, bio);
+        }
+        if moved > 0 {
+            self.started[OpGroup::Read as usize] += moved as u64;
+            env.entered(self.index, moved);
         }
         self.publish_started();
         self.run_touched(env);
@@ -264,7 +272,8 @@ impl Channel for ArrayChannel {
         while let Some(bio) = bios.pop() {
             match bio.is_of_channel() {
                 true => self.member_io_ended(bio),
-                false => self.hooked_ended(env, bio),
+                false if bio.is_part() => self.hooked_ended(env, bio),
+                false => self.rescue(env, bio),
             }
         }
         self.run_touched(env);

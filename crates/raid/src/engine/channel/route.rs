@@ -3,8 +3,9 @@
 use super::ArrayChannel;
 use crate::engine::port::Brings;
 use crate::engine::shared::{REGION_SECTORS, shard_of};
-use crate::layout::Place;
-use drystone_core::{Bio, BioFlags, Env, Op, SECTOR_SIZE, Sector, Status};
+use crate::layout::{Layout, Place};
+use drystone_core::check::is_plain;
+use drystone_core::{Bio, BioFlags, BioList, Env, Op, SECTOR_SIZE, Sector, Status};
 
 /// What an ended part with this channel's hook was; in its `user_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,16 @@ impl Hooked {
     }
 }
 
+/// Flags of bios that need a closer look: polling ends here.
+const NOT_PLAIN: BioFlags = BioFlags::PREFLUSH.union(BioFlags::POLLED).union(BioFlags::FUA);
+
+/// Where a sector is, and for how many bytes on from there.
+#[inline]
+fn piece(layout: &Layout, sector: u64) -> (Place, u64) {
+    let left = layout.chunk_sectors() - (sector & (layout.chunk_sectors() - 1));
+    (layout.place(sector), left * SECTOR_SIZE)
+}
+
 impl ArrayChannel {
     pub(super) fn route(&mut self, env: &mut Env, bio: Box<Bio>) {
         match bio.op {
@@ -45,17 +56,42 @@ impl ArrayChannel {
         }
     }
 
-    /// Where a sector is, and for how many bytes on from there.
-    fn piece(&self, sector: u64) -> (Place, u64) {
-        let layout = &self.conf.layout;
-        let left = layout.chunk_sectors() - (sector & (layout.chunk_sectors() - 1));
-        (layout.place(sector), left * SECTOR_SIZE)
+    /// Let reads at the beginning of `bios` pass that need no closer look: each of one chunk whose member
+    /// can be read all over. They are only moved, unless the member cannot read them
+    /// ([`ArrayChannel::rescue`]). How many.
+    #[inline]
+    pub(super) fn move_reads(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
+        let (conf, mut moved) = (&*self.conf, 0);
+        while let Some(bio) = bios.front_mut() {
+            if bio.op != Op::Read || !is_plain(bio, &conf.limits, conf.size_bytes, NOT_PLAIN) {
+                break;
+            }
+            let (place, bytes) = piece(&conf.layout, bio.sector.0);
+            let Some(member) = conf.plain_member(place.role) else { break };
+            if bio.bytes > bytes || !bio.pass_with_rescue(self.index) {
+                break;
+            }
+            bio.sector = Sector(member.data_offset + place.sector);
+            moved += 1;
+            let Some(bio) = bios.pop() else { break };
+            env.send_down(self.by_role[place.role as usize], bio);
+        }
+        moved
+    }
+
+    /// A read that was moved has failed, and is where it was before: now it is an item, if its context
+    /// is still there.
+    pub(super) fn rescue(&mut self, env: &mut Env, bio: Box<Bio>) {
+        match bio.status {
+            Status::Cancelled => env.end_bio(bio),
+            _ => self.bring(env, bio),
+        }
     }
 
     fn read(&mut self, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
         while parts.left() > 0 {
-            let (place, bytes) = self.piece(parts.sector().0);
+            let (place, bytes) = piece(&self.conf.layout, parts.sector().0);
             let bytes = bytes.min(parts.left());
             let part = parts.next(env, bytes);
             match self.conf.plain_member(place.role) {
