@@ -143,7 +143,9 @@ impl Admin {
     pub(super) fn heal(&self, disk: usize) {
         self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
         self.echo();
-        if !self.run.world.disk(disk, |disk| disk.is_on()) {
+        // What the manager has heard of by now it has done when it answers.
+        let answered = self.order("asked", Command::Speed { min: None, max: None });
+        if answered.is_err() || !self.run.world.disk(disk, |disk| disk.is_on()) {
             return;
         }
         let name = Self::name(disk);
