@@ -20,8 +20,10 @@
 
 use super::conf::Member;
 use super::shard::{At, Fault, Report};
-use crate::metadata::ppl::{PplBuilder, StripeWrite};
-use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
+use super::stripe::BLOCK_BYTES;
+use crate::layout::Layout;
+use crate::metadata::ppl::{HEADER_BYTES, PplBuilder, StripeWrite};
+use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
 use std::ops::Range;
 
 /// What all logs of an array have in common.
@@ -45,21 +47,63 @@ pub(crate) struct LogArea {
 /// A ticket's stripe is done.
 const DONE: u64 = 1 << 63;
 
-/// See the module's text. As a bio it is a flush, which shards get for nothing else.
+/// Tickets of stripes that are done, to be used again: with the memory that they have.
+#[derive(Default)]
+pub(crate) struct Spares(Vec<Ticket>);
+
+/// Most tickets that a channel keeps.
+const SPARES_MAX: usize = 512;
+
+impl Spares {
+    /// Keep the tickets of `done`, which is emptied; as many as there is room for.
+    pub(crate) fn keep(&mut self, done: &mut Vec<Ticket>) {
+        let room = SPARES_MAX.saturating_sub(self.0.len());
+        self.0.extend(done.drain(..).take(room));
+    }
+
+    fn take(&mut self) -> Ticket {
+        self.0.pop().unwrap_or_else(|| Ticket(Bio::flush()))
+    }
+}
+
+/// See the module's text. As a bio it is a flush, which shards get for nothing else; its bytes are those
+/// of the partial parity in its buffer, which it keeps when there is none of that any more.
 pub(crate) struct Ticket(Box<Bio>);
 
 impl Ticket {
     /// That of stripe number `stripe` of a shard, at member sector `sector`, of which the data slots
-    /// `slots` are written. `partial`: nothing, if that is all of them.
-    pub(crate) fn new(stripe: u32, sector: u64, slots: Range<u32>, partial: Option<IoBuf>) -> Self {
-        let mut bio = Bio::flush();
-        bio.sector = Sector(sector);
+    /// `slots` are written. It has no partial parity, which is right if that is all of them.
+    pub(crate) fn new(spares: &mut Spares, stripe: u32, sector: u64, slots: Range<u32>) -> Self {
+        let Ticket(mut bio) = spares.take();
+        bio.stamp(0);
+        (bio.sector, bio.bytes) = (Sector(sector), 0);
         bio.user_data =
             u64::from(stripe) | u64::from(slots.start) << 40 | u64::from(slots.end) << 48;
-        if let Some(partial) = partial {
-            bio.set_buf(partial, None);
-        }
         Ticket(bio)
+    }
+
+    /// Give it partial parity, which `fill` puts into a block of whatever content.
+    pub(crate) fn set_partial(&mut self, fill: impl FnOnce(&mut [u8])) {
+        let mut partial = self.0.take_buf().unwrap_or_else(|| IoBuf::zeroed(BLOCK_BYTES));
+        fill(&mut partial);
+        self.0.set_buf(partial, None);
+    }
+
+    /// Its partial parity, if it has any: its memory goes with it.
+    fn take_partial(&mut self) -> Option<IoBuf> {
+        if self.0.bytes == 0 { None } else { self.0.take_buf() }
+    }
+
+    /// Let it have memory for the next time.
+    fn give_memory(&mut self, memory: &mut Vec<IoBuf>) {
+        // The first block is for the next header.
+        if self.0.buf().is_none()
+            && memory.len() > 1
+            && let Some(buf) = memory.pop()
+        {
+            self.0.set_buf(buf, None);
+            self.0.bytes = 0;
+        }
     }
 
     /// A bio that is brought to a shard is a ticket that has come back.
@@ -123,7 +167,7 @@ impl Ticket {
     }
 
     fn partial(&self) -> &[u8] {
-        self.0.buf().map_or(&[], |partial| partial)
+        self.0.buf().map_or(&[], |partial| &partial[..self.0.bytes as usize])
     }
 }
 
@@ -134,6 +178,8 @@ pub(crate) struct LogOut {
     pub(crate) io: Vec<(u32, bool, Box<Bio>)>,
     /// Tickets that go back to their shards.
     pub(crate) tickets: Vec<Ticket>,
+    /// Tickets of stripes that are done.
+    pub(crate) done: Vec<Ticket>,
     pub(crate) reports: Vec<Report>,
     /// Ports whose items are in the hands of others.
     pub(crate) foreign: Vec<u32>,
@@ -153,6 +199,7 @@ enum Phase {
 pub(crate) struct Log {
     role: u32,
     generation: u64,
+    builder: PplBuilder,
     phase: Phase,
     /// Tickets that wait for a log write.
     queue: Vec<Ticket>,
@@ -165,14 +212,22 @@ pub(crate) struct Log {
     /// Devices that failed, and are not known to be out.
     failed: Vec<u32>,
     epoch: u64,
+    /// Blocks and bios of writes that have ended, for the next one, and a list for it.
+    blocks: Vec<IoBuf>,
+    bios: BioList,
+    bufs: Vec<IoBuf>,
 }
+
+/// Most blocks that are kept: for a header.
+const BLOCKS_KEPT: usize = 1;
 
 impl Log {
     /// The log of the member with `role`.
-    pub(crate) fn new(role: u32, conf: &PplConf) -> Self {
+    pub(crate) fn new(role: u32, layout: Layout, conf: &PplConf) -> Self {
         Log {
             role,
             generation: conf.generation,
+            builder: PplBuilder::new(layout, conf.signature, conf.generation),
             phase: Phase::Idle,
             queue: Vec::new(),
             round: Vec::new(),
@@ -180,6 +235,9 @@ impl Log {
             wants_flush: false,
             failed: Vec::new(),
             epoch: 0,
+            blocks: Vec::new(),
+            bios: BioList::new(),
+            bufs: Vec::new(),
         }
     }
 
@@ -189,14 +247,15 @@ impl Log {
     }
 
     /// Take in what was brought: a ticket, or I/O that has ended.
-    pub(crate) fn take(&mut self, at: &At<'_>, mut bio: Box<Bio>, out: &mut LogOut) {
+    pub(crate) fn take(&mut self, at: &At<'_>, bio: Box<Bio>, out: &mut LogOut) {
         if bio.is_of_channel() {
-            return self.io_ended(at, &mut bio, out);
+            return self.io_ended(at, bio, out);
         }
         let ticket = Ticket::of(bio);
         if ticket.is_done() {
             self.left -= 1;
             self.wants_flush = true;
+            out.done.push(ticket);
         } else {
             self.queue.push(ticket);
         }
@@ -218,8 +277,8 @@ impl Log {
         let member = at.conf.member(self.role, false);
         let Some((member, area)) = member.and_then(|m| Some((m, m.log?))) else {
             // Nobody keeps the parity, so it cannot come to be wrong.
-            let tickets = std::mem::take(&mut self.queue);
-            return self.let_go(tickets, out);
+            self.round.append(&mut self.queue);
+            return self.let_go(out);
         };
         if std::mem::take(&mut self.wants_flush) && at.conf.limits.write_cache {
             return self.flush(at, out);
@@ -228,9 +287,19 @@ impl Log {
         self.begin_round(at, (member, area), replacement, out);
     }
 
-    fn let_go(&mut self, tickets: Vec<Ticket>, out: &mut LogOut) {
-        self.left += tickets.len();
-        out.tickets.extend(tickets);
+    /// The stripes of the round go on.
+    fn let_go(&mut self, out: &mut LogOut) {
+        self.left += self.round.len();
+        out.tickets.append(&mut self.round);
+    }
+
+    /// A bio without data, for device `number`.
+    fn bio(&mut self, number: u32) -> Box<Bio> {
+        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
+        bio.stamp(0);
+        (bio.op, bio.sector, bio.bytes) = (Op::Flush, Sector(0), 0);
+        (bio.flags, bio.user_data) = (BioFlags::empty(), number.into());
+        bio
     }
 
     fn flush(&mut self, at: &At<'_>, out: &mut LogOut) {
@@ -238,9 +307,7 @@ impl Log {
         let roles = 0..at.conf.layout.disks();
         for (role, is_replacement) in roles.flat_map(|role| [(role, false), (role, true)]) {
             if let Some(member) = at.conf.member(role, is_replacement) {
-                let mut flush = Bio::flush();
-                flush.user_data = member.number.into();
-                out.io.push((role, is_replacement, flush));
+                out.io.push((role, is_replacement, self.bio(member.number)));
             }
         }
         self.phase = Phase::Flushing(out.io.len() - before);
@@ -255,42 +322,69 @@ impl Log {
         replacement: Option<(&Member, LogArea)>,
         out: &mut LogOut,
     ) {
-        let Some(conf) = &at.conf.ppl else { return };
         self.generation += 1;
         let room = replacement.map_or(area.parity_bytes, |(_, area)| area.parity_bytes);
         let room = room.min(area.parity_bytes) as usize;
-        let mut builder = PplBuilder::new(at.conf.layout, conf.signature, self.generation);
-        // Stripes side by side are one entry.
-        self.queue.sort_by_key(Ticket::sector);
-        for ticket in std::mem::take(&mut self.queue) {
-            let partial = ticket.partial();
-            let has_room = builder.parity_bytes() as usize + partial.len() <= room;
-            match has_room && builder.add(ticket.stripe_write(), partial) {
-                true => self.round.push(ticket),
-                false => self.queue.push(ticket),
-            }
-        }
-        debug_assert!(!self.round.is_empty(), "there is room for one");
-        let mut bufs = vec![IoBuf::from_slice(&builder.finish().to_bytes())];
-        bufs.extend(self.round.iter_mut().filter_map(|ticket| ticket.0.take_buf()));
+        self.choose(room);
         out.foreign.extend(self.round.iter().map(|ticket| ticket.0.home).filter(|h| *h != at.home));
+        let mut bufs = std::mem::take(&mut self.bufs);
+        bufs.push(self.header());
+        bufs.extend(self.round.iter_mut().filter_map(Ticket::take_partial));
         if let Some((member, area)) = replacement {
             let mut copies = bufs.iter().map(|buf| IoBuf::from_slice(buf)).collect();
-            out.io.push((self.role, true, log_write(area, member, &mut copies)));
+            out.io.push((self.role, true, self.log_write(area, member, &mut copies)));
         }
-        out.io.push((self.role, false, log_write(area, member, &mut bufs)));
+        out.io.push((self.role, false, self.log_write(area, member, &mut bufs)));
+        self.bufs = bufs;
         self.phase = Phase::Writing(1 + usize::from(replacement.is_some()));
     }
 
-    fn io_ended(&mut self, at: &At<'_>, bio: &mut Bio, out: &mut LogOut) {
+    /// Choose the stripes of a round, as many as have room for their partial parity.
+    fn choose(&mut self, room: usize) {
+        let builder = &mut self.builder;
+        builder.restart(self.generation);
+        // Stripes side by side are one entry.
+        self.queue.sort_unstable_by_key(Ticket::sector);
+        let fits = |ticket: &mut Ticket| {
+            let partial = ticket.partial();
+            let has_room = builder.parity_bytes() as usize + partial.len() <= room;
+            has_room && builder.add(ticket.stripe_write(), partial)
+        };
+        self.round.extend(self.queue.extract_if(.., fits));
+        debug_assert!(!self.round.is_empty(), "there is room for one");
+    }
+
+    /// The header of the round.
+    fn header(&mut self) -> IoBuf {
+        let mut header = self.blocks.pop().unwrap_or_else(|| IoBuf::zeroed(HEADER_BYTES));
+        self.builder.header().write_to(&mut header);
+        header
+    }
+
+    fn log_write(&mut self, area: LogArea, member: &Member, bufs: &mut Vec<IoBuf>) -> Box<Bio> {
+        let mut bio = self.bio(member.number);
+        (bio.op, bio.sector) = (Op::Write, Sector(area.sector));
+        bio.flags = BioFlags::FUA | BioFlags::SYNC;
+        bio.set_bufs(bufs);
+        bio
+    }
+
+    /// The memory of a write that has ended is for the tickets and the header of the next one.
+    fn keep_memory(&mut self, mut bio: Box<Bio>) {
+        self.blocks.extend(bio.take_bufs());
+        self.bios.push(bio);
+    }
+
+    fn io_ended(&mut self, at: &At<'_>, mut bio: Box<Bio>, out: &mut LogOut) {
         let number = bio.user_data as u32;
         if bio.status == Status::Cancelled
             && let Some((role, is_replacement)) = seat_of(at, number)
         {
             // It never came to the member: its context was dropped.
-            return out.io.push((role, is_replacement, begun_anew(bio)));
+            return out.io.push((role, is_replacement, begun_anew(&mut bio)));
         }
         let seat = seat_of(at, number).filter(|_| !bio.status.is_ok());
+        self.keep_memory(bio);
         if seat.is_some() {
             self.failed.push(number);
             out.reports.push(Report { number, sector: 0, fault: Fault::Log, serial: 0 });
@@ -307,8 +401,10 @@ impl Log {
                     return;
                 }
                 self.phase = Phase::Idle;
-                let tickets = std::mem::take(&mut self.round);
-                self.let_go(tickets, out);
+                let blocks = &mut self.blocks;
+                self.round.iter_mut().for_each(|ticket| ticket.give_memory(blocks));
+                blocks.truncate(BLOCKS_KEPT);
+                self.let_go(out);
             }
             Phase::Idle => debug_assert!(false, "nothing was begun"),
         }
@@ -340,14 +436,4 @@ fn begun_anew(bio: &mut Bio) -> Box<Bio> {
         again.set_bufs(&mut bufs);
     }
     again
-}
-
-fn log_write(area: LogArea, member: &Member, bufs: &mut Vec<IoBuf>) -> Box<Bio> {
-    let mut bio = Bio::flush();
-    bio.op = Op::Write;
-    bio.sector = Sector(area.sector);
-    bio.flags = BioFlags::FUA | BioFlags::SYNC;
-    bio.user_data = member.number.into();
-    bio.set_bufs(bufs);
-    bio
 }

@@ -81,8 +81,9 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(name: &str, conf: Conf, locks: &Arc<LockCounters>) -> Arc<Self> {
         let shard = |_| TurnLock::new(LockClass::Stripes, Shard::new());
-        let log =
-            |role| conf.ppl.map(|ppl| TurnLock::new(LockClass::Stripes, Log::new(role, &ppl)));
+        let log = |role| {
+            conf.ppl.map(|ppl| TurnLock::new(LockClass::Stripes, Log::new(role, conf.layout, &ppl)))
+        };
         let logs = (0..conf.layout.disks()).filter_map(log).collect();
         Arc::new(Shared {
             name: name.to_owned(),

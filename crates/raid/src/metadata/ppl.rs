@@ -115,22 +115,32 @@ impl PplHeader {
     /// The header's bytes; entries beyond [`ENTRIES_MAX`] are left out.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![0; HEADER_BYTES];
+        self.write_to(&mut out);
+        out
+    }
+
+    /// Puts the same into `out`, whatever that held.
+    ///
+    /// # Panics
+    /// If `out` has not [`HEADER_BYTES`].
+    pub fn write_to(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), HEADER_BYTES);
+        out.fill(0);
         out[..RESERVED_BYTES].fill(0xFF);
         let entries = &self.entries[..self.entries.len().min(ENTRIES_MAX)];
-        put(&mut out, RESERVED_BYTES, &self.signature.to_le_bytes());
-        put(&mut out, 520, &self.generation.to_le_bytes());
-        put(&mut out, 528, &(entries.len() as u32).to_le_bytes());
+        put(out, RESERVED_BYTES, &self.signature.to_le_bytes());
+        put(out, 520, &self.generation.to_le_bytes());
+        put(out, 528, &(entries.len() as u32).to_le_bytes());
         for (index, entry) in entries.iter().enumerate() {
             let at = ENTRIES_AT + index * ENTRY_BYTES;
-            put(&mut out, at, &entry.data_sector.to_le_bytes());
-            put(&mut out, at + 8, &entry.pp_size.to_le_bytes());
-            put(&mut out, at + 12, &entry.data_size.to_le_bytes());
-            put(&mut out, at + 16, &entry.parity_disk.to_le_bytes());
-            put(&mut out, at + 20, &entry.checksum.to_le_bytes());
+            put(out, at, &entry.data_sector.to_le_bytes());
+            put(out, at + 8, &entry.pp_size.to_le_bytes());
+            put(out, at + 12, &entry.data_size.to_le_bytes());
+            put(out, at + 16, &entry.parity_disk.to_le_bytes());
+            put(out, at + 20, &entry.checksum.to_le_bytes());
         }
-        let sum = header_checksum(&out);
-        put(&mut out, CHECKSUM_AT, &sum.to_le_bytes());
-        out
+        let sum = header_checksum(out);
+        put(out, CHECKSUM_AT, &sum.to_le_bytes());
     }
 
     /// Bytes of partial parity behind the header.
@@ -305,6 +315,13 @@ impl PplBuilder {
         }
     }
 
+    /// Begins another log, with a generation of its own, in the memory of the one before.
+    pub fn restart(&mut self, generation: u64) {
+        self.header.generation = generation;
+        self.header.entries.clear();
+        (self.parity_bytes, self.last) = (0, None);
+    }
+
     /// Adds a stripe; false when the log has no room for it, and is as it was. All stripes of a log
     /// have their parity on the same member. `partial` is the stripe's partial parity, 4 KiB, which
     /// stands behind those that were added before; of a full stripe it is empty.
@@ -362,6 +379,11 @@ impl PplBuilder {
     /// Bytes of partial parity so far.
     pub fn parity_bytes(&self) -> u32 {
         self.parity_bytes
+    }
+
+    /// The header of the log so far.
+    pub fn header(&self) -> &PplHeader {
+        &self.header
     }
 
     /// The header.

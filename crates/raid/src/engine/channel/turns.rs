@@ -164,12 +164,14 @@ impl ArrayChannel {
             }
         }
         log.work(&at, &mut self.log_out);
-        for (to, is_replacement, mut bio) in std::mem::take(&mut self.log_out.io) {
+        let mut io = std::mem::take(&mut self.log_out.io);
+        for (to, is_replacement, mut bio) in io.drain(..) {
             bio.user_data |= ((SHARDS + role) as u64) << 32;
             bio.give_to_channel(self.index);
             self.member_io += 1;
             env.send_down(self.channel_of(&conf, to, is_replacement), bio);
         }
+        self.log_out.io = io;
     }
 
     fn channel_of(&self, conf: &Conf, role: u32, is_replacement: bool) -> u32 {
@@ -230,6 +232,7 @@ impl ArrayChannel {
         while let Some(ticket) = self.log_out.tickets.pop() {
             self.bring_shard(ticket.shard(), ticket.into_bio());
         }
+        self.out.spares.keep(&mut self.log_out.done);
         self.out.reports.append(&mut self.log_out.reports);
         self.out.foreign.append(&mut self.log_out.foreign);
         if self.out.mismatches > 0 {

@@ -224,7 +224,8 @@ impl Shard {
             place.arithmetic(at).toggle(written, parity & writable);
         }
         let is_logged = at.conf.ppl.is_some() && plan.method != Method::NoParity;
-        let ticket = is_logged.then(|| self.ticket(at, stripe, written, plan.method));
+        let ticket =
+            is_logged.then(|| self.ticket(at, stripe, written, plan.method, &mut out.spares));
         let place = &mut self.stripes[stripe as usize];
         std::mem::swap(&mut place.writes, &mut place.draining);
         place.writes.extend(place.draining.extract_if(.., |piece| !written.has(piece.role)));

@@ -3,10 +3,10 @@
 use super::handle::Looked;
 use super::{At, Outbox, Shard};
 use crate::engine::plan::Method;
-use crate::engine::ppl::Ticket;
+use crate::engine::ppl::{Spares, Ticket};
 use crate::engine::roles::Roles;
-use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, State};
-use drystone_core::{BioFlags, IoBuf};
+use crate::engine::stripe::{FailedWrite, State};
+use drystone_core::BioFlags;
 
 impl Shard {
     /// The ticket of a stripe of which the blocks `written` are about to be changed. By
@@ -17,18 +17,18 @@ impl Shard {
         stripe: u32,
         written: Roles,
         method: Method,
+        spares: &mut Spares,
     ) -> Ticket {
         let place = &mut self.stripes[stripe as usize];
         let others = place.data - written;
-        let partial = (!others.is_empty()).then(|| match method {
-            Method::Rmw => IoBuf::from_slice(place.block(place.row.p)),
-            _ => {
-                let mut partial = IoBuf::zeroed(BLOCK_BYTES);
-                place.arithmetic(at).xor_of(&mut partial, others);
-                partial
-            }
-        });
-        Ticket::new(stripe, place.sector, place.slots_of(written), partial)
+        let mut ticket = Ticket::new(spares, stripe, place.sector, place.slots_of(written));
+        if !others.is_empty() {
+            ticket.set_partial(|partial| match method {
+                Method::Rmw => partial.copy_from_slice(place.block(place.row.p)),
+                _ => place.arithmetic(at).xor_of(partial, others),
+            });
+        }
+        ticket
     }
 
     /// Have a stripe logged before `pending` is sent to members.

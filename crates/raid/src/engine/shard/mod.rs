@@ -28,7 +28,7 @@ mod tests;
 
 use super::bitmap::Bitmap;
 use super::conf::Conf;
-use super::ppl::Ticket;
+use super::ppl::{Spares, Ticket};
 use super::slab::Slab;
 use super::stripe::{BLOCK_BYTES, Piece, State, Stripe};
 use super::table::StripeTable;
@@ -101,6 +101,8 @@ pub(crate) struct Outbox {
     pub(crate) words: Vec<usize>,
     /// Tickets for partial parity logs.
     pub(crate) tickets: Vec<Ticket>,
+    /// What tickets are made of.
+    pub(crate) spares: Spares,
 }
 
 /// See the module's text.
