@@ -461,6 +461,41 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
     refused(folder.path(), &array(""), members, &words);
 }
 
+/// A member divides a read and fails a part of it: the read comes back to the array as a whole.
+#[test]
+fn a_read_that_a_member_fails_in_part_is_computed() {
+    let folder = TempDir::new().unwrap();
+    let disk = |n: u32, keys: &str| {
+        format!("[device.d{n}]\ntype = \"null\"\nsize = \"8MiB\"\nmemory_backed = true\n{keys}")
+    };
+    let bad = disk(1, "badblocks = [\"9001-9002\"]\nqueue = { max_sectors_kb = 4 }\n");
+    let array =
+        "[device.array]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\nchunk = \"64KiB\"\n";
+    let text = [disk(0, ""), bad, disk(2, ""), array.to_owned()].concat();
+    let at = surroundings().1;
+    let stack = LiveStack::open(&spec(folder.path(), &text), &at).unwrap();
+    let device = stack.devices().iter().find(|live| live.name == "array").unwrap().device.clone();
+    let mut cx = at.contexts.open(Engine::Plain).unwrap();
+    let index = cx.open(&device).unwrap();
+    let (mut bios, mut done) = (BioList::new(), BioList::new());
+    let reads = (0..device.info().size_bytes).step_by(64 << 10).count() as u64;
+    for n in 0..reads {
+        bios.push(Bio::read(Sector(n * 128), IoBuf::from_slice(&[0xEE; 64 << 10])));
+    }
+    cx.submit(index, &mut bios);
+    while done.len() < reads as usize {
+        if cx.reap(&mut done) == 0 {
+            cx.wait(None);
+        }
+    }
+    for (n, bio) in (0..).zip(done.iter()) {
+        assert!(bio.status.is_ok() && bio.sector.0 % 128 == 0, "read {n}: {bio:?}");
+        assert!(bio.buf().unwrap().iter().all(|byte| *byte == 0), "of nothing that was written");
+    }
+    let stats = device.stats();
+    assert_eq!((stats.fields()[0], stats.in_flight()), (reads, (0, 0)));
+}
+
 /// What a volume can be set to, and what it says of the rest.
 #[test]
 fn a_volume_has_few_attributes_to_set() {
