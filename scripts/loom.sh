@@ -30,6 +30,7 @@ drystone-core  quiet_epoch         loom_quiet
 drystone-core  turn_publish_fence  loom_turn
 drystone-core  turn_leave_fence    loom_turn
 drystone-core  turn_recheck        loom_turn
+drystone-core  turn_want           loom_turn_a_look
 drystone-queue tag_free            loom_tags_two_contexts
 drystone-queue tag_free_fence      loom_tags_two_contexts
 drystone-queue tag_wake_fence      loom_tags_three_contexts
@@ -63,11 +64,9 @@ export CARGO_PROFILE_DEV_OPT_LEVEL=2 CARGO_PROFILE_DEV_DEBUG=0
 
 fail() { echo "loom: $*" >&2; exit 1; }
 
-# build PACKAGE FLAGS...: builds a package's tests, with flags for the crate; prints the program.
+# build PACKAGE: builds a package's tests; prints the program.
 build() {
-    local package=$1
-    shift
-    cargo rustc -q --locked -p "$package" --lib --profile test --message-format=json -- "$@" |
+    cargo rustc -q --locked -p "$1" --lib --profile test --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 
@@ -78,35 +77,33 @@ has_tests() {
     list=$("$1" --list "$2" 2>/dev/null) && [[ $list == *": test"* ]]
 }
 
+# models PACKAGE PROGRAM
 models() {
-    local program
-    program=$(build "$1")
-    [ -n "$program" ] || fail "the models of $1 do not build"
-    has_tests "$program" loom_ || fail "$1 has no models"
-    "$program" loom_ --test-threads=2
+    has_tests "$2" loom_ || fail "$1 has no models"
+    DRYSTONE_MUTATE='' "$2" loom_ --test-threads=2
 }
 
-# caught PACKAGE MUTATION MODEL
+# caught MUTATION MODEL PROGRAM
 caught() {
-    local program status=0
-    program=$(build "$1" --cfg "drystone_mutate=\"$2\"")
-    [ -n "$program" ] || fail "$2 does not build"
-    has_tests "$program" "$3" || fail "no model is named $3"
-    timeout "$LIMIT" "$program" "$3" --test-threads=1 >/dev/null 2>&1 || status=$?
+    local status=0
+    has_tests "$3" "$2" || fail "no model is named $2"
+    DRYSTONE_MUTATE=$1 timeout "$LIMIT" "$3" "$2" --test-threads=1 >/dev/null 2>&1 || status=$?
     case $status in
-        0) echo "NOT CAUGHT: $2 by $3"; return 1 ;;
-        124) echo "NOT CAUGHT: $2 by $3 in $LIMIT s"; return 1 ;;
-        *) echo "caught: $2 by $3" ;;
+        0) echo "NOT CAUGHT: $1 by $2"; return 1 ;;
+        124) echo "NOT CAUGHT: $1 by $2 in $LIMIT s"; return 1 ;;
+        *) echo "caught: $1 by $2" ;;
     esac
 }
 
 what=${1:-both} only=${2:-} missed=0
 for package in $(awk 'NF { print $1 }' <<<"$MUTATIONS" | uniq); do
     [ -z "$only" ] || [ "$only" = "$package" ] || continue
-    [ "$what" = mutations ] || models "$package"
+    program=$(build "$package")
+    [ -n "$program" ] || fail "the models of $package do not build"
+    [ "$what" = mutations ] || models "$package" "$program" || missed=1
     [ "$what" != models ] || continue
     while read -r of mutation model; do
-        [ "$of" != "$package" ] || caught "$of" "$mutation" "$model" || missed=1
+        [ "$of" != "$package" ] || caught "$mutation" "$model" "$program" || missed=1
     done <<<"$MUTATIONS"
 done
 exit $missed

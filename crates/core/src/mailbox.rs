@@ -108,7 +108,7 @@ impl Mailbox {
             // SAFETY: `queued` makes us the only one who may link this message, and the
             // reference we turned into `raw` keeps it alive until it is taken.
             unsafe { &*raw }.next.store(head, Ordering::Relaxed);
-            match self.head.compare_exchange_weak(head, raw, PUSH, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(head, raw, push_order(), Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
             }
@@ -137,8 +137,10 @@ impl Mailbox {
 }
 
 /// Order of the push's compare-exchange; the mutation check weakens it.
-const PUSH: Ordering =
-    if cfg!(drystone_mutate = "mailbox_push") { Ordering::Relaxed } else { Ordering::Release };
+#[inline(always)]
+fn push_order() -> Ordering {
+    if crate::mutated!("mailbox_push") { Ordering::Relaxed } else { Ordering::Release }
+}
 
 impl Drop for Mailbox {
     fn drop(&mut self) {

@@ -52,7 +52,7 @@ impl Barriers {
     /// The frequent side: orders earlier stores before later loads against [`Barriers::heavy`].
     #[inline(always)]
     pub fn light(self) {
-        if cfg!(drystone_mutate = "gate_light_fence") {
+        if crate::mutated!("gate_light_fence") {
             return;
         }
         match self {
@@ -64,7 +64,7 @@ impl Barriers {
 
     /// The rare side.
     pub fn heavy(self) {
-        if cfg!(drystone_mutate = "gate_heavy_fence") {
+        if crate::mutated!("gate_heavy_fence") {
             return;
         }
         #[cfg(not(loom))]

@@ -92,10 +92,10 @@ mod loom_tests {
 
         /// What a call begins with.
         fn refresh(&self, channel: &mut Channel) {
-            if self.live.epoch() == channel.epoch && !cfg!(drystone_mutate = "quiet_epoch") {
+            if self.live.epoch() == channel.epoch && !crate::mutated!("quiet_epoch") {
                 return;
             }
-            if cfg!(drystone_mutate = "quiet_epoch") && channel.epoch != 0 {
+            if crate::mutated!("quiet_epoch") && channel.epoch != 0 {
                 return;
             }
             let (epoch, live) = self.live.get(&self.user());

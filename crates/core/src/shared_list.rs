@@ -64,7 +64,8 @@ impl SharedBioList {
         let mut is_added = || {
             // SAFETY: not visible to others before the exchange below succeeds.
             unsafe { (*first).next = newest };
-            let added = self.newest.compare_exchange_weak(newest, last, ADD, Ordering::Relaxed);
+            let added =
+                self.newest.compare_exchange_weak(newest, last, add_order(), Ordering::Relaxed);
             newest = added.err().unwrap_or(newest);
             added.is_ok()
         };
@@ -113,8 +114,10 @@ unsafe fn reverse(mut at: *mut Bio) -> (*mut Bio, usize) {
 }
 
 /// Order of the exchange that adds; the mutation check weakens it.
-const ADD: Ordering =
-    if cfg!(drystone_mutate = "shared_list_add") { Ordering::Relaxed } else { Ordering::Release };
+#[inline(always)]
+fn add_order() -> Ordering {
+    if crate::mutated!("shared_list_add") { Ordering::Relaxed } else { Ordering::Release }
+}
 
 impl Drop for SharedBioList {
     fn drop(&mut self) {

@@ -4,7 +4,8 @@
 //! * On the data path the lock is only ever tried. Whoever finds it taken has published what it
 //!   brought. Whoever closes a channel waits for it, and leaves it as all do.
 //! * What is published is seen: by whoever has the turn, by whoever leaves it and looks again, or
-//!   by its bringer, which tries the turn once more.
+//!   by its bringer, which tries the turn once more. So is a wish that the holder look at something
+//!   that changed elsewhere ([`TurnLock::enter_to_look`]).
 //!
 //! Memory order: the bringer publishes, passes a full fence and looks whether the lock is free;
 //! the holder frees the lock, passes a full fence and looks what is published (Dekker), so at
@@ -34,6 +35,8 @@ pub struct TurnLock<T> {
     published_at_head: SharedBioList,
     /// Who published last.
     publisher: AtomicU32,
+    /// Somebody came to look, and did not get the turn.
+    wanted: AtomicBool,
     /// Somebody has the turn: a hint that spares a try.
     busy: AtomicBool,
     class: LockClass,
@@ -47,6 +50,7 @@ impl<T> TurnLock<T> {
             published: SharedBioList::new(),
             published_at_head: SharedBioList::new(),
             publisher: AtomicU32::new(0),
+            wanted: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             class,
             lock: Lock::new(class, value),
@@ -75,6 +79,25 @@ impl<T> TurnLock<T> {
         Some(turn)
     }
 
+    /// Get the turn with nothing but news that lie elsewhere. Without it, whoever has the turn takes
+    /// ([`TurnLock::take`]) once more, and sees after that what the caller saw before this call.
+    pub fn enter_to_look(&self, locks: &LockCounters, who: u32) -> Option<Guard<'_, T>> {
+        if !self.busy.load(Relaxed)
+            && let Some(turn) = self.lock.try_lock(locks)
+        {
+            self.busy.store(true, Relaxed);
+            return Some(turn);
+        }
+        self.publisher.store(who, Relaxed);
+        if !crate::mutated!("turn_want") {
+            self.wanted.store(true, Release);
+        }
+        fence(SeqCst);
+        let turn = self.lock.try_lock(locks)?;
+        self.busy.store(true, Relaxed);
+        Some(turn)
+    }
+
     /// Publish `bios` without trying the turn, for who must not work: they are seen by whoever tries
     /// it next, and the caller has somebody do so.
     pub fn leave_to_others(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
@@ -87,13 +110,17 @@ impl<T> TurnLock<T> {
             Place::Head => &self.published_at_head,
         };
         list.add_counted(bios, locks, self.class);
-        if !cfg!(drystone_mutate = "turn_publish_fence") {
+        if !crate::mutated!("turn_publish_fence") {
             fence(SeqCst);
         }
     }
 
     /// What was published, first published first: for the head, and for the tail. With the turn.
+    /// Look only afterwards at what may have changed elsewhere.
     pub fn take(&self) -> [(BioList, Place); 2] {
+        if self.wanted.load(Relaxed) {
+            self.wanted.swap(false, Acquire);
+        }
         [(self.published_at_head.take(), Place::Head), (self.published.take(), Place::Tail)]
     }
 
@@ -104,16 +131,18 @@ impl<T> TurnLock<T> {
     pub fn leave(&self, turn: Guard<'_, T>) -> bool {
         self.busy.store(false, Relaxed);
         drop(turn);
-        if !cfg!(drystone_mutate = "turn_leave_fence") {
+        if !crate::mutated!("turn_leave_fence") {
             fence(SeqCst);
         }
         self.has_published() && !(mistake!("turn_recheck"))
     }
 
-    /// True while something is published.
+    /// True while something is published, or a look is wanted.
     #[inline]
     pub fn has_published(&self) -> bool {
-        !self.published.is_empty() || !self.published_at_head.is_empty()
+        !self.published.is_empty()
+            || !self.published_at_head.is_empty()
+            || self.wanted.load(Relaxed)
     }
 
     /// True while somebody has the turn, as far as can be seen.
@@ -157,6 +186,19 @@ mod loom_tests {
             Arc::new(Model { turn, seen: AtomicUsize::new(0) })
         }
 
+        /// Copy `news[0]` to `news[1]`, which is done with the turn only.
+        fn look(&self, news: &[AtomicUsize; 2]) {
+            let locks = LockCounters::new(ManualClock::new(1));
+            while let Some(turn) = self.turn.enter_to_look(&locks, 1) {
+                let published = self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
+                self.seen.fetch_add(published, Relaxed);
+                news[1].store(news[0].load(Relaxed), Relaxed);
+                if !self.turn.leave(turn) {
+                    return;
+                }
+            }
+        }
+
         fn bring(&self, bios: usize) {
             let locks = LockCounters::new(ManualClock::new(1));
             let mut list = BioList::new();
@@ -185,6 +227,27 @@ mod loom_tests {
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             let all = 2 + others.iter().sum::<usize>();
             assert_eq!(model.seen.load(Relaxed), all, "a bio is stranded");
+        });
+    }
+
+    /// What changed elsewhere is looked at, whoever has the turn when its bringer comes.
+    #[test]
+    fn loom_turn_a_look_is_not_lost() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(1);
+        builder.check(|| {
+            let model = Model::new();
+            let news = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+            let other = {
+                let (model, news) = (model.clone(), news.clone());
+                loom::thread::spawn(move || {
+                    news[0].store(1, Relaxed);
+                    model.look(&news);
+                })
+            };
+            model.look(&news);
+            other.join().unwrap();
+            assert_eq!(news[1].load(Relaxed), 1, "nobody looked");
         });
     }
 

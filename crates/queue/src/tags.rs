@@ -207,9 +207,9 @@ impl TagSet {
     #[must_use]
     pub fn free(&self, batch: TagBatch) -> bool {
         let word = &self.words[(batch.base >> self.shift) as usize];
-        let before = word.fetch_and(!batch.mask, FREE);
+        let before = word.fetch_and(!batch.mask, free_order());
         debug_assert_eq!(before & batch.mask, batch.mask, "freed tags were in use");
-        if !cfg!(drystone_mutate = "tag_free_fence") {
+        if !drystone_core::mutated!("tag_free_fence") {
             fence(SeqCst);
         }
         self.has_waiters()
@@ -258,7 +258,7 @@ impl TagSet {
     /// if another context is waking, it will do this call's work.
     pub fn wake(&self, user: &LockCounters, mut send: impl FnMut(Arc<Message>)) {
         self.calls.fetch_add(1, AcqRel);
-        if !cfg!(drystone_mutate = "tag_wake_fence") {
+        if !drystone_core::mutated!("tag_wake_fence") {
             fence(SeqCst);
         }
         while self.calls.load(Acquire) != 0 {
@@ -274,7 +274,7 @@ impl TagSet {
             if mistake!("tag_recheck") {
                 return;
             }
-            if !cfg!(drystone_mutate = "tag_unlock_fence") {
+            if !drystone_core::mutated!("tag_unlock_fence") {
                 fence(SeqCst);
             }
         }
@@ -295,8 +295,10 @@ fn lowest_bits(bits: u64, n: u32) -> u64 {
 }
 
 /// Order of the free; the mutation check weakens it.
-const FREE: drystone_core::primitive::Ordering =
-    if cfg!(drystone_mutate = "tag_free") { Relaxed } else { Release };
+#[inline(always)]
+fn free_order() -> drystone_core::primitive::Ordering {
+    if drystone_core::mutated!("tag_free") { Relaxed } else { Release }
+}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -121,7 +121,7 @@ impl Budget {
         let most = amount(ticks_of(LEASE_NS), rate);
         let mut leased = self.leased.load(Relaxed);
         loop {
-            let free = match cfg!(drystone_mutate = "budget_lease_bound") {
+            let free = match drystone_core::mutated!("budget_lease_bound") {
                 true => most,
                 false => most.saturating_sub(leased),
             };

@@ -55,7 +55,7 @@ impl Count for Halves {
         let next = value.wrapping_add(by);
         let sequence = self.sequence.load(Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Relaxed);
-        if !cfg!(drystone_mutate = "halves_write_fence") {
+        if !drystone_core::mutated!("halves_write_fence") {
             fence(Release);
         }
         self.low.store(next as u32, Relaxed);
@@ -68,11 +68,11 @@ impl Count for Halves {
         loop {
             let before = self.sequence.load(Acquire);
             let (low, high) = (self.low.load(Relaxed), self.high.load(Relaxed));
-            if !cfg!(drystone_mutate = "halves_read_fence") {
+            if !drystone_core::mutated!("halves_read_fence") {
                 fence(Acquire);
             }
             let is_whole = before & 1 == 0 && self.sequence.load(Relaxed) == before;
-            if is_whole || cfg!(drystone_mutate = "halves_sequence") {
+            if is_whole || drystone_core::mutated!("halves_sequence") {
                 return u64::from(high) << 32 | u64::from(low);
             }
             // The writer is between two of its stores.

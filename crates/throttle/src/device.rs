@@ -235,7 +235,7 @@ impl DeviceThrottle {
         debug_assert!(published.is_ok());
         let (epoch, rules) = self.rules.get(&self.control_locks);
         let mut caller = self.caller(epoch, &rules);
-        if !cfg!(drystone_mutate = "lane_parked") {
+        if !drystone_core::mutated!("lane_parked") {
             rebuilt.closed.iter().for_each(|lane| caller.run(lane));
         }
         // A limit that was raised lets bios go at once.

@@ -145,7 +145,7 @@ impl<'a> Caller<'a> {
     /// The path of `bio` by the rules of now: whoever changes them looks at the lanes after that, but not
     /// before the turn that is under way.
     fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
-        if self.epoch == self.device.epoch() || cfg!(drystone_mutate = "lane_epoch") {
+        if self.epoch == self.device.epoch() || drystone_core::mutated!("lane_epoch") {
             return self.rules.path(bio.group, Direction::of(bio)).cloned();
         }
         if self.current.is_none() {
@@ -211,7 +211,7 @@ impl Lane {
         let locks = caller.locks;
         self.turn.ask(locks, |waiting| {
             caller.forget();
-            match waiting.closed && !cfg!(drystone_mutate = "lane_closed") {
+            match waiting.closed && !drystone_core::mutated!("lane_closed") {
                 true => self.send_all_on(waiting, caller),
                 false => self.dispatch(waiting, caller),
             }

@@ -28,12 +28,12 @@ impl<T> Turn<T> {
 
     /// Have `work` done, here or by whoever is at it.
     pub(crate) fn ask(&self, locks: &LockCounters, mut work: impl FnMut(&mut T)) {
-        if cfg!(drystone_mutate = "throttle_ask_store") {
+        if drystone_core::mutated!("throttle_ask_store") {
             self.asked.store(true, Release);
         } else {
             self.asked.swap(true, AcqRel);
         }
-        if !cfg!(drystone_mutate = "throttle_ask_fence") {
+        if !drystone_core::mutated!("throttle_ask_fence") {
             fence(SeqCst);
         }
         while self.asked.load(Relaxed) {
@@ -56,7 +56,7 @@ impl<T> Turn<T> {
 
     pub(crate) fn leave(&self, turn: Guard<'_, T>) {
         drop(turn);
-        if !cfg!(drystone_mutate = "throttle_leave_fence") {
+        if !drystone_core::mutated!("throttle_leave_fence") {
             fence(SeqCst);
         }
     }

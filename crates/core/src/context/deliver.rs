@@ -14,7 +14,7 @@ use crate::primitive::{Ordering::SeqCst, fence};
 
 /// After a message was put into the mailbox: true if the owner is inside and will see it.
 pub(super) fn owner_will_look(is_inside: impl Fn() -> bool) -> bool {
-    if !cfg!(drystone_mutate = "deliver_fence") {
+    if !crate::mutated!("deliver_fence") {
         fence(SeqCst);
     }
     is_inside()
@@ -22,7 +22,7 @@ pub(super) fn owner_will_look(is_inside: impl Fn() -> bool) -> bool {
 
 /// After the owner has left the gate: true if it must go in again for a message.
 pub(super) fn mail_came(mailbox: &Mailbox) -> bool {
-    if !cfg!(drystone_mutate = "deliver_leave_fence") {
+    if !crate::mutated!("deliver_leave_fence") {
         fence(SeqCst);
     }
     !mailbox.is_empty()

@@ -28,7 +28,7 @@ impl Parking {
     /// The owner is about to sleep; it must look at mailbox and knock after this.
     pub(super) fn park(&self) {
         self.parked.store(true, Relaxed);
-        if !cfg!(drystone_mutate = "park_fence") {
+        if !crate::mutated!("park_fence") {
             fence(SeqCst);
         }
     }
@@ -36,7 +36,7 @@ impl Parking {
     /// The owner is awake; it must look at its ring and mailbox after this.
     pub(super) fn unpark(&self) {
         self.parked.store(false, Relaxed);
-        if !cfg!(drystone_mutate = "park_awake_fence") {
+        if !crate::mutated!("park_awake_fence") {
             fence(SeqCst);
         }
     }
@@ -44,7 +44,7 @@ impl Parking {
     /// For those who watch: true if the owner sleeps, or is about to look. It then sees whatever was in its ring or mailbox
     /// before this call, and nobody need visit it for that.
     pub(super) fn will_look(&self) -> bool {
-        if !cfg!(drystone_mutate = "park_look_fence") {
+        if !crate::mutated!("park_look_fence") {
             fence(SeqCst);
         }
         self.parked.load(Relaxed)
@@ -53,7 +53,7 @@ impl Parking {
     /// Somebody is about to watch; it must have the context's crank turned after this.
     pub(super) fn watch(&self) {
         self.watched.store(true, Relaxed);
-        if !cfg!(drystone_mutate = "park_watch_fence") {
+        if !crate::mutated!("park_watch_fence") {
             fence(SeqCst);
         }
     }
@@ -66,7 +66,7 @@ impl Parking {
 
     /// True if the waker is needed for what was left before this call.
     pub(super) fn should_wake(&self) -> bool {
-        if !cfg!(drystone_mutate = "park_send_fence") {
+        if !crate::mutated!("park_send_fence") {
             fence(SeqCst);
         }
         self.parked.load(Relaxed) || self.watched.load(Relaxed)

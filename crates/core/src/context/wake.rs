@@ -19,8 +19,10 @@ pub(super) struct WakeUp {
 }
 
 /// Order of the raised flag; the mutation check weakens it.
-const RAISE: crate::primitive::Ordering =
-    if cfg!(drystone_mutate = "wake_release") { Relaxed } else { Release };
+#[inline(always)]
+fn raise_order() -> crate::primitive::Ordering {
+    if crate::mutated!("wake_release") { Relaxed } else { Release }
+}
 
 impl Default for WakeUp {
     fn default() -> Self {
@@ -31,7 +33,7 @@ impl Default for WakeUp {
 impl WakeUp {
     /// Make the current wait, or else the next one, return. `waker` makes the descriptor readable.
     pub(super) fn ask(&self, waker: &dyn Waker) {
-        let too_early = cfg!(drystone_mutate = "wake_order");
+        let too_early = crate::mutated!("wake_order");
         if too_early {
             waker.wake();
         }
@@ -42,10 +44,10 @@ impl WakeUp {
     }
 
     fn raise(&self) {
-        if cfg!(drystone_mutate = "wake_store") {
-            return self.asked.store(true, RAISE);
+        if crate::mutated!("wake_store") {
+            return self.asked.store(true, raise_order());
         }
-        self.asked.swap(true, RAISE);
+        self.asked.swap(true, raise_order());
     }
 
     /// True while a wake-up waits for a wait to end.

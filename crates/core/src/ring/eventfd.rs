@@ -30,7 +30,7 @@ impl Pending {
     /// After the descriptor was made unreadable, before the look for what came. A swap, so that
     /// it acquires what those who found it raised have written.
     pub(crate) fn clear(&self) {
-        if cfg!(drystone_mutate = "pending_clear") {
+        if crate::mutated!("pending_clear") {
             return self.0.store(false, Ordering::Relaxed);
         }
         self.0.swap(false, Ordering::AcqRel);

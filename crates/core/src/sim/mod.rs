@@ -26,13 +26,37 @@ pub use points::{Hook, Point, broken, set_broken, set_hook, spin, step, stop_aft
 /// True in builds that have the points.
 pub const HAS_POINTS: bool = cfg!(drystone_sim);
 
-/// Whether a mistake is to be made: one that the model checker's builds make (`--cfg
-/// drystone_mutate="NAME"`), and simulations by that name ([`broken`]). `false` in a product build.
+/// Whether a mistake is to be made by the model checker's builds (named by the environment variable
+/// `DRYSTONE_MUTATE`). `false` in a product build.
+#[macro_export]
+macro_rules! mutated {
+    ($name:tt) => {
+        $crate::sim::mutated($name)
+    };
+}
+
+/// Whether a mistake is to be made: as [`mutated!`], and by simulations by that name ([`broken`]).
+/// `false` in a product build.
 #[macro_export]
 macro_rules! mistake {
     ($name:tt) => {
-        cfg!(drystone_mutate = $name) || $crate::sim::broken($name)
+        $crate::mutated!($name) || $crate::sim::broken($name)
     };
+}
+
+/// What [`mutated!`] asks.
+#[cfg(not(loom))]
+#[inline(always)]
+pub const fn mutated(_name: &str) -> bool {
+    false
+}
+
+/// What [`mutated!`] asks.
+#[cfg(loom)]
+pub fn mutated(name: &str) -> bool {
+    static WANTED: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    let wanted = WANTED.get_or_init(|| std::env::var("DRYSTONE_MUTATE").unwrap_or_default());
+    wanted == name
 }
 
 /// A point at which another context may go on. Nothing in this build.

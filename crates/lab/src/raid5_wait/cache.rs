@@ -160,7 +160,7 @@ impl<W> Cache<W> {
             shard = self.wait(lock, shard, user, &mut before_sleep);
             self.set_blocked(&mut shard, false);
         };
-        let chain = self.scheme != Scheme::Before && !cfg!(drystone_mutate = "stripe_chain");
+        let chain = self.scheme != Scheme::Before && !drystone_core::mutated!("stripe_chain");
         if chain && !shard.free.is_empty() {
             self.queues[lock].wake_one(&user.locks);
         }
@@ -206,7 +206,7 @@ impl<W> Cache<W> {
     ) -> Guard<'a, Shard> {
         let queue = self.queue(lock);
         loop {
-            let early = cfg!(drystone_mutate = "stripe_look_first").then(|| self.may_take(&shard));
+            let early = drystone_core::mutated!("stripe_look_first").then(|| self.may_take(&shard));
             queue.enter(&user.sleeper, &user.locks);
             if early.unwrap_or_else(|| self.may_take(&shard)) {
                 queue.leave(&user.sleeper, &user.locks);

@@ -34,7 +34,7 @@ impl Berth {
     /// The channel is at queue `hctx`. It must then look for units that are kept.
     pub(crate) fn arrive(&self, hctx: u32, hint: u32) {
         self.0.store(pack(hctx, hint), Release);
-        if !cfg!(drystone_mutate = "berth_fence") {
+        if !drystone_core::mutated!("berth_fence") {
             fence(SeqCst);
         }
     }

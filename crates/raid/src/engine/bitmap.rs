@@ -278,7 +278,7 @@ mod loom_tests {
                 if !self.bitmap.is_unused(0) {
                     continue;
                 }
-                if self.is_busy() && !cfg!(drystone_mutate = "bitmap_look") {
+                if self.is_busy() && !drystone_core::mutated!("bitmap_look") {
                     self.bitmap.keep(0);
                 }
                 if self.bitmap.clear(0) {

@@ -241,11 +241,6 @@ impl Log {
         }
     }
 
-    /// The latest configuration that it was used by.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
     /// Take in what was brought: a ticket, or I/O that has ended.
     pub(crate) fn take(&mut self, at: &At<'_>, bio: Box<Bio>, out: &mut LogOut) {
         if bio.is_of_channel() {

@@ -55,9 +55,12 @@ pub struct ArrayChannel {
     brought: [BioList; SHARDS],
     /// The shards to which something is to be brought, or that are to be looked at, a bit each.
     touched: u32,
+    /// Those of them that may not know this configuration.
+    changed: u32,
     /// The same of partial parity logs, by role.
     brought_logs: Vec<BioList>,
     touched_logs: u64,
+    changed_logs: u64,
     out: Outbox,
     log_out: LogOut,
     makings: Makings,
@@ -97,8 +100,10 @@ impl ArrayChannel {
             members: Vec::new(),
             brought: [const { BioList::new() }; SHARDS],
             touched: 0,
+            changed: 0,
             brought_logs: Vec::new(),
             touched_logs: 0,
+            changed_logs: 0,
             out: Outbox::default(),
             log_out: LogOut::default(),
             makings: Makings::default(),
@@ -143,6 +148,7 @@ impl ArrayChannel {
         // What waits in a shard for this very change.
         self.touched = (1 << SHARDS) - 1;
         self.touched_logs = (0..self.shared.logs()).fold(0, |logs, role| logs | 1 << role);
+        (self.changed, self.changed_logs) = (self.touched, self.touched_logs);
         self.flush_again(env);
         if !self.conf.is_suspended {
             self.release(env);

@@ -61,37 +61,44 @@ impl ArrayChannel {
             if self.touched != 0 {
                 let shard = self.touched.trailing_zeros() as usize;
                 self.touched &= self.touched - 1;
-                self.run(env, shard);
+                let looks = self.changed & 1 << shard != 0;
+                self.changed &= !(1 << shard);
+                self.run(env, shard, looks);
                 continue;
             }
             let role = self.touched_logs.trailing_zeros() as usize;
             self.touched_logs &= self.touched_logs - 1;
-            self.run_log(env, role);
+            let looks = self.changed_logs & 1 << role != 0;
+            self.changed_logs &= !(1 << role);
+            self.run_log(env, role, looks);
         }
     }
 
-    /// Have a shard do all that there is to do, here or by whoever has the turn.
-    fn run(&mut self, env: &mut Env, number: usize) {
+    /// Have a shard do all that there is to do, here or by whoever has the turn. `looks`: there is a
+    /// configuration that it may not know.
+    fn run(&mut self, env: &mut Env, number: usize, looks: bool) {
         let shared = self.shared.clone();
         let work = |channel: &mut Self, env: &mut Env, turn: &mut Guard<'_, Shard>| {
             channel.work(env, number, turn);
         };
-        self.take_turns(env, shared.shard(number), |channel| &mut channel.brought[number], work);
+        let at = (shared.shard(number), looks);
+        self.take_turns(env, at, |channel| &mut channel.brought[number], work);
     }
 
     /// The same of a log.
-    fn run_log(&mut self, env: &mut Env, role: usize) {
+    fn run_log(&mut self, env: &mut Env, role: usize, looks: bool) {
         let shared = self.shared.clone();
         let work = |channel: &mut Self, env: &mut Env, turn: &mut Guard<'_, Log>| {
             channel.work_log(env, role, turn);
         };
-        self.take_turns(env, shared.log(role), |channel| &mut channel.brought_logs[role], work);
+        let at = (shared.log(role), looks);
+        self.take_turns(env, at, |channel| &mut channel.brought_logs[role], work);
     }
 
     fn take_turns<T>(
         &mut self,
         env: &mut Env,
-        lock: &TurnLock<T>,
+        (lock, looks): (&TurnLock<T>, bool),
         brought: impl Fn(&mut Self) -> &mut BioList,
         work: impl Fn(&mut Self, &mut Env, &mut Guard<'_, T>),
     ) {
@@ -100,7 +107,11 @@ impl ArrayChannel {
         }
         for _ in 0..ROUNDS_MAX {
             let who = self.port.index;
-            let turn = lock.enter(&env.locks, who, brought(self), Place::Tail);
+            // A bio that is published has its holder look, too.
+            let turn = match looks && brought(self).is_empty() {
+                true => lock.enter_to_look(&env.locks, who),
+                false => lock.enter(&env.locks, who, brought(self), Place::Tail),
+            };
             let Some(mut turn) = turn else { return };
             work(self, env, &mut turn);
             let again = lock.leave(turn);
@@ -132,15 +143,13 @@ impl ArrayChannel {
     }
 
     fn work(&mut self, env: &mut Env, number: usize, shard: &mut Guard<'_, Shard>) {
-        // Somebody with a later configuration may have been here.
-        if shard.epoch() > self.epoch {
-            self.refresh(env);
-        }
+        // First what was left here, then the configuration: whoever left it may know a later one.
+        let [first, second] = self.shared.shard(number).take();
+        self.refresh(env);
         let conf = self.conf.clone();
         let at = self.shared.at(&conf, self.epoch, self.port.index);
         let stripes = Shared::stripes_of(&conf, number);
         shard.refresh(&at, stripes, &mut self.out);
-        let [first, second] = self.shared.shard(number).take();
         let mut brought = self.brought[number].take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
             self.take_in(env, &at, shard, list);
@@ -151,12 +160,10 @@ impl ArrayChannel {
     }
 
     fn work_log(&mut self, env: &mut Env, role: usize, log: &mut Guard<'_, Log>) {
-        if log.epoch() > self.epoch {
-            self.refresh(env);
-        }
+        let [first, second] = self.shared.log(role).take();
+        self.refresh(env);
         let conf = self.conf.clone();
         let at = self.shared.at(&conf, self.epoch, self.port.index);
-        let [first, second] = self.shared.log(role).take();
         let mut brought = self.brought_logs[role].take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
             while let Some(bio) = list.pop() {
