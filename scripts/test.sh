@@ -9,12 +9,20 @@ export CARGO_TERM_PROGRESS_WHEN=never
 SUMMARY=()
 FAILED=0
 
-# step NAME COMMAND...: runs a step and notes how it went.
+# Seconds that a step may take: several times what it takes on two slow cores.
+STEP_LIMIT=1200
+
+# step NAME COMMAND...: runs a step and notes how it went. One that hangs is ended, and has failed.
 step() {
-    local name=$1 outcome=ok started=$SECONDS
+    local name=$1 outcome=ok started=$SECONDS status=0
     shift
     say "== $name"
-    "$@" </dev/null || { outcome=FAILED; FAILED=$((FAILED + 1)); }
+    timeout --kill-after=10 "$STEP_LIMIT" "$@" </dev/null || status=$?
+    case $status in
+        0) ;;
+        124 | 137) outcome="HUNG" FAILED=$((FAILED + 1)); say "$name: not done in $STEP_LIMIT s" ;;
+        *) outcome=FAILED FAILED=$((FAILED + 1)) ;;
+    esac
     SUMMARY+=("$(printf '%-28s %-7s %4d s' "$name" "$outcome" $((SECONDS - started)))")
 }
 

@@ -469,7 +469,7 @@ mod loom_tests {
 
     fn run(depth: u32, contexts: u32) {
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
+        builder.preemption_bound = Some(2);
         builder.check(move || {
             let model = Model::new(depth, contexts);
             let threads: Vec<_> = (1..contexts)
