@@ -387,6 +387,30 @@ impl Bio {
         });
     }
 
+    /// `bytes` bytes of a write's data from byte `at` on as a buffer, if its submitter said that they
+    /// do not change ([`BioFlags::STABLE`]), and they lie in one piece that is aligned like any buffer.
+    ///
+    /// # Safety
+    /// The buffer must be gone before the bio ends, and nobody may write to it.
+    pub unsafe fn lend_data(&self, at: u64, bytes: usize) -> Option<IoBuf> {
+        if self.op != Op::Write || !self.flags.contains(BioFlags::STABLE) {
+            return None;
+        }
+        let (mut skip, mut found) = (at as usize, None);
+        self.each_segment(|s| {
+            let is_here = found.is_none() && skip < s.len;
+            if is_here {
+                found = Some(Segment { ptr: s.ptr.wrapping_add(skip), len: s.len - skip });
+            }
+            skip = skip.saturating_sub(s.len);
+        });
+        let fits = |s: &Segment| s.len >= bytes && (s.ptr as usize).is_multiple_of(IoBuf::ALIGN);
+        let segment = found.filter(fits)?;
+        // SAFETY: the submitter keeps the memory as it is until the bio ends, and the caller lets go
+        // of the buffer before that.
+        unsafe { IoBuf::lent(Segment { len: bytes, ..segment }) }
+    }
+
     /// Fill the data of the bio, a read in the caller's hands, with `from` from byte `at` on; as much
     /// as there is room for.
     pub fn fill_data_at(&mut self, at: u64, mut from: &[u8]) {

@@ -26,6 +26,8 @@ enum Memory {
     Mapped,
     /// A part of an arena, which this keeps alive.
     Arena { _whole: Arc<Arena> },
+    /// Somebody else's, who keeps it.
+    Lent,
 }
 
 // SAFETY: an IoBuf is the only owner of its memory, like a Vec<u8>.
@@ -83,6 +85,16 @@ impl IoBuf {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), ptr.as_ptr(), bytes.len());
             IoBuf { ptr, len: bytes.len(), memory: Memory::Heap }
         }
+    }
+
+    /// Memory of somebody else as a buffer; dropping it frees nothing.
+    ///
+    /// # Safety
+    /// While the buffer lives the segment stays valid for reads from any thread, and nobody writes
+    /// to it, through this buffer neither.
+    pub unsafe fn lent(segment: Segment) -> Option<Self> {
+        let ptr = NonNull::new(segment.ptr)?;
+        Some(IoBuf { ptr, len: segment.len, memory: Memory::Lent })
     }
 
     /// Length in bytes.
@@ -143,7 +155,7 @@ impl Drop for IoBuf {
             Memory::Mapped => unsafe {
                 libc::munmap(self.ptr.as_ptr().cast(), self.len);
             },
-            Memory::Arena { .. } => {}
+            Memory::Arena { .. } | Memory::Lent => {}
         }
     }
 }

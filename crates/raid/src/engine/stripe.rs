@@ -73,6 +73,8 @@ pub(crate) struct Stripe {
     pub(crate) blocks: Blocks,
     /// Copies for replacements that came back unwritten, by role: to be sent again.
     pub(crate) copies: Vec<(u32, IoBuf)>,
+    /// Blocks of the cache in whose place memory of the writers is, by role.
+    pub(crate) set_aside: Vec<(u32, IoBuf)>,
     pub(crate) uptodate: Roles,
     pub(crate) state: State,
     /// Blocks on their way to or from members.
@@ -111,6 +113,7 @@ impl Stripe {
             data: data_of(layout, &row),
             blocks: (0..layout.disks()).map(block).collect(),
             copies: Vec::new(),
+            set_aside: Vec::new(),
             uptodate: Roles::EMPTY,
             state: State::Idle,
             io: 0,

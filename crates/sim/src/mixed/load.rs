@@ -170,6 +170,7 @@ impl Load {
         if op == Op::Write || op == Op::WriteZeroes {
             flags.set(BioFlags::FUA, self.percent(mix.fua));
             flags.set(BioFlags::PREFLUSH, op == Op::Write && self.percent(mix.preflush));
+            flags.set(BioFlags::STABLE, op == Op::Write && self.rng.bool());
             flags.set(BioFlags::NOUNMAP, op == Op::WriteZeroes && self.rng.bool());
             flags.set(BioFlags::BACKGROUND, self.percent(5));
         }

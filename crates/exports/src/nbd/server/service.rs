@@ -218,7 +218,8 @@ impl Service {
         let op = self.add(request, 1);
         let mut bio = pool.bio();
         bio.op = BioOp::Write;
-        bio.flags = write_flags(&request);
+        // Nobody else has the buffer.
+        bio.flags = write_flags(&request) | BioFlags::STABLE;
         bio.sector = Sector::from_bytes(request.offset);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + request.length as usize));
         bio.user_data = self.user_data(op, 0);

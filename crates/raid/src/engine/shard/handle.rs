@@ -229,14 +229,8 @@ impl Shard {
         let place = &mut self.stripes[stripe as usize];
         std::mem::swap(&mut place.writes, &mut place.draining);
         place.writes.extend(place.draining.extract_if(.., |piece| !written.has(piece.role)));
-        let mut flags = BioFlags::empty();
-        for piece in &place.draining {
-            let bio = &self.items.get(piece.item).bio;
-            flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
-            let block = place.blocks[piece.role as usize].as_deref_mut();
-            let block = block.expect("the block is in the cache");
-            bio.copy_data_from(piece.at, &mut block[piece.range()]);
-        }
+        let flags = self.take_data(stripe);
+        let place = &mut self.stripes[stripe as usize];
         // Parity that nobody keeps does not follow.
         place.uptodate = (place.uptodate - (parity - writable)) | written;
         match plan.method {
@@ -307,6 +301,7 @@ impl Shard {
         place.failed.clear();
         self.log_done(stripe, out);
         let place = self.place(stripe);
+        place.give_back();
         let lost = Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector);
         let is_kept = lost.len() <= at.conf.layout.level().parity_disks();
         let status = if is_kept { Status::Ok } else { Status::IoError };

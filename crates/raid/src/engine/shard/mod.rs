@@ -20,6 +20,7 @@
 //! its reversal in Linux (2016) is why no condition here is one of the whole array.
 
 mod handle;
+mod lent;
 mod log;
 mod runs;
 mod sync;

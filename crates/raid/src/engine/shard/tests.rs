@@ -13,8 +13,8 @@ use drystone_core::op::OpGroup;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::stats::DiskStats;
 use drystone_core::{
-    Bio, Channel, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op, Result, SECTOR_SIZE,
-    Sector, Status,
+    Bio, BioFlags, Channel, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op, Result,
+    SECTOR_SIZE, Sector, Status,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -205,6 +205,7 @@ impl Bench {
             Op::Write => Bio::write(Sector(sector), buf),
             _ => Bio::read(Sector(sector), buf),
         };
+        bio.flags.set(BioFlags::STABLE, number % 2 == 0);
         bio.user_data = number;
         self.busy.push((number, range));
         self.turn(|shard, at, (_, out)| shard.take(at, bio, false, out));
@@ -481,4 +482,34 @@ fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
     bench.submit(Op::Write, there, 1);
     bench.drain();
     assert_eq!(bench.failed, 2);
+}
+
+/// Members get the very memory of a write of a whole stripe that is declared stable, and a copy of any
+/// other; and what was lent is forgotten.
+#[test]
+fn stable_memory_of_a_whole_stripe_is_not_copied() {
+    for (flags, sectors, lent) in
+        [(BioFlags::STABLE, 32, 2), (BioFlags::empty(), 32, 0), (BioFlags::STABLE, 16, 0)]
+    {
+        let mut bench = Bench::new(Level::Raid5, 2, 3, 4);
+        // Parity of chunks of 16 sectors: the first blocks of two of them are one stripe's data.
+        let mut bio = Bio::write(Sector(0), IoBuf::from_slice(&[7; 32 * 512][..sectors * 512]));
+        (bio.flags, bio.user_data) = (flags, 1);
+        let memory = bio.buf().expect("its own").as_ptr_range();
+        bench.model[..sectors * 512].fill(7);
+        bench.busy.push((1, 0..sectors as u64));
+        bench.turn(|shard, at, (_, out)| shard.take(at, bio, false, out));
+        while bench.flight.iter().any(|(_, bio)| bio.op == Op::Read) {
+            bench.end_one(0);
+        }
+        let is_lent =
+            |bio: &Bio| bio.bufs().iter().all(|buf| memory.contains(&buf.as_ptr().cast_const()));
+        let found = bench.flight.iter().filter(|(_, bio)| is_lent(bio)).count();
+        assert_eq!(found, lent, "{flags:?}, {sectors} sectors");
+        bench.drain();
+        let before = bench.shard.counts.reads;
+        bench.submit(Op::Read, 0, 8);
+        bench.drain();
+        assert_eq!(bench.shard.counts.reads > before, lent > 0, "{flags:?}, {sectors} sectors");
+    }
 }

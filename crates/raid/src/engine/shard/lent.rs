@@ -1,0 +1,71 @@
+//! How data of writes comes into the cache: as a copy, since its owner may change it meanwhile, and
+//! parity has to be that of what the members got; or, if all of a stripe is written from memory that
+//! is declared stable ([`BioFlags::STABLE`]), as that memory itself (md's `skip_copy`).
+//!
+//! Invariants:
+//! * Memory of a writer is in `blocks`, or in a run, from [`Shard::take_data`] until
+//!   [`Stripe::give_back`], which comes before its item ends. The cache's own block is `set_aside`
+//!   meanwhile.
+//! * Nothing writes to such a block: all data of the stripe is there, so none is read or computed.
+//! * What was lent is not in the cache afterwards.
+
+#![allow(unsafe_code)]
+
+use super::{Item, Shard};
+use crate::engine::roles::Roles;
+use crate::engine::slab::Slab;
+use crate::engine::stripe::{BLOCK_BYTES, Piece, Stripe};
+use drystone_core::mistake;
+use drystone_core::{BioFlags, IoBuf};
+
+impl Shard {
+    /// Put the data of all writes that are under way into the cache. Their flags.
+    pub(super) fn take_data(&mut self, stripe: u32) -> BioFlags {
+        let (place, items) = (&mut self.stripes[stripe as usize], &self.items);
+        let may_lend = place.is_written_whole() && !mistake!("stripe_acknowledged_early");
+        let mut flags = BioFlags::empty();
+        for index in 0..place.draining.len() {
+            let piece = place.draining[index];
+            let bio = &items.get(piece.item).bio;
+            flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
+            match lent(items, &piece).filter(|_| may_lend) {
+                Some(lent) => place.set_aside(piece.role, lent),
+                None => {
+                    bio.copy_data_from(piece.at, &mut place.block_mut(piece.role)[piece.range()])
+                }
+            }
+        }
+        flags
+    }
+}
+
+/// The memory of a piece, a whole block, itself.
+fn lent(items: &Slab<Item>, piece: &Piece) -> Option<IoBuf> {
+    // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are only
+    // read while a stripe is written, and those that come back from members are what was sent.
+    unsafe { items.get(piece.item).bio.lend_data(piece.at, BLOCK_BYTES) }
+}
+
+impl Stripe {
+    /// Each of its data blocks is written by one write that covers it.
+    fn is_written_whole(&self) -> bool {
+        let is_whole = |piece: &Piece| piece.bytes as usize == BLOCK_BYTES;
+        let roles = self.draining.iter().map(|piece| piece.role).collect();
+        self.draining.len() == self.data.len() as usize
+            && self.data == roles
+            && self.draining.iter().all(is_whole)
+    }
+
+    fn set_aside(&mut self, role: u32, lent: IoBuf) {
+        let own = self.blocks[role as usize].replace(lent);
+        self.set_aside.push((role, own.expect("the block is in the cache")));
+    }
+
+    /// The writes are over: have the cache's own blocks again, which hold nothing of use.
+    pub(super) fn give_back(&mut self) {
+        while let Some((role, own)) = self.set_aside.pop() {
+            self.blocks[role as usize] = Some(own);
+            self.uptodate -= Roles::one(role);
+        }
+    }
+}
