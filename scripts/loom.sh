@@ -52,6 +52,7 @@ drystone-throttle lane_parked          loom_throttle_limit_lifted
 drystone-raid bitmap_set           loom_bitmap_sets
 drystone-raid bitmap_used          loom_bitmap_clears
 drystone-raid bitmap_look          loom_bitmap_clears
+drystone-raid stripe_wake          loom_stripe_waiters
 drystone-lab stripe_chain           loom_stripes_sharded
 drystone-lab stripe_look_first      loom_stripes_before
 "

@@ -22,6 +22,8 @@
 mod handle;
 mod lent;
 mod log;
+#[cfg(all(test, loom))]
+mod models;
 mod runs;
 mod sync;
 #[cfg(test)]
@@ -35,7 +37,7 @@ use super::stripe::{BLOCK_BYTES, Piece, State, Stripe};
 use super::table::StripeTable;
 use crate::layout::STRIPE_SECTORS;
 use crate::parity::Parity;
-use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status};
+use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status, mistake};
 use std::collections::VecDeque;
 
 use runs::Run;
@@ -399,6 +401,7 @@ impl Shard {
     /// Let the first who waits go on, and the next if that one leaves a stripe over.
     fn wake(&mut self, at: &At<'_>, out: &mut Outbox) {
         while self.table.idle() > 0
+            && !mistake!("stripe_wake")
             && let Some(number) = self.waiting.pop_front()
         {
             self.counts.woken += 1;

@@ -79,7 +79,7 @@ struct Bench {
     failed: u64,
 }
 
-fn member(number: u32, in_sync_below: u64) -> Member {
+pub(super) fn member(number: u32, in_sync_below: u64) -> Member {
     Member {
         device: Arc::new(NoDevice),
         number,
@@ -205,7 +205,7 @@ impl Bench {
             Op::Write => Bio::write(Sector(sector), buf),
             _ => Bio::read(Sector(sector), buf),
         };
-        bio.flags.set(BioFlags::STABLE, number % 2 == 0);
+        bio.flags.set(BioFlags::STABLE, number.is_multiple_of(2));
         bio.user_data = number;
         self.busy.push((number, range));
         self.turn(|shard, at, (_, out)| shard.take(at, bio, false, out));

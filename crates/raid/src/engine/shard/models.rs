@@ -1,0 +1,138 @@
+//! Waiting for stripes, model-checked: contexts bring items to a shard that has fewer stripes than
+//! they need, and take I/O to members away with them; whoever has the turn works for all.
+
+use super::runs::Makings;
+use super::tests::member;
+use super::{At, Outbox, Shard};
+use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Seat};
+use crate::layout::{Layout, Level};
+use crate::parity::Parity;
+use drystone_core::clock::ManualClock;
+use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};
+use drystone_core::sync::{LockClass, LockCounters};
+use drystone_core::turn::{Place, TurnLock};
+use drystone_core::{Bio, BioList, IoBuf, Limits, Sector, Status};
+
+/// An array of three members with one shard.
+struct Model {
+    turn: TurnLock<Shard>,
+    conf: Conf,
+    ended: AtomicUsize,
+}
+
+/// A context.
+struct Visitor {
+    who: u32,
+    locks: std::sync::Arc<LockCounters>,
+    brought: BioList,
+    /// I/O to members that it has begun.
+    flight: Vec<Box<Bio>>,
+    makings: Makings,
+    out: Outbox,
+}
+
+fn conf() -> Conf {
+    let layout = Layout::new(Level::Raid5, 2, 3, 8).expect("a layout");
+    let seat = |n| Seat { member: Some(member(n, IN_SYNC)), replacement: None };
+    Conf::new(ConfSpec {
+        layout,
+        limits: Limits::default(),
+        size_bytes: 64 << 10,
+        seats: (0..3).map(seat).collect(),
+        cache_stripes: 0,
+        bitmap: None,
+        ppl: None,
+    })
+}
+
+impl Model {
+    fn new(stripes: usize) -> Arc<Self> {
+        let turn = TurnLock::new(LockClass::Stripes, Shard::new());
+        let model = Arc::new(Model { turn, conf: conf(), ended: AtomicUsize::new(0) });
+        // The lock must have been used before threads meet at it.
+        model.visit(&mut Visitor::new(0), stripes);
+        model
+    }
+
+    /// What a context does at a shard, until nobody has left anything.
+    fn visit(&self, visitor: &mut Visitor, stripes: usize) {
+        let Visitor { who, locks, brought, flight, makings, out } = visitor;
+        while let Some(mut shard) = self.turn.enter(locks, *who, brought, Place::Tail) {
+            let (conf, parity) = (&self.conf, Parity::detect());
+            let at = At { conf, epoch: 1, parity, fits_below: u64::MAX, home: *who };
+            shard.refresh(&at, stripes, out);
+            let mut all = brought.take();
+            self.turn.take().into_iter().for_each(|(mut list, _)| all.append(&mut list));
+            while let Some(bio) = all.pop() {
+                match bio.is_of_channel() {
+                    true => shard.run_ended(&at, bio, makings, out),
+                    false => shard.take(&at, bio, false, out),
+                }
+            }
+            shard.work(&at, stripes, out);
+            shard.make_runs(&at, out, makings, |_, _, mut bio| {
+                bio.give_to_channel(0);
+                flight.push(bio);
+            });
+            self.ended.fetch_add(out.done.take().len(), Relaxed);
+            if !self.turn.leave(shard) {
+                return;
+            }
+        }
+    }
+
+    /// Read blocks, and carry on what this context begins.
+    fn read(&self, who: u32, blocks: &[u64]) {
+        let (mut visitor, stripes) = (Visitor::new(who), 1);
+        let read = |block: &u64| Bio::read(Sector(block * 16), IoBuf::zeroed(4096));
+        blocks.iter().for_each(|block| visitor.brought.push(read(block)));
+        self.visit(&mut visitor, stripes);
+        while let Some(mut bio) = visitor.flight.pop() {
+            bio.status = Status::Ok;
+            visitor.brought.push(bio);
+            self.visit(&mut visitor, stripes);
+        }
+    }
+}
+
+impl Visitor {
+    fn new(who: u32) -> Self {
+        Visitor {
+            who,
+            locks: LockCounters::new(ManualClock::new(1)),
+            brought: BioList::new(),
+            flight: Vec::new(),
+            makings: Makings::default(),
+            out: Outbox::default(),
+        }
+    }
+}
+
+/// The items of two contexts end, whoever has the turn when a stripe becomes free; each that does
+/// wakes one at the most.
+fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(move || {
+        let model = Model::new(1);
+        let other = model.clone();
+        let other = loom::thread::spawn(move || other.read(1, second));
+        model.read(0, first);
+        other.join().unwrap();
+        let items = first.len() + second.len();
+        assert_eq!(model.ended.load(Relaxed), items, "an item waits for ever");
+        let counts = model.turn.wait(&LockCounters::new(ManualClock::new(1))).counts;
+        assert!(counts.woken <= counts.freed, "{counts:?}");
+    });
+}
+
+#[test]
+fn loom_stripe_waiters_one_each() {
+    all_end(&[0], &[1], 3);
+}
+
+/// One joins the other's stripe, or waits for it; the third needs one of its own.
+#[test]
+fn loom_stripe_waiters_that_join() {
+    all_end(&[0, 1], &[1], 2);
+}
