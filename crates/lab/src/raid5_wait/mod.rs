@@ -15,6 +15,7 @@
 pub mod array;
 pub mod cache;
 pub mod load;
+mod mails_form;
 #[cfg(all(test, loom))]
 mod models;
 mod ours;
@@ -81,7 +82,7 @@ pub fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     Ok(Outcome {
         experiment: EXPERIMENT.name,
         about: EXPERIMENT.about,
-        more: Vec::new(),
+        more: mails_form::tables(&rows),
         plots: Vec::new(),
         date,
         machine: Machine::here(),

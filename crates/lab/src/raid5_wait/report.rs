@@ -27,6 +27,10 @@ fn row(scene: &Scene, variant: &'static str, samples: &[Sample]) -> Row {
             ("user_seconds", all(|s| s.user_seconds)),
             ("system_seconds", all(|s| s.system_seconds)),
             ("system_seconds_per_file", all(|s| s.system_seconds_per_file)),
+            (
+                "cpu_seconds_per_file",
+                all(|s| (s.user_seconds + s.system_seconds) / (s.files_per_second * s.seconds)),
+            ),
             ("seconds", all(|s| s.seconds)),
             ("wakeups_per_stripe", all(|s| s.wakeups_per_stripe)),
             ("rescued", all(|s| s.rescued)),
