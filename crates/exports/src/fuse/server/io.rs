@@ -196,7 +196,10 @@ impl Session {
         bio.user_data = self.user_data(index, 0);
         match passed {
             true => self.submit(volume, bio, round),
-            false => self.used(volume, round).stayed.push_back((index, bio)),
+            false => {
+                self.waiting += 1;
+                self.used(volume, round).stayed.push_back((index, bio));
+            }
         }
         if !self.wake.is_empty() {
             self.mount.wake(&mut self.wake);

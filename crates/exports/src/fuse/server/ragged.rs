@@ -163,6 +163,7 @@ impl Session {
         let volume = op.volume;
         op.pending = 0;
         let index = self.add(op);
+        self.waiting += 1;
         let used = self.used(volume, round);
         used.ragged.push_back(index);
         if used.ragged.len() == 1 {
@@ -175,15 +176,13 @@ impl Session {
         while let Some(index) = self.steps.pop() {
             self.step_ragged(index, round);
         }
-        for volume in 0..self.used.len() {
-            let Some(used) = &self.used[volume] else { continue };
-            if used.stayed.is_empty() && used.ragged.is_empty() {
-                continue;
+        if self.waiting > 0 {
+            for volume in 0..self.used.len() {
+                self.let_go(volume, round);
+                while self.try_alone(volume, round) {}
             }
-            self.let_go(volume, round);
-            self.try_alone(volume, round);
+            self.mount.wake(&mut self.wake);
         }
-        self.mount.wake(&mut self.wake);
     }
 
     /// Submit the writes that stayed, if the passage is open to them.
@@ -193,6 +192,7 @@ impl Session {
         if count == 0 || !passage.go_on(self.number, count, &self.locks) {
             return;
         }
+        self.waiting -= used.stayed.len();
         let mut stayed = std::mem::take(&mut used.stayed);
         for (index, bio) in stayed.drain(..) {
             if let Some(op) = &mut self.ops[index as usize] {
@@ -205,16 +205,18 @@ impl Session {
         }
     }
 
-    /// Begin with the first ragged operation, if nothing else is going on with the volume.
-    fn try_alone(&mut self, volume: usize, round: &mut Round) {
-        let Some(used) = &mut self.used[volume] else { return };
-        let Some(index) = used.ragged.front().copied() else { return };
+    /// Begin with the first ragged operation, if nothing else is going on with the volume. True if it
+    /// has begun.
+    fn try_alone(&mut self, volume: usize, round: &mut Round) -> bool {
+        let Some(used) = &mut self.used[volume] else { return false };
+        let Some(index) = used.ragged.front().copied() else { return false };
         let passage = &self.mount.shared(volume).passage;
         if used.alone || !passage.is_alone(self.number, &self.locks) {
-            return;
+            return false;
         }
         used.alone = true;
         self.step_ragged(index, round);
+        true
     }
 
     fn step_ragged(&mut self, index: u32, round: &mut Round) {
@@ -309,6 +311,7 @@ impl Session {
     /// It is done: others may write to the volume.
     fn end_ragged(&mut self, index: u32) {
         let Some(op) = self.remove(index) else { return };
+        self.waiting -= 1;
         let passage = &self.mount.shared(op.volume).passage;
         if let Some(used) = &mut self.used[op.volume] {
             used.alone = false;
@@ -339,6 +342,7 @@ impl Session {
         for volume in 0..self.used.len() {
             let Some(used) = &mut self.used[volume] else { continue };
             let begun = usize::from(used.alone);
+            self.waiting -= used.ragged.len() - begun + used.stayed.len();
             let waiting: Vec<u32> = used.ragged.drain(begun..).collect();
             let stayed: Vec<_> = used.stayed.drain(..).collect();
             if begun == 0 {

@@ -91,6 +91,8 @@ pub(super) struct Session {
     free: Vec<u32>,
     /// Operations whose next step is to be taken.
     pub(super) steps: Vec<u32>,
+    /// Operations that stayed before a passage, or want to close one, or have.
+    pub(super) waiting: usize,
     pub(super) in_flight: u32,
     pub(super) bytes: u64,
     pub(super) requests: u64,
@@ -135,6 +137,7 @@ impl Session {
             ops: Vec::new(),
             free: Vec::new(),
             steps: Vec::new(),
+            waiting: 0,
             in_flight: 0,
             bytes: 0,
             requests: 0,
@@ -161,8 +164,7 @@ impl Session {
 
     /// True while something of it stays before a passage, or wants to close one.
     pub(super) fn waits_for_passage(&self) -> bool {
-        let waits = |used: &Used| !used.stayed.is_empty() || !used.ragged.is_empty();
-        self.used.iter().flatten().any(waits)
+        self.waiting > 0
     }
 
     /// Nobody is to be answered any more.

@@ -33,11 +33,11 @@ impl Sessions {
         if session.receive(work) {
             self.again.push(place);
         }
+        session.step(work);
         if session.life == Life::Open && !session.readable && !session.polling {
             session.polling = true;
             work.cx.start_net(session.fd(), NetOp::PollIn, FUSE.event | place as u64);
         }
-        // What stayed before a passage that has opened meanwhile was not told so.
         if session.withdraws() {
             work.withdraw(user_data_of(place));
         }
