@@ -6,9 +6,10 @@
 //! ```
 //!
 //! [`proto`] is the kernel's interface without I/O; [`server`] carries requests out, as a front end of
-//! a worker. The normative source is the kernel's `include/uapi/linux/fuse.h` and
+//! a worker; [`kernel`] mounts and unmounts. The normative source is the kernel's `include/uapi/linux/fuse.h` and
 //! `Documentation/filesystems/fuse`.
 
 pub mod fuzz;
+pub mod kernel;
 pub mod proto;
 pub mod server;

@@ -2,4 +2,5 @@
 
 mod disk;
 mod kernel;
+mod real;
 mod requests;
