@@ -24,8 +24,10 @@ pub struct Disk {
     pub read_only: bool,
     /// Longest time of an I/O; 0 ends it in the call.
     pub delay_ns: AtomicU64,
-    /// Bios, by operation, and those that must not unmap.
-    pub counts: Mutex<Vec<(Op, BioFlags)>>,
+    /// The operations that came, with their flags and throttle groups.
+    pub counts: Mutex<Vec<(Op, BioFlags, u32)>>,
+    /// Most that were in flight at once, of one context.
+    pub most_held: AtomicU64,
     random: AtomicU64,
 }
 
@@ -38,12 +40,13 @@ impl Disk {
             read_only: false,
             delay_ns: AtomicU64::new(0),
             counts: Mutex::default(),
+            most_held: AtomicU64::new(0),
             random: AtomicU64::new(1),
         })
     }
 
     pub fn count(&self, op: Op) -> usize {
-        self.counts.lock().unwrap().iter().filter(|(of, _)| *of == op).count()
+        self.counts.lock().unwrap().iter().filter(|(of, ..)| *of == op).count()
     }
 
     fn random(&self) -> u64 {
@@ -188,13 +191,14 @@ impl Channel for DiskChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         let delay = self.disk.delay_ns.load(Relaxed);
         while let Some(mut bio) = bios.pop() {
-            self.disk.counts.lock().unwrap().push((bio.op, bio.flags));
+            self.disk.counts.lock().unwrap().push((bio.op, bio.flags, bio.group));
             self.begin(&mut bio);
             match delay {
                 0 => self.end(env, bio),
                 _ => self.held.push((env.time.now() + self.disk.random() % delay, bio)),
             }
         }
+        self.disk.most_held.fetch_max(self.held.len() as u64, Relaxed);
     }
 
     fn message(&mut self, _env: &mut Env, _message: Arc<Message>) {}

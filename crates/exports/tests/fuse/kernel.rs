@@ -47,7 +47,6 @@ pub type Answer = Result<Vec<u8>, i32>;
 /// A served mount, and the kernel's ends of its sessions.
 pub struct Kernel {
     pub mount: Arc<Mount>,
-    pub groups: Arc<Groups>,
     sockets: Vec<OwnedFd>,
     pub inboxes: Vec<Arc<Inbox>>,
     threads: Vec<JoinHandle<()>>,
@@ -116,8 +115,8 @@ impl Kernel {
             inbox.put_session(incoming, &user());
             sockets.push(ours);
         }
-        let (groups, answers) = (groups(), BTreeMap::new());
-        Kernel { mount, groups, sockets, inboxes, threads: workers, unique: 0, answers }
+        let answers = BTreeMap::new();
+        Kernel { mount, sockets, inboxes, threads: workers, unique: 0, answers }
     }
 
     /// A mount of one volume as a file, initialised.
@@ -134,7 +133,8 @@ impl Kernel {
 
     /// Send bytes as they are to session `at`.
     pub fn send_raw(&mut self, at: usize, bytes: &[u8]) {
-        rustix::net::send(&self.sockets[at], bytes, SendFlags::empty()).unwrap();
+        let send = || rustix::net::send(&self.sockets[at], bytes, SendFlags::empty());
+        rustix::io::retry_on_intr(send).unwrap();
     }
 
     /// Send a request to session `at`; its number.
@@ -148,8 +148,11 @@ impl Kernel {
     /// The next answer of session `at`: to which request, and what.
     pub fn receive(&mut self, at: usize) -> (u64, Answer) {
         let mut bytes = vec![0; (1 << 20) + 16];
-        let (_, length) = rustix::net::recv(&self.sockets[at], &mut bytes[..], RecvFlags::empty())
-            .expect("an answer in time");
+        // io_uring interrupts whoever opened a ring, too.
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.sockets[at], &mut bytes[..], RecvFlags::empty())
+        });
+        let (_, length) = received.expect("an answer in time");
         bytes.truncate(length);
         assert!(length >= 16, "{length} bytes");
         let number = |at: usize| i32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -171,7 +174,10 @@ impl Kernel {
                 return answer;
             }
             let (to, answer) = self.receive(at);
-            assert!(self.answers.insert(to, answer).is_none(), "one answer to {to}");
+            // Odd numbers are of requests that were sent as they are.
+            if to == unique || to % 2 == 0 {
+                assert!(self.answers.insert(to, answer).is_none(), "one answer to {to}");
+            }
         }
     }
 
@@ -191,6 +197,19 @@ impl Kernel {
 
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<u32, i32> {
         self.call(WRITE, 1, &write(0, offset, data)).map(|body| u32_at(&body, 0))
+    }
+
+    /// Session `at` ends.
+    pub fn hang_up(&mut self, at: usize) {
+        self.sockets[at] = pair().0;
+    }
+
+    /// A new session in the place of one that has ended.
+    pub fn replace(&mut self, number: usize) {
+        let (ours, device) = pair();
+        let incoming = Incoming { mount: self.mount.clone(), number, device };
+        self.inboxes[number].put_session(incoming, &user());
+        self.sockets[number] = ours;
     }
 
     /// The mount is gone: sessions end, then the threads.
