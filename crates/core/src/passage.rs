@@ -69,7 +69,9 @@ impl Passage {
     #[inline]
     pub fn enter(&self, me: usize, wake: &mut Wake, user: &LockCounters) -> bool {
         self.add(me, 1);
-        self.barriers.light();
+        if !mistake!("passage_enter_fence") {
+            self.barriers.light();
+        }
         // Acquire: what the last closer did comes before what goes now.
         if !self.closed.load(Acquire) {
             return true;
@@ -93,7 +95,9 @@ impl Passage {
     #[inline]
     pub fn leave(&self, me: usize, wake: &mut Wake, user: &LockCounters) {
         self.remove(me);
-        self.barriers.light();
+        if !mistake!("passage_leave_fence") {
+            self.barriers.light();
+        }
         if self.closed.load(Relaxed) {
             self.tell_closer(&self.turns.lock(user), wake);
         }
@@ -121,7 +125,7 @@ impl Passage {
     }
 
     fn is_clear(&self, turns: &Turns) -> bool {
-        let granted = turns.granted.contains(&true) && !mistake!("passage_grant");
+        let granted = turns.granted.contains(&true);
         !granted && self.slots.iter().all(|slot| slot.0.load(Acquire) == 0)
     }
 
@@ -258,5 +262,117 @@ mod tests {
         passage.abandon(0, &mut wake, &user);
         assert_eq!(wake, [2]);
         assert!(passage.go_on(2, 1, &user) && passage.enter(1, &mut wake, &user));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::primitive::Arc;
+    use loom::cell::UnsafeCell;
+
+    /// What goers read and the closer changes.
+    struct Model {
+        passage: Passage,
+        data: UnsafeCell<u32>,
+        /// The closer was told to look again.
+        told: AtomicBool,
+    }
+
+    // SAFETY: the checker watches over every access to the data.
+    unsafe impl Sync for Model {}
+    // SAFETY: as above.
+    unsafe impl Send for Model {}
+
+    const CLOSER: usize = 0;
+
+    fn user() -> std::sync::Arc<LockCounters> {
+        LockCounters::new(ManualClock::new(1))
+    }
+
+    impl Model {
+        fn new(users: usize) -> Arc<Self> {
+            let model = Model {
+                passage: Passage::new(users),
+                data: UnsafeCell::new(0),
+                told: AtomicBool::new(false),
+            };
+            // The lock must have been used before threads meet at it.
+            model.passage.abandon(CLOSER, &mut Wake::new(), &user());
+            Arc::new(model)
+        }
+
+        fn tell(&self, wake: Wake) {
+            if wake.contains(&CLOSER) {
+                self.told.store(true, Release);
+            }
+        }
+
+        /// True if it went, and has ended.
+        fn go(&self, me: usize) -> bool {
+            let (user, mut wake) = (user(), Wake::new());
+            let went = self.passage.enter(me, &mut wake, &user);
+            if went {
+                self.pass(me, &mut wake, &user);
+            }
+            self.tell(wake);
+            went
+        }
+
+        fn pass(&self, me: usize, wake: &mut Wake, user: &LockCounters) {
+            // SAFETY: the checker fails if the closer is at it.
+            self.data.with(|data| unsafe { *data });
+            self.passage.leave(me, wake, user);
+        }
+
+        /// True if the closer was alone, and has ended.
+        fn work(&self, wake: &mut Wake) -> bool {
+            let alone = self.passage.is_alone(CLOSER, &user());
+            if alone {
+                // SAFETY: the checker fails if anybody else is at it.
+                self.data.with_mut(|data| unsafe { *data += 1 });
+                self.passage.end(wake, &user());
+            }
+            alone
+        }
+    }
+
+    fn check(goers: usize, rounds: usize, preemptions: usize) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(move || {
+            let model = Model::new(goers + 1);
+            let go = |me| {
+                let model = model.clone();
+                loom::thread::spawn(move || (0..rounds).filter(|_| !model.go(me)).count() as u32)
+            };
+            let threads: Vec<_> = (1..=goers).map(go).collect();
+            model.passage.ask(CLOSER, &user());
+            let mut wake = Wake::new();
+            let mut done = model.work(&mut wake);
+            let stayed: Vec<u32> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+            if !done {
+                assert!(model.told.load(Acquire), "nobody tells the closer");
+                done = model.work(&mut wake);
+            }
+            assert!(done, "the closer is alone in the end");
+            for (me, count) in (1..).zip(stayed) {
+                assert!(count == 0 || model.passage.go_on(me, count, &user()));
+                (0..count).for_each(|_| model.pass(me, &mut wake, &user()));
+            }
+            assert!(model.go(1), "it is open in the end");
+        });
+    }
+
+    /// The closer and a goer are never at work together, and the last goer tells the closer.
+    #[test]
+    fn loom_passage_one_goer() {
+        check(1, 2, 4);
+    }
+
+    #[test]
+    fn loom_passage_two_goers() {
+        check(2, 1, 2);
     }
 }
