@@ -3,7 +3,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -56,8 +57,11 @@ fn point(path: &Path, kind: Kind) -> MountPoint {
 }
 
 fn serve(name: &str, kind: Kind, disks: &[&Arc<Disk>], engine: Engine) -> Served {
+    serve_in(folder(name), kind, disks, engine)
+}
+
+fn serve_in(folder: PathBuf, kind: Kind, disks: &[&Arc<Disk>], engine: Engine) -> Served {
     const THREADS: usize = 2;
-    let folder = folder(name);
     let path = folder.join("point");
     match kind {
         Kind::File => drop(File::create(&path).unwrap()),
@@ -112,8 +116,13 @@ impl Drop for Served {
 
 /// Run `task` on `file` in a process of its own.
 fn child(task: &str, file: &Path) {
+    child_as(task, file, rustix::process::geteuid().as_raw());
+}
+
+fn child_as(task: &str, file: &Path, uid: u32) {
     let status = Command::new("timeout")
         .args(["-s", "KILL", "60"])
+        .uid(uid)
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "real::what_a_child_does", "--nocapture"])
         .envs([(TASK, task.as_ref()), (FILE, file.as_os_str())])
@@ -134,6 +143,7 @@ fn what_a_child_does() {
         "many" => many(file),
         "folder" => list(file),
         "refused" => refused(file),
+        "helper" => by_helper(file),
         other => panic!("no task {other}"),
     }
 }
@@ -280,6 +290,47 @@ fn a_read_only_volume_refuses_writers() {
     let mut served = serve("read-only", Kind::File, &[&Arc::new(disk)], Engine::Auto);
     child("refused", &served.path);
     served.unmount();
+}
+
+/// A user who may not mount does it by the helper.
+fn by_helper(folder: &Path) {
+    let disk = Disk::new(SIZE, 512);
+    let mut served = serve_in(folder.to_owned(), Kind::File, &[&disk], Engine::Plain);
+    child("buffered", &served.path);
+    child("direct", &served.path);
+    served.unmount();
+    let mut served = serve_in(folder.to_owned(), Kind::File, &[&disk], Engine::Plain);
+    served.mounted.take().unwrap().detach().unwrap();
+    served.inboxes.iter().for_each(|inbox| inbox.stop());
+    served.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    let (mounted, devices) = mount(&point(&served.path, Kind::File), 1).unwrap();
+    drop((mounted, devices));
+    let (mounted, _devices) = mount(&point(&served.path, Kind::File), 1).unwrap();
+    mounted.detach().unwrap();
+}
+
+#[test]
+fn a_user_who_may_not_mount_has_a_helper() {
+    if !can_mount() {
+        return;
+    }
+    if Command::new("fusermount3").arg("-V").output().is_err() {
+        println!("SKIPPED: fusermount3 is not installed");
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let ours = Command::new(std::env::current_exe().unwrap()).arg("--list").uid(NOBODY).output();
+    if !ours.is_ok_and(|listed| listed.status.success()) {
+        println!("SKIPPED: this program lies where other users cannot run it");
+        return;
+    }
+    let folder = folder("helper");
+    chown(&folder, Some(NOBODY), None).unwrap();
+    let point = folder.join("point");
+    let tried = std::panic::catch_unwind(|| child_as("helper", &folder, NOBODY));
+    while rustix::mount::unmount(&point, UnmountFlags::DETACH | UnmountFlags::FORCE).is_ok() {}
+    let _ = std::fs::remove_dir_all(&folder);
+    tried.unwrap();
 }
 
 /// A server that was killed leaves a mount that answers nobody; the next one takes its place.
