@@ -21,66 +21,106 @@ pub struct Request<'a> {
     pub operation: Operation<'a>,
 }
 
-/// What is asked for. Offsets and lengths are bytes, and anything at all.
+/// What is asked for. Offsets and lengths are bytes, and anything at all; a handle is what an open was
+/// answered with, or anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Operation<'a> {
+    /// The inode of a name in a folder.
     Lookup {
+        /// The name, without its zero.
         name: &'a [u8],
     },
-    /// Has no reply.
+    /// An inode is not known any more. Has no reply.
     Forget,
+    /// The attributes of an inode.
     GetAttributes,
+    /// Other attributes; times are left out, since nothing is made of them.
     SetAttributes {
+        /// Other permissions.
         mode: bool,
+        /// Another owner or group.
         owner: bool,
+        /// Another size.
         size: Option<u64>,
     },
+    /// Open a file.
     Open {
+        /// Those of `open`.
         flags: u32,
     },
+    /// Read a file.
     Read {
+        /// Through which handle.
         handle: u64,
+        /// From where.
         offset: u64,
+        /// How much.
         length: u32,
     },
-    /// The data follows the first [`WRITE_HEAD_BYTES`] bytes, and there is as much as it says.
+    /// Write a file. The data follows the first [`WRITE_HEAD_BYTES`] bytes, and there is as much as it
+    /// says.
     Write {
+        /// Through which handle.
         handle: u64,
+        /// To where.
         offset: u64,
+        /// How much.
         length: u32,
     },
+    /// What `statfs` shows.
     Statistics,
+    /// A handle is closed.
     Release {
+        /// Which.
         handle: u64,
     },
+    /// Make a file durable.
     Sync {
+        /// Through which handle.
         handle: u64,
     },
+    /// The first request.
     Init(InitAsk),
+    /// Open a folder.
     OpenFolder,
-    /// `plus`: with the attributes of each file.
+    /// Read a folder.
     ReadFolder {
+        /// The place that an entry named as the next one; 0 is the beginning.
         offset: u64,
+        /// Room for the answer.
         length: u32,
+        /// With the attributes of each file.
         plus: bool,
     },
+    /// A folder is closed.
     ReleaseFolder,
+    /// Whoever asked something gives up.
     Interrupt,
+    /// The mount ends.
     Destroy,
+    /// `fallocate`.
     Allocate {
+        /// Through which handle.
         handle: u64,
+        /// First byte.
         offset: u64,
+        /// How many.
         length: u64,
+        /// How ([`super::falloc`]).
         mode: u32,
     },
+    /// `lseek` to data or a hole.
     Seek {
+        /// From where.
         offset: u64,
+        /// To which ([`super::seek`]).
         whence: u32,
     },
-    /// Makes, removes or renames something.
+    /// Makes, removes or renames something in a folder.
     ChangeFolder,
+    /// Something else.
     Unknown {
+        /// Its number.
         opcode: u32,
     },
 }

@@ -305,7 +305,7 @@ impl Session {
         }
     }
 
-    /// Take an edge's place for an operation that needs none.
+    /// Give the buffers of a ragged operation back.
     pub(super) fn give_all(&mut self, edges: Edges) {
         edges.into_bufs().for_each(|buf| self.pool.give(buf));
     }

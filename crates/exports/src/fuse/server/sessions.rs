@@ -78,8 +78,10 @@ impl FrontEnd for Sessions {
             return;
         }
         let place = self.free.pop().unwrap_or(self.sessions.len());
+        let mount = arrival.mount.clone();
         let session = Session::new(arrival, place, work);
         if session.is_none() {
+            mount.fail("memory is too short for a session".to_owned());
             self.free.push(place);
         }
         match self.sessions.get_mut(place) {
