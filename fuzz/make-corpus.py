@@ -255,6 +255,45 @@ RAID_PPL = {
 }
 
 
+def fuse(opcode, body=b"", length=None, unique=2, node=1):
+    """A request of the kernel (linux/fuse.h), in the byte order of most machines."""
+    length = 40 + len(body) if length is None else length
+    return struct.pack("<IIQQIIIHH", length, opcode, unique, node, 0, 0, 1, 0, 0) + body
+
+
+def fuse_range(offset, length, data=b""):
+    """The body of a read or write."""
+    return struct.pack("<QQIIQII", 0, offset, length, 0, 0, 0, 0) + data
+
+
+FUSE_REQUEST = {
+    "init": fuse(26, struct.pack("<IIIII", 7, 40, 131072, 2**32 - 1, 2**32 - 1) + bytes(44)),
+    "init-old": fuse(26, struct.pack("<IIII", 7, 31, 131072, 1 << 22)),
+    "init-other": fuse(26, struct.pack("<IIII", 8, 0, 0, 0)),
+    "lookup": fuse(1, b"vol\0"),
+    "lookup-endless": fuse(1, b"vol"),
+    "forget": fuse(2, struct.pack("<Q", 1)),
+    "batch-forget": fuse(42, struct.pack("<IIQQ", 1, 0, 1, 1)),
+    "getattr": fuse(3, bytes(16)),
+    "setattr": fuse(4, struct.pack("<IIQQ", 8, 0, 0, 4096) + bytes(64)),
+    "open": fuse(14, struct.pack("<II", 0o40002, 0)),
+    "read": fuse(15, fuse_range(4096, 4096)),
+    "write": fuse(16, fuse_range(4096, 512, bytes(512))),
+    "write-lying": fuse(16, fuse_range(4096, 513, bytes(512))),
+    "write-short": fuse(16, fuse_range(0, 0)[:30]),
+    "statfs": fuse(17),
+    "release": fuse(18, bytes(24)),
+    "fsync": fuse(20, bytes(16)),
+    "readdir": fuse(28, fuse_range(0, 4096)),
+    "fallocate": fuse(43, struct.pack("<QQQII", 0, 0, 4096, 3, 0)),
+    "lseek": fuse(46, struct.pack("<QQII", 0, 0, 3, 0)),
+    "unknown": fuse(4711, bytes(8)),
+    "longer-than-it-says": fuse(17, bytes(8), 40),
+    "header-cut": fuse(17)[:39],
+    "empty": b"",
+}
+
+
 SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
 
 
@@ -274,7 +313,7 @@ def main():
     handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
     targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
                "stack_file": STACK_FILE, "raid_superblock": RAID_SUPERBLOCK,
-               "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL}
+               "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "fuse_request": FUSE_REQUEST}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

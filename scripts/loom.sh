@@ -31,6 +31,9 @@ drystone-core  turn_publish_fence  loom_turn
 drystone-core  turn_leave_fence    loom_turn
 drystone-core  turn_recheck        loom_turn
 drystone-core  turn_want           loom_turn_a_look
+drystone-core  passage_enter_fence loom_passage
+drystone-core  passage_close_fence loom_passage
+drystone-core  passage_leave_fence loom_passage
 drystone-queue tag_free            loom_tags_two_contexts
 drystone-queue tag_free_fence      loom_tags_two_contexts
 drystone-queue tag_wake_fence      loom_tags_three_contexts

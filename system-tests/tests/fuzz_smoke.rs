@@ -27,6 +27,11 @@ fn nbd_transmission() {
 }
 
 #[test]
+fn fuse_request() {
+    smoke("fuse_request", drystone_exports::fuse::fuzz::fuzz_request);
+}
+
+#[test]
 fn stack_file() {
     smoke("stack_file", |input| {
         drystone_stack::fuzz_stack_file(input);

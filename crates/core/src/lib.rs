@@ -22,6 +22,7 @@ pub mod limits;
 pub mod list;
 pub mod mailbox;
 pub mod op;
+pub mod passage;
 pub mod primitive;
 pub mod published;
 pub mod quiet;

@@ -16,7 +16,8 @@ use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::{Bio, BioList, Context, ContextSet};
-use drystone_exports::nbd::server::{ExportTable, Inbox, Listener, Worker};
+use drystone_exports::nbd::server::{ExportTable, Listener};
+use drystone_exports::server::{Inbox, Worker};
 use drystone_stack::live::{LiveDevice, LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
 use drystone_stack::spec::Listener as Address;
@@ -157,7 +158,7 @@ fn warn_of_suspects(stack: &LiveStack) {
 /// Connections of an export at the addresses of one table.
 fn clients_of(table: &ExportTable, name: &str) -> u64 {
     let exports = table.exports().iter().enumerate();
-    exports.filter(|(_, e)| e.name == name).map(|(at, _)| u64::from(table.clients(at))).sum()
+    exports.filter(|(_, e)| e.volume.name == name).map(|(at, _)| u64::from(table.clients(at))).sum()
 }
 
 /// Lets the calling thread rest.

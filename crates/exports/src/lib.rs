@@ -1,7 +1,10 @@
 //! Drystone: exports, the front ends that bring requests in.
 //!
-//! Only protocols live here so far, each as a state machine that takes bytes and gives bytes. Sockets,
-//! rings, threads and clocks belong to the driver that feeds them.
-#![forbid(unsafe_code)]
+//! [`server`] is what they share: a data thread's worker, its door, the volumes. Each protocol is a
+//! folder: state machines that take bytes and give bytes, and a front end of the worker that carries
+//! requests out on its context's ring. Threads and clocks belong to whoever runs the worker.
+#![deny(unsafe_code)]
 
+pub mod fuse;
 pub mod nbd;
+pub mod server;

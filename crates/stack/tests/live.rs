@@ -153,7 +153,7 @@ fn exports_are_grouped_by_address() {
     assert_eq!(addresses, [socket("x.sock"), "tcp:127.0.0.1:10809".to_owned(), socket("c.sock")]);
     let table = |at: usize| &stack.tables()[stack.listeners()[at].table];
     let names = |at: usize| -> Vec<String> {
-        table(at).exports().iter().map(|export| export.name.clone()).collect()
+        table(at).exports().iter().map(|export| export.volume.name.clone()).collect()
     };
     assert_eq!(
         (names(0), names(1), names(2)),

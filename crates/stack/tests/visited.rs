@@ -16,10 +16,9 @@ use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
 use drystone_exports::nbd::client::{Connection, Negotiation};
-use drystone_exports::nbd::server::{
-    Export, ExportTable, Inbox, Listener, ListenerTls, Membership, Settings, Worker,
-};
+use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
+use drystone_exports::server::{Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{Surroundings, open_device};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::Groups;
@@ -91,16 +90,15 @@ impl Device for Visited {
 }
 
 fn export(device: Arc<dyn Device>, groups: &Arc<Groups>) -> ExportTable {
-    let export = Export {
+    let volume = Volume {
         name: "vol".to_owned(),
-        description: String::new(),
         device,
         read_only: false,
-        multi_conn: true,
         priority: Priority::default(),
-        tls_required: false,
         membership: Membership::new(groups.clone(), ""),
     };
+    let description = String::new();
+    let export = Export { volume, description, multi_conn: true, tls_required: false };
     ExportTable::new(vec![export], 0, Settings::default())
 }
 

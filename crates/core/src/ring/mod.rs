@@ -143,7 +143,9 @@ pub enum NetOp {
         /// What, in order.
         parts: Vec<SendPart>,
     },
-    /// Wait until the descriptor can be read.
+    /// Wait until the descriptor can be read. Where several rings wait for one descriptor, fewer
+    /// may be told than wait: whoever is told takes what there is, and who starts to wait while
+    /// there is something is told at once.
     PollIn,
 }
 

@@ -30,6 +30,9 @@ const ARENAS: u32 = 16;
 /// Places in the table of registered files.
 const FILES: u32 = 256;
 
+/// Of several rings that wait for one descriptor a single one is woken, where its driver wakes so.
+const POLL_IN_ALONE: u32 = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
+
 /// Owner numbers of tokens that never leave this module.
 const SLOT: u16 = Token::CONTEXT - 1;
 const WAKE: u16 = Token::CONTEXT - 2;
@@ -214,7 +217,7 @@ impl UringRing {
             NetOp::Accept => opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
                 .flags(libc::SOCK_CLOEXEC)
                 .build(),
-            NetOp::PollIn => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+            NetOp::PollIn => opcode::PollAdd::new(fd, POLL_IN_ALONE).build(),
             NetOp::Recv { buf, range } => {
                 let segment = buf.segment(range);
                 *buffers = Buffers::One(buf);

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use drystone_core::Device;
 use drystone_exports::nbd::TlsPolicy;
-use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Membership, Settings};
+use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Settings};
 use drystone_exports::nbd::tls::{TlsConfig, TlsConfigError};
+use drystone_exports::server::{Membership, Volume};
 use drystone_throttle::Groups;
 
 use super::LiveDevice;
@@ -54,13 +55,20 @@ fn table(specs: &[&ExportSpec], devices: &[Arc<LiveDevice>], groups: &Arc<Groups
 
 fn export(spec: &ExportSpec, device: &Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
     Export {
-        name: spec.name.clone(),
+        volume: volume(spec, device, groups),
         description: spec.description.clone(),
+        multi_conn: spec.multi_conn,
+        tls_required: spec.tls.mode == TlsMode::Required,
+    }
+}
+
+/// What an export serves, however it does.
+pub fn volume(spec: &ExportSpec, device: &Arc<dyn Device>, groups: &Arc<Groups>) -> Volume {
+    Volume {
+        name: spec.name.clone(),
         device: device.clone(),
         read_only: spec.read_only,
-        multi_conn: spec.multi_conn,
         priority: spec.priority,
-        tls_required: spec.tls.mode == TlsMode::Required,
         membership: membership(spec, groups),
     }
 }

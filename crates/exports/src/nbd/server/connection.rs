@@ -7,15 +7,16 @@
 //!   replies costs no more than its bounds.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
-use super::buffers::{DATA_AT, Pool, Reserve};
 use super::coalesce::Coalesce;
-use super::exports::{Client, ExportTable};
+use super::exports::ExportTable;
 use super::service::{Service, queue_refusal, request_bytes};
 use super::stream::{Sent, Stream};
 use super::{Incoming, ListenerTls};
 use crate::nbd::handshake::{Event, Handshake, Negotiated};
 use crate::nbd::request::Request;
+use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
+use crate::server::{Client, DATA_AT, Pool, Reserve};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{SendPart, peer_uid};
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
@@ -392,10 +393,13 @@ impl Connection {
         let number = table.index_of(&negotiated.export.name);
         let export = number.map(|i| (table.enter(i), &table.exports()[i]));
         let opened = export.map(|(client, export)| {
-            self.pool.priority = export.priority;
+            let volume = &export.volume;
+            self.pool.priority = volume.priority;
             let names = self.stream.tls().and_then(|tls| tls.peer_names());
-            let member = export.membership.of(names.as_ref(), || peer_uid(&self.socket));
-            (client, member, cx.open(&export.device), export.device.clone())
+            let member = volume
+                .membership
+                .of(names.iter().flat_map(PeerNames::all), || peer_uid(&self.socket));
+            (client, member, cx.open(&volume.device), volume.device.clone())
         });
         let Some((client, member, Ok(index), device)) = opened else {
             self.kill();

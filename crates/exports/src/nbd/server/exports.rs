@@ -1,38 +1,29 @@
 //! The exports of a server: names, devices, and what each client may see.
 
-use super::{Membership, Settings};
+use super::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
-use drystone_core::{Device, DeviceInfo, Priority};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::server::{Client, Clients, Volume};
+use drystone_core::DeviceInfo;
 
-/// A device under a name.
+/// A volume as NBD clients see it.
 #[derive(Clone)]
 pub struct Export {
-    /// The name clients ask for.
-    pub name: String,
+    /// What is exported, under the name that clients ask for.
+    pub volume: Volume,
     /// Shown in listings.
     pub description: String,
-    /// What is exported.
-    pub device: Arc<dyn Device>,
-    /// Refuse writes, whatever the device does.
-    pub read_only: bool,
     /// Let clients open several connections at once.
     pub multi_conn: bool,
-    /// Class and level of its clients' I/O.
-    pub priority: Priority,
     /// Served over TLS only.
     pub tls_required: bool,
-    /// Which throttle group each client's I/O belongs to.
-    pub membership: Membership,
 }
 
 impl Export {
     /// What the handshake tells of it now.
     pub fn info(&self, max_request: u32) -> ExportInfo {
-        let device = self.device.info();
-        let mut info = ExportInfo::new(self.name.clone(), device.size_bytes);
+        let device = self.volume.device.info();
+        let mut info = ExportInfo::new(self.volume.name.clone(), device.size_bytes);
         info.description = self.description.clone();
         info.block_sizes = block_sizes(&device, max_request);
         info.flags = self.flags(&device);
@@ -44,7 +35,7 @@ impl Export {
         let limits = &device.limits;
         let zeroes = limits.max_write_zeroes_bytes > 0;
         let mut flags = F::SEND_FLUSH | F::SEND_FUA | F::SEND_DF | F::SEND_CACHE;
-        flags.set(F::READ_ONLY, self.read_only || limits.read_only);
+        flags.set(F::READ_ONLY, self.volume.read_only || limits.read_only);
         flags.set(F::ROTATIONAL, limits.rotational);
         flags.set(F::SEND_TRIM, limits.max_discard_bytes > 0);
         flags.set(F::SEND_WRITE_ZEROES, zeroes);
@@ -69,45 +60,34 @@ pub struct ExportTable {
     default: usize,
     settings: Settings,
     /// Clients of each export.
-    clients: Vec<Arc<AtomicU32>>,
+    clients: Vec<Clients>,
     /// Connections of the listener, those that have not chosen an export included.
-    connections: Arc<AtomicU32>,
-}
-
-/// One client of a listener or export, counted while this lives.
-pub struct Client(Arc<AtomicU32>);
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+    connections: Clients,
 }
 
 impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
     pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
-        let clients = exports.iter().map(|_| Arc::default()).collect();
-        ExportTable { exports, default, settings, clients, connections: Arc::default() }
+        let clients = exports.iter().map(|_| Clients::default()).collect();
+        ExportTable { exports, default, settings, clients, connections: Clients::default() }
     }
 
     /// Connections that have chosen export number `index`.
     pub fn clients(&self, index: usize) -> u32 {
-        self.clients[index].load(Relaxed)
+        self.clients[index].count()
     }
 
     /// A connection was accepted; `None` if there are too many already. Called by one thread.
-    pub(super) fn admit(&self) -> Option<Client> {
-        if self.connections.load(Relaxed) >= self.settings.max_connections {
+    pub(crate) fn admit(&self) -> Option<Client> {
+        if self.connections.count() >= self.settings.max_connections {
             return None;
         }
-        self.connections.fetch_add(1, Relaxed);
-        Some(Client(self.connections.clone()))
+        Some(self.connections.enter())
     }
 
     /// A connection has chosen export number `index`.
     pub(super) fn enter(&self, index: usize) -> Client {
-        self.clients[index].fetch_add(1, Relaxed);
-        Client(self.clients[index].clone())
+        self.clients[index].enter()
     }
 
     /// Bounds and times of the listener.
@@ -122,7 +102,7 @@ impl ExportTable {
 
     /// Number of the export with this name; the empty name is the default one.
     pub fn index_of(&self, name: &str) -> Option<usize> {
-        let by_name = self.exports.iter().position(|e| e.name == name);
+        let by_name = self.exports.iter().position(|e| e.volume.name == name);
         let default =
             (name.is_empty() && self.default < self.exports.len()).then_some(self.default);
         by_name.or(default)
@@ -157,23 +137,6 @@ impl ExportDirectory for ClientView<'_> {
 
     fn list(&self, visit: &mut dyn FnMut(&str, &str)) {
         let shown = self.table.exports.iter().filter(|e| self.shows(e));
-        shown.for_each(|e| visit(&e.name, &e.description));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_count_while_they_are_there() {
-        let clients = vec![Arc::default(), Arc::default()];
-        let table = ExportTable { clients, ..ExportTable::default() };
-        let (first, second) = (table.enter(1), table.enter(1));
-        assert_eq!((table.clients(0), table.clients(1)), (0, 2));
-        drop(first);
-        assert_eq!(table.clients(1), 1);
-        drop(second);
-        assert_eq!(table.clients(1), 0);
+        shown.for_each(|e| visit(&e.volume.name, &e.description));
     }
 }

@@ -1,31 +1,30 @@
 //! The NBD server: sockets on a context's ring, requests as bios.
 //!
-//! One [`Worker`] runs on each data thread and owns that thread's context. A connection belongs
-//! to one worker for its whole life, so no lock is between connections; the first worker accepts
-//! and deals new sockets out through [`Inbox`]es.
+//! It is a front end of each data thread's [`crate::server::Worker`]. A connection belongs to one
+//! worker for its whole life, so no lock is between connections; the first worker accepts and
+//! deals new sockets out through the doors ([`crate::server::Inbox`]) of all.
 //!
 //! Bounds, so that no client harms another: connections in all, requests and bytes in flight of
 //! each, a time for the handshake, a time without any request ([`Settings`]). A client that does
 //! not read its replies keeps only its own requests waiting: they count until their reply is
 //! sent, and nothing more is read from it.
 
-mod buffers;
 mod coalesce;
 mod connection;
+mod connections;
 mod exports;
-mod inbox;
-mod membership;
 mod service;
 mod stream;
-mod worker;
 
-pub use exports::{Client, Export, ExportTable};
-pub use inbox::{Inbox, Incoming};
-pub use membership::Membership;
-pub use worker::{Listener, Worker};
+pub use connections::Listener;
+pub use exports::{Export, ExportTable};
+
+pub(crate) use connections::Connections;
 
 use super::handshake::TlsPolicy;
 use super::tls::TlsConfig;
+use crate::server::Client;
+use std::os::fd::OwnedFd;
 
 /// Bounds and times of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +54,18 @@ impl Default for Settings {
             idle_timeout_ns: 0,
         }
     }
+}
+
+/// A socket that was accepted, with its listener's ways.
+pub struct Incoming {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// How its listener treats TLS.
+    pub tls: ListenerTls,
+    /// Which of the server's export tables it is for.
+    pub table: usize,
+    /// Its place among the connections of that table.
+    pub place: Client,
 }
 
 /// How a listener treats TLS.

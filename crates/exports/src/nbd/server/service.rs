@@ -5,12 +5,12 @@
 //!   its number, so a number is not used again before all of them are back.
 //! * Exactly one reply is queued for each operation.
 
-use super::buffers::{DATA_AT, Pool};
 use super::stream::Stream;
 use crate::nbd::extents::{Extent as StatusExtent, ReadChunk, ReadChunks, StatusQuery};
 use crate::nbd::proto::{Command, CommandFlags, ErrorCode};
 use crate::nbd::reply::{ReplyStyle, ReplyTag};
 use crate::nbd::request::{Refusal, Request};
+use crate::server::{DATA_AT, Pool};
 use drystone_core::ring::SendPart;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;

@@ -7,8 +7,8 @@
 //!   decrypted into a buffer of their own first.
 //! * `queued` holds what is to be sent, in order; it becomes the next send as a whole.
 
-use super::buffers::{DATA_AT, Pool};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
+use crate::server::{DATA_AT, Pool};
 use drystone_core::IoBuf;
 use drystone_core::ring::SendPart;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Buffers of one connection, used again and again: so none is allocated in steady state, and
+//! Buffers of one connection or session, used again and again: so none is allocated in steady state, and
 //! none that held one client's data is ever sent to another.
 //!
 //! Invariant: every buffer has room for a reply header before its data ([`DATA_AT`]), and its
@@ -9,10 +9,10 @@ use drystone_core::{Arena, Bio, BioList, IoBuf, Priority};
 use std::sync::Arc;
 
 /// Where data begins in a buffer; the header of its reply ends there.
-pub(super) const DATA_AT: usize = IoBuf::ALIGN;
+pub(crate) const DATA_AT: usize = IoBuf::ALIGN;
 /// Classes of buffers: room for 4 KiB of data times 4 to the power of the class.
 const CLASSES: usize = 8;
-/// Bytes of idle buffers that a connection keeps.
+/// Bytes of idle buffers that a pool keeps unless it is told otherwise.
 const KEEP_BYTES: usize = 8 << 20;
 /// Idle bios that a connection keeps.
 const KEEP_BIOS: usize = 256;
@@ -20,7 +20,7 @@ const KEEP_BIOS: usize = 256;
 /// Buffers in memory that a worker's ring knows, lent to its connections. What comes back is
 /// zeroed before another connection gets it. Belongs to one worker, so its lock is never waited
 /// for; it is taken only when a connection's own pool has nothing.
-pub(super) struct Reserve {
+pub(crate) struct Reserve {
     arena: Option<Arc<Arena>>,
     idle: Lock<[Vec<IoBuf>; CLASSES]>,
     locks: Arc<LockCounters>,
@@ -28,7 +28,7 @@ pub(super) struct Reserve {
 
 impl Reserve {
     /// A reserve that cuts its buffers from `arena`; without one it is always empty.
-    pub(super) fn new(arena: Option<Arc<Arena>>, locks: Arc<LockCounters>) -> Arc<Self> {
+    pub(crate) fn new(arena: Option<Arc<Arena>>, locks: Arc<LockCounters>) -> Arc<Self> {
         let idle = Lock::new(LockClass::Buffers, Default::default());
         Arc::new(Reserve { arena, idle, locks })
     }
@@ -46,15 +46,17 @@ impl Reserve {
 }
 
 /// A pool of buffers and bios.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     reserve: Arc<Reserve>,
     idle: [Vec<IoBuf>; CLASSES],
     idle_bytes: usize,
+    /// Bytes of idle buffers that it keeps.
+    pub(crate) keep_bytes: usize,
     bios: BioList,
     /// What every bio is marked with.
-    pub(super) priority: Priority,
+    pub(crate) priority: Priority,
     /// As is this: its throttle group.
-    pub(super) group: u32,
+    pub(crate) group: u32,
 }
 
 fn class_of(data_bytes: usize) -> Option<usize> {
@@ -62,11 +64,12 @@ fn class_of(data_bytes: usize) -> Option<usize> {
 }
 
 impl Pool {
-    pub(super) fn new(reserve: Arc<Reserve>) -> Self {
+    pub(crate) fn new(reserve: Arc<Reserve>) -> Self {
         Pool {
             reserve,
             idle: Default::default(),
             idle_bytes: 0,
+            keep_bytes: KEEP_BYTES,
             bios: BioList::new(),
             priority: Priority::default(),
             group: 0,
@@ -75,7 +78,7 @@ impl Pool {
 
     /// A buffer with room for `data_bytes` from [`DATA_AT`] on. Its contents are whatever this
     /// connection last had in it. `None` when memory is short.
-    pub(super) fn take(&mut self, data_bytes: usize) -> Option<IoBuf> {
+    pub(crate) fn take(&mut self, data_bytes: usize) -> Option<IoBuf> {
         let Some(class) = class_of(data_bytes) else {
             return IoBuf::try_zeroed(DATA_AT + data_bytes);
         };
@@ -95,10 +98,10 @@ impl Pool {
     }
 
     /// Give a buffer back.
-    pub(super) fn give(&mut self, buf: IoBuf) {
+    pub(crate) fn give(&mut self, buf: IoBuf) {
         let Some(class) = buf.len().checked_sub(DATA_AT).and_then(class_of) else { return };
         let exact = buf.len() == DATA_AT + (4096 << (2 * class));
-        if exact && self.idle_bytes + buf.len() <= KEEP_BYTES {
+        if exact && self.idle_bytes + buf.len() <= self.keep_bytes {
             self.idle_bytes += buf.len();
             self.idle[class].push(buf);
         } else if buf.is_in_arena() {
@@ -107,14 +110,14 @@ impl Pool {
     }
 
     /// An idle bio.
-    pub(super) fn bio(&mut self) -> Box<Bio> {
+    pub(crate) fn bio(&mut self) -> Box<Bio> {
         let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
         (bio.priority, bio.group) = (self.priority, self.group);
         bio
     }
 
     /// Give a completed bio back; its buffer, if it has one, is returned.
-    pub(super) fn give_bio(&mut self, mut bio: Box<Bio>) -> Option<IoBuf> {
+    pub(crate) fn give_bio(&mut self, mut bio: Box<Bio>) -> Option<IoBuf> {
         let buf = bio.take_buf();
         if self.bios.len() < KEEP_BIOS {
             self.bios.push(bio);

@@ -1,23 +1,18 @@
-//! How new connections reach the worker that will serve them.
+//! How new connections and sessions reach the worker that will serve them.
 
-use super::ListenerTls;
-use super::exports::Client;
+use crate::fuse::server::Incoming as Session;
+use crate::nbd::server::Incoming;
 use drystone_core::context::Handle;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
-/// A socket that was accepted, with its listener's ways.
-pub struct Incoming {
-    /// The socket.
-    pub socket: OwnedFd,
-    /// How its listener treats TLS.
-    pub tls: ListenerTls,
-    /// Which of the server's export tables it is for.
-    pub table: usize,
-    /// Its place among the connections of that table.
-    pub place: Client,
+/// What comes through a worker's door.
+pub enum Arrival {
+    /// An NBD connection.
+    Connection(Incoming),
+    /// A FUSE session.
+    Session(Box<Session>),
 }
 
 /// The door of a worker. Any thread may put something in.
@@ -26,12 +21,13 @@ pub struct Incoming {
 /// ended.
 pub struct Inbox {
     /// None once the worker has ended.
-    waiting: Lock<Option<Vec<Incoming>>>,
+    waiting: Lock<Option<Vec<Arrival>>>,
     /// There may be something to take; so the worker does not take the lock for nothing.
     news: AtomicBool,
     stop: AtomicBool,
+    abort: AtomicBool,
     /// Connections that the worker has, those waiting included.
-    pub(super) connections: AtomicU32,
+    pub(crate) connections: AtomicU32,
     handle: Arc<Handle>,
 }
 
@@ -42,6 +38,7 @@ impl Inbox {
             waiting: Lock::new(LockClass::Control, Some(Vec::new())),
             news: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            abort: AtomicBool::new(false),
             connections: AtomicU32::new(0),
             handle,
         })
@@ -52,28 +49,49 @@ impl Inbox {
         self.connections.load(Relaxed)
     }
 
-    /// Hand a socket over. A worker that has ended takes none: then it is closed.
+    /// Hand a connection over. A worker that has ended takes none: then it is closed.
     pub fn put(&self, incoming: Incoming, user: &LockCounters) {
+        self.add(Arrival::Connection(incoming), user);
+    }
+
+    /// Hand a FUSE session over. A worker that has ended takes none: then its descriptor is closed.
+    pub fn put_session(&self, session: Session, user: &LockCounters) {
+        self.add(Arrival::Session(Box::new(session)), user);
+    }
+
+    fn add(&self, arrival: Arrival, user: &LockCounters) {
         let mut waiting = self.waiting.lock(user);
         let Some(open) = &mut *waiting else { return };
-        self.connections.fetch_add(1, Relaxed);
-        open.push(incoming);
+        self.connections.fetch_add(connections_in(&arrival), Relaxed);
+        open.push(arrival);
         drop(waiting);
         self.news.store(true, SeqCst);
         self.handle.wake();
     }
 
-    /// Ask the worker to finish what is in flight, close its connections and return.
+    /// Ask the worker to finish what is in flight, close its connections and return; FUSE sessions
+    /// go on until their mounts are gone.
     pub fn stop(&self) {
         self.stop.store(true, SeqCst);
         self.handle.wake();
+    }
+
+    /// After [`Inbox::stop`]: do not wait for the mounts of FUSE sessions. Whoever still asks
+    /// gets no answer, and an error once the last descriptor of the mount is closed.
+    pub fn abort(&self) {
+        self.abort.store(true, SeqCst);
+        self.handle.wake();
+    }
+
+    pub(super) fn is_aborted(&self) -> bool {
+        self.abort.load(SeqCst)
     }
 
     pub(super) fn is_stopping(&self) -> bool {
         self.stop.load(SeqCst)
     }
 
-    pub(super) fn take(&self, user: &LockCounters) -> Vec<Incoming> {
+    pub(super) fn take(&self, user: &LockCounters) -> Vec<Arrival> {
         if !self.news.swap(false, SeqCst) {
             return Vec::new();
         }
@@ -83,14 +101,20 @@ impl Inbox {
     /// The worker ends: close what waits, and whatever comes.
     pub(super) fn close(&self, user: &LockCounters) {
         let waiting = self.waiting.lock(user).take().unwrap_or_default();
-        self.connections.fetch_sub(waiting.len() as u32, Relaxed);
+        let connections = waiting.iter().map(connections_in).sum();
+        self.connections.fetch_sub(connections, Relaxed);
     }
+}
+
+/// For how many connections an arrival counts.
+fn connections_in(arrival: &Arrival) -> u32 {
+    u32::from(matches!(arrival, Arrival::Connection(_)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::server::{ExportTable, Settings};
+    use crate::nbd::server::{ExportTable, ListenerTls, Settings};
     use drystone_core::ContextSet;
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;

@@ -1,6 +1,5 @@
-//! Which throttle group a connection's I/O belongs to.
+//! Which throttle group a client's I/O belongs to.
 
-use crate::nbd::tls::PeerNames;
 use drystone_throttle::{Groups, Member};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,13 +32,12 @@ impl Membership {
     }
 
     /// A membership for a client with these names; `uid` is asked for only if it matters.
-    pub(super) fn of(
+    pub(crate) fn of<'a>(
         &self,
-        names: Option<&PeerNames>,
+        names: impl IntoIterator<Item = &'a str>,
         uid: impl FnOnce() -> Option<u32>,
     ) -> Member {
-        let names = names.into_iter().flat_map(PeerNames::all);
-        let by_name = names.filter_map(|name| self.by_name.get(name));
+        let by_name = names.into_iter().filter_map(|name| self.by_name.get(name));
         let uid = if self.by_uid.is_empty() { None } else { uid() };
         let by_uid = uid.and_then(|uid| self.by_uid.get(&uid));
         let mut paths = by_name.chain(by_uid).chain([&self.export]).map(String::as_str).chain([""]);
@@ -50,6 +48,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nbd::tls::PeerNames;
     use drystone_core::clock::ManualClock;
     use drystone_core::sync::LockRegistry;
 
@@ -70,7 +69,7 @@ mod tests {
         }
         let mut membership = Membership::new(groups.clone(), "export");
         let of = |membership: &Membership, names: Option<PeerNames>, uid: Option<u32>| {
-            membership.of(names.as_ref(), || uid).path().to_owned()
+            membership.of(names.iter().flat_map(PeerNames::all), || uid).path().to_owned()
         };
         assert_eq!(of(&membership, Some(names("alice", &[])), Some(7)), "export");
         membership.set_uid(7, "uid");
@@ -92,7 +91,7 @@ mod tests {
         }
         groups.remove("uid").unwrap();
         assert_eq!(of(&membership, None, Some(7)), "export", "the next rule counts");
-        let member = groups.create("uid").map(|_| membership.of(None, || Some(7))).unwrap();
+        let member = groups.create("uid").map(|_| membership.of([], || Some(7))).unwrap();
         assert_eq!(member.path(), "uid", "it is there again");
         assert!(groups.remove("uid").is_err(), "a member keeps its group");
         drop(member);

@@ -1,0 +1,92 @@
+//! What is wrong with a mount point, in one sentence each.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why something was not mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel has no FUSE, or the container hides it.
+    #[error(
+        "there is no /dev/fuse on this machine: load the module `fuse`, or give it to the container"
+    )]
+    NoDevice,
+    /// Not for this user.
+    #[error("/dev/fuse may not be opened by this user")]
+    NoAccess,
+    /// Anything else that is wrong with the device.
+    #[error("/dev/fuse cannot be used: {why}")]
+    Device {
+        /// The kernel's word.
+        why: String,
+    },
+    /// The mount point does not exist, or is out of reach.
+    #[error("the mount point {path:?} cannot be used: {source}")]
+    Missing {
+        /// The mount point, or the folder that it is to be in.
+        path: PathBuf,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// One volume needs a file.
+    #[error("the mount point {path:?} is not a regular file, but a volume is mounted on one")]
+    NotAFile {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Several volumes need a folder.
+    #[error("the mount point {path:?} is not a folder")]
+    NotAFolder {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Something is mounted there.
+    #[error("something is mounted on {path:?} already: {from} ({file_system})")]
+    Busy {
+        /// The mount point.
+        path: PathBuf,
+        /// The type of what is there.
+        file_system: String,
+        /// Where that comes from.
+        from: String,
+    },
+    /// The kernel refuses.
+    #[error("cannot mount on {path:?}: {why}")]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// Its reason.
+        why: String,
+    },
+    /// Neither may we, nor is there one who may.
+    #[error(
+        "this user may not mount on {path:?}, and fusermount3 is not installed (package fuse3)"
+    )]
+    NoHelper {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// It was mounted and is there no more.
+    #[error("what was mounted on {path:?} has been unmounted by somebody else")]
+    Vanished {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Files are open.
+    #[error("{path:?} is in use")]
+    InUse {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The kernel does not unmount it.
+    #[error("cannot unmount {path:?}: {why}")]
+    NotUnmounted {
+        /// The mount point.
+        path: PathBuf,
+        /// Its reason.
+        why: String,
+    },
+    /// Who knows what is mounted.
+    #[error("the list of mounts cannot be read: {0}")]
+    NoList(io::Error),
+}

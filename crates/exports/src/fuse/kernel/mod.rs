@@ -1,0 +1,240 @@
+//! The kernel's side of a mount: `/dev/fuse`, mounting and unmounting.
+//!
+//! These calls block and belong to the thread that starts and stops the server, never to a data thread:
+//! an unmount waits for answers that the data threads give.
+//!
+//! Invariants:
+//! * A mount point that may be dead is not looked at with `stat` before the list of mounts was asked
+//!   what is there: a mount without a server answers nothing but `ENOTCONN`.
+//! * Only what [`mount`] mounted is unmounted by [`Mounted`], found by its number in the list of mounts.
+
+#[allow(unsafe_code)]
+mod device;
+mod error;
+mod helper;
+mod mountinfo;
+
+pub use error::MountError;
+pub use mountinfo::{MountEntry, parse as parse_mountinfo};
+
+use super::proto::init::MAX_WRITE;
+use super::server::Kind;
+use rustix::fs::{StatVfs, statvfs};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The type that our mounts have in the list of mounts.
+pub const FILE_SYSTEM: &str = "fuse.drystone";
+
+/// What is to be mounted where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountPoint {
+    /// Where: a file or folder that exists.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: Kind,
+    /// Shown in the list of mounts.
+    pub source: String,
+    /// Let other users in, as far as the permissions of the files do; without this only the user who
+    /// mounts gets in.
+    pub allow_other: bool,
+}
+
+/// A mount of ours. Dropping it changes nothing: unmount it.
+#[derive(Debug)]
+pub struct Mounted {
+    path: PathBuf,
+    /// Its number in the list of mounts.
+    id: u64,
+    by_helper: bool,
+}
+
+/// Mounts, and opens `sessions` (at least 1) descriptors of the mount, one for each
+/// [`super::server::Incoming`]. Nobody is answered before they are served; once the last of them is
+/// closed the mount is dead. A dead mount of ours that is in the way is detached first.
+///
+/// # Errors
+/// One sentence that says what is wrong, and with which mount point; then nothing is mounted.
+pub fn mount(point: &MountPoint, sessions: usize) -> Result<(Mounted, Vec<OwnedFd>), MountError> {
+    let path = clear(&point.path)?;
+    check(&path, point.kind)?;
+    let (first, by_helper) = attach(&path, point)?;
+    let entry = top_at(&path)?.filter(|entry| entry.file_system == FILE_SYSTEM);
+    let Some(entry) = entry else {
+        return Err(MountError::Vanished { path });
+    };
+    let mounted = Mounted { path, id: entry.id, by_helper };
+    match clones(first, sessions) {
+        Ok(devices) => Ok((mounted, devices)),
+        Err(error) => {
+            let _ = mounted.detach();
+            Err(error)
+        }
+    }
+}
+
+fn clones(first: OwnedFd, sessions: usize) -> Result<Vec<OwnedFd>, MountError> {
+    let mut devices = vec![first];
+    for _ in 1..sessions {
+        devices.push(device::clone_of(&devices[0])?);
+    }
+    Ok(devices)
+}
+
+/// The mount point's real path, with no dead mount of ours on it.
+fn clear(path: &Path) -> Result<PathBuf, MountError> {
+    let mut path = resolve(path)?;
+    while let Some(top) = top_at(&path)? {
+        if !is_dead(&path, &top) {
+            let MountEntry { file_system, source: from, .. } = top;
+            return Err(MountError::Busy { path, file_system, from });
+        }
+        detach(&path)?;
+    }
+    if path.is_symlink() {
+        path = fs::canonicalize(&path).map_err(|source| missing(&path, source))?;
+        return clear(&path);
+    }
+    Ok(path)
+}
+
+/// Where the path leads to, without a look at its last part.
+fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+    let Some(name) = path.file_name() else {
+        return fs::canonicalize(path).map_err(|source| missing(path, source));
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let folder = fs::canonicalize(folder).map_err(|source| missing(folder, source))?;
+    Ok(folder.join(name))
+}
+
+fn missing(path: &Path, source: std::io::Error) -> MountError {
+    MountError::Missing { path: path.to_owned(), source }
+}
+
+fn check(path: &Path, kind: Kind) -> Result<(), MountError> {
+    let metadata = fs::symlink_metadata(path).map_err(|source| missing(path, source))?;
+    let path = path.to_owned();
+    match kind {
+        Kind::File if !metadata.is_file() => Err(MountError::NotAFile { path }),
+        Kind::Folder if !metadata.is_dir() => Err(MountError::NotAFolder { path }),
+        _ => Ok(()),
+    }
+}
+
+/// Mounts; by the helper of unprivileged users if the kernel does not let us.
+fn attach(path: &Path, point: &MountPoint) -> Result<(OwnedFd, bool), MountError> {
+    let device = device::open()?;
+    match attach_ourselves(path, point, &device) {
+        Ok(()) => Ok((device, false)),
+        Err(Errno::PERM) => Ok((helper::mount(path, point, MAX_WRITE)?, true)),
+        Err(Errno::BUSY) => {
+            Err(MountError::Refused { path: path.to_owned(), why: "it is in use".to_owned() })
+        }
+        Err(error) => Err(MountError::Refused { path: path.to_owned(), why: error.to_string() }),
+    }
+}
+
+fn attach_ourselves(path: &Path, point: &MountPoint, device: &OwnedFd) -> rustix::io::Result<()> {
+    let root = match point.kind {
+        Kind::File => "100000",
+        Kind::Folder => "40000",
+    };
+    let others = if point.allow_other { ",allow_other,default_permissions" } else { "" };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let options = format!(
+        "fd={},rootmode={root},user_id={uid},group_id={gid},max_read={MAX_WRITE}{others}",
+        device.as_raw_fd()
+    );
+    let options = CString::new(options).map_err(|_| Errno::INVAL)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    rustix::mount::mount(&*point.source, path, FILE_SYSTEM, flags, &*options)
+}
+
+/// What is mounted at the path, the topmost.
+fn top_at(path: &Path) -> Result<Option<MountEntry>, MountError> {
+    let list = fs::read("/proc/self/mountinfo").map_err(MountError::NoList)?;
+    Ok(parse_mountinfo(&list).into_iter().rfind(|entry| entry.path == path))
+}
+
+/// Whether the mount is one of ours whose server is gone. Asking for its statistics always asks the
+/// server; its attributes may still be known.
+fn is_dead(path: &Path, entry: &MountEntry) -> bool {
+    let answer: rustix::io::Result<StatVfs> = match entry.file_system == FILE_SYSTEM {
+        true => statvfs(path),
+        false => return false,
+    };
+    matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Whether a mount of ours without a server is at the path.
+///
+/// # Errors
+/// When the path's folder does not exist, or the list of mounts cannot be read.
+pub fn is_dead_mount(path: &Path) -> Result<bool, MountError> {
+    let path = resolve(path)?;
+    Ok(top_at(&path)?.is_some_and(|top| is_dead(&path, &top)))
+}
+
+/// Takes what is mounted at the path away from it at once, though it be in use.
+fn detach(path: &Path) -> Result<(), MountError> {
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(path, flags) {
+        Err(Errno::PERM) => helper::unmount(path, true),
+        result => unmounted(path, result),
+    }
+}
+
+fn unmounted(path: &Path, result: rustix::io::Result<()>) -> Result<(), MountError> {
+    let path = path.to_owned();
+    match result {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(MountError::InUse { path }),
+        Err(error) => Err(MountError::NotUnmounted { path, why: error.to_string() }),
+    }
+}
+
+impl Mounted {
+    /// Where it is, without symbolic links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it is still there, and on top.
+    fn is_there(&self) -> Result<bool, MountError> {
+        Ok(top_at(&self.path)?.is_some_and(|top| top.id == self.id))
+    }
+
+    /// Unmounts it, if nobody else has. Waits for answers of the server.
+    ///
+    /// # Errors
+    /// [`MountError::InUse`] while files are open; another when it is not permitted.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        if !self.is_there()? {
+            return Ok(());
+        }
+        match self.by_helper {
+            true => helper::unmount(&self.path, false),
+            false => {
+                unmounted(&self.path, rustix::mount::unmount(&self.path, UnmountFlags::NOFOLLOW))
+            }
+        }
+    }
+
+    /// Takes it away from its path at once, though it be in use: who has files open keeps them until the
+    /// server ends.
+    ///
+    /// # Errors
+    /// When it is not permitted.
+    pub fn detach(&self) -> Result<(), MountError> {
+        match self.is_there()? {
+            true => detach(&self.path),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The first request: what kernel and server can do.
+
+use super::fields::Reader;
+
+/// The protocol's major number.
+pub const MAJOR: u32 = 7;
+/// The newest minor number that this server was written for.
+const MINOR: u32 = 38;
+/// The oldest that it works with: Linux 5.4.
+pub const MINOR_MIN: u32 = 31;
+/// Longest write, and read, in bytes: what 256 pages hold, the most that the kernel permits without a
+/// setting of the machine.
+pub const MAX_WRITE: u32 = 1 << 20;
+/// Longest write, in pages of 4 KiB.
+const MAX_PAGES: u16 = 256;
+/// Requests nobody waits for (read-ahead, write-back, asynchronous direct I/O) that the kernel has in
+/// flight. Deep enough for a fast disk; the kernel's own default of 12 is from the time of hard disks.
+const MAX_BACKGROUND: u16 = 256;
+/// From so many on the kernel tells writers to be slow: three quarters, as it does itself.
+const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
+
+bitflags::bitflags! {
+    /// What one side can do, or wants.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct InitFlags: u64 {
+        /// Reads may be in flight together.
+        const ASYNC_READ = 1 << 0;
+        /// Writes may be longer than a page.
+        const BIG_WRITES = 1 << 5;
+        /// A folder may be read with attributes.
+        const DO_READDIRPLUS = 1 << 13;
+        /// The kernel decides when it is.
+        const READDIRPLUS_AUTO = 1 << 14;
+        /// Direct I/O may be in flight together.
+        const ASYNC_DIO = 1 << 15;
+        /// The page cache holds writes back.
+        const WRITEBACK_CACHE = 1 << 16;
+        /// Look-ups in a folder may be in flight together.
+        const PARALLEL_DIROPS = 1 << 18;
+        /// The number of pages of a request is told.
+        const MAX_PAGES = 1 << 22;
+        /// There are more than 32 flags.
+        const INIT_EXT = 1 << 30;
+        /// A file opened for direct I/O may be mapped.
+        const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+    }
+}
+
+impl InitFlags {
+    /// What we want whenever it is offered.
+    const WANTED: InitFlags = Self::ASYNC_READ
+        .union(Self::BIG_WRITES)
+        .union(Self::DO_READDIRPLUS)
+        .union(Self::READDIRPLUS_AUTO)
+        .union(Self::ASYNC_DIO)
+        .union(Self::PARALLEL_DIROPS)
+        .union(Self::MAX_PAGES)
+        .union(Self::INIT_EXT)
+        .union(Self::DIRECT_IO_ALLOW_MMAP);
+}
+
+/// What the kernel offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitAsk {
+    /// Its major number.
+    pub major: u32,
+    /// Its minor number.
+    pub minor: u32,
+    /// Longest read-ahead, bytes.
+    pub max_readahead: u32,
+    /// What it can do.
+    pub flags: InitFlags,
+}
+
+impl InitAsk {
+    pub(super) fn read(r: &mut Reader<'_>) -> Option<Self> {
+        let (major, minor, max_readahead) = (r.u32()?, r.u32()?, r.u32()?);
+        let low = u64::from(r.u32()?);
+        // Older kernels end here.
+        let extended = low & InitFlags::INIT_EXT.bits() != 0;
+        let high = if extended { u64::from(r.u32()?) } else { 0 };
+        let flags = InitFlags::from_bits_truncate(high << 32 | low);
+        Some(InitAsk { major, minor, max_readahead, flags })
+    }
+}
+
+/// What the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitReply {
+    /// Major number: ours.
+    pub major: u32,
+    /// Minor number: ours; the smaller of the two counts.
+    pub minor: u32,
+    /// Longest read-ahead, bytes.
+    pub max_readahead: u32,
+    /// What is used.
+    pub flags: InitFlags,
+    /// Most requests in flight that nobody waits for.
+    pub max_background: u16,
+    /// From so many on writers are to be slow.
+    pub congestion_threshold: u16,
+    /// Longest write, bytes.
+    pub max_write: u32,
+    /// Longest request, pages.
+    pub max_pages: u16,
+}
+
+/// The kernel is too old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Its major number.
+    pub major: u32,
+    /// Its minor number.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Refused { major, minor } = self;
+        write!(
+            f,
+            "the kernel's FUSE has version {major}.{minor}, but {MAJOR}.{MINOR_MIN} is needed \
+             (Linux 5.4 or later)"
+        )
+    }
+}
+
+/// Answers the kernel's offer; `writeback_cache` asks for the page cache to hold writes back. An offer
+/// of a newer major number is answered with ours, and the kernel asks again.
+///
+/// # Errors
+/// When the kernel is too old.
+pub fn negotiate(ask: &InitAsk, writeback_cache: bool) -> Result<InitReply, Refused> {
+    let old = ask.major < MAJOR || ask.major == MAJOR && ask.minor < MINOR_MIN;
+    if old || ask.major == MAJOR && !ask.flags.contains(InitFlags::MAX_PAGES) {
+        return Err(Refused { major: ask.major, minor: ask.minor });
+    }
+    let mut wanted = InitFlags::WANTED;
+    wanted.set(InitFlags::WRITEBACK_CACHE, writeback_cache);
+    Ok(InitReply {
+        major: MAJOR,
+        minor: MINOR,
+        max_readahead: ask.max_readahead,
+        flags: ask.flags & wanted,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: CONGESTION,
+        max_write: MAX_WRITE,
+        max_pages: MAX_PAGES,
+    })
+}

@@ -1,0 +1,249 @@
+//! What the kernel asks.
+
+use super::fields::Reader;
+use super::init::InitAsk;
+
+/// Length of the header of every request.
+pub const IN_HEADER_BYTES: usize = 40;
+/// Length of everything before the data of a write.
+pub const WRITE_HEAD_BYTES: usize = 80;
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// What the reply names it by.
+    pub unique: u64,
+    /// The inode it is about.
+    pub node: u64,
+    /// User id of whoever asks.
+    pub uid: u32,
+    /// What is asked for.
+    pub operation: Operation<'a>,
+}
+
+/// What is asked for. Offsets and lengths are bytes, and anything at all; a handle is what an open was
+/// answered with, or anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// The inode of a name in a folder.
+    Lookup {
+        /// The name, without its zero.
+        name: &'a [u8],
+    },
+    /// An inode is not known any more. Has no reply.
+    Forget,
+    /// The attributes of an inode.
+    GetAttributes,
+    /// Other attributes; times are left out, since nothing is made of them.
+    SetAttributes {
+        /// Other permissions.
+        mode: bool,
+        /// Another owner or group.
+        owner: bool,
+        /// Another size.
+        size: Option<u64>,
+    },
+    /// Open a file.
+    Open {
+        /// Those of `open`.
+        flags: u32,
+    },
+    /// Read a file.
+    Read {
+        /// Through which handle.
+        handle: u64,
+        /// From where.
+        offset: u64,
+        /// How much.
+        length: u32,
+    },
+    /// Write a file. The data follows the first [`WRITE_HEAD_BYTES`] bytes, and there is as much as it
+    /// says.
+    Write {
+        /// Through which handle.
+        handle: u64,
+        /// To where.
+        offset: u64,
+        /// How much.
+        length: u32,
+    },
+    /// What `statfs` shows.
+    Statistics,
+    /// A handle is closed.
+    Release {
+        /// Which.
+        handle: u64,
+    },
+    /// Make a file durable.
+    Sync {
+        /// Through which handle.
+        handle: u64,
+    },
+    /// The first request.
+    Init(InitAsk),
+    /// Open a folder.
+    OpenFolder,
+    /// Read a folder.
+    ReadFolder {
+        /// The place that an entry named as the next one; 0 is the beginning.
+        offset: u64,
+        /// Room for the answer.
+        length: u32,
+        /// With the attributes of each file.
+        plus: bool,
+    },
+    /// A folder is closed.
+    ReleaseFolder,
+    /// Whoever asked something gives up.
+    Interrupt,
+    /// The mount ends.
+    Destroy,
+    /// `fallocate`.
+    Allocate {
+        /// Through which handle.
+        handle: u64,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        length: u64,
+        /// How ([`super::falloc`]).
+        mode: u32,
+    },
+    /// `lseek` to data or a hole.
+    Seek {
+        /// From where.
+        offset: u64,
+        /// To which ([`super::seek`]).
+        whence: u32,
+    },
+    /// Makes, removes or renames something in a folder.
+    ChangeFolder,
+    /// Something else.
+    Unknown {
+        /// Its number.
+        opcode: u32,
+    },
+}
+
+/// Why bytes are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// There is not even a header, so nobody can be answered.
+    Header,
+    /// The request with this number is shorter than its kind is, or says another length than it has.
+    Body {
+        /// Its number.
+        unique: u64,
+    },
+}
+
+/// `setattr`: which attributes.
+mod wanted {
+    pub(super) const MODE: u32 = 1 << 0;
+    pub(super) const OWNER: u32 = 1 << 1 | 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request of `length` bytes, which begins with `bytes`: all of it, or, for a write, at
+    /// least its first [`WRITE_HEAD_BYTES`] bytes, so that its data may lie elsewhere.
+    ///
+    /// # Errors
+    /// When the bytes are no request.
+    pub fn parse(bytes: &'a [u8], length: usize) -> Result<Self, Malformed> {
+        let mut reader = Reader(bytes);
+        let header = Header::read(&mut reader).ok_or(Malformed::Header)?;
+        let malformed = Malformed::Body { unique: header.unique };
+        if header.length as usize != length || bytes.len() > length {
+            return Err(malformed);
+        }
+        let operation = read_operation(header.opcode, reader).ok_or(malformed)?;
+        if let Operation::Write { length: data, .. } = operation
+            && length != WRITE_HEAD_BYTES + data as usize
+        {
+            return Err(malformed);
+        }
+        let Header { unique, node, uid, .. } = header;
+        Ok(Request { unique, node, uid, operation })
+    }
+}
+
+struct Header {
+    length: u32,
+    opcode: u32,
+    unique: u64,
+    node: u64,
+    uid: u32,
+}
+
+impl Header {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (length, opcode, unique) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let (node, uid) = (reader.u64()?, reader.u32()?);
+        // Group, process, extensions: none that we asked for.
+        reader.skip(12)?;
+        Some(Header { length, opcode, unique, node, uid })
+    }
+}
+
+fn read_operation(opcode: u32, mut r: Reader<'_>) -> Option<Operation<'_>> {
+    Some(match opcode {
+        1 => Operation::Lookup { name: r.name()? },
+        2 | 42 => Operation::Forget,
+        3 => Operation::GetAttributes,
+        4 => set_attributes(&mut r)?,
+        14 => Operation::Open { flags: r.u32()? },
+        15 => {
+            let (handle, offset, length) = range(&mut r)?;
+            Operation::Read { handle, offset, length }
+        }
+        16 => {
+            let (handle, offset, length) = range(&mut r)?;
+            r.skip(20)?;
+            Operation::Write { handle, offset, length }
+        }
+        17 => Operation::Statistics,
+        18 => Operation::Release { handle: r.u64()? },
+        20 => Operation::Sync { handle: r.u64()? },
+        26 => Operation::Init(InitAsk::read(&mut r)?),
+        27 => Operation::OpenFolder,
+        28 | 44 => {
+            let (_, offset, length) = range(&mut r)?;
+            Operation::ReadFolder { offset, length, plus: opcode == 44 }
+        }
+        29 => Operation::ReleaseFolder,
+        36 => Operation::Interrupt,
+        38 => Operation::Destroy,
+        43 => allocate(&mut r)?,
+        46 => {
+            r.u64()?;
+            Operation::Seek { offset: r.u64()?, whence: r.u32()? }
+        }
+        // Symlink, mknod, mkdir, unlink, rmdir, rename, link, create, rename2, tmpfile.
+        6 | 8..=13 | 35 | 45 | 51 => Operation::ChangeFolder,
+        opcode => Operation::Unknown { opcode },
+    })
+}
+
+/// Handle, offset and length, as several begin.
+fn range(r: &mut Reader<'_>) -> Option<(u64, u64, u32)> {
+    Some((r.u64()?, r.u64()?, r.u32()?))
+}
+
+fn set_attributes(r: &mut Reader<'_>) -> Option<Operation<'static>> {
+    let valid = r.u32()?;
+    r.skip(12)?;
+    let size = r.u64()?;
+    // Lock owner, times, mode, owner.
+    r.skip(56)?;
+    Some(Operation::SetAttributes {
+        mode: valid & wanted::MODE != 0,
+        owner: valid & wanted::OWNER != 0,
+        size: (valid & wanted::SIZE != 0).then_some(size),
+    })
+}
+
+fn allocate(r: &mut Reader<'_>) -> Option<Operation<'static>> {
+    let (handle, offset, length) = (r.u64()?, r.u64()?, r.u64()?);
+    Some(Operation::Allocate { handle, offset, length, mode: r.u32()? })
+}

@@ -1,0 +1,223 @@
+//! Requests that are answered at once: about files, not their data.
+
+use super::mount::Geometry;
+use super::session::Session;
+use crate::fuse::proto::{
+    self, Directory, Entry, NAME_MAX, Operation, Request, open_flags, opened_flags, seek,
+};
+use crate::server::{DATA_AT, Work, errno};
+
+/// Longest answer to one reading of a folder, bytes.
+const FOLDER_BYTES: u32 = 64 << 10;
+/// Extents asked of the device at once, and how often, to find data or a hole.
+const EXTENTS_MAX: usize = 256;
+const LOOKS_MAX: u32 = 256;
+
+impl Session {
+    /// Carry a request out, or begin to.
+    #[inline]
+    pub(super) fn start(&mut self, request: &Request<'_>, work: &mut Work) {
+        match request.operation {
+            Operation::Read { handle, offset, length } => {
+                self.start_read(request, handle, offset, length, work);
+            }
+            Operation::Write { handle, offset, length } => {
+                self.start_write(request, handle, offset, length, work);
+            }
+            Operation::Sync { handle } => self.start_sync(request, handle, work),
+            Operation::Allocate { handle, offset, length, mode } => {
+                self.start_allocate(
+                    request,
+                    handle,
+                    offset..offset.saturating_add(length),
+                    mode,
+                    work,
+                );
+            }
+            _ => self.answer_at_once(request),
+        }
+    }
+
+    fn answer_at_once(&mut self, request: &Request<'_>) {
+        let unique = request.unique;
+        match request.operation {
+            Operation::Init(ask) => self.initialise(unique, &ask),
+            Operation::Lookup { name } => self.look_up(request, name),
+            Operation::GetAttributes => self.attributes(request),
+            Operation::SetAttributes { mode, owner, size } => {
+                self.set_attributes(request, mode || owner, size.is_some());
+            }
+            Operation::Open { flags } => self.open(request, flags),
+            Operation::Release { handle } => {
+                self.mount.release(handle, &self.locks);
+                self.answer(unique, 0);
+            }
+            Operation::Statistics => {
+                let statistics = self.mount.statistics();
+                self.answer_with(unique, |out| proto::statistics(out, &statistics));
+            }
+            Operation::OpenFolder if !self.mount.is_folder(request.node) => {
+                self.answer(unique, errno::ENOTDIR);
+            }
+            Operation::OpenFolder => self.answer_with(unique, |out| proto::opened(out, 0, 0)),
+            Operation::ReadFolder { offset, length, plus } => {
+                self.read_folder(request, offset, length, plus);
+            }
+            Operation::Seek { offset, whence } => self.seek(request, offset, whence),
+            Operation::ReleaseFolder | Operation::Destroy => self.answer(unique, 0),
+            Operation::Forget => {}
+            Operation::ChangeFolder => self.answer(unique, errno::EPERM),
+            // An I/O to a disk cannot be interrupted: to be told once is enough for the kernel.
+            Operation::Interrupt | Operation::Unknown { .. } => self.answer(unique, errno::ENOSYS),
+            _ => unreachable!("has been started"),
+        }
+    }
+
+    fn initialise(&mut self, unique: u64, ask: &proto::InitAsk) {
+        match proto::negotiate(ask, self.mount.options().writeback_cache) {
+            Ok(reply) => {
+                self.answer_with(unique, |out| proto::init(out, &reply));
+                if reply.major == ask.major {
+                    self.mount.initialised();
+                }
+            }
+            Err(refused) => {
+                self.mount.fail(refused.to_string());
+                self.answer(unique, errno::EPROTO);
+            }
+        }
+    }
+
+    fn look_up(&mut self, request: &Request<'_>, name: &[u8]) {
+        if !self.mount.is_folder(request.node) {
+            return self.answer(request.unique, errno::ENOTDIR);
+        }
+        let Some(index) = self.mount.find(name) else {
+            return self.answer(request.unique, errno::ENOENT);
+        };
+        let geometry = self.refresh(index);
+        let attributes = self.mount.file_attributes(self.mount.node_of(index), &geometry);
+        self.answer_with(request.unique, |out| proto::entry(out, &attributes));
+    }
+
+    fn attributes(&mut self, request: &Request<'_>) {
+        let attributes = match self.mount.volume_at(request.node) {
+            _ if self.mount.is_folder(request.node) => self.mount.folder_attributes(),
+            Some(index) => {
+                let geometry = self.refresh(index);
+                self.mount.file_attributes(request.node, &geometry)
+            }
+            None => return self.answer(request.unique, errno::ENOENT),
+        };
+        self.answer_with(request.unique, |out| proto::attributes(out, &attributes));
+    }
+
+    /// A size is ignored, as a block device ignores it when it is opened to be cut; so are times.
+    fn set_attributes(&mut self, request: &Request<'_>, owner_or_mode: bool, size: bool) {
+        let volume = self.mount.volume_at(request.node);
+        if owner_or_mode {
+            return self.answer(request.unique, errno::EPERM);
+        }
+        if size && volume.is_some_and(|volume| self.refresh(volume).read_only) {
+            return self.answer(request.unique, errno::EROFS);
+        }
+        self.attributes(request);
+    }
+
+    fn open(&mut self, request: &Request<'_>, flags: u32) {
+        let Some(index) = self.mount.volume_at(request.node) else {
+            let folder = self.mount.is_folder(request.node);
+            return self.answer(request.unique, if folder { errno::EISDIR } else { errno::ENOENT });
+        };
+        if flags & open_flags::ACCESS != 0 && self.refresh(index).read_only {
+            return self.answer(request.unique, errno::EROFS);
+        }
+        let direct = opened_flags::DIRECT_IO | opened_flags::PARALLEL_DIRECT_WRITES;
+        let opened = if flags & open_flags::DIRECT != 0 { direct } else { 0 };
+        let handle = self.mount.open(index, request.uid, &self.locks);
+        self.answer_with(request.unique, |out| proto::opened(out, handle, opened));
+    }
+
+    /// Places in a folder: 0 and 1 are the folder and its parent, the volumes follow.
+    fn read_folder(&mut self, request: &Request<'_>, offset: u64, length: u32, plus: bool) {
+        if !self.mount.is_folder(request.node) {
+            return self.answer(request.unique, errno::ENOTDIR);
+        }
+        let length = length.min(FOLDER_BYTES) as usize;
+        let Some(mut buf) = self.pool.take(length) else {
+            return self.answer(request.unique, errno::ENOMEM);
+        };
+        let mut folder = Directory::new(&mut buf[DATA_AT..DATA_AT + length], plus);
+        let first = usize::try_from(offset).unwrap_or(usize::MAX);
+        for place in first..self.mount.volume_count() + 2 {
+            if !self.add_entry(&mut folder, place) {
+                break;
+            }
+        }
+        let end = DATA_AT + folder.length();
+        self.answer_data(request.unique, buf, DATA_AT..end);
+    }
+
+    /// False if the entry at `place` does not fit.
+    fn add_entry(&self, folder: &mut Directory<'_>, place: usize) -> bool {
+        let next = place as u64 + 1;
+        let Some(index) = place.checked_sub(2) else {
+            let name: &[u8] = if place == 0 { b"." } else { b".." };
+            return folder.add(&Entry { name, next, attributes: self.mount.folder_attributes() });
+        };
+        let name = self.mount.shared(index).volume.name.as_bytes();
+        if name.len() > NAME_MAX {
+            return true;
+        }
+        let geometry = self.mount.geometry(index);
+        let attributes = self.mount.file_attributes(self.mount.node_of(index), &geometry);
+        folder.add(&Entry { name, next, attributes })
+    }
+
+    fn seek(&mut self, request: &Request<'_>, offset: u64, whence: u32) {
+        let Some(volume) = self.mount.volume_at(request.node) else {
+            return self.answer(request.unique, errno::EINVAL);
+        };
+        if whence != seek::DATA && whence != seek::HOLE {
+            return self.answer(request.unique, errno::EINVAL);
+        }
+        let geometry = self.refresh(volume);
+        match self.find_next(volume, &geometry, offset, whence == seek::HOLE) {
+            Some(at) => self.answer_with(request.unique, |out| proto::number(out, at)),
+            None => self.answer(request.unique, errno::ENXIO),
+        }
+    }
+
+    /// The next byte from `offset` on that is in a hole, or is not; behind the last one there is a hole.
+    /// Where the device does not know there is data.
+    fn find_next(
+        &self,
+        volume: usize,
+        geometry: &Geometry,
+        offset: u64,
+        hole: bool,
+    ) -> Option<u64> {
+        let device = &self.mount.shared(volume).volume.device;
+        let mut at = offset;
+        if offset >= geometry.size {
+            return None;
+        }
+        for _ in 0..LOOKS_MAX {
+            let length = geometry.size - at;
+            let extents = device.extents(at, length, EXTENTS_MAX).unwrap_or_default();
+            if let Some(found) = extents.iter().find(|extent| extent.zero == hole) {
+                return Some(found.offset.max(at));
+            }
+            let end = extents.last().map_or(at, |last| last.offset.saturating_add(last.length));
+            if end >= geometry.size {
+                return hole.then_some(geometry.size);
+            }
+            if end <= at {
+                break;
+            }
+            at = end;
+        }
+        // It does not know, or there is no end to small pieces: all of it counts as data.
+        Some(if hole { geometry.size } else { at })
+    }
+}

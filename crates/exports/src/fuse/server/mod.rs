@@ -1,0 +1,36 @@
+//! The FUSE server: requests of the kernel as bios.
+//!
+//! A [`Mount`] is what all threads share of one mount point. Each data thread has a [`Session`] of it,
+//! on a descriptor of its own (a clone, `FUSE_DEV_IOC_CLONE`), which is a front end of that thread's
+//! [`crate::server::Worker`]: whichever session reads a request answers it, and no lock is between
+//! them on the way of a read or write.
+//!
+//! Bounds, so that memory is: requests and bytes in flight of a session ([`IN_FLIGHT_MAX`],
+//! [`BYTES_IN_FLIGHT_MAX`]). At a bound a session reads nothing more; the kernel keeps requests for
+//! others, or until it goes on.
+
+mod io;
+mod meta;
+mod mount;
+mod ragged;
+mod receive;
+mod session;
+mod sessions;
+
+pub use mount::{Kind, Mount, MountOptions};
+pub use session::{BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX};
+
+pub(crate) use sessions::Sessions;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A session that is to be served, on its way to a worker ([`crate::server::Inbox::put_session`]).
+pub struct Incoming {
+    /// What it is a session of.
+    pub mount: Arc<Mount>,
+    /// Its number, below the mount's count of sessions, and no other session's.
+    pub number: usize,
+    /// Its descriptor of `/dev/fuse`, of the mount and not blocking.
+    pub device: OwnedFd,
+}

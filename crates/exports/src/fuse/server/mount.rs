@@ -1,0 +1,297 @@
+//! What all sessions of a mount share.
+//!
+//! Invariants:
+//! * Inodes are fixed: the root, and in a folder one for each volume. So look-ups need no count, and
+//!   `forget` nothing.
+//! * A handle stands for one `open`; while it is open its client counts, and its throttle group is not
+//!   removed. Its number carries the group, so that a read or write needs no look-up.
+
+use crate::fuse::proto::{self, Attributes, ROOT};
+use crate::server::{Client, Clients, Volume};
+use drystone_core::context::Handle as ContextHandle;
+use drystone_core::passage::Passage;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_throttle::Member;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, OnceLock};
+
+/// What the mount point is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file: the only volume.
+    File,
+    /// A folder with one regular file for each volume, under its name.
+    Folder,
+}
+
+/// How a mount looks from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What the mount point is.
+    pub kind: Kind,
+    /// Owner of the files.
+    pub uid: u32,
+    /// Group of the files.
+    pub gid: u32,
+    /// Permissions of the files (`0o600`); a folder can be searched by whoever may read them.
+    pub permissions: u32,
+    /// Let the page cache hold writes back.
+    pub writeback_cache: bool,
+    /// All times of the files, seconds since 1970.
+    pub time_s: u64,
+}
+
+/// A volume of a mount.
+pub(super) struct Shared {
+    pub(super) volume: Volume,
+    clients: Clients,
+    /// Writes go through; one that does not cover whole blocks closes it.
+    pub(super) passage: Passage,
+}
+
+/// An open file.
+struct Handle {
+    _client: Client,
+    _member: Member,
+}
+
+#[derive(Default)]
+struct Handles {
+    open: Vec<Option<Handle>>,
+    free: Vec<usize>,
+}
+
+/// What one session tells the others.
+#[repr(align(128))]
+#[derive(Default)]
+struct Told {
+    context: OnceLock<Arc<ContextHandle>>,
+    requests: AtomicU64,
+}
+
+/// A mount: its volumes, and what its sessions share.
+pub struct Mount {
+    options: MountOptions,
+    volumes: Vec<Shared>,
+    handles: Lock<Handles>,
+    sessions: Box<[Told]>,
+    /// Sessions that serve.
+    serving: AtomicUsize,
+    initialised: AtomicBool,
+    failure: OnceLock<String>,
+}
+
+/// Size and block size of a volume, as they were when it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    /// Bytes; whole blocks.
+    pub(super) size: u64,
+    /// Bytes of a logical block.
+    pub(super) block: u64,
+    pub(super) read_only: bool,
+}
+
+const TYPE_FILE: u32 = 0o100_000;
+const TYPE_FOLDER: u32 = 0o040_000;
+
+impl Mount {
+    /// A mount of `volumes` for `sessions` sessions, numbered from 0.
+    ///
+    /// # Panics
+    /// If a file is to have any other number of volumes than one (our own mistake).
+    pub fn new(options: MountOptions, volumes: Vec<Volume>, sessions: usize) -> Arc<Self> {
+        assert!(options.kind == Kind::Folder || volumes.len() == 1, "a file is one volume");
+        let shared = |volume| Shared {
+            volume,
+            clients: Clients::default(),
+            passage: Passage::new(sessions),
+        };
+        Arc::new(Mount {
+            options,
+            volumes: volumes.into_iter().map(shared).collect(),
+            handles: Lock::new(LockClass::Control, Handles::default()),
+            sessions: (0..sessions).map(|_| Told::default()).collect(),
+            serving: AtomicUsize::new(0),
+            initialised: AtomicBool::new(false),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// How it looks from outside.
+    pub fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Open files of volume number `index`.
+    pub fn clients(&self, index: usize) -> u32 {
+        self.volumes[index].clients.count()
+    }
+
+    /// The volumes, in order.
+    pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        self.volumes.iter().map(|shared| &shared.volume)
+    }
+
+    /// Requests that came so far.
+    pub fn requests(&self) -> u64 {
+        self.sessions.iter().map(|told| told.requests.load(Relaxed)).sum()
+    }
+
+    /// Sessions that serve.
+    pub fn sessions_serving(&self) -> usize {
+        self.serving.load(Acquire)
+    }
+
+    /// Whether the kernel and the server have agreed on how to speak.
+    pub fn is_initialised(&self) -> bool {
+        self.initialised.load(Acquire)
+    }
+
+    /// Why the mount cannot be served, if so.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    pub(super) fn initialised(&self) {
+        self.initialised.store(true, Release);
+    }
+
+    pub(super) fn fail(&self, why: String) {
+        let _ = self.failure.set(why);
+    }
+
+    // --- sessions
+
+    /// Session `number` begins to serve in the context of `handle`.
+    pub(super) fn begin(&self, number: usize, handle: &Arc<ContextHandle>) {
+        let _ = self.sessions[number].context.set(handle.clone());
+        self.serving.fetch_add(1, AcqRel);
+    }
+
+    /// A session is over. After the last of them nothing is open.
+    pub(super) fn end(&self, user: &LockCounters) {
+        if self.serving.fetch_sub(1, AcqRel) == 1 {
+            *self.handles.lock(user) = Handles::default();
+        }
+    }
+
+    /// Have these sessions look again (emptied).
+    pub(super) fn wake(&self, numbers: &mut Vec<usize>) {
+        for number in numbers.drain(..) {
+            if let Some(context) = self.sessions[number].context.get() {
+                context.wake();
+            }
+        }
+    }
+
+    /// Session `number` has seen so many requests.
+    pub(super) fn tell_requests(&self, number: usize, requests: u64) {
+        self.sessions[number].requests.store(requests, Relaxed);
+    }
+
+    // --- inodes
+
+    pub(super) fn shared(&self, volume: usize) -> &Shared {
+        &self.volumes[volume]
+    }
+
+    /// How many volumes there are.
+    pub(super) fn volume_count(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// Whether `node` is the folder.
+    pub(super) fn is_folder(&self, node: u64) -> bool {
+        self.options.kind == Kind::Folder && node == ROOT
+    }
+
+    /// The volume that is the file `node`.
+    pub(super) fn volume_at(&self, node: u64) -> Option<usize> {
+        let first = match self.options.kind {
+            Kind::File => ROOT,
+            Kind::Folder => ROOT + 1,
+        };
+        let index = usize::try_from(node.checked_sub(first)?).ok()?;
+        (index < self.volumes.len()).then_some(index)
+    }
+
+    /// The inode of volume `index` of a folder.
+    pub(super) fn node_of(&self, index: usize) -> u64 {
+        ROOT + 1 + index as u64
+    }
+
+    /// The volume of this name in the folder.
+    pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
+        self.volumes.iter().position(|shared| shared.volume.name.as_bytes() == name)
+    }
+
+    /// Size and block size of a volume now. Not for the way of an I/O: it allocates.
+    pub(super) fn geometry(&self, index: usize) -> Geometry {
+        let volume = &self.volumes[index].volume;
+        let info = volume.device.info();
+        let block = u64::from(info.limits.logical_block_size);
+        Geometry {
+            size: info.size_bytes / block * block,
+            block,
+            read_only: volume.read_only || info.limits.read_only,
+        }
+    }
+
+    /// The attributes of a volume's file.
+    pub(super) fn file_attributes(&self, node: u64, geometry: &Geometry) -> Attributes {
+        let writable = if geometry.read_only { !0o222 } else { !0 };
+        let mode = TYPE_FILE | self.options.permissions & 0o777 & writable;
+        self.attributes(node, mode, geometry.size)
+    }
+
+    /// The attributes of the folder.
+    pub(super) fn folder_attributes(&self) -> Attributes {
+        let readable = self.options.permissions & 0o444;
+        self.attributes(ROOT, TYPE_FOLDER | readable | readable >> 2, 0)
+    }
+
+    fn attributes(&self, node: u64, mode: u32, size: u64) -> Attributes {
+        let MountOptions { uid, gid, time_s, .. } = self.options;
+        Attributes { node, size, mode, uid, gid, time_s }
+    }
+
+    /// What `statfs` shows.
+    pub(super) fn statistics(&self) -> proto::Statistics {
+        let bytes = (0..self.volumes.len()).map(|index| self.geometry(index).size);
+        let files = self.volumes.len() as u64;
+        proto::Statistics { bytes: bytes.fold(0, u64::saturating_add), files }
+    }
+
+    // --- handles
+
+    /// User `uid` has opened volume `index`: the number of its handle.
+    pub(super) fn open(&self, index: usize, uid: u32, user: &LockCounters) -> u64 {
+        let shared = &self.volumes[index];
+        let member = shared.volume.membership.of([], || Some(uid));
+        let group = member.id();
+        let handle = Handle { _client: shared.clients.enter(), _member: member };
+        let mut handles = self.handles.lock(user);
+        let place = handles.free.pop().unwrap_or(handles.open.len());
+        match handles.open.get_mut(place) {
+            Some(free) => *free = Some(handle),
+            None => handles.open.push(Some(handle)),
+        }
+        u64::from(group) << 32 | place as u64
+    }
+
+    /// A handle was closed for the last time.
+    pub(super) fn release(&self, handle: u64, user: &LockCounters) {
+        let place = handle as u32 as usize;
+        let mut handles = self.handles.lock(user);
+        let open = handles.open.get_mut(place).and_then(Option::take);
+        if open.is_some() {
+            handles.free.push(place);
+        }
+        drop(handles);
+    }
+}
+
+/// The throttle group of I/O through a handle.
+pub(super) fn group_of(handle: u64) -> u32 {
+    (handle >> 32) as u32
+}

@@ -1,0 +1,312 @@
+//! One session: requests read from its descriptor, and their answers written to it.
+//!
+//! Invariants:
+//! * A session is dropped only when no poll and no bio of it is under way.
+//! * `in_flight` and `bytes` count the requests that have bios until they are answered. At a bound
+//!   nothing more is read.
+//! * An operation ([`Op`]) lives from its request until its answer; its bios name it by its number, so
+//!   a number is not used again before all of them are back.
+//! * Exactly one answer is written for each request that has one. An answer never waits: the kernel
+//!   copies it at once, or refuses it because nobody waits for it any more.
+
+use super::mount::{Geometry, Mount};
+use super::ragged::Edges;
+use super::{Incoming, io::Work as OpWork};
+use crate::fuse::proto::init::MAX_WRITE;
+use crate::fuse::proto::{self, OUT_HEADER_BYTES, WRITE_HEAD_BYTES};
+use crate::server::{DATA_AT, FUSE, Pool, Work};
+use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioList, DevIndex, IoBuf, Status};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Most requests in flight of a session.
+pub const IN_FLIGHT_MAX: u32 = 128;
+/// Most bytes of buffers of requests in flight of a session: as many as [`IN_FLIGHT_MAX`] reads of
+/// the usual read-ahead take, with room.
+pub const BYTES_IN_FLIGHT_MAX: u64 = 64 << 20;
+/// Longest answer without data of a file.
+pub(super) const SMALL_BYTES: usize = 256;
+
+/// Bits of `user_data` for the part and the operation.
+const PART_BITS: u32 = 4;
+const OP_BITS: u32 = 20;
+
+/// How far a session's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Open,
+    /// The mount is gone, or given up: end once nothing is under way.
+    Over,
+}
+
+/// An operation that is being carried out.
+pub(super) struct Op {
+    pub(super) unique: u64,
+    pub(super) volume: usize,
+    pub(super) group: u32,
+    pub(super) what: OpWork,
+    /// Bios that are not back.
+    pub(super) pending: u32,
+    pub(super) status: Status,
+    /// Its data, once the bio is back.
+    pub(super) buf: Option<IoBuf>,
+    /// Bytes that it counts for.
+    pub(super) bytes: u64,
+    /// It went through its volume's passage.
+    pub(super) passed: bool,
+}
+
+/// A volume as this session uses it.
+pub(super) struct Used {
+    pub(super) device: Option<DevIndex>,
+    pub(super) geometry: Geometry,
+    /// Writes that stay before the closed passage, each with its bio.
+    pub(super) stayed: VecDeque<(u32, Box<Bio>)>,
+    /// Operations that want the volume for themselves, in the order in which they came.
+    pub(super) ragged: VecDeque<u32>,
+    /// The first of them has begun.
+    pub(super) alone: bool,
+}
+
+/// A session.
+pub(super) struct Session {
+    pub(super) mount: Arc<Mount>,
+    pub(super) number: usize,
+    pub(super) device: OwnedFd,
+    pub(super) life: Life,
+    /// A poll is with the ring.
+    pub(super) polling: bool,
+    /// There may be requests to read.
+    pub(super) readable: bool,
+    /// The first bytes of the request that is being read.
+    pub(super) head: [u8; WRITE_HEAD_BYTES],
+    /// The others, from [`DATA_AT`] on.
+    pub(super) data: IoBuf,
+    pub(super) pool: Pool,
+    pub(super) used: Vec<Option<Used>>,
+    pub(super) ops: Vec<Option<Op>>,
+    free: Vec<u32>,
+    /// Operations whose next step is to be taken.
+    pub(super) steps: Vec<u32>,
+    /// Operations that stayed before a passage, or want to close one, or have.
+    pub(super) waiting: usize,
+    pub(super) in_flight: u32,
+    pub(super) bytes: u64,
+    pub(super) requests: u64,
+    /// Sessions that are to look again.
+    pub(super) wake: Vec<usize>,
+    pub(super) locks: Arc<LockCounters>,
+    /// Tag for `user_data`: the session's place.
+    tag: u64,
+    withdrawn: bool,
+}
+
+/// The place of the session in a bio's `user_data`.
+pub(super) fn session_of(bio: &Bio) -> usize {
+    ((bio.user_data & !FUSE.bio) >> (PART_BITS + OP_BITS)) as usize
+}
+
+/// The `user_data` of all bios of the session at `place`.
+pub(super) fn user_data_of(place: usize) -> Range<u64> {
+    let bits = PART_BITS + OP_BITS;
+    FUSE.bio | (place as u64) << bits..FUSE.bio | (place as u64 + 1) << bits
+}
+
+impl Session {
+    /// A session at `place` of its worker; `None` when memory is short.
+    pub(super) fn new(incoming: Incoming, place: usize, work: &Work) -> Option<Self> {
+        let Incoming { mount, number, device } = incoming;
+        let mut pool = Pool::new(work.reserve.clone());
+        pool.keep_bytes = BYTES_IN_FLIGHT_MAX as usize;
+        let data = pool.take(MAX_WRITE as usize)?;
+        mount.begin(number, work.cx.handle());
+        Some(Session {
+            used: (0..mount.volume_count()).map(|_| None).collect(),
+            mount,
+            number,
+            device,
+            life: Life::Open,
+            polling: false,
+            readable: true,
+            head: [0; WRITE_HEAD_BYTES],
+            data,
+            pool,
+            ops: Vec::new(),
+            free: Vec::new(),
+            steps: Vec::new(),
+            waiting: 0,
+            in_flight: 0,
+            bytes: 0,
+            requests: 0,
+            wake: Vec::new(),
+            locks: work.locks.clone(),
+            tag: FUSE.bio | (place as u64) << (PART_BITS + OP_BITS),
+            withdrawn: false,
+        })
+    }
+
+    pub(super) fn fd(&self) -> i32 {
+        self.device.as_raw_fd()
+    }
+
+    /// True at a bound: nothing new is read.
+    pub(super) fn is_paused(&self) -> bool {
+        self.in_flight >= IN_FLIGHT_MAX || self.bytes >= BYTES_IN_FLIGHT_MAX
+    }
+
+    /// True when nothing refers to the session and it can be dropped.
+    pub(super) fn is_over(&self) -> bool {
+        self.life == Life::Over && !self.polling && self.in_flight == 0
+    }
+
+    /// True while something of it stays before a passage, or wants to close one.
+    pub(super) fn waits_for_passage(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Nobody is to be answered any more.
+    pub(super) fn give_up(&mut self) {
+        if self.life == Life::Open {
+            self.life = Life::Over;
+            self.drop_waiting();
+        }
+    }
+
+    /// Once, when it is over and bios of it are with a device: nobody wants them any more.
+    pub(super) fn withdraws(&mut self) -> bool {
+        let withdraws = self.life == Life::Over && self.in_flight > 0 && !self.withdrawn;
+        self.withdrawn |= withdraws;
+        withdraws
+    }
+
+    /// Everything about it has ended.
+    pub(super) fn end(self) -> OwnedFd {
+        self.mount.end(&self.locks);
+        self.device
+    }
+
+    // --- operations
+
+    pub(super) fn add(&mut self, op: Op) -> u32 {
+        self.in_flight += 1;
+        self.bytes += op.bytes;
+        match self.free.pop() {
+            Some(index) => {
+                self.ops[index as usize] = Some(op);
+                index
+            }
+            None => {
+                self.ops.push(Some(op));
+                self.ops.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The operation is over; its answer is written next.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Op> {
+        let op = self.ops[index as usize].take()?;
+        self.free.push(index);
+        self.in_flight -= 1;
+        self.bytes -= op.bytes;
+        Some(op)
+    }
+
+    pub(super) fn user_data(&self, op: u32, part: usize) -> u64 {
+        debug_assert!(part < 1 << PART_BITS && op < 1 << OP_BITS);
+        self.tag | u64::from(op) << PART_BITS | part as u64
+    }
+
+    /// A bio came back. When it was the last of its operation that is answered, or goes on.
+    #[inline]
+    pub(super) fn completed(&mut self, bio: Box<Bio>) {
+        let index = (bio.user_data >> PART_BITS) as u32 & ((1 << OP_BITS) - 1);
+        let part = bio.user_data as usize & ((1 << PART_BITS) - 1);
+        let (status, buf) = (bio.status, self.pool.give_bio(bio));
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
+        if op.status.is_ok() {
+            op.status = status;
+        }
+        match &mut op.what {
+            OpWork::Ragged(ragged) => ragged.edges.put(part, buf),
+            _ => op.buf = buf.or(op.buf.take()),
+        }
+        op.pending -= 1;
+        if op.pending == 0 {
+            match op.what {
+                OpWork::Ragged(_) => self.steps.push(index),
+                _ => self.finish(index),
+            }
+        }
+    }
+
+    /// The volume as this session uses it; opened when it is used first.
+    pub(super) fn used(&mut self, volume: usize, work: &mut Work) -> &mut Used {
+        let (mount, place) = (&self.mount, &mut self.used[volume]);
+        place.get_or_insert_with(|| Used {
+            device: work.cx.open(&mount.shared(volume).volume.device).ok(),
+            geometry: mount.geometry(volume),
+            stayed: VecDeque::new(),
+            ragged: VecDeque::new(),
+            alone: false,
+        })
+    }
+
+    /// Look again at the size of a volume.
+    pub(super) fn refresh(&mut self, volume: usize) -> Geometry {
+        let geometry = self.mount.geometry(volume);
+        if let Some(used) = &mut self.used[volume] {
+            used.geometry = geometry;
+        }
+        geometry
+    }
+
+    /// Submit one bio with this round's others.
+    pub(super) fn submit(&mut self, volume: usize, bio: Box<Bio>, work: &mut Work) {
+        let Some(device) = self.used[volume].as_ref().and_then(|used| used.device) else { return };
+        let mut bios = BioList::new();
+        bios.push(bio);
+        work.queue(device, &mut bios);
+    }
+
+    // --- answers
+
+    /// Answer with an error, or with nothing if it is 0.
+    pub(super) fn answer(&mut self, unique: u64, error: i32) {
+        let header = proto::header(unique, error, 0);
+        self.send(&header);
+    }
+
+    /// Answer with what `fill` writes.
+    pub(super) fn answer_with(&mut self, unique: u64, fill: impl FnOnce(&mut [u8]) -> usize) {
+        let mut out = [0; SMALL_BYTES];
+        let bytes = fill(&mut out[OUT_HEADER_BYTES..]);
+        let header = proto::header(unique, 0, bytes);
+        out[..OUT_HEADER_BYTES].copy_from_slice(&header);
+        self.send(&out[..OUT_HEADER_BYTES + bytes]);
+    }
+
+    /// Answer with `range` of a buffer, before which there is room for the header.
+    pub(super) fn answer_data(&mut self, unique: u64, mut buf: IoBuf, range: Range<usize>) {
+        debug_assert!(range.start >= DATA_AT);
+        let start = range.start - OUT_HEADER_BYTES;
+        let header = proto::header(unique, 0, range.len());
+        buf[start..range.start].copy_from_slice(&header);
+        self.send(&buf[start..range.end]);
+        self.pool.give(buf);
+    }
+
+    /// A refusal means that nobody waits for the answer: its asker was killed, or the mount is gone.
+    fn send(&self, answer: &[u8]) {
+        if self.life == Life::Open {
+            let _ = rustix::io::write(&self.device, answer);
+        }
+    }
+
+    /// Give the buffers of a ragged operation back.
+    pub(super) fn give_all(&mut self, edges: Edges) {
+        edges.into_bufs().for_each(|buf| self.pool.give(buf));
+    }
+}

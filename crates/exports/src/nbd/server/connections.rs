@@ -1,0 +1,403 @@
+//! The front end of a worker: its listeners and connections.
+//!
+//! Invariants:
+//! * Everything here belongs to the worker's thread. New connections come through its door.
+//! * Without connections that have a deadline there is none: an idle server sleeps.
+
+use super::coalesce::DELAY_NS;
+use super::connection::{Connection, Want};
+use super::exports::ExportTable;
+use super::service::{connection_of, user_data_of};
+use super::{Incoming, ListenerTls};
+use crate::server::{FrontEnd, Inbox, Work, errno};
+use drystone_core::clock::Ns;
+use drystone_core::ring::{Buffers, NetOp, RingEvent};
+use drystone_core::{Bio, BioList};
+use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A socket that accepts connections.
+pub struct Listener {
+    /// The socket, bound and listening.
+    pub socket: OwnedFd,
+    /// How its connections treat TLS.
+    pub tls: ListenerTls,
+    /// Number of the export table that it serves.
+    pub table: usize,
+}
+
+/// What an event on the ring is about: the upper bits of its value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum About {
+    Accept = 0,
+    Receive = 1,
+    Payload = 2,
+    Send = 3,
+    /// Accepting goes on after the descriptors ran out.
+    AcceptAgain = 4,
+}
+
+const ABOUT_SHIFT: u32 = 40;
+
+fn value(about: About, number: usize) -> u64 {
+    (about as u64) << ABOUT_SHIFT | number as u64
+}
+
+/// How long a stopping server waits for clients to take the replies that they are owed.
+const DRAIN_NS: Ns = 5_000_000_000;
+/// How long accepting pauses when the process is out of descriptors or memory.
+const ACCEPT_PAUSE_NS: Ns = 100_000_000;
+
+/// The listeners and connections of a worker.
+pub(crate) struct Connections {
+    peers: Vec<Arc<Inbox>>,
+    tables: Arc<Vec<ExportTable>>,
+    listeners: Vec<Option<Listener>>,
+    accepting: Vec<bool>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Connections that something happened to in this round.
+    touched: Vec<usize>,
+    /// Connections that have more to do once their bios are on their way.
+    again: Vec<usize>,
+    /// Connections whose next receive waits, and until when.
+    delayed: Vec<usize>,
+    resume_at: Ns,
+    /// When a connection is to be looked at for having taken too long.
+    deadlines: BTreeSet<(Ns, usize)>,
+    /// The time of this round; kept only while there are deadlines.
+    now: Ns,
+    stopping: bool,
+}
+
+impl Connections {
+    /// None yet. `peers` are the doors of all workers, over which new connections are spread.
+    pub(crate) fn new(peers: Vec<Arc<Inbox>>, tables: Arc<Vec<ExportTable>>) -> Self {
+        Connections {
+            peers,
+            tables,
+            listeners: Vec::new(),
+            accepting: Vec::new(),
+            connections: Vec::new(),
+            free: Vec::new(),
+            touched: Vec::new(),
+            again: Vec::new(),
+            delayed: Vec::new(),
+            resume_at: 0,
+            deadlines: BTreeSet::new(),
+            now: 0,
+            stopping: false,
+        }
+    }
+
+    /// Accept connections on `listener` once the worker runs.
+    pub(crate) fn listen(&mut self, listener: Listener) {
+        self.listeners.push(Some(listener));
+        self.accepting.push(false);
+    }
+
+    // --- accepting
+
+    fn accept(&mut self, work: &mut Work, number: usize) {
+        if let (Some(listener), false) = (&self.listeners[number], self.stopping) {
+            work.cx.start_net(
+                listener.socket.as_raw_fd(),
+                NetOp::Accept,
+                value(About::Accept, number),
+            );
+            self.accepting[number] = true;
+        }
+    }
+
+    fn accepted(&mut self, work: &mut Work, number: usize, event: RingEvent) {
+        self.accepting[number] = false;
+        let exhausted = [errno::EMFILE, errno::ENFILE, errno::ENOMEM, errno::ENOBUFS];
+        match event.buffers {
+            Buffers::Socket(socket) => self.deal_out(work, number, socket),
+            _ if exhausted.contains(&-event.result) && !self.stopping => {
+                let at = work.cx.now() + ACCEPT_PAUSE_NS;
+                work.cx.start_timer(at, value(About::AcceptAgain, number));
+                self.accepting[number] = true;
+                return;
+            }
+            _ => {}
+        }
+        self.accept(work, number);
+    }
+
+    /// Give a new connection to the worker that has the fewest.
+    fn deal_out(&mut self, work: &mut Work, number: usize, socket: OwnedFd) {
+        let Some(listener) = &self.listeners[number] else { return };
+        let Some(place) = self.tables[listener.table].admit() else { return };
+        let incoming = Incoming { socket, tls: listener.tls.clone(), table: listener.table, place };
+        prepare(&incoming.socket);
+        if let Some(peer) = self.peers.iter().min_by_key(|p| p.connections()) {
+            peer.put(incoming, &work.locks);
+        }
+    }
+
+    // --- connections
+
+    fn go_on(&mut self, work: &mut Work, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let handshake = connection.in_handshake();
+        let mut bios = BioList::new();
+        let more = connection.advance(&mut work.cx, &self.tables[connection.table], &mut bios);
+        if more {
+            self.again.push(number);
+        }
+        if handshake && !connection.in_handshake() {
+            self.negotiated(work, number);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        if let (Some(device), false) = (connection.device(), bios.is_empty()) {
+            work.queue(device, &mut bios);
+        }
+        self.start_wanted(work, number);
+    }
+
+    fn start_wanted(&mut self, work: &mut Work, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let fd = connection.fd();
+        while let Some(want) = connection.wants() {
+            let (op, about) = match want {
+                Want::Receive(buf, range) => (NetOp::Recv { buf, range }, About::Receive),
+                Want::ReceiveLater => {
+                    self.delayed.push(number);
+                    if self.delayed.len() == 1 {
+                        self.resume_at = work.cx.now() + DELAY_NS;
+                    }
+                    continue;
+                }
+                Want::ReceivePayload(buf, range) => (NetOp::Recv { buf, range }, About::Payload),
+                Want::Send(parts) => (NetOp::Send { parts }, About::Send),
+            };
+            work.cx.start_net(fd, op, value(about, number));
+        }
+        if connection.withdraws() {
+            work.withdraw(user_data_of(number));
+        }
+        if connection.is_over() {
+            self.forget(work, number);
+        }
+    }
+
+    /// Start the receives that waited, if their moment is over.
+    fn resume(&mut self, work: &mut Work) {
+        if !self.stopping && work.cx.now() < self.resume_at {
+            return;
+        }
+        let mut delayed = std::mem::take(&mut self.delayed);
+        for number in delayed.drain(..) {
+            let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
+            if let Some(Want::Receive(buf, range)) = connection.delay_over() {
+                let fd = connection.fd();
+                let value = value(About::Receive, number);
+                work.cx.start_net(fd, NetOp::Recv { buf, range }, value);
+            }
+            self.touched.push(number);
+        }
+        self.delayed = delayed;
+        // What has come is there at once, without another round.
+        work.cx.submit_ring();
+    }
+
+    fn forget(&mut self, work: &mut Work, number: usize) {
+        self.set_deadline(number, 0);
+        let Some(connection) = self.connections[number].take() else { return };
+        work.cx.close(connection.into_socket());
+        self.free.push(number);
+        work.inbox.connections.fetch_sub(1, Relaxed);
+    }
+
+    // --- deadlines
+
+    /// Look at a connection again at `at`; 0 for never.
+    fn set_deadline(&mut self, number: usize, at: Ns) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let before = std::mem::replace(&mut connection.deadline_ns, at);
+        if before != 0 {
+            self.deadlines.remove(&(before, number));
+        }
+        if at != 0 {
+            self.deadlines.insert((at, number));
+        }
+    }
+
+    /// A handshake is over: from now on only idleness counts.
+    fn negotiated(&mut self, work: &mut Work, number: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let idle = self.tables[connection.table].settings().idle_timeout_ns;
+        connection.active_ns = if idle > 0 { work.cx.now() } else { 0 };
+        let due = connection.active_ns + idle;
+        self.set_deadline(number, due);
+    }
+
+    /// Close connections that took too long.
+    fn expire(&mut self) {
+        let now = self.now;
+        while let Some((at, number)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.set_deadline(number, 0);
+            let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
+            let idle = self.tables[connection.table].settings().idle_timeout_ns;
+            let due = connection.active_ns + idle;
+            if self.stopping && connection.has_bios() {
+                // They end, at the latest by their device's time-out; then the client has its time.
+                self.set_deadline(number, now + DRAIN_NS);
+                continue;
+            }
+            if connection.in_handshake() || self.stopping {
+                connection.kill();
+            } else if due > now {
+                self.set_deadline(number, due);
+                continue;
+            } else if connection.end_idle() {
+                self.set_deadline(number, now + idle);
+            }
+            self.touched.push(number);
+        }
+    }
+}
+
+impl FrontEnd for Connections {
+    type Arrival = Incoming;
+
+    fn begin(&mut self, work: &mut Work) {
+        (0..self.listeners.len()).for_each(|number| self.accept(work, number));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.connections.len() == self.free.len() && !self.accepting.contains(&true)
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        let resume = (!self.delayed.is_empty()).then_some(self.resume_at);
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        resume.into_iter().chain(deadline).min()
+    }
+
+    fn begin_round(&mut self, work: &mut Work) {
+        if !self.delayed.is_empty() {
+            self.resume(work);
+        }
+        if !self.deadlines.is_empty() {
+            self.now = work.cx.now();
+        }
+    }
+
+    fn completed(&mut self, bio: Box<Bio>) {
+        let number = connection_of(&bio);
+        if let Some(Some(connection)) = self.connections.get_mut(number) {
+            connection.completed(bio);
+            self.touched.push(number);
+        }
+    }
+
+    fn collected(&mut self, _work: &mut Work) {
+        if !self.deadlines.is_empty() {
+            self.expire();
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    fn handle(&mut self, work: &mut Work, event: RingEvent) {
+        let about = event.token.value() >> ABOUT_SHIFT;
+        let number = (event.token.value() & ((1 << ABOUT_SHIFT) - 1)) as usize;
+        if about == About::Accept as u64 {
+            return self.accepted(work, number, event);
+        }
+        if about == About::AcceptAgain as u64 {
+            self.accepting[number] = false;
+            return self.accept(work, number);
+        }
+        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        connection.active_ns = self.now;
+        // Nobody asks for these to end early, but the kernel cancels what a thread started when that
+        // thread ends, and that may have been a visitor's: then it is done again.
+        let moved = (event.result != -errno::ECANCELED).then_some(event.result);
+        match event.buffers {
+            Buffers::One(buf) if about == About::Payload as u64 => {
+                connection.received_payload(buf, moved);
+            }
+            Buffers::One(buf) => connection.received(buf, moved),
+            Buffers::Parts(parts) => {
+                if let Some(rest) = connection.sent(parts, moved) {
+                    let fd = connection.fd();
+                    work.cx.start_net(fd, NetOp::Send { parts: rest }, value(About::Send, number));
+                    return;
+                }
+            }
+            _ => {}
+        }
+        self.touched.push(number);
+    }
+
+    fn admit(&mut self, work: &mut Work, incoming: Incoming) {
+        if self.stopping {
+            work.inbox.connections.fetch_sub(1, Relaxed);
+            return;
+        }
+        let number = self.free.pop().unwrap_or(self.connections.len());
+        let table = &self.tables[incoming.table];
+        let timeout = table.settings().handshake_timeout_ns;
+        let now = work.cx.now();
+        let connection = Some(Connection::new(incoming, number, table, &work.reserve, now));
+        match self.connections.get_mut(number) {
+            Some(place) => *place = connection,
+            None => self.connections.push(connection),
+        }
+        self.set_deadline(number, if timeout > 0 { now + timeout } else { 0 });
+        self.touched.push(number);
+    }
+
+    fn advance(&mut self, work: &mut Work) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for number in touched.drain(..) {
+            self.go_on(work, number);
+        }
+        self.touched = touched;
+        self.touched.append(&mut self.again);
+    }
+
+    fn begin_stop(&mut self, work: &mut Work) {
+        self.stopping = true;
+        for number in 0..self.listeners.len() {
+            work.cx.cancel_net(value(About::Accept, number));
+            work.cx.cancel_net(value(About::AcceptAgain, number));
+        }
+        self.now = work.cx.now();
+        for number in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[number] {
+                connection.drain();
+                self.touched.push(number);
+                self.set_deadline(number, self.now + DRAIN_NS);
+            }
+        }
+    }
+}
+
+impl Drop for Connections {
+    /// Whatever the ring still has of the connections comes back before their memory goes.
+    fn drop(&mut self) {
+        for connection in self.connections.iter_mut().flatten() {
+            connection.kill();
+        }
+    }
+}
+
+/// Set a new socket up: replies must not wait for more, and a client that vanished without a
+/// word must be found out some day. TCP only; a Unix socket refuses, which is fine.
+fn prepare(socket: &OwnedFd) {
+    let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
+    let _ = rustix::net::sockopt::set_socket_keepalive(socket, true);
+}

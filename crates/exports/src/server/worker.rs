@@ -1,0 +1,242 @@
+//! A data thread: its context, its front ends, its loop.
+//!
+//! Invariants:
+//! * Everything here belongs to one thread. The only thing others touch is the [`Inbox`].
+//! * Each round does all that has come, submits what came of it as one batch for each device,
+//!   and enters the kernel once, in the wait.
+//! * Without front ends that have a deadline, the wait has none: an idle server sleeps.
+//! * A ring event and a bio find their front end by one bit of the value that they carry.
+
+use super::buffers::Reserve;
+use super::{Arrival, Inbox};
+use crate::fuse::server::Sessions;
+use crate::nbd::server::{Connections, ExportTable, Listener};
+use drystone_core::clock::Ns;
+use drystone_core::ring::RingEvent;
+use drystone_core::sync::LockCounters;
+use drystone_core::{Arena, Bio, BioList, Context, DevIndex, Error, Result};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The bits that name FUSE; the NBD server has neither.
+pub(crate) const FUSE: FrontEndBits = FrontEndBits { event: 1 << 47, bio: 1 << 63 };
+
+/// How what a front end started is told from what others did.
+pub(crate) struct FrontEndBits {
+    /// In the value of an operation on the ring.
+    pub(crate) event: u64,
+    /// In the `user_data` of a bio.
+    pub(crate) bio: u64,
+}
+
+/// What brings requests in, on one worker.
+pub(crate) trait FrontEnd {
+    /// What comes through the worker's door for it.
+    type Arrival;
+
+    /// The worker begins to run.
+    fn begin(&mut self, _work: &mut Work) {}
+
+    /// Nothing is left to be served, and nothing of it is with the context.
+    fn is_empty(&self) -> bool;
+
+    /// When it is to be looked at although nothing happened.
+    fn deadline(&self) -> Option<Ns> {
+        None
+    }
+
+    /// A wait is over, and nothing has been taken in yet.
+    fn begin_round(&mut self, work: &mut Work);
+
+    /// Take what came through the door.
+    fn admit(&mut self, work: &mut Work, arrival: Self::Arrival);
+
+    /// An operation on the ring has ended.
+    fn handle(&mut self, work: &mut Work, event: RingEvent);
+
+    /// A bio came back.
+    fn completed(&mut self, bio: Box<Bio>);
+
+    /// Everything that had happened was taken in.
+    fn collected(&mut self, _work: &mut Work) {}
+
+    /// There is something that [`FrontEnd::advance`] can do.
+    fn has_work(&self) -> bool;
+
+    /// Go on with all that something happened to.
+    fn advance(&mut self, work: &mut Work);
+
+    /// Take nothing new, and end when what is there has ended.
+    fn begin_stop(&mut self, work: &mut Work);
+
+    /// After that: end as soon as nothing is with the context, whoever still waits for an answer.
+    fn abort(&mut self, _work: &mut Work) {}
+}
+
+/// What front ends do their work with.
+pub(crate) struct Work {
+    /// The thread's context.
+    pub(crate) cx: Context,
+    /// Counts the locks taken outside the context: a visitor of it may take some at the same time.
+    pub(crate) locks: Arc<LockCounters>,
+    /// The worker's door.
+    pub(crate) inbox: Arc<Inbox>,
+    /// Where pools of buffers get theirs.
+    pub(crate) reserve: Arc<Reserve>,
+    /// Bios of this round, by device.
+    bios: Vec<(DevIndex, BioList)>,
+    /// Bios that nobody wants any more; those of this round are submitted first.
+    gone: Vec<Range<u64>>,
+}
+
+impl Work {
+    /// Submit `bios` (emptied) with all others of this round.
+    #[inline]
+    pub(crate) fn queue(&mut self, device: DevIndex, bios: &mut BioList) {
+        match self.bios.iter_mut().find(|(d, _)| *d == device) {
+            Some((_, list)) => list.append(bios),
+            None => self.bios.push((device, bios.take())),
+        }
+    }
+
+    /// Withdraw the bios with these `user_data`, once those of this round are submitted.
+    pub(crate) fn withdraw(&mut self, range: Range<u64>) {
+        self.gone.push(range);
+    }
+
+    fn submit(&mut self) {
+        let mut bios = std::mem::take(&mut self.bios);
+        for (device, list) in &mut bios {
+            self.cx.submit(*device, list);
+        }
+        bios.clear();
+        self.bios = bios;
+        self.gone.drain(..).for_each(|range| self.cx.withdraw(range));
+    }
+}
+
+/// A data thread's server. Made for one thread, and run by it.
+pub struct Worker {
+    // The front ends go first: what the ring has of them comes back before their memory goes.
+    nbd: Connections,
+    fuse: Sessions,
+    work: Work,
+    events: Vec<RingEvent>,
+    done: BioList,
+    stopping: bool,
+    aborted: bool,
+}
+
+impl Worker {
+    /// A worker on `cx`. `peers` are the doors of all workers, this one's included, over which
+    /// new connections are spread; `tables` are the exports of the NBD server.
+    pub fn new(
+        cx: Context,
+        inbox: Arc<Inbox>,
+        peers: Vec<Arc<Inbox>>,
+        tables: Arc<Vec<ExportTable>>,
+    ) -> Self {
+        let locks = cx.locks().sibling();
+        let reserve = Reserve::new(None, locks.clone());
+        let work = Work { cx, locks, inbox, reserve, bios: Vec::new(), gone: Vec::new() };
+        Worker {
+            nbd: Connections::new(peers, tables),
+            fuse: Sessions::new(),
+            work,
+            events: Vec::new(),
+            done: BioList::new(),
+            stopping: false,
+            aborted: false,
+        }
+    }
+
+    /// Let `bytes` bytes of this worker's buffers lie in memory that its ring knows, which saves
+    /// the kernel work with direct I/O. Before [`Worker::run`].
+    ///
+    /// # Errors
+    /// When memory is short or the kernel refuses; everything works as before.
+    pub fn register_memory(&mut self, bytes: usize) -> Result<()> {
+        let arena = Arena::new(bytes);
+        let arena = arena.ok_or_else(|| Error::invalid(format!("no memory for {bytes} bytes")))?;
+        self.work.cx.register_memory(arena.clone())?;
+        self.work.reserve = Reserve::new(Some(arena), self.work.locks.clone());
+        Ok(())
+    }
+
+    /// Accept NBD connections on `listener`. Before [`Worker::run`].
+    pub fn listen(&mut self, listener: Listener) {
+        self.nbd.listen(listener);
+    }
+
+    /// Serve until [`Inbox::stop`], then finish what is in flight, close every connection, and
+    /// answer FUSE sessions until their mounts are gone (or [`Inbox::abort`]).
+    pub fn run(&mut self) {
+        self.nbd.begin(&mut self.work);
+        self.fuse.begin(&mut self.work);
+        while !(self.stopping && self.nbd.is_empty() && self.fuse.is_empty()) {
+            self.round();
+        }
+        self.work.inbox.close(&self.work.locks);
+    }
+
+    fn round(&mut self) {
+        let deadlines = [self.nbd.deadline(), self.fuse.deadline()];
+        self.work.cx.wait(deadlines.into_iter().flatten().min());
+        self.nbd.begin_round(&mut self.work);
+        self.fuse.begin_round(&mut self.work);
+        self.collect();
+        // What completes at once may bring replies, room for requests, and so more bios.
+        while self.nbd.has_work() || self.fuse.has_work() {
+            self.nbd.advance(&mut self.work);
+            self.fuse.advance(&mut self.work);
+            self.work.submit();
+            self.reap();
+        }
+    }
+
+    /// Take in everything that has happened.
+    fn collect(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        self.reap();
+        self.work.cx.take_events(&mut events);
+        for event in events.drain(..) {
+            match event.token.value() & FUSE.event {
+                0 => self.nbd.handle(&mut self.work, event),
+                _ => self.fuse.handle(&mut self.work, event),
+            }
+        }
+        self.events = events;
+        self.take_arrivals();
+        self.nbd.collected(&mut self.work);
+        self.fuse.collected(&mut self.work);
+    }
+
+    fn take_arrivals(&mut self) {
+        for arrival in self.work.inbox.take(&self.work.locks) {
+            match arrival {
+                Arrival::Connection(incoming) => self.nbd.admit(&mut self.work, incoming),
+                Arrival::Session(session) => self.fuse.admit(&mut self.work, *session),
+            }
+        }
+        if self.work.inbox.is_stopping() && !self.stopping {
+            self.stopping = true;
+            self.nbd.begin_stop(&mut self.work);
+            self.fuse.begin_stop(&mut self.work);
+        }
+        if self.work.inbox.is_aborted() && !self.aborted {
+            self.aborted = true;
+            self.nbd.abort(&mut self.work);
+            self.fuse.abort(&mut self.work);
+        }
+    }
+
+    fn reap(&mut self) {
+        self.work.cx.reap(&mut self.done);
+        while let Some(bio) = self.done.pop() {
+            match bio.user_data & FUSE.bio {
+                0 => self.nbd.completed(bio),
+                _ => self.fuse.completed(bio),
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A device in memory, whose I/O takes its time and ends in any order.
+
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex};
+
+use drystone_core::clock::Ns;
+use drystone_core::histogram::Snapshot;
+use drystone_core::mailbox::Message;
+use drystone_core::op::OpGroup;
+use drystone_core::stats::DiskStats;
+use drystone_core::{
+    Bio, BioFlags, BioList, Channel, Device, DeviceInfo, Env, Extent, Limits, Op, Result, Status,
+};
+
+/// Extents are told in pieces of this.
+pub const PIECE: usize = 4096;
+
+/// The disk.
+pub struct Disk {
+    pub bytes: Mutex<Vec<u8>>,
+    /// Of it, so much is there.
+    pub size: AtomicU64,
+    pub block: u32,
+    pub read_only: bool,
+    /// Longest time of an I/O; 0 ends it in the call.
+    pub delay_ns: AtomicU64,
+    /// The operations that came, with their flags and throttle groups.
+    pub counts: Mutex<Vec<(Op, BioFlags, u32)>>,
+    /// Most that were in flight at once, of one context.
+    pub most_held: AtomicU64,
+    random: AtomicU64,
+}
+
+impl Disk {
+    pub fn new(size: usize, block: u32) -> Arc<Self> {
+        Arc::new(Disk {
+            bytes: Mutex::new(vec![0; size]),
+            size: AtomicU64::new(size as u64),
+            block,
+            read_only: false,
+            delay_ns: AtomicU64::new(0),
+            counts: Mutex::default(),
+            most_held: AtomicU64::new(0),
+            random: AtomicU64::new(1),
+        })
+    }
+
+    pub fn count(&self, op: Op) -> usize {
+        self.counts.lock().unwrap().iter().filter(|(of, ..)| *of == op).count()
+    }
+
+    fn random(&self) -> u64 {
+        let next =
+            |x: u64| Some(x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+        self.random.try_update(Relaxed, Relaxed, next).unwrap() >> 33
+    }
+
+    fn range(&self, bio: &Bio) -> Option<std::ops::Range<usize>> {
+        let (start, end) = (bio.sector.bytes(), bio.sector.bytes() + bio.bytes);
+        let whole = (start | end) & u64::from(self.block - 1) == 0;
+        (whole && end <= self.size.load(Relaxed)).then_some(start as usize..end as usize)
+    }
+
+    fn read(&self, bio: &mut Bio) -> Status {
+        let Some(range) = self.range(bio) else { return Status::Invalid };
+        bio.fill_data_from(&self.bytes.lock().unwrap()[range]);
+        Status::Ok
+    }
+
+    fn write(&self, bio: &Bio) -> Status {
+        let Some(range) = self.range(bio) else { return Status::Invalid };
+        if self.read_only {
+            return Status::Permission;
+        }
+        let place = &mut self.bytes.lock().unwrap()[range];
+        match bio.op {
+            Op::Write => bio.copy_data_to(place),
+            _ => place.fill(0),
+        }
+        Status::Ok
+    }
+}
+
+impl Device for Disk {
+    fn info(&self) -> DeviceInfo {
+        let limits = Limits {
+            logical_block_size: self.block,
+            read_only: self.read_only,
+            max_write_zeroes_bytes: u64::MAX,
+            ..Limits::default()
+        };
+        let size_bytes = self.size.load(Relaxed);
+        DeviceInfo { name: "disk".into(), kind: "test", size_bytes, limits }
+    }
+
+    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+        unreachable!("opened by its handle")
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        let bytes = self.bytes.lock().unwrap();
+        let (mut at, end) = (offset as usize, (offset + length) as usize);
+        let mut found = Vec::new();
+        while at < end && found.len() < max {
+            let next = (at / PIECE * PIECE + PIECE).min(end);
+            let (start, length) = (at as u64, (next - at) as u64);
+            found.push(match bytes[at..next].iter().all(|byte| *byte == 0) {
+                true => Extent::hole(start, length),
+                false => Extent::data(start, length),
+            });
+            at = next;
+        }
+        Ok(found)
+    }
+
+    fn stats(&self) -> DiskStats {
+        DiskStats::default()
+    }
+
+    fn latencies(&self, _group: OpGroup) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn attribute(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The disk as a device: channels need to share it.
+pub struct Handle(pub Arc<Disk>);
+
+impl Device for Handle {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+
+    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(DiskChannel { disk: self.0.clone(), held: Vec::new() }))
+    }
+
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        self.0.extents(offset, length, max)
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.0.stats()
+    }
+
+    fn latencies(&self, group: OpGroup) -> Snapshot {
+        self.0.latencies(group)
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        self.0.attribute(name)
+    }
+
+    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
+        self.0.set_attribute(name, value)
+    }
+}
+
+struct DiskChannel {
+    disk: Arc<Disk>,
+    /// Bios that end later, and when.
+    held: Vec<(Ns, Box<Bio>)>,
+}
+
+impl DiskChannel {
+    /// Reads see what is there when they begin, writes are there when they end: as far apart as may be.
+    fn begin(&self, bio: &mut Bio) {
+        bio.status = match bio.op {
+            Op::Read => self.disk.read(bio),
+            _ => Status::Ok,
+        };
+    }
+
+    fn end(&self, env: &mut Env, mut bio: Box<Bio>) {
+        if bio.op.is_write() {
+            bio.status = self.disk.write(&bio);
+        }
+        let status = bio.status;
+        env.end_with(bio, status);
+    }
+}
+
+impl Channel for DiskChannel {
+    fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+        let delay = self.disk.delay_ns.load(Relaxed);
+        while let Some(mut bio) = bios.pop() {
+            self.disk.counts.lock().unwrap().push((bio.op, bio.flags, bio.group));
+            self.begin(&mut bio);
+            match delay {
+                0 => self.end(env, bio),
+                _ => self.held.push((env.time.now() + self.disk.random() % delay, bio)),
+            }
+        }
+        self.disk.most_held.fetch_max(self.held.len() as u64, Relaxed);
+    }
+
+    fn message(&mut self, _env: &mut Env, _message: Arc<Message>) {}
+
+    fn members(&self) -> &[u32] {
+        &[]
+    }
+
+    fn deadline(&self) -> Option<Ns> {
+        self.held.iter().map(|(at, _)| *at).min()
+    }
+
+    fn tick(&mut self, env: &mut Env, now: Ns) {
+        let (due, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|(at, _)| *at <= now);
+        self.held = held;
+        let due: Vec<_> = due;
+        due.into_iter().for_each(|(_, bio)| self.end(env, bio));
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len()
+    }
+
+    fn cancel_pending(&mut self, env: &mut Env) {
+        for (_, bio) in std::mem::take(&mut self.held) {
+            env.end_with(bio, Status::Cancelled);
+        }
+    }
+}

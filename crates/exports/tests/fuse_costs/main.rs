@@ -1,0 +1,95 @@
+//! What a FUSE request costs in the steady state, by what is counted: heap allocations, by an allocator
+//! that counts.
+
+#[path = "../fuse/disk.rs"]
+#[allow(dead_code)]
+mod disk;
+#[path = "../fuse/kernel.rs"]
+#[allow(dead_code, unused_macros, unused_imports)]
+mod kernel;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use drystone_core::ring::Engine;
+use drystone_exports::fuse::server::{Incoming, Kind, Mount};
+use rustix::net::{RecvFlags, SendFlags};
+
+use disk::{Disk, Handle};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Send all requests, then take an answer to each.
+fn round(socket: &OwnedFd, requests: &[Vec<u8>], buffer: &mut [u8]) {
+    for request in requests {
+        rustix::io::retry_on_intr(|| rustix::net::send(socket, request, SendFlags::empty()))
+            .unwrap();
+    }
+    for _ in requests {
+        let receive =
+            || rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()).map(|(_, n)| n);
+        let mut receive = receive;
+        let length = rustix::io::retry_on_intr(&mut receive).unwrap();
+        let error = i32::from_ne_bytes(buffer[4..8].try_into().unwrap());
+        assert!(length >= 16 && error == 0, "errno {error}");
+    }
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let write = |offset, length| {
+        kernel::request(kernel::WRITE, 2, 1, 0, &kernel::write(0, offset, &vec![1; length]))
+    };
+    let read =
+        |offset, length| kernel::request(kernel::READ, 2, 1, 0, &kernel::read(0, offset, length));
+    vec![
+        read(0, 4096),
+        write(4096, 4096),
+        write(0, 100 << 10),
+        read(0, 100 << 10),
+        read(77, 1000),
+        write(512, 512),
+        kernel::request(kernel::FSYNC, 2, 1, 0, &[0; 16]),
+        kernel::request(kernel::FALLOCATE, 2, 1, 0, &kernel::fallocate(8192, 4096, 3)),
+    ]
+}
+
+/// One test, because the count is the process's. Without io_uring each wait for a request allocates.
+#[test]
+fn requests_allocate_nothing() {
+    let disk = Disk::new(1 << 20, 512);
+    disk.counts.lock().unwrap().reserve(1 << 16);
+    let volume = kernel::volume("vol", Arc::new(Handle(disk)), &kernel::groups());
+    let mount = Mount::new(kernel::options(Kind::File), vec![volume], 1);
+    let (inboxes, threads) = kernel::workers(1, Engine::Uring);
+    let (socket, device) = kernel::pair();
+    inboxes[0].put_session(Incoming { mount, number: 0, device }, &kernel::user());
+    let (requests, mut buffer) = (requests(), vec![0; 1 << 20]);
+    (0..20).for_each(|_| round(&socket, &requests, &mut buffer));
+    let before = ALLOCATIONS.load(Relaxed);
+    (0..200).for_each(|_| round(&socket, &requests, &mut buffer));
+    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0);
+    drop(socket);
+    inboxes[0].stop();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
