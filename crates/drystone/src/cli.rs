@@ -142,6 +142,12 @@ struct ServeArgs {
     /// Measure for how long locks are held, as `drystone lockstat --hold on` does
     #[arg(long)]
     lockstat: bool,
+    /// Also let the default export appear as a file: a free path, an empty file, or a folder
+    #[arg(long, value_name = "PATH")]
+    fuse: Option<PathBuf>,
+    /// Make loop devices of all such files, ready for mkfs (needs root)
+    #[arg(long)]
+    mount: bool,
     /// Serve the array on these files or block devices, named in any order
     #[arg(long, value_name = "IMG", num_args = 1.., conflicts_with = "stack")]
     md: Vec<PathBuf>,
@@ -175,6 +181,8 @@ impl ServeArgs {
             control: self.control,
             threads: self.threads,
             lockstat: self.lockstat,
+            fuse: self.fuse,
+            mount: self.mount,
             rescue: is_rescue.then_some(Rescue { wanted, nbd: self.nbd }),
         })
     }

@@ -3,8 +3,7 @@
 use drystone_stack::StackSpec;
 use drystone_stack::runtime::Runtime;
 
-use crate::serve_nbd::NbdServer;
-use crate::unix_socket::Place;
+use crate::server::Server;
 
 /// How to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +14,9 @@ pub enum StopMode {
     Now,
 }
 
+/// Takes something away that others can see: a socket, a mount.
+pub type Leaver = Box<dyn FnOnce() + Send>;
+
 /// A running stack with its exports.
 pub trait ServerHandle: Send {
     /// The URIs that clients reach the exports by, the default export's first.
@@ -24,8 +26,8 @@ pub trait ServerHandle: Send {
     /// to say that devices are gone, until the process ends.
     fn runtime(&self) -> Box<dyn Runtime>;
 
-    /// Paths of sockets, to be removed also when the process is ended in a hurry.
-    fn sockets(&self) -> Vec<Place> {
+    /// What takes away that others can see, to be done also when the process is ended in a hurry.
+    fn leavers(&self) -> Vec<Leaver> {
         Vec::new()
     }
 
@@ -41,5 +43,5 @@ pub trait ServerHandle: Send {
 /// # Errors
 /// What could not be opened or bound; then nothing is left running.
 pub fn start(stack: &StackSpec) -> anyhow::Result<Box<dyn ServerHandle>> {
-    Ok(Box::new(NbdServer::start(stack)?))
+    Ok(Box::new(Server::start(stack)?))
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use drystone_stack::control::ServerInfo;
+use drystone_stack::spec::FuseSpec;
 use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load, load_default};
 
 use crate::control_socket::ControlSocket;
@@ -25,6 +26,10 @@ pub struct ServeOptions {
     pub threads: Option<u32>,
     /// Measure hold times of locks from the start.
     pub lockstat: bool,
+    /// Where the default export (or the only one) also appears as a file.
+    pub fuse: Option<PathBuf>,
+    /// Make loop devices of all files.
+    pub mount: bool,
     /// An array on images, to be served for reading only, instead of a stack file.
     pub rescue: Option<Rescue>,
 }
@@ -53,12 +58,14 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         None => stack(options.stack.as_deref())?,
     };
     output::warn(&stack);
+    add_files(&mut stack, options)?;
     stack.server.threads = options.threads.unwrap_or(stack.server.threads);
     stack.server.lockstat = options.lockstat;
     let control = ControlSocket::bind(&control_path(options, &stack)?)?;
-    signal.remove_on_exit(control.place());
+    let place = control.place();
+    signal.on_exit(Box::new(move || place.remove()));
     let handle = start(&stack)?;
-    handle.sockets().into_iter().for_each(|place| signal.remove_on_exit(place));
+    handle.leavers().into_iter().for_each(|leave| signal.on_exit(leave));
     if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
         let _ = handle.stop(StopMode::Now);
         return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));
@@ -70,6 +77,47 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     signal.wait();
     output::complain("drystone: stopping; once more stops at once");
     handle.stop(StopMode::Drain)?;
+    Ok(())
+}
+
+/// The files of the command line, beside those of the stack file.
+fn add_files(stack: &mut StackSpec, options: &ServeOptions) -> Result<(), Failure> {
+    if let Some(path) = &options.fuse {
+        let path = std::path::absolute(path)
+            .map_err(|error| Failure::Refused(format!("--fuse {}: {error}", path.display())))?;
+        let is_one = stack.exports.len() == 1;
+        let mut defaults = stack.exports.iter_mut().filter(|export| is_one || export.default);
+        let Some(export) = defaults.next() else {
+            return Err(Failure::Usage(
+                "--fuse is for the default export, and the stack has none: add default = true to one, \
+                 or write fuse = \"PATH\" into the exports of the stack file"
+                    .to_owned(),
+            ));
+        };
+        let fuse = export.fuse.get_or_insert(FuseSpec {
+            path: PathBuf::new(),
+            loop_device: false,
+            allow_other: false,
+            writeback_cache: false,
+        });
+        fuse.path = path;
+    }
+    let files = || stack.exports.iter().filter_map(|export| export.fuse.as_ref());
+    if options.mount && files().next().is_none() {
+        return Err(Failure::Usage(
+            "--mount makes loop devices of files, and there is none: add --fuse PATH".to_owned(),
+        ));
+    }
+    for export in &mut stack.exports {
+        export.fuse.iter_mut().for_each(|fuse| fuse.loop_device |= options.mount);
+    }
+    let has_loop = stack.exports.iter().filter_map(|export| export.fuse.as_ref());
+    if { has_loop }.any(|fuse| fuse.loop_device) && !rustix::process::geteuid().is_root() {
+        return Err(Failure::Refused(
+            "a loop device (--mount, fuse_loop) needs root; without it the file alone is served"
+                .to_owned(),
+        ));
+    }
     Ok(())
 }
 
@@ -133,12 +181,16 @@ fn announcement(stack: &StackSpec, uris: &[String], control: &Path) -> String {
         out.push_str(uri);
         out.push('\n');
     }
-    if let Some(uri) = uris.first() {
+    if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {
         out.push_str(&format!(
             "Try:\n  nbdinfo '{uri}'\n  qemu-img convert -p -O qcow2 '{uri}' copy.qcow2\n  \
              fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=16 \
              --time_based --runtime=5\n"
         ));
+    }
+    let device = uris.iter().find(|uri| uri.starts_with("/dev/loop"));
+    if let Some(device) = device {
+        out.push_str(&format!("Try:\n  mkfs.ext4 {device} && mount {device} /mnt\n"));
     }
     out.push_str("Stop with Ctrl-C.\n");
     out

@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
-use crate::unix_socket::Place;
+use crate::runtime::Leaver;
 
 /// Signals this close to the first count as one with it.
 const TOGETHER: Duration = Duration::from_millis(300);
@@ -44,7 +44,7 @@ fn reaction(since_first: Option<Duration>) -> Reaction {
 /// Tells when to stop.
 pub struct StopSignal {
     first: Receiver<i32>,
-    places: std::sync::mpsc::Sender<Place>,
+    leavers: std::sync::mpsc::Sender<Leaver>,
 }
 
 impl StopSignal {
@@ -52,7 +52,7 @@ impl StopSignal {
     pub fn install() -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let (ask, first) = sync_channel(1);
-        let (places, to_remove) = std::sync::mpsc::channel::<Place>();
+        let (leavers, to_do) = std::sync::mpsc::channel::<Leaver>();
         let work = move || {
             let mut first: Option<Instant> = None;
             for signal in signals.forever() {
@@ -65,19 +65,19 @@ impl StopSignal {
                     Reaction::Ignore => continue,
                     Reaction::Exit => {}
                 }
-                to_remove.try_iter().for_each(|place| place.remove());
+                to_do.try_iter().for_each(|leave| leave());
                 output::complain("drystone: stopped at once; what was not flushed may be lost");
                 process::exit(128 + signal);
             }
         };
         thread::Builder::new().name("signals".to_owned()).spawn(work)?;
-        Ok(Self { first, places })
+        Ok(Self { first, leavers })
     }
 
-    /// Also removes this path when a second signal ends the process.
-    pub fn remove_on_exit(&self, place: Place) {
+    /// Does this when a second signal ends the process.
+    pub fn on_exit(&self, leave: Leaver) {
         // Fails only if the thread is gone, and then the process is ending.
-        let _ = self.places.send(place);
+        let _ = self.leavers.send(leave);
     }
 
     /// Waits for the first signal.

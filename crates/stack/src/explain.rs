@@ -71,7 +71,15 @@ fn draw_groups(
 
 fn export_line(export: &ExportSpec) -> String {
     let places: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();
-    let mut line = format!("{}  nbd {}", export.name, places.join(", "));
+    let mut line = format!("{} ", export.name);
+    if !places.is_empty() {
+        let _ = write!(line, " nbd {}", places.join(", "));
+    }
+    if let Some(fuse) = &export.fuse {
+        let comma = if places.is_empty() { "" } else { "," };
+        let _ = write!(line, "{comma} fuse {}", fuse.path.display());
+        line.push_str(if fuse.loop_device { " with a loop device" } else { "" });
+    }
     let tls = match export.tls.mode {
         TlsMode::Off => "",
         TlsMode::Optional => ", TLS optional",

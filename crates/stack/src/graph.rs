@@ -2,6 +2,7 @@
 //! not too many levels, exports of devices that exist and addresses that agree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::build::Broken;
 use crate::diagnostic::{Findings, Span, shorten};
@@ -23,6 +24,7 @@ pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     too_many_levels(stack, findings);
     used_twice(stack, findings);
     too_small(stack, &stack.sizes, findings);
+    files(stack, findings);
     exports(stack, findings);
     unused(stack, broken, findings);
 }
@@ -289,6 +291,32 @@ fn exports(stack: &StackSpec, findings: &mut Findings) {
                 _ if export.default => default = Some(export),
                 _ => {}
             }
+        }
+    }
+}
+
+/// Exports that share a folder: what holds for all files in it must agree.
+fn files(stack: &StackSpec, findings: &mut Findings) {
+    let mut first: BTreeMap<&Path, &ExportSpec> = BTreeMap::new();
+    for export in &stack.exports {
+        let Some(fuse) = &export.fuse else { continue };
+        let other = *first.entry(&fuse.path).or_insert(export);
+        let Some(with) = other.fuse.as_ref().filter(|_| other.name != export.name) else {
+            continue;
+        };
+        let differs = [
+            ("fuse_loop", fuse.loop_device != with.loop_device),
+            ("fuse_allow_other", fuse.allow_other != with.allow_other),
+            ("fuse_writeback_cache", fuse.writeback_cache != with.writeback_cache),
+        ];
+        for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
+            let folder = fuse.path.display();
+            findings.error_also(
+                &stack.places.export(&export.name, "fuse"),
+                format!("{folder} is shared with export `{}`, but `{key}` differs", other.name),
+                format!("give both the same `{key}`, or another path"),
+                (&stack.places.export(&other.name, "fuse"), "first used here"),
+            );
         }
     }
 }

@@ -602,6 +602,8 @@ pub struct ExportSpec {
     pub device: String,
     /// Where NBD listens.
     pub nbd: Vec<Listener>,
+    /// Where it appears as a file.
+    pub fuse: Option<FuseSpec>,
     /// Whether clients' writes are refused.
     pub read_only: bool,
     /// Text for listings.
@@ -628,6 +630,19 @@ pub struct ExportSpec {
     pub handshake_timeout: u64,
     /// Time after which an idle connection is closed, in nanoseconds; 0 is never.
     pub idle_timeout: u64,
+}
+
+/// A device as a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FuseSpec {
+    /// The file, or the folder that it is in.
+    pub path: PathBuf,
+    /// Whether there is a loop device of it too.
+    pub loop_device: bool,
+    /// Whether other users may open it.
+    pub allow_other: bool,
+    /// Whether the kernel may hold writes back.
+    pub writeback_cache: bool,
 }
 
 /// An address that a server listens on.

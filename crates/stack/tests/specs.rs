@@ -226,6 +226,7 @@ fn every_value_arrives() {
             Listener::Unix { path: "/a".into(), mode: 0o660 },
             Listener::Tcp { host: "::1".to_owned(), port: 10_809 },
         ],
+        fuse: None,
         read_only: true,
         description: "d".to_owned(),
         default: true,

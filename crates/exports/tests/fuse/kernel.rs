@@ -62,6 +62,7 @@ pub fn options(kind: Kind) -> MountOptions {
         gid: 8,
         permissions: 0o644,
         writeback_cache: false,
+        direct_io: false,
         time_s: 1_700_000_000,
     }
 }

@@ -7,7 +7,7 @@ use crate::fields::{Check, Fields, Value};
 use crate::group::{Client, ClientGroup, from_shown};
 use crate::node::Entry;
 use crate::schema::{EXPORT, TLS};
-use crate::spec::{ExportSpec, Listener, TlsMode, TlsSpec};
+use crate::spec::{ExportSpec, FuseSpec, Listener, TlsMode, TlsSpec};
 
 use super::table_of;
 
@@ -25,11 +25,18 @@ pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
     };
     check_tls(check, &tls, &path);
     let (nbd, clients) = (listeners(&fields), fields.clients("clients"));
-    check_clients(check, &clients, &nbd, &tls);
+    let fuse = fuse(check, &fields, &path);
+    check_clients(check, &clients, (&nbd, &fuse), &tls);
+    if nbd.is_empty() && fuse.is_none() && !check.places.has(&format!("{path}/nbd")) {
+        let message = format!("export `{}` has no way in", shorten(&section.key));
+        let hint = "add nbd = \"unix:NAME.sock\" or fuse = \"NAME.img\"";
+        check.findings.error(&section.key_span, message, hint);
+    }
     let export = ExportSpec {
         name: section.key.clone(),
         device: fields.text("device"),
         nbd,
+        fuse,
         read_only: fields.bool("read_only"),
         description: fields.text("description"),
         default: fields.bool("default"),
@@ -69,6 +76,27 @@ fn listeners(fields: &Fields) -> Vec<Listener> {
     items.collect()
 }
 
+/// The file, if there is to be one; what is said of it needs it.
+fn fuse(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<FuseSpec> {
+    let Some(file) = fields.path("fuse") else {
+        for key in ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"] {
+            let place = format!("{path}/{key}");
+            if check.places.has(&place) && fields.bool(key) {
+                let message = format!("`{key}` has no effect: the export has no `fuse`");
+                let span = check.places.get(&place);
+                check.findings.error(&span, message, "add fuse = \"NAME.img\" or remove it");
+            }
+        }
+        return None;
+    };
+    Some(FuseSpec {
+        path: file,
+        loop_device: fields.bool("fuse_loop"),
+        allow_other: fields.bool("fuse_allow_other"),
+        writeback_cache: fields.bool("fuse_writeback_cache"),
+    })
+}
+
 fn tls(fields: &Fields) -> TlsSpec {
     TlsSpec {
         mode: match fields.choice("mode") {
@@ -100,9 +128,15 @@ fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
     }
 }
 
-/// Clients can be told apart only where they come from a Unix socket, or show a certificate.
-fn check_clients(check: &mut Check<'_>, clients: &[ClientGroup], nbd: &[Listener], tls: &TlsSpec) {
+/// Clients can be told apart only where they come from a Unix socket, open a file, or show a certificate.
+fn check_clients(
+    check: &mut Check<'_>,
+    clients: &[ClientGroup],
+    (nbd, fuse): (&[Listener], &Option<FuseSpec>),
+    tls: &TlsSpec,
+) {
     let unix = nbd.iter().any(|listener| matches!(listener, Listener::Unix { .. }));
+    let unix = unix || fuse.is_some();
     let certificates = tls.mode != TlsMode::Off && tls.client_ca.is_some();
     for client in clients {
         let (known, why, hint) = match client.client {

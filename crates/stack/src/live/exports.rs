@@ -1,7 +1,7 @@
 //! The export tables of a stack: one for each address that is listened on.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use drystone_core::Device;
@@ -42,6 +42,43 @@ pub fn build(
         tables.push(table(&specs, devices, groups));
     }
     (listeners, tables)
+}
+
+/// Devices that appear as files at one place.
+pub struct LiveMount {
+    /// The file, or the folder that they are in.
+    pub path: PathBuf,
+    /// The exports, of which there is one unless it is a folder.
+    pub exports: Vec<ExportSpec>,
+    /// What is served, in the order of the exports.
+    pub volumes: Vec<Volume>,
+}
+
+/// What is to be mounted, in the order of the stack file.
+pub fn mounts(
+    exports: &[ExportSpec],
+    devices: &[Arc<LiveDevice>],
+    groups: &Arc<Groups>,
+) -> Vec<LiveMount> {
+    let mut mounts: Vec<LiveMount> = Vec::new();
+    for spec in exports {
+        let Some(fuse) = &spec.fuse else { continue };
+        let Some(live) = devices.iter().find(|live| live.name == spec.device) else { continue };
+        let volume = volume(spec, &live.device, groups);
+        let place = mounts.iter_mut().find(|mount| mount.path == fuse.path);
+        match place {
+            Some(mount) => {
+                mount.exports.push(spec.clone());
+                mount.volumes.push(volume);
+            }
+            None => mounts.push(LiveMount {
+                path: fuse.path.clone(),
+                exports: vec![spec.clone()],
+                volumes: vec![volume],
+            }),
+        }
+    }
+    mounts
 }
 
 fn table(specs: &[&ExportSpec], devices: &[Arc<LiveDevice>], groups: &Arc<Groups>) -> ExportTable {

@@ -37,7 +37,7 @@ pub use device::{
     Files, OpenDevice, OpenError, OpenFile, Surroundings, engine_of, open_device, open_with,
 };
 pub use devices::LiveDevice;
-pub use exports::LiveListener;
+pub use exports::{LiveListener, LiveMount};
 pub use raid::{Hosting, OpenContext, Spawn};
 pub use runtime::{Connections, LiveRuntime};
 pub use table::{Find, open_table, open_volume};
@@ -222,6 +222,11 @@ impl LiveStack {
     /// The export tables, which the listeners name by number.
     pub fn tables(&self) -> &Arc<Vec<ExportTable>> {
         &self.tables
+    }
+
+    /// What is to be mounted as files.
+    pub fn mounts(&self) -> Vec<LiveMount> {
+        exports::mounts(&self.exports, &self.devices(), &self.groups)
     }
 
     /// The engine that the contexts of this stack must have.

@@ -15,7 +15,6 @@ use super::{LiveDevice, LiveStack, Pause, groups, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine};
 use crate::md::{ArrayChange, ArrayReport};
-use crate::nbd_uri;
 use crate::runtime::{
     Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
     GroupSummary, Refused, Runtime, SetError, TableReport, VolumeReport,
@@ -154,7 +153,7 @@ impl Runtime for LiveRuntime {
         let summary = |export: &crate::spec::ExportSpec| ExportSummary {
             name: export.name.clone(),
             device: export.device.clone(),
-            uris: export.nbd.iter().map(|listener| nbd_uri(export, listener)).collect(),
+            uris: crate::uri::ways_in(export),
             read_only: export.read_only
                 || self.find(&export.device).is_some_and(|d| d.device.info().limits.read_only),
             connections: (self.connections)(&export.name),

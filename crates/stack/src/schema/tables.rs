@@ -410,8 +410,32 @@ pub static EXPORT: &[Param] = &[
     param(
         "nbd",
         Type::List(&Type::Listener),
-        Required,
+        Unset("no NBD; then `fuse` is needed"),
         "Where the NBD server listens; exports that name the same place share it and are told apart by name.",
+    ),
+    param(
+        "fuse",
+        Type::Path,
+        Unset("no FUSE"),
+        "Where the device appears as a file, by FUSE: a path that is free or an empty file, which becomes the file; or a folder that exists, in which the file has the export's name, and which exports may share.",
+    ),
+    param(
+        "fuse_loop",
+        Type::Bool,
+        Value("false"),
+        "Also make a loop device of the file, ready for mkfs (needs root), as `serve --mount` does for all.",
+    ),
+    param(
+        "fuse_allow_other",
+        Type::Bool,
+        Value("false"),
+        "Let other users open the file; without this only the user who runs the server does, root included among the others.",
+    ),
+    param(
+        "fuse_writeback_cache",
+        Type::Bool,
+        Value("false"),
+        "Let the kernel hold writes to the file back in its page cache until fsync or for some seconds.",
     ),
     param("read_only", Type::Bool, Value("false"), "Refuse writes of clients."),
     param("description", Type::Text { max: 4096 }, Value(""), "Text that clients see in listings."),

@@ -181,6 +181,17 @@ pub fn is_dead_mount(path: &Path) -> Result<bool, MountError> {
     Ok(top_at(&path)?.is_some_and(|top| is_dead(&path, &top)))
 }
 
+/// Takes dead mounts of ours away from the path.
+///
+/// # Errors
+/// As [`is_dead_mount`], and when the kernel refuses.
+pub fn detach_dead(path: &Path) -> Result<(), MountError> {
+    while is_dead_mount(path)? {
+        detach(&resolve(path)?)?;
+    }
+    Ok(())
+}
+
 /// Takes what is mounted at the path away from it at once, though it be in use.
 fn detach(path: &Path) -> Result<(), MountError> {
     let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;

@@ -167,7 +167,7 @@ impl Session {
         };
         let mut op = self.new_op(Work::Write { length: bytes }, request, place.volume, handle);
         op.bytes = buf.len() as u64;
-        let mut bio = self.bio(place.volume, op.group, BioOp::Write, BioFlags::empty());
+        let mut bio = self.bio(place.volume, op.group, BioOp::Write, BioFlags::STABLE);
         bio.sector = Sector::from_bytes(range.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
         self.submit_write(op, bio, round);

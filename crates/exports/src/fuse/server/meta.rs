@@ -133,7 +133,8 @@ impl Session {
             return self.answer(request.unique, errno::EROFS);
         }
         let direct = opened_flags::DIRECT_IO | opened_flags::PARALLEL_DIRECT_WRITES;
-        let opened = if flags & open_flags::DIRECT != 0 { direct } else { 0 };
+        let is_direct = flags & open_flags::DIRECT != 0 || self.mount.options().direct_io;
+        let opened = if is_direct { direct } else { 0 };
         let handle = self.mount.open(index, request.uid, &self.locks);
         self.answer_with(request.unique, |out| proto::opened(out, handle, opened));
     }

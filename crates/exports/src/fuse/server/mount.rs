@@ -37,6 +37,9 @@ pub struct MountOptions {
     pub permissions: u32,
     /// Let the page cache hold writes back.
     pub writeback_cache: bool,
+    /// Bypass the page cache for whoever opens a file, not only with `O_DIRECT`: for a loop device,
+    /// which has a cache of its own.
+    pub direct_io: bool,
     /// All times of the files, seconds since 1970.
     pub time_s: u64,
 }

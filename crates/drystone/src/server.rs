@@ -1,8 +1,10 @@
-//! Serving a stack over NBD: sockets, data threads, stopping.
+//! Serving a stack: sockets, files, data threads, stopping.
 //!
 //! Invariants:
 //! - Devices are opened before sockets are bound, so that a refused start leaves no socket.
 //! - Each data thread has one context and runs one [`Worker`]; the first one accepts.
+//! - Files are unmounted first, while the data threads answer: whoever uses them may have something to
+//!   write.
 //! - Nothing is flushed before every worker has returned, so a flush covers all that clients wrote.
 
 use std::io::{self, ErrorKind};
@@ -15,27 +17,32 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
+use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, Context, ContextSet};
 use drystone_exports::nbd::server::{ExportTable, Listener};
 use drystone_exports::server::{Inbox, Worker};
 use drystone_stack::live::{LiveDevice, LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
-use drystone_stack::spec::Listener as Address;
+use drystone_stack::spec::{ExportSpec, Listener as Address};
 use drystone_stack::{StackSpec, nbd_uri};
 
+use crate::files::Files;
+use crate::io_flusher;
 use crate::output;
-use crate::runtime::{ServerHandle, StopMode};
+use crate::runtime::{Leaver, ServerHandle, StopMode};
 use crate::unix_socket::{self, Place};
 
 /// A stack that is served.
-pub struct NbdServer {
+pub struct Server {
     stack: LiveStack,
     inboxes: Vec<Arc<Inbox>>,
     workers: Vec<JoinHandle<()>>,
     places: Vec<Place>,
+    files: Vec<Files>,
+    locks: Arc<LockCounters>,
 }
 
-impl NbdServer {
+impl Server {
     /// Opens the stack's devices, listens, and starts the data threads.
     ///
     /// # Errors
@@ -45,15 +52,21 @@ impl NbdServer {
         let threads = data_threads(spec.server.threads);
         let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
+        if spec.exports.iter().any(|export| export.fuse.is_some()) {
+            io_flusher::become_one();
+        }
         let stack = LiveStack::open(spec, &at)?;
         warn_of_suspects(&stack);
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
-        let mut server = NbdServer { stack, inboxes, workers: Vec::new(), places: Vec::new() };
+        let (locks, workers) = (stack.locks().counters(), Vec::new());
+        let mut server =
+            Server { stack, inboxes, workers, places: Vec::new(), files: Vec::new(), locks };
         let started = server.listen().and_then(|sockets| server.run(opened, sockets));
-        match started {
+        match started.and_then(|()| server.mount()) {
             Ok(()) => Ok(server),
             Err(error) => {
+                server.files.drain(..).for_each(|files| files.leaver()());
                 let _ = server.end();
                 server.stack.remove_made_files();
                 Err(error)
@@ -100,6 +113,33 @@ impl NbdServer {
         Ok(())
     }
 
+    /// Makes devices appear as files.
+    fn mount(&mut self) -> anyhow::Result<()> {
+        for live in self.stack.mounts() {
+            let has_loop = live.exports.iter().any(has_loop_device);
+            self.files.push(Files::mount(live, &self.inboxes, &self.locks)?);
+            if let Some(files) = self.files.last() {
+                files.wait_until_served()?;
+                if has_loop {
+                    files.make_loop_devices()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes files away once nobody uses them; those that cannot be unmounted at once.
+    fn unmount(&mut self) -> anyhow::Result<()> {
+        let mut failed = Ok(());
+        for files in self.files.drain(..) {
+            if let Err(error) = files.unmount() {
+                files.leaver()();
+                failed = failed.and(Err(error));
+            }
+        }
+        failed
+    }
+
     /// Takes nothing new, lets what is in flight end, closes all connections.
     fn end(&mut self) -> anyhow::Result<()> {
         self.places.drain(..).for_each(|place| place.remove());
@@ -114,26 +154,36 @@ impl NbdServer {
     }
 }
 
-impl ServerHandle for NbdServer {
+impl ServerHandle for Server {
     fn announce(&self) -> Vec<String> {
         let mut exports: Vec<_> = self.stack.exports().iter().collect();
         exports.sort_by_key(|export| !export.default);
         let uris =
             exports.iter().flat_map(|export| export.nbd.iter().map(|at| nbd_uri(export, at)));
-        uris.collect()
+        let files = self.files.iter().flat_map(Files::announce);
+        let files = files.flat_map(|(file, device)| std::iter::once(file).chain(device));
+        uris.chain(files.map(|path| path.display().to_string())).collect()
     }
 
     fn runtime(&self) -> Box<dyn Runtime> {
         let tables = self.stack.tables().clone();
-        let clients = move |name: &str| tables.iter().map(|table| clients_of(table, name)).sum();
+        let files: Vec<_> = self.files.iter().map(Files::clients).collect();
+        let clients = move |name: &str| {
+            let of_nbd: u64 = tables.iter().map(|table| clients_of(table, name)).sum();
+            of_nbd + files.iter().map(|of_file| of_file(name)).sum::<u64>()
+        };
         Box::new(self.stack.runtime(Box::new(clients), Box::new(pause)))
     }
 
-    fn sockets(&self) -> Vec<Place> {
-        self.places.clone()
+    fn leavers(&self) -> Vec<Leaver> {
+        let sockets = self.places.iter().cloned();
+        let sockets = sockets.map(|place| Box::new(move || place.remove()) as Leaver);
+        sockets.chain(self.files.iter().map(|files| Box::new(files.leaver()) as Leaver)).collect()
     }
 
     fn stop(mut self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
+        self.places.drain(..).for_each(|place| place.remove());
+        let unmounted = self.unmount();
         let ended = self.end();
         if mode == StopMode::Now {
             return ended;
@@ -142,8 +192,12 @@ impl ServerHandle for NbdServer {
         let logged = self.stack.end_logs(&pause).map_err(|why| anyhow!(why));
         let flushed = flush(self.stack.contexts(), self.stack.engine(), &self.stack.devices());
         let stopped = self.stack.stop_arrays(&pause).map_err(|why| anyhow!(why));
-        ended.and(logged).and(flushed).and(stopped)
+        unmounted.and(ended).and(logged).and(flushed).and(stopped)
     }
+}
+
+fn has_loop_device(export: &ExportSpec) -> bool {
+    export.fuse.as_ref().is_some_and(|fuse| fuse.loop_device)
 }
 
 /// Says what may be wrong of arrays that were forced to start.
