@@ -161,6 +161,11 @@ impl Server {
         }
     }
 
+    /// Takes in what the server prints within that time, up to a line.
+    pub fn listen(&mut self, time: Duration) {
+        self.read_line(Instant::now() + time);
+    }
+
     /// The lines that the server has printed up to what was waited for.
     pub fn said(&self) -> &[String] {
         &self.seen

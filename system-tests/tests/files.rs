@@ -1,0 +1,366 @@
+//! Devices as files, by FUSE: with real clients, loop devices and the file systems of Linux.
+//!
+//! A client of a file waits for its server without a way out, so every test has a watchdog that kills
+//! the server: then the kernel answers instead.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use system_tests::client::{Mount, demand};
+use system_tests::{Outcome, Server, new_folder, python, requires, shell, stack};
+use tempfile::TempDir;
+
+/// After so long a server is killed, whatever waits for it.
+const WATCHDOG: Duration = Duration::from_secs(150);
+
+/// A server whose stack has the file `DIR/vol.img`.
+struct Files {
+    server: Server,
+    _watchdog: Sender<()>,
+}
+
+impl Files {
+    fn start(stack: &str) -> Files {
+        Files::start_in(&new_folder(), stack)
+    }
+
+    fn start_in(folder: &Arc<TempDir>, stack: &str) -> Files {
+        let server = Server::start_in(folder, stack, &[]);
+        let (pid, (watchdog, end)) = (server.pid().to_string(), channel::<()>());
+        thread::spawn(move || {
+            use std::sync::mpsc::RecvTimeoutError::Timeout;
+            if end.recv_timeout(WATCHDOG) == Err(Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &pid]).status();
+            }
+        });
+        Files { server, _watchdog: watchdog }
+    }
+
+    /// Waits until the server has printed the file, and its loop device.
+    fn announced(&mut self, loops: bool) -> String {
+        let _ = self.server.uri("vol");
+        let wanted = if loops { "/dev/loop" } else { self.server.path("vol.img").leak() };
+        let found = |server: &Server| server.said().iter().find(|l| l.starts_with(wanted)).cloned();
+        for _ in 0..600 {
+            if let Some(line) = found(&self.server) {
+                return line;
+            }
+            self.server.listen(Duration::from_millis(100));
+        }
+        panic!("the server printed no {wanted}\n{}", self.server.messages());
+    }
+
+    /// Runs a script in the server's folder; `$1` is the file or device.
+    fn run(&self, line: &str, argument: &str) -> Outcome {
+        shell(self.server.dir(), line, &[argument])
+    }
+}
+
+fn has_fuse() -> bool {
+    demand(Path::new("/dev/fuse").exists(), "there is no /dev/fuse")
+}
+
+fn has_loop() -> bool {
+    has_fuse() && demand(Path::new("/dev/loop-control").exists(), "there are no loop devices")
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let list = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    list.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+fn ram(keys: &str) -> String {
+    stack::ram("64MiB") + "fuse = \"DIR/vol.img\"\n" + keys
+}
+
+/// An array of four files behind the file, on a loop device.
+fn array(keys: &str) -> String {
+    stack::array("raid5", 4, "160MiB", keys) + "fuse = \"DIR/vol.img\"\nfuse_loop = true\n"
+}
+
+#[test]
+fn a_file_is_as_large_as_its_device_and_holds_what_is_written() {
+    if !has_fuse() || !requires("fio") {
+        return;
+    }
+    let mut files = Files::start(&ram(""));
+    let file = files.announced(false);
+    assert_eq!(files.run("stat -c '%s %a' \"$1\"", &file).ok(), format!("{} 600\n", 64 << 20));
+    let fio = "for direct in 0 1; do for engine in psync libaio io_uring; do \
+               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw --size=64M \
+               --io_size=48M --bsrange=4k-256k --iodepth=16 --numjobs=1 --verify=crc32c --output=fio.log; done; done";
+    files.run(fio, &file).ok();
+    // What two writers of parts of blocks wrote.
+    let script = r#"
+import os, sys, threading
+path = sys.argv[1]
+def write(at, byte):
+    f = os.open(path, os.O_RDWR)
+    for n in range(300):
+        os.pwrite(f, byte * 700, at + n * 1400)
+    os.fsync(f)
+threads = [threading.Thread(target=write, args=a) for a in [(0, b'a'), (700, b'b')]]
+[t.start() for t in threads]; [t.join() for t in threads]
+f = os.open(path, os.O_RDWR)
+assert os.pread(f, 420000, 0) == (b'a' * 700 + b'b' * 700) * 300
+size = os.fstat(f).st_size
+assert os.pread(f, 100, size) == b''
+assert os.pwrite(f, b'e' * 10, size - 4) == 4
+try:
+    os.pwrite(f, b'x', size); raise SystemExit('written past the end')
+except OSError as e:
+    assert e.errno == 28, e
+os.ftruncate(f, 0)
+assert os.fstat(f).st_size == size, 'a device keeps its size'
+"#;
+    fs::write(files.server.path("parts.py"), script).expect("a script");
+    files.run("/usr/bin/python3 parts.py \"$1\"", &file).ok();
+    let holes = "fallocate -p -o 1M -l 1M \"$1\"; fallocate -z -o 4M -l 64K \"$1\"; \
+                 cmp -n 1M -i 1M:0 \"$1\" /dev/zero; cmp -n 64K -i 4M:0 \"$1\" /dev/zero; \
+                 dd if=/dev/urandom of=\"$1\" bs=4k count=1 conv=notrunc,fsync 2>dd.log; \
+                 dd if=\"$1\" of=/dev/null bs=1M iflag=direct 2>>dd.log";
+    files.run(holes, &file).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    assert!(!Path::new(&file).exists(), "what was made is removed");
+}
+
+/// Holes are found where a device can tell; both ways in show the same; a device that grows is seen to.
+#[test]
+fn a_file_shows_holes_and_growth() {
+    if !has_fuse() || !requires("nbdsh") {
+        return;
+    }
+    let text = stack::file("16MiB") + "fuse = \"DIR/vol.img\"\n";
+    let mut files = Files::start(&text);
+    let file = files.announced(false);
+    let script = r#"
+import os, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(f, b'd' * 65536, 1 << 20); os.fsync(f)
+assert os.lseek(f, 0, os.SEEK_DATA) == 1 << 20
+assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 65536
+"#;
+    fs::write(files.server.path("holes.py"), script).expect("a script");
+    files.run("/usr/bin/python3 holes.py \"$1\"", &file).ok();
+    let uri = files.server.uri("vol");
+    python(files.server.dir(), &uri, "assert h.pread(65536, 1 << 20) == b'd' * 65536").ok();
+    files.server.ask(&["set", "d", "size=32MiB"]).ok();
+    let grown = "for n in $(seq 100); do [ $(stat -c %s \"$1\") = 33554432 ] && exit; sleep 0.1; done; exit 1";
+    files.run(grown, &file).ok();
+    files
+        .run("dd if=/dev/zero of=\"$1\" bs=1M seek=31 count=1 conv=notrunc,fsync 2>&1", &file)
+        .ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
+#[test]
+fn a_folder_has_a_file_for_each_export_and_others_stay_out() {
+    if !has_fuse() {
+        return;
+    }
+    let folder = new_folder();
+    let path = folder.path().join("vols");
+    fs::create_dir(&path).expect("a folder");
+    let text = stack::ram("8MiB")
+        .replace("[export.\"vol\"]", "[export.\"vol\"]\nfuse = \"DIR/vols\"")
+        + "[device.e]\ntype = \"ram\"\nsize = \"4MiB\"\n"
+        + &stack::export("other", "e", "fuse = \"DIR/vols\"\nread_only = true");
+    let mut files = Files::start_in(&folder, &text);
+    let _ = files.server.uri("other");
+    let listed = files.run("cd \"$1\" && stat -c '%n %s %a' *", path.to_str().expect("UTF-8")).ok();
+    assert_eq!(listed, format!("other {} 400\nvol {} 600\n", 4 << 20, 8 << 20));
+    let refused = files.run("printf x 1<>\"$1/other\"", path.to_str().expect("UTF-8")).refused();
+    assert!(refused.contains("Read-only"), "{refused}");
+    if exists_as_root() {
+        let line = "chmod 755 . && ! setpriv --reuid=65534 --clear-groups ls \"$1\" 2>&1";
+        let told = files.run(line, path.to_str().expect("UTF-8")).ok();
+        assert!(told.contains("ermission denied"), "{told}");
+    }
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    assert!(path.exists() && !is_mounted(&path));
+}
+
+fn exists_as_root() -> bool {
+    // What the tests run as.
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// A stop waits for who has the file open; a second signal does not.
+#[test]
+fn a_stop_waits_for_who_has_the_file_open() {
+    if !has_fuse() {
+        return;
+    }
+    for hurry in [false, true] {
+        let mut files = Files::start(&ram(""));
+        let file = PathBuf::from(files.announced(false));
+        let open = fs::File::open(&file).expect("the file opens");
+        files.server.signal("TERM");
+        for _ in 0..600 {
+            if files.server.messages().contains("is open: waiting") {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert!(files.server.is_running() && is_mounted(&file), "{}", files.server.messages());
+        if hurry {
+            files.server.signal("TERM");
+            assert_eq!(files.server.wait().code(), Some(143));
+        } else {
+            drop(open);
+            assert!(files.server.wait().success(), "{}", files.server.messages());
+        }
+        assert!(!is_mounted(&file));
+    }
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_in_a_sentence() {
+    if !has_fuse() {
+        return;
+    }
+    let full = |path: &str| stack::ram("8MiB") + &format!("fuse = {path:?}\n");
+    for (path, sentence) in [
+        ("/nonexistent/vol.img", "cannot make /nonexistent/vol.img: No such file"),
+        ("/dev/null", "/dev/null is not an empty file"),
+        ("/proc/self/nothing", "cannot make /proc/self/nothing"),
+    ] {
+        let mut server = Server::spawn_in(&new_folder(), &full(path), &[]);
+        let told = server.refusal();
+        assert!(told.contains(sentence), "{path}: {told}");
+        assert!(!Path::new(&server.path("nbd.sock")).exists(), "no socket is left");
+    }
+    let mut files = Files::start(&ram(""));
+    files.announced(false);
+    let mut second =
+        Server::spawn_in(&files.server.folder(), &ram("").replace("nbd.sock", "n2.sock"), &[]);
+    let told = second.refusal();
+    assert!(told.contains("is not an empty file") || told.contains("mounted"), "{told}");
+}
+
+/// The server is killed while a file system on its array is written: the next one finds the dead mount
+/// and the loop device, and the file system holds what was synced.
+#[test]
+fn a_file_system_survives_a_killed_server() {
+    if !has_loop() || !requires("mkfs.ext4") {
+        return;
+    }
+    let folder = new_folder();
+    let mnt = folder.path().join("mnt");
+    fs::create_dir(&mnt).expect("a folder");
+    let _mount = Mount(mnt.clone());
+    let mut files = Files::start_in(&folder, &array("consistency_policy = \"bitmap\""));
+    let mut device = files.announced(true);
+    files.run("mkfs.ext4 -q -E nodiscard \"$1\"", &device).ok();
+    for round in 1..=2 {
+        files.run("mount \"$1\" mnt", &device).ok();
+        let fill = format!(
+            "for n in $(seq 20); do head -c 700K /dev/urandom >mnt/{round}-$n; done; sync -f mnt; \
+             (cd mnt && md5sum {round}-*) >>sums"
+        );
+        files.run(&fill, &device).ok();
+        let mut load = Command::new("dd")
+            .args(["if=/dev/zero", "bs=64k", "count=4000", "conv=fdatasync"])
+            .arg(format!("of={}", mnt.join("load").display()))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("dd runs");
+        thread::sleep(Duration::from_millis(300));
+        files.server.signal("KILL");
+        files.server.wait();
+        let _ = load.wait();
+        shell(folder.path(), "umount mnt || umount -l mnt", &[]).ok();
+        files = Files::start_in(&folder, &array("consistency_policy = \"bitmap\""));
+        device = files.announced(true);
+        files.run("e2fsck -fp \"$1\" >fsck.log || [ $? -le 1 ]", &device).ok();
+        files.run("mount \"$1\" mnt && cd mnt && md5sum -c --quiet ../sums && rm -f load && cd .. && umount mnt", &device).ok();
+    }
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
+/// Memory-mapped and plain reads and writes and truncates of one file, against a copy of it in memory.
+const EXERCISE: &str = r#"
+import mmap, os, random, sys
+random.seed(int(sys.argv[2])); path = sys.argv[1]
+f = os.open(path, os.O_RDWR | os.O_CREAT, 0o600); model = bytearray(); most = 1 << 20
+for step in range(1500):
+    op, at, n = random.randrange(6), random.randrange(most), random.randrange(1, 60000)
+    n = min(n, most - at); data = random.randbytes(n)
+    if op in (0, 1):
+        os.pwrite(f, data, at); model.extend(bytes(max(0, at + n - len(model)))); model[at:at + n] = data
+    elif op == 2:
+        assert os.pread(f, n, at) == model[at:at + n], (step, 'read', at, n)
+    elif op == 3:
+        os.ftruncate(f, at); model = (model + bytes(max(0, at - len(model))))[:at]
+    elif model:
+        with mmap.mmap(f, len(model)) as m:
+            at = random.randrange(len(model)); n = min(n, len(model) - at)
+            if op == 4:
+                assert m[at:at + n] == model[at:at + n], (step, 'mapped read', at, n)
+            else:
+                m[at:at + n] = data[:n]; model[at:at + n] = data[:n]
+    if step % 100 == 0: os.fsync(f)
+os.fsync(f); os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+assert os.pread(f, most, 0) == model
+"#;
+
+/// ext4, xfs and btrfs on an array, through the file and a loop device, while a member fails, goes and
+/// comes back.
+#[test]
+fn file_systems_work_on_an_array() {
+    let tools = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "fs_mark", "xfs_repair"];
+    if !has_loop() || !tools.iter().all(|tool| requires(tool)) {
+        return;
+    }
+    for (make, check) in [
+        ("mkfs.ext4 -q", "e2fsck -fn"),
+        ("mkfs.xfs -q", "xfs_repair -n"),
+        ("mkfs.btrfs -q", "btrfs check"),
+    ] {
+        let folder = new_folder();
+        let mnt = folder.path().join("mnt");
+        fs::create_dir(&mnt).expect("a folder");
+        let _mount = Mount(mnt);
+        let mut files = Files::start_in(&folder, &array("consistency_policy = \"bitmap\""));
+        let device = files.announced(true);
+        files.run(&format!("{make} \"$1\" && mount \"$1\" mnt"), &device).ok();
+        fs::write(files.server.path("exercise.py"), EXERCISE).expect("a script");
+        let md = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            files.server.ask(&[&["md"], &words[..]].concat()).ok();
+        };
+        thread::scope(|scope| {
+            let work = "mkdir mnt/m && fs_mark -d mnt/m -s 65536 -n 40 -t 8 -S 1 -k >fs_mark.log && \
+                        /usr/bin/python3 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
+                        sync -f mnt && diff -r /usr/share/perl5 mnt/tree";
+            let path = folder.path();
+            let load = scope.spawn(move || shell(path, work, &[]).ok());
+            thread::sleep(Duration::from_millis(400));
+            md("fail array m1");
+            md("remove array m1");
+            thread::sleep(Duration::from_millis(400));
+            md("add array m1");
+            load.join().unwrap_or_else(|_| panic!("{make}: the load"));
+        });
+        md("wait array");
+        let again =
+            "umount mnt && mount \"$1\" mnt && diff -r /usr/share/perl5 mnt/tree && umount mnt";
+        files.run(&format!("{again} && {check} \"$1\" >check.log 2>&1"), &device).ok();
+        md("check array");
+        md("wait array");
+        let told = files.server.ask(&["md", "detail", "array", "--json"]).ok();
+        assert!(
+            told.contains("\"mismatch_cnt\":0") || told.contains("\"mismatch_cnt\": 0"),
+            "{told}"
+        );
+        assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    }
+}
