@@ -9,12 +9,11 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
-use drystone_core::sync::LockCounters;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_exports::fuse::kernel::{self, MountError, MountPoint, Mounted, is_dead_mount};
 use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions};
 use drystone_exports::server::Inbox;
@@ -41,7 +40,8 @@ pub struct Files {
     /// It was made to be mounted on.
     made: bool,
     /// By export.
-    loops: Arc<Mutex<Vec<LoopDevice>>>,
+    loops: Arc<Lock<Vec<LoopDevice>>>,
+    locks: Arc<LockCounters>,
 }
 
 impl Files {
@@ -52,7 +52,7 @@ impl Files {
     pub fn mount(
         live: LiveMount,
         inboxes: &[Arc<Inbox>],
-        locks: &LockCounters,
+        locks: &Arc<LockCounters>,
     ) -> anyhow::Result<Files> {
         let path = std::path::absolute(&live.path)?;
         let place = Place::prepare(&path, live.exports.len())?;
@@ -90,7 +90,8 @@ impl Files {
             path,
             kind: place.kind,
             made: place.made,
-            loops: Arc::default(),
+            loops: Arc::new(Lock::new(LockClass::Control, Vec::new())),
+            locks: locks.sibling(),
         })
     }
 
@@ -111,14 +112,14 @@ impl Files {
             let limits = volume.device.info().limits;
             let read_only = volume.read_only || limits.read_only;
             let made = LoopDevice::make(&self.file(index), limits.logical_block_size, read_only)?;
-            lock(&self.loops).push(made);
+            self.loops.lock(&self.locks).push(made);
         }
         Ok(())
     }
 
     /// The files, each with its loop device.
     pub fn announce(&self) -> Vec<(PathBuf, Option<PathBuf>)> {
-        let loops = lock(&self.loops);
+        let loops = self.loops.lock(&self.locks);
         let loops = |index: usize| loops.get(index).map(|device| device.path().to_owned());
         (0..self.names.len()).map(|index| (self.file(index), loops(index))).collect()
     }
@@ -157,7 +158,7 @@ impl Files {
     /// When the kernel refuses.
     pub fn unmount(&self) -> anyhow::Result<()> {
         // Not with the lock: a second signal has them taken away at once.
-        let loops = std::mem::take(&mut *lock(&self.loops));
+        let loops = std::mem::take(&mut *self.loops.lock(&self.locks));
         for device in loops {
             device.detach()?;
             self.wait_while(&format!("{} is in use", device.path().display()), || {
@@ -192,10 +193,11 @@ impl Files {
 
     /// What takes everything away at once, though it be in use.
     pub fn leaver(&self) -> impl FnOnce() + Send + 'static {
-        let (mounted, loops) = (self.mounted.clone(), self.loops.clone());
+        let (mounted, loops, locks) =
+            (self.mounted.clone(), self.loops.clone(), self.locks.sibling());
         let made = self.made.then(|| self.path.clone());
         move || {
-            for device in lock(&loops).drain(..) {
+            for device in loops.lock(&locks).drain(..) {
                 let _ = device.detach();
             }
             let _ = mounted.detach();
@@ -208,10 +210,6 @@ impl Files {
             remove_empty(&self.path);
         }
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn hand_out(
