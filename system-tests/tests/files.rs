@@ -32,7 +32,10 @@ impl Files {
     }
 
     fn start_in(folder: &Arc<TempDir>, stack: &str) -> Files {
-        let server = Server::start_in(folder, stack, &[]);
+        Files::watched(Server::start_in(folder, stack, &[]))
+    }
+
+    fn watched(server: Server) -> Files {
         let (pid, (watchdog, end)) = (server.pid().to_string(), channel::<()>());
         thread::spawn(move || {
             use std::sync::mpsc::RecvTimeoutError::Timeout;
@@ -363,4 +366,82 @@ fn file_systems_work_on_an_array() {
         );
         assert!(files.server.sigterm().success(), "{}", files.server.messages());
     }
+}
+
+/// A cgroup with little memory, which goes when it is dropped.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Of version 1 or 2, as the machine has them; `None`, told loudly, where neither may be made.
+    fn with_memory(bytes: u64) -> Option<Cgroup> {
+        let name = format!("drystone-test-{}", std::process::id());
+        let roots =
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        let made = roots.into_iter().find_map(|(root, limit)| {
+            let group = Cgroup(Path::new(root).join(&name));
+            fs::create_dir(&group.0).ok()?;
+            fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+            Some(group)
+        });
+        let _ = demand(made.is_some(), "no cgroup with a limit of memory can be made");
+        made
+    }
+
+    fn procs(&self) -> String {
+        self.0.join("cgroup.procs").display().to_string()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..50 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// What a loop device has done so far.
+fn done_by(device: &str) -> String {
+    let name = device.rsplit('/').next().expect("a name");
+    fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default()
+}
+
+/// Server and file system share 512 MiB, of which a few thousand dirty pages are soon all: nothing stands
+/// still for more than 5 s.
+#[test]
+fn nothing_stands_still_when_memory_is_short() {
+    if !has_loop() || !requires("fs_mark") || !requires("mkfs.ext4") {
+        return;
+    }
+    let folder = new_folder();
+    let mnt = folder.path().join("mnt");
+    fs::create_dir(&mnt).expect("a folder");
+    let Some(group) = Cgroup::with_memory(512 << 20) else { return };
+    let _mount = Mount(mnt);
+    let procs = group.procs();
+    let enter = ["sh", "-c", "echo $$ >\"$0\" && exec \"$@\"", &procs];
+    let text = array("").replace("160MiB", "500MiB");
+    let server = Server::start_in(&folder, &text, &enter);
+    let mut files = Files::watched(server);
+    let device = files.announced(true);
+    files.run("mkfs.ext4 -q -E nodiscard \"$1\" && mount \"$1\" mnt && mkdir mnt/m", &device).ok();
+    // As long as what is synced is more than twice the memory.
+    let load = "echo $$ >\"$1\" && exec fs_mark -d mnt/m -s 4194304 -n 5 -t 64 -S 1 >fs_mark.log";
+    let (path, procs) = (folder.path().to_owned(), group.procs());
+    let load = thread::spawn(move || shell(&path, load, &[&procs]).ok());
+    let (mut last, mut still, mut longest) = (String::new(), 0, 0);
+    while !load.is_finished() {
+        thread::sleep(Duration::from_millis(100));
+        let now = done_by(&device);
+        still = if now == last { still + 1 } else { 0 };
+        (last, longest) = (now, longest.max(still));
+        assert!(still < 50, "nothing has moved for 5 s");
+    }
+    load.join().expect("fs_mark ends");
+    println!("longest pause: {longest} tenths of a second");
+    files.run("umount mnt && e2fsck -fn \"$1\" >check.log 2>&1", &device).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
