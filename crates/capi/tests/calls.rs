@@ -1,4 +1,9 @@
 //! What the functions of the header promise, called as C calls them.
+//!
+//! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
+//! call, handles are open, and buffers outlive their context, which is closed before them or waits
+//! for them when it is dropped.
+#![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
 
 mod common;
 

@@ -12,8 +12,11 @@ use drystone_capi::abi::*;
 const HEADER: &str = include_str!("../include/drystone.h");
 const CALLS: &str = include_str!("../src/calls.rs");
 
+/// A structure's name and size, and its fields' names, offsets and sizes.
+type Layout = (&'static str, usize, Vec<(&'static str, usize, usize)>);
+
 /// Names of the header's structures with their fields as C has them.
-fn layouts() -> Vec<(&'static str, usize, Vec<(&'static str, usize, usize)>)> {
+fn layouts() -> Vec<Layout> {
     macro_rules! layout {
         ($name:literal, $type:ty, $($field:ident: $size:ty),*) => {
             ($name, size_of::<$type>(), vec![

@@ -1,4 +1,8 @@
 //! Handles that close what they opened, and stacks to try.
+//!
+//! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
+//! call, handles are open, and buffers outlive their context, which is closed before them or waits
+//! for them when it is dropped.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
