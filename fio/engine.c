@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,9 @@
 
 /* How long the end of a job waits for I/O that drivers have: as long as a request may take before it is lost. */
 #define CLOSE_TIMEOUT (30ull * 1000 * 1000 * 1000)
+
+/* Polls in vain after which the core is offered to others, as `drystone bench` does. */
+#define POLLS_IN_VAIN 64
 
 /* A stack and the jobs that use it. */
 struct shared {
@@ -480,6 +484,7 @@ static int getevents(struct thread_data *td, unsigned int min, unsigned int max,
 	struct job *job = td->io_ops_data;
 	struct options *o = td->eo;
 	uint64_t timeout = t ? t->tv_sec * 1000000000ull + t->tv_nsec : DRYSTONE_FOREVER;
+	unsigned int in_vain = 0;
 	int came = 0, ret;
 
 	if (max > job->depth)
@@ -489,6 +494,9 @@ static int getevents(struct thread_data *td, unsigned int min, unsigned int max,
 	do {
 		ret = drystone_poll(job->context, job->done + came, max - came);
 		came += ret > 0 ? ret : 0;
+		/* With more jobs than cores, who holds what this one waits for may need the core. */
+		if (ret == 0 && ++in_vain % POLLS_IN_VAIN == 0)
+			sched_yield();
 	} while (ret >= 0 && came < (int)min && !t);
 	return ret < 0 ? ret : came;
 }
