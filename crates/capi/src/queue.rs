@@ -26,9 +26,6 @@ use crate::stack::Stack;
 const IDLE_MAX: usize = 4096;
 /// Most pieces of memory of one I/O (`IOV_MAX`).
 const VECTORS_MAX: u32 = 1024;
-/// How often a context that is being closed looks again for what no driver has: a driver may give
-/// back an I/O that then waits for something else.
-const CLOSE_LOOK_NS: Ns = 10_000_000;
 
 /// What other threads may do with a context.
 pub struct Wake {
@@ -103,21 +100,19 @@ impl Queue {
     /// ETIMEDOUT if drivers still have something; the context takes no more I/O.
     pub fn close(&mut self, timeout: u64) -> Result<()> {
         self.closing = true;
+        self.cx.wind_up();
         let deadline = self.deadline(timeout);
         loop {
-            self.cx.cancel_pending();
             self.cx.reap(&mut self.ready);
             if self.cx.outstanding() == 0 {
                 return Ok(());
             }
-            let now = self.cx.now();
-            if deadline.is_some_and(|at| now >= at) {
+            if deadline.is_some_and(|at| self.cx.now() >= at) {
                 let left = self.cx.outstanding();
                 let message = format!("{left} I/Os of the context have not ended in time");
                 return Err(Failure::new(libc::ETIMEDOUT, message));
             }
-            let look = now + CLOSE_LOOK_NS;
-            self.cx.wait(Some(deadline.map_or(look, |at| at.min(look))));
+            self.cx.wait(deadline);
         }
     }
 

@@ -4,6 +4,8 @@
 //! call, handles are open, and buffers outlive their context, which is closed before them or waits
 //! for them when it is dropped.
 
+#![allow(dead_code)] // each file of tests uses some
+
 use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::ptr::null_mut;
@@ -167,6 +169,11 @@ impl Context {
         let given = unsafe { drystone_context_device(self.raw, name.as_ptr()) };
         assert!(given >= 0, "{given}: {}", last_error());
         given as u32
+    }
+
+    pub fn group(&mut self, path: &str) -> i32 {
+        let path = CString::new(path).unwrap();
+        unsafe { drystone_context_group(self.raw, path.as_ptr()) }
     }
 
     pub fn submit(&mut self, ios: &[Io]) -> i32 {

@@ -186,6 +186,7 @@ impl ContextCore {
         if bios.is_empty() {
             return;
         }
+        debug_assert!(!self.env.winding_up, "nothing is submitted to a context that winds up");
         self.env.outstanding += bios.len();
         if let Some(polled) = self.waiting.polls() {
             bios.set_flags(BioFlags::POLLED, polled);
@@ -649,8 +650,10 @@ impl ContextCore {
         self.env.ring.submit();
     }
 
-    /// End what no driver has.
-    pub(super) fn cancel_pending(&mut self) {
+    /// End what no driver has, now and whenever a driver gives back what would have to wait again.
+    pub(super) fn wind_up(&mut self) {
+        self.env.winding_up = true;
+        self.has_plug = false;
         for channel in self.channels.iter_mut().flatten() {
             channel.cancel_pending(&mut self.env);
         }
@@ -661,8 +664,7 @@ impl ContextCore {
     /// The owner is gone: end what no driver has, free what is done.
     pub(crate) fn abandon(&mut self) {
         self.env.abandoned = true;
-        self.has_plug = false;
-        self.cancel_pending();
+        self.wind_up();
         self.free_done();
     }
 

@@ -48,10 +48,11 @@ impl Context {
         Call::begin(&self.handle).core().next_deadline()
     }
 
-    /// End what no driver has, with [`crate::Status::Cancelled`]: what waits for a tag or a limit,
-    /// and what a suspended volume keeps. What a driver has goes on. Reap follows.
-    pub fn cancel_pending(&mut self) {
-        Call::begin(&self.handle).core().cancel_pending();
+    /// The owner submits nothing more. What no driver has ends with [`crate::Status::Cancelled`]: what
+    /// waits for a tag or a limit, and what a suspended volume keeps. The rest goes on; reap until
+    /// nothing is outstanding, before memory that is not the bios' own is used again.
+    pub fn wind_up(&mut self) {
+        Call::begin(&self.handle).core().wind_up();
     }
 }
 
@@ -200,7 +201,7 @@ mod tests {
         let (set, fake) = (new_set(), Fake::new(Mode::Message(2)));
         let (mut a, index) = open(&set, ENGINES[0], &fake);
         a.submit(index, &mut writes(0, 5));
-        a.cancel_pending();
+        a.wind_up();
         let mut out = BioList::new();
         assert_eq!(a.reap(&mut out), 3);
         assert!(out.iter().all(|bio| bio.status == crate::Status::Cancelled));
