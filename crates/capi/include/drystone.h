@@ -5,7 +5,8 @@
  * threads, submits I/O to devices of the stack and reaps completions. Link with -ldrystone.
  *
  * Words
- *   stack    the devices that a stack file describes. Its exports are not served.
+ *   stack    the devices and groups that a stack file describes. Its exports are not served, and what [server] says
+ *            of threads and polling is for servers.
  *   context  a queue pair of one thread: what is submitted to it is reaped from it.
  *   device   a name of the stack file; a context knows it by a number.
  *

@@ -68,8 +68,8 @@ impl Queue {
     pub fn open(stack: &Arc<Stack>) -> Result<Queue> {
         stack.check_process()?;
         let live = &stack.live;
-        let mut cx = live.contexts().open(live.engine())?;
-        cx.follow_poll_mode(live.poll_switch().clone());
+        // Its poll mode stays that of its flags: the stack's is for the threads of a server.
+        let cx = live.contexts().open(live.engine())?;
         stack.contexts.fetch_add(1, AcqRel);
         let wake = Wake { handle: cx.handle().clone(), asked: AtomicBool::new(false) };
         Ok(Queue {

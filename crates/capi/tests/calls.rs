@@ -122,6 +122,22 @@ fn what_makes_no_sense_is_refused_and_nothing_is_submitted() {
     assert_eq!(context.run(&[behind]), [(0, -libc::EIO)], "the device refuses it");
 }
 
+/// A child of fork(2) has none of the stack's threads.
+#[test]
+fn a_forked_child_is_refused() {
+    let stack = Stack::open(RAM);
+    let mut context = null_mut();
+    // The child makes one call, which takes no lock that another thread may hold, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let given = unsafe { drystone_context_open(stack.raw, &raw mut context) };
+        unsafe { libc::_exit(i32::from(given != -libc::EPERM)) };
+    }
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+}
+
 #[test]
 fn devices_are_described() {
     let stack = Stack::open(RAM);
@@ -316,6 +332,13 @@ fn polled_io_is_found_by_polling_and_by_waiting() {
     }
     assert_eq!((came, done[0].tag, done[0].result), (1, 1, 0));
     assert_eq!(context.run(&[polled]), [(1, 0)]);
+    // Its flag says so, and nothing else.
+    assert_eq!(context.submit(&[Io { flags: 16, ..polled }]), 1);
+    assert_eq!(unsafe { drystone_context_timeout(context.raw) }, 0, "somebody must look");
+    assert_eq!(context.wait(1, FOREVER), [(1, 0)]);
+    assert_eq!(context.submit(&[Io { flags: 0, ..polled }]), 1);
+    assert_ne!(unsafe { drystone_context_timeout(context.raw) }, 0);
+    assert_eq!(context.wait(1, FOREVER), [(1, 0)]);
 }
 
 /// The stack is ended as a server ends it: the array is on record as clean, and assembled again.

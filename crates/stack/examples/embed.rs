@@ -44,10 +44,9 @@ fn all_blocks(
             context.wait(None);
         }
     }
-    for bio in done.iter().filter(|bio| !bio.status.is_ok()) {
-        return Err(format!("block {}: {}", bio.user_data, bio.status));
-    }
-    Ok(done)
+    let failed = done.iter().find(|bio| !bio.status.is_ok());
+    let failed = failed.map(|bio| format!("block {}: {}", bio.user_data, bio.status));
+    failed.map_or(Ok(done), Err)
 }
 
 fn pattern(block: u64) -> Vec<u8> {

@@ -5,6 +5,7 @@
 //! for them when it is dropped.
 
 #![allow(dead_code)] // each file of tests uses some
+#![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
