@@ -20,7 +20,7 @@ HEADERS=$TARGET/capi/$FIO
 fetch_headers() {
     [ -e "$HEADERS/config-host.h" ] && return
     local work=$TARGET/capi/new.$$
-    rm -rf "$work" "$HEADERS"
+    rm -rf "$TARGET"/capi/new.* "$HEADERS"
     mkdir -p "$work"
     curl --fail --silent --show-error --location --connect-timeout 10 --max-time 120 --retry 2 \
         --output "$work/fio.tar.gz" "$FIO_URL" ||
