@@ -61,7 +61,7 @@ struct job {
 };
 
 struct options {
-	void *pad;		/* fio wants no option at offset 0 */
+	struct shared *shared;	/* no option, and fio wants none at offset 0: the job uses this stack */
 	char *stack;
 	char *throttle_group;
 	unsigned int hipri;
@@ -150,24 +150,6 @@ static int close_stack(struct shared *shared)
 	return ret;
 }
 
-/* The job's stack; it is a user from its first setup on. */
-static struct shared *use_stack(struct thread_data *td, bool first)
-{
-	struct options *o = td->eo;
-	struct shared *shared;
-	char *path = realpath(o->stack, NULL);
-
-	pthread_mutex_lock(&lock);
-	shared = find_stack(path ? path : o->stack);
-	if (!shared && first)
-		shared = open_stack(td, path ? path : o->stack);
-	if (shared && first)
-		shared->users++;
-	pthread_mutex_unlock(&lock);
-	free(path);
-	return shared;
-}
-
 static void leave_stack(struct thread_data *td, struct shared *shared)
 {
 	pthread_mutex_lock(&lock);
@@ -237,6 +219,26 @@ static int check_options(struct thread_data *td)
 	return 0;
 }
 
+/* The job's stack; it is a user from its setup, or (--create_serialize=0) its init, to its cleanup. */
+static struct shared *use_stack(struct thread_data *td)
+{
+	struct options *o = td->eo;
+	char *path;
+
+	if (o->shared || check_options(td))
+		return o->shared;
+	path = realpath(o->stack, NULL);
+	pthread_mutex_lock(&lock);
+	o->shared = find_stack(path ? path : o->stack);
+	if (!o->shared)
+		o->shared = open_stack(td, path ? path : o->stack);
+	if (o->shared)
+		o->shared->users++;
+	pthread_mutex_unlock(&lock);
+	free(path);
+	return o->shared;
+}
+
 static int set_up_file(struct thread_data *td, struct shared *shared, struct fio_file *f)
 {
 	struct options *o = td->eo;
@@ -262,9 +264,7 @@ static int setup(struct thread_data *td)
 	struct fio_file *f;
 	unsigned int i;
 
-	if (check_options(td))
-		return 1;
-	shared = use_stack(td, true);
+	shared = use_stack(td);
 	if (!shared)
 		return 1;
 	for_each_file(td, f, i)
@@ -285,12 +285,14 @@ static void free_job(struct job *job)
 static int init(struct thread_data *td)
 {
 	struct options *o = td->eo;
-	struct shared *shared = use_stack(td, false);
-	struct job *job = calloc(1, sizeof(*job));
+	struct shared *shared = use_stack(td);
+	struct job *job;
 	int ret;
 
-	if (!shared || !job) {
-		free(job);
+	if (!shared)
+		return 1;
+	job = calloc(1, sizeof(*job));
+	if (!job) {
 		td_verror(td, ENOMEM, "job");
 		return 1;
 	}
@@ -313,7 +315,6 @@ static void cleanup(struct thread_data *td)
 {
 	struct job *job = td->io_ops_data;
 	struct options *o = td->eo;
-	struct shared *shared = o && o->stack && td->o.use_thread ? use_stack(td, false) : NULL;
 
 	if (job) {
 		int ret = drystone_context_close(job->context, CLOSE_TIMEOUT);
@@ -322,8 +323,10 @@ static void cleanup(struct thread_data *td)
 			refuse(td, ret, "cleanup");
 		free_job(job);
 	}
-	if (shared)
-		leave_stack(td, shared);
+	if (o && o->shared) {
+		leave_stack(td, o->shared);
+		o->shared = NULL;
+	}
 }
 
 static int iomem_alloc(struct thread_data *td, size_t size)

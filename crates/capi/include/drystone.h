@@ -262,7 +262,7 @@ int drystone_poll(drystone_context *context, struct drystone_completion *complet
 int drystone_wait(drystone_context *context, struct drystone_completion *completions, size_t count,
 		  size_t least, uint64_t timeout);
 
-/* Make the present drystone_wait(), or else the next one, return; from any thread. 0. */
+/* Make the present drystone_wait(), or else the next one, return, and the event descriptor readable; from any thread. 0. */
 int drystone_context_wake(drystone_context *context);
 
 /* I/Os submitted and not reaped. */

@@ -202,6 +202,17 @@ fn syncs_are_flushes() {
     }
 }
 
+/// Then fio sets a job's files up in its own thread, after its start.
+#[test]
+fn files_are_set_up_late() {
+    let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
+    let late = ["--rw=randread", "--numjobs=2", "--number_ios=10", "--create_serialize=0"];
+    let job = rig.job("d", &late);
+    assert_eq!(job["read"]["total_ios"], 20, "{job:#}");
+    let forked = ["--stack=stack.toml", "--filename=d", "--rw=randread", "--create_serialize=0"];
+    assert!(rig.refused(&forked).contains("add --thread"));
+}
+
 #[test]
 fn rates_count_and_number_are_kept() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
