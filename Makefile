@@ -1,7 +1,7 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build run sim soak test sim-test test-guest bench bench-peers bench-parity bench-raid clean
+.PHONY: build run capi sim soak test sim-test test-guest bench bench-peers bench-parity bench-raid clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
@@ -9,6 +9,9 @@ build:            ## build the release program: target/release/drystone
 
 run:              ## build, then serve the embedded default stack until Ctrl-C
 	@scripts/run.sh
+
+capi:             ## build the library for C and fio's engine: target/release/libdrystone*.so*
+	@scripts/capi.sh
 
 sim:              ## build the simulator: then `drystone sim` works
 	@scripts/sim.sh

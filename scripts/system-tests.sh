@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Every file of tests but the fuzz smoke run, which is a step of its own.
 TARGETS=(--lib)
-for file in system-tests/tests/*.rs; do
-    name=$(basename "$file" .rs)
+for file in system-tests/tests/*.rs system-tests/tests/*/main.rs; do
+    name=$(basename "${file%/main.rs}" .rs)
     [ "$name" = fuzz_smoke ] || TARGETS+=(--test "$name")
 done
 cargo test --locked -p system-tests --no-fail-fast "${TARGETS[@]}" "$@"

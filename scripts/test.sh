@@ -37,6 +37,7 @@ step "unit tests" cargo test --locked --workspace --exclude system-tests \
     --exclude guest-tests --no-fail-fast
 step "model checks (loom)" scripts/loom.sh
 step "simulator" scripts/sim-test.sh
+step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "fuzz smoke run" cargo test --locked -p system-tests --test fuzz_smoke
 step "system tests" scripts/system-tests.sh
 step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 scripts/system-tests.sh

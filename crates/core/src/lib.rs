@@ -4,6 +4,16 @@
 //!
 //! Nothing here blocks except [`Context::wait`], and nothing is ambient: time comes from a
 //! [`clock::Clock`], sleeping and kernel I/O from a [`ring::Ring`].
+//!
+//! * **Threads**: a [`Device`] is shared by all; a [`Context`] may be moved, but is used by one
+//!   thread at a time, which may stay away after any call. A [`Bio`] completes in the context that
+//!   submitted it.
+//! * **Units**: bytes and nanoseconds, unless a name says sectors (512 bytes, [`Sector`]).
+//! * **Errors**: set-up and control give an [`Error`], a kind and one sentence; an I/O has a
+//!   [`Status`], which stands for an errno.
+//! * **Lifetimes**: a bio owns its [`IoBuf`] and gives it back with its completion. Memory that a bio
+//!   only points at ([`Bio::from_raw_segments`]) must stay until then, also when the context is
+//!   dropped; [`Context::wind_up`] ends what can be ended.
 #![warn(unsafe_op_in_unsafe_fn)]
 
 pub mod attribute;

@@ -18,10 +18,10 @@ use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, ContextSet};
+use drystone_core::{Context, ContextSet};
 use drystone_exports::nbd::server::{ExportTable, Listener};
 use drystone_exports::server::{Inbox, Worker};
-use drystone_stack::live::{LiveDevice, LiveStack, Pause, Surroundings};
+use drystone_stack::live::{LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
 use drystone_stack::spec::{ExportSpec, Listener as Address};
 use drystone_stack::{StackSpec, nbd_uri};
@@ -189,10 +189,8 @@ impl ServerHandle for Server {
             return ended;
         }
         let pause: Pause = Box::new(pause);
-        let logged = self.stack.end_logs(&pause).map_err(|why| anyhow!(why));
-        let flushed = flush(self.stack.contexts(), self.stack.engine(), &self.stack.devices());
-        let stopped = self.stack.stop_arrays(&pause).map_err(|why| anyhow!(why));
-        unmounted.and(ended).and(logged).and(flushed).and(stopped)
+        let finished = self.stack.finish(&pause).map_err(|why| anyhow!(why));
+        unmounted.and(ended).and(finished)
     }
 }
 
@@ -304,38 +302,4 @@ fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<OwnedFd>> {
 fn is_absent(error: &io::Error) -> bool {
     let no_family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.kind() == ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
-}
-
-/// Makes durable what clients wrote. What volumes were given is in the devices below them.
-fn flush(set: &Arc<ContextSet>, engine: Engine, devices: &[Arc<LiveDevice>]) -> anyhow::Result<()> {
-    let mut cx = set.open(engine)?;
-    let mut failed = Vec::new();
-    let leaves = devices.iter().filter(|live| live.volume.is_none());
-    let written = leaves.filter(|live| !live.device.info().limits.read_only);
-    for (number, live) in written.clone().enumerate() {
-        let mut flush = Bio::flush();
-        flush.user_data = number as u64;
-        let mut bios = BioList::new();
-        bios.push(flush);
-        match cx.open(&live.device) {
-            Ok(device) => cx.submit(device, &mut bios),
-            Err(error) => failed.push(format!("device `{}`: {error}", live.name)),
-        }
-    }
-    let mut done = BioList::new();
-    while cx.outstanding() > 0 {
-        cx.reap(&mut done);
-        if cx.outstanding() > 0 {
-            cx.wait(None);
-        }
-    }
-    let names: Vec<&str> = written.map(|live| live.name.as_str()).collect();
-    for bio in done.iter().filter(|bio| !bio.status.is_ok()) {
-        let name = names[bio.user_data as usize];
-        failed.push(format!("device `{name}`: flush failed: {}", bio.status));
-    }
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(anyhow!("{}; what was written may be lost", failed.join("; "))),
-    }
 }

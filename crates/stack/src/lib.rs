@@ -4,6 +4,18 @@
 //! [`load`] reads a stack file and looks at what it names without opening anything, [`live`] opens
 //! the devices of a checked stack, [`control::Control`] turns a request line into a response line
 //! with the live stack behind [`runtime::Runtime`]. Sockets and threads are the program's.
+//!
+//! A program that embeds a stack loads it ([`load`], or [`check`] for a text), opens it
+//! ([`live::LiveStack::open`]), opens a context for each of its threads on
+//! [`live::LiveStack::contexts`], and ends with [`live::LiveStack::stop`] and
+//! [`live::LiveStack::finish`]: see `examples/embed.rs`.
+//!
+//! * **Threads**: a live stack and its view for control are shared by all; they are slow paths and may
+//!   take locks. Contexts belong to one thread at a time.
+//! * **Units**: bytes and nanoseconds; values of attributes are in those of sysfs.
+//! * **Errors**: a [`Report`] names the line, column and word of a stack file that is wrong; other
+//!   errors are one sentence each.
+//! * **Lifetimes**: a device stays open as long as the stack or a context refers to it.
 
 #![forbid(unsafe_code)]
 

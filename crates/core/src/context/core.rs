@@ -11,6 +11,7 @@ use crate::list::BioList;
 use crate::mailbox::{Mailbox, Message};
 use crate::mistake;
 use crate::op::BioFlags;
+use crate::ring::bell::Bell;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
 use crate::sync::{LockClass, between_looks, pause};
@@ -66,6 +67,8 @@ pub(crate) struct ContextCore {
     /// The owner has started a plug. It holds only what the owner submits: what follows from the end
     /// of something else would else be held when the plug has just been flushed for a wait.
     has_plug: bool,
+    /// The descriptor for the owner's event loop, once it was asked for.
+    pub(super) bell: Option<Bell>,
 }
 
 impl ContextCore {
@@ -82,6 +85,7 @@ impl ContextCore {
             waiting: Waiting::new(),
             polled: false,
             has_plug: false,
+            bell: None,
         }
     }
 
@@ -182,6 +186,7 @@ impl ContextCore {
         if bios.is_empty() {
             return;
         }
+        debug_assert!(!self.env.winding_up, "nothing is submitted to a context that winds up");
         self.env.outstanding += bios.len();
         if let Some(polled) = self.waiting.polls() {
             bios.set_flags(BioFlags::POLLED, polled);
@@ -400,7 +405,7 @@ impl ContextCore {
         self.env.kicks.extend(other.filter(|other| !other.parking().will_look()));
     }
 
-    fn is_starving(&self) -> bool {
+    pub(super) fn is_starving(&self) -> bool {
         self.open_channels().any(|c| c.starving())
     }
 
@@ -509,11 +514,11 @@ impl ContextCore {
     }
 
     /// When a wait has to end even without news.
-    fn until(&self, deadline: Option<Ns>) -> Option<Ns> {
+    pub(super) fn until(&self, deadline: Option<Ns>) -> Option<Ns> {
         self.open_channels().filter_map(|c| c.deadline()).chain(deadline).min()
     }
 
-    fn must_poll(&self) -> bool {
+    pub(super) fn must_poll(&self) -> bool {
         self.open_channels().any(|c| c.must_poll())
     }
 
@@ -638,15 +643,28 @@ impl ContextCore {
         }
     }
 
-    /// The owner is gone: end what no driver has, free what is done.
-    pub(crate) fn abandon(&mut self) {
-        self.env.abandoned = true;
+    /// For an owner that sleeps elsewhere than in [`ContextCore::wait`]: what such a wait does.
+    pub(super) fn look_around(&mut self, handle: &Handle) {
+        self.look_once(handle);
+        self.tick_channels();
+        self.env.ring.submit();
+    }
+
+    /// End what no driver has, now and whenever a driver gives back what would have to wait again.
+    pub(super) fn wind_up(&mut self) {
+        self.env.winding_up = true;
         self.has_plug = false;
         for channel in self.channels.iter_mut().flatten() {
             channel.cancel_pending(&mut self.env);
         }
         self.run_links();
         self.env.ring.submit();
+    }
+
+    /// The owner is gone: end what no driver has, free what is done.
+    pub(crate) fn abandon(&mut self) {
+        self.env.abandoned = true;
+        self.wind_up();
         self.free_done();
     }
 

@@ -57,6 +57,8 @@ pub struct Env {
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
     pub(crate) id: u32,
+    /// Nothing is submitted any more: what no driver has ends.
+    pub(crate) winding_up: bool,
     /// The context was dropped: completed bios are freed instead of kept.
     pub(crate) abandoned: bool,
 }
@@ -84,6 +86,7 @@ impl Env {
             plugged: false,
             handle,
             id,
+            winding_up: false,
             abandoned: false,
         }
     }
@@ -93,10 +96,10 @@ impl Env {
         self.id
     }
 
-    /// The context was dropped: what no driver has is to end, because nobody will come back to
-    /// offer it again.
+    /// The context was dropped, or is about to be: what no driver has is to end, because nobody will
+    /// come back to offer it again.
     pub fn is_abandoned(&self) -> bool {
-        self.abandoned
+        self.winding_up
     }
 
     /// What other threads use to reach this context.

@@ -25,6 +25,7 @@ mod cookie;
 mod core;
 mod deliver;
 mod env;
+mod event;
 mod links;
 mod park;
 mod parts;
@@ -83,6 +84,7 @@ impl Drop for Call<'_> {
     #[inline]
     fn drop(&mut self) {
         loop {
+            self.core().announce();
             let kicks = self.core().take_kicks();
             let entrusted = self.core().env.entrusted > 0;
             let knocked = self.handle.gate.leave();

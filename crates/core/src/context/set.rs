@@ -104,6 +104,10 @@ impl Handle {
         &self.parking
     }
 
+    pub(super) fn descriptors(&self) -> [RawFd; 2] {
+        self.descriptors
+    }
+
     pub(super) fn knocked(&self) -> bool {
         self.gate.knocked()
     }
@@ -130,6 +134,7 @@ impl Handle {
                     let core = unsafe { &mut *self.core.get() };
                     core.errand(&self.gate, &self.mailbox);
                     work.append(&mut core.take_kicks());
+                    core.announce();
                     if !self.gate.end_visit() {
                         return;
                     }
@@ -315,6 +320,12 @@ impl ContextSet {
                 Other { id: h.id, serial: h.serial, descriptors: h.descriptors }
             })
             .collect()
+    }
+
+    /// Call `f` with each context but `id`.
+    pub(super) fn others_do(&self, id: u32, f: impl FnMut(&Arc<Handle>)) {
+        let members = self.members.lock(&self.locks);
+        members.handles.iter().flatten().filter(|h| h.id != id).for_each(f);
     }
 
     /// Keep the state of a dropped context until its drivers have given everything back.

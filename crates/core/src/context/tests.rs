@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// How the fake driver completes.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Mode {
+pub(super) enum Mode {
     /// In the submit call.
     Inline,
     /// By a message, when the test says so ([`Fake::give_back`]). It takes this many at once.
@@ -43,7 +43,7 @@ struct Ticket {
     memory: Vec<Segment>,
 }
 
-struct Fake {
+pub(super) struct Fake {
     mode: Mode,
     tickets: Lock<Vec<Ticket>>,
     locks: Arc<LockCounters>,
@@ -60,7 +60,7 @@ struct Fake {
 const PATTERN: u8 = 0xa7;
 
 impl Fake {
-    fn new(mode: Mode) -> Arc<Fake> {
+    pub(super) fn new(mode: Mode) -> Arc<Fake> {
         // SAFETY: the name lives for the call; the descriptor is ours alone.
         let file = unsafe { libc::memfd_create(c"fake".as_ptr(), libc::MFD_CLOEXEC) };
         Arc::new(Fake {
@@ -81,7 +81,7 @@ impl Fake {
     }
 
     /// Complete everything the driver has, from a thread of its own. Returns how many.
-    fn give_back(&self) -> usize {
+    pub(super) fn give_back(&self) -> usize {
         let tickets = std::mem::take(&mut *self.tickets.lock(&self.locks));
         let complete = || tickets.iter().for_each(Ticket::complete);
         std::thread::scope(|s| s.spawn(complete).join().unwrap());
@@ -276,13 +276,13 @@ impl Channel for FakeChannel {
     }
 }
 
-const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Plain];
+pub(super) const ENGINES: [Engine; 2] = [Engine::Uring, Engine::Plain];
 
-fn new_set() -> Arc<ContextSet> {
+pub(super) fn new_set() -> Arc<ContextSet> {
     ContextSet::new(SystemClock::new())
 }
 
-fn open(set: &Arc<ContextSet>, engine: Engine, fake: &Arc<Fake>) -> (Context, DevIndex) {
+pub(super) fn open(set: &Arc<ContextSet>, engine: Engine, fake: &Arc<Fake>) -> (Context, DevIndex) {
     let mut context = set.open(engine).unwrap();
     let device: Arc<dyn Device> = Arc::new(fake.clone());
     let index = context.open(&device).unwrap();
@@ -290,7 +290,7 @@ fn open(set: &Arc<ContextSet>, engine: Engine, fake: &Arc<Fake>) -> (Context, De
     (context, index)
 }
 
-fn writes(from: u64, count: u64) -> BioList {
+pub(super) fn writes(from: u64, count: u64) -> BioList {
     let mut bios = BioList::new();
     for i in from..from + count {
         let mut bio = Bio::write(Sector(i * 8), IoBuf::from_slice(&[PATTERN; 4096]));

@@ -9,6 +9,7 @@
 //! ([`NetOp`]) and give them back with the event. So no buffer is freed or reused before the
 //! kernel has given it back, however the operation ends.
 
+pub(crate) mod bell;
 mod epoll;
 mod eventfd;
 mod helpers;

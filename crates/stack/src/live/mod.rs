@@ -9,6 +9,7 @@
 mod device;
 mod devices;
 mod exports;
+mod finish;
 mod groups;
 mod logs;
 mod md;

@@ -1,0 +1,16 @@
+//! The C face of Drystone: `libdrystone.so`, whose interface is `include/drystone.h`.
+//!
+//! Threads: functions on a stack may be called from any thread; functions on a context by one at a
+//! time. Units: bytes and nanoseconds. Errors: negative errno, and a sentence for the thread.
+//! Lifetimes: buffers are the library's from submit until their completion was reaped.
+//!
+//! Invariants:
+//! - No panic crosses the boundary ([`failure::guarded`]).
+//! - A context that a call left by a panic takes no further call.
+//! - `tests/header.rs` compares the header with [`abi`] and [`calls`].
+
+pub mod abi;
+pub mod calls;
+pub mod failure;
+pub mod queue;
+pub mod stack;
