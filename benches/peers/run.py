@@ -42,10 +42,16 @@ class Server:
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log, cwd=folder)
         deadline = time.monotonic() + 30
-        while not os.path.exists(self.socket):
+        while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{self.name} does not start: {pathlib.Path(log.name).read_text()}")
             time.sleep(0.05)
+
+    def is_ready(self):
+        return os.path.exists(self.socket)
+
+    def fio_options(self):
+        return ["--ioengine=nbd", f"--uri={self.uri}", "--iodepth=16"]
 
     def cpu_seconds(self):
         text = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text()
@@ -60,6 +66,40 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+class FileServer(Server):
+    """One whose device appears as a file, FILE in its command."""
+
+    def __init__(self, name, folder, command, compares=True):
+        super().__init__(name, folder, command, compares)
+        self.file = f"{folder}/{name.replace(' ', '-')}.file"
+        open(self.file, "wb").close()
+        self.command = [word.replace("FILE", self.file) for word in self.command]
+
+    def is_ready(self):
+        return os.stat(self.file).st_size == DEVICE_MIB << 20
+
+    def fio_options(self):
+        return ["--ioengine=psync", "--direct=1", f"--filename={self.file}"]
+
+
+def file_servers(options, folder):
+    """A device in memory as a file by FUSE."""
+    stack = pathlib.Path(folder, "files.toml")
+    stack.write_text(f'[device.mem]\ntype = "ram"\nsize = "{DEVICE_MIB}MiB"\n\n'
+                     f'[export.vol]\ndevice = "mem"\nfuse = "{folder}/drystone.file"\n')
+    image = f"{folder}/qsd.img"
+    with open(image, "wb") as file:
+        file.truncate(DEVICE_MIB << 20)
+    return [
+        FileServer("drystone", folder, [options.drystone, "serve", str(stack), "--control",
+                                        f"{folder}/drystone.control"]),
+        FileServer("qsd tmpfs", folder, [
+            "qemu-storage-daemon", "--blockdev",
+            f"driver=file,node-name=d,filename={image},aio={options.qsd_aio}",
+            "--export", "type=fuse,id=e,node-name=d,mountpoint=FILE,writable=on"]),
+    ]
 
 
 def servers(options, folder):
@@ -130,8 +170,8 @@ def tax(samples, workloads):
 
 def fio(server, options, rw, jobs):
     """One fio run; returns the I/Os a second, the I/Os in all, and the mean latency."""
-    command = ["fio", "--name=peer", "--ioengine=nbd", f"--uri={server.uri}", f"--rw={rw}",
-               "--bs=4k", "--iodepth=16", f"--numjobs={jobs}", f"--size={DEVICE_MIB}M",
+    command = ["fio", "--name=peer", *server.fio_options(), f"--rw={rw}",
+               "--bs=4k", f"--numjobs={jobs}", f"--size={DEVICE_MIB}M",
                "--time_based", f"--runtime={options.runtime}",
                "--norandommap", "--randrepeat=0", "--group_reporting", "--output-format=json"]
     text = checked(command)
@@ -244,15 +284,18 @@ def arguments():
     parser.add_argument("--drystone", default="target/release/drystone", help="the program")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
     parser.add_argument("--runtime", type=int, default=5, help="seconds of each fio run (5)")
-    parser.add_argument("--jobs", default="1,4,16", help="numbers of fio jobs (1,4,16)")
+    parser.add_argument("--jobs", help="numbers of fio jobs (1,4,16; of files 1,8)")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 1 s, to see that it works")
     parser.add_argument("--qsd-aio", default="io_uring", choices=["io_uring", "threads"])
     parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
     parser.add_argument("--throttle", action="store_true",
                         help="instead of that: what a limit too high to bind costs on null devices")
+    parser.add_argument("--files", action="store_true",
+                        help="instead of that: files by FUSE, beside qemu-storage-daemon's")
     parser.add_argument("--only", default="", help="only workloads whose name holds this word")
     parser.add_argument("--json", help="file for all samples")
     options = parser.parse_args()
+    options.jobs = options.jobs or ("1,8" if options.files else "1,4,16")
     if options.quick:
         options.rounds, options.runtime = 2, 1
     options.drystone = str(pathlib.Path(options.drystone).resolve())
@@ -276,7 +319,8 @@ def main():
         options.source = f"{folder}/source.img"
         checked(["dd", "if=/dev/urandom", f"of={options.source}", "bs=1M", f"count={DEVICE_MIB}",
                  "status=none"])
-        peers = (throttled if options.throttle else servers)(options, folder)
+        shape = throttled if options.throttle else file_servers if options.files else servers
+        peers = shape(options, folder)
         try:
             for peer in peers:
                 peer.start(folder)
@@ -286,7 +330,10 @@ def main():
                       + "\n\n" + tax(samples, random))
                 return
             for peer in peers:  # memory that was never written is read too fast
-                checked(["nbdcopy", "--", options.source, peer.uri])
+                checked(["dd", f"if={options.source}", f"of={peer.file}", "bs=1M", "oflag=direct",
+                         "conv=notrunc"] if options.files
+                        else ["nbdcopy", "--", options.source, peer.uri])
+            copies = [] if options.files else copies
             samples = measure(peers, options, random + copies)
             print(machine(options) + "\n")
             if random:

@@ -66,6 +66,17 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    /// A server that still runs is about to be killed, and would leave its mount.
+    fn drop(&mut self) {
+        let file = self.server.dir().join("vol.img");
+        if self.server.is_running() && is_mounted(&file) {
+            self.server.signal("KILL");
+            drop(Mount(file));
+        }
+    }
+}
+
 fn has_fuse() -> bool {
     demand(Path::new("/dev/fuse").exists(), "there is no /dev/fuse")
 }

@@ -13,7 +13,7 @@ use crate::spec::{DeviceKind, StackSpec};
 const PLANNED_KINDS: &[&str] = &["raid1", "nbd", "rbd", "delay", "flakey", "log-writes"];
 
 /// Keys that later versions bring, by section.
-const PLANNED_KEYS: &[(&str, &[&str])] = &[("export", &["fuse", "vhost-user-blk", "ublk"])];
+const PLANNED_KEYS: &[(&str, &[&str])] = &[("export", &["vhost-user-blk", "ublk"])];
 
 /// The kind's own spelling if `name` is a kind that a later version brings.
 pub fn planned_kind(name: &str) -> Option<&'static str> {

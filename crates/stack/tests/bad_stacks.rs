@@ -249,7 +249,17 @@ fn null_parameters() {
 fn exports() {
     let unix = "nbd = \"unix:a.sock\"";
     verify(vec![
-        (export(""), 4, 9, "e", "no `nbd`", "unix:PATH"),
+        (export(""), 4, 9, "e", "has no way in", "unix:NAME.sock"),
+        (export("nbd = \"unix:a\"\nfuse_loop = true"), 7, 13, "true", "no effect", "fuse ="),
+        (export("fuse = 3"), 6, 8, "3", "not a text", "path"),
+        (
+            export("fuse = \"a\"\n[export.f]\ndevice = \"d\"\nfuse = \"a\"\nfuse_loop = true"),
+            9,
+            8,
+            "\"a\"",
+            "shared with export `e`, but `fuse_loop` differs",
+            "another path",
+        ),
         (export("nbd = 3"), 6, 7, "3", "not a text", "tcp:HOST:PORT"),
         (export("nbd = \"udp:h:1\""), 6, 8, "udp", "not an address", "unix:PATH"),
         (export("nbd = \"tcp:localhost\""), 6, 12, "localhost", "no port", "tcp:127.0.0.1:10809"),
@@ -258,7 +268,7 @@ fn exports() {
         (export("nbd = \"unix:a,mode=999\""), 6, 15, "mode=999", "not a mode", "mode=0660"),
         (export("nbd = \"unix:\""), 6, 8, "unix:", "no path", "unix:PATH"),
         (export("nbd = [\"unix:a\", \"unix:a\"]"), 6, 18, "\"unix:a\"", "given twice", "once"),
-        (export(&format!("{unix}\nfuse = \"x\"")), 7, 1, "fuse", "not available", "remove"),
+        (export(&format!("{unix}\nublk = \"x\"")), 7, 1, "ublk", "not available", "remove"),
         (export(&format!("{unix}\nmax_request = \"1G\"")), 7, 15, "\"1G\"", "too large", "64MiB"),
         (export(&format!("{unix}\ndescription = \"a\\nb\"")), 7, 15, "\"a\\nb\"", "control", ""),
         (export(&format!("{unix}\ntls = {{ cert = \"c\" }}")), 7, 16, "\"c\"", "mode is off", ""),
