@@ -19,6 +19,7 @@ use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Context, ContextSet};
+use drystone_exports::fuse::kernel::MountError;
 use drystone_exports::nbd::server::{ExportTable, Listener};
 use drystone_exports::server::{Inbox, Worker};
 use drystone_stack::live::{LiveStack, Pause, Surroundings};
@@ -117,13 +118,20 @@ impl Server {
     fn mount(&mut self) -> anyhow::Result<()> {
         for live in self.stack.mounts() {
             let has_loop = live.exports.iter().any(has_loop_device);
-            self.files.push(Files::mount(live, &self.inboxes, &self.locks)?);
-            if let Some(files) = self.files.last() {
-                files.wait_until_served()?;
-                if has_loop {
-                    files.make_loop_devices()?;
+            let files = match Files::mount(live, &self.inboxes, &self.locks) {
+                // Of the machine, not of this stack: others can still be served.
+                Err(error) if lacks_fuse(&error) && !self.stack.listeners().is_empty() => {
+                    output::complain(&format!("drystone: no files: {error}; other exports go on"));
+                    return Ok(());
                 }
-            }
+                files => files?,
+            };
+            let made = files.wait_until_served().and_then(|()| match has_loop {
+                true => files.make_loop_devices(),
+                false => Ok(()),
+            });
+            self.files.push(files);
+            made?;
         }
         Ok(())
     }
@@ -192,6 +200,12 @@ impl ServerHandle for Server {
         let finished = self.stack.finish(&pause).map_err(|why| anyhow!(why));
         unmounted.and(ended).and(finished)
     }
+}
+
+/// The machine has no FUSE, or not for us.
+fn lacks_fuse(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    matches!(error, Some(MountError::NoDevice | MountError::NoAccess | MountError::Device { .. }))
 }
 
 fn has_loop_device(export: &ExportSpec) -> bool {
