@@ -37,17 +37,19 @@ pub(crate) struct Desk {
     requests_locks: Arc<LockCounters>,
     status_locks: Arc<LockCounters>,
     suspects: Option<Suspects>,
+    left_out: Vec<String>,
 }
 
 impl Desk {
     pub(crate) fn new(
         shared: Arc<Shared>,
         status: ArrayStatus,
-        suspects: Option<Suspects>,
+        (suspects, left_out): (Option<Suspects>, Vec<String>),
         locks: &LockCounters,
     ) -> Arc<Self> {
         Arc::new(Desk {
             suspects,
+            left_out,
             shared,
             requests: Lock::new(LockClass::Control, Requests::default()),
             status: Lock::new(LockClass::Control, Arc::new(status)),
@@ -130,6 +132,12 @@ impl Array {
     /// What may have been wrong when it was started; nothing, unless that was forced. Any thread.
     pub fn suspects(&self) -> Option<&Suspects> {
         self.desk.suspects.as_ref()
+    }
+
+    /// Why devices that were named for it took no part when it was started, one sentence each. Any
+    /// thread.
+    pub fn left_out(&self) -> &[String] {
+        &self.desk.left_out
     }
 
     /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.

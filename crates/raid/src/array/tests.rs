@@ -2,6 +2,7 @@
 
 mod bitmap;
 mod commands;
+mod damage;
 mod moved;
 mod overwrite;
 mod ppl;

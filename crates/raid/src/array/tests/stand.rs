@@ -355,6 +355,10 @@ impl Stand {
 
     /// Start the array, which nobody uses yet.
     pub(super) fn open(&mut self) -> Opened {
+        self.try_open().unwrap()
+    }
+
+    pub(super) fn try_open(&mut self) -> Result<Opened> {
         let (ctx, candidates, assembly) = self.look();
         // What superblocks were looked for is of no interest.
         self.power.take();
@@ -366,8 +370,7 @@ impl Stand {
             force: self.is_forced,
             wall_clock: Arc::new(|| 5),
         };
-        let opened = open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options);
-        opened.unwrap()
+        open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options)
     }
 
     pub(super) fn start(&mut self) {
