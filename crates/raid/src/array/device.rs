@@ -298,9 +298,10 @@ fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentL
             list.push(Extent { offset: at, length, ..extent });
             at += length;
         }
-        if at < before + left {
-            list.push(Extent::data(at, before + left - at));
-            at = before + left;
+        // It may tell of less, and is asked again.
+        if at == before {
+            list.push(Extent::data(at, left));
+            at += left;
         }
     }
     Ok(())

@@ -3,10 +3,13 @@
 mod bitmap;
 mod commands;
 mod damage;
+mod dropped;
+mod extents;
 mod moved;
 mod overwrite;
 mod ppl;
 mod rescue;
+mod speed;
 mod stand;
 mod threads;
 
