@@ -139,6 +139,16 @@ pub struct ShardCounts {
     pub reads: u64,
     /// Blocks written to members.
     pub writes: u64,
+    /// Stripes whose parity followed a write by what was there before it.
+    pub rmw: u64,
+    /// Stripes whose parity was computed of data that a write left as they were, too.
+    pub rcw: u64,
+    /// Stripes that were written whole.
+    pub full: u64,
+    /// Stripes that had the bitmap marked before they were written.
+    pub marked: u64,
+    /// Stripes whose partial parity was logged before they were written.
+    pub logged: u64,
 }
 
 impl std::ops::AddAssign for ShardCounts {
@@ -148,6 +158,11 @@ impl std::ops::AddAssign for ShardCounts {
         self.waited += other.waited;
         self.reads += other.reads;
         self.writes += other.writes;
+        self.rmw += other.rmw;
+        self.rcw += other.rcw;
+        self.full += other.full;
+        self.marked += other.marked;
+        self.logged += other.logged;
     }
 }
 
