@@ -57,7 +57,7 @@ impl Server {
             io_flusher::become_one();
         }
         let stack = LiveStack::open(spec, &at)?;
-        warn_of_suspects(&stack);
+        warn_of_arrays(&stack);
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
@@ -212,10 +212,14 @@ fn has_loop_device(export: &ExportSpec) -> bool {
     export.fuse.as_ref().is_some_and(|fuse| fuse.loop_device)
 }
 
-/// Says what may be wrong of arrays that were forced to start.
-fn warn_of_suspects(stack: &LiveStack) {
+/// Says which members arrays started without, and what may be wrong of those that were forced to start.
+fn warn_of_arrays(stack: &LiveStack) {
     for live in stack.devices() {
-        if let Some(suspects) = live.array.as_ref().and_then(|array| array.suspects()) {
+        let Some(array) = &live.array else { continue };
+        for why in array.left_out() {
+            output::complain(&format!("drystone: array `{}`: left out: {why}", live.name));
+        }
+        if let Some(suspects) = array.suspects() {
             output::complain(&format!("drystone: array `{}`: {suspects}", live.name));
         }
     }

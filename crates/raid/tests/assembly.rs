@@ -21,7 +21,7 @@ fn candidates(vector: &str) -> Vec<Candidate> {
             Some(BitmapHeader::parse(&image.read_sectors(at, 8)))
         };
         let bitmap = found.as_ref().ok().and_then(|(_, own)| header(own));
-        Candidate { name: format!("m{index}"), found, bitmap }
+        Candidate { name: format!("m{index}"), found, bitmap, damage: None }
     };
     images.iter().enumerate().map(candidate).collect()
 }
@@ -306,6 +306,7 @@ fn devices_that_contradict_one_another_are_refused() {
         name: "sda".to_owned(),
         found: superblock(&testing::Image::new(1 << 20)),
         bitmap: None,
+        damage: None,
     };
     assert!(refusal(&[blank]).contains("sda: there is no md superblock"));
 }

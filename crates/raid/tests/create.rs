@@ -276,6 +276,7 @@ fn started(images: &[Image]) -> Result<Start, String> {
         name: "sd".to_owned(),
         found: superblock(image),
         bitmap: Some(Ok(BitmapHeader::new(Uuid([9; 16]), 28672, 1 << 26))),
+        damage: None,
     };
     assemble(&images.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)
 }

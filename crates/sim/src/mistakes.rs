@@ -32,7 +32,7 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 15] = [
+pub const MISTAKES: [Mistake; 16] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
@@ -49,6 +49,10 @@ pub const MISTAKES: [Mistake; 15] = [
     of_arrays(
         "failure_off_record",
         "a write ends before it is on record that a member did not take it",
+    ),
+    of_arrays(
+        "repair_races_writes",
+        "a stripe is synchronised while others write to it, each with a cache of its own",
     ),
     of_arrays("stale_member_read", "a member is taken back that has missed writes"),
     of_arrays("stripe_acknowledged_early", "a write to an array ends before its members have it"),

@@ -62,6 +62,8 @@ pub struct ArrayReport {
     pub mismatch_cnt: u64,
     /// What may be wrong because it was forced to start, for people.
     pub suspects: Option<String>,
+    /// Why devices that were named for it took no part when it was started, one sentence each.
+    pub left_out: Vec<String>,
     /// By role; what has none comes last.
     pub devices: Vec<MemberReport>,
 }

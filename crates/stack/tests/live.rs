@@ -459,6 +459,26 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
     std::fs::write(folder.path().join("d0.img"), other).unwrap();
     let words = ["`d0` appears to contain an ext2 file system", "no md 1.x array"];
     refused(folder.path(), &array(""), members, &words);
+    // A partition table, at the start or only its copy at the end, beside blank members.
+    let tables = [
+        (512, &b"EFI PART"[..], "a GPT partition table"),
+        ((4 << 20) - 512, &b"EFI PART"[..], "a GPT partition table"),
+        (510, &[0x55, 0xAA][..], "an MBR partition table"),
+    ];
+    [0, 1, 2].into_iter().for_each(blank);
+    for (n, (at, bytes, what)) in (0..).zip(tables) {
+        let path = folder.path().join(format!("d{n}.img"));
+        let mut table = vec![0; 4 << 20];
+        table[at..at + bytes.len()].copy_from_slice(bytes);
+        std::fs::write(&path, &table).unwrap();
+        let named = format!("`d{n}` appears to contain {what}");
+        refused(folder.path(), &array(""), members, &[&named, "no md 1.x array"]);
+        let Err(report) = open(folder.path(), &array("")) else { panic!("was opened") };
+        let line = "drystone md create --level 5 --raid-devices 3 PATH...";
+        assert!(report.to_string().contains(line), "{report}");
+        assert!(std::fs::read(&path).unwrap() == table, "it is not written");
+        blank(n);
+    }
 }
 
 /// A member divides a read and fails a part of it: the read comes back to the array as a whole.

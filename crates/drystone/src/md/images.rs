@@ -138,6 +138,7 @@ impl Images {
             ),
             Member::Stale { .. } => format!("stale, {COMPUTED}"),
             Member::Faulty { .. } => format!("failed, {COMPUTED}"),
+            Member::Damaged { .. } => format!("damaged, {COMPUTED}"),
             Member::Missing => format!("missing, {COMPUTED}"),
         };
         format!("member {role}: {text}")

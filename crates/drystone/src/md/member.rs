@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::OfflineFile;
 use drystone_raid::metadata::MetadataError;
-use drystone_raid::metadata::assemble::Candidate;
+use drystone_raid::metadata::assemble::{Candidate, damage};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 use drystone_raid::metadata::superblock::{
@@ -116,7 +116,9 @@ impl Device {
         let read = |sector| self.read(sector, HEADER_BYTES);
         let header = |sector| read(sector).map(|bytes| BitmapHeader::parse(&bytes));
         let bitmap = place.map(header).transpose()?;
-        Ok(Candidate { name: self.path.display().to_string(), found, bitmap })
+        let own = found.as_ref().ok().map(|(_, own)| own);
+        let damage = own.and_then(|own| damage(own, |sector, bytes| self.read(sector, bytes)));
+        Ok(Candidate { name: self.path.display().to_string(), found, bitmap, damage })
     }
 
     /// Places where md's magic number stands, of whatever version and state.

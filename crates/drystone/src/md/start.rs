@@ -119,6 +119,9 @@ fn told(array: &ArrayReport, left_out: usize) -> String {
     if let Some(suspects) = &array.suspects {
         text += &format!("{}: {suspects}\n", array.name);
     }
+    for why in &array.left_out {
+        text += &format!("{}: left out: {why}\n", array.name);
+    }
     if left_out > 0 {
         text += &format!("{left_out} of the devices named have no part in it.\n");
     }

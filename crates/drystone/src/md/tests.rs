@@ -73,6 +73,7 @@ impl Shown {
             events: self.number("Events"),
             mismatch_cnt: 0,
             suspects: None,
+            left_out: Vec::new(),
             devices: self.devices(),
         }
     }

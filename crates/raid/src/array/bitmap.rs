@@ -237,7 +237,7 @@ fn read(
 fn check_room(disk: &Disk, place: u64, header: &BitmapHeader) -> Result<()> {
     let sectors = header.area_sectors();
     let is_reserved = header.sectors_reserved == 0 || sectors <= header.sectors_reserved.into();
-    if is_reserved && disk.is_free(place, sectors) {
+    if is_reserved && disk.superblock.is_free(place, sectors) {
         return Ok(());
     }
     Err(Error::invalid(format!(

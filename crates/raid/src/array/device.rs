@@ -37,17 +37,19 @@ pub(crate) struct Desk {
     requests_locks: Arc<LockCounters>,
     status_locks: Arc<LockCounters>,
     suspects: Option<Suspects>,
+    left_out: Vec<String>,
 }
 
 impl Desk {
     pub(crate) fn new(
         shared: Arc<Shared>,
         status: ArrayStatus,
-        suspects: Option<Suspects>,
+        (suspects, left_out): (Option<Suspects>, Vec<String>),
         locks: &LockCounters,
     ) -> Arc<Self> {
         Arc::new(Desk {
             suspects,
+            left_out,
             shared,
             requests: Lock::new(LockClass::Control, Requests::default()),
             status: Lock::new(LockClass::Control, Arc::new(status)),
@@ -130,6 +132,12 @@ impl Array {
     /// What may have been wrong when it was started; nothing, unless that was forced. Any thread.
     pub fn suspects(&self) -> Option<&Suspects> {
         self.desk.suspects.as_ref()
+    }
+
+    /// Why devices that were named for it took no part when it was started, one sentence each. Any
+    /// thread.
+    pub fn left_out(&self) -> &[String] {
+        &self.desk.left_out
     }
 
     /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.
@@ -290,9 +298,10 @@ fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentL
             list.push(Extent { offset: at, length, ..extent });
             at += length;
         }
-        if at < before + left {
-            list.push(Extent::data(at, before + left - at));
-            at = before + left;
+        // It may tell of less, and is asked again.
+        if at == before {
+            list.push(Extent::data(at, left));
+            at += left;
         }
     }
     Ok(())

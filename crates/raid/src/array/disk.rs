@@ -2,7 +2,7 @@
 
 use super::ppl::LogTodo;
 use crate::engine::{IN_SYNC, Member, Patches};
-use crate::metadata::bad_blocks::BadBlocks;
+use crate::metadata::bad_blocks::{self, BadBlocks};
 use crate::metadata::superblock::{Features, Superblock};
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -109,9 +109,7 @@ impl Disk {
 
     /// Where the log of bad blocks is on the device, if there is one.
     pub(crate) fn bad_block_log(&self) -> Option<u64> {
-        let (offset, sectors) = (self.superblock.bblog_offset, self.superblock.bblog_size);
-        let place = self.superblock.super_offset.checked_add_signed(offset.into());
-        place.filter(|_| offset != 0 && sectors > 0)
+        bad_blocks::place(&self.superblock)
     }
 
     /// The role of whose data it has a part, not as a replacement.
@@ -120,13 +118,6 @@ impl Disk {
             DiskState::InSync(role) | DiskState::Rebuilding(role) => Some(role),
             _ => None,
         }
-    }
-
-    /// Neither data nor the superblock are in these sectors of the device.
-    pub(crate) fn is_free(&self, start: u64, sectors: u64) -> bool {
-        let own = &self.superblock;
-        let overlaps = |at: u64, len: u64| start < at + len && at < start + sectors;
-        !overlaps(own.data_offset, own.size) && !overlaps(own.super_offset, 8)
     }
 
     /// Where the bitmap is on the device, if there is one.

@@ -12,11 +12,11 @@ use super::ppl::{LogTodo, Replay};
 use super::suspects::Suspects;
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::metadata::MetadataError;
-use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start};
-use crate::metadata::bad_blocks::{BadBlocks, LOG_BYTES};
+use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start, damage};
+use crate::metadata::bad_blocks;
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::create::{NewMember, Plan, Write};
-use crate::metadata::superblock::{self, Features, SUPERBLOCK_BYTES_MAX, Superblock};
+use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_core::primitive::AtomicU64;
 use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE, Status};
 use std::sync::Arc;
@@ -76,11 +76,13 @@ pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candida
     let place = found.as_ref().ok().and_then(|(_, superblock)| {
         superblock.super_offset.checked_add_signed(superblock.bitmap_offset()?.into())
     });
-    let header = |sector| match read(sector, SECTOR_SIZE as usize) {
+    let mut header = |sector| match read(sector, SECTOR_SIZE as usize) {
         Ok(bytes) => BitmapHeader::parse(&bytes),
         Err(status) => Err(unreadable("the bitmap", status)),
     };
-    Ok(Candidate { name: info.name.clone(), bitmap: place.map(header), found })
+    let bitmap = place.map(&mut header);
+    let damage = found.as_ref().ok().and_then(|(_, superblock)| damage(superblock, &mut read));
+    Ok(Candidate { name: info.name.clone(), found, bitmap, damage })
 }
 
 fn unreadable(what: &str, status: Status) -> MetadataError {
@@ -130,10 +132,11 @@ pub fn open(
     let is_whole = replay.is_some_and(|replay| !options.read_only && replay.is_whole(assembly));
     let resync_from = assembly.resync_from.filter(|_| !is_whole);
     let shared_too = shared.clone();
+    let left_out = assembly.left_out.iter().map(|(_, why)| why.clone()).collect();
     let spec =
         ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
     let (manager, status) = Manager::new(spec)?;
-    let desk = Desk::new(shared, status, suspects, &locks);
+    let desk = Desk::new(shared, status, (suspects, left_out), &locks);
     let manager = manager.with_desk(desk.clone());
     Ok(Opened { array: Array::new(desk), manager })
 }
@@ -227,7 +230,7 @@ pub(super) fn disk(
         superblock: superblock.clone(),
         state,
         in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
-        bad_blocks: Arc::new(BadBlocks::new(superblock.bblog_shift).unwrap_or_default()),
+        bad_blocks: Arc::default(),
         bad_blocks_changed: false,
         write_error: false,
         corrected: superblock.cnt_corrected_read,
@@ -236,19 +239,11 @@ pub(super) fn disk(
         log_todo: LogTodo::Header,
         patches: None,
     };
-    if superblock.feature_map.contains(Features::BAD_BLOCKS) {
-        disk.bad_blocks = Arc::new(read_bad_blocks(io, &disk)?);
-    }
+    let read = |place, bytes| io.read(disk.index, place, bytes).map(|block| block.to_vec());
+    let list = bad_blocks::read(superblock, read);
+    let list = list.map_err(|error| Error::invalid(format!("{}: {error}", disk.name)))?;
+    disk.bad_blocks = Arc::new(list);
     Ok(disk)
-}
-
-fn read_bad_blocks(io: &mut Io, disk: &Disk) -> Result<BadBlocks> {
-    let wrong = |what: String| Error::invalid(format!("the bad block log of {} {what}", disk.name));
-    let place = disk.bad_block_log().ok_or_else(|| wrong("has no place".to_owned()))?;
-    let log = io.read(disk.index, place, LOG_BYTES);
-    let log = log.map_err(|status| wrong(format!("cannot be read: {status}")))?;
-    let list = BadBlocks::parse(&log, disk.superblock.bblog_shift);
-    list.map_err(|error| wrong(format!("is damaged: {}", error.message())))
 }
 
 fn conf(
@@ -324,6 +319,7 @@ fn created(name: String, member: &NewMember) -> Candidate {
         name,
         found: Ok((superblock.minor(), superblock.clone())),
         bitmap: bitmap.map(|write| BitmapHeader::parse(&write.bytes)),
+        damage: None,
     }
 }
 

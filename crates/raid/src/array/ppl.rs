@@ -15,7 +15,7 @@ use crate::engine::{LogArea, PplConf};
 use crate::layout::{Place, STRIPE_SECTORS};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::ppl::{
-    HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
+    self, HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
     decode, newest, signature,
 };
 use drystone_core::primitive::Ordering::*;
@@ -69,13 +69,17 @@ impl Replay {
         let conf = PplConf { signature, generation: 0 };
         let mut replay = Replay { conf, patches: Vec::new(), entries: 0, is_wrong: false };
         for place in 0..disks.len() {
-            let Some((start, sectors)) = log_area_of(&disks[place])? else { continue };
+            let Some((start, sectors)) = area_of(&disks[place])? else { continue };
             let read = |sector| read_at(io, &disks[place], start + sector, HEADER_BYTES);
             let Ok(found) = newest(sectors, signature, read) else {
                 replay.is_wrong = true;
                 continue;
             };
-            let Some((at, header)) = found else { continue };
+            let Some((at, header)) = found else {
+                // It is damaged, and what it said is not known.
+                replay.is_wrong = true;
+                continue;
+            };
             replay.conf.generation = replay.conf.generation.max(header.generation);
             // A replacement has copies of what the member has that it is to replace.
             let is_copy = matches!(disks[place].state, DiskState::Replacement(_));
@@ -187,27 +191,14 @@ fn read_at(
 }
 
 /// The first sector of a disk's area on the device, and its length, if it has one.
-fn log_area_of(disk: &Disk) -> Result<Option<(u64, u64)>> {
-    let own = &disk.superblock;
-    let Some(area) = own.ppl() else { return Ok(None) };
-    let place = own.super_offset.checked_add_signed(area.offset.into());
-    let sectors = u64::from(area.sectors);
-    let fits =
-        |place: &u64| sectors >= HEADER_SECTORS + STRIPE_SECTORS && disk.is_free(*place, sectors);
-    let wrong = || {
-        Error::invalid(format!(
-            "the partial parity log of {} has {sectors} sectors at {} from the superblock, where it has \
-             no room",
-            disk.name, area.offset
-        ))
-    };
-    place.filter(fits).map(|place| Some((place, sectors))).ok_or_else(wrong)
+fn area_of(disk: &Disk) -> Result<Option<(u64, u64)>> {
+    ppl::area(&disk.superblock).map_err(|error| Error::invalid(format!("{}: {error}", disk.name)))
 }
 
 impl Disk {
     /// Where contexts log, if the array has logs.
     pub(crate) fn log_area(&self) -> Option<LogArea> {
-        let (sector, sectors) = log_area_of(self).ok()??;
+        let (sector, sectors) = area_of(self).ok()??;
         let bytes = (sectors - HEADER_SECTORS) * SECTOR_SIZE;
         let whole = bytes.min(PARITY_BYTES_MAX.into()) as usize / BLOCK_BYTES * BLOCK_BYTES;
         Some(LogArea { sector, parity_bytes: whole as u32 })
@@ -224,8 +215,7 @@ impl Disk {
     /// Begin to write what its area is to be given: what goes first, and the header.
     pub(crate) fn start_log(&mut self, io: &mut Io, conf: &PplConf) -> Vec<Ticket> {
         let todo = std::mem::replace(&mut self.log_todo, LogTodo::Nothing);
-        let (Ok(Some((place, sectors))), true) = (log_area_of(self), todo != LogTodo::Nothing)
-        else {
+        let (Ok(Some((place, sectors))), true) = (area_of(self), todo != LogTodo::Nothing) else {
             return Vec::new();
         };
         let header = PplHeader::empty(conf.signature, conf.generation).to_bytes();

@@ -2,10 +2,14 @@
 
 mod bitmap;
 mod commands;
+mod damage;
+mod dropped;
+mod extents;
 mod moved;
 mod overwrite;
 mod ppl;
 mod rescue;
+mod speed;
 mod stand;
 mod threads;
 

@@ -15,7 +15,9 @@ use std::fmt;
 
 use super::MetadataError;
 use super::Uuid;
+use super::bad_blocks;
 use super::bitmap::{self, BitmapHeader};
+use super::ppl;
 use super::superblock::{Features, Minor, Role, Superblock};
 use crate::layout::Layout;
 
@@ -28,6 +30,17 @@ pub struct Candidate {
     pub found: Result<(Minor, Superblock), MetadataError>,
     /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
     pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
+    /// What [`damage`] says of it.
+    pub damage: Option<MetadataError>,
+}
+
+/// What keeps a device from being used though its superblock is whole: a list of bad blocks or a place
+/// for a partial parity log that cannot be. `read` gives so many bytes from a sector of the device on.
+pub fn damage<E: fmt::Display>(
+    own: &Superblock,
+    read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+) -> Option<MetadataError> {
+    ppl::area(own).err().or_else(|| bad_blocks::read(own, read).err())
 }
 
 /// What a role's member is. Numbers of devices are indices of the candidates.
@@ -56,6 +69,11 @@ pub enum Member {
     },
     /// It is there and has failed.
     Faulty {
+        /// Who.
+        device: usize,
+    },
+    /// It is there, and what it keeps beside its superblock is damaged.
+    Damaged {
         /// Who.
         device: usize,
     },
@@ -297,7 +315,14 @@ impl Assembly {
             true => own.role(),
             false => self.fresh.role_of(own.dev_number),
         };
-        if let Some(why) = self.other_history(candidate, own) {
+        if let Some(damage) = &candidate.damage {
+            // Its original does not fail with a replacement.
+            let what = match own.feature_map.contains(Features::REPLACEMENT) {
+                true => Member::Missing,
+                false => Member::Damaged { device },
+            };
+            self.leave_out(device, own, format!("{}: {damage}", candidate.name), what);
+        } else if let Some(why) = self.other_history(candidate, own) {
             self.leave_out(device, own, why, Member::Stale { device, by_bitmap: false });
         } else if role == Role::Faulty {
             let why = format!("{} has failed, by the freshest superblock", candidate.name);

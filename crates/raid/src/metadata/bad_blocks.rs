@@ -5,7 +5,9 @@
 //! [`ENTRIES_MAX`] entries of the log. Sectors are the device's own: a member's data offset is in
 //! them.
 
+use super::superblock::{Features, Superblock};
 use super::{MetadataError, invalid, put, u64_at};
+use std::fmt;
 use std::ops::Range;
 
 /// Bytes of the log.
@@ -20,6 +22,30 @@ const END: u64 = u64::MAX;
 /// The list has no room: the member has to fail instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
+
+/// Where the log is on the device of a superblock, if there is one.
+pub fn place(own: &Superblock) -> Option<u64> {
+    let place = own.super_offset.checked_add_signed(own.bblog_offset.into());
+    place.filter(|_| own.bblog_offset != 0 && own.bblog_size > 0)
+}
+
+/// The list of the device of a superblock, empty if that says of none. `read` gives so many bytes from
+/// a sector of the device on.
+///
+/// # Errors
+/// It cannot be read, or is damaged.
+pub fn read<E: fmt::Display>(
+    own: &Superblock,
+    mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+) -> Result<BadBlocks, MetadataError> {
+    if !own.feature_map.contains(Features::BAD_BLOCKS) {
+        return Ok(BadBlocks::new(own.bblog_shift).unwrap_or_default());
+    }
+    let place = place(own).ok_or_else(|| invalid("the bad block log has no place".to_owned()))?;
+    let log = read(place, LOG_BYTES);
+    let log = log.map_err(|error| invalid(format!("the bad block log cannot be read: {error}")))?;
+    BadBlocks::parse(&log, own.bblog_shift)
+}
 
 /// Bad sectors of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

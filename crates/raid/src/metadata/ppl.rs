@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use super::superblock::Superblock;
 use super::{MetadataError, Uuid, invalid, put, u32_at, u64_at};
 use crate::layout::{Layout, Level, Place, STRIPE_SECTORS};
 
@@ -165,6 +166,25 @@ pub(crate) fn header_checksum(bytes: &[u8]) -> u32 {
     digest.update(&[0; 4]);
     digest.update(&bytes[CHECKSUM_AT + 4..HEADER_BYTES]);
     digest.finalize() as u32
+}
+
+/// The first sector of the log's area on the device of a superblock, and its length, if it has one.
+///
+/// # Errors
+/// It has no room there.
+pub fn area(own: &Superblock) -> Result<Option<(u64, u64)>, MetadataError> {
+    let Some(area) = own.ppl() else { return Ok(None) };
+    let place = own.super_offset.checked_add_signed(area.offset.into());
+    let sectors = u64::from(area.sectors);
+    let is_enough = sectors >= HEADER_SECTORS + STRIPE_SECTORS;
+    let place = place.filter(|place| is_enough && own.is_free(*place, sectors));
+    place.map(|place| Some((place, sectors))).ok_or_else(|| {
+        invalid(format!(
+            "the partial parity log has {sectors} sectors at {} from the superblock, where it has no \
+             room",
+            area.offset
+        ))
+    })
 }
 
 /// The newest header of an area of `area_sectors` sectors, and its sector there. `read` gives the

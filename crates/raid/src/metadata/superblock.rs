@@ -448,6 +448,12 @@ impl Superblock {
         there.then(|| i32::from_le_bytes(self.bitmap_or_ppl))
     }
 
+    /// Neither data nor the superblock are in these sectors of the device.
+    pub fn is_free(&self, start: u64, sectors: u64) -> bool {
+        let overlaps = |at: u64, len: u64| start < at + len && at < start + sectors;
+        !overlaps(self.data_offset, self.size) && !overlaps(self.super_offset, 8)
+    }
+
     /// The partial parity log, if there is one.
     pub fn ppl(&self) -> Option<PplArea> {
         let [a, b, c, d] = self.bitmap_or_ppl;

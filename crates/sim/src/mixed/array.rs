@@ -264,6 +264,18 @@ impl Operator {
         }
     }
 
+    /// Which ways of writing stripes there were.
+    pub(super) fn count_stripes(&self, start: &Rc<Started>) {
+        let Some(admin) = Admin::new(&self.run, start) else { return };
+        let counts = admin.array.counts();
+        let mut all = self.run.counts.borrow_mut();
+        all.add("stripe: read-modify-write", counts.rmw);
+        all.add("stripe: reconstruct-write", counts.rcw);
+        all.add("stripe: full write", counts.full);
+        all.add("stripe: bitmap", counts.marked);
+        all.add("stripe: partial parity log", counts.logged);
+    }
+
     /// What is to be known of an array that lost its power: once it is synchronised parity fits, and
     /// without as many members as it may lose it holds the same.
     pub(super) fn examine_cut(&mut self, start: &Rc<Started>) {

@@ -157,6 +157,7 @@ impl Operator {
         start.limit.set(self.run.plan.ios);
         self.spawn_loads(&start);
         self.finish_work(&start);
+        self.count_stripes(&start);
         start.stack.stop();
         self.end(start);
     }

@@ -110,6 +110,8 @@ impl Manager {
         let found = candidate(&mut self.io, device)?;
         let own = found.found.ok().map(|(_, own)| own);
         self.check_not_needed(name, own.as_ref())?;
+        // What is damaged is made anew.
+        let own = own.filter(|_| found.damage.is_none());
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
             None => {

@@ -9,6 +9,7 @@ use crate::metadata::superblock::{Minor, Superblock};
 use crate::testing;
 use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::context::DevIndex;
+use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
@@ -91,6 +92,8 @@ pub(super) struct Memory {
     pub(super) is_dead: AtomicBool,
     /// Reads and writes that touch this sector fail, once it is not all ones.
     pub(super) bad_sector: AtomicU64,
+    /// Sectors that its map calls holes, whatever they hold.
+    pub(super) holes: Lock<Vec<Range<u64>>>,
 }
 
 impl Memory {
@@ -107,6 +110,7 @@ impl Memory {
             locks: LockCounters::new(ManualClock::new(1)),
             is_dead: AtomicBool::new(false),
             bad_sector: AtomicU64::new(u64::MAX),
+            holes: Lock::new(LockClass::Other, Vec::new()),
         })
     }
 
@@ -135,7 +139,31 @@ impl Memory {
 
     /// Let I/O of its data wait, from now on.
     pub(super) fn hold(&self) {
-        self.held_from.store(self.superblock().data_offset, Relaxed);
+        self.hold_from(0);
+    }
+
+    /// Let I/O of its data wait from this member sector on.
+    pub(super) fn hold_from(&self, sector: u64) {
+        self.held_from.store(self.superblock().data_offset + sector, Relaxed);
+    }
+
+    /// Whether its map calls a sector a hole.
+    pub(super) fn is_hole(&self, sector: u64) -> bool {
+        self.holes.lock(&self.locks).iter().any(|hole| hole.contains(&sector))
+    }
+
+    /// Its map, sector by sector.
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Vec<Extent> {
+        let (mut list, mut at, end) = (ExtentList::new(), offset, offset + length);
+        while at < end && list.as_slice().len() <= max {
+            let part = (SECTOR_SIZE - at % SECTOR_SIZE).min(end - at);
+            list.push(match self.is_hole(at / SECTOR_SIZE) {
+                true => Extent::hole(at, part),
+                false => Extent::data(at, part),
+            });
+            at += part;
+        }
+        list.as_slice().iter().take(max).copied().collect()
     }
 
     /// Let it end.
@@ -221,8 +249,8 @@ impl Device for Shelf {
         Ok(Box::new(MemoryChannel(self.0.clone(), BioList::new())))
     }
 
-    fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
-        Ok(vec![Extent::data(offset, length)])
+    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        Ok(self.0.extents(offset, length, max))
     }
 
     fn stats(&self) -> DiskStats {
@@ -355,6 +383,10 @@ impl Stand {
 
     /// Start the array, which nobody uses yet.
     pub(super) fn open(&mut self) -> Opened {
+        self.try_open().unwrap()
+    }
+
+    pub(super) fn try_open(&mut self) -> Result<Opened> {
         let (ctx, candidates, assembly) = self.look();
         // What superblocks were looked for is of no interest.
         self.power.take();
@@ -366,8 +398,7 @@ impl Stand {
             force: self.is_forced,
             wall_clock: Arc::new(|| 5),
         };
-        let opened = open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options);
-        opened.unwrap()
+        open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options)
     }
 
     pub(super) fn start(&mut self) {

@@ -193,6 +193,7 @@ impl Shard {
         let word = bitmap.word_of(self.place(stripe).sector);
         let intent = bitmap.intend(word);
         if intent == Intent::New {
+            self.counts.marked += 1;
             out.words.push(word);
         }
         intent == Intent::Known || mistake!("intent_too_late")
@@ -241,6 +242,14 @@ impl Shard {
             }
             Method::NoParity => {}
         }
+        let is_full = covered.whole == place.data;
+        match plan.method {
+            Method::Rmw => self.counts.rmw += 1,
+            Method::Rcw if is_full => self.counts.full += 1,
+            Method::Rcw => self.counts.rcw += 1,
+            Method::NoParity => {}
+        }
+        self.counts.logged += u64::from(ticket.is_some());
         let roles = place_roles(plan, written, parity);
         match ticket {
             Some(ticket) if !mistake!("log_too_late") => {

@@ -139,6 +139,16 @@ pub struct ShardCounts {
     pub reads: u64,
     /// Blocks written to members.
     pub writes: u64,
+    /// Stripes whose parity followed a write by what was there before it.
+    pub rmw: u64,
+    /// Stripes whose parity was computed of data that a write left as they were, too.
+    pub rcw: u64,
+    /// Stripes that were written whole.
+    pub full: u64,
+    /// Stripes that had the bitmap marked before they were written.
+    pub marked: u64,
+    /// Stripes whose partial parity was logged before they were written.
+    pub logged: u64,
 }
 
 impl std::ops::AddAssign for ShardCounts {
@@ -148,6 +158,11 @@ impl std::ops::AddAssign for ShardCounts {
         self.waited += other.waited;
         self.reads += other.reads;
         self.writes += other.writes;
+        self.rmw += other.rmw;
+        self.rcw += other.rcw;
+        self.full += other.full;
+        self.marked += other.marked;
+        self.logged += other.logged;
     }
 }
 
@@ -287,7 +302,11 @@ impl Shard {
     /// Attach an item to its stripes. False if there is none for it now.
     fn attach(&mut self, at: &At<'_>, number: u32, is_its_turn: bool, out: &mut Outbox) -> bool {
         while let Some((sector, piece)) = self.next_piece(at, number) {
-            let Some(stripe) = self.stripe_of(at, sector, is_its_turn, out) else { return false };
+            // Under the same exclusion as writes is who gets the same stripe.
+            let is_apart = self.items.get(number).is_sync && mistake!("repair_races_writes");
+            let found = self.table.find(sector).filter(|_| !is_apart);
+            let stripe = self.stripe_of(at, sector, (found, is_its_turn), out);
+            let Some(stripe) = stripe else { return false };
             self.give(stripe, piece, number, out);
         }
         true
@@ -342,15 +361,14 @@ impl Shard {
         }
     }
 
-    /// The stripe of a member sector, with work from now on.
+    /// The stripe of a member sector, with work from now on: the one that was `found`, if any.
     fn stripe_of(
         &mut self,
         at: &At<'_>,
         sector: u64,
-        is_its_turn: bool,
+        (found, is_its_turn): (Option<u32>, bool),
         out: &mut Outbox,
     ) -> Option<u32> {
-        let found = self.table.find(sector);
         if let Some(stripe) = found.filter(|stripe| !self.table.is_idle(*stripe)) {
             return Some(stripe);
         }

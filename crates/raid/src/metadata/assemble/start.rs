@@ -155,11 +155,13 @@ pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
 fn named(assembly: &Assembly) -> String {
     let lost = assembly.members.iter().enumerate().filter(|(_, member)| !member.is_in_sync());
     let words = lost.map(|(role, member)| {
+        let damage = |device| assembly.left_out.iter().find(|(out, _)| *out == device);
         let state = match member {
             Member::InSync { .. } => "in sync",
             Member::Rebuilding { .. } => "being rebuilt",
             Member::Stale { .. } => "stale",
             Member::Faulty { .. } => "failed",
+            Member::Damaged { device } => damage(*device).map_or("damaged", |(_, why)| why),
             Member::Missing => "missing",
         };
         format!("member {role} ({state})")
@@ -167,11 +169,14 @@ fn named(assembly: &Assembly) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Members that are not used though the freshest superblock counts on them.
+/// Members that are not used though the freshest superblock counts on them. One that is damaged will
+/// not come later.
 fn unexpected(assembly: &Assembly) -> Option<String> {
     let expected = |role: usize| {
         let number = Role::Active(role as u16).number();
-        assembly.fresh.roles.contains(&number) && assembly.members[role].device().is_none()
+        let member = &assembly.members[role];
+        let may_come = member.device().is_none() && !matches!(member, Member::Damaged { .. });
+        assembly.fresh.roles.contains(&number) && may_come
     };
     let roles: Vec<String> =
         (0..assembly.members.len()).filter(|r| expected(*r)).map(|r| r.to_string()).collect();

@@ -45,6 +45,7 @@ pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
         events: own.events,
         mismatch_cnt: status.mismatch_cnt,
         suspects: array.suspects().map(|suspects| suspects.to_string()),
+        left_out: array.left_out().to_vec(),
         devices: devices(state, &status),
         ..counts(&status)
     };

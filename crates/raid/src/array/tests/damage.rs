@@ -1,0 +1,135 @@
+//! Members whose superblocks are whole, and what they keep beside them is not.
+
+use super::*;
+use crate::metadata::assemble::{Member, Start};
+use crate::metadata::ppl;
+use crate::metadata::superblock::{Features, Superblock};
+
+const BYTES: usize = 192 << 10;
+
+/// A stopped array that holds ones.
+fn stopped(policy: Policy) -> Stand {
+    let mut stand = Stand::new(4);
+    stand.create_with(Level::Raid5, true, Some(policy), None);
+    stand.start();
+    assert!(stand.write(0, 1, BYTES).is_ok());
+    stand.stop();
+    stand
+}
+
+fn change(stand: &Stand, device: usize, change: impl FnOnce(&mut Superblock)) {
+    let memory = &stand.memories[device];
+    let mut own = memory.superblock();
+    change(&mut own);
+    memory.put(8, &own.to_bytes());
+}
+
+/// An entry of no length in a member's list of bad blocks.
+fn damage_list(stand: &Stand, device: usize) {
+    let own = stand.memories[device].superblock();
+    let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+    stand.memories[device].put(place, &[0; 8]);
+    change(stand, device, |own| own.feature_map |= Features::BAD_BLOCKS);
+}
+
+/// A log in the middle of a member's data.
+fn damage_log_place(stand: &Stand, device: usize) {
+    change(stand, device, |own| {
+        let [_, _, low, high] = own.bitmap_or_ppl;
+        let [a, b] = ((own.data_offset - own.super_offset) as i16).to_le_bytes();
+        own.bitmap_or_ppl = [a, b, low, high];
+    });
+}
+
+type Damage = fn(&Stand, usize);
+
+/// Of what array, and what is said of it.
+const DAMAGES: [(Policy, Damage, &str); 2] = [
+    (Policy::Resync, damage_list, "entry 0 of the bad block log is 0 units"),
+    (Policy::Ppl, damage_log_place, "the partial parity log has"),
+];
+
+#[test]
+fn the_array_starts_without_a_member_that_is_damaged() {
+    for (policy, damage, field) in DAMAGES {
+        let mut stand = stopped(policy);
+        damage(&stand, 1);
+        let assembly = stand.look().2.unwrap();
+        assert_eq!(assembly.members[1], Member::Damaged { device: 1 });
+        assert_eq!(assembly.start, Start::Degraded { unexpected: None }, "it does not come later");
+        stand.start();
+        let (array, _) = stand.array.as_ref().unwrap();
+        let [why] = array.left_out() else { panic!("{:?}", array.left_out()) };
+        assert!(why.starts_with("d1: ") && why.contains(field), "{why}");
+        assert_eq!(array.status().degraded(), 1);
+        assert!(stand.reads(0, 1, BYTES) && stand.write(0, 2, BYTES).is_ok());
+        // It is good for a member again, once it was made anew.
+        let (name, device) = ("d1".to_owned(), stand.devices[1].clone());
+        stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
+        stand.until("recovery", |status| is_idle(status) && status.degraded() == 0);
+        stand.stop();
+        stand.start();
+        assert!(stand.array.as_ref().unwrap().0.left_out().is_empty());
+        assert!(stand.reads(0, 2, BYTES));
+    }
+}
+
+#[test]
+fn an_array_that_needs_a_damaged_member_is_refused() {
+    for (policy, damage, field) in DAMAGES {
+        let mut stand = stopped(policy);
+        damage(&stand, 1);
+        stand.memories.remove(2);
+        stand.devices.remove(2);
+        for is_forced in [false, true] {
+            stand.is_forced = is_forced;
+            let Err(error) = stand.try_open() else { panic!("it starts") };
+            let text = &error.message;
+            assert!(text.contains("2 of 4 members can be used, expected at least 3"), "{text}");
+            assert!(text.contains("member 1 (d1: ") && text.contains(field), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_sector_under_the_bad_block_log_is_damage_too() {
+    let mut stand = stopped(Policy::Resync);
+    change(&stand, 3, |own| own.feature_map |= Features::BAD_BLOCKS);
+    let own = stand.memories[3].superblock();
+    let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+    stand.memories[3].bad_sector.store(place + 7, Relaxed);
+    stand.start();
+    let left_out = stand.array.as_ref().unwrap().0.left_out().to_vec();
+    assert!(left_out[0].contains("d3: the bad block log cannot be read"), "{left_out:?}");
+    assert!(stand.reads(0, 1, BYTES));
+}
+
+/// What the others say is not all then, so all is synchronised.
+#[test]
+fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
+    for is_damaged in [false, true] {
+        let mut stand = stopped(Policy::Ppl);
+        stand.start();
+        let layout = stand.array.as_ref().unwrap().0.status().layout;
+        let row = layout.row_sectors();
+        let parity = layout.row(0).p as usize;
+        // Newest logs on two members.
+        for at in [0, row] {
+            assert!(stand.write(at, 2, 4096).is_ok());
+        }
+        stand.crash();
+        if is_damaged {
+            let own = stand.memories[parity].superblock();
+            let (place, _) = ppl::area(&own).unwrap().unwrap();
+            stand.memories[parity].put(place, &[0; 4096]);
+            stand.memories[parity].put(own.data_offset, &[9; 4096]);
+        }
+        stand.start();
+        assert_eq!(stand.array.as_ref().unwrap().0.status().sync.is_some(), is_damaged);
+        let status = stand.until("resync", is_idle);
+        assert_eq!(status.mismatch_cnt > 0, is_damaged);
+        assert_eq!(status.degraded(), 0);
+        stand.command(Command::Sync(SyncAction::Check)).unwrap();
+        assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
+    }
+}
