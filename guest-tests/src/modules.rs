@@ -9,7 +9,8 @@ use crate::cpio::Archive;
 
 /// What `modprobe` finds in a guest, by name. What the kernel has built in (NVMe, ext4 and
 /// virtio-serial, with Debian's cloud kernel) may stand here too, and costs nothing.
-pub const WANTED: [&str; 17] = [
+pub const WANTED: [&str; 18] = [
+    "brd",
     "dm-mod",
     "dm-delay",
     "dm-flakey",
