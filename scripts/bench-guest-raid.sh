@@ -7,4 +7,4 @@ source scripts/setup-guest.sh
 export CARGO_TERM_PROGRESS_WHEN=never
 cargo build --release --locked -p drystone
 export DRYSTONE_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drystone"
-exec cargo test --locked -p guest-tests --test raid_ratio -- --ignored --nocapture "$@"
+exec cargo run --locked -p guest-tests --example raid_ratio

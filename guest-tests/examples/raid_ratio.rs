@@ -1,4 +1,4 @@
-//! Figures, no test: the same fio jobs at the kernel's RAID-5 over RAM disks and at Drystone's over
+//! The same fio jobs at the kernel's RAID-5 over RAM disks and at Drystone's over
 //! RAM devices, in one boot. `scripts/bench-guest-raid.sh` runs it with a release build.
 //!
 //! The processor is emulated and has no AVX-512, the kernel's array is used by system calls and
@@ -63,9 +63,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-#[test]
-#[ignore = "figures: scripts/bench-guest-raid.sh"]
-fn kernel_and_drystone_side_by_side() {
+fn main() {
     if !available() || !requires("mdadm") || !requires("fio") {
         return;
     }
