@@ -56,7 +56,7 @@ fn a_disk_that_lies_is_found_and_the_failure_made_smaller() {
     let lies = |plan: &mut Plan| plan.disks.iter_mut().for_each(|disk| disk.lying = disk.cache);
     let (seed, ios, sentence) = found(lies);
     assert!(sentence.contains("the power goes at moment"), "{sentence}");
-    assert!(sentence.contains("image") && sentence.contains("before: disk"), "{sentence}");
+    assert!(sentence.contains("image") && sentence.contains("before: "), "{sentence}");
     let again = with_disks(&Order { trace: true, ..order(seed) }, lies);
     assert_eq!(again.failure.map(|failure| failure.to_string()), Some(sentence));
     let last = again.trace.iter().rposition(|(_, _, line)| line.contains("the power goes"));
