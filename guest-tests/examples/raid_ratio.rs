@@ -44,11 +44,71 @@ const JOBS: [(&str, &str); 5] = [
 /// Each job is run so often, at both in turn.
 const ROUNDS: usize = 3;
 
-/// I/Os a second of a job.
-fn iops(guest: &mut Guest, target: &str, options: &str) -> f64 {
+/// What the guest's clocks count.
+#[derive(Clone, Copy)]
+enum Measure {
+    /// Time, on two processors.
+    Time,
+    /// Instructions of its one processor, as nanoseconds: of fio, the kernel and the server together.
+    Instructions,
+}
+
+impl Measure {
+    const ALL: [Measure; 2] = [Measure::Time, Measure::Instructions];
+
+    fn unit(self) -> &'static str {
+        match self {
+            Measure::Time => "IOPS",
+            Measure::Instructions => "instructions an I/O",
+        }
+    }
+
+    /// A run's length, s, after as much of a second for warming up.
+    fn seconds(self) -> (u32, u32) {
+        match self {
+            Measure::Time => (4, 1),
+            Measure::Instructions => (1, 0),
+        }
+    }
+
+    fn figure(self, iops: f64) -> f64 {
+        match self {
+            Measure::Time => iops,
+            Measure::Instructions => 1e9 / iops,
+        }
+    }
+
+    /// A machine of this kind with both arrays, whose memory is zeroes.
+    fn boot(self) -> Guest {
+        let builder = Guest::builder().memory_mib(2048).program("mdadm").program("fio");
+        let builder = builder.program(program());
+        let mut guest = match self {
+            Measure::Time => builder.start(),
+            Measure::Instructions => builder.counting_instructions().start(),
+        };
+        guest.run_with_input("cat > /run/stack.toml", STACK.as_bytes()).ok();
+        guest.run(MAKE).ok();
+        guest.run(SERVE).ok();
+        guest
+    }
+}
+
+const MAKE: &str = "modprobe brd rd_nr=4 rd_size=65536 && modprobe raid456 && mkdir -p /run/mdadm && \
+    MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --assume-clean -l 5 -n 4 -c 64 \
+    -b none /dev/ram0 /dev/ram1 /dev/ram2 /dev/ram3 2>&1";
+
+const SERVE: &str = "drystone serve /run/stack.toml </dev/null >/run/log 2>&1 & n=0; \
+    until test -S /run/array.sock; do sleep 0.1; n=$((n+1)); \
+    if test $n = 100; then cat /run/log >&2; exit 1; fi; done";
+
+const KERNEL: &str = "--ioengine=libaio --direct=1 --filename=/dev/md0";
+const OURS: &str = "--ioengine=nbd --uri=nbd+unix:///array?socket=/run/array.sock";
+
+/// I/Os a second of the guest, of a job.
+fn iops(guest: &mut Guest, target: &str, options: &str, (run, ramp): (u32, u32)) -> f64 {
     let text = guest.run(&format!(
-        "fio --name=job --thread --size=180M --time_based --runtime=4 --ramp_time=1 --randseed=1 \
-         --output-format=json {target} {options}"
+        "fio --name=job --thread --size=180M --time_based --runtime={run} --ramp_time={ramp} \
+         --randseed=1 --output-format=json {target} {options}"
     ));
     let text = text.ok();
     let report: Value = serde_json::from_str(&text[text.find('{').expect("JSON")..]).expect("JSON");
@@ -63,42 +123,40 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-fn main() {
-    if !available() || !requires("mdadm") || !requires("fio") {
-        return;
-    }
-    let builder = Guest::builder().memory_mib(2048).program("mdadm").program("fio");
-    let mut guest = builder.program(program()).start();
-    guest.run_with_input("cat > /run/stack.toml", STACK.as_bytes()).ok();
-    let make = "modprobe brd rd_nr=4 rd_size=65536 && modprobe raid456 && mkdir -p /run/mdadm && \
-                MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --assume-clean -l 5 -n 4 -c 64 \
-                -b none /dev/ram0 /dev/ram1 /dev/ram2 /dev/ram3 2>&1";
-    guest.run(make).ok();
-    let serve = "drystone serve /run/stack.toml </dev/null >/run/log 2>&1 & n=0; \
-                 until test -S /run/array.sock; do sleep 0.1; n=$((n+1)); \
-                 if test $n = 100; then cat /run/log >&2; exit 1; fi; done";
-    guest.run(serve).ok();
-    let kernel = "--ioengine=libaio --direct=1 --filename=/dev/md0";
-    let ours = "--ioengine=nbd --uri=nbd+unix:///array?socket=/run/array.sock";
-    println!(
-        "job | kernel, IOPS | Drystone, IOPS | ratio (medians of {ROUNDS}, lowest to highest)"
-    );
+/// Measures all jobs in one boot, and prints a table.
+fn compare(measure: Measure) {
+    let mut guest = measure.boot();
+    let unit = measure.unit();
+    println!("| job | kernel, {unit} | Drystone, {unit} | ratio (lowest to highest of {ROUNDS}) |");
+    println!("|---|---|---|---|");
     for (name, options) in JOBS {
         let (mut theirs, mut own) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            theirs.push(iops(&mut guest, kernel, options));
-            own.push(iops(&mut guest, ours, options));
+            let mut figure =
+                |target| measure.figure(iops(&mut guest, target, options, measure.seconds()));
+            theirs.push(figure(KERNEL));
+            own.push(figure(OURS));
         }
         let mut ratios: Vec<f64> =
             own.iter().zip(&theirs).map(|(own, kernel)| own / kernel).collect();
         ratios.sort_by(f64::total_cmp);
         let (least, most) = (ratios[0], ratios[ROUNDS - 1]);
         let (kernel, own) = (median(theirs), median(own));
-        println!("{name} | {kernel:.0} | {own:.0} | {:.2} ({least:.2} to {most:.2})", own / kernel);
+        let ratio = own / kernel;
+        println!("| {name} | {kernel:.0} | {own:.0} | {ratio:.2} ({least:.2} to {most:.2}) |");
     }
-    println!(
-        "an emulated processor without AVX-512; the kernel's array by libaio on a block device, \
-         Drystone's by NBD on a Unix socket, whose client and server share the same two processors"
-    );
+    println!();
     guest.power_off().expect("it goes off");
+}
+
+fn main() {
+    if !available() || !requires("mdadm") || !requires("fio") {
+        return;
+    }
+    Measure::ALL.into_iter().for_each(compare);
+    println!(
+        "An emulated processor without AVX-512; the kernel's array by libaio on a block device, \
+         Drystone's by NBD on a Unix socket, whose client and server share the guest's processors. \
+         Instructions are those of the whole guest, fio's and the kernel's parts included."
+    );
 }

@@ -27,6 +27,7 @@ const ARGUMENTS: &str = "console=ttyS0 panic=-1 oops=panic";
 pub struct GuestBuilder {
     memory_mib: u32,
     cpus: u32,
+    counts_instructions: bool,
     arguments: String,
     disks: Vec<(String, Disk)>,
     programs: Vec<PathBuf>,
@@ -62,6 +63,12 @@ impl GuestBuilder {
     /// Number of processors; 2 if this is not called.
     pub fn cpus(self, cpus: u32) -> GuestBuilder {
         GuestBuilder { cpus, ..self }
+    }
+
+    /// One processor, and clocks that go by what it executes: a nanosecond for each instruction, so
+    /// that times of the guest are numbers of instructions.
+    pub fn counting_instructions(self) -> GuestBuilder {
+        GuestBuilder { cpus: 1, counts_instructions: true, ..self }
     }
 
     /// Further words of the kernel's command line, such as `nvme.poll_queues=2`.
@@ -116,6 +123,7 @@ impl GuestBuilder {
             arguments: self.arguments,
             memory_mib: self.memory_mib,
             cpus: self.cpus,
+            counts_instructions: self.counts_instructions,
             disks: self.disks,
         };
         Ok((Qemu::start(&machine, folder.path())?, folder))
@@ -143,6 +151,7 @@ impl Guest {
         GuestBuilder {
             memory_mib: 512,
             cpus: 2,
+            counts_instructions: false,
             arguments: ARGUMENTS.to_owned(),
             disks: Vec::new(),
             programs: Vec::new(),

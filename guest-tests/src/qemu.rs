@@ -75,6 +75,8 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Number of processors.
     pub cpus: u32,
+    /// Its clocks count instructions.
+    pub counts_instructions: bool,
     /// Disks by their names.
     pub disks: Vec<(String, Disk)>,
 }
@@ -185,6 +187,9 @@ fn command(machine: &Machine, folder: &Path) -> Result<Command, String> {
     command.args(["-serial", &format!("file:{CONSOLE}")]);
     command.args(["-chardev", "stdio,id=test,signal=off", "-device", "virtio-serial-pci"]);
     command.args(["-device", "virtserialport,chardev=test,name=drystone"]);
+    if machine.counts_instructions {
+        command.args(["-icount", "shift=0,sleep=off"]);
+    }
     for (name, disk) in &machine.disks {
         command.args(disk.options(name));
     }

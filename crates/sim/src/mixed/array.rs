@@ -23,7 +23,7 @@ const ECHO_NS: Ns = 300_000_000;
 /// A synchronisation that has not come to an end by then never will.
 const PATIENCE_NS: Ns = 3_600_000_000_000;
 /// Where a superblock 1.2 is, and its sectors.
-const SUPERBLOCK: (u64, usize) = (8, 8);
+pub(super) const SUPERBLOCK: (u64, usize) = (8, 8);
 
 /// What is known of a target that is an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +178,8 @@ impl Admin {
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
         if self.order("add", Command::Add { name, device, uuid: Uuid(uuid) }).is_ok() {
             self.run.wiped.borrow_mut().remove(&disk);
+        } else if self.is_over() {
+            self.run.was_adding.set(true);
         }
     }
 

@@ -93,6 +93,8 @@ pub(super) struct Run {
     pub(super) hurt: RefCell<BTreeSet<usize>>,
     /// Disks that were made empty and are of no array.
     pub(super) wiped: RefCell<BTreeSet<usize>>,
+    /// One of them was being added when the power went: others may call it a member already.
+    pub(super) was_adding: Cell<bool>,
     /// An array lacked a member, or was about to, when the power went.
     pub(super) was_hurt: Cell<bool>,
 }
@@ -166,6 +168,7 @@ impl Run {
             culprit: Cell::new(None),
             hurt: RefCell::default(),
             wiped: RefCell::default(),
+            was_adding: Cell::default(),
             was_hurt: Cell::new(false),
         })
     }

@@ -1,6 +1,7 @@
 //! A stack is started: for the first time, or on what a power cut has left; and the power may go again
 //! while it is.
 
+use super::array::SUPERBLOCK;
 use super::nbd::Served;
 use super::plan::{Nature, stack_file};
 use super::run::{Operator, Run, Started, fresh};
@@ -127,10 +128,21 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
 /// something; where it knows that, it has to be forced.
 fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
+    run.wiped.borrow_mut().retain(|disk| !is_superblock_on(run, *disk));
     for disk in run.wiped.borrow().iter() {
         text = text.replace(&format!("\"d{disk}\", "), "").replace(&format!(", \"d{disk}\""), "");
     }
-    let opened = stack::open(&run.world, text.clone());
+    let mut opened = stack::open(&run.world, text.clone());
+    let is_early = opened.as_ref().is_err_and(|why| why.contains("`run = true`"));
+    if is_early && run.was_adding.get() && !run.wiped.borrow().is_empty() {
+        // Others call it a member, and it knows of nothing: nothing was ever read from it.
+        text = text.replace("[device.a]\n", "[device.a]\nrun = true\n");
+        run.counts.borrow_mut().add("array: run", 1);
+        opened = stack::open(&run.world, text.clone());
+    }
+    if !run.off.get() {
+        run.was_adding.set(false);
+    }
     if !was_hurt || run.off.get() {
         return opened;
     }
@@ -147,6 +159,14 @@ fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     }
     run.counts.borrow_mut().add("array: forced", 1);
     stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
+}
+
+/// A disk that was made empty has become a member: the power went after that, and before its operator
+/// knew.
+fn is_superblock_on(run: &Run, disk: usize) -> bool {
+    let from = SUPERBLOCK.0 as usize * 512;
+    let contents = run.world.disk(disk, |disk| disk.contents());
+    contents[from..from + SUPERBLOCK.1 * 512].iter().any(|byte| *byte != 0)
 }
 
 fn has_bad_blocks(stack: &LiveStack) -> bool {
