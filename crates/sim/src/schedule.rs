@@ -43,6 +43,9 @@ impl Policy {
 /// Pauses for each fiber in which nothing happens before time jumps to what happens next: some more
 /// than anybody looks before it sleeps, so that nobody's short wait takes as long as something else.
 const QUIET_MAX: usize = 500;
+/// How far time jumps then at the most, the first time; each further time twice as far. Some of these
+/// fibers may be about to take what has happened long ago: a minute later nobody would call that alive.
+const LEAP_NS: Ns = 1_000_000;
 /// Pauses in which nothing happens before it is said that nothing will any more.
 const PAUSES_MAX: u64 = 20_000_000;
 
@@ -66,6 +69,7 @@ pub struct Scheduler {
     /// What had happened in the world at the last pause, and a measure of the time since it changed.
     happened: u64,
     quiet: usize,
+    leap: Ns,
 }
 
 /// How a simulation ended that did not go well.
@@ -120,6 +124,7 @@ impl Scheduler {
             pauses: 0,
             happened: 0,
             quiet: 0,
+            leap: LEAP_NS,
         }
     }
 
@@ -242,13 +247,14 @@ impl Scheduler {
     /// Fibers that only look for something do so until it happens: let it happen.
     fn look_for_news(&mut self, happened: u64) {
         if std::mem::replace(&mut self.happened, happened) != happened {
-            (self.quiet, self.pauses) = (0, 0);
+            (self.quiet, self.pauses, self.leap) = (0, 0, LEAP_NS);
         }
         if self.quiet > QUIET_MAX * self.living.len()
             && let Some(at) = self.world.next_time()
         {
             self.quiet = 0;
-            self.world.pass(at.saturating_sub(self.world.now()));
+            self.world.pass(at.saturating_sub(self.world.now()).min(self.leap));
+            self.leap = self.leap.saturating_mul(2);
         }
     }
 
