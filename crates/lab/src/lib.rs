@@ -20,6 +20,7 @@ mod measure;
 mod model;
 mod mq_deadline;
 mod outcome;
+mod plug_time;
 pub mod raid5_wait;
 mod reorder;
 pub mod scheduler;
@@ -59,13 +60,14 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 6] = [
+pub const EXPERIMENTS: [Experiment; 7] = [
     mq_deadline::EXPERIMENT,
     dm_poll::EXPERIMENT,
     reorder::EXPERIMENT,
     blk_throttle::EXPERIMENT,
     blk_throttle::ACCURACY,
     raid5_wait::EXPERIMENT,
+    plug_time::EXPERIMENT,
 ];
 
 /// Run the experiment `name`; `say` gets a line about each step.

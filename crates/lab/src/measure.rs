@@ -15,7 +15,7 @@ use drystone_stack::live::{OpenDevice, Surroundings, open_device};
 use drystone_stack::spec::DeviceSpec;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::engine::{self, Crew, Pattern, Shared, Sum, Work, phase};
+use crate::engine::{self, Counts, Crew, Pattern, Shared, Sum, Work, phase};
 
 /// A run to be made.
 pub struct Point<'a> {
@@ -104,6 +104,19 @@ pub fn on_opened<T>(
     works: &[Work],
     watch: impl FnOnce(&Crew<'_, '_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    Ok(on_counted(device, at, works, watch)?.1)
+}
+
+/// As [`on_opened`], with what each lane counted.
+///
+/// # Errors
+/// As of [`on_opened`].
+pub fn on_counted<T>(
+    device: &Arc<dyn Device>,
+    at: &Surroundings,
+    works: &[Work],
+    watch: impl FnOnce(&Crew<'_, '_>) -> anyhow::Result<T>,
+) -> anyhow::Result<(Vec<Counts>, T)> {
     let set = ContextSet::counted_by(at.locks.clone());
     let mut contexts = Vec::new();
     for _ in works {
@@ -112,7 +125,7 @@ pub fn on_opened<T>(
         contexts.push((cx, index));
     }
     let shared = Shared::new(works.len(), || 0);
-    Ok(engine::run(contexts, works, &shared, &[], watch)?.1)
+    engine::run(contexts, works, &shared, &[], watch)
 }
 
 /// Let the lanes warm up, then measure: what `begin` and `end` give at the ends of the time.
@@ -186,13 +199,20 @@ impl Point<'_> {
     }
 
     fn works(&self, device: &dyn Device) -> Vec<Work> {
-        let blocks = device.info().size_bytes / self.load.bytes;
+        self.load.works(device, self.threads)
+    }
+}
+
+impl Load {
+    /// The same for each of so many threads, over all of the device.
+    pub fn works(&self, device: &dyn Device, threads: u32) -> Vec<Work> {
+        let blocks = device.info().size_bytes / self.bytes;
         let work = |lane: u64| Work {
-            depth: self.load.depth,
-            batch: self.load.batch,
-            batch_complete: self.load.batch,
-            bs: self.load.bytes,
-            pattern: self.load.pattern,
+            depth: self.depth,
+            batch: self.batch,
+            batch_complete: self.batch,
+            bs: self.bytes,
+            pattern: self.pattern,
             mode: PollMode::Interrupt,
             cookies: false,
             interval_ns: 0,
@@ -201,7 +221,7 @@ impl Point<'_> {
             blocks: (0, blocks),
             seed: lane + 1,
         };
-        (0..u64::from(self.threads)).map(work).collect()
+        (0..u64::from(threads)).map(work).collect()
     }
 }
 

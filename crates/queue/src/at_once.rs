@@ -22,11 +22,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         while let Some(mut bio) = bios.pop() {
             if let Some(now) = submitted {
-                bio.stamp(now);
+                bio.stamp(S::CLOCK.start(env, now));
             }
             match self.status_at_once(env, &bio, bios.front()) {
                 Some(status) => {
-                    self.count_inline(env, bio.op.group(), bio.start_ns, bio.bytes);
+                    match S::CLOCK.reads_each_end() {
+                        false => self.count_inline(env, bio.op.group(), bio.start_ns, bio.bytes),
+                        true => self.count_alone(env, bio.op.group(), bio.start_ns, bio.bytes),
+                    }
                     env.end_with(bio, status);
                 }
                 None => return bios.push_front(bio),

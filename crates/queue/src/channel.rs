@@ -699,7 +699,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     #[inline]
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.begin(env);
-        let now = env.time.submit_time();
+        let now = S::CLOCK.submit_time(env);
         self.shared.stats.busy.update(now, false, self.in_flight > 0);
         if env.plugged {
             bios.stamp(now);

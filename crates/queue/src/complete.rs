@@ -172,6 +172,18 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
+    /// Account a bio by itself, with a reading of its own.
+    pub(crate) fn count_alone(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+        let now = env.time.now();
+        if self.config.iostats {
+            self.stats.started(group, 1);
+            self.stats.ended(group, 1, bytes, now.saturating_sub(start_ns));
+        }
+        self.ends_inline = true;
+        self.no_longer_busy();
+        self.shared.stats.busy.update(now, true, self.in_flight > 0);
+    }
+
     #[inline]
     pub(crate) fn reuse_tag(&mut self, env: &mut Env, slot: u32) {
         let tag = self.slots.get(slot).tag;
@@ -185,7 +197,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Account what ended inline in this call.
     #[inline]
     pub(crate) fn finish_inline(&mut self, env: &mut Env) {
-        let now = env.time.completion_time();
+        let now = S::CLOCK.completion_time(env);
         self.no_longer_busy();
         self.completions.publish_inline(&self.stats, now);
         self.publish_ended();

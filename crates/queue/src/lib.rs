@@ -10,6 +10,7 @@
 mod alone;
 mod at_once;
 pub mod channel;
+mod clock_use;
 mod complete;
 pub mod config;
 pub mod driver;
@@ -26,6 +27,7 @@ pub mod tags;
 mod tests;
 pub mod unit;
 
+pub use clock_use::ClockUse;
 pub use driver::{Driver, DriverQueue, HwQueues, Issue};
 pub use queue::RequestQueue;
 pub use queues::QUEUES_MAX;

@@ -3,6 +3,7 @@
 
 mod common;
 use common::*;
+use drystone_core::clock::AGE_BOUND_NS;
 use drystone_core::{Op, Status};
 use drystone_throttle::{Change, SLICE_NS};
 
@@ -32,6 +33,19 @@ fn a_second_of_small_ios() {
             assert_near(at[255], 1);
         }
     }
+}
+
+/// A caller that comes again sooner than a shared reading of the clock may grow old, all the time.
+#[test]
+fn shared_readings_of_the_clock_do_not_add_up() {
+    let mut bench = Bench::new(1);
+    let group = bench.group("a");
+    bench.set("a", iops(20_000, 20_000));
+    (0..20_000).for_each(|n| bench.submit(0, bio(Op::Read, group, 4 * KIB, n)));
+    bench.run(SECOND + 5 * MS, AGE_BOUND_NS / 4);
+    let at: Vec<u64> = bench.seen().iter().map(|seen| seen.at).collect();
+    assert_eq!(at.len(), 20_000);
+    assert_near(at[19_999], 1);
 }
 
 /// throtl/002: I/Os are charged for each part that the device takes at once.

@@ -17,4 +17,4 @@ mod shared;
 
 pub use before::Before;
 pub use mailed::Mailed;
-pub use shared::SharedOnly;
+pub use shared::{Clocked, SharedOnly};

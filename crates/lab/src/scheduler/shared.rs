@@ -3,13 +3,24 @@
 
 use drystone_core::BioList;
 use drystone_core::sync::LockCounters;
+use drystone_queue::ClockUse;
 use drystone_queue::scheduler::{Caller, MqDeadline, Place, Port, Scheduler};
 
 /// [`MqDeadline`] without its way for bios that need not meet others.
-#[derive(Default)]
-pub struct SharedOnly(MqDeadline);
+pub type SharedOnly = Clocked<{ ClockUse::Shared as u8 }>;
 
-impl Scheduler for SharedOnly {
+/// The same, in a queue that uses the clock in the way `USE`: a [`ClockUse`] as a number.
+#[derive(Default)]
+pub struct Clocked<const USE: u8>(MqDeadline);
+
+impl<const USE: u8> Scheduler for Clocked<USE> {
+    const CLOCK: ClockUse = match USE {
+        use_ if use_ == ClockUse::Plug as u8 => ClockUse::Plug,
+        use_ if use_ == ClockUse::Each as u8 => ClockUse::Each,
+        use_ if use_ == ClockUse::Never as u8 => ClockUse::Never,
+        _ => ClockUse::Shared,
+    };
+
     type Local = <MqDeadline as Scheduler>::Local;
 
     #[inline]

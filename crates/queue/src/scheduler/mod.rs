@@ -22,6 +22,7 @@ pub use none::NoneScheduler;
 pub(crate) use port::Grant;
 pub use port::{Port, Ports};
 
+use crate::clock_use::ClockUse;
 use crate::config::Config;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
@@ -68,6 +69,9 @@ pub enum Alone {
 
 /// A scheduler that all channels of a device share. Methods may be called from any thread.
 pub trait Scheduler: Default + Send + Sync + 'static {
+    /// Which I/Os share a reading of the clock.
+    const CLOCK: ClockUse = ClockUse::Shared;
+
     /// What each channel keeps for it.
     type Local: Default + Send;
 

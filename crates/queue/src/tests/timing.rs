@@ -3,6 +3,8 @@
 use super::*;
 use drystone_core::clock::AGE_BOUND_NS;
 use drystone_core::op::OpGroup;
+use fastrand::Rng;
+use std::collections::BTreeMap;
 
 fn batch() -> impl Iterator<Item = Box<Bio>> {
     (0..32).map(|i| read(i * 10, 1))
@@ -150,4 +152,85 @@ fn without_statistics_nothing_is_left_in_flight() {
     assert_eq!(stats.in_flight(), (0, 0));
     assert_eq!(stats.group(OpGroup::Read).completed, 2, "the second was not counted");
     assert_eq!(rig.device.latencies(OpGroup::Read).total(), 2);
+}
+
+/// Bios with their true times, which no reading is shared for.
+struct Truth {
+    rig: Rig,
+    rng: Rng,
+    next: u64,
+    submitted: BTreeMap<u64, u64>,
+    /// Of those that have ended.
+    total_ns: u64,
+    ended: u64,
+}
+
+impl Truth {
+    fn pass(&mut self) {
+        let away = if self.rng.u32(0..20) == 0 { 5 * MS } else { AGE_BOUND_NS * 3 / 4 };
+        self.rig.clock.advance(self.rng.u64(0..away));
+    }
+
+    fn submit(&mut self) {
+        let count = self.rng.u64(1..=32);
+        let bios = (self.next..self.next + count).map(|number| {
+            let mut bio = read(number % 50_000 * 10, 1);
+            bio.user_data = number;
+            bio
+        });
+        self.submitted.extend((self.next..self.next + count).map(|n| (n, self.rig.clock.now())));
+        self.next += count;
+        self.rig.submit(bios);
+    }
+
+    fn end_some(&mut self) {
+        for _ in 0..self.rng.usize(0..48) {
+            self.rig.stage.give_back(0, Status::Ok);
+        }
+        self.pass();
+        let (now, mut out) = (self.rig.clock.now(), BioList::new());
+        self.rig.cx.reap(&mut out);
+        while let Some(bio) = out.pop() {
+            let began = self.submitted.remove(&bio.user_data).expect("it ends once");
+            assert!(began - bio.start_ns < AGE_BOUND_NS, "{} too early", began - bio.start_ns);
+            self.total_ns += now - began;
+            self.ended += 1;
+        }
+    }
+
+    fn round(&mut self) {
+        let is_plug = self.rng.bool();
+        if is_plug {
+            self.rig.cx.start_plug();
+        }
+        for _ in 0..self.rng.u32(1..4) {
+            self.submit();
+            self.pass();
+        }
+        if is_plug {
+            self.rig.cx.finish_plug();
+        }
+        self.pass();
+        self.end_some();
+    }
+}
+
+/// Starts that share a reading are at most as old as a reading may be, and no error adds up.
+#[test]
+fn latencies_are_within_the_age_of_a_reading_of_the_truth() {
+    for seed in 0..20 {
+        let rig = Rig::new(Setup::depth(64));
+        rig.stage.otherwise(Answer::Hold);
+        let (next, submitted) = (0, BTreeMap::new());
+        let mut truth =
+            Truth { rig, rng: Rng::with_seed(seed), next, submitted, total_ns: 0, ended: 0 };
+        (0..200).for_each(|_| truth.round());
+        while !truth.submitted.is_empty() {
+            truth.end_some();
+        }
+        let reads = *truth.rig.device.stats().group(OpGroup::Read);
+        assert_eq!(reads.completed, truth.ended);
+        let wrong = reads.time_ns - truth.total_ns;
+        assert!(wrong < truth.ended * AGE_BOUND_NS, "{seed}: {wrong} ns of {}", truth.ended);
+    }
 }
