@@ -35,6 +35,7 @@ fn experiments_are_listed() {
         "blk-throttle  ",
         "blk-throttle-accuracy  ",
         "raid5-wait  ",
+        "plug-time  ",
     ];
     for name in names {
         assert!(listed.lines().any(|line| line.starts_with(name)), "{listed}");
@@ -65,6 +66,37 @@ fn a_short_run_gives_a_table_json_and_a_page() {
     let page = fs::read_to_string(folder.path().join("out.html")).expect("the page");
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     assert!(!page.contains("http"), "a page needs nothing else");
+}
+
+/// The five mails' experiments on one page, with the mails' own figures.
+#[test]
+fn all_tables_come_on_one_page() {
+    let folder = new_folder();
+    let run = ["run", "all", "--runs", "1", "--runtime", "10ms", "--threads", "2"];
+    lab(folder.path(), &[&run[..], &["--folder", "page"]].concat());
+    let read = |name: &str| fs::read_to_string(folder.path().join("page").join(name)).expect(name);
+    let (html, markdown) = (read("index.html"), read("index.md"));
+    assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"));
+    assert!(!html.contains("http"), "a page needs nothing else");
+    let mails = [
+        ("mq-deadline", "2867K"),
+        ("dm-poll", "284k"),
+        ("raid5-wait", "92.700"),
+        ("blk-throttle", "2360944"),
+        ("plug-time", "118.8M"),
+    ];
+    for (name, figure) in mails {
+        for page in [&html, &markdown] {
+            assert!(page.contains(&format!("{name}: here")) && page.contains(figure), "{name}");
+        }
+        let json: Value = serde_json::from_str(&read(&format!("{name}.json"))).expect("JSON");
+        let variants: BTreeSet<&str> = rows(&json).filter_map(|r| r["variant"].as_str()).collect();
+        assert!(["before", "mailed", "ours"].iter().all(|v| variants.contains(v)), "{variants:?}");
+    }
+}
+
+fn rows(json: &Value) -> impl Iterator<Item = &Value> {
+    json["rows"].as_array().into_iter().flatten()
 }
 
 #[test]

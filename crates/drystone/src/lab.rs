@@ -26,7 +26,7 @@ pub enum LabCommand {
 /// Arguments of `drystone lab run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// The experiment, as `drystone lab list` names it
+    /// The experiment, as `drystone lab list` names it; `all` makes one page of those of the five mails
     name: String,
     /// Runs of each variant
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -49,6 +49,9 @@ pub struct RunArgs {
     /// Also write tables and remarks as the section of a page in Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
+    /// With `all`: where index.html, index.md and a JSON file for each experiment go
+    #[arg(long, value_name = "FOLDER", default_value = "docs/lab")]
+    folder: PathBuf,
 }
 
 /// Arguments of `drystone lab model`.
@@ -88,6 +91,7 @@ fn cores(text: &str) -> Result<Cores, String> {
 pub fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
         LabCommand::List => list(),
+        LabCommand::Run(args) if args.name == "all" => Ok(all(args)?),
         LabCommand::Run(args) => Ok(experiment(args)?),
         LabCommand::Model(args) => Ok(model(args)?),
     }
@@ -99,24 +103,50 @@ fn list() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The experiments of the five mails, as one page.
+fn all(args: &RunArgs) -> anyhow::Result<()> {
+    let single = [("--json", &args.json), ("--html", &args.html), ("--markdown", &args.markdown)];
+    if let Some((option, _)) = single.iter().find(|(_, file)| file.is_some()) {
+        let text = format!("{option} is for one experiment: `all` writes its files to --folder");
+        return Err(Failure::Usage(text).into());
+    }
+    let folder = &args.folder;
+    let wrong = || format!("cannot make {}", folder.display());
+    std::fs::create_dir_all(folder).with_context(wrong)?;
+    // Before the measurements, which take long.
+    let pages = ["index.html", "index.md"].map(|name| folder.join(name));
+    let [html, markdown] = [create(&pages[0])?, create(&pages[1])?];
+    let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
+    let measured = drystone_lab::run_all(&options(args, false), say)?;
+    for outcome in measured.outcomes() {
+        let path = folder.join(format!("{}.json", outcome.experiment));
+        write(Some(&path), Some(create(&path)?), || format!("{}\n", outcome.json()))?;
+    }
+    write(Some(&pages[0]), Some(html), || measured.html())?;
+    write(Some(&pages[1]), Some(markdown), || measured.markdown())?;
+    output::print(&format!("wrote {} and {}\n", pages[0].display(), pages[1].display()))?;
+    Ok(())
+}
+
+fn options(args: &RunArgs, chart: bool) -> Options {
+    let (runs, runtime_ns) = (args.runs, args.runtime);
+    Options { runs, runtime_ns, threads: args.threads, chart, kernel: args.kernel }
+}
+
 fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     if !EXPERIMENTS.iter().any(|found| found.name == args.name) {
         let names = EXPERIMENTS.map(|found| found.name).join(", ");
-        return Err(
-            Failure::Usage(format!("no experiment `{}`: there is {names}", args.name)).into()
-        );
+        return Err(Failure::Usage(format!(
+            "no experiment `{}`: there is all, {names}",
+            args.name
+        ))
+        .into());
     }
     // Before the measurement, which takes long.
     let json = args.json.as_deref().map(create).transpose()?;
     let html = args.html.as_deref().map(create).transpose()?;
     let markdown = args.markdown.as_deref().map(create).transpose()?;
-    let options = Options {
-        runs: args.runs,
-        runtime_ns: args.runtime,
-        threads: args.threads,
-        chart: html.is_some(),
-        kernel: args.kernel,
-    };
+    let options = options(args, html.is_some());
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
     let outcome = drystone_lab::run(&args.name, &options, say)?;
     write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;

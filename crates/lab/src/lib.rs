@@ -4,6 +4,7 @@
 //! * [`engine`] keeps I/O in flight and counts; `drystone bench` uses it too.
 //! * [`scheduler`] has the schedulers that Drystone replaces, [`throttle`] the throttles.
 //! * [`run`] runs an experiment by name and gives an [`Outcome`]: text, JSON, or one HTML page.
+//! * [`run_all`] runs those of the five mails, and makes one page of them.
 //! * [`model`] models one on cores that are not at hand, and marks every figure of that.
 //!
 //! Nothing else is in an outcome that was not measured in that run.
@@ -16,6 +17,7 @@ pub mod engine;
 mod folder;
 mod html;
 mod kernel;
+mod mails;
 mod measure;
 mod model;
 mod mq_deadline;
@@ -26,6 +28,7 @@ mod reorder;
 pub mod scheduler;
 pub mod throttle;
 
+pub use mails::{Pages, run_all};
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
 pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
 

@@ -176,10 +176,12 @@ impl Admin {
         let device = self.start.device(&name);
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
-        if self.order("add", Command::Add { name, device, uuid: Uuid(uuid) }).is_ok() {
-            self.run.wiped.borrow_mut().remove(&disk);
-        } else if self.is_over() {
+        let added = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
+        if self.is_over() {
+            // What was answered then, nobody has heard.
             self.run.was_adding.set(true);
+        } else if added.is_ok() {
+            self.run.wiped.borrow_mut().remove(&disk);
         }
     }
 
