@@ -474,3 +474,21 @@ fn nothing_stands_still_when_memory_is_short() {
     files.run("umount mnt && e2fsck -fn \"$1\" >check.log 2>&1", &device).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
+
+/// The command lines of the mails, but for the path.
+#[test]
+fn the_mails_lines_run_on_a_file_and_its_loop_device() {
+    if !has_loop() || !requires("fio") || !requires("dd") {
+        return;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/fio/on-a-file.sh");
+    let mut files = Files::start(&ram("fuse_loop = true\n"));
+    for loops in [false, true] {
+        let path = files.announced(loops);
+        let line = format!("RUNTIME=1 {} \"$1\" 2>&1", script.display());
+        let text = files.run(&line, &path).ok();
+        assert!(text.contains("67108864 bytes"), "dd read all of {path}: {text}");
+        let runs = text.matches("err= 0").count();
+        assert!(runs == 3 && text.contains("IOPS="), "{runs} fio runs on {path}: {text}");
+    }
+}
