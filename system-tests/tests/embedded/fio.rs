@@ -274,6 +274,36 @@ fn jobs_of_several_stacks_and_devices() {
     assert_eq!(said.matches("err= 0").count(), 2, "{said}");
 }
 
+/// A job of the idle class beside one of the best-effort class, on a disk that does one I/O at a time:
+/// the scheduler sees whose is whose.
+#[test]
+fn priorities_reach_the_scheduler() {
+    let device = "[device.d]\ntype = \"null\"\nsize = \"1GiB\"\nirqmode = \"timer\"\n\
+                  completion_nsec = 500000\nhw_queue_depth = 1\n";
+    let Some(rig) = Rig::new(&format!("{device}queue = {{ scheduler = \"mq-deadline\" }}\n"))
+    else {
+        return;
+    };
+    let job = |name: &'static str, class: &'static str| [name, class, "--prio=0"];
+    let common = ["--stack=stack.toml", "--filename=d", "--thread", "--rw=randread", "--iodepth=4"];
+    let time = ["--time_based", "--runtime=2", "--output-format=json", "--output=result.json"];
+    let engine = format!("--ioengine=external:{}", rig.engine);
+    let first = job("--name=best", "--prioclass=2");
+    let second = job("--name=idle", "--prioclass=3");
+    let words = [&["fio"][..], &[&engine], &common, &time, &first, &[&engine], &common, &second];
+    run_embedded(rig.dir(), &words.concat()).ok();
+    let text = fs::read_to_string(rig.dir().join("result.json")).expect("a result");
+    let result: Value = serde_json::from_str(&text[text.find('{').expect("JSON")..]).expect("JSON");
+    let jobs = result["jobs"].as_array().expect("jobs");
+    let ios = |name: &str| {
+        let job = jobs.iter().find(|job| job["jobname"] == name).expect("the job");
+        job["read"]["total_ios"].as_u64().expect("a number")
+    };
+    // Nothing of the idle class goes before it is as old as `prio_aging_expire`, 10 s.
+    let (best, idle) = (ios("best"), ios("idle"));
+    assert!(best > 100 && idle * 10 < best, "best effort {best}, idle {idle}");
+}
+
 #[test]
 fn what_has_no_meaning_is_said_once() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
