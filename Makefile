@@ -31,7 +31,7 @@ test-guest:       ## the tests inside an emulated machine with a Debian kernel
 bench:            ## measure this machine; results go to target/bench/
 	@scripts/bench.sh
 
-bench-peers:      ## measure beside nbdkit and qemu-storage-daemon
+bench-peers:      ## measure beside all peers: one table of one run
 	@scripts/bench-peers.sh
 
 bench-parity:     ## measure the arithmetic of RAID beside crates that others wrote

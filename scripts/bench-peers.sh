@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
-# Measures drystone beside nbdkit and qemu-storage-daemon; arguments go to benches/peers/run.py.
+# Measures drystone beside its peers, all in one table; arguments go to benches/peers/everything.py. After `servers`, `throttle` or
+# `files`, only these, in more detail: arguments go to benches/peers/run.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
 source scripts/setup-tests.sh
 cargo build --release --locked -p drystone
-exec /usr/bin/python3 benches/peers/run.py \
+bench=everything.py
+case "${1:-}" in
+    servers) bench=run.py && shift ;;
+    throttle | files) bench=run.py && part=$1 && shift && set -- "--$part" "$@" ;;
+    *) scripts/capi.sh ;;
+esac
+exec /usr/bin/python3 "benches/peers/$bench" \
     --drystone "${CARGO_TARGET_DIR:-target}/release/drystone" "$@"

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Drystone beside all its peers in one table, of one run, on this machine.
+
+Each line is a workload. Its programs take turns, round by round (A B C, A B C, ...), so that a machine
+that drifts drifts for all alike. Shown are medians and, in brackets, the lowest and the highest round; who
+wins is said by the medians, and nobody does where they are within 3 % of each other.
+
+The answer is Markdown on standard output; --json keeps every single sample. `run.py` measures the parts
+about servers in more detail.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import run
+
+EVEN = 0.03
+
+
+def busy_seconds():
+    """Processor time of the whole machine."""
+    fields = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, softirq = (int(field) for field in fields[:7])
+    return (user + nice + system + irq + softirq) * run.TICK_SECONDS
+
+
+class Row:
+    """A workload: what its programs are asked for, and whether more is better."""
+
+    def __init__(self, title, unit, programs, more_is_better=True):
+        self.title, self.unit, self.programs = title, unit, programs
+        self.more_is_better = more_is_better
+        self.samples = {name: [] for name in programs}
+
+    def turn(self):
+        for name, measure in self.programs.items():
+            self.samples[name].append(measure())
+            print(f"{self.title}, {name}: {self.samples[name][-1]:,.1f} {self.unit}", file=sys.stderr)
+
+    def shown(self, name):
+        digits = 0 if self.unit == "IOPS" else 1
+        return run.spread(self.samples[name], digits)
+
+    def winner(self):
+        middle = {name: run.statistics.median(values) for name, values in self.samples.items()}
+        order = sorted(middle, key=middle.get, reverse=self.more_is_better)
+        best, rival = order[0], next(name for name in order if name != "drystone")
+        own, theirs = middle["drystone"], middle[rival]
+        if self.unit != "IOPS":
+            return f"{best} ({own - theirs:+.1f} {self.unit} against {rival})"
+        ratio = own / theirs
+        verdict = "nobody" if abs(ratio - 1) < EVEN else best
+        return f"{verdict} (drystone {ratio:.2f} x {rival})"
+
+    def line(self):
+        rivals = "; ".join(f"{name} {self.shown(name)}" for name in self.programs if name != "drystone")
+        return f"| {self.title} | {self.unit} | {self.shown('drystone')} | {rivals} | {self.winner()} |"
+
+
+def fio(options, words):
+    """One fio run of a single group; its I/Os a second, and the processor time of fio itself an I/O, ns."""
+    command = ["fio", "--name=peer", "--thread", "--group_reporting", "--time_based", "--norandommap",
+               "--randrepeat=0", f"--runtime={options.runtime}", "--output-format=json", *words]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = run.checked(command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    job = json.loads(text[text.index("{"):])["jobs"][0]
+    ios = job["read"]["total_ios"] + job["write"]["total_ios"]
+    return {"iops": job["read"]["iops"] + job["write"]["iops"], "cpu_ns": cpu * 1e9 / max(1, ios), "ios": ios}
+
+
+def in_process(options, folder):
+    """The layer in fio's own process, beside fio's own engines."""
+    stack = pathlib.Path(folder, "process.toml")
+    stack.write_text('[device.null]\ntype = "null"\nsize = "1GiB"\nirqmode = "none"\n\n'
+                     f'[device.ram]\ntype = "ram"\nsize = "{run.DEVICE_MIB}MiB"\n')
+    memory = f"{folder}/mmap.img"
+    run.checked(["dd", "if=/dev/zero", f"of={memory}", "bs=1M", f"count={run.DEVICE_MIB}", "status=none"])
+    ours = [f"--ioengine=external:{options.engine}", f"--stack={stack}"]
+
+    def job(words, jobs, bs):
+        depth = ["--iodepth=32", "--iodepth_batch_submit=32", "--iodepth_batch_complete_min=32",
+                 "--gtod_reduce=1", "--rw=randread", f"--bs={bs}", f"--numjobs={jobs}"]
+        return lambda: fio(options, words + depth)["iops"]
+
+    rows = []
+    for jobs in (1, 2):
+        threads = f"{jobs} thread{'s' * (jobs > 1)}"
+        rows.append(Row(f"in process: null, 512 B random reads, {threads}", "IOPS", {
+            "drystone": job(ours + ["--filename=null"], jobs, 512),
+            "fio's null engine": job(["--ioengine=null", "--size=1G"], jobs, 512)}))
+        rows.append(Row(f"in process: RAM, 4 KiB random reads, {threads}", "IOPS", {
+            "drystone": job(ours + ["--filename=ram"], jobs, 4096),
+            "fio's mmap engine on tmpfs": job(["--ioengine=mmap", f"--filename={memory}"], jobs, 4096)}))
+    return rows
+
+
+def served(options, servers, way, jobs):
+    rows = []
+    for rw in ("randread", "randwrite"):
+        for number in jobs:
+            title = f"{way}: 4 KiB {rw}, {number} job{'s' * (number > 1)}"
+            programs = {server.name: lambda s=server, rw=rw, n=number: run.fio(s, options, rw, n)["iops"]
+                        for server in servers}
+            rows.append(Row(title, "IOPS", programs))
+    return rows
+
+
+def nbd(options, folder):
+    peers = [server for server in run.servers(options, folder) if server.compares]
+    image = f"{folder}/qemu-nbd.img"
+    with open(image, "wb") as file:
+        file.truncate(run.DEVICE_MIB << 20)
+    peers.append(run.Server("qemu-nbd tmpfs", folder, [
+        "qemu-nbd", "--socket", "SOCKET", "--export-name=vol", "--format=raw", "--persistent", "--shared=0",
+        f"--aio={options.qsd_aio}", image]))
+    return peers
+
+
+def throttle_tax(options, servers):
+    """Processor time of the server that a limit costs which is too high to bind."""
+    pairs = [("drystone", servers[0], servers[1]), ("qemu-storage-daemon", servers[2], servers[3])]
+
+    def tax(without, limited):
+        costs = [run.random_sample(server, options, "randread", 4)["cpu_ns"] for server in (without, limited)]
+        return costs[1] - costs[0]
+
+    programs = {name: lambda a=a, b=b: tax(a, b) for name, a, b in pairs}
+    return [Row("throttle tax: NBD, null devices, 4 jobs", "ns an I/O", programs, more_is_better=False)]
+
+
+@contextlib.contextmanager
+def loop_device(path):
+    device = run.checked(["losetup", "--find", "--show", path]).strip()
+    try:
+        yield device
+    finally:
+        run.checked(["losetup", "--detach", device])
+
+
+def scheduler_tax(options, folder, device):
+    """Processor time of the machine that mq-deadline costs: the kernel's on a loop device, ours on the same file."""
+    job = ["--rw=randread", "--bs=4k", "--iodepth=4", "--iodepth_batch_submit=4", "--iodepth_batch_complete_min=4",
+           "--numjobs=2", "--direct=1", f"--size={run.DEVICE_MIB}M"]
+    scheduler = pathlib.Path("/sys/block", pathlib.Path(device).name, "queue/scheduler")
+
+    def cost(words):
+        before = busy_seconds()
+        sample = fio(options, job + words)
+        return (busy_seconds() - before) * 1e9 / max(1, sample["ios"])
+
+    def kernel():
+        costs = []
+        for name in ("none", "mq-deadline"):
+            scheduler.write_text(name)
+            costs.append(cost(["--ioengine=io_uring", f"--filename={device}"]))
+        return costs[1] - costs[0]
+
+    def drystone():
+        costs = []
+        for queue in ('scheduler = "none"', 'scheduler = "mq-deadline", straight = false'):
+            stack = pathlib.Path(folder, "scheduler.toml")
+            stack.write_text(f'[device.d]\ntype = "file"\npath = "{folder}/loop.img"\nqueue = {{ {queue} }}\n')
+            costs.append(cost([f"--ioengine=external:{options.engine}", f"--stack={stack}", "--filename=d"]))
+        return costs[1] - costs[0]
+
+    programs = {"drystone": drystone, "the kernel's, on a loop device": kernel}
+    return [Row("scheduler tax: mq-deadline over none, file on tmpfs, 2 jobs", "ns an I/O", programs, more_is_better=False)]
+
+
+def measure(rows, options):
+    rows = [row for row in rows if options.only in row.title]
+    for row in rows:
+        for _ in range(options.rounds):
+            row.turn()
+    return rows
+
+
+def with_servers(servers, folder, options, make_rows, fill=None):
+    """Rows of servers that run meanwhile."""
+    try:
+        for server in servers:
+            server.start(folder)
+            if fill:
+                fill(server)
+        return measure(make_rows(servers), options)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def all_rows(options, folder):
+    source = f"{folder}/source.img"
+    run.checked(["dd", "if=/dev/urandom", f"of={source}", "bs=1M", f"count={run.DEVICE_MIB}", "status=none"])
+    rows = measure(in_process(options, folder), options)
+
+    def fill_file(server):
+        run.checked(["dd", f"if={source}", f"of={server.file}", "bs=1M", "oflag=direct", "conv=notrunc"])
+
+    rows += with_servers(nbd(options, folder), folder, options,
+                         lambda servers: served(options, servers, "NBD", (1, 4, 16)),
+                         lambda server: run.checked(["nbdcopy", "--", source, server.uri]))
+    rows += with_servers(run.file_servers(options, folder), folder, options,
+                         lambda servers: served(options, servers, "FUSE", (1, 8)), fill_file)
+    rows += with_servers(run.throttled(options, folder), folder, options,
+                         lambda servers: throttle_tax(options, servers))
+    if os.geteuid() == 0 and os.path.exists("/dev/loop-control"):
+        shutil.copy(source, f"{folder}/loop.img")
+        with loop_device(f"{folder}/loop.img") as device:
+            rows += measure(scheduler_tax(options, folder, device), options)
+    else:
+        print("SKIPPED: the scheduler's tax needs root and loop devices", file=sys.stderr)
+    return rows
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--drystone", default="target/release/drystone", help="the program")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
+    parser.add_argument("--runtime", type=int, default=3, help="seconds of each fio run (3)")
+    parser.add_argument("--quick", action="store_true", help="1 round of 1 s, to see that it works")
+    parser.add_argument("--qsd-aio", default="io_uring", choices=["io_uring", "threads"])
+    parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
+    parser.add_argument("--only", default="", help="only workloads whose name holds this word")
+    parser.add_argument("--json", help="file for all samples")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.runtime = 1, 1
+    options.drystone = str(pathlib.Path(options.drystone).resolve())
+    options.engine = str(pathlib.Path(options.drystone).with_name("libdrystone_fio.so"))
+    needed = ("nbdkit", "qemu-storage-daemon", "qemu-nbd", "fio", "nbdcopy", options.drystone)
+    missing = [tool for tool in needed if not shutil.which(tool)]
+    missing += [] if os.path.exists(options.engine) else [options.engine]
+    if missing:
+        raise SystemExit(f"missing: {', '.join(missing)}")
+    return options
+
+
+def main():
+    options = arguments()
+    # /dev/shm is a tmpfs: no disk takes part.
+    with tempfile.TemporaryDirectory(prefix="drystone-peers-", dir="/dev/shm") as folder:
+        rows = all_rows(options, folder)
+    versions = f"qemu-nbd {run.version('qemu-nbd', '--version').split()[1]}"
+    print(f"{run.machine(options)} {versions}.\n")
+    print("| workload | unit | drystone | peers | who wins |\n|---|---|---|---|---|")
+    print("\n".join(row.line() for row in rows))
+    if options.json:
+        records = [{"workload": row.title, "unit": row.unit, "samples": row.samples} for row in rows]
+        pathlib.Path(options.json).write_text(json.dumps(records, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
