@@ -174,6 +174,33 @@ assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 65536
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
+/// A loop device follows the size of what is behind it, under a mounted file system.
+#[test]
+fn a_loop_device_grows_with_its_device() {
+    if !has_loop() || !requires("mkfs.ext4") {
+        return;
+    }
+    let folder = new_folder();
+    let mnt = folder.path().join("mnt");
+    fs::create_dir(&mnt).expect("a folder");
+    let _mount = Mount(mnt);
+    let text = stack::file("16MiB") + "fuse = \"DIR/vol.img\"\nfuse_loop = true\n";
+    let mut files = Files::start_in(&folder, &text);
+    let device = files.announced(true);
+    files.run("mkfs.ext4 -q \"$1\" && mount \"$1\" mnt && echo kept >mnt/file", &device).ok();
+    let size = |files: &Files| files.run("blockdev --getsize64 \"$1\"", &device).ok();
+    assert_eq!(size(&files), format!("{}\n", 16 << 20));
+    files.server.ask(&["set", "d", "size=48MiB"]).ok();
+    let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 50331648 ] && exit; sleep 0.1; done; exit 1";
+    files.run(grown, &device).ok();
+    // Not while it is mounted, which would need CAP_SYS_RESOURCE.
+    let fill = "umount mnt && e2fsck -fp \"$1\" >check.log && resize2fs \"$1\" 2>&1 && mount \"$1\" mnt && \
+                head -c 24M /dev/urandom >mnt/more && sync -f mnt && [ $(cat mnt/file) = kept ] && \
+                umount mnt && e2fsck -fn \"$1\" >check.log 2>&1";
+    files.run(fill, &device).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
 #[test]
 fn a_folder_has_a_file_for_each_export_and_others_stay_out() {
     if !has_fuse() {

@@ -19,6 +19,7 @@ use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions};
 use drystone_exports::server::Inbox;
 use drystone_stack::live::LiveMount;
 
+use crate::growth::{Grown, Watch};
 use crate::loop_device::LoopDevice;
 use crate::output;
 
@@ -41,6 +42,8 @@ pub struct Files {
     made: bool,
     /// By export.
     loops: Arc<Lock<Vec<LoopDevice>>>,
+    /// Has them follow the size of what is behind them.
+    watch: Option<Watch>,
     locks: Arc<LockCounters>,
 }
 
@@ -91,6 +94,7 @@ impl Files {
             kind: place.kind,
             made: place.made,
             loops: Arc::new(Lock::new(LockClass::Control, Vec::new())),
+            watch: None,
             locks: locks.sibling(),
         })
     }
@@ -106,14 +110,17 @@ impl Files {
     /// Makes loop devices of all files. The workers must serve.
     ///
     /// # Errors
-    /// What `losetup` says.
-    pub fn make_loop_devices(&self) -> anyhow::Result<()> {
+    /// What `losetup` says, or that there can be no thread.
+    pub fn make_loop_devices(&mut self) -> anyhow::Result<()> {
+        let mut all = Vec::new();
         for (index, volume) in self.mount.volumes().enumerate() {
             let limits = volume.device.info().limits;
             let read_only = volume.read_only || limits.read_only;
             let made = LoopDevice::make(&self.file(index), limits.logical_block_size, read_only)?;
+            all.push(Grown::new(volume.device.clone(), self.file(index), made.clone()));
             self.loops.lock(&self.locks).push(made);
         }
+        self.watch = Some(Watch::start(all).context("no thread to follow sizes")?);
         Ok(())
     }
 
@@ -156,7 +163,8 @@ impl Files {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn unmount(&self) -> anyhow::Result<()> {
+    pub fn unmount(&mut self) -> anyhow::Result<()> {
+        self.watch = None;
         // Not with the lock: a second signal has them taken away at once.
         let loops = std::mem::take(&mut *self.loops.lock(&self.locks));
         for device in loops {
