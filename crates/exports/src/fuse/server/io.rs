@@ -49,9 +49,9 @@ impl Place {
 impl Session {
     /// Where the I/O of `request` goes, whose range ends at `end`.
     #[inline]
-    fn place(&mut self, request: &Request<'_>, end: u64, round: &mut Round) -> Result<Place, i32> {
+    fn place(&mut self, request: &Request<'_>, end: u64) -> Result<Place, i32> {
         let volume = self.mount.volume_at(request.node).ok_or(errno::EINVAL)?;
-        let used = self.used(volume, round);
+        let used = &self.used[volume];
         if used.device.is_none() {
             return Err(errno::EIO);
         }
@@ -78,7 +78,6 @@ impl Session {
             pending: 1,
             status: Status::Ok,
             buf: None,
-            bytes: 0,
             passed: false,
         }
     }
@@ -91,9 +90,8 @@ impl Session {
         op: BioOp,
         flags: BioFlags,
     ) -> Box<Bio> {
-        self.pool.priority = self.mount.shared(volume).volume.priority;
-        self.pool.group = group;
         let mut bio = self.pool.bio();
+        (bio.priority, bio.group) = (self.mount.shared(volume).volume.priority, group);
         (bio.op, bio.flags) = (op, flags);
         bio
     }
@@ -108,7 +106,7 @@ impl Session {
         round: &mut Round,
     ) {
         let end = offset.saturating_add(length.into());
-        let place = match self.place(request, end, round) {
+        let place = match self.place(request, end) {
             Ok(_) if length > MAX_WRITE => return self.answer(request.unique, errno::EINVAL),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
@@ -126,8 +124,7 @@ impl Session {
             skip: (range.start - blocks.start) as usize,
             length: (range.end - range.start) as u32,
         };
-        let mut op = self.new_op(what, request, place.volume, handle);
-        op.bytes = buf.len() as u64;
+        let op = self.new_op(what, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::Read, BioFlags::SYNC);
         bio.sector = Sector::from_bytes(blocks.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes));
@@ -146,7 +143,7 @@ impl Session {
         round: &mut Round,
     ) {
         let end = offset.saturating_add(length.into());
-        let place = match self.place(request, end, round) {
+        let place = match self.place(request, end) {
             Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
@@ -159,14 +156,13 @@ impl Session {
             return self.answer_with(request.unique, |out| proto::written(out, 0));
         }
         if !place.is_whole(&range) {
-            return self.start_ragged_write(request, handle, &place, range, round);
+            return self.start_ragged_write(request, handle, &place, range);
         }
         let bytes = (range.end - range.start) as u32;
         let Some(buf) = self.take_data(bytes) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
-        let mut op = self.new_op(Work::Write { length: bytes }, request, place.volume, handle);
-        op.bytes = buf.len() as u64;
+        let op = self.new_op(Work::Write { length: bytes }, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::Write, BioFlags::STABLE);
         bio.sector = Sector::from_bytes(range.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
@@ -198,7 +194,7 @@ impl Session {
             true => self.submit(volume, bio, round),
             false => {
                 self.waiting += 1;
-                self.used(volume, round).stayed.push_back((index, bio));
+                self.used[volume].stayed.push_back((index, bio));
             }
         }
         if !self.wake.is_empty() {
@@ -207,7 +203,7 @@ impl Session {
     }
 
     pub(super) fn start_sync(&mut self, request: &Request<'_>, handle: u64, round: &mut Round) {
-        let place = match self.place(request, 0, round) {
+        let place = match self.place(request, 0) {
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
         };
@@ -230,7 +226,7 @@ impl Session {
         mode: u32,
         round: &mut Round,
     ) {
-        let place = match self.place(request, range.end, round) {
+        let place = match self.place(request, range.end) {
             Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
@@ -249,7 +245,7 @@ impl Session {
             return self.answer(request.unique, 0);
         }
         if !place.is_whole(&range) {
-            return self.start_ragged_zeroes(request, handle, &place, range, flags, round);
+            return self.start_ragged_zeroes(request, handle, &place, range, flags);
         }
         let op = self.new_op(Work::Bare, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::WriteZeroes, flags);
@@ -288,15 +284,16 @@ impl Session {
                 }
                 (Work::Ragged(ragged), buf) => {
                     buf.into_iter().for_each(|buf| self.pool.give(buf));
-                    return self.answer_ragged(unique, *ragged);
+                    return self.answer_ragged(unique, ragged);
                 }
                 (Work::Read { .. } | Work::Bare, _) => self.answer(unique, 0),
             }
             return;
         }
         op.buf.into_iter().for_each(|buf| self.pool.give(buf));
-        if let Work::Ragged(ragged) = op.what {
-            self.give_all(ragged.edges);
+        if let Work::Ragged(mut ragged) = op.what {
+            self.give_all(&mut ragged.edges);
+            self.spare.push(ragged);
         }
     }
 }

@@ -76,10 +76,11 @@ impl Session {
     fn initialise(&mut self, unique: u64, ask: &proto::InitAsk) {
         match proto::negotiate(ask, self.mount.options().writeback_cache) {
             Ok(reply) => {
-                self.answer_with(unique, |out| proto::init(out, &reply));
+                // Before the answer, so that whoever has seen that finds the mount initialised.
                 if reply.major == ask.major {
                     self.mount.initialised();
                 }
+                self.answer_with(unique, |out| proto::init(out, &reply));
             }
             Err(refused) => {
                 self.mount.fail(refused.to_string());

@@ -145,6 +145,11 @@ impl Mount {
         self.serving.load(Acquire)
     }
 
+    /// Sessions that there are at the most.
+    pub(super) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
     /// Whether the kernel and the server have agreed on how to speak.
     pub fn is_initialised(&self) -> bool {
         self.initialised.load(Acquire)

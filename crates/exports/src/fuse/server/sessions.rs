@@ -1,12 +1,14 @@
 //! The front end of a worker: its sessions.
 //!
 //! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound and
-//! goes on with what completes, or is in `again`.
+//! goes on with what completes, or is in `again` or `unarmed`.
 
-use super::Incoming;
-use super::session::{Life, Session, session_of, user_data_of};
+use super::look::LONGEST_LOOK_NS;
+use super::session::{Session, session_of, user_data_of};
+use super::{IN_FLIGHT_MAX, Incoming};
 use crate::server::{FUSE, FrontEnd, Work, errno};
 use drystone_core::Bio;
+use drystone_core::clock::Ns;
 use drystone_core::ring::{NetOp, RingEvent};
 
 /// The sessions of a worker.
@@ -18,6 +20,10 @@ pub(crate) struct Sessions {
     touched: Vec<usize>,
     /// Sessions that have more to read once their bios are on their way.
     again: Vec<usize>,
+    /// Sessions that need a poll before a sleep.
+    unarmed: Vec<usize>,
+    /// Those of them that look before that.
+    looking: Vec<usize>,
     aborted: bool,
 }
 
@@ -34,15 +40,33 @@ impl Sessions {
             self.again.push(place);
         }
         session.step(work);
-        if session.life == Life::Open && !session.readable && !session.polling {
-            session.polling = true;
-            work.cx.start_net(session.fd(), NetOp::PollIn, FUSE.event | place as u64);
+        if session.needs_poll() && !self.unarmed.contains(&place) {
+            self.unarmed.push(place);
         }
         if session.withdraws() {
             work.withdraw(user_data_of(place));
         }
         if session.is_over() {
             self.forget(work, place);
+        }
+    }
+
+    /// Room in the lists, so that none of them grows on the way of an I/O: a session is named by each of
+    /// its bios at the most, and once by whatever else happens.
+    fn reserve(&mut self) {
+        let sessions = self.sessions.len() + 1;
+        self.touched.reserve(sessions * (2 * IN_FLIGHT_MAX as usize));
+        for list in [&mut self.again, &mut self.unarmed, &mut self.looking, &mut self.free] {
+            list.reserve(sessions);
+        }
+    }
+
+    /// The session sleeps with a poll.
+    fn arm(&mut self, work: &mut Work, place: usize) {
+        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+        if session.needs_poll() {
+            session.polling = true;
+            work.cx.start_net(session.fd(), NetOp::PollIn, FUSE.event | place as u64);
         }
     }
 
@@ -84,6 +108,7 @@ impl FrontEnd for Sessions {
             mount.fail("memory is too short for a session".to_owned());
             self.free.push(place);
         }
+        self.reserve();
         match self.sessions.get_mut(place) {
             Some(free) => *free = session,
             None => self.sessions.push(session),
@@ -116,6 +141,40 @@ impl FrontEnd for Sessions {
                 self.touched.push(place);
             }
         }
+    }
+
+    fn begin_look(&mut self) -> Option<Ns> {
+        let wants = |place: &usize| {
+            let session = self.sessions.get_mut(*place).and_then(Option::as_mut);
+            session.is_some_and(|session| session.needs_poll() && session.look.begin())
+        };
+        self.looking.clear();
+        self.looking.extend(self.unarmed.iter().copied().filter(wants));
+        (!self.looking.is_empty()).then_some(LONGEST_LOOK_NS)
+    }
+
+    fn look(&mut self, work: &mut Work) -> bool {
+        for place in &self.looking {
+            let Some(Some(session)) = self.sessions.get_mut(*place) else { continue };
+            if session.look(work) {
+                self.touched.push(*place);
+            }
+        }
+        !self.touched.is_empty()
+    }
+
+    fn end_look(&mut self) {
+        for place in self.looking.drain(..) {
+            if let Some(Some(session)) = self.sessions.get_mut(place) {
+                session.look.vain();
+            }
+        }
+    }
+
+    fn begin_wait(&mut self, work: &mut Work) {
+        let mut unarmed = std::mem::take(&mut self.unarmed);
+        unarmed.drain(..).for_each(|place| self.arm(work, place));
+        self.unarmed = unarmed;
     }
 
     fn has_work(&self) -> bool {
