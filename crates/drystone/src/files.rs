@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, anyhow, bail};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_exports::fuse::kernel::{self, MountError, MountPoint, Mounted, is_dead_mount};
-use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions};
+use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions, Transport};
 use drystone_exports::server::Inbox;
 use drystone_stack::live::LiveMount;
 
@@ -67,6 +67,7 @@ impl Files {
             permissions: if fuse.allow_other { 0o666 } else { 0o600 },
             writeback_cache: fuse.writeback_cache,
             direct_io: fuse.loop_device,
+            over_ring: true,
             time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         };
         let source = live.exports[0].name.clone();
@@ -146,6 +147,10 @@ impl Files {
             }
             thread::sleep(Duration::from_millis(1));
             waited += Duration::from_millis(1);
+        }
+        if self.mount.transport() == Transport::Ring {
+            let path = self.path.display();
+            output::complain(&format!("drystone: {path}: requests come over io_uring"));
         }
         Ok(())
     }

@@ -64,6 +64,7 @@ pub fn options(kind: Kind) -> MountOptions {
         permissions: 0o644,
         writeback_cache: false,
         direct_io: false,
+        over_ring: false,
         time_s: 1_700_000_000,
     }
 }

@@ -3,7 +3,7 @@
 use super::mount::group_of;
 use super::ragged::Ragged;
 use super::session::{Op, Session};
-use crate::fuse::proto::init::MAX_WRITE;
+use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
 use crate::fuse::proto::{self, Request, falloc};
 use crate::server::{DATA_AT, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
@@ -77,6 +77,7 @@ impl Session {
             what: op,
             pending: 1,
             status: Status::Ok,
+            entry: self.answering,
             buf: None,
             passed: false,
         }
@@ -107,7 +108,7 @@ impl Session {
     ) {
         let end = offset.saturating_add(length.into());
         let place = match self.place(request, end) {
-            Ok(_) if length > MAX_WRITE => return self.answer(request.unique, errno::EINVAL),
+            Ok(_) if length > self.longest() => return self.answer(request.unique, errno::EINVAL),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
         };
@@ -117,7 +118,7 @@ impl Session {
         }
         let blocks = place.blocks(&range);
         let bytes = (blocks.end - blocks.start) as usize;
-        let Some(buf) = self.pool.take(bytes) else {
+        let Some(buf) = self.take_room(bytes) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
         let what = Work::Read {
@@ -171,6 +172,9 @@ impl Session {
 
     /// The first bytes of the data that was read; `None` when memory is short.
     fn take_data(&mut self, bytes: u32) -> Option<IoBuf> {
+        if self.answering.is_some() {
+            return self.take_room(bytes as usize);
+        }
         if bytes >= HAND_OVER_BYTES {
             let next = self.pool.take(MAX_WRITE as usize)?;
             return Some(std::mem::replace(&mut self.data, next));
@@ -253,6 +257,11 @@ impl Session {
         self.submit_write(op, bio, round);
     }
 
+    /// The longest read.
+    fn longest(&self) -> u32 {
+        if self.answering.is_some() { MAX_WRITE_OVER_RING } else { MAX_WRITE }
+    }
+
     /// All bios of an operation are back: answer.
     #[inline]
     pub(super) fn finish(&mut self, index: u32) {
@@ -269,32 +278,38 @@ impl Session {
 
     #[inline]
     pub(super) fn answer_op(&mut self, op: Op) {
+        self.answering = op.entry;
+        self.answer_it(op);
+        self.answering = None;
+    }
+
+    #[inline]
+    fn answer_it(&mut self, op: Op) {
         let unique = op.unique;
-        if !op.status.is_ok() {
-            self.answer(unique, errno_of(op.status));
-        } else {
+        if op.status.is_ok() {
             match (op.what, op.buf) {
                 (Work::Read { skip, length }, Some(buf)) => {
                     let start = DATA_AT + skip;
                     return self.answer_data(unique, buf, start..start + length as usize);
                 }
                 (Work::Write { length }, buf) => {
-                    buf.into_iter().for_each(|buf| self.pool.give(buf));
+                    buf.into_iter().for_each(|buf| self.give(buf));
                     return self.answer_with(unique, |out| proto::written(out, length));
                 }
                 (Work::Ragged(ragged), buf) => {
-                    buf.into_iter().for_each(|buf| self.pool.give(buf));
+                    buf.into_iter().for_each(|buf| self.give(buf));
                     return self.answer_ragged(unique, ragged);
                 }
                 (Work::Read { .. } | Work::Bare, _) => self.answer(unique, 0),
             }
             return;
         }
-        op.buf.into_iter().for_each(|buf| self.pool.give(buf));
+        op.buf.into_iter().for_each(|buf| self.give(buf));
         if let Work::Ragged(mut ragged) = op.what {
             self.give_all(&mut ragged.edges);
             self.spare.push(ragged);
         }
+        self.answer(unique, errno_of(op.status));
     }
 }
 

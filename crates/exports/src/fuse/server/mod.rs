@@ -14,13 +14,17 @@ mod io;
 mod look;
 mod meta;
 mod mount;
+mod over_ring;
 mod ragged;
 mod receive;
+#[allow(unsafe_code)]
+mod ring;
 mod session;
 mod sessions;
 
 pub use buffers::reserved_bytes;
 pub use mount::{Kind, Mount, MountOptions};
+pub use over_ring::Transport;
 pub use session::IN_FLIGHT_MAX;
 
 pub(crate) use sessions::Sessions;

@@ -135,11 +135,15 @@ impl Session {
         let mut ragged = Ragged::new(Kind::Write, place, range);
         let blocks = (ragged.blocks.end - ragged.blocks.start) as usize;
         let skip = (ragged.range.start - ragged.blocks.start) as usize;
-        let Some(mut buf) = self.pool.take(blocks) else {
+        let Some(mut buf) = self.take_room(blocks) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
-        buf[DATA_AT + skip..DATA_AT + skip + bytes]
-            .copy_from_slice(&self.data[DATA_AT..DATA_AT + bytes]);
+        let data = DATA_AT..DATA_AT + bytes;
+        match self.answering {
+            // It lies in there, where the request begins.
+            Some(_) => buf.copy_within(data, DATA_AT + skip),
+            None => buf[DATA_AT + skip..DATA_AT + skip + bytes].copy_from_slice(&self.data[data]),
+        }
         ragged.edges.whole = Some(buf);
         let ragged = self.boxed(ragged);
         let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);

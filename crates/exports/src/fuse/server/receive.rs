@@ -15,10 +15,14 @@ const SHORT_BYTES: usize = 512;
 impl Session {
     /// Read requests and start them. True if there may be more, and room for them.
     pub(super) fn receive(&mut self, work: &mut Work) -> bool {
-        if !self.readable || self.life != Life::Open {
+        if self.has_failed() {
+            self.give_up();
+        }
+        self.follow_transport(work);
+        if self.life != Life::Open || self.waits_for_transport() && !self.mount.is_complete() {
             return false;
         }
-        let mut count = 0;
+        let mut count = self.receive_over_ring(self.batch, work);
         while count < self.batch && self.readable && !self.is_paused() {
             match self.read_one() {
                 Some(length) => self.take(length, work),
@@ -31,14 +35,23 @@ impl Session {
         }
         let full = count == self.batch;
         // Where one at a time comes, it is answered before the next is looked for.
-        self.batch = if full { (count * 2).min(ROUND_MAX) } else { count.max(1) };
-        full && self.readable && !self.is_paused()
+        if count > 0 {
+            self.batch = if full { (count * 2).min(ROUND_MAX) } else { count };
+        }
+        full && self.may_have_more()
+    }
+
+    fn may_have_more(&self) -> bool {
+        self.has_entries() || self.readable && !self.is_paused()
     }
 
     /// Look once for requests, and start them. True if there were any, or it is over.
     pub(super) fn look(&mut self, work: &mut Work) -> bool {
         let before = self.requests;
-        self.readable = true;
+        match self.over_ring.as_mut().filter(|over| over.registered) {
+            Some(over) => over.readable = true,
+            None => self.readable = true,
+        }
         self.receive(work);
         let found = self.requests != before || self.life != Life::Open;
         if found {

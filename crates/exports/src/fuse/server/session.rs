@@ -13,6 +13,7 @@
 use super::buffers::Buffers;
 use super::look::Look;
 use super::mount::{Geometry, Mount};
+use super::over_ring::OverRing;
 use super::ragged::{Edges, Ragged};
 use super::{Incoming, io::Work as OpWork};
 use crate::fuse::proto::init::MAX_WRITE;
@@ -51,6 +52,8 @@ pub(super) struct Op {
     /// Bios that are not back.
     pub(super) pending: u32,
     pub(super) status: Status,
+    /// The entry of the ring that it came in.
+    pub(super) entry: Option<usize>,
     /// Its data, once the bio is back.
     pub(super) buf: Option<IoBuf>,
     /// It went through its volume's passage.
@@ -100,6 +103,10 @@ pub(super) struct Session {
     /// The others, from [`DATA_AT`] on.
     pub(super) data: IoBuf,
     pub(super) pool: Buffers,
+    /// Its ring, if requests come over one or may.
+    pub(super) over_ring: Option<OverRing>,
+    /// The entry of the ring that the request came in that is being dealt with.
+    pub(super) answering: Option<usize>,
     /// Idle ones; operations carry them about as boxes.
     #[allow(clippy::vec_box)]
     pub(super) spare: Vec<Box<Ragged>>,
@@ -118,6 +125,8 @@ pub(super) struct Session {
     /// Tag for `user_data`: the session's place.
     tag: u64,
     withdrawn: bool,
+    /// Its polls were asked to end.
+    cancelled: bool,
 }
 
 /// The place of the session in a bio's `user_data`.
@@ -141,7 +150,11 @@ impl Session {
         let used = volumes.map(|volume| Used::new(&mount, volume, work)).collect();
         // All of them are told by the end of a closed passage, then whoever closes it next.
         let wake = Vec::with_capacity(2 * (mount.session_count() + 1));
-        mount.begin(number, work.cx.handle());
+        let over_ring = match mount.options().over_ring {
+            true => OverRing::open(number, mount.session_count()),
+            false => None,
+        };
+        mount.begin(number, work.cx.handle(), over_ring.is_some());
         Some(Session {
             used,
             mount,
@@ -155,6 +168,8 @@ impl Session {
             head: [0; WRITE_HEAD_BYTES],
             data,
             pool,
+            over_ring,
+            answering: None,
             ops: Vec::with_capacity(IN_FLIGHT_MAX as usize),
             free: Vec::with_capacity(IN_FLIGHT_MAX as usize),
             steps: Vec::with_capacity(IN_FLIGHT_MAX as usize),
@@ -166,6 +181,7 @@ impl Session {
             locks: work.locks.clone(),
             tag: FUSE.bio | (place as u64) << (PART_BITS + OP_BITS),
             withdrawn: false,
+            cancelled: false,
         })
     }
 
@@ -180,17 +196,25 @@ impl Session {
 
     /// True when only a poll with the ring would tell of requests, and there is none.
     pub(super) fn needs_poll(&self) -> bool {
-        self.life == Life::Open && !self.readable && !self.polling
+        self.life == Life::Open && (!self.readable && !self.polling || self.ring_needs_poll())
+    }
+
+    /// The same for its ring.
+    pub(super) fn ring_needs_poll(&self) -> bool {
+        let needs = |over: &OverRing| over.registered && !over.readable && !over.polling;
+        self.over_ring.as_ref().is_some_and(needs)
     }
 
     /// True when nothing refers to the session and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
-        self.life == Life::Over && !self.polling && self.in_flight == 0
+        let polling = self.polling || self.over_ring.as_ref().is_some_and(|over| over.polling);
+        self.life == Life::Over && !polling && self.in_flight == 0
     }
 
-    /// True while something of it stays before a passage, or wants to close one.
-    pub(super) fn waits_for_passage(&self) -> bool {
-        self.waiting > 0
+    /// True while something of it stays before a passage, or wants to close one, or while it is not known
+    /// how requests come.
+    pub(super) fn waits_for_others(&self) -> bool {
+        self.waiting > 0 || self.waits_for_transport() || self.has_failed()
     }
 
     /// Nobody is to be answered any more.
@@ -206,6 +230,13 @@ impl Session {
         let withdraws = self.life == Life::Over && self.in_flight > 0 && !self.withdrawn;
         self.withdrawn |= withdraws;
         withdraws
+    }
+
+    /// Once, when it is over and has polls with the context's ring, of which nothing may come any more.
+    pub(super) fn cancels(&mut self) -> bool {
+        let cancels = self.life == Life::Over && !self.cancelled;
+        self.cancelled |= cancels;
+        cancels
     }
 
     /// Everything about it has ended.
@@ -285,12 +316,18 @@ impl Session {
 
     /// Answer with an error, or with nothing if it is 0.
     pub(super) fn answer(&mut self, unique: u64, error: i32) {
-        let header = proto::header(unique, error, 0);
-        self.send(&header);
+        if !self.answer_over_ring(unique, error, |_| 0) {
+            let header = proto::header(unique, error, 0);
+            self.send(&header);
+        }
     }
 
     /// Answer with what `fill` writes.
     pub(super) fn answer_with(&mut self, unique: u64, fill: impl FnOnce(&mut [u8]) -> usize) {
+        if self.answering.is_some() {
+            self.answer_over_ring(unique, 0, fill);
+            return;
+        }
         let mut out = [0; SMALL_BYTES];
         let bytes = fill(&mut out[OUT_HEADER_BYTES..]);
         let header = proto::header(unique, 0, bytes);
@@ -301,6 +338,8 @@ impl Session {
     /// Answer with `range` of a buffer, before which there is room for the header.
     pub(super) fn answer_data(&mut self, unique: u64, mut buf: IoBuf, range: Range<usize>) {
         debug_assert!(range.start >= DATA_AT);
+        let Some(left) = self.answer_data_over_ring(unique, buf, range.clone()) else { return };
+        buf = left;
         let start = range.start - OUT_HEADER_BYTES;
         let header = proto::header(unique, 0, range.len());
         buf[start..range.start].copy_from_slice(&header);
@@ -318,6 +357,6 @@ impl Session {
 
     /// Give the buffers of a ragged operation back.
     pub(super) fn give_all(&mut self, edges: &mut Edges) {
-        edges.take_bufs().for_each(|buf| self.pool.give(buf));
+        edges.take_bufs().for_each(|buf| self.give(buf));
     }
 }

@@ -4,12 +4,15 @@
 //! goes on with what completes, or is in `again` or `unarmed`.
 
 use super::look::LONGEST_LOOK_NS;
-use super::session::{Session, session_of, user_data_of};
+use super::session::{Life, Session, session_of, user_data_of};
 use super::{IN_FLIGHT_MAX, Incoming};
 use crate::server::{FUSE, FrontEnd, Work, errno};
 use drystone_core::Bio;
 use drystone_core::clock::Ns;
 use drystone_core::ring::{NetOp, RingEvent};
+
+/// In the value of an event: the poll of a session's ring.
+const RING_POLL: u64 = 1 << 46;
 
 /// The sessions of a worker.
 #[derive(Default)]
@@ -36,12 +39,19 @@ impl Sessions {
     fn go_on(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
         session.step(work);
-        if session.receive(work) {
+        if session.receive(work) && !self.again.contains(&place) {
             self.again.push(place);
         }
         session.step(work);
+        session.flush_ring();
+        if session.has_entries() && session.life == Life::Open && !self.again.contains(&place) {
+            self.again.push(place);
+        }
         if session.needs_poll() && !self.unarmed.contains(&place) {
             self.unarmed.push(place);
+        }
+        if session.cancels() {
+            cancel_polls(session, work, place);
         }
         if session.withdraws() {
             work.withdraw(user_data_of(place));
@@ -64,9 +74,16 @@ impl Sessions {
     /// The session sleeps with a poll.
     fn arm(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        if session.needs_poll() {
+        let value = FUSE.event | place as u64;
+        if session.needs_poll() && !session.readable && !session.polling {
             session.polling = true;
-            work.cx.start_net(session.fd(), NetOp::PollIn, FUSE.event | place as u64);
+            work.cx.start_net(session.fd(), NetOp::PollIn, value);
+        }
+        if session.ring_needs_poll()
+            && let Some(over) = &mut session.over_ring
+        {
+            over.polling = true;
+            work.cx.start_net(over.ring.fd(), NetOp::PollIn, value | RING_POLL);
         }
     }
 
@@ -76,15 +93,23 @@ impl Sessions {
         self.free.push(place);
     }
 
-    fn give_up_all(&mut self, work: &mut Work) {
+    fn give_up_all(&mut self) {
         for place in 0..self.sessions.len() {
             let Some(session) = &mut self.sessions[place] else { continue };
             session.give_up();
-            if session.polling {
-                work.cx.cancel_net(FUSE.event | place as u64);
-            }
             self.touched.push(place);
         }
+    }
+}
+
+/// Ask the polls of a session to end.
+fn cancel_polls(session: &Session, work: &mut Work, place: usize) {
+    let value = FUSE.event | place as u64;
+    if session.polling {
+        work.cx.cancel_net(value);
+    }
+    if session.over_ring.as_ref().is_some_and(|over| over.polling) {
+        work.cx.cancel_net(value | RING_POLL);
     }
 }
 
@@ -117,12 +142,22 @@ impl FrontEnd for Sessions {
     }
 
     fn handle(&mut self, _work: &mut Work, event: RingEvent) {
-        let place = (event.token.value() & !FUSE.event) as usize;
+        let place = (event.token.value() & !(FUSE.event | RING_POLL)) as usize;
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        session.polling = false;
         // The kernel cancels what a thread started when that thread ends, and that may have been a
         // visitor's: then it is done again.
-        session.readable |= event.result != -errno::ECANCELED;
+        let readable = event.result != -errno::ECANCELED;
+        match &mut session.over_ring {
+            Some(over) if event.token.value() & RING_POLL != 0 => {
+                over.polling = false;
+                over.ring.clear();
+                over.readable |= readable;
+            }
+            _ => {
+                session.polling = false;
+                session.readable |= readable;
+            }
+        }
         self.touched.push(place);
     }
 
@@ -134,10 +169,10 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// Nobody says which session a wake-up is for: those that wait for others look.
+    /// Nobody says which session a wake-up is for: those that wait for others, or their mount, look.
     fn collected(&mut self, _work: &mut Work) {
         for (place, session) in self.sessions.iter().enumerate() {
-            if session.as_ref().is_some_and(Session::waits_for_passage) {
+            if session.as_ref().is_some_and(Session::waits_for_others) {
                 self.touched.push(place);
             }
         }
@@ -195,9 +230,9 @@ impl FrontEnd for Sessions {
     /// Whoever unmounts needs answers, so sessions go on until the kernel says that the mount is gone.
     fn begin_stop(&mut self, _work: &mut Work) {}
 
-    fn abort(&mut self, work: &mut Work) {
+    fn abort(&mut self, _work: &mut Work) {
         self.aborted = true;
-        self.give_up_all(work);
+        self.give_up_all();
     }
 }
 
