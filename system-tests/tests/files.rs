@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use system_tests::client::{Mount, demand};
+use system_tests::server::denies_io_uring;
 use system_tests::{Outcome, Server, new_folder, python, requires, shell, stack};
 use tempfile::TempDir;
 
@@ -171,6 +172,33 @@ assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 65536
     files
         .run("dd if=/dev/zero of=\"$1\" bs=1M seek=31 count=1 conv=notrunc,fsync 2>&1", &file)
         .ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
+/// A loop device follows the size of what is behind it, under a mounted file system.
+#[test]
+fn a_loop_device_grows_with_its_device() {
+    if !has_loop() || !requires("mkfs.ext4") {
+        return;
+    }
+    let folder = new_folder();
+    let mnt = folder.path().join("mnt");
+    fs::create_dir(&mnt).expect("a folder");
+    let _mount = Mount(mnt);
+    let text = stack::file("16MiB") + "fuse = \"DIR/vol.img\"\nfuse_loop = true\n";
+    let mut files = Files::start_in(&folder, &text);
+    let device = files.announced(true);
+    files.run("mkfs.ext4 -q \"$1\" && mount \"$1\" mnt && echo kept >mnt/file", &device).ok();
+    let size = |files: &Files| files.run("blockdev --getsize64 \"$1\"", &device).ok();
+    assert_eq!(size(&files), format!("{}\n", 16 << 20));
+    files.server.ask(&["set", "d", "size=48MiB"]).ok();
+    let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 50331648 ] && exit; sleep 0.1; done; exit 1";
+    files.run(grown, &device).ok();
+    // Not while it is mounted, which would need CAP_SYS_RESOURCE.
+    let fill = "umount mnt && e2fsck -fp \"$1\" >check.log && resize2fs \"$1\" 2>&1 && mount \"$1\" mnt && \
+                head -c 24M /dev/urandom >mnt/more && sync -f mnt && [ $(cat mnt/file) = kept ] && \
+                umount mnt && e2fsck -fn \"$1\" >check.log 2>&1";
+    files.run(fill, &device).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
@@ -343,6 +371,83 @@ for step in range(1500):
 os.fsync(f); os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
 assert os.pread(f, most, 0) == model
 "#;
+
+/// FUSE over io_uring, switched on for the machine until this is dropped.
+struct OverRing(String);
+
+const OVER_RING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+impl OverRing {
+    /// `None`, told loudly, where the kernel has none or this is not root.
+    fn switch_on() -> Option<OverRing> {
+        let before = fs::read_to_string(OVER_RING);
+        let on = before.is_ok() && fs::write(OVER_RING, "Y").is_ok();
+        let why = "FUSE over io_uring cannot be switched on (Linux 6.14, by root)";
+        if !demand(on, why) {
+            return None;
+        }
+        before.ok().map(OverRing)
+    }
+}
+
+impl Drop for OverRing {
+    fn drop(&mut self) {
+        let _ = fs::write(OVER_RING, self.0.trim());
+    }
+}
+
+/// Requests over io_uring: plain and memory-mapped I/O of any length, many in flight, parts of blocks, and a
+/// file system on a loop device whose server is killed.
+#[test]
+fn requests_come_over_io_uring() {
+    if !has_loop() || !requires("mkfs.ext4") || !requires("fio") || denies_io_uring() {
+        return;
+    }
+    let Some(_on) = OverRing::switch_on() else { return };
+    let folder = new_folder();
+    let mnt = folder.path().join("mnt");
+    fs::create_dir(&mnt).expect("a folder");
+    let _mount = Mount(mnt);
+    let text = stack::file("64MiB") + "fuse = \"DIR/vol.img\"\n";
+    let over_ring = |files: &Files| {
+        let told = files.server.messages();
+        assert!(told.contains("requests come over io_uring"), "{told}");
+    };
+    let mut files = Files::start_in(&folder, &text);
+    let file = files.announced(false);
+    over_ring(&files);
+    let fio = "for direct in 0 1; do for engine in psync libaio; do \
+               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw --size=64M \
+               --io_size=32M --bsrange=512-1m --bs_unaligned=$((1-direct)) --iodepth=64 --verify=crc32c --output=fio.log; \
+               done; done; fallocate -p -o 1000 -l 5000 \"$1\"; cmp -n 5000 -i 1000:0 \"$1\" /dev/zero; rm -f local-*";
+    files.run(fio, &file).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    let text = text + "fuse_loop = true\n";
+    let mut files = Files::start_in(&folder, &text);
+    let device = files.announced(true);
+    over_ring(&files);
+    fs::write(files.server.path("exercise.py"), EXERCISE).expect("a script");
+    let work = "mkfs.ext4 -q \"$1\" && mount \"$1\" mnt && /usr/bin/python3 exercise.py mnt/x 2 && \
+                head -c 9M /dev/urandom >mnt/kept && sync -f mnt && md5sum mnt/kept >sums";
+    files.run(work, &device).ok();
+    let mut load = Command::new("dd")
+        .args(["if=/dev/zero", "bs=64k", "count=300", "conv=fdatasync"])
+        .arg(format!("of={}", folder.path().join("mnt/load").display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("dd runs");
+    thread::sleep(Duration::from_millis(50));
+    files.server.signal("KILL");
+    files.server.wait();
+    let _ = load.wait();
+    shell(folder.path(), "umount mnt || umount -l mnt", &[]).ok();
+    let mut files = Files::start_in(&folder, &text);
+    let device = files.announced(true);
+    over_ring(&files);
+    files.run("e2fsck -fp \"$1\" >fsck.log || [ $? -le 1 ]", &device).ok();
+    files.run("mount \"$1\" mnt && md5sum -c --quiet sums && umount mnt", &device).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
 
 /// ext4, xfs and btrfs on an array, through the file and a loop device, while a member fails, goes and
 /// comes back.

@@ -55,7 +55,7 @@ impl Passage {
                 LockClass::Control,
                 Turns {
                     closer: None,
-                    line: VecDeque::new(),
+                    line: VecDeque::with_capacity(users),
                     stayed: vec![false; users],
                     granted: vec![false; users],
                 },

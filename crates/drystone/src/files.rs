@@ -15,10 +15,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, anyhow, bail};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_exports::fuse::kernel::{self, MountError, MountPoint, Mounted, is_dead_mount};
-use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions};
+use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions, Transport};
 use drystone_exports::server::Inbox;
 use drystone_stack::live::LiveMount;
 
+use crate::growth::{Grown, Watch};
 use crate::loop_device::LoopDevice;
 use crate::output;
 
@@ -41,6 +42,8 @@ pub struct Files {
     made: bool,
     /// By export.
     loops: Arc<Lock<Vec<LoopDevice>>>,
+    /// Has them follow the size of what is behind them.
+    watch: Option<Watch>,
     locks: Arc<LockCounters>,
 }
 
@@ -64,6 +67,7 @@ impl Files {
             permissions: if fuse.allow_other { 0o666 } else { 0o600 },
             writeback_cache: fuse.writeback_cache,
             direct_io: fuse.loop_device,
+            over_ring: true,
             time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         };
         let source = live.exports[0].name.clone();
@@ -91,6 +95,7 @@ impl Files {
             kind: place.kind,
             made: place.made,
             loops: Arc::new(Lock::new(LockClass::Control, Vec::new())),
+            watch: None,
             locks: locks.sibling(),
         })
     }
@@ -106,14 +111,17 @@ impl Files {
     /// Makes loop devices of all files. The workers must serve.
     ///
     /// # Errors
-    /// What `losetup` says.
-    pub fn make_loop_devices(&self) -> anyhow::Result<()> {
+    /// What `losetup` says, or that there can be no thread.
+    pub fn make_loop_devices(&mut self) -> anyhow::Result<()> {
+        let mut all = Vec::new();
         for (index, volume) in self.mount.volumes().enumerate() {
             let limits = volume.device.info().limits;
             let read_only = volume.read_only || limits.read_only;
             let made = LoopDevice::make(&self.file(index), limits.logical_block_size, read_only)?;
+            all.push(Grown::new(volume.device.clone(), self.file(index), made.clone()));
             self.loops.lock(&self.locks).push(made);
         }
+        self.watch = Some(Watch::start(all).context("no thread to follow sizes")?);
         Ok(())
     }
 
@@ -140,6 +148,10 @@ impl Files {
             thread::sleep(Duration::from_millis(1));
             waited += Duration::from_millis(1);
         }
+        if self.mount.transport() == Transport::Ring {
+            let path = self.path.display();
+            output::complain(&format!("drystone: {path}: requests come over io_uring"));
+        }
         Ok(())
     }
 
@@ -156,7 +168,8 @@ impl Files {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn unmount(&self) -> anyhow::Result<()> {
+    pub fn unmount(&mut self) -> anyhow::Result<()> {
+        self.watch = None;
         // Not with the lock: a second signal has them taken away at once.
         let loops = std::mem::take(&mut *self.loops.lock(&self.locks));
         for device in loops {

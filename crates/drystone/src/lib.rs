@@ -13,6 +13,7 @@ mod failure;
 mod files;
 mod folder;
 mod groups;
+mod growth;
 mod io_flusher;
 mod lab;
 mod log_writes;

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 /// A loop device with a file of ours behind it.
+#[derive(Clone)]
 pub struct LoopDevice {
     path: PathBuf,
     file: PathBuf,
@@ -59,6 +60,14 @@ impl LoopDevice {
             Err(_) if !self.is_attached() => Ok(()),
             result => result.map(|_| ()),
         }
+    }
+
+    /// Takes the size that its file has now.
+    ///
+    /// # Errors
+    /// What `losetup` says.
+    pub fn follow_size(&self) -> anyhow::Result<()> {
+        said(Command::new("losetup").arg("--set-capacity").arg(&self.path)).map(|_| ())
     }
 
     /// The file is still behind it.

@@ -118,7 +118,7 @@ impl Server {
     fn mount(&mut self) -> anyhow::Result<()> {
         for live in self.stack.mounts() {
             let has_loop = live.exports.iter().any(has_loop_device);
-            let files = match Files::mount(live, &self.inboxes, &self.locks) {
+            let mut files = match Files::mount(live, &self.inboxes, &self.locks) {
                 // Of the machine, not of this stack: others can still be served.
                 Err(error) if lacks_fuse(&error) && !self.stack.listeners().is_empty() => {
                     output::complain(&format!("drystone: no files: {error}; other exports go on"));
@@ -139,7 +139,7 @@ impl Server {
     /// Takes files away once nobody uses them; those that cannot be unmounted at once.
     fn unmount(&mut self) -> anyhow::Result<()> {
         let mut failed = Ok(());
-        for files in self.files.drain(..) {
+        for mut files in self.files.drain(..) {
             if let Err(error) = files.unmount() {
                 files.leaver()();
                 failed = failed.and(Err(error));

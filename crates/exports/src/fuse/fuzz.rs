@@ -1,7 +1,7 @@
 //! Entry points for fuzzers: feed the parser arbitrary bytes and check what must hold whatever they
 //! are. A failed check panics.
 
-use super::proto::{Malformed, Operation, Request, WRITE_HEAD_BYTES, negotiate};
+use super::proto::{Malformed, Operation, Request, WRITE_HEAD_BYTES, Wishes, negotiate};
 
 /// Parses arbitrary bytes as one request.
 ///
@@ -28,7 +28,7 @@ fn check(request: &Request<'_>, data: &[u8]) {
         }
         Operation::Lookup { name } => assert!(!name.contains(&0)),
         Operation::Init(ask) => {
-            if let Ok(reply) = negotiate(&ask, false) {
+            if let Ok(reply) = negotiate(&ask, Wishes::default()) {
                 assert!(ask.flags.contains(reply.flags), "nothing that was not offered");
             }
         }

@@ -33,6 +33,18 @@ impl Reserve {
         Arc::new(Reserve { arena, idle, locks })
     }
 
+    /// A buffer with exactly this much room for data, a length that pools have; `None` if there is none.
+    pub(crate) fn take_of(&self, data_bytes: usize) -> Option<IoBuf> {
+        self.take(class_of(data_bytes)?).filter(|buf| buf.len() == DATA_AT + data_bytes)
+    }
+
+    /// Give a buffer of the reserve back.
+    pub(crate) fn give_back(&self, buf: IoBuf) {
+        if let Some(class) = buf.len().checked_sub(DATA_AT).and_then(class_of) {
+            self.give(class, buf);
+        }
+    }
+
     fn take(&self, class: usize) -> Option<IoBuf> {
         let arena = self.arena.as_ref()?;
         let idle = self.idle.lock(&self.locks)[class].pop();

@@ -12,6 +12,7 @@ use super::{Arrival, Inbox};
 use crate::fuse::server::Sessions;
 use crate::nbd::server::{Connections, ExportTable, Listener};
 use drystone_core::clock::Ns;
+use drystone_core::context::PollMode;
 use drystone_core::ring::RingEvent;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Arena, Bio, BioList, Context, DevIndex, Error, Result};
@@ -20,6 +21,11 @@ use std::sync::Arc;
 
 /// The bits that name FUSE; the NBD server has neither.
 pub(crate) const FUSE: FrontEndBits = FrontEndBits { event: 1 << 47, bio: 1 << 63 };
+
+/// How often front ends go on with what they started before others are looked after.
+const TURNS_MAX: u32 = 64;
+/// Looks of one wait: a bound for clocks that stand still.
+const LOOKS_MAX: u32 = 256;
 
 /// How what a front end started is told from what others did.
 pub(crate) struct FrontEndBits {
@@ -44,6 +50,22 @@ pub(crate) trait FrontEnd {
     fn deadline(&self) -> Option<Ns> {
         None
     }
+
+    /// Before a wait: for how long to look for what no ring tells of, if that is worth it.
+    fn begin_look(&mut self) -> Option<Ns> {
+        None
+    }
+
+    /// Look once. True if there is something to do.
+    fn look(&mut self, _work: &mut Work) -> bool {
+        false
+    }
+
+    /// That was in vain.
+    fn end_look(&mut self) {}
+
+    /// The wait begins: what has come since then must end it.
+    fn begin_wait(&mut self, _work: &mut Work) {}
 
     /// A wait is over, and nothing has been taken in yet.
     fn begin_round(&mut self, work: &mut Work);
@@ -180,18 +202,71 @@ impl Worker {
     }
 
     fn round(&mut self) {
-        let deadlines = [self.nbd.deadline(), self.fuse.deadline()];
-        self.work.cx.wait(deadlines.into_iter().flatten().min());
-        self.nbd.begin_round(&mut self.work);
-        self.fuse.begin_round(&mut self.work);
-        self.collect();
+        if self.has_work() {
+            // What else there is has waited for a while.
+            self.begin_round();
+            self.collect();
+        } else if !self.look() {
+            self.wait();
+        }
         // What completes at once may bring replies, room for requests, and so more bios.
-        while self.nbd.has_work() || self.fuse.has_work() {
+        for _ in 0..TURNS_MAX {
+            if !self.has_work() {
+                return;
+            }
             self.nbd.advance(&mut self.work);
             self.fuse.advance(&mut self.work);
-            self.work.submit();
-            self.reap();
+            self.submit();
         }
+    }
+
+    fn has_work(&self) -> bool {
+        self.nbd.has_work() || self.fuse.has_work()
+    }
+
+    fn submit(&mut self) {
+        self.work.submit();
+        self.reap();
+    }
+
+    fn wait(&mut self) {
+        self.fuse.begin_wait(&mut self.work);
+        let deadlines = [self.nbd.deadline(), self.fuse.deadline()];
+        self.work.cx.wait(deadlines.into_iter().flatten().min());
+        self.begin_round();
+        self.collect();
+    }
+
+    fn begin_round(&mut self) {
+        self.nbd.begin_round(&mut self.work);
+        self.fuse.begin_round(&mut self.work);
+    }
+
+    /// Look for what no ring tells of, and for all else meanwhile. True if there is something to do.
+    fn look(&mut self) -> bool {
+        if self.work.cx.poll_mode() == PollMode::Interrupt {
+            return false;
+        }
+        let Some(longest) = self.fuse.begin_look() else { return false };
+        let clock = self.work.cx.set().clock().clone();
+        let until = clock.now() + longest;
+        self.begin_round();
+        for _ in 0..LOOKS_MAX {
+            if self.fuse.look(&mut self.work) {
+                // The answer comes before another look.
+                self.submit();
+                return true;
+            }
+            self.collect();
+            if self.has_work() {
+                return true;
+            }
+            if clock.now() >= until {
+                break;
+            }
+        }
+        self.fuse.end_look();
+        false
     }
 
     /// Take in everything that has happened.

@@ -8,9 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use drystone_core::clock::{ManualClock, SystemClock};
+use drystone_core::context::PollMode;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockCounters, LockRegistry};
-use drystone_core::{ContextSet, Device, Priority};
+use drystone_core::{Context, ContextSet, Device, Priority};
 use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions};
 use drystone_exports::server::{Inbox, Membership, Volume, Worker};
 use drystone_throttle::Groups;
@@ -63,6 +64,7 @@ pub fn options(kind: Kind) -> MountOptions {
         permissions: 0o644,
         writeback_cache: false,
         direct_io: false,
+        over_ring: false,
         time_s: 1_700_000_000,
     }
 }
@@ -82,16 +84,18 @@ pub fn volume(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Volu
     }
 }
 
-/// Workers on threads of their own, each with a door.
+/// Workers on threads of their own, each with a door. The first looks for requests before it sleeps, the
+/// next does not, and so on.
 pub fn workers(count: usize, engine: Engine) -> (Vec<Arc<Inbox>>, Vec<JoinHandle<()>>) {
     let set = ContextSet::new(SystemClock::new());
     let contexts: Vec<_> = (0..count).map(|_| set.open(engine).unwrap()).collect();
     let inboxes: Vec<_> = contexts.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
-    let run = |(cx, inbox): (_, &Arc<Inbox>)| {
+    let run = |((number, mut cx), inbox): ((usize, Context), &Arc<Inbox>)| {
+        cx.set_poll_mode([PollMode::Adaptive, PollMode::Interrupt][number % 2]);
         let mut worker = Worker::new(cx, inbox.clone(), inboxes.clone(), Arc::default());
         std::thread::spawn(move || worker.run())
     };
-    let threads = contexts.into_iter().zip(&inboxes).map(run).collect();
+    let threads = contexts.into_iter().enumerate().zip(&inboxes).map(run).collect();
     (inboxes, threads)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use drystone_core::Op;
 use drystone_core::ring::Engine;
-use drystone_exports::fuse::server::{IN_FLIGHT_MAX, Kind};
+use drystone_exports::fuse::server::{IN_FLIGHT_MAX, Kind, MountOptions, Transport};
 
 use crate::disk::{Disk, Handle};
 use crate::kernel::*;
@@ -106,6 +106,48 @@ fn a_server_that_gives_up_answers_nobody() {
     wait_until("the sessions end", || mount.sessions_serving() == 0);
     assert!(disk.bytes.lock().unwrap()[..4096] == [1; 4096], "what was in flight has ended");
     kernel.end();
+}
+
+/// FUSE over io_uring switched on for the machine, until this is dropped.
+struct SwitchedOn(String);
+
+impl SwitchedOn {
+    const PATH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+    fn new() -> Option<Self> {
+        let before = std::fs::read_to_string(Self::PATH).ok()?;
+        std::fs::write(Self::PATH, "Y").ok()?;
+        Some(SwitchedOn(before))
+    }
+}
+
+impl Drop for SwitchedOn {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::PATH, self.0.trim());
+    }
+}
+
+/// The kernel agrees on rings and then takes none: here a socket, which knows no such commands. All
+/// sessions end, so that a kernel would answer whoever waits.
+#[test]
+fn sessions_whose_rings_are_refused_end() {
+    let Some(_on) = SwitchedOn::new() else {
+        return println!("SKIPPED: FUSE over io_uring cannot be switched on (Linux 6.14, by root)");
+    };
+    for threads in [1, 2] {
+        let disk = Disk::new(SIZE, 512);
+        let volumes = vec![volume("vol", Arc::new(Handle(disk)), &groups())];
+        let options = MountOptions { over_ring: true, ..options(Kind::File) };
+        let mut kernel = Kernel::new(options, volumes, threads, Engine::Auto);
+        kernel.initialise();
+        let mount = kernel.mount.clone();
+        wait_until("the sessions end", || mount.sessions_serving() == 0);
+        assert_eq!(mount.transport(), Transport::Ring);
+        let told = mount.failure().expect("it has failed");
+        assert!(told.contains("FUSE over io_uring is refused"), "{told}");
+        assert!(!mount.is_initialised());
+        kernel.end();
+    }
 }
 
 /// Sessions that end keep no others waiting, whatever they were waiting for.

@@ -11,8 +11,8 @@ pub const MINOR_MIN: u32 = 31;
 /// Longest write, and read, in bytes: what 256 pages hold, the most that the kernel permits without a
 /// setting of the machine.
 pub const MAX_WRITE: u32 = 1 << 20;
-/// Longest write, in pages of 4 KiB.
-const MAX_PAGES: u16 = 256;
+/// The same over io_uring, where every entry has room for the longest.
+pub const MAX_WRITE_OVER_RING: u32 = 256 << 10;
 /// Requests nobody waits for (read-ahead, write-back, asynchronous direct I/O) that the kernel has in
 /// flight. Deep enough for a fast disk; the kernel's own default of 12 is from the time of hard disks.
 const MAX_BACKGROUND: u16 = 256;
@@ -43,6 +43,8 @@ bitflags::bitflags! {
         const INIT_EXT = 1 << 30;
         /// A file opened for direct I/O may be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// Requests come over io_uring.
+        const OVER_IO_URING = 1 << 41;
     }
 }
 
@@ -125,18 +127,30 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Answers the kernel's offer; `writeback_cache` asks for the page cache to hold writes back. An offer
+/// What the server is ready for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Let the page cache hold writes back.
+    pub writeback_cache: bool,
+    /// Take requests over io_uring.
+    pub over_ring: bool,
+}
+
+/// Answers the kernel's offer, with what is wished for if that is offered. An offer
 /// of a newer major number is answered with ours, and the kernel asks again.
 ///
 /// # Errors
 /// When the kernel is too old.
-pub fn negotiate(ask: &InitAsk, writeback_cache: bool) -> Result<InitReply, Refused> {
+pub fn negotiate(ask: &InitAsk, wishes: Wishes) -> Result<InitReply, Refused> {
     let old = ask.major < MAJOR || ask.major == MAJOR && ask.minor < MINOR_MIN;
     if old || ask.major == MAJOR && !ask.flags.contains(InitFlags::MAX_PAGES) {
         return Err(Refused { major: ask.major, minor: ask.minor });
     }
     let mut wanted = InitFlags::WANTED;
-    wanted.set(InitFlags::WRITEBACK_CACHE, writeback_cache);
+    wanted.set(InitFlags::WRITEBACK_CACHE, wishes.writeback_cache);
+    wanted.set(InitFlags::OVER_IO_URING, wishes.over_ring);
+    let over_ring = (ask.flags & wanted).contains(InitFlags::OVER_IO_URING);
+    let max_write = if over_ring { MAX_WRITE_OVER_RING } else { MAX_WRITE };
     Ok(InitReply {
         major: MAJOR,
         minor: MINOR,
@@ -144,7 +158,8 @@ pub fn negotiate(ask: &InitAsk, writeback_cache: bool) -> Result<InitReply, Refu
         flags: ask.flags & wanted,
         max_background: MAX_BACKGROUND,
         congestion_threshold: CONGESTION,
-        max_write: MAX_WRITE,
-        max_pages: MAX_PAGES,
+        max_write,
+        // Of 4 KiB.
+        max_pages: (max_write >> 12) as u16,
     })
 }

@@ -3,7 +3,7 @@
 use super::mount::group_of;
 use super::ragged::Ragged;
 use super::session::{Op, Session};
-use crate::fuse::proto::init::MAX_WRITE;
+use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
 use crate::fuse::proto::{self, Request, falloc};
 use crate::server::{DATA_AT, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
@@ -49,9 +49,9 @@ impl Place {
 impl Session {
     /// Where the I/O of `request` goes, whose range ends at `end`.
     #[inline]
-    fn place(&mut self, request: &Request<'_>, end: u64, round: &mut Round) -> Result<Place, i32> {
+    fn place(&mut self, request: &Request<'_>, end: u64) -> Result<Place, i32> {
         let volume = self.mount.volume_at(request.node).ok_or(errno::EINVAL)?;
-        let used = self.used(volume, round);
+        let used = &self.used[volume];
         if used.device.is_none() {
             return Err(errno::EIO);
         }
@@ -77,8 +77,8 @@ impl Session {
             what: op,
             pending: 1,
             status: Status::Ok,
+            entry: self.answering,
             buf: None,
-            bytes: 0,
             passed: false,
         }
     }
@@ -91,9 +91,8 @@ impl Session {
         op: BioOp,
         flags: BioFlags,
     ) -> Box<Bio> {
-        self.pool.priority = self.mount.shared(volume).volume.priority;
-        self.pool.group = group;
         let mut bio = self.pool.bio();
+        (bio.priority, bio.group) = (self.mount.shared(volume).volume.priority, group);
         (bio.op, bio.flags) = (op, flags);
         bio
     }
@@ -108,8 +107,8 @@ impl Session {
         round: &mut Round,
     ) {
         let end = offset.saturating_add(length.into());
-        let place = match self.place(request, end, round) {
-            Ok(_) if length > MAX_WRITE => return self.answer(request.unique, errno::EINVAL),
+        let place = match self.place(request, end) {
+            Ok(_) if length > self.longest() => return self.answer(request.unique, errno::EINVAL),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
         };
@@ -119,15 +118,14 @@ impl Session {
         }
         let blocks = place.blocks(&range);
         let bytes = (blocks.end - blocks.start) as usize;
-        let Some(buf) = self.pool.take(bytes) else {
+        let Some(buf) = self.take_room(bytes) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
         let what = Work::Read {
             skip: (range.start - blocks.start) as usize,
             length: (range.end - range.start) as u32,
         };
-        let mut op = self.new_op(what, request, place.volume, handle);
-        op.bytes = buf.len() as u64;
+        let op = self.new_op(what, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::Read, BioFlags::SYNC);
         bio.sector = Sector::from_bytes(blocks.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes));
@@ -146,7 +144,7 @@ impl Session {
         round: &mut Round,
     ) {
         let end = offset.saturating_add(length.into());
-        let place = match self.place(request, end, round) {
+        let place = match self.place(request, end) {
             Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
@@ -159,14 +157,13 @@ impl Session {
             return self.answer_with(request.unique, |out| proto::written(out, 0));
         }
         if !place.is_whole(&range) {
-            return self.start_ragged_write(request, handle, &place, range, round);
+            return self.start_ragged_write(request, handle, &place, range);
         }
         let bytes = (range.end - range.start) as u32;
         let Some(buf) = self.take_data(bytes) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
-        let mut op = self.new_op(Work::Write { length: bytes }, request, place.volume, handle);
-        op.bytes = buf.len() as u64;
+        let op = self.new_op(Work::Write { length: bytes }, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::Write, BioFlags::STABLE);
         bio.sector = Sector::from_bytes(range.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
@@ -175,6 +172,9 @@ impl Session {
 
     /// The first bytes of the data that was read; `None` when memory is short.
     fn take_data(&mut self, bytes: u32) -> Option<IoBuf> {
+        if self.answering.is_some() {
+            return self.take_room(bytes as usize);
+        }
         if bytes >= HAND_OVER_BYTES {
             let next = self.pool.take(MAX_WRITE as usize)?;
             return Some(std::mem::replace(&mut self.data, next));
@@ -198,7 +198,7 @@ impl Session {
             true => self.submit(volume, bio, round),
             false => {
                 self.waiting += 1;
-                self.used(volume, round).stayed.push_back((index, bio));
+                self.used[volume].stayed.push_back((index, bio));
             }
         }
         if !self.wake.is_empty() {
@@ -207,7 +207,7 @@ impl Session {
     }
 
     pub(super) fn start_sync(&mut self, request: &Request<'_>, handle: u64, round: &mut Round) {
-        let place = match self.place(request, 0, round) {
+        let place = match self.place(request, 0) {
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
         };
@@ -230,7 +230,7 @@ impl Session {
         mode: u32,
         round: &mut Round,
     ) {
-        let place = match self.place(request, range.end, round) {
+        let place = match self.place(request, range.end) {
             Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
@@ -249,12 +249,17 @@ impl Session {
             return self.answer(request.unique, 0);
         }
         if !place.is_whole(&range) {
-            return self.start_ragged_zeroes(request, handle, &place, range, flags, round);
+            return self.start_ragged_zeroes(request, handle, &place, range, flags);
         }
         let op = self.new_op(Work::Bare, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::WriteZeroes, flags);
         (bio.sector, bio.bytes) = (Sector::from_bytes(range.start), range.end - range.start);
         self.submit_write(op, bio, round);
+    }
+
+    /// The longest read.
+    fn longest(&self) -> u32 {
+        if self.answering.is_some() { MAX_WRITE_OVER_RING } else { MAX_WRITE }
     }
 
     /// All bios of an operation are back: answer.
@@ -273,31 +278,38 @@ impl Session {
 
     #[inline]
     pub(super) fn answer_op(&mut self, op: Op) {
+        self.answering = op.entry;
+        self.answer_it(op);
+        self.answering = None;
+    }
+
+    #[inline]
+    fn answer_it(&mut self, op: Op) {
         let unique = op.unique;
-        if !op.status.is_ok() {
-            self.answer(unique, errno_of(op.status));
-        } else {
+        if op.status.is_ok() {
             match (op.what, op.buf) {
                 (Work::Read { skip, length }, Some(buf)) => {
                     let start = DATA_AT + skip;
                     return self.answer_data(unique, buf, start..start + length as usize);
                 }
                 (Work::Write { length }, buf) => {
-                    buf.into_iter().for_each(|buf| self.pool.give(buf));
+                    buf.into_iter().for_each(|buf| self.give(buf));
                     return self.answer_with(unique, |out| proto::written(out, length));
                 }
                 (Work::Ragged(ragged), buf) => {
-                    buf.into_iter().for_each(|buf| self.pool.give(buf));
-                    return self.answer_ragged(unique, *ragged);
+                    buf.into_iter().for_each(|buf| self.give(buf));
+                    return self.answer_ragged(unique, ragged);
                 }
                 (Work::Read { .. } | Work::Bare, _) => self.answer(unique, 0),
             }
             return;
         }
-        op.buf.into_iter().for_each(|buf| self.pool.give(buf));
-        if let Work::Ragged(ragged) = op.what {
-            self.give_all(ragged.edges);
+        op.buf.into_iter().for_each(|buf| self.give(buf));
+        if let Work::Ragged(mut ragged) = op.what {
+            self.give_all(&mut ragged.edges);
+            self.spare.push(ragged);
         }
+        self.answer(unique, errno_of(op.status));
     }
 }
 

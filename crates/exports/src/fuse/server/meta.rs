@@ -1,6 +1,7 @@
 //! Requests that are answered at once: about files, not their data.
 
 use super::mount::Geometry;
+use super::over_ring::Transport;
 use super::session::Session;
 use crate::fuse::proto::{
     self, Directory, Entry, NAME_MAX, Operation, Request, open_flags, opened_flags, seek,
@@ -74,12 +75,22 @@ impl Session {
     }
 
     fn initialise(&mut self, unique: u64, ask: &proto::InitAsk) {
-        match proto::negotiate(ask, self.mount.options().writeback_cache) {
-            Ok(reply) => {
+        let writeback_cache = self.mount.options().writeback_cache;
+        let wishes = proto::Wishes { writeback_cache, over_ring: self.mount.has_rings() };
+        match proto::negotiate(ask, wishes) {
+            Ok(reply) if reply.major != ask.major => {
                 self.answer_with(unique, |out| proto::init(out, &reply));
-                if reply.major == ask.major {
-                    self.mount.initialised();
-                }
+            }
+            Ok(reply) if reply.flags.contains(proto::InitFlags::OVER_IO_URING) => {
+                self.answer_with(unique, |out| proto::init(out, &reply));
+                // After the answer: the kernel takes rings only then.
+                self.mount.agree(Transport::Ring);
+            }
+            Ok(reply) => {
+                // Before the answer, so that whoever has seen that finds the mount initialised.
+                self.mount.initialised();
+                self.mount.agree(Transport::Descriptor);
+                self.answer_with(unique, |out| proto::init(out, &reply));
             }
             Err(refused) => {
                 self.mount.fail(refused.to_string());

@@ -5,20 +5,27 @@
 //! [`crate::server::Worker`]: whichever session reads a request answers it, and no lock is between
 //! them on the way of a read or write.
 //!
-//! Bounds, so that memory is: requests and bytes in flight of a session ([`IN_FLIGHT_MAX`],
-//! [`BYTES_IN_FLIGHT_MAX`]). At a bound a session reads nothing more; the kernel keeps requests for
-//! others, or until it goes on.
+//! Bounds, so that memory is: requests in flight of a session ([`IN_FLIGHT_MAX`]), and their bytes, by the
+//! buffers that it has from its beginning ([`reserved_bytes`]). At a bound a session reads nothing more;
+//! the kernel keeps requests for others, or until it goes on.
 
+mod buffers;
 mod io;
+mod look;
 mod meta;
 mod mount;
+mod over_ring;
 mod ragged;
 mod receive;
+#[allow(unsafe_code)]
+mod ring;
 mod session;
 mod sessions;
 
+pub use buffers::reserved_bytes;
 pub use mount::{Kind, Mount, MountOptions};
-pub use session::{BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX};
+pub use over_ring::Transport;
+pub use session::IN_FLIGHT_MAX;
 
 pub(crate) use sessions::Sessions;
 

@@ -6,6 +6,7 @@
 //! * A handle stands for one `open`; while it is open its client counts, and its throttle group is not
 //!   removed. Its number carries the group, so that a read or write needs no look-up.
 
+use super::over_ring::Transport;
 use crate::fuse::proto::{self, Attributes, ROOT};
 use crate::server::{Client, Clients, Volume};
 use drystone_core::context::Handle as ContextHandle;
@@ -40,6 +41,8 @@ pub struct MountOptions {
     /// Bypass the page cache for whoever opens a file, not only with `O_DIRECT`: for a loop device,
     /// which has a cache of its own.
     pub direct_io: bool,
+    /// Take requests over io_uring where the kernel offers it.
+    pub over_ring: bool,
     /// All times of the files, seconds since 1970.
     pub time_s: u64,
 }
@@ -80,6 +83,11 @@ pub struct Mount {
     sessions: Box<[Told]>,
     /// Sessions that serve.
     serving: AtomicUsize,
+    /// Of them, have a ring, and have handed it to the kernel.
+    rings: AtomicUsize,
+    registered: AtomicUsize,
+    /// As a number, how requests come.
+    transport: AtomicUsize,
     initialised: AtomicBool,
     failure: OnceLock<String>,
 }
@@ -115,6 +123,9 @@ impl Mount {
             handles: Lock::new(LockClass::Control, Handles::default()),
             sessions: (0..sessions).map(|_| Told::default()).collect(),
             serving: AtomicUsize::new(0),
+            rings: AtomicUsize::new(0),
+            registered: AtomicUsize::new(0),
+            transport: AtomicUsize::new(Transport::Unknown as usize),
             initialised: AtomicBool::new(false),
             failure: OnceLock::new(),
         })
@@ -145,6 +156,11 @@ impl Mount {
         self.serving.load(Acquire)
     }
 
+    /// Sessions that there are at the most.
+    pub(super) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
     /// Whether the kernel and the server have agreed on how to speak.
     pub fn is_initialised(&self) -> bool {
         self.initialised.load(Acquire)
@@ -161,14 +177,56 @@ impl Mount {
 
     pub(super) fn fail(&self, why: String) {
         let _ = self.failure.set(why);
+        self.wake_all();
     }
 
     // --- sessions
 
     /// Session `number` begins to serve in the context of `handle`.
-    pub(super) fn begin(&self, number: usize, handle: &Arc<ContextHandle>) {
+    pub(super) fn begin(&self, number: usize, handle: &Arc<ContextHandle>, has_ring: bool) {
         let _ = self.sessions[number].context.set(handle.clone());
-        self.serving.fetch_add(1, AcqRel);
+        self.rings.fetch_add(usize::from(has_ring), Relaxed);
+        if self.serving.fetch_add(1, AcqRel) + 1 == self.sessions.len() {
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        self.sessions.iter().filter_map(|told| told.context.get()).for_each(|cx| cx.wake());
+    }
+
+    // --- how requests come
+
+    /// How requests come.
+    pub fn transport(&self) -> Transport {
+        match self.transport.load(Acquire) {
+            number if number == Transport::Ring as usize => Transport::Ring,
+            number if number == Transport::Descriptor as usize => Transport::Descriptor,
+            _ => Transport::Unknown,
+        }
+    }
+
+    /// Whether the first request may be read: all sessions are there.
+    pub(super) fn is_complete(&self) -> bool {
+        self.serving.load(Acquire) == self.sessions.len()
+    }
+
+    /// Whether all sessions have a ring.
+    pub(super) fn has_rings(&self) -> bool {
+        self.is_complete() && self.rings.load(Relaxed) == self.sessions.len()
+    }
+
+    /// It is agreed how requests come: the sessions do accordingly.
+    pub(super) fn agree(&self, transport: Transport) {
+        self.transport.store(transport as usize, Release);
+        self.wake_all();
+    }
+
+    /// A session's ring is with the kernel. With the last one requests may come.
+    pub(super) fn registered(&self) {
+        if self.registered.fetch_add(1, AcqRel) + 1 == self.sessions.len() {
+            self.initialised();
+        }
     }
 
     /// A session is over. After the last of them nothing is open.

@@ -17,7 +17,7 @@ use super::io::{Place, Work};
 use super::session::{Life, Op, Session};
 use crate::fuse::proto::{self, Request};
 use crate::server::{DATA_AT, Work as Round, errno};
-use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
+use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector};
 use std::ops::Range;
 
 /// Buffers of the two edge blocks and, of a write, of all its blocks.
@@ -38,27 +38,30 @@ impl Edges {
         }
     }
 
-    pub(super) fn into_bufs(self) -> impl Iterator<Item = IoBuf> {
-        self.bufs.into_iter().flatten().chain(self.whole)
+    pub(super) fn take_bufs(&mut self) -> impl Iterator<Item = IoBuf> {
+        self.bufs.each_mut().into_iter().filter_map(Option::take).chain(self.whole.take())
     }
 }
 
 /// What is done to the range.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Kind {
+    #[default]
     Write,
     Zeroes(BioFlags),
 }
 
 /// How far it has come.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Step {
+    #[default]
     Waiting,
     Reading,
     Writing,
 }
 
 /// A write, or zeroing, of parts of blocks.
+#[derive(Default)]
 pub(super) struct Ragged {
     kind: Kind,
     range: Range<u64>,
@@ -70,10 +73,10 @@ pub(super) struct Ragged {
 }
 
 impl Ragged {
-    fn new(kind: Kind, place: &Place, range: Range<u64>) -> Box<Self> {
+    fn new(kind: Kind, place: &Place, range: Range<u64>) -> Self {
         let blocks = place.blocks(&range);
         let (block, edges) = (place.block, Edges::default());
-        Box::new(Ragged { kind, range, blocks, block, step: Step::Waiting, edges })
+        Ragged { kind, range, blocks, block, step: Step::Waiting, edges }
     }
 
     /// First bytes of the edge blocks. If there is one block only, it is the first edge.
@@ -127,22 +130,24 @@ impl Session {
         handle: u64,
         place: &Place,
         range: Range<u64>,
-        round: &mut Round,
     ) {
         let bytes = (range.end - range.start) as usize;
         let mut ragged = Ragged::new(Kind::Write, place, range);
         let blocks = (ragged.blocks.end - ragged.blocks.start) as usize;
         let skip = (ragged.range.start - ragged.blocks.start) as usize;
-        let Some(mut buf) = self.pool.take(blocks) else {
+        let Some(mut buf) = self.take_room(blocks) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
-        buf[DATA_AT + skip..DATA_AT + skip + bytes]
-            .copy_from_slice(&self.data[DATA_AT..DATA_AT + bytes]);
-        let held = buf.len() as u64;
+        let data = DATA_AT..DATA_AT + bytes;
+        match self.answering {
+            // It lies in there, where the request begins.
+            Some(_) => buf.copy_within(data, DATA_AT + skip),
+            None => buf[DATA_AT + skip..DATA_AT + skip + bytes].copy_from_slice(&self.data[data]),
+        }
         ragged.edges.whole = Some(buf);
-        let mut op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
-        op.bytes = held;
-        self.get_into_line(op, round);
+        let ragged = self.boxed(ragged);
+        let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
+        self.get_into_line(op);
     }
 
     pub(super) fn start_ragged_zeroes(
@@ -152,19 +157,25 @@ impl Session {
         place: &Place,
         range: Range<u64>,
         flags: BioFlags,
-        round: &mut Round,
     ) {
-        let ragged = Ragged::new(Kind::Zeroes(flags), place, range);
+        let ragged = self.boxed(Ragged::new(Kind::Zeroes(flags), place, range));
         let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
-        self.get_into_line(op, round);
+        self.get_into_line(op);
     }
 
-    fn get_into_line(&mut self, mut op: Op, round: &mut Round) {
+    /// In a box that is idle.
+    fn boxed(&mut self, ragged: Ragged) -> Box<Ragged> {
+        let mut place = self.spare.pop().unwrap_or_default();
+        *place = ragged;
+        place
+    }
+
+    fn get_into_line(&mut self, mut op: Op) {
         let volume = op.volume;
         op.pending = 0;
         let index = self.add(op);
         self.waiting += 1;
-        let used = self.used(volume, round);
+        let used = &mut self.used[volume];
         used.ragged.push_back(index);
         if used.ragged.len() == 1 {
             self.mount.shared(volume).passage.ask(self.number, &self.locks);
@@ -187,7 +198,7 @@ impl Session {
 
     /// Submit the writes that stayed, if the passage is open to them.
     fn let_go(&mut self, volume: usize, round: &mut Round) {
-        let Some(used) = &mut self.used[volume] else { return };
+        let used = &mut self.used[volume];
         let (count, passage) = (used.stayed.len() as u32, &self.mount.shared(volume).passage);
         if count == 0 || !passage.go_on(self.number, count, &self.locks) {
             return;
@@ -200,15 +211,13 @@ impl Session {
             }
             self.submit(volume, bio, round);
         }
-        if let Some(used) = &mut self.used[volume] {
-            used.stayed = stayed;
-        }
+        self.used[volume].stayed = stayed;
     }
 
     /// Begin with the first ragged operation, if nothing else is going on with the volume. True if it
     /// has begun.
     fn try_alone(&mut self, volume: usize, round: &mut Round) -> bool {
-        let Some(used) = &mut self.used[volume] else { return false };
+        let used = &mut self.used[volume];
         let Some(index) = used.ragged.front().copied() else { return false };
         let passage = &self.mount.shared(volume).passage;
         if used.alone || !passage.is_alone(self.number, &self.locks) {
@@ -259,25 +268,14 @@ impl Session {
     fn read_edges(&mut self, index: u32, round: &mut Round) {
         let Some((volume, ragged)) = self.ragged(index) else { return };
         let (edge_blocks, bytes) = (ragged.edge_blocks(), ragged.block as usize);
-        let bufs = [self.pool.take(bytes), self.pool.take(bytes)];
-        if bufs.iter().any(Option::is_none) {
-            bufs.into_iter().flatten().for_each(|buf| self.pool.give(buf));
-            return self.fail_ragged(index);
-        }
-        for (part, (block, buf)) in edge_blocks.into_iter().zip(bufs).enumerate() {
-            let (Some(block), Some(buf)) = (block, buf) else { continue };
+        for (part, block) in edge_blocks.into_iter().enumerate() {
+            let Some(block) = block else { continue };
+            let buf =
+                self.pool.take_edge().expect("there are two for the one at work of each volume");
             let Some(mut bio) = self.ragged_bio(index, part, BioOp::Read, block) else { return };
             bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes));
             self.submit(volume, bio, round);
         }
-    }
-
-    /// Memory is short.
-    fn fail_ragged(&mut self, index: u32) {
-        if let Some(op) = self.ops[index as usize].as_mut() {
-            op.status = Status::Resource;
-        }
-        self.end_ragged(index);
     }
 
     fn write_back(&mut self, index: u32, round: &mut Round) {
@@ -313,24 +311,24 @@ impl Session {
         let Some(op) = self.remove(index) else { return };
         self.waiting -= 1;
         let passage = &self.mount.shared(op.volume).passage;
-        if let Some(used) = &mut self.used[op.volume] {
-            used.alone = false;
-            used.ragged.pop_front();
-            passage.end(&mut self.wake, &self.locks);
-            if self.life == Life::Over {
-                passage.abandon(self.number, &mut self.wake, &self.locks);
-            } else if !used.ragged.is_empty() {
-                passage.ask(self.number, &self.locks);
-            }
+        let used = &mut self.used[op.volume];
+        used.alone = false;
+        used.ragged.pop_front();
+        passage.end(&mut self.wake, &self.locks);
+        if self.life == Life::Over {
+            passage.abandon(self.number, &mut self.wake, &self.locks);
+        } else if !used.ragged.is_empty() {
+            passage.ask(self.number, &self.locks);
         }
         self.mount.wake(&mut self.wake);
         self.answer_op(op);
     }
 
-    pub(super) fn answer_ragged(&mut self, unique: u64, ragged: Ragged) {
+    pub(super) fn answer_ragged(&mut self, unique: u64, mut ragged: Box<Ragged>) {
         let bytes = (ragged.range.end - ragged.range.start) as u32;
         let kind = ragged.kind;
-        self.give_all(ragged.edges);
+        self.give_all(&mut ragged.edges);
+        self.spare.push(ragged);
         match kind {
             Kind::Write => self.answer_with(unique, |out| proto::written(out, bytes)),
             Kind::Zeroes(_) => self.answer(unique, 0),
@@ -340,7 +338,7 @@ impl Session {
     /// The session is over: what has not begun never does.
     pub(super) fn drop_waiting(&mut self) {
         for volume in 0..self.used.len() {
-            let Some(used) = &mut self.used[volume] else { continue };
+            let used = &mut self.used[volume];
             let begun = usize::from(used.alone);
             self.waiting -= used.ragged.len() - begun + used.stayed.len();
             let waiting: Vec<u32> = used.ragged.drain(begun..).collect();

@@ -7,7 +7,7 @@ use crate::server::{DATA_AT, Work, errno};
 use rustix::io::{Errno, readv};
 use std::io::IoSliceMut;
 
-/// Requests of a session that are read before the others have their turn.
+/// Most requests of a session that are read before the others have their turn.
 const ROUND_MAX: u32 = 32;
 /// As much of a request that is no write is looked at: more than the longest name needs.
 const SHORT_BYTES: usize = 512;
@@ -15,22 +15,49 @@ const SHORT_BYTES: usize = 512;
 impl Session {
     /// Read requests and start them. True if there may be more, and room for them.
     pub(super) fn receive(&mut self, work: &mut Work) -> bool {
-        if !self.readable || self.life != Life::Open {
+        if self.has_failed() {
+            self.give_up();
+        }
+        self.follow_transport(work);
+        if self.life != Life::Open || self.waits_for_transport() && !self.mount.is_complete() {
             return false;
         }
-        let before = self.requests;
-        let mut left = ROUND_MAX;
-        while left > 0 && self.readable && !self.is_paused() {
+        let mut count = self.receive_over_ring(self.batch, work);
+        while count < self.batch && self.readable && !self.is_paused() {
             match self.read_one() {
                 Some(length) => self.take(length, work),
                 None => break,
             }
-            left -= 1;
+            count += 1;
         }
-        if self.requests != before {
+        if count > 0 {
             self.mount.tell_requests(self.number, self.requests);
         }
-        left == 0 && self.readable && !self.is_paused()
+        let full = count == self.batch;
+        // Where one at a time comes, it is answered before the next is looked for.
+        if count > 0 {
+            self.batch = if full { (count * 2).min(ROUND_MAX) } else { count };
+        }
+        full && self.may_have_more()
+    }
+
+    fn may_have_more(&self) -> bool {
+        self.has_entries() || self.readable && !self.is_paused()
+    }
+
+    /// Look once for requests, and start them. True if there were any, or it is over.
+    pub(super) fn look(&mut self, work: &mut Work) -> bool {
+        let before = self.requests;
+        match self.over_ring.as_mut().filter(|over| over.registered) {
+            Some(over) => over.readable = true,
+            None => self.readable = true,
+        }
+        self.receive(work);
+        let found = self.requests != before || self.life != Life::Open;
+        if found {
+            self.look.found();
+        }
+        found
     }
 
     /// Read one request; its length.
@@ -57,6 +84,7 @@ impl Session {
 
     fn take(&mut self, length: usize, work: &mut Work) {
         self.requests += 1;
+        self.look.asked();
         let opcode = u32::from_ne_bytes([self.head[4], self.head[5], self.head[6], self.head[7]]);
         let head = self.head;
         if matches!(opcode, READ | WRITE) || length <= WRITE_HEAD_BYTES {

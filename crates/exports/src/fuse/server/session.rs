@@ -2,19 +2,23 @@
 //!
 //! Invariants:
 //! * A session is dropped only when no poll and no bio of it is under way.
-//! * `in_flight` and `bytes` count the requests that have bios until they are answered. At a bound
-//!   nothing more is read.
+//! * `in_flight` counts the requests that have bios until they are answered. At its bound, and without a
+//!   buffer that any request fits into, nothing more is read.
+//! * Nothing is allocated for a read or write: what it takes is there when the session begins.
 //! * An operation ([`Op`]) lives from its request until its answer; its bios name it by its number, so
 //!   a number is not used again before all of them are back.
 //! * Exactly one answer is written for each request that has one. An answer never waits: the kernel
 //!   copies it at once, or refuses it because nobody waits for it any more.
 
+use super::buffers::Buffers;
+use super::look::Look;
 use super::mount::{Geometry, Mount};
-use super::ragged::Edges;
+use super::over_ring::OverRing;
+use super::ragged::{Edges, Ragged};
 use super::{Incoming, io::Work as OpWork};
 use crate::fuse::proto::init::MAX_WRITE;
 use crate::fuse::proto::{self, OUT_HEADER_BYTES, WRITE_HEAD_BYTES};
-use crate::server::{DATA_AT, FUSE, Pool, Work};
+use crate::server::{DATA_AT, FUSE, Work};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, DevIndex, IoBuf, Status};
 use std::collections::VecDeque;
@@ -24,9 +28,6 @@ use std::sync::Arc;
 
 /// Most requests in flight of a session.
 pub const IN_FLIGHT_MAX: u32 = 128;
-/// Most bytes of buffers of requests in flight of a session: as many as [`IN_FLIGHT_MAX`] reads of
-/// the usual read-ahead take, with room.
-pub const BYTES_IN_FLIGHT_MAX: u64 = 64 << 20;
 /// Longest answer without data of a file.
 pub(super) const SMALL_BYTES: usize = 256;
 
@@ -51,10 +52,10 @@ pub(super) struct Op {
     /// Bios that are not back.
     pub(super) pending: u32,
     pub(super) status: Status,
+    /// The entry of the ring that it came in.
+    pub(super) entry: Option<usize>,
     /// Its data, once the bio is back.
     pub(super) buf: Option<IoBuf>,
-    /// Bytes that it counts for.
-    pub(super) bytes: u64,
     /// It went through its volume's passage.
     pub(super) passed: bool,
 }
@@ -71,6 +72,18 @@ pub(super) struct Used {
     pub(super) alone: bool,
 }
 
+impl Used {
+    fn new(mount: &Mount, volume: usize, work: &mut Work) -> Self {
+        Used {
+            device: work.cx.open(&mount.shared(volume).volume.device).ok(),
+            geometry: mount.geometry(volume),
+            stayed: VecDeque::with_capacity(IN_FLIGHT_MAX as usize),
+            ragged: VecDeque::with_capacity(IN_FLIGHT_MAX as usize),
+            alone: false,
+        }
+    }
+}
+
 /// A session.
 pub(super) struct Session {
     pub(super) mount: Arc<Mount>,
@@ -81,12 +94,23 @@ pub(super) struct Session {
     pub(super) polling: bool,
     /// There may be requests to read.
     pub(super) readable: bool,
+    /// Whether it looks for requests before it sleeps.
+    pub(super) look: Look,
+    /// Most requests that are read before those so far are carried out.
+    pub(super) batch: u32,
     /// The first bytes of the request that is being read.
     pub(super) head: [u8; WRITE_HEAD_BYTES],
     /// The others, from [`DATA_AT`] on.
     pub(super) data: IoBuf,
-    pub(super) pool: Pool,
-    pub(super) used: Vec<Option<Used>>,
+    pub(super) pool: Buffers,
+    /// Its ring, if requests come over one or may.
+    pub(super) over_ring: Option<OverRing>,
+    /// The entry of the ring that the request came in that is being dealt with.
+    pub(super) answering: Option<usize>,
+    /// Idle ones; operations carry them about as boxes.
+    #[allow(clippy::vec_box)]
+    pub(super) spare: Vec<Box<Ragged>>,
+    pub(super) used: Vec<Used>,
     pub(super) ops: Vec<Option<Op>>,
     free: Vec<u32>,
     /// Operations whose next step is to be taken.
@@ -94,7 +118,6 @@ pub(super) struct Session {
     /// Operations that stayed before a passage, or want to close one, or have.
     pub(super) waiting: usize,
     pub(super) in_flight: u32,
-    pub(super) bytes: u64,
     pub(super) requests: u64,
     /// Sessions that are to look again.
     pub(super) wake: Vec<usize>,
@@ -102,6 +125,8 @@ pub(super) struct Session {
     /// Tag for `user_data`: the session's place.
     tag: u64,
     withdrawn: bool,
+    /// Its polls were asked to end.
+    cancelled: bool,
 }
 
 /// The place of the session in a bio's `user_data`.
@@ -117,34 +142,46 @@ pub(super) fn user_data_of(place: usize) -> Range<u64> {
 
 impl Session {
     /// A session at `place` of its worker; `None` when memory is short.
-    pub(super) fn new(incoming: Incoming, place: usize, work: &Work) -> Option<Self> {
+    pub(super) fn new(incoming: Incoming, place: usize, work: &mut Work) -> Option<Self> {
         let Incoming { mount, number, device } = incoming;
-        let mut pool = Pool::new(work.reserve.clone());
-        pool.keep_bytes = BYTES_IN_FLIGHT_MAX as usize;
+        let mut pool = Buffers::new(work.reserve.clone(), mount.volume_count())?;
         let data = pool.take(MAX_WRITE as usize)?;
-        mount.begin(number, work.cx.handle());
+        let volumes = 0..mount.volume_count();
+        let used = volumes.map(|volume| Used::new(&mount, volume, work)).collect();
+        // All of them are told by the end of a closed passage, then whoever closes it next.
+        let wake = Vec::with_capacity(2 * (mount.session_count() + 1));
+        let over_ring = match mount.options().over_ring {
+            true => OverRing::open(number, mount.session_count()),
+            false => None,
+        };
+        mount.begin(number, work.cx.handle(), over_ring.is_some());
         Some(Session {
-            used: (0..mount.volume_count()).map(|_| None).collect(),
+            used,
             mount,
             number,
             device,
             life: Life::Open,
             polling: false,
             readable: true,
+            look: Look::default(),
+            batch: 1,
             head: [0; WRITE_HEAD_BYTES],
             data,
             pool,
-            ops: Vec::new(),
-            free: Vec::new(),
-            steps: Vec::new(),
+            over_ring,
+            answering: None,
+            ops: Vec::with_capacity(IN_FLIGHT_MAX as usize),
+            free: Vec::with_capacity(IN_FLIGHT_MAX as usize),
+            steps: Vec::with_capacity(IN_FLIGHT_MAX as usize),
+            spare: (0..IN_FLIGHT_MAX).map(|_| Box::default()).collect(),
             waiting: 0,
             in_flight: 0,
-            bytes: 0,
             requests: 0,
-            wake: Vec::new(),
+            wake,
             locks: work.locks.clone(),
             tag: FUSE.bio | (place as u64) << (PART_BITS + OP_BITS),
             withdrawn: false,
+            cancelled: false,
         })
     }
 
@@ -154,17 +191,30 @@ impl Session {
 
     /// True at a bound: nothing new is read.
     pub(super) fn is_paused(&self) -> bool {
-        self.in_flight >= IN_FLIGHT_MAX || self.bytes >= BYTES_IN_FLIGHT_MAX
+        self.in_flight >= IN_FLIGHT_MAX || !self.pool.has_room()
+    }
+
+    /// True when only a poll with the ring would tell of requests, and there is none.
+    pub(super) fn needs_poll(&self) -> bool {
+        self.life == Life::Open && (!self.readable && !self.polling || self.ring_needs_poll())
+    }
+
+    /// The same for its ring.
+    pub(super) fn ring_needs_poll(&self) -> bool {
+        let needs = |over: &OverRing| over.registered && !over.readable && !over.polling;
+        self.over_ring.as_ref().is_some_and(needs)
     }
 
     /// True when nothing refers to the session and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
-        self.life == Life::Over && !self.polling && self.in_flight == 0
+        let polling = self.polling || self.over_ring.as_ref().is_some_and(|over| over.polling);
+        self.life == Life::Over && !polling && self.in_flight == 0
     }
 
-    /// True while something of it stays before a passage, or wants to close one.
-    pub(super) fn waits_for_passage(&self) -> bool {
-        self.waiting > 0
+    /// True while something of it stays before a passage, or wants to close one, or while it is not known
+    /// how requests come.
+    pub(super) fn waits_for_others(&self) -> bool {
+        self.waiting > 0 || self.waits_for_transport() || self.has_failed()
     }
 
     /// Nobody is to be answered any more.
@@ -182,6 +232,13 @@ impl Session {
         withdraws
     }
 
+    /// Once, when it is over and has polls with the context's ring, of which nothing may come any more.
+    pub(super) fn cancels(&mut self) -> bool {
+        let cancels = self.life == Life::Over && !self.cancelled;
+        self.cancelled |= cancels;
+        cancels
+    }
+
     /// Everything about it has ended.
     pub(super) fn end(self) -> OwnedFd {
         self.mount.end(&self.locks);
@@ -192,7 +249,6 @@ impl Session {
 
     pub(super) fn add(&mut self, op: Op) -> u32 {
         self.in_flight += 1;
-        self.bytes += op.bytes;
         match self.free.pop() {
             Some(index) => {
                 self.ops[index as usize] = Some(op);
@@ -210,7 +266,6 @@ impl Session {
         let op = self.ops[index as usize].take()?;
         self.free.push(index);
         self.in_flight -= 1;
-        self.bytes -= op.bytes;
         Some(op)
     }
 
@@ -242,30 +297,16 @@ impl Session {
         }
     }
 
-    /// The volume as this session uses it; opened when it is used first.
-    pub(super) fn used(&mut self, volume: usize, work: &mut Work) -> &mut Used {
-        let (mount, place) = (&self.mount, &mut self.used[volume]);
-        place.get_or_insert_with(|| Used {
-            device: work.cx.open(&mount.shared(volume).volume.device).ok(),
-            geometry: mount.geometry(volume),
-            stayed: VecDeque::new(),
-            ragged: VecDeque::new(),
-            alone: false,
-        })
-    }
-
     /// Look again at the size of a volume.
     pub(super) fn refresh(&mut self, volume: usize) -> Geometry {
         let geometry = self.mount.geometry(volume);
-        if let Some(used) = &mut self.used[volume] {
-            used.geometry = geometry;
-        }
+        self.used[volume].geometry = geometry;
         geometry
     }
 
     /// Submit one bio with this round's others.
     pub(super) fn submit(&mut self, volume: usize, bio: Box<Bio>, work: &mut Work) {
-        let Some(device) = self.used[volume].as_ref().and_then(|used| used.device) else { return };
+        let Some(device) = self.used[volume].device else { return };
         let mut bios = BioList::new();
         bios.push(bio);
         work.queue(device, &mut bios);
@@ -275,12 +316,18 @@ impl Session {
 
     /// Answer with an error, or with nothing if it is 0.
     pub(super) fn answer(&mut self, unique: u64, error: i32) {
-        let header = proto::header(unique, error, 0);
-        self.send(&header);
+        if !self.answer_over_ring(unique, error, |_| 0) {
+            let header = proto::header(unique, error, 0);
+            self.send(&header);
+        }
     }
 
     /// Answer with what `fill` writes.
     pub(super) fn answer_with(&mut self, unique: u64, fill: impl FnOnce(&mut [u8]) -> usize) {
+        if self.answering.is_some() {
+            self.answer_over_ring(unique, 0, fill);
+            return;
+        }
         let mut out = [0; SMALL_BYTES];
         let bytes = fill(&mut out[OUT_HEADER_BYTES..]);
         let header = proto::header(unique, 0, bytes);
@@ -291,6 +338,8 @@ impl Session {
     /// Answer with `range` of a buffer, before which there is room for the header.
     pub(super) fn answer_data(&mut self, unique: u64, mut buf: IoBuf, range: Range<usize>) {
         debug_assert!(range.start >= DATA_AT);
+        let Some(left) = self.answer_data_over_ring(unique, buf, range.clone()) else { return };
+        buf = left;
         let start = range.start - OUT_HEADER_BYTES;
         let header = proto::header(unique, 0, range.len());
         buf[start..range.start].copy_from_slice(&header);
@@ -299,14 +348,15 @@ impl Session {
     }
 
     /// A refusal means that nobody waits for the answer: its asker was killed, or the mount is gone.
-    fn send(&self, answer: &[u8]) {
+    fn send(&mut self, answer: &[u8]) {
         if self.life == Life::Open {
+            self.look.answered();
             let _ = rustix::io::write(&self.device, answer);
         }
     }
 
     /// Give the buffers of a ragged operation back.
-    pub(super) fn give_all(&mut self, edges: Edges) {
-        edges.into_bufs().for_each(|buf| self.pool.give(buf));
+    pub(super) fn give_all(&mut self, edges: &mut Edges) {
+        edges.take_bufs().for_each(|buf| self.give(buf));
     }
 }

@@ -1,13 +1,18 @@
 //! The front end of a worker: its sessions.
 //!
 //! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound and
-//! goes on with what completes, or is in `again`.
+//! goes on with what completes, or is in `again` or `unarmed`.
 
-use super::Incoming;
+use super::look::LONGEST_LOOK_NS;
 use super::session::{Life, Session, session_of, user_data_of};
+use super::{IN_FLIGHT_MAX, Incoming};
 use crate::server::{FUSE, FrontEnd, Work, errno};
 use drystone_core::Bio;
+use drystone_core::clock::Ns;
 use drystone_core::ring::{NetOp, RingEvent};
+
+/// In the value of an event: the poll of a session's ring.
+const RING_POLL: u64 = 1 << 46;
 
 /// The sessions of a worker.
 #[derive(Default)]
@@ -18,6 +23,10 @@ pub(crate) struct Sessions {
     touched: Vec<usize>,
     /// Sessions that have more to read once their bios are on their way.
     again: Vec<usize>,
+    /// Sessions that need a poll before a sleep.
+    unarmed: Vec<usize>,
+    /// Those of them that look before that.
+    looking: Vec<usize>,
     aborted: bool,
 }
 
@@ -30,13 +39,19 @@ impl Sessions {
     fn go_on(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
         session.step(work);
-        if session.receive(work) {
+        if session.receive(work) && !self.again.contains(&place) {
             self.again.push(place);
         }
         session.step(work);
-        if session.life == Life::Open && !session.readable && !session.polling {
-            session.polling = true;
-            work.cx.start_net(session.fd(), NetOp::PollIn, FUSE.event | place as u64);
+        session.flush_ring();
+        if session.has_entries() && session.life == Life::Open && !self.again.contains(&place) {
+            self.again.push(place);
+        }
+        if session.needs_poll() && !self.unarmed.contains(&place) {
+            self.unarmed.push(place);
+        }
+        if session.cancels() {
+            cancel_polls(session, work, place);
         }
         if session.withdraws() {
             work.withdraw(user_data_of(place));
@@ -46,21 +61,55 @@ impl Sessions {
         }
     }
 
+    /// Room in the lists, so that none of them grows on the way of an I/O: a session is named by each of
+    /// its bios at the most, and once by whatever else happens.
+    fn reserve(&mut self) {
+        let sessions = self.sessions.len() + 1;
+        self.touched.reserve(sessions * (2 * IN_FLIGHT_MAX as usize));
+        for list in [&mut self.again, &mut self.unarmed, &mut self.looking, &mut self.free] {
+            list.reserve(sessions);
+        }
+    }
+
+    /// The session sleeps with a poll.
+    fn arm(&mut self, work: &mut Work, place: usize) {
+        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+        let value = FUSE.event | place as u64;
+        if session.needs_poll() && !session.readable && !session.polling {
+            session.polling = true;
+            work.cx.start_net(session.fd(), NetOp::PollIn, value);
+        }
+        if session.ring_needs_poll()
+            && let Some(over) = &mut session.over_ring
+        {
+            over.polling = true;
+            work.cx.start_net(over.ring.fd(), NetOp::PollIn, value | RING_POLL);
+        }
+    }
+
     fn forget(&mut self, work: &mut Work, place: usize) {
         let Some(session) = self.sessions[place].take() else { return };
         work.cx.close(session.end());
         self.free.push(place);
     }
 
-    fn give_up_all(&mut self, work: &mut Work) {
+    fn give_up_all(&mut self) {
         for place in 0..self.sessions.len() {
             let Some(session) = &mut self.sessions[place] else { continue };
             session.give_up();
-            if session.polling {
-                work.cx.cancel_net(FUSE.event | place as u64);
-            }
             self.touched.push(place);
         }
+    }
+}
+
+/// Ask the polls of a session to end.
+fn cancel_polls(session: &Session, work: &mut Work, place: usize) {
+    let value = FUSE.event | place as u64;
+    if session.polling {
+        work.cx.cancel_net(value);
+    }
+    if session.over_ring.as_ref().is_some_and(|over| over.polling) {
+        work.cx.cancel_net(value | RING_POLL);
     }
 }
 
@@ -84,6 +133,7 @@ impl FrontEnd for Sessions {
             mount.fail("memory is too short for a session".to_owned());
             self.free.push(place);
         }
+        self.reserve();
         match self.sessions.get_mut(place) {
             Some(free) => *free = session,
             None => self.sessions.push(session),
@@ -92,12 +142,22 @@ impl FrontEnd for Sessions {
     }
 
     fn handle(&mut self, _work: &mut Work, event: RingEvent) {
-        let place = (event.token.value() & !FUSE.event) as usize;
+        let place = (event.token.value() & !(FUSE.event | RING_POLL)) as usize;
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        session.polling = false;
         // The kernel cancels what a thread started when that thread ends, and that may have been a
         // visitor's: then it is done again.
-        session.readable |= event.result != -errno::ECANCELED;
+        let readable = event.result != -errno::ECANCELED;
+        match &mut session.over_ring {
+            Some(over) if event.token.value() & RING_POLL != 0 => {
+                over.polling = false;
+                over.ring.clear();
+                over.readable |= readable;
+            }
+            _ => {
+                session.polling = false;
+                session.readable |= readable;
+            }
+        }
         self.touched.push(place);
     }
 
@@ -109,13 +169,47 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// Nobody says which session a wake-up is for: those that wait for others look.
+    /// Nobody says which session a wake-up is for: those that wait for others, or their mount, look.
     fn collected(&mut self, _work: &mut Work) {
         for (place, session) in self.sessions.iter().enumerate() {
-            if session.as_ref().is_some_and(Session::waits_for_passage) {
+            if session.as_ref().is_some_and(Session::waits_for_others) {
                 self.touched.push(place);
             }
         }
+    }
+
+    fn begin_look(&mut self) -> Option<Ns> {
+        let wants = |place: &usize| {
+            let session = self.sessions.get_mut(*place).and_then(Option::as_mut);
+            session.is_some_and(|session| session.needs_poll() && session.look.begin())
+        };
+        self.looking.clear();
+        self.looking.extend(self.unarmed.iter().copied().filter(wants));
+        (!self.looking.is_empty()).then_some(LONGEST_LOOK_NS)
+    }
+
+    fn look(&mut self, work: &mut Work) -> bool {
+        for place in &self.looking {
+            let Some(Some(session)) = self.sessions.get_mut(*place) else { continue };
+            if session.look(work) {
+                self.touched.push(*place);
+            }
+        }
+        !self.touched.is_empty()
+    }
+
+    fn end_look(&mut self) {
+        for place in self.looking.drain(..) {
+            if let Some(Some(session)) = self.sessions.get_mut(place) {
+                session.look.vain();
+            }
+        }
+    }
+
+    fn begin_wait(&mut self, work: &mut Work) {
+        let mut unarmed = std::mem::take(&mut self.unarmed);
+        unarmed.drain(..).for_each(|place| self.arm(work, place));
+        self.unarmed = unarmed;
     }
 
     fn has_work(&self) -> bool {
@@ -136,9 +230,9 @@ impl FrontEnd for Sessions {
     /// Whoever unmounts needs answers, so sessions go on until the kernel says that the mount is gone.
     fn begin_stop(&mut self, _work: &mut Work) {}
 
-    fn abort(&mut self, work: &mut Work) {
+    fn abort(&mut self, _work: &mut Work) {
         self.aborted = true;
-        self.give_up_all(work);
+        self.give_up_all();
     }
 }
 

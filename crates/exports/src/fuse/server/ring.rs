@@ -1,0 +1,261 @@
+//! FUSE over io_uring (linux/fuse.h 7.42, Documentation/filesystems/fuse/fuse-io-uring.rst): requests of the
+//! queue of each processor come as completions of commands, whose answers are the next commands.
+//!
+//! ```text
+//!   entry:  REGISTER --> (kernel: waits, copies a request in) --> completion --> ours
+//!             ours --> COMMIT_AND_FETCH, answer in the same memory --> (kernel) --> completion --> ours
+//! ```
+//!
+//! Invariants:
+//! * The kernel reads and writes the memory of an entry only inside [`Ring::enter`], on the thread that
+//!   made the ring: it is set up for a single issuer whose work is done when it asks for it.
+//! * The memory of an entry that is with the kernel stays where it is, and is not handed out; the ring is
+//!   closed before it goes.
+
+use drystone_core::IoBuf;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+/// Wait for nothing, but do what the kernel has put off (`IORING_ENTER_GETEVENTS`).
+const GET_EVENTS: u32 = 1;
+/// Bytes of `struct fuse_uring_req_header`, and where its parts begin.
+const HEADER_BYTES: usize = 288;
+const OPERATION_AT: usize = 128;
+const COMMIT_ID_AT: usize = 264;
+const PAYLOAD_BYTES_AT: usize = 272;
+/// Where `len` is in an entry of the submission queue (linux/io_uring.h).
+const SQE_LEN_AT: usize = 24;
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Vector {
+    start: *mut u8,
+    bytes: usize,
+}
+
+/// `struct fuse_uring_req_header`.
+#[repr(C, align(8))]
+struct Header([u8; HEADER_BYTES]);
+
+/// A request or answer buffer of a queue.
+struct Entry {
+    queue: u16,
+    header: Box<Header>,
+    vectors: Box<[Vector; 2]>,
+    /// Its data; not here while a request is being carried out with it.
+    payload: Option<IoBuf>,
+    ours: bool,
+}
+
+/// The commands of one session.
+pub(crate) struct Ring {
+    // Closed before the memory goes.
+    uring: IoUring<squeue::Entry128, cqueue::Entry>,
+    entries: Vec<Entry>,
+    /// Signalled when the kernel has put something off: a ring that is set up so does not tell by its
+    /// own descriptor.
+    bell: OwnedFd,
+    /// Where data begins in a payload buffer.
+    data_at: usize,
+    unsubmitted: bool,
+}
+
+// SAFETY: the addresses are those of boxes and buffers that the same entry owns.
+unsafe impl Send for Entry {}
+
+/// Whether the kernel's administrator has switched it on.
+pub(crate) fn is_offered() -> bool {
+    let set = std::fs::read("/sys/module/fuse/parameters/enable_uring");
+    set.is_ok_and(|value| matches!(value.first(), Some(b'Y' | b'1')))
+}
+
+/// Queues that the kernel has: one for each processor that there can be (cpu(7) `possible`).
+pub(crate) fn queue_count() -> Option<u16> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    let last = text.trim().rsplit([',', '-']).next()?;
+    last.parse::<u16>().ok()?.checked_add(1)
+}
+
+impl Ring {
+    /// A ring with an entry for each of `payloads`, which say their queue. To be used by this thread.
+    ///
+    /// # Errors
+    /// When the kernel refuses io_uring, or is too old.
+    pub(crate) fn open(payloads: Vec<(u16, IoBuf)>, data_at: usize) -> io::Result<Self> {
+        let count = (payloads.len() as u32).next_power_of_two();
+        let uring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
+            .setup_cqsize(2 * count)
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .dontfork()
+            .build(count)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        uring.submitter().register_eventfd(bell.as_raw_fd())?;
+        let entries = payloads.into_iter().map(|(queue, buf)| Entry::new(queue, buf, data_at));
+        Ok(Ring { uring, entries: entries.collect(), bell, data_at, unsubmitted: false })
+    }
+
+    /// Readable when [`Ring::enter`] would find something, from when it was cleared.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Forget what made the descriptor readable. Enter after this.
+    pub(crate) fn clear(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// Hand all entries to the kernel, for the mount of `device`.
+    pub(crate) fn register(&mut self, device: RawFd) {
+        for place in 0..self.entries.len() {
+            self.entries[place].ours = false;
+            let entry = &self.entries[place];
+            let (vectors, queue) = (entry.vectors.as_ptr(), entry.queue);
+            let command = opcode::UringCmd80::new(types::Fd(device), REGISTER)
+                .cmd(command(0, queue))
+                .addr(Some(vectors as u64));
+            let mut sqe = command.build().user_data(place as u64);
+            // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes, in which `len`, 32 bits, is here.
+            unsafe {
+                (&raw mut sqe).cast::<u8>().add(SQE_LEN_AT).cast::<u32>().write(2);
+            }
+            self.push(&sqe);
+        }
+    }
+
+    fn push(&mut self, sqe: &squeue::Entry128) {
+        self.unsubmitted = true;
+        // SAFETY: the command names memory of an entry, which stays until the ring is closed, and is not
+        // touched before its completion came (`ours`).
+        let pushed = unsafe { self.uring.submission().push(sqe) };
+        assert!(pushed.is_ok(), "there is a place for each entry");
+    }
+
+    /// Hand commands to the kernel, and let it do what it has put off.
+    ///
+    /// # Errors
+    /// None that a caller could do anything about but end.
+    pub(crate) fn enter(&mut self) -> io::Result<()> {
+        let waiting = self.uring.submission().len() as u32;
+        self.unsubmitted = false;
+        loop {
+            // SAFETY: no argument is passed.
+            let entered =
+                unsafe { self.uring.submitter().enter::<()>(waiting, 0, GET_EVENTS, None) };
+            match entered {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(|_| ()),
+            }
+        }
+    }
+
+    /// True when commands have not been handed to the kernel.
+    pub(crate) fn is_unsubmitted(&self) -> bool {
+        self.unsubmitted
+    }
+
+    /// True when an entry came back.
+    pub(crate) fn has_news(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
+    /// The next entry that came back, and 0 if it has a request or a negative errno.
+    pub(crate) fn next(&mut self) -> Option<(usize, i32)> {
+        let completion = self.uring.completion().next()?;
+        let place = completion.user_data() as usize;
+        self.entries[place].ours = true;
+        Some((place, completion.result()))
+    }
+
+    /// The request of an entry of ours, as it would be read from the descriptor: its beginning into
+    /// `out`; how many bytes these are, and how many it has.
+    pub(crate) fn request(&self, place: usize, out: &mut [u8]) -> (usize, usize) {
+        let entry = &self.entries[place];
+        debug_assert!(entry.ours);
+        let header = &entry.header.0;
+        let payload = u32_at(header, PAYLOAD_BYTES_AT) as usize;
+        let length = u32_at(header, 0) as usize;
+        // What is neither header nor payload is the operation's own.
+        let own = length.saturating_sub(IN_HEADER + payload).min(OPERATION_AT);
+        out[..IN_HEADER].copy_from_slice(&header[..IN_HEADER]);
+        out[IN_HEADER..IN_HEADER + own].copy_from_slice(&header[OPERATION_AT..OPERATION_AT + own]);
+        let at = IN_HEADER + own;
+        let Some(buf) = &entry.payload else { return (at, at) };
+        let room = buf.len() - self.data_at;
+        let more = payload.min(room).min(out.len() - at);
+        out[at..at + more].copy_from_slice(&buf[self.data_at..self.data_at + more]);
+        (at + more, at + payload)
+    }
+
+    /// The payload buffer of an entry of ours, if it is here.
+    pub(crate) fn take(&mut self, place: usize) -> Option<IoBuf> {
+        debug_assert!(self.entries[place].ours);
+        self.entries[place].payload.take()
+    }
+
+    /// Gives it back; a buffer that is not the entry's is returned.
+    pub(crate) fn put(&mut self, place: usize, buf: IoBuf) -> Option<IoBuf> {
+        let entry = &mut self.entries[place];
+        let own = buf.as_ptr() as usize + self.data_at == entry.vectors[1].start as usize;
+        if !own {
+            return Some(buf);
+        }
+        entry.payload = Some(buf);
+        None
+    }
+
+    /// The payload of an entry of ours.
+    pub(crate) fn payload(&mut self, place: usize) -> Option<&mut [u8]> {
+        debug_assert!(self.entries[place].ours);
+        self.entries[place].payload.as_mut().map(|buf| &mut buf[self.data_at..])
+    }
+
+    /// Answer the request of an entry with `header` and the first `bytes` of its payload, and fetch the
+    /// next. With the next [`Ring::enter`].
+    pub(crate) fn commit(&mut self, device: RawFd, place: usize, header: &[u8], bytes: usize) {
+        let entry = &mut self.entries[place];
+        assert!(entry.ours && entry.payload.is_some(), "an answer for each request");
+        let out = &mut entry.header.0;
+        out[..header.len()].copy_from_slice(header);
+        out[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&(bytes as u32).to_ne_bytes());
+        let mut id = [0; 8];
+        id.copy_from_slice(&out[COMMIT_ID_AT..COMMIT_ID_AT + 8]);
+        entry.ours = false;
+        let command = command(u64::from_ne_bytes(id), entry.queue);
+        let sqe = opcode::UringCmd80::new(types::Fd(device), COMMIT_AND_FETCH).cmd(command);
+        self.push(&sqe.build().user_data(place as u64));
+    }
+}
+
+/// Bytes of the header that every request begins with.
+const IN_HEADER: usize = 40;
+
+impl Entry {
+    fn new(queue: u16, payload: IoBuf, data_at: usize) -> Self {
+        let mut header = Box::new(Header([0; HEADER_BYTES]));
+        let data = payload.segment(data_at..payload.len());
+        let vectors = [
+            Vector { start: header.0.as_mut_ptr(), bytes: HEADER_BYTES },
+            Vector { start: data.ptr, bytes: data.len },
+        ];
+        let (vectors, payload) = (Box::new(vectors), Some(payload));
+        Entry { queue, header, vectors, payload, ours: true }
+    }
+}
+
+/// `struct fuse_uring_cmd_req`: flags, the request that is answered, the queue.
+fn command(commit_id: u64, queue: u16) -> [u8; 80] {
+    let mut out = [0; 80];
+    out[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+    out[16..18].copy_from_slice(&queue.to_ne_bytes());
+    out
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
