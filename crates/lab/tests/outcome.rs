@@ -18,7 +18,7 @@ const MEASURED: [&str; 10] = [
 ];
 
 fn options() -> Options {
-    Options { runs: 2, runtime_ns: 20_000_000, threads: 4, chart: false, kernel: false }
+    Options { runs: 2, runtime_ns: 20_000_000, threads: 4, ..Options::default() }
 }
 
 #[test]
