@@ -6,8 +6,8 @@ use super::served::Task;
 pub(super) const FILE_BYTES: u64 = 4 << 20;
 /// The mail's threads.
 const THREADS: u32 = 64;
-/// So much less is written to disks, which are slow.
-const DISKS_LESS: u64 = 8;
+/// So much less is written to disks, which are slow: by default one file of each thread.
+const DISKS_LESS: u64 = 16;
 /// Room for what file systems keep beside files: a quarter and this.
 const ROOM_BYTES: u64 = 1 << 30;
 

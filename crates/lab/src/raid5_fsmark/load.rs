@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 
 use super::case::Case;
+use super::fs_mark;
 use super::rig::Rig;
-use super::{fs_mark, tool};
+use super::tool::{self, Daemon};
 use crate::raid5_wait::array::Counts;
 
 /// From one look whether anything moves to the next.
@@ -65,7 +66,7 @@ pub(super) fn measure(
     stop: &AtomicBool,
 ) -> anyhow::Result<Sample> {
     let begin = read(rig)?;
-    let mut command = fs_mark::command(case, &rig.mount_point(), &rig.log());
+    let mut command = fs_mark::command(case, &rig.mount_point());
     let mut watch = Watch { last: Vec::new(), moved: Duration::ZERO, next: LOOK, rescued: None };
     let mut rescued = 0;
     let run = tool::run(&mut command, |time| {
@@ -122,7 +123,9 @@ impl Watch {
             Verdict::Wait => {}
             Verdict::Rescue => {
                 self.rescued = Some(time);
-                *count += rig.daemon.as_mut().map_or(Ok(0), |daemon| daemon.rescue())?;
+                // A server that does not answer wakes nobody.
+                let rescue = |daemon: &mut Daemon| daemon.rescue().unwrap_or_default();
+                *count += rig.daemon.as_mut().map_or(0, rescue);
             }
             Verdict::Stuck => return Err(Stuck.into()),
         }

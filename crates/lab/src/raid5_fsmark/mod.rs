@@ -54,6 +54,9 @@ const BYTES: u64 = 4 << 30;
 /// Longest that nothing moves until who was forgotten is woken.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// From a run that could not be set up to the second try.
+const AGAIN: Duration = Duration::from_secs(5);
+
 /// Run the experiment.
 ///
 /// # Errors
@@ -139,17 +142,33 @@ fn measure(
     let mut samples = vec![Vec::new(); case.variants().len()];
     for run in 1..=runs {
         for (variant, samples) in case.variants().iter().zip(&mut samples) {
-            let mut rig = Rig::build(case, variant, stop).with_context(|| (*variant).to_owned())?;
+            let mut rig = build(case, variant, stop, say).with_context(|| (*variant).to_owned())?;
             let sample = load::measure(&mut rig, case, PATIENCE, stop);
             let sample = sample.with_context(|| (*variant).to_owned())?;
             say(&told(case, variant, run, &sample));
-            if !sample.is_stuck {
-                rig.end(case).with_context(|| format!("{variant}, in the end"))?;
-            }
+            // What does not go in order goes by force; the figures are there.
+            let ended = if sample.is_stuck { Ok(()) } else { rig.end(case) };
+            tool::check(stop)?;
+            ended.unwrap_or_else(|error| say(&format!("{variant}, in the end: {error:#}")));
             samples.push(sample);
         }
     }
     Ok(samples)
+}
+
+/// Sets up a run, if need be in a second try: `mkfs` may stumble over what others on the machine do.
+fn build<'a>(
+    case: &Case,
+    variant: &str,
+    stop: &'a AtomicBool,
+    say: Say<'_>,
+) -> anyhow::Result<Rig<'a>> {
+    Rig::build(case, variant, stop).or_else(|error| {
+        tool::check(stop)?;
+        say(&format!("{variant}: {error:#}: once more"));
+        std::thread::sleep(AGAIN);
+        Rig::build(case, variant, stop)
+    })
 }
 
 fn told(case: &Case, variant: &str, run: u32, sample: &Sample) -> String {

@@ -69,11 +69,6 @@ impl<'a> Rig<'a> {
         self.folder.path().join("mnt")
     }
 
-    /// For the load's own log.
-    pub(super) fn log(&self) -> PathBuf {
-        self.folder.path().join("fs_mark.log")
-    }
-
     fn make_plain_file(&mut self, bytes: u64) -> anyhow::Result<()> {
         let folder = self.folder.path().to_owned();
         tool::short(&["mount", "-t", "tmpfs", "-o", "size=90%", "lab", name(&folder)?], self.stop)?;

@@ -23,7 +23,8 @@ pub(crate) fn case(row: &Row) -> String {
     format!("{}t-{} {}", row.threads, row.labels[0].1, row.device)
 }
 
-fn table(rows: &[Row], case: fn(&Row) -> String, key: &str, scale: f64) -> Table {
+/// One such table of the measured `key`, in a unit that is a `scale`th of it.
+pub(crate) fn table(rows: &[Row], case: fn(&Row) -> String, key: &str, scale: f64) -> Table {
     let head =
         ["Case", "before", "±stddev", "mailed", "±stddev", "change", "ours", "±stddev", "change"];
     let scenes = rows.chunks(VARIANTS.len());
