@@ -4,11 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use system_tests::client::demand;
 use system_tests::server::{denies_io_uring, without_io_uring};
-use system_tests::{new_folder, program, run};
+use system_tests::{new_folder, program, requires, run};
 
 /// Runs the program in `folder`; gives its standard output.
 fn lab(folder: &Path, arguments: &[&str]) -> String {
@@ -36,6 +38,7 @@ fn experiments_are_listed() {
         "blk-throttle-accuracy  ",
         "raid5-wait  ",
         "plug-time  ",
+        "raid5-fsmark  ",
     ];
     for name in names {
         assert!(listed.lines().any(|line| line.starts_with(name)), "{listed}");
@@ -97,6 +100,58 @@ fn all_tables_come_on_one_page() {
 
 fn rows(json: &Value) -> impl Iterator<Item = &Value> {
     json["rows"].as_array().into_iter().flatten()
+}
+
+/// The whole way of fs_mark: each variant's server, loop device and file system, and nothing left of them.
+#[test]
+fn the_mails_benchmark_runs_on_a_file_system_of_each_variant() {
+    let devices =
+        ["/dev/fuse", "/dev/loop-control"].iter().all(|device| Path::new(device).exists());
+    let root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+    let can = demand(devices, "there is no /dev/fuse or no loop device")
+        && demand(root, "this test is not root")
+        && requires("fs_mark")
+        && requires("mkfs.ext4");
+    if !can || denies_io_uring() {
+        return;
+    }
+    let folder = new_folder();
+    let arguments = ["run", "raid5-fsmark", "--runs", "1", "--bytes", "48MiB", "--threads", "3"];
+    let only = ["--only", "ext4", "--only", "3t-", "--json", "out.json"];
+    let program = program().to_str().expect("a path");
+    // Its mounts are all in there.
+    let place = format!("TMPDIR={}", folder.path().display());
+    run(folder.path(), &[&["env", &place, program, "lab"], &arguments[..], &only[..]].concat())
+        .ok();
+    let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    let names: Vec<String> =
+        rows.iter().map(|r| format!("{} {}", r["variant"], r["members"])).collect();
+    let array = |members| ["before", "mailed", "ours"].map(|name| format!("\"{name}\" {members}"));
+    let ceiling = ["\"ceiling\" null".to_owned()];
+    assert_eq!(names, [&array(4)[..], &array(9)[..], &ceiling[..]].concat());
+    for row in rows {
+        assert_eq!(
+            (&row["file_system"], &row["files"][0]),
+            (&json!("ext4"), &json!(12.0)),
+            "{row}"
+        );
+        assert_eq!(row["stuck"][0], json!(0.0), "{row}");
+        for key in ["files_per_second", "cpu_seconds_per_file"] {
+            assert!(row[key][0].as_f64().is_some_and(|value| value > 0.0), "{key} in {row}");
+        }
+    }
+    let here = folder.path().to_str().expect("a path");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    assert!(!mounts.contains(here), "{mounts}");
+    for device in fs::read_dir("/sys/block").expect("block devices").flatten() {
+        let file = fs::read_to_string(device.path().join("loop/backing_file"));
+        assert!(!file.is_ok_and(|file| file.contains(here)), "{device:?}");
+    }
+    let left = fs::read_dir(folder.path()).expect("the folder").flatten();
+    let left: Vec<String> = left.map(|entry| entry.file_name().to_string_lossy().into()).collect();
+    assert_eq!(left, ["out.json"]);
 }
 
 #[test]

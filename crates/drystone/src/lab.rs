@@ -6,11 +6,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use drystone_lab::{EXPERIMENTS, MODELS, ModelOptions, Options, parse_cores};
+use drystone_lab::raid5_fsmark::{self, Asked, Task};
+use drystone_lab::raid5_wait::array::Counts;
+use drystone_lab::{EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, parse_cores};
 use drystone_stack::duration::{Unit, parse_duration};
 
 use crate::failure::Failure;
+use crate::io_flusher;
 use crate::output;
+use crate::runtime::{ServerHandle as _, StopMode};
+use crate::server::Server;
 
 /// What to do in the laboratory.
 #[derive(Debug, Subcommand)]
@@ -21,6 +26,26 @@ pub enum LabCommand {
     Run(RunArgs),
     /// Model an experiment on more cores than there are, fed and checked by short measurements
     Model(ModelArgs),
+    /// Serve an array for raid5-fsmark, which starts this by itself
+    #[command(hide = true)]
+    ServeVariant(ServeVariantArgs),
+}
+
+/// Arguments of `drystone lab serve-variant`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeVariantArgs {
+    /// before, mailed or ours
+    variant: String,
+    /// What the members are
+    #[arg(value_parser = ["ram", "disks"])]
+    kind: String,
+    /// How many there are
+    #[arg(value_parser = clap::value_parser!(u32).range(3..=64))]
+    members: u32,
+    /// Bytes of each
+    member_bytes: u64,
+    /// Where the file is to be
+    file: PathBuf,
 }
 
 /// Arguments of `drystone lab run`.
@@ -28,18 +53,24 @@ pub enum LabCommand {
 pub struct RunArgs {
     /// The experiment, as `drystone lab list` names it; `all` makes one page of those of the five mails
     name: String,
-    /// Runs of each variant
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    runs: u32,
+    /// Runs of each variant [default: 5; raid5-fsmark: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
     /// Time measured in each run, in nanoseconds; a plain number is in seconds
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = runtime)]
     runtime: u64,
-    /// Most threads that submit
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=256))]
-    threads: u32,
+    /// Most threads that submit [default: 32; raid5-fsmark: 64]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: Option<u32>,
     /// Also run the kernel's own, on a loop device: takes root and fio
     #[arg(long)]
     kernel: bool,
+    /// Bytes of files that a run writes to RAM (raid5-fsmark) [default: 4GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    bytes: Option<u64>,
+    /// Only cases with this in their name (raid5-fsmark); may be repeated: all of them
+    #[arg(long, value_name = "WORD")]
+    only: Vec<String>,
     /// Also write the figures as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -94,6 +125,7 @@ pub fn run(command: &LabCommand) -> Result<(), Failure> {
         LabCommand::Run(args) if args.name == "all" => Ok(all(args)?),
         LabCommand::Run(args) => Ok(experiment(args)?),
         LabCommand::Model(args) => Ok(model(args)?),
+        LabCommand::ServeVariant(args) => Ok(serve_variant(args)?),
     }
 }
 
@@ -117,7 +149,7 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     let pages = ["index.html", "index.md"].map(|name| folder.join(name));
     let [html, markdown] = [create(&pages[0])?, create(&pages[1])?];
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
-    let measured = drystone_lab::run_all(&options(args, false), say)?;
+    let measured = drystone_lab::run_all(&|found| options(args, false, found), say)?;
     for outcome in measured.outcomes() {
         let path = folder.join(format!("{}.json", outcome.experiment));
         write(Some(&path), Some(create(&path)?), || format!("{}\n", outcome.json()))?;
@@ -128,25 +160,32 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn options(args: &RunArgs, chart: bool) -> Options {
-    let (runs, runtime_ns) = (args.runs, args.runtime);
-    Options { runs, runtime_ns, threads: args.threads, chart, kernel: args.kernel }
+fn options(args: &RunArgs, chart: bool, experiment: &Experiment) -> Options {
+    Options {
+        runs: args.runs.unwrap_or(experiment.runs),
+        runtime_ns: args.runtime,
+        threads: args.threads.unwrap_or(experiment.threads),
+        chart,
+        kernel: args.kernel,
+        bytes: args.bytes,
+        only: args.only.clone(),
+    }
 }
 
 fn experiment(args: &RunArgs) -> anyhow::Result<()> {
-    if !EXPERIMENTS.iter().any(|found| found.name == args.name) {
+    let Some(found) = EXPERIMENTS.iter().find(|found| found.name == args.name) else {
         let names = EXPERIMENTS.map(|found| found.name).join(", ");
         return Err(Failure::Usage(format!(
             "no experiment `{}`: there is all, {names}",
             args.name
         ))
         .into());
-    }
+    };
     // Before the measurement, which takes long.
     let json = args.json.as_deref().map(create).transpose()?;
     let html = args.html.as_deref().map(create).transpose()?;
     let markdown = args.markdown.as_deref().map(create).transpose()?;
-    let options = options(args, html.is_some());
+    let options = options(args, html.is_some(), found);
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
     let outcome = drystone_lab::run(&args.name, &options, say)?;
     write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;
@@ -175,6 +214,40 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
     write(args.html.as_deref(), html, || outcome.html())?;
     output::print(&outcome.text())?;
     Ok(())
+}
+
+/// A child of `raid5-fsmark`: what it writes back may go through this process.
+fn serve_variant(args: &ServeVariantArgs) -> anyhow::Result<()> {
+    io_flusher::become_one();
+    let task = Task {
+        variant: args.variant.clone(),
+        disks: args.kind == "disks",
+        members: args.members,
+        member_bytes: args.member_bytes,
+    };
+    if task.variant != "ours" {
+        return raid5_fsmark::serve(&task, &args.file, |array| raid5_fsmark::obey(&array));
+    }
+    let server = Box::new(Server::start(&task.product(&args.file)?)?);
+    let obeyed = raid5_fsmark::obey(&*server);
+    let stopped = server.stop(StopMode::Drain);
+    obeyed.and(stopped)
+}
+
+/// Of the one array of the stack; nobody of it has to be woken.
+impl Asked for Server {
+    fn counts(&self) -> Counts {
+        let counts = self.array_counts();
+        Counts { woken: counts.woken, freed: counts.freed, written: 0 }
+    }
+
+    fn rescue(&self) -> usize {
+        0
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    drystone_stack::size::parse_size(text).map_err(|error| error.to_string())
 }
 
 fn create(path: &Path) -> anyhow::Result<File> {

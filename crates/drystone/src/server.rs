@@ -22,6 +22,7 @@ use drystone_core::{Context, ContextSet};
 use drystone_exports::fuse::kernel::MountError;
 use drystone_exports::nbd::server::{ExportTable, Listener};
 use drystone_exports::server::{Inbox, Worker};
+use drystone_raid::ShardCounts;
 use drystone_stack::live::{LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
 use drystone_stack::spec::{ExportSpec, Listener as Address};
@@ -73,6 +74,15 @@ impl Server {
                 Err(error)
             }
         }
+    }
+
+    /// What the stripe caches of its arrays have counted, all together.
+    pub fn array_counts(&self) -> ShardCounts {
+        let mut sum = ShardCounts::default();
+        for live in self.stack.devices() {
+            live.array.iter().for_each(|array| sum += array.counts());
+        }
+        sum
     }
 
     fn listen(&mut self) -> anyhow::Result<Vec<Listener>> {

@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_is_said_and_no_failure() {
-        let options = Options { runs: 1, runtime_ns: 1, threads: 1, chart: false, kernel: true };
+        let options =
+            Options { runs: 1, runtime_ns: 1, threads: 1, kernel: true, ..Options::default() };
         let mut said = Vec::new();
         let nowhere = Path::new("/nonexistent/file");
         let found = measure(&options, nowhere, &[1], &mut |line| said.push(line.to_owned()));

@@ -23,6 +23,7 @@ mod model;
 mod mq_deadline;
 mod outcome;
 mod plug_time;
+pub mod raid5_fsmark;
 pub mod raid5_wait;
 mod reorder;
 pub mod scheduler;
@@ -33,7 +34,7 @@ pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_core
 pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
 
 /// How an experiment is run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Runs of each variant, in turns; at least 1.
     pub runs: u32,
@@ -45,7 +46,15 @@ pub struct Options {
     pub chart: bool,
     /// Also run the kernel's own, which takes root and fio.
     pub kernel: bool,
+    /// Of `raid5-fsmark`: bytes of files that a run writes to RAM; `None` is its own choice.
+    pub bytes: Option<u64>,
+    /// Of `raid5-fsmark`: words that a case's name has to have to be run.
+    pub only: Vec<String>,
 }
+
+/// Runs and most threads of most experiments.
+const RUNS: u32 = 5;
+const THREADS: u32 = 32;
 
 /// An experiment that there is.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +63,10 @@ pub struct Experiment {
     pub name: &'static str,
     /// What it compares, in one line.
     pub about: &'static str,
+    /// Runs of each variant, if nobody says how many.
+    pub runs: u32,
+    /// The most threads, if nobody says how many.
+    pub threads: u32,
     run: Run,
 }
 
@@ -63,7 +76,7 @@ pub type Say<'a> = &'a mut dyn FnMut(&str);
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 7] = [
+pub const EXPERIMENTS: [Experiment; 8] = [
     mq_deadline::EXPERIMENT,
     dm_poll::EXPERIMENT,
     reorder::EXPERIMENT,
@@ -71,6 +84,7 @@ pub const EXPERIMENTS: [Experiment; 7] = [
     blk_throttle::ACCURACY,
     raid5_wait::EXPERIMENT,
     plug_time::EXPERIMENT,
+    raid5_fsmark::EXPERIMENT,
 ];
 
 /// Run the experiment `name`; `say` gets a line about each step.

@@ -3,7 +3,7 @@
 
 use crate::html;
 use crate::outcome::{Outcome, Table};
-use crate::{Options, Say, run};
+use crate::{EXPERIMENTS, Experiment, Options, Say};
 
 /// A mail, and the experiment that repeats it.
 struct Mail {
@@ -16,8 +16,6 @@ struct Mail {
     context: &'static str,
     /// What a machine like this one cannot show, and why.
     lacks: &'static str,
-    /// Threads of its load, for 32 in general.
-    threads: u32,
 }
 
 const MAILS: [Mail; 5] = [
@@ -33,7 +31,6 @@ const MAILS: [Mail; 5] = [
         ],
         context: "32 threads of fio, 512 B random reads of depth 4, in fours.",
         lacks: "The mail's threads spin at once on many cores; here they share few, and those that wait give theirs away. So `before` loses less than in the mail. `drystone lab model mq-deadline` models more cores.",
-        threads: 32,
     },
     Mail {
         experiment: "dm-poll",
@@ -49,7 +46,6 @@ const MAILS: [Mail; 5] = [
         ],
         context: "io_uring, 128 random reads in flight for each process.",
         lacks: "No NVMe disk interrupts anybody here: the disks are null devices with a latency, and one core is theirs. Pollers never meet on cores of their own: `drystone lab model dm-poll` models that.",
-        threads: 32,
     },
     Mail {
         experiment: "raid5-wait",
@@ -199,7 +195,6 @@ const MAILS: [Mail; 5] = [
         ],
         context: "fs_mark on btrfs, ext4, xfs and f2fs over ram disks (BRD) and hard disks, files of 4 MiB, each run three times (±: standard deviation).",
         lacks: "The threads that wait share few cores and sleep instead of spinning. The mail has file systems above: `drystone lab run raid5-fsmark` repeats that. Linux took the change back in 2016, because it could get stuck.",
-        threads: 64,
     },
     Mail {
         experiment: "blk-throttle",
@@ -211,7 +206,6 @@ const MAILS: [Mail; 5] = [
         ],
         context: "dd of 1 GiB in 4 KiB reads, the request queue's lock, 4 processors and an SSD.",
         lacks: "The lock was the whole request layer's in the mail, and is the throttle's alone here: more than 11 % of it goes away, all of it.",
-        threads: 32,
     },
     Mail {
         experiment: "plug-time",
@@ -223,7 +217,6 @@ const MAILS: [Mail; 5] = [
         ],
         context: "t/io_uring, polled reads in batches of 32 of many fast disks, with statistics.",
         lacks: "A hundred million I/Os a second take tens of cores. A core that takes tens of nanoseconds an I/O feels the clock all the same.",
-        threads: 32,
     },
 ];
 
@@ -232,17 +225,17 @@ pub struct Pages {
     outcomes: Vec<(&'static Mail, Outcome)>,
 }
 
-/// Runs the experiments of all mails.
+/// Runs the experiments of all mails, each by its `options`.
 ///
 /// # Errors
-/// As of [`run`].
-pub fn run_all(options: &Options, say: Say<'_>) -> anyhow::Result<Pages> {
+/// As of [`crate::run`].
+pub fn run_all(options: &dyn Fn(&Experiment) -> Options, say: Say<'_>) -> anyhow::Result<Pages> {
     let mut outcomes = Vec::new();
     for mail in &MAILS {
         say(mail.experiment);
-        let threads = (options.threads * mail.threads / 32).clamp(1, 256);
-        let options = Options { threads, chart: false, ..options.clone() };
-        outcomes.push((mail, run(mail.experiment, &options, say)?));
+        let experiment = EXPERIMENTS.iter().find(|found| found.name == mail.experiment);
+        let experiment = experiment.expect("a test sees to it that there is one");
+        outcomes.push((mail, (experiment.run)(&options(experiment), say)?));
     }
     Ok(Pages { outcomes })
 }
@@ -323,7 +316,7 @@ mod tests {
     #[test]
     fn every_mail_has_an_experiment_and_an_even_table() {
         for mail in &MAILS {
-            assert!(crate::EXPERIMENTS.iter().any(|found| found.name == mail.experiment));
+            assert!(EXPERIMENTS.iter().any(|found| found.name == mail.experiment));
             let table = mail.table();
             assert!(table.lines.iter().all(|line| line.len() == table.head.len()));
         }

@@ -293,7 +293,8 @@ pub fn process_times() -> anyhow::Result<(f64, f64)> {
         .with_context(|| format!("{path} has no times"))
 }
 
-fn stat_times(text: &str) -> Option<(u64, u64)> {
+/// User and system time in a text of `proc_pid_stat(5)`, clock ticks.
+pub(crate) fn stat_times(text: &str) -> Option<(u64, u64)> {
     // The second field is the program's name in parentheses, which may hold anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let user = fields.nth(11)?.parse().ok()?;

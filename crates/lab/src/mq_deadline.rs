@@ -28,6 +28,8 @@ use crate::{Experiment, Options, Say, kernel};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "mq-deadline",
     about: "mq-deadline: one lock (before), separate insertion lists (mailed), and ours, which never waits",
+    runs: crate::RUNS,
+    threads: crate::THREADS,
     run,
 };
 

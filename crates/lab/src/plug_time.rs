@@ -23,11 +23,13 @@ use crate::engine::{Counts, Pattern, machine};
 use crate::measure::{Load, Sample, on_counted, sampled, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::Clocked;
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, RUNS, Say, THREADS};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "plug-time",
     about: "plug-time: the clock read at each use (before), once a plug for submissions (mailed), once for completions too (ours), not at all (none)",
+    runs: RUNS,
+    threads: THREADS,
     run,
 };
 
@@ -303,15 +305,16 @@ fn remarks(reading_ns: f64, options: &Options) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const SHORT: Options =
-        Options { runs: 1, runtime_ns: 20_000_000, threads: 1, chart: false, kernel: false };
+    fn short() -> Options {
+        Options { runs: 1, runtime_ns: 20_000_000, threads: 1, ..Options::default() }
+    }
 
     /// Readings of the clock for each I/O, as the variants mean them.
     #[test]
     fn variants_read_the_clock_as_often_as_they_say() {
         for (_, device) in DEVICES {
             let reads = VARIANTS.iter().map(|variant| {
-                measure_one(device, variant, 1, &SHORT).expect("it runs").clock_reads_per_io()
+                measure_one(device, variant, 1, &short()).expect("it runs").clock_reads_per_io()
             });
             let reads: Vec<f64> = reads.collect();
             let [before, mailed, ours, none] = reads[..] else { panic!("{reads:?}") };
@@ -324,7 +327,7 @@ mod tests {
 
     #[test]
     fn lines_are_those_of_the_mail() {
-        let run = measure_one("null,irqmode=none", &VARIANTS[2], 1, &SHORT).expect("it runs");
+        let run = measure_one("null,irqmode=none", &VARIANTS[2], 1, &short()).expect("it runs");
         let line = run.line();
         assert!(line.starts_with("IOPS=") && line.ends_with("IOS/call=32"), "{line}");
     }

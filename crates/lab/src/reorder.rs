@@ -28,6 +28,8 @@ use crate::{Experiment, Options, Say};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "reorder",
     about: "reorder: a simulated disk with a head that moves, with mq-deadline (ours) and without a scheduler (none)",
+    runs: crate::RUNS,
+    threads: crate::THREADS,
     run,
 };
 

@@ -18,7 +18,7 @@ const MEASURED: [&str; 10] = [
 ];
 
 fn options() -> Options {
-    Options { runs: 2, runtime_ns: 20_000_000, threads: 4, chart: false, kernel: false }
+    Options { runs: 2, runtime_ns: 20_000_000, threads: 4, ..Options::default() }
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn an_unknown_experiment_is_refused() {
     let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");
     assert_eq!(
         error.to_string(),
-        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder, blk-throttle, blk-throttle-accuracy, raid5-wait, plug-time"
+        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder, blk-throttle, blk-throttle-accuracy, raid5-wait, plug-time, raid5-fsmark"
     );
 }
 

@@ -32,6 +32,8 @@ use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, FILE, Scene};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "blk-throttle",
     about: "blk-throttle: one lock for every bio (before), only for those with a rule (mailed), ours, and compiled out (none)",
+    runs: crate::RUNS,
+    threads: crate::THREADS,
     run,
 };
 

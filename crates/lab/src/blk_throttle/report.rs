@@ -337,10 +337,8 @@ mod tests {
             table.lines[0][3..],
             ["2.000000", "0.000000", "0.000000", "0.000000", "+75.0", "+30.0", "+5.0"]
         );
-        let remarks = remarks(
-            &all,
-            &Options { runs: 1, runtime_ns: 1, threads: 1, chart: false, kernel: false },
-        );
+        let remarks =
+            remarks(&all, &Options { runs: 1, runtime_ns: 1, threads: 1, ..Options::default() });
         let says = |text: &str| remarks.iter().any(|remark| remark.contains(text));
         assert!(says(
             "no rule applies, ours takes at most 0.000000 acquisitions a bio more than none, and +5.0 to +5.0 ns"

@@ -38,6 +38,8 @@ use scene::{DEPTH, MAIL_DEPTH, Scene};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "dm-poll",
     about: "dm-poll: volumes over three disks by interrupts (before), polled (mailed), and adaptively (ours)",
+    runs: crate::RUNS,
+    threads: crate::THREADS,
     run,
 };
 

@@ -53,10 +53,16 @@ pub struct Counts {
 }
 
 /// A thread's way into an array.
-pub trait Writer {
+pub trait Writer: Send {
     /// Submit one bio: the part `range` of `data`, both multiples of 4 KiB, to the array sector
     /// `sector`. May sleep for a stripe, but not until the bio has ended.
     fn write(&mut self, sector: u64, data: &Arc<[u8]>, range: Range<usize>);
+
+    /// Wait until all that was submitted has ended. Of the data nothing is held then.
+    ///
+    /// # Errors
+    /// When I/O of a member failed, in words.
+    fn wait(&mut self) -> Result<(), String>;
 
     /// Wait until all that was submitted has ended, then flush the members (fsync).
     ///

@@ -5,32 +5,39 @@ use crate::outcome::{Row, Table};
 
 /// Files a second; then the processor time of a file, where the mail has the system time of a run, which
 /// is the same number of files each time.
-pub fn tables(rows: &[Row]) -> Vec<(String, Table)> {
+///
+/// `rows` are those of all scenes, each of which has all variants; `case` names a scene.
+pub(crate) fn tables(rows: &[Row], case: fn(&Row) -> String) -> Vec<(String, Table)> {
+    let table = |key, scale| table(rows, case, key, scale);
     vec![
-        ("Files a second, as in the mail".to_owned(), table(rows, "files_per_second", 1.0)),
+        ("Files a second, as in the mail".to_owned(), table("files_per_second", 1.0)),
         (
             "System and user time of a file, ms, as in the mail".to_owned(),
-            table(rows, "cpu_seconds_per_file", 1000.0),
+            table("cpu_seconds_per_file", 1000.0),
         ),
     ]
 }
 
-fn table(rows: &[Row], key: &str, scale: f64) -> Table {
+/// A case of `raid5-wait`: threads, members and what they are.
+pub(crate) fn case(row: &Row) -> String {
+    format!("{}t-{} {}", row.threads, row.labels[0].1, row.device)
+}
+
+/// One such table of the measured `key`, in a unit that is a `scale`th of it.
+pub(crate) fn table(rows: &[Row], case: fn(&Row) -> String, key: &str, scale: f64) -> Table {
     let head =
         ["Case", "before", "±stddev", "mailed", "±stddev", "change", "ours", "±stddev", "change"];
     let scenes = rows.chunks(VARIANTS.len());
     Table {
         head: head.map(str::to_owned).to_vec(),
-        lines: scenes.map(|scene| line(scene, key, scale)).collect(),
+        lines: scenes.map(|scene| line(scene, case(&scene[0]), key, scale)).collect(),
     }
 }
 
 /// The variants of one scene, the first of which the others are compared with.
-fn line(scene: &[Row], key: &str, scale: f64) -> Vec<String> {
-    let first = &scene[0];
-    let threads = if first.threads == 1 { "1t".to_owned() } else { format!("{}t", first.threads) };
-    let mut cells = vec![format!("{threads}-{} {}", first.labels[0].1, first.device)];
-    let before = mean_and_deviation(first.values(key).unwrap_or_default());
+fn line(scene: &[Row], case: String, key: &str, scale: f64) -> Vec<String> {
+    let mut cells = vec![case];
+    let before = mean_and_deviation(scene[0].values(key).unwrap_or_default());
     for (place, row) in scene.iter().enumerate() {
         let found = mean_and_deviation(row.values(key).unwrap_or_default());
         let missing = || "-".to_owned();
@@ -80,7 +87,7 @@ mod tests {
             row("mailed", [40.0, 40.0, 40.0]),
             row("ours", [f64::NAN, 1.0, 1.0]),
         ];
-        let table = table(&rows, "files_per_second", 1.0);
+        let table = table(&rows, case, "files_per_second", 1.0);
         let expected =
             ["64t-4 ram", "20.000", "±50.0%", "40.000", "±0.0%", "+100.0%", "-", "-", "-"];
         assert_eq!(table.lines, [expected.map(str::to_owned)]);

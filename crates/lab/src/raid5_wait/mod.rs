@@ -15,7 +15,7 @@
 pub mod array;
 pub mod cache;
 pub mod load;
-mod mails_form;
+pub(crate) mod mails_form;
 #[cfg(all(test, loom))]
 mod models;
 mod ours;
@@ -48,6 +48,8 @@ use scene::{Members, Scene};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "raid5-wait",
     about: "raid5-wait: writers that wait for a free stripe, all of them woken (before), one for each hash lock (mailed), none asleep (ours)",
+    runs: crate::RUNS,
+    threads: 64,
     run,
 };
 
@@ -82,7 +84,7 @@ pub fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     Ok(Outcome {
         experiment: EXPERIMENT.name,
         about: EXPERIMENT.about,
-        more: mails_form::tables(&rows),
+        more: mails_form::tables(&rows, mails_form::case),
         plots: Vec::new(),
         date,
         machine: Machine::here(),

@@ -76,7 +76,7 @@ struct OursWriter<'a> {
 impl Writer for OursWriter<'_> {
     fn write(&mut self, sector: u64, data: &Arc<[u8]>, range: Range<usize>) {
         if !Arc::ptr_eq(&self.data, data) {
-            self.wait();
+            self.wait_for_all();
             (self.idle, self.data) = (BioList::new(), data.clone());
         }
         let mut bio = self.take_idle(&range).unwrap_or_else(|| {
@@ -89,11 +89,15 @@ impl Writer for OursWriter<'_> {
         self.reap();
     }
 
-    fn sync(&mut self) -> Result<(), String> {
-        self.wait();
-        self.submit(Bio::flush());
-        self.wait();
+    fn wait(&mut self) -> Result<(), String> {
+        self.wait_for_all();
         if self.failed { Err("I/O of the array failed".to_owned()) } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> Result<(), String> {
+        self.wait_for_all();
+        self.submit(Bio::flush());
+        self.wait()
     }
 }
 
@@ -116,7 +120,7 @@ impl OursWriter<'_> {
         self.in_flight += 1;
     }
 
-    fn wait(&mut self) {
+    fn wait_for_all(&mut self) {
         while self.in_flight > 0 {
             if !self.reap() {
                 self.cx.wait(None);

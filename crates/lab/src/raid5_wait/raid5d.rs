@@ -232,7 +232,11 @@ impl Raid5d {
         let locks = self.cx.locks().clone();
         let writes = std::mem::take(&mut self.states[number as usize].writes);
         self.shared.written.fetch_add(writes.len() as u64, Relaxed);
-        writes.into_iter().for_each(|page| page.ticket.end(&locks));
+        for Page { data, ticket, .. } in writes {
+            // Its owner fills it anew as soon as the last has ended.
+            drop(data);
+            ticket.end(&locks);
+        }
         self.shared.cache.end_preread(number);
         self.done.push(number);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use drystone_core::Device;
 use drystone_raid::layout::{Layout, Level};
+use drystone_stack::StackSpec;
 use drystone_stack::diagnostic::Source;
 use drystone_stack::live::{LiveStack, Surroundings};
 
@@ -82,9 +83,34 @@ impl Scene {
     /// # Errors
     /// When one cannot be opened.
     pub fn open(&self, array: bool, at: &Surroundings) -> anyhow::Result<LiveStack> {
+        self.open_of(self.text(array, MEMBER_BYTES, ""), at)
+    }
+
+    /// Opens a stack by its text.
+    ///
+    /// # Errors
+    /// When something in it cannot be opened.
+    pub(crate) fn open_of(&self, text: String, at: &Surroundings) -> anyhow::Result<LiveStack> {
+        let spec = self.check(text)?;
+        LiveStack::open(&spec, at).map_err(|report| anyhow!(report.render(false)))
+    }
+
+    /// Checks the text of a stack.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check(&self, text: String) -> anyhow::Result<StackSpec> {
+        let source = Source { name: "lab".to_owned(), text };
+        let spec = drystone_stack::check("lab", source, Path::new("/"));
+        spec.map_err(|report| anyhow!(report.render(false)))
+    }
+
+    /// The members' part of a stack file, and with `array` that of Drystone's own array over them;
+    /// `keys` are further keys of each member.
+    pub(crate) fn text(&self, array: bool, member_bytes: u64, keys: &str) -> String {
         let mut text = String::new();
         for number in 0..self.disks {
-            text.push_str(&format!("[device.m{number}]\n{}\n", self.member()));
+            text.push_str(&format!("[device.m{number}]\n{}\n{keys}\n", self.member(member_bytes)));
         }
         if array {
             let members: Vec<String> = (0..self.disks).map(|n| format!("\"m{n}\"")).collect();
@@ -95,17 +121,14 @@ impl Scene {
                 CHUNK_SECTORS * 512
             ));
         }
-        let source = Source { name: "raid5-wait".to_owned(), text };
-        let spec = drystone_stack::check("raid5-wait", source, Path::new("/"));
-        let spec = spec.map_err(|report| anyhow!(report.render(false)))?;
-        LiveStack::open(&spec, at).map_err(|report| anyhow!(report.render(false)))
+        text
     }
 
-    fn member(&self) -> String {
+    fn member(&self, bytes: u64) -> String {
         match self.members {
-            Members::Ram => format!("type = \"ram\"\nsize = {MEMBER_BYTES}"),
+            Members::Ram => format!("type = \"ram\"\nsize = {bytes}"),
             Members::Disks => format!(
-                "type = \"null\"\nsize = {MEMBER_BYTES}\nirqmode = \"timer\"\n\
+                "type = \"null\"\nsize = {bytes}\nirqmode = \"timer\"\n\
                  hw_queue_depth = {DISK_TAGS}\ncompletion_nsec = {REQUEST_NS}\n\
                  seek_min_nsec = {}\nseek_max_nsec = {}",
                 SEEK_NS.0, SEEK_NS.1

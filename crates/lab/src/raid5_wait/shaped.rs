@@ -149,16 +149,20 @@ impl Writer for ShapedWriter<'_> {
         self.array.release_all(&mut self.held);
     }
 
-    fn sync(&mut self) -> Result<(), String> {
-        self.ticket.wait(&self.user.locks);
-        self.ticket.add();
-        self.array.shared.flushes.lock(&self.user.locks).push(self.ticket.clone());
-        self.array.handle.wake();
+    fn wait(&mut self) -> Result<(), String> {
         self.ticket.wait(&self.user.locks);
         match self.array.shared.failed.load(Relaxed) {
             true => Err("I/O of a member failed".to_owned()),
             false => Ok(()),
         }
+    }
+
+    fn sync(&mut self) -> Result<(), String> {
+        self.wait()?;
+        self.ticket.add();
+        self.array.shared.flushes.lock(&self.user.locks).push(self.ticket.clone());
+        self.array.handle.wake();
+        self.wait()
     }
 }
 

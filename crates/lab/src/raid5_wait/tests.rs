@@ -221,8 +221,7 @@ fn arrays_hold_what_is_written() {
 /// The shape of what the experiment gives, on runs far too short to say anything of speed.
 #[test]
 fn an_outcome_has_a_row_for_each_variant_of_each_scene() {
-    let options =
-        Options { runs: 1, runtime_ns: 1_000_000, threads: 3, chart: false, kernel: false };
+    let options = Options { runs: 1, runtime_ns: 1_000_000, threads: 3, ..Options::default() };
     let outcome = run(&options, &mut |_| ()).unwrap();
     let json = outcome.json();
     let rows = json["rows"].as_array().unwrap();

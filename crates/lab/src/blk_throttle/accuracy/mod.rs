@@ -27,6 +27,8 @@ use taken::{Look, Steps, Taken};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "blk-throttle-accuracy",
     about: "blk-throttle-accuracy: the limits of throttle groups beside the rates they give, over time, in ours",
+    runs: crate::RUNS,
+    threads: crate::THREADS,
     run,
 };
 
