@@ -201,6 +201,55 @@ fn a_full_disk_reaches_the_client_and_the_server_lives_on() {
     assert!(server.is_running());
 }
 
+/// Its members lie on a tmpfs of 16 MiB: writes wait until there is room, and no member fails.
+#[test]
+fn an_array_on_a_full_disk_waits_for_room() {
+    if !requires("nbdsh") || !requires("unshare") {
+        return;
+    }
+    let Some(unshare) = requires_mounts() else { return };
+    let folder = new_folder();
+    std::fs::create_dir(folder.path().join("small")).expect("a mount point");
+    let _mount = Mount(folder.path().join("small"));
+    let mount = "mount -t tmpfs -o size=16M tmpfs DIR/small && \
+                 dd if=/dev/zero of=DIR/small/filler bs=1M count=6 status=none && exec \"$@\"";
+    let prefix = [unshare, &["sh", "-c", mount, "sh"]].concat();
+    let text = stack::array("raid5", 3, "32MiB", "").replace("DIR/m", "DIR/small/m");
+    let mut server = Server::start_in(&folder, &text, &prefix);
+    let uri = server.uri("vol");
+    // The server's mounts are seen through its root.
+    let filler = format!("/proc/{}/root{}", server.pid(), server.path("small/filler"));
+    let script = format!(
+        "
+import threading
+mib, done = 1048576, []
+def write():
+    for n in range(8):
+        h.pwrite(b'%c' % (65 + n) * mib, n * mib)
+        done.append(n)
+    h.flush()
+    done.append('flushed')
+writer = threading.Thread(target=write)
+writer.start()
+seen = -1
+while seen != len(done):
+    seen = len(done)
+    time.sleep(2)
+assert 0 < seen < 8, done
+other = nbd.NBD()
+other.connect_uri(uri)
+assert other.pread(mib, 0) == b'A' * mib, 'reads go on'
+os.remove('{filler}')
+writer.join()
+assert done[-1] == 'flushed', done
+for n in range(8):
+    assert h.pread(mib, n * mib) == b'%c' % (65 + n) * mib, n"
+    );
+    python(server.dir(), &uri, &script).ok();
+    let status = server.ask(&["md", "status"]).ok();
+    assert!(status.contains("[3/3] [UUU]") && !status.contains("(F)"), "{status}");
+}
+
 #[test]
 fn a_file_truncated_below_gives_an_error_and_nothing_else() {
     if !requires("nbdsh") {

@@ -131,7 +131,7 @@ enum Command {
 /// Arguments of `drystone serve`.
 #[derive(Debug, Args)]
 struct ServeArgs {
-    /// The stack file [default: an embedded stack of one sparse file in ./drystone-data]
+    /// The stack file [default: an embedded stack: RAID-5 over four sparse files in ./drystone-data]
     stack: Option<PathBuf>,
     /// The control socket [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
     #[arg(long, value_name = "PATH")]

@@ -134,8 +134,9 @@ fn lines(array: &ArrayReport) -> String {
 }
 
 fn in_sync(array: &ArrayReport, role: u32) -> char {
-    let has =
-        |device: &MemberReport| device.raid_device == Some(role) && device.state == "active sync";
+    let has = |device: &MemberReport| {
+        device.raid_device == Some(role) && device.state.starts_with("active sync")
+    };
     if array.devices.iter().any(has) { 'U' } else { '_' }
 }
 

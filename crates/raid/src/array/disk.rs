@@ -55,6 +55,8 @@ pub(crate) struct Disk {
     /// The log on the device is not that of `bad_blocks`.
     pub(crate) bad_blocks_changed: bool,
     pub(crate) write_error: bool,
+    /// It had no room for something, which is about to be tried again.
+    pub(crate) lacks_room: bool,
     /// Sectors that could not be read and were written anew.
     pub(crate) corrected: u32,
     /// It was a member, and lacks only what the bitmap marks.

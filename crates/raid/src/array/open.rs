@@ -233,6 +233,7 @@ pub(super) fn disk(
         bad_blocks: Arc::default(),
         bad_blocks_changed: false,
         write_error: false,
+        lacks_room: false,
         corrected: superblock.cnt_corrected_read,
         by_bitmap: false,
         wants_bitmap: false,

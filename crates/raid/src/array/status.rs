@@ -17,6 +17,8 @@ pub struct DiskStatus {
     pub state: DiskState,
     /// It has sectors that cannot be read.
     pub has_bad_blocks: bool,
+    /// It has no room for what is to be written, which waits.
+    pub lacks_room: bool,
     /// Sectors that could not be read and were written anew.
     pub corrected: u32,
 }

@@ -9,6 +9,7 @@ mod moved;
 mod overwrite;
 mod ppl;
 mod rescue;
+mod room;
 mod speed;
 mod stand;
 mod threads;

@@ -47,6 +47,15 @@ pub(crate) struct FailedWrite {
     pub(crate) number: u32,
 }
 
+/// A block that a member had no room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoRoom {
+    pub(crate) role: u32,
+    /// md's number of the device.
+    pub(crate) number: u32,
+    pub(crate) flags: BioFlags,
+}
+
 /// What a stripe does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
@@ -58,6 +67,8 @@ pub(crate) enum State {
     Writing,
     /// A write failed, which has to be on record before what was written counts.
     Recording,
+    /// A member had no room for a block, which is sent again before long.
+    AwaitingRoom,
     /// The members have to know, by their bitmap, that it is to be written.
     AwaitingBitmap,
     /// The partial parity of what is in `draining` has to be in its log.
@@ -95,6 +106,8 @@ pub(crate) struct Stripe {
     pub(crate) unreadable: Roles,
     /// Members that did not take what was written.
     pub(crate) failed: Vec<FailedWrite>,
+    /// Blocks that are to be sent again once there is room.
+    pub(crate) no_room: Vec<NoRoom>,
     /// It is in the queue of those that are to be looked at.
     pub(crate) is_queued: bool,
     /// The port of the channel that has begun what is under way.
@@ -126,6 +139,7 @@ impl Stripe {
             sync_began: false,
             unreadable: Roles::EMPTY,
             failed: Vec::new(),
+            no_room: Vec::new(),
             is_queued: false,
             driver: 0,
         }
@@ -148,7 +162,7 @@ impl Stripe {
 
     /// Blocks are on their way to members, or not known to have arrived.
     pub(crate) fn is_being_written(&self) -> bool {
-        matches!(self.state, State::Writing | State::Recording)
+        matches!(self.state, State::Writing | State::Recording | State::AwaitingRoom)
     }
 
     /// The items that have something here.

@@ -67,12 +67,16 @@ impl BadBlocks {
         Ok(BadBlocks { ranges: Vec::new(), shift })
     }
 
-    /// The list that a log holds.
+    /// The list that a log holds. One of nothing but zeros was never written, and is empty: the superblock
+    /// that says that there is a list was written after it, or that write has failed and nothing relies on it.
     ///
     /// # Errors
     /// An entry of no length, or one beyond any device.
     pub fn parse(log: &[u8], shift: u8) -> Result<Self, MetadataError> {
         let mut list = Self::new(shift)?;
+        if log.iter().all(|byte| *byte == 0) {
+            return Ok(list);
+        }
         let entries = (0..log.len().min(LOG_BYTES) / 8).map(|index| u64_at(log, index * 8));
         for (index, entry) in entries.take_while(|entry| *entry != END).enumerate() {
             let (start, units) = (entry >> 10, entry & 0x3FF);
@@ -224,8 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_was_never_written_is_empty() {
+        assert!(BadBlocks::parse(&[0; LOG_BYTES], 0).unwrap().is_empty());
+        let mut log = [0; LOG_BYTES];
+        log[LOG_BYTES - 1] = 1;
+        assert!(BadBlocks::parse(&log, 0).is_err(), "an entry of no length before others");
+    }
+
+    #[test]
     fn entries_that_cannot_be_are_refused() {
-        for (entry, shift) in [(0u64, 0), (1 << 10, 0), (600, 0), ((END & !0x3FF) | 1, 32)] {
+        for (entry, shift) in [(7u64 << 10, 0), (1 << 10, 0), (600, 0), ((END & !0x3FF) | 1, 32)] {
             let error = BadBlocks::parse(&entry.to_le_bytes(), shift).unwrap_err();
             assert!(error.message().contains("expected 1 to 512"), "{error}");
         }

@@ -146,8 +146,13 @@ impl Opening<'_> {
             (None, true) => format!("`{}` and the other members hold no array", first.name),
             (None, false) => format!("`{}` is of no array, but other members are", first.name),
         };
-        let leave_out = "leave it out of `members`, or make the array anew".to_owned();
-        Err(self.error("members", message, if all { self.create_line() } else { leave_out }))
+        let leave_out =
+            "leave it out of `members` and add it to the running array by `drystone md add`";
+        let hint = match all {
+            true => self.create_line(),
+            false => format!("{leave_out}; what the others hold is lost if {}", self.create_line()),
+        };
+        Err(self.error("members", message, hint))
     }
 
     /// What the first of these devices holds that holds something other than an array.

@@ -4,14 +4,21 @@ use super::Manager;
 use crate::array::disk::DiskState;
 use crate::engine::{Fault, Report};
 use crate::layout::STRIPE_SECTORS;
+use drystone_core::clock::Ns;
+
+/// From when a member had no room for something until that is tried again.
+const ROOM_PAUSE_NS: Ns = 1_000_000_000;
 
 impl Manager {
     pub(super) fn take_reports(&mut self) {
         let reports = self.shared.take_reports();
-        if reports.is_empty() {
+        let (no_room, others): (Vec<Report>, _) =
+            reports.into_iter().partition(|report| report.fault == Fault::NoRoom);
+        no_room.iter().for_each(|report| self.await_room(report));
+        if others.is_empty() {
             return;
         }
-        for report in reports {
+        for report in others {
             self.take_report(&report);
         }
         if self.changed && !self.read_only {
@@ -35,7 +42,28 @@ impl Manager {
             Fault::MadeGood => self.note_good_block(place, report),
             Fault::Log => self.fail_disk(place),
             Fault::Lost => self.record_bad_block(place, report.sector),
+            Fault::NoRoom => {}
         }
+    }
+
+    /// A member has no room: what was to be written is tried again in a while.
+    fn await_room(&mut self, report: &Report) {
+        if let Some(place) = self.disk_of(report.number) {
+            self.disks[place].lacks_room = true;
+            self.room_look.get_or_insert(self.io.ctx.set().clock().now() + ROOM_PAUSE_NS);
+        }
+    }
+
+    /// Have what waits for room tried again, when it is time.
+    pub(super) fn look_for_room(&mut self, now: Ns) -> Option<Ns> {
+        let at = self.room_look?;
+        if now < at {
+            return Some(at);
+        }
+        self.room_look = None;
+        self.disks.iter_mut().for_each(|disk| disk.lacks_room = false);
+        self.publish();
+        None
     }
 
     /// Put a block that a member does not take, or give, on its list; without one the member fails.

@@ -99,6 +99,8 @@ pub struct Manager {
     stopped: Vec<Arc<Request>>,
     pub(super) is_over: bool,
     updated_ns: Ns,
+    /// When what some member had no room for is tried again.
+    room_look: Option<Ns>,
 }
 
 /// Who sits where.
@@ -152,6 +154,7 @@ impl Manager {
             stopped: Vec::new(),
             is_over: false,
             updated_ns: 0,
+            room_look: None,
         };
         if resync_from == Some(0) {
             // It is on record as dirty, and stays so until it is known to be better.
@@ -220,6 +223,7 @@ impl Manager {
             self.synchronise(now),
             self.tend_bitmap(now),
             self.stop_if_asked(now),
+            self.look_for_room(now),
         ];
         self.tell_status();
         self.tell_outcomes();
@@ -303,6 +307,7 @@ impl Manager {
             number: disk.number(),
             state: disk.state,
             has_bad_blocks: !disk.bad_blocks.is_empty(),
+            lacks_room: disk.lacks_room,
             corrected: disk.corrected,
         };
         let conf = self.shared.conf();

@@ -28,7 +28,7 @@ fn change(stand: &Stand, device: usize, change: impl FnOnce(&mut Superblock)) {
 fn damage_list(stand: &Stand, device: usize) {
     let own = stand.memories[device].superblock();
     let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
-    stand.memories[device].put(place, &[0; 8]);
+    stand.memories[device].put(place, &[0, 4, 0, 0, 0, 0, 0, 0]);
     change(stand, device, |own| own.feature_map |= Features::BAD_BLOCKS);
 }
 

@@ -92,6 +92,8 @@ pub(super) struct Memory {
     pub(super) is_dead: AtomicBool,
     /// Reads and writes that touch this sector fail, once it is not all ones.
     pub(super) bad_sector: AtomicU64,
+    /// Writes to this sector and later ones find no room, once it is not all ones.
+    pub(super) full_from: AtomicU64,
     /// Sectors that its map calls holes, whatever they hold.
     pub(super) holes: Lock<Vec<Range<u64>>>,
 }
@@ -110,6 +112,7 @@ impl Memory {
             locks: LockCounters::new(ManualClock::new(1)),
             is_dead: AtomicBool::new(false),
             bad_sector: AtomicU64::new(u64::MAX),
+            full_from: AtomicU64::new(u64::MAX),
             holes: Lock::new(LockClass::Other, Vec::new()),
         })
     }
@@ -182,6 +185,9 @@ impl Memory {
         let bad = self.bad_sector.load(Relaxed);
         if self.is_dead.load(Relaxed) || bio.op != Op::Flush && (start..end).contains(&bad) {
             return Status::IoError;
+        }
+        if bio.op == Op::Write && end > self.full_from.load(Relaxed) {
+            return Status::NoSpace;
         }
         let entry = Entry { device: self.number, op: bio.op, sectors: start..end };
         let is_on = self.power.note(entry);

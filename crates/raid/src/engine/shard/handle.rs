@@ -5,7 +5,7 @@ use super::{At, Fault, MemberIo, Outbox, Report, Shard};
 use crate::engine::bitmap::Intent;
 use crate::engine::plan::{Covered, Fetch, Method, WritePlan, parity_of};
 use crate::engine::roles::Roles;
-use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, Piece, State, Stripe};
+use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, NoRoom, Piece, State, Stripe};
 use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf, Status};
 
@@ -39,6 +39,7 @@ impl Shard {
         debug_assert_eq!(place.io, 0, "what is under way is waited for");
         match place.state {
             State::Writing | State::Recording => return self.written(at, stripe, out),
+            State::AwaitingRoom => return self.send_again(at, stripe, out),
             State::Logging => return self.logged(at, stripe, out),
             State::Reading | State::AwaitingBitmap => place.state = State::Idle,
             State::Idle => {}
@@ -298,6 +299,10 @@ impl Shard {
     /// What was sent to members has been written, or not.
     fn written(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
         let place = self.place(stripe);
+        if !place.no_room.is_empty() {
+            self.await_room(stripe, out);
+            return Looked::Waits;
+        }
         if place.state == State::Writing {
             self.count_corrected(at, stripe, out);
         }
@@ -319,6 +324,33 @@ impl Shard {
         self.place(stripe).draining = draining;
         self.sync_written(stripe, status, out);
         Looked::Again
+    }
+
+    /// Have blocks sent again that some member had no room for (a sparse file on a full file system). To
+    /// call them bad, or the member failed, would cost the array its redundancy for what is over as soon
+    /// as somebody makes room.
+    fn await_room(&mut self, stripe: u32, out: &mut Outbox) {
+        let place = &self.stripes[stripe as usize];
+        let (sector, fault) = (place.sector, Fault::NoRoom);
+        let report = |n: &NoRoom| Report { number: n.number, sector, fault, serial: 0 };
+        out.reports.extend(place.no_room.iter().map(report));
+        self.await_manager(stripe, State::AwaitingRoom);
+    }
+
+    fn send_again(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
+        let place = self.place(stripe);
+        place.state = State::Writing;
+        for NoRoom { role, number, flags } in std::mem::take(&mut place.no_room) {
+            if at.conf.seat_of(role, number) == Some(false) {
+                let io = MemberIo { flags, is_write: true, ..MemberIo::read(stripe) };
+                self.start(at, stripe, Roles::one(role), io, out);
+            }
+        }
+        match self.place(stripe).io {
+            // The members are gone.
+            0 => Looked::Again,
+            _ => Looked::Waits,
+        }
     }
 
     fn count_corrected(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) {
@@ -370,7 +402,7 @@ impl Shard {
         io: &MemberIo,
         number: u32,
         block: IoBuf,
-        is_ok: bool,
+        status: Status,
     ) {
         debug_assert_eq!(block.len(), BLOCK_BYTES);
         let place = self.place(stripe);
@@ -378,10 +410,14 @@ impl Shard {
         if !io.is_copy {
             place.blocks[io.role as usize] = Some(block);
         }
-        match (io.is_write, is_ok) {
+        let lacks_room = status == Status::NoSpace && !io.is_replacement && !io.is_copy;
+        match (io.is_write, status.is_ok()) {
             (false, true) => place.uptodate.insert(io.role),
             (false, false) => place.unreadable.insert(io.role),
             (true, true) => {}
+            (true, false) if lacks_room => {
+                place.no_room.push(NoRoom { role: io.role, number, flags: io.flags });
+            }
             (true, false) => {
                 place.failed.push(FailedWrite { role: io.role, number });
             }

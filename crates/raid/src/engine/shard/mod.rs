@@ -72,6 +72,8 @@ pub(crate) enum Fault {
     Corrected,
     /// It took a block that is listed as bad.
     MadeGood,
+    /// It had no room for a block. What was written waits until it is tried again.
+    NoRoom,
     /// It did not take its log, or a flush. What was to be logged waits until this is on record.
     Log,
 }

@@ -167,7 +167,8 @@ impl Shard {
             debug_assert!(false, "a run ends once");
             return;
         };
-        let is_ok = bio.status.is_ok();
+        let status = bio.status;
+        let is_ok = status.is_ok();
         // A replacement may have become the member meanwhile.
         let seat = at.conf.seat_of(run.first.role, run.number);
         let member = seat.and_then(|as_replacement| at.conf.member(run.first.role, as_replacement));
@@ -189,11 +190,11 @@ impl Shard {
             } else {
                 let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
                 patch.into_iter().for_each(|patch| block.copy_from_slice(patch));
-                let is_ok = is_ok || patch.is_some();
+                let status = if patch.is_some() { Status::Ok } else { status };
                 if is_ok && io.is_write && member.is_some_and(|member| member.is_bad_at(sector)) {
                     self.report_good(run.number, sector, out);
                 }
-                self.io_ended(*stripe, &io, run.number, block, is_ok);
+                self.io_ended(*stripe, &io, run.number, block, status);
             }
         }
         makings.keep(bio, run);

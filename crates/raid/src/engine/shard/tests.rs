@@ -172,6 +172,7 @@ impl Bench {
         }
         for report in std::mem::take(&mut self.out.reports) {
             match report.fault {
+                Fault::NoRoom => unreachable!("the bench's members have room"),
                 Fault::Corrected => self.corrected += 1,
                 Fault::Log => panic!("there is no log"),
                 Fault::MadeGood => panic!("there is no list"),

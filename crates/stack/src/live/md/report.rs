@@ -134,6 +134,7 @@ fn devices(state: &State, status: &ArrayStatus) -> Vec<MemberReport> {
 
 fn member(state: &State, disk: &DiskStatus) -> MemberReport {
     let word = match disk.state {
+        DiskState::InSync(_) if disk.lacks_room => "active sync, no room: writes wait",
         DiskState::InSync(_) => "active sync",
         DiskState::Rebuilding(_) | DiskState::Replacement(_) => "spare rebuilding",
         DiskState::Spare => "spare",
