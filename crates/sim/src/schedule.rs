@@ -43,9 +43,10 @@ impl Policy {
 /// Pauses for each fiber in which nothing happens before time jumps to what happens next: some more
 /// than anybody looks before it sleeps, so that nobody's short wait takes as long as something else.
 const QUIET_MAX: usize = 500;
-/// How far time jumps then at the most, the first time; each further time twice as far. Some of these
+/// How far time jumps then at the most, the first time; each further time twice as far, up to a second. Some of these
 /// fibers may be about to take what has happened long ago: a minute later nobody would call that alive.
 const LEAP_NS: Ns = 1_000_000;
+const LEAP_MAX_NS: Ns = 1_000_000_000;
 /// Pauses in which nothing happens before it is said that nothing will any more.
 const PAUSES_MAX: u64 = 20_000_000;
 
@@ -254,7 +255,7 @@ impl Scheduler {
         {
             self.quiet = 0;
             self.world.pass(at.saturating_sub(self.world.now()).min(self.leap));
-            self.leap = self.leap.saturating_mul(2);
+            self.leap = (2 * self.leap).min(LEAP_MAX_NS);
         }
     }
 
