@@ -9,22 +9,22 @@ pub struct Mistake {
     pub name: &'static str,
     /// What is wrong then.
     pub what: &'static str,
-    /// The scenario that finds it.
-    pub scenario: &'static str,
+    /// The scenarios that find it.
+    pub scenarios: &'static [&'static str],
     /// It can be seen only where another context goes on between two points inside one call.
     pub within_a_call: bool,
 }
 
 const fn plain(name: &'static str, what: &'static str) -> Mistake {
-    Mistake { name, what, scenario: "mixed", within_a_call: false }
+    Mistake { name, what, scenarios: &["mixed"], within_a_call: false }
 }
 
 const fn of_arrays(name: &'static str, what: &'static str) -> Mistake {
-    Mistake { scenario: "raid", ..plain(name, what) }
+    Mistake { scenarios: &["raid", "raid-crash"], ..plain(name, what) }
 }
 
 const fn of_crashes(name: &'static str, what: &'static str) -> Mistake {
-    Mistake { scenario: "raid-crash", ..plain(name, what) }
+    Mistake { scenarios: &["raid-crash"], ..plain(name, what) }
 }
 
 const fn within(name: &'static str, what: &'static str) -> Mistake {
@@ -40,7 +40,7 @@ pub const MISTAKES: [Mistake; 16] = [
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
-    of_crashes(
+    of_arrays(
         "dirty_too_late",
         "an array is written before its superblocks say that it may be out of step",
     ),

@@ -58,7 +58,8 @@ pub const SCENARIOS: [Scenario; 5] = [
     },
     Scenario {
         name: "raid-crash",
-        what: "the same of small arrays, whole and degraded, whose parity has to fit after it",
+        what: "the same of small arrays, whole, degraded, and of which members fail and come back, whose parity has \
+           to fit after it",
         run: mixed::crash::run_raid,
     },
 ];

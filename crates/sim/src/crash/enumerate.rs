@@ -20,6 +20,8 @@ use std::rc::Rc;
 
 /// Images of a moment, at most.
 const IMAGES_MAX: usize = 256;
+/// More moments than so many for each restart that a seed is to take are not all tried.
+const MOMENTS_PER_RESTART: usize = 2;
 /// Every so many restarts the stack is used.
 const USED_EVERY: u64 = 8;
 
@@ -93,7 +95,7 @@ pub fn run<S: Subject>(order: &Order, subject: &Rc<S>, policy: Policy, seed: u64
         subject: &**subject,
         policy,
         lines: lines(&world, &scheduler),
-        counts: subject.counts(),
+        counts: Counts::default(),
         digest: world.sum().0,
         simulated_ns: world.now() - begin,
         trace: None,
@@ -125,7 +127,10 @@ impl<S: Subject> Restarts<'_, S> {
     fn all(&mut self, moments: &[Moment<S::Known>], rng: &mut Rng) -> Option<Stuck> {
         let (restarts, least) = self.subject.restarts();
         let bound = (restarts / moments.len()).clamp(least, IMAGES_MAX);
-        moments.iter().enumerate().find_map(|(number, moment)| {
+        // Of very many some, evenly spread.
+        let step = moments.len().div_ceil(restarts * MOMENTS_PER_RESTART).max(1);
+        let first = rng.u64(0..step as u64) as usize;
+        moments.iter().enumerate().skip(first).step_by(step).find_map(|(number, moment)| {
             let what = format!("moment {number} of {}", moments.len() - 1);
             self.moment(moment, &what, bound, rng)
         })
@@ -198,7 +203,8 @@ impl<S: Subject> Restarts<'_, S> {
         Stuck::Found(format!("{cut}\n{why}"))
     }
 
-    fn outcome(self, failure: Option<Stuck>) -> Outcome {
+    fn outcome(mut self, failure: Option<Stuck>) -> Outcome {
+        self.counts.add_all(&self.subject.counts());
         Outcome {
             culprit: None,
             counts: self.counts,

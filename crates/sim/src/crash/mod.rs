@@ -53,6 +53,6 @@ pub trait Subject: 'static {
     /// I/Os of the workload that have begun.
     fn ios(&self) -> u64;
 
-    /// What happened in the workload.
+    /// What happened in the workload, and in what was judged since.
     fn counts(&self) -> Counts;
 }

@@ -298,6 +298,14 @@ impl Disk {
         self.media.cached().to_vec()
     }
 
+    /// What a read of a range would see, filled up with zeroes behind the end of the disk.
+    pub fn contents_of(&self, range: std::ops::Range<usize>) -> Vec<u8> {
+        let (mut bytes, size) = (Vec::new(), self.media.size() as usize);
+        self.media.cached().read(range.start.min(size)..range.end.min(size), &mut bytes);
+        bytes.resize(range.len(), 0);
+        bytes
+    }
+
     /// What is surely there after a power cut, but for newer versions.
     pub fn durable(&self) -> Vec<u8> {
         self.media.media().to_vec()

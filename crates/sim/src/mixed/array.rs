@@ -38,6 +38,11 @@ pub struct Redundancy {
     pub logged: bool,
 }
 
+/// Nothing has to be done for parity to fit everywhere.
+pub(super) fn parity_fits(status: &ArrayStatus) -> bool {
+    !status.resync_pending && status.sync.is_none_or(|sync| sync.action != SyncAction::Resync)
+}
+
 /// Who looks after an array.
 pub(super) struct Admin {
     pub(super) run: Rc<Run>,
@@ -109,11 +114,11 @@ impl Admin {
         self.run.world.sleep(ECHO_NS);
     }
 
-    fn name(disk: usize) -> String {
+    pub(super) fn name(disk: usize) -> String {
         format!("d{disk}")
     }
 
-    fn state(status: &ArrayStatus, disk: usize) -> Option<(DiskState, bool)> {
+    pub(super) fn state(status: &ArrayStatus, disk: usize) -> Option<(DiskState, bool)> {
         let found = status.disks.iter().find(|d| d.name == Self::name(disk));
         found.map(|found| (found.state, found.has_bad_blocks))
     }
@@ -128,9 +133,15 @@ impl Admin {
     /// Whether the array makes up for the loss of the disk, too; then it counts as hurt.
     pub(super) fn may_hurt(&self, disk: usize) -> bool {
         let status = self.status();
-        let fits = !status.resync_pending
-            && status.sync.is_none_or(|sync| sync.action != SyncAction::Resync);
-        let others = (0..self.run.world.disks()).filter(|other| *other != disk);
+        let fits = parity_fits(&status);
+        // Who is to take a member's place may have it at any moment.
+        let place = match Self::state(&status, disk) {
+            Some((DiskState::Replacement(role), _)) => Some(DiskState::InSync(role)),
+            _ => None,
+        };
+        let has_place = |other| Self::state(&status, other).map(|(state, _)| state) == place;
+        let others = (0..self.run.world.disks())
+            .filter(|other| *other != disk && (place.is_none() || !has_place(*other)));
         let good = others.filter(|other| self.is_good(&status, *other)).count() as u64;
         let may = fits && good + self.parity >= u64::from(status.layout.disks());
         if may {
@@ -162,7 +173,7 @@ impl Admin {
         self.run.hurt.borrow_mut().remove(&disk);
     }
 
-    fn back(&self, disk: usize, is_new: bool) {
+    pub(super) fn back(&self, disk: usize, is_new: bool) {
         if self.order("remove", Command::Remove(Self::name(disk))).is_ok() {
             // A disk that does not even take that is left out until the next start.
             if !is_new || self.wipe(disk) {
@@ -176,12 +187,12 @@ impl Admin {
         let device = self.start.device(&name);
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
+        // What is answered when the power has gone, nobody hears.
+        self.run.was_adding.set(true);
         let added = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
-        if self.is_over() {
-            // What was answered then, nobody has heard.
-            self.run.was_adding.set(true);
-        } else if added.is_ok() {
-            self.run.wiped.borrow_mut().remove(&disk);
+        if !self.is_over() {
+            self.run.was_adding.set(false);
+            added.iter().for_each(|()| _ = self.run.wiped.borrow_mut().remove(&disk));
         }
     }
 
@@ -253,18 +264,20 @@ impl Operator {
     pub(super) fn degrade(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
+        self.run.hurt.borrow_mut().insert(disk);
         if let Err(why) = admin.order("fail", Command::Fail(Admin::name(disk))) {
             self.run.world.fail(format!("a member cannot be failed: {why}"));
         }
     }
 
     /// Bits of the bitmap that were set when the array was made are cleared, so that what is written
-    /// next has to set them.
-    pub(super) fn await_empty_bitmap(&self, start: &Rc<Started>) {
+    /// next has to set them. If `is_settled`, nothing has to be synchronised, either.
+    pub(super) fn await_empty_bitmap(&self, start: &Rc<Started>, is_settled: bool) {
         let is_empty =
             |status: &ArrayStatus| status.bitmap.is_none_or(|bitmap| bitmap.pages_used == 0);
         if let Some(admin) = Admin::new(&self.run, start) {
             admin.wait("an empty bitmap", is_empty);
+            _ = is_settled && admin.wait_until_settled();
         }
     }
 

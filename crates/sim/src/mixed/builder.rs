@@ -2,6 +2,7 @@
 
 use super::array::Redundancy;
 use super::plan::{FaultPlan, Mix, Nature, Plan, Target, chance, of};
+use super::upkeep::Happening;
 use crate::disk::{DiskOptions, Latency};
 use crate::schedule::Policy;
 use fastrand::Rng;
@@ -11,8 +12,9 @@ use std::fmt::Write;
 const DISK_SECTORS: u64 = 4096;
 /// Sectors of a device in memory.
 const MEMORY_SECTORS: u64 = 2048;
-/// Sectors of a member that an array does not use: more than there are.
-const MEMBER_OVERHEAD: u64 = 6144;
+/// Sectors of a member that an array does not use: more than there are, without partial parity logs and
+/// with them.
+const MEMBER_OVERHEAD: [u64; 2] = [3072, 4352];
 /// Sectors of an array that are used.
 const ARRAY_SECTORS: u64 = 768;
 /// Sectors of a log of writes.
@@ -46,7 +48,7 @@ impl<'a> Builder<'a> {
         Self::small(rng, DISK_SECTORS)
     }
 
-    /// With disks of so many sectors.
+    /// With disks of so many sectors, and more where an array needs them for itself.
     pub(super) fn small(rng: &'a mut Rng, sectors: u64) -> Self {
         let (text, volumes, leaves) = (String::new(), vec![], vec![]);
         Builder { rng, text, volumes, sectors, leaves, disks: vec![], targets: vec![] }
@@ -68,7 +70,7 @@ impl<'a> Builder<'a> {
             changes: 0,
             policy,
             nbd: None,
-            degraded: false,
+            happening: Happening::Nothing,
         }
     }
 
@@ -80,12 +82,20 @@ impl<'a> Builder<'a> {
         self.leaves.iter_mut().for_each(|leaf| leaf.lies = false);
     }
 
-    /// An array over disks that do not lie, with a volume or two on it, and sometimes a spare.
-    pub(super) fn array(&mut self) {
+    /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a member is to
+    /// come back.
+    pub(super) fn array(&mut self, comes_back: bool) {
         let (kind, fewest) =
             of(self.rng, &[("raid5", 3), ("raid5", 3), ("raid6", 4), ("raid4", 3)]);
         let members = self.rng.u64(fewest..=fewest + 2);
         let spares = self.rng.u64(0..2) * self.rng.u64(0..2);
+        let policy = match kind {
+            _ if comes_back => of(self.rng, &["resync", "bitmap", "bitmap"]),
+            "raid5" => of(self.rng, &["resync", "bitmap", "ppl"]),
+            _ => of(self.rng, &["resync", "bitmap"]),
+        };
+        let mut members_sectors = self.sectors;
+        self.sectors += MEMBER_OVERHEAD[usize::from(policy == "ppl")];
         for number in 0..members + spares {
             self.disk(number);
         }
@@ -93,19 +103,14 @@ impl<'a> Builder<'a> {
         // A disk that counts as lost because it is slow would be a fault of a member.
         self.text = self.text.replace("\"50ms\"", "\"30s\"").replace("\"2s\"", "\"30s\"");
         let chunk = of(self.rng, &[8, 8, 16, 64, 128]);
-        let mut members_sectors = self.sectors - MEMBER_OVERHEAD;
         members_sectors -= members_sectors % chunk;
         let names: Vec<_> = self.leaves.iter().map(|leaf| format!("\"{}\"", leaf.name)).collect();
         let layout = match kind {
             "raid6" => of(self.rng, &["left-symmetric", "ddf-N-continue", "parity-first-6"]),
             _ => of(self.rng, &["left-symmetric", "right-asymmetric", "parity-last"]),
         };
-        let most = if self.sectors < MEMBER_OVERHEAD + 1024 { 17 } else { 256 };
+        let most = if members_sectors < 1024 { 17 } else { 256 };
         let stripes = of(self.rng, &[17, 17, 32, 256]).min(most);
-        let policy = match kind {
-            "raid5" => of(self.rng, &["resync", "bitmap", "ppl"]),
-            _ => of(self.rng, &["resync", "bitmap"]),
-        };
         let _ = write!(
             self.text,
             "[device.a]\ntype = \"{kind}\"\nmembers = [{}]\nraid_devices = {members}\n\

@@ -3,6 +3,7 @@
 
 use super::plan::{Plan, stack_file};
 use super::run::{Keep, Operator, Run, fresh};
+use super::upkeep::Happening;
 use crate::counts::Counts;
 use crate::crash::{self, Subject};
 use crate::disk::Disk;
@@ -14,6 +15,7 @@ use crate::world::World;
 use drystone_core::clock::Ns;
 use fastrand::Rng;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// I/Os of a start after a cut, to see that the stack can be used.
@@ -22,7 +24,7 @@ const USE: u64 = 4;
 const LARGE_BLOCK: u64 = 8;
 /// How often arrays are started again, and on how many images of each moment: each is synchronised and
 /// checked.
-const ARRAY_RESTARTS: (usize, usize) = (200, 2);
+const ARRAY_RESTARTS: (usize, usize) = (120, 1);
 /// The same of other stacks: with these a hundred seeds take 40 s of one processor (an EPYC).
 const OTHER_RESTARTS: (usize, usize) = (1_600, 6);
 /// The longest that an idle thread of a stack that is only looked at stays away.
@@ -57,6 +59,13 @@ struct Known {
     oracles: Vec<Oracle>,
     /// The stack had been started: an array that is cut off while it is made need not start again.
     is_made: bool,
+    /// An array lacked a member, or was about to.
+    was_hurt: bool,
+    /// Disks that were made empty, and whether one was being added.
+    wiped: BTreeSet<usize>,
+    was_adding: bool,
+    /// What was being done with an array while others used it.
+    doing: Option<&'static str>,
 }
 
 /// Volumes and disks that keep data.
@@ -67,14 +76,17 @@ struct Volumes {
     keep: Option<Keep>,
     seed: u64,
     run: RefCell<Option<Rc<Run>>>,
+    /// What the starts after a cut have met.
+    met: Rc<RefCell<Counts>>,
 }
 
 impl Volumes {
     fn new(plan: Plan, keep: Option<Keep>, seed: u64) -> Self {
-        let mut short = Plan { ios: USE, contexts: 1, ..plan.clone() };
+        let happening = Happening::Nothing;
+        let mut short = Plan { ios: USE, contexts: 1, happening, ..plan.clone() };
         short.mix.away_ns = AWAY_NS;
-        let run = RefCell::default();
-        Volumes { plan: Rc::new(plan), short: Rc::new(short), keep, seed, run }
+        let (run, met) = (RefCell::default(), Rc::default());
+        Volumes { plan: Rc::new(plan), short: Rc::new(short), keep, seed, run, met }
     }
 
     /// Oracles of zeroes, that know what no disk tears.
@@ -113,8 +125,14 @@ impl Subject for Volumes {
 
     fn known(&self) -> Known {
         let run = self.first();
-        let oracles = run.oracles.borrow().clone();
-        Known { oracles, is_made: run.counts.borrow().get("stack made") > 0 }
+        Known {
+            oracles: run.oracles.borrow().clone(),
+            is_made: run.counts.borrow().get("stack made") > 0,
+            was_hurt: !run.hurt.borrow().is_empty(),
+            wiped: run.wiped.borrow().clone(),
+            was_adding: run.was_adding.get(),
+            doing: run.doing.get().filter(|_| run.begun.get() > run.ended.get()),
+        }
     }
 
     fn judge(&self, world: &World, mut known: Known, then_use: bool) -> Body {
@@ -124,9 +142,17 @@ impl Subject for Volumes {
             return Box::new(|| ());
         }
         let run = Run::over(world.clone(), self.short.clone(), None, known.oracles);
-        run.was_hurt.set(self.plan.degraded);
-        let operator = Operator::new(run, self.seed);
-        Box::new(move || operator.judge(then_use))
+        run.was_hurt.set(known.was_hurt);
+        run.wiped.replace(known.wiped);
+        run.was_adding.set(known.was_adding);
+        if let Some(what) = known.doing {
+            run.counts.borrow_mut().add(&format!("crash: restart, {what} beside writes"), 1);
+        }
+        let (operator, met) = (Operator::new(run.clone(), self.seed), self.met.clone());
+        Box::new(move || {
+            operator.judge(then_use);
+            met.borrow_mut().add_all(&run.counts.borrow());
+        })
     }
 
     fn restarts(&self) -> (usize, usize) {
@@ -141,7 +167,9 @@ impl Subject for Volumes {
     }
 
     fn counts(&self) -> Counts {
-        self.first().counts.borrow().clone()
+        let mut counts = self.first().counts.borrow().clone();
+        counts.add_all(&self.met.borrow());
+        counts
     }
 }
 
@@ -149,12 +177,13 @@ impl Operator {
     /// One start, until its work is done and durable.
     fn work(mut self) {
         let Some(start) = self.start(false) else { return };
-        match self.run.plan.degraded {
-            true => self.degrade(&start),
-            false => self.await_empty_bitmap(&start),
+        match self.run.plan.happening {
+            Happening::Degraded => self.degrade(&start),
+            happening => self.await_empty_bitmap(&start, happening != Happening::Nothing),
         }
         self.run.counts.borrow_mut().add("stack made", 1);
         start.limit.set(self.run.plan.ios);
+        self.spawn_upkeep(&start);
         self.spawn_loads(&start);
         self.finish_work(&start);
         self.count_stripes(&start);
@@ -172,6 +201,7 @@ impl Operator {
             self.spawn_loads(&start);
             self.finish_work(&start);
             self.compare(&start);
+            self.examine(&start);
         }
         start.stack.stop();
         self.end(start);

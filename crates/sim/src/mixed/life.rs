@@ -17,10 +17,10 @@ const DISK_SECTORS: u64 = 4096;
 
 /// One start of it.
 pub(super) struct Life {
-    run: Rc<Run>,
+    pub(super) run: Rc<Run>,
     start: Rc<Started>,
-    admin: Admin,
-    rng: Rng,
+    pub(super) admin: Admin,
+    pub(super) rng: Rng,
 }
 
 impl Life {
@@ -33,6 +33,10 @@ impl Life {
     /// Until the start's share of the work is done, or the power goes.
     pub(super) fn run(mut self) {
         self.run.counts.borrow_mut().add("array: start", 1);
+        // Before most of what will be written has got its room.
+        if self.run.plan.faults.full {
+            self.fill();
+        }
         for _ in 0..self.run.plan.changes {
             self.let_pass(100);
             if !self.run.goes_on(&self.start) {
@@ -52,7 +56,7 @@ impl Life {
     }
 
     fn something(&mut self) {
-        match self.rng.u32(0..16) {
+        match self.rng.u32(0..22) {
             0 => self.order("check asked", Command::Sync(SyncAction::Check)),
             1 => self.order("repair asked", Command::Sync(SyncAction::Repair)),
             2 => self.order("idle", Command::Idle),
@@ -61,11 +65,13 @@ impl Life {
             5 => self.resize(),
             6 => self.replace(),
             7 | 8 => self.lose(),
+            9..13 => self.rebuild_with_errors(),
+            13 if self.run.plan.faults.full => self.fill(),
             _ => self.fault(),
         }
     }
 
-    fn order(&self, what: &str, command: Command) {
+    pub(super) fn order(&self, what: &str, command: Command) {
         let _ = self.admin.order(what, command);
     }
 
@@ -92,7 +98,7 @@ impl Life {
         self.run.counts.borrow_mut().add("array: cache resized", 1);
     }
 
-    fn disk(&mut self) -> usize {
+    pub(super) fn disk(&mut self) -> usize {
         self.rng.u64(0..self.run.world.disks() as u64) as usize
     }
 

@@ -9,13 +9,18 @@ mod life;
 mod load;
 mod nbd;
 mod plan;
+mod records;
 mod run;
 mod starts;
+mod stops;
+mod trouble;
+mod upkeep;
 
 pub use array::Redundancy;
 pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
 pub use plan::{FaultPlan, Mix, Nature, Plan, Target};
 pub use run::Keep;
+pub use upkeep::Happening;
 
 use crate::counts::Counts;
 use crate::runner::Order;

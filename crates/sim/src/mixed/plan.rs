@@ -5,6 +5,7 @@
 use super::array::Redundancy;
 use super::builder::Builder;
 use super::nbd::NbdPlan;
+use super::upkeep::Happening;
 use crate::disk::DiskOptions;
 use crate::schedule::Policy;
 use fastrand::Rng;
@@ -148,8 +149,8 @@ pub struct Plan {
     pub policy: Policy,
     /// What is served, in the scenario `nbd`.
     pub nbd: Option<NbdPlan>,
-    /// An array lacks a member from the beginning.
-    pub degraded: bool,
+    /// What happens to an array while its moments are taken.
+    pub happening: Happening,
 }
 
 impl Plan {
@@ -175,8 +176,8 @@ impl Plan {
         let starts = rng.u64(1..=3);
         let faults = FaultPlan::harmless(rng);
         let changes = of(rng, &[0, 0, 2, 6, 20]);
-        let mut builder = Builder::small(rng, RAID_DISK_SECTORS);
-        builder.array();
+        let mut builder = Builder::small(rng, MEMBER_SECTORS);
+        builder.array(false);
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
@@ -186,10 +187,15 @@ impl Plan {
         let contexts = rng.u64(1..=3);
         let ios = rng.u64(2..=12);
         let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
-        let degraded = chance(rng, 25);
-        let mut builder = Builder::small(rng, SMALL_RAID_DISK_SECTORS);
-        builder.array();
-        Plan { degraded, ..builder.plan(policy, contexts, ios, mix) }
+        let happening = of(rng, &Happening::ALL);
+        // Writes come one by one that must not be lost: the first that a failing member does not take, too.
+        let mix = match happening {
+            Happening::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
+            _ => mix,
+        };
+        let mut builder = Builder::small(rng, SMALL_MEMBER_SECTORS);
+        builder.array(happening == Happening::Returns);
+        Plan { happening, ..builder.plan(policy, contexts, ios, mix) }
     }
 
     /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that
@@ -207,8 +213,9 @@ impl Plan {
     }
 }
 
-/// Sectors of a disk of an array so small that a power cut can be tried at each of its moments.
-const SMALL_RAID_DISK_SECTORS: u64 = 6144 + 256;
+/// Sectors that a member of an array has at least which is so small that a power cut can be tried at each
+/// of its moments.
+const SMALL_MEMBER_SECTORS: u64 = 256;
 
 /// The stack file with these volumes.
 pub fn stack_file(text: &str, volumes: &[(String, String)]) -> String {
@@ -278,17 +285,18 @@ impl Mix {
     }
 }
 
-/// Sectors of an array's disk.
-const RAID_DISK_SECTORS: u64 = 8192;
+/// Sectors that a member of an array has at least.
+const MEMBER_SECTORS: u64 = 2048;
 
 impl FaultPlan {
-    /// What a disk does that nobody should see.
+    /// What a disk does that nobody should see, or that an array waits for.
     fn harmless(rng: &mut Rng) -> Self {
         let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
         FaultPlan {
             short_ppm: ppm(50_000),
             interrupted_ppm: ppm(50_000),
             again_ppm: ppm(50_000),
+            full: chance(rng, 30),
             ..FaultPlan::default()
         }
     }

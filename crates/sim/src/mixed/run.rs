@@ -97,6 +97,10 @@ pub(super) struct Run {
     pub(super) was_adding: Cell<bool>,
     /// An array lacked a member, or was about to, when the power went.
     pub(super) was_hurt: Cell<bool>,
+    /// A disk on which a member was being rebuilt when the array was stopped, and sectors done.
+    pub(super) rebuilt: Cell<Option<(usize, u64)>>,
+    /// What is being done with an array.
+    pub(super) doing: Cell<Option<&'static str>>,
 }
 
 /// A stack that runs.
@@ -170,6 +174,8 @@ impl Run {
             wiped: RefCell::default(),
             was_adding: Cell::default(),
             was_hurt: Cell::new(false),
+            rebuilt: Cell::new(None),
+            doing: Cell::new(None),
         })
     }
 
@@ -388,10 +394,12 @@ impl Operator {
             let limit = if number < starts { begun + share } else { ios.max(begun + share / 2) };
             start.limit.set(limit);
             self.spawn(&start, number == 1);
-            if number < starts {
-                self.cut_at(&start, limit, number > 1);
-            } else {
+            if number == starts {
                 self.finish(&start);
+            } else if self.run.has_array() && self.rng.u32(0..3) == 0 {
+                self.stop_in_order(&start);
+            } else {
+                self.cut_at(&start, limit, number > 1);
             }
             self.end(start);
         }

@@ -4,6 +4,7 @@
 use super::array::SUPERBLOCK;
 use super::nbd::Served;
 use super::plan::{Nature, stack_file};
+use super::records::Records;
 use super::run::{Operator, Run, Started, fresh};
 use crate::stack;
 use drystone_core::clock::Ns;
@@ -67,6 +68,7 @@ impl Operator {
         run.count_anew();
         run.world.note(|| "the stack is started".to_owned());
         run.counts.borrow_mut().add("start", 1);
+        let mut records = (compare && run.has_array()).then(|| Records::read(run));
         let stack = match open_or_force(run, was_hurt) {
             Ok(stack) => stack,
             Err(_) if run.off.get() => return None,
@@ -75,6 +77,7 @@ impl Operator {
                 return None;
             }
         };
+        records.iter_mut().for_each(|records| records.opened(run));
         let groups = super::control::make_groups(&stack);
         count_schedulers(run, &stack);
         let set = stack.contexts().clone();
@@ -92,6 +95,7 @@ impl Operator {
         if compare {
             self.forget();
             self.compare(&start);
+            records.inspect(|records| records.judge(&self.run, &start));
         }
         Some(start)
     }
@@ -108,7 +112,7 @@ impl Operator {
 }
 
 impl Run {
-    fn has_array(&self) -> bool {
+    pub(super) fn has_array(&self) -> bool {
         self.plan.targets.iter().any(|target| target.redundancy.is_some())
     }
 }
@@ -165,8 +169,8 @@ fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
 /// knew.
 fn is_superblock_on(run: &Run, disk: usize) -> bool {
     let from = SUPERBLOCK.0 as usize * 512;
-    let contents = run.world.disk(disk, |disk| disk.contents());
-    contents[from..from + SUPERBLOCK.1 * 512].iter().any(|byte| *byte != 0)
+    let range = from..from + SUPERBLOCK.1 * 512;
+    run.world.disk(disk, |disk| disk.contents_of(range)).iter().any(|byte| *byte != 0)
 }
 
 fn has_bad_blocks(stack: &LiveStack) -> bool {

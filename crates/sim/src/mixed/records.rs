@@ -1,0 +1,113 @@
+//! What the superblocks on the disks say just before an array is started, read without its assembly, and
+//! that the start keeps to it: who has missed writes is never read.
+
+use super::run::{Run, Started};
+use drystone_raid::array::DiskState;
+use drystone_raid::metadata::superblock::{
+    Features, Role, SUPERBLOCK_BYTES_MAX, Superblock, probe,
+};
+
+/// Devices that were members, are there again, and must not be read.
+pub(super) struct Records {
+    /// Each with the reads that it had done when the array was open.
+    old: Vec<(usize, u64)>,
+}
+
+impl Records {
+    /// What the disks of the run say.
+    pub(super) fn read(run: &Run) -> Self {
+        let found: Vec<_> = (0..run.world.disks()).map(|disk| superblock(run, disk)).collect();
+        let active = |own: &&Superblock| matches!(own.role(), Role::Active(_));
+        let most = found.iter().flatten().filter(active).map(|own| own.events).max();
+        let fresh = found.iter().flatten().filter(active).find(|own| Some(own.events) == most);
+        let mut records = Records { old: Vec::new() };
+        let Some(fresh) = fresh else { return records };
+        for (disk, own) in found.iter().enumerate() {
+            let Some(own) = own.as_ref().filter(active) else { continue };
+            if is_old(own, fresh) {
+                run.world.note(|| format!("d{disk} is old: {} of {}", own.events, fresh.events));
+                records.old.push((disk, 0));
+            } else {
+                count_rebuilt(run, own);
+            }
+        }
+        records.count(run);
+        judge_stopped(run, &found);
+        records
+    }
+
+    fn count(&self, run: &Run) {
+        let beside = u64::from(!self.old.is_empty());
+        run.counts.borrow_mut().add("array: started beside an old member", beside);
+    }
+
+    /// The array has been opened: what was read to find out who is who has been read.
+    pub(super) fn opened(&mut self, run: &Run) {
+        self.old.iter_mut().for_each(|(disk, seen)| *seen = reads(run, *disk));
+    }
+
+    /// All of the array was compared: whoever is old took no part.
+    pub(super) fn judge(&self, run: &Run, start: &Started) {
+        let devices = start.stack.devices();
+        let Some(array) = devices.iter().find_map(|live| live.array.as_ref()) else { return };
+        let status = array.status();
+        for (disk, seen) in &self.old {
+            let name = format!("d{disk}");
+            let found = status.disks.iter().find(|found| found.name == name);
+            if found.is_some_and(|found| matches!(found.state, DiskState::InSync(_))) {
+                run.world.fail(format!("{name} has missed writes, and was taken for a member"));
+            }
+            if found.is_none() && reads(run, *disk) > *seen {
+                run.world.fail(format!("{name} has missed writes, and is read"));
+            }
+        }
+    }
+}
+
+/// By the freshest superblock it has failed, or it has not heard of an update that all members have.
+fn is_old(own: &Superblock, fresh: &Superblock) -> bool {
+    fresh.role_of(own.dev_number) == Role::Faulty || own.events.saturating_add(1) < fresh.events
+}
+
+fn superblock(run: &Run, disk: usize) -> Option<Superblock> {
+    run.world.disk(disk, |disk| {
+        let read = |sector: u64| {
+            let from = sector as usize * 512;
+            Ok::<_, ()>(disk.contents_of(from..from + SUPERBLOCK_BYTES_MAX))
+        };
+        let found = probe(disk.options().size / 512, read).ok()?;
+        found.ok().map(|(_, found)| found)
+    })
+}
+
+/// A crash came while the member was being given what it is to hold.
+fn count_rebuilt(run: &Run, own: &Superblock) {
+    let map = own.feature_map;
+    let mut counts = run.counts.borrow_mut();
+    let mut met = |what: &str, is_so: bool| counts.add(what, u64::from(is_so));
+    let (rebuilds, by_bitmap) =
+        (map.contains(Features::RECOVERY_OFFSET), map.contains(Features::RECOVERY_BITMAP));
+    met("array: started in a recovery", rebuilds && !by_bitmap);
+    met("array: started in a recovery by bitmap", rebuilds && by_bitmap);
+    met("array: started in a recovery, after a checkpoint", rebuilds && own.recovery_offset > 0);
+}
+
+/// A rebuild that was stopped in order is on record as far as it had got: it goes on from there.
+fn judge_stopped(run: &Run, found: &[Option<Superblock>]) {
+    let Some((disk, done)) = run.rebuilt.take() else { return };
+    let own = found[disk].as_ref().map(|own| (own.feature_map, own.recovery_offset));
+    match own {
+        Some((map, recovered)) if map.contains(Features::RECOVERY_OFFSET) && recovered >= done => {
+            run.counts.borrow_mut().add("array: stopped in a rebuild", 1);
+        }
+        // It went on to its end before it was stopped.
+        Some((map, _)) if !map.contains(Features::RECOVERY_OFFSET) => {}
+        own => run.world.fail(format!(
+            "d{disk} was rebuilt up to sector {done} when the array was stopped, on record is {own:?}"
+        )),
+    }
+}
+
+fn reads(run: &Run, disk: usize) -> u64 {
+    run.world.disk(disk, |disk| disk.counts().reads)
+}

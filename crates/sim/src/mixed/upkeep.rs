@@ -1,0 +1,147 @@
+//! What happens to an array while the moments of a crash enumeration are taken: a member fails, or goes
+//! and comes back, or the array is checked or repaired, all beside its load.
+
+use super::array::Admin;
+use super::run::{Operator, Run, Started};
+use drystone_core::clock::Ns;
+use drystone_raid::SyncAction;
+use drystone_raid::array::{ArrayState, ArrayStatus, Command, DiskState};
+use fastrand::Rng;
+use std::rc::Rc;
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// Nothing.
+    Nothing,
+    /// A member is missing from the beginning.
+    Degraded,
+    /// A disk takes no writes any more, and is there again after a crash.
+    Fails,
+    /// A member is pulled out, and put back with what it held.
+    Returns,
+    /// A member is pulled out, and an empty disk put in its place.
+    Replaced,
+    /// It is checked, again and again.
+    Check,
+    /// It is repaired, again and again.
+    Repair,
+}
+
+impl Happening {
+    /// All, those more often of which there is more to be seen.
+    pub const ALL: [Happening; 10] = [
+        Happening::Nothing,
+        Happening::Repair,
+        Happening::Degraded,
+        Happening::Fails,
+        Happening::Fails,
+        Happening::Returns,
+        Happening::Returns,
+        Happening::Replaced,
+        Happening::Check,
+        Happening::Repair,
+    ];
+}
+
+/// So fast that a synchronisation goes on while others use the array, KiB a second.
+const FAST: u64 = 1 << 20;
+/// How often it is looked whether the array is dirty: less than a write takes.
+const LOOK_NS: Ns = 10_000;
+/// Checks or repairs, at most.
+const ROUNDS: u32 = 6;
+
+/// Who sees to it.
+struct Upkeep {
+    run: Rc<Run>,
+    start: Rc<Started>,
+    admin: Admin,
+    rng: Rng,
+}
+
+impl Operator {
+    /// Have happen what the plan says, if it is about an array.
+    pub(super) fn spawn_upkeep(&mut self, start: &Rc<Started>) {
+        let Some(admin) = Admin::new(&self.run, start) else { return };
+        let (run, rng) = (self.run.clone(), Rng::with_seed(self.rng.u64(..)));
+        let (world, start) = (run.world.clone(), start.clone());
+        start.controls.set(1);
+        let upkeep = Upkeep { run, start, admin, rng };
+        world.spawn("upkeep", move || upkeep.run());
+    }
+}
+
+impl Upkeep {
+    fn run(mut self) {
+        match self.run.plan.happening {
+            Happening::Nothing | Happening::Degraded => {}
+            Happening::Fails => self.fail(),
+            Happening::Returns => self.come_back(false),
+            Happening::Replaced => self.come_back(true),
+            Happening::Check => self.synchronise("checked", SyncAction::Check),
+            Happening::Repair => self.synchronise("repaired", SyncAction::Repair),
+        }
+        let controls = self.start.controls.get() - 1;
+        drop(self.admin);
+        self.start.controls.set(controls);
+    }
+
+    /// A share of the I/Os is begun first: so many quarters.
+    fn let_pass(&mut self, quarters: u64) {
+        let ahead = self.run.begun.get() + self.run.plan.ios * quarters / 4;
+        self.run.wait_for(ahead.min(self.start.limit()), &self.start);
+    }
+
+    /// One of the members, which counts as hurt from now on.
+    fn member(&mut self) -> usize {
+        let status = self.admin.status();
+        let is_member =
+            |disk: &usize| matches!(Admin::state(&status, *disk), Some((DiskState::InSync(_), _)));
+        let members: Vec<_> = (0..self.run.world.disks()).filter(is_member).collect();
+        let disk = members[self.rng.u64(0..members.len() as u64) as usize];
+        self.run.hurt.borrow_mut().insert(disk);
+        disk
+    }
+
+    fn fail(&mut self) {
+        let quarters = self.rng.u64(0..3);
+        self.let_pass(quarters);
+        // A write of data is to meet it first, not the record that the array is dirty.
+        while self.admin.status().state != ArrayState::Active && self.run.goes_on(&self.start) {
+            self.run.world.sleep(LOOK_NS);
+        }
+        let disk = self.member();
+        self.run.doing.set(Some("a member failed"));
+        self.run.world.disk(disk, |disk| disk.faults().writes_fail = true);
+    }
+
+    fn come_back(&mut self, is_new: bool) {
+        let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
+        self.let_pass(1);
+        let disk = self.member();
+        let _ = self.admin.order("fail", Command::Fail(Admin::name(disk)));
+        self.run.doing.set(Some("a member was away"));
+        self.let_pass(1);
+        self.run.doing.set(Some(if is_new { "a new member came" } else { "a member came back" }));
+        self.admin.back(disk, is_new);
+        let is_whole = |status: &ArrayStatus| status.degraded() == 0 && status.sync.is_none();
+        if self.admin.wait("whole", is_whole) {
+            self.run.hurt.borrow_mut().remove(&disk);
+            self.run.doing.set(None);
+        }
+    }
+
+    fn synchronise(&mut self, what: &'static str, action: SyncAction) {
+        let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
+        for _ in 0..ROUNDS {
+            if self.admin.order(what, Command::Sync(action)).is_ok() {
+                self.run.doing.set(Some(what));
+            }
+            self.admin.wait_until_settled();
+            self.run.doing.set(None);
+            if !self.run.goes_on(&self.start) {
+                return;
+            }
+        }
+    }
+}
