@@ -475,11 +475,13 @@ fn file_systems_work_on_an_array() {
             files.server.ask(&[&["md"], &words[..]].concat()).ok();
         };
         thread::scope(|scope| {
-            let work = "mkdir mnt/m && fs_mark -d mnt/m -s 65536 -n 40 -t 8 -S 1 -k >fs_mark.log && \
-                        /usr/bin/python3 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
-                        sync -f mnt && diff -r /usr/share/perl5 mnt/tree";
+            let mark = fs_mark(8, "-s 65536 -n 40 -k");
+            let work = format!(
+                "{mark} && /usr/bin/python3 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
+                 sync -f mnt && diff -r /usr/share/perl5 mnt/tree"
+            );
             let path = folder.path();
-            let load = scope.spawn(move || shell(path, work, &[]).ok());
+            let load = scope.spawn(move || shell(path, &work, &[]).ok());
             thread::sleep(Duration::from_millis(400));
             md("fail array m1");
             md("remove array m1");
@@ -500,6 +502,14 @@ fn file_systems_work_on_an_array() {
         );
         assert!(files.server.sigterm().success(), "{}", files.server.messages());
     }
+}
+
+/// A command line of fs_mark on `mnt`: each file is synced before it is closed, each thread has a folder of its own. In
+/// one folder two threads may well choose the same names: each makes them from the microsecond at which it began.
+fn fs_mark(threads: usize, options: &str) -> String {
+    let folders: String = (1..=threads).map(|n| format!(" -d mnt/m/{n}")).collect();
+    let make = format!("mkdir -p mnt/m && seq -f mnt/m/%g {threads} | xargs mkdir");
+    format!("{make} && fs_mark{folders} -t {threads} -S 1 {options} >fs_mark.log")
 }
 
 /// A cgroup with little memory, which goes when it is dropped.
@@ -561,11 +571,11 @@ fn nothing_stands_still_when_memory_is_short() {
     let server = Server::start_in(&folder, &text, &enter);
     let mut files = Files::watched(server);
     let device = files.announced(true);
-    files.run("mkfs.ext4 -q -E nodiscard \"$1\" && mount \"$1\" mnt && mkdir mnt/m", &device).ok();
+    files.run("mkfs.ext4 -q -E nodiscard \"$1\" && mount \"$1\" mnt", &device).ok();
     // As long as what is synced is more than twice the memory.
-    let load = "echo $$ >\"$1\" && exec fs_mark -d mnt/m -s 4194304 -n 5 -t 64 -S 1 >fs_mark.log";
+    let load = format!("echo $$ >\"$1\" && {}", fs_mark(64, "-s 4194304 -n 5"));
     let (path, procs) = (folder.path().to_owned(), group.procs());
-    let load = thread::spawn(move || shell(&path, load, &[&procs]).ok());
+    let load = thread::spawn(move || shell(&path, &load, &[&procs]).ok());
     let (mut last, mut still, mut longest) = (String::new(), 0, 0);
     while !load.is_finished() {
         thread::sleep(Duration::from_millis(100));
