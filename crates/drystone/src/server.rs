@@ -52,13 +52,16 @@ impl Server {
     pub fn start(spec: &StackSpec) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = SystemClock::new();
         let threads = data_threads(spec.server.threads);
-        let at = Surroundings::new(threads, clock);
+        let mut at = Surroundings::new(threads, clock);
+        at.tell = Arc::new(|text| output::complain(&format!("drystone: {text}")));
         at.locks.time_holds(spec.server.lockstat);
         if spec.exports.iter().any(|export| export.fuse.is_some()) {
             io_flusher::become_one();
         }
         let stack = LiveStack::open(spec, &at)?;
         warn_of_arrays(&stack);
+        let pause_of_start: Pause = Box::new(pause);
+        stack.await_arrays(&pause_of_start);
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
@@ -200,6 +203,9 @@ impl ServerHandle for Server {
     }
 
     fn stop(mut self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
+        for text in self.stack.without_room() {
+            output::complain(&format!("drystone: {text}; to stop once more gives them up"));
+        }
         self.places.drain(..).for_each(|place| place.remove());
         let unmounted = self.unmount();
         let ended = self.end();
@@ -228,6 +234,9 @@ fn warn_of_arrays(stack: &LiveStack) {
         let Some(array) = &live.array else { continue };
         for why in array.left_out() {
             output::complain(&format!("drystone: array `{}`: left out: {why}", live.name));
+        }
+        for notice in array.notices() {
+            output::complain(&format!("drystone: array `{}`: {notice}", live.name));
         }
         if let Some(suspects) = array.suspects() {
             output::complain(&format!("drystone: array `{}`: {suspects}", live.name));

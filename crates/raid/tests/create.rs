@@ -277,6 +277,7 @@ fn started(images: &[Image]) -> Result<Start, String> {
         found: superblock(image),
         bitmap: Some(Ok(BitmapHeader::new(Uuid([9; 16]), 28672, 1 << 26))),
         damage: None,
+        log_damage: None,
     };
     assemble(&images.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)
 }

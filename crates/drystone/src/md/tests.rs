@@ -74,6 +74,7 @@ impl Shown {
             mismatch_cnt: 0,
             suspects: None,
             left_out: Vec::new(),
+            notices: Vec::new(),
             devices: self.devices(),
         }
     }

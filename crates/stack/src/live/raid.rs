@@ -235,12 +235,16 @@ impl Opening<'_> {
             run: self.raid.run,
             force: self.raid.force,
             wall_clock: self.at.hosting.wall_clock.clone(),
+            tell: self.at.tell.clone(),
         };
         let opened = array::open(self.context()?, members, candidates, &assembly, &options);
+        let read_only = assembly.read_only.is_some() && !options.read_only;
         let hint = match &assembly.start {
+            Start::No(_) => "",
+            _ if read_only => &read_line(members),
             Start::Degraded { unexpected: Some(_) } => "`run = true` starts it without them",
             Start::Force(_) => "`force = true` starts it all the same",
-            _ => "",
+            Start::Whole | Start::Degraded { .. } => "",
         };
         opened.map_err(|error| self.error("members", error.message, hint))
     }
@@ -269,6 +273,13 @@ impl Opening<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// How an array is read that must not be written.
+fn read_line(members: &[Arc<dyn Device>]) -> String {
+    let paths: Option<Vec<String>> = members.iter().map(|m| m.attribute("path")).collect();
+    let paths = paths.map_or_else(|| "PATH...".to_owned(), |paths| paths.join(" "));
+    format!("`drystone serve --readonly --md {paths}` reads it")
 }
 
 /// What an array is made of, for people.
