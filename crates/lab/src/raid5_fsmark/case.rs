@@ -34,8 +34,12 @@ pub(super) struct Case {
 
 /// All cases in which each of `only` occurs in the name; `bytes` for each run and `most` threads.
 pub(super) fn cases(bytes: u64, most: u32, only: &[String]) -> Vec<Case> {
-    let case = |below, file_system, threads, sync| {
-        Case { below, file_system, threads: most.min(threads), sync, bytes }
+    let case = |below, file_system, threads, sync| Case {
+        below,
+        file_system,
+        threads: most.min(threads),
+        sync,
+        bytes,
     };
     let mut cases = Vec::new();
     for below in [Below::Ram(4), Below::Ram(9), Below::Ceiling] {
