@@ -94,7 +94,7 @@ impl Case {
 
     /// Files that each thread writes.
     pub(super) fn files_each(&self) -> u64 {
-        (self.bytes / FILE_BYTES / u64::from(self.threads)).max(1)
+        self.bytes.div_ceil(FILE_BYTES * u64::from(self.threads)).max(1)
     }
 
     /// Files of a run.
