@@ -463,3 +463,20 @@ fn images_are_locked_as_readers_lock_them() {
     let message = images.refusal(&[]);
     assert!(message.contains(&format!("is in use by process {}", writer.pid())), "{message}");
 }
+
+/// Also one whose stack file nobody can change is told how it starts without an image that is gone.
+#[test]
+fn who_misses_an_image_is_told_of_a_stack_file_without_it() {
+    let images = Images::of("r5-ls", &[3]);
+    let device = |n| format!("[device.d{n}]\ntype = \"file\"\npath = \"r5-ls-{n}.img\"\n");
+    let stack: String = (0..4).map(device).collect();
+    let stack = format!(
+        "{stack}size = \"16MiB\"\n[device.a]\ntype = \"raid5\"\n\
+         members = [\"d0\", \"d1\", \"d2\", \"d3\"]\n\
+         [export.a]\ndevice = \"a\"\nnbd = \"unix:a.sock\"\n"
+    );
+    let message = Server::spawn_in(&images.folder, &stack, &[]).refusal();
+    assert!(message.contains("`d3` is of no array"), "{message}");
+    assert!(message.contains("`drystone md assemble --print /"), "{message}");
+    assert!(message.contains("r5-ls-2.img` prints it"), "{message}");
+}

@@ -209,3 +209,10 @@ fn what_is_under_way_is_shown_as_linux_shows_it() {
         "{text}"
     );
 }
+
+#[test]
+fn a_device_without_a_word_is_refused() {
+    let refused = super::asked::path("").expect_err("a refusal");
+    let crate::failure::Failure::Refused(text) = refused else { panic!("it is refused") };
+    assert_eq!(text, "a device is an empty word, expected its name or a path");
+}

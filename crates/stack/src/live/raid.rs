@@ -146,8 +146,13 @@ impl Opening<'_> {
             (None, true) => format!("`{}` and the other members hold no array", first.name),
             (None, false) => format!("`{}` is of no array, but other members are", first.name),
         };
-        let leave_out =
-            "leave it out of `members` and add it to the running array by `drystone md add`";
+        let others = members.iter().zip(&candidates).filter(|(_, found)| !has_none(found));
+        let others: Vec<_> = others.map(|(member, _)| member.clone()).collect();
+        let leave_out = format!(
+            "leave it out of `members`, in a stack file as `drystone md assemble --print {}` prints it, \
+             and add it to the running array by `drystone md add`",
+            paths(&others)
+        );
         let hint = match all {
             true => self.create_line(),
             false => format!("{leave_out}; what the others hold is lost if {}", self.create_line()),
@@ -277,9 +282,13 @@ impl Opening<'_> {
 
 /// How an array is read that must not be written.
 fn read_line(members: &[Arc<dyn Device>]) -> String {
+    format!("`drystone serve --readonly --md {}` reads it", paths(members))
+}
+
+/// Paths of what devices stand on, for a command line.
+fn paths(members: &[Arc<dyn Device>]) -> String {
     let paths: Option<Vec<String>> = members.iter().map(|m| m.attribute("path")).collect();
-    let paths = paths.map_or_else(|| "PATH...".to_owned(), |paths| paths.join(" "));
-    format!("`drystone serve --readonly --md {paths}` reads it")
+    paths.map_or_else(|| "PATH...".to_owned(), |paths| paths.join(" "))
 }
 
 /// What an array is made of, for people.
