@@ -5,6 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "files/truncate.rs"]
+mod truncate;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
