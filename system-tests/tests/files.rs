@@ -546,6 +546,31 @@ impl Drop for Cgroup {
     }
 }
 
+/// `PF_MEMALLOC_NOIO` and `PF_LOCAL_THROTTLE` of the kernel, which `PR_SET_IO_FLUSHER` sets.
+const IO_FLUSHER: u64 = 0x0018_0000;
+
+/// What is written to its loop device goes through it: its memory is found without that, where the kernel lets it.
+#[test]
+fn who_backs_a_loop_device_does_not_wait_for_it() {
+    if !has_loop() {
+        return;
+    }
+    let mut files = Files::start(&ram("fuse_loop = true\n"));
+    files.announced(true);
+    let (is_flusher, said) =
+        (files.server.task_flags() & IO_FLUSHER == IO_FLUSHER, files.server.messages());
+    assert_eq!(
+        said.contains("cannot be an IO flusher, which takes CAP_SYS_RESOURCE"),
+        !is_flusher,
+        "{said}"
+    );
+    let status =
+        fs::read_to_string(format!("/proc/{}/status", files.server.pid())).expect("it runs");
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).expect("a line");
+    assert!(!locked.trim().starts_with("0 "), "its memory stays: {locked}");
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
 /// What a loop device has done so far.
 fn done_by(device: &str) -> String {
     let name = device.rsplit('/').next().expect("a name");

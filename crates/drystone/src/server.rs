@@ -54,8 +54,12 @@ impl Server {
         let threads = data_threads(spec.server.threads);
         let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
-        if spec.exports.iter().any(|export| export.fuse.is_some()) {
-            io_flusher::become_one();
+        let mut files = spec.exports.iter().filter_map(|export| export.fuse.as_ref()).peekable();
+        if files.peek().is_some()
+            && let Err(error) = io_flusher::become_one()
+            && files.any(|file| file.loop_device)
+        {
+            warn_of_memory(&error);
         }
         let stack = LiveStack::open(spec, &at)?;
         warn_of_arrays(&stack);
@@ -224,6 +228,14 @@ fn has_loop_device(export: &ExportSpec) -> bool {
 }
 
 /// Says which members arrays started without, and what may be wrong of those that were forced to start.
+/// File systems on its loop devices are written back through this process.
+fn warn_of_memory(error: &std::io::Error) {
+    output::complain(&format!(
+        "drystone: this process cannot be an IO flusher, which takes CAP_SYS_RESOURCE ({error}): when memory is short \
+         it may wait for pages that only it can write back"
+    ));
+}
+
 fn warn_of_arrays(stack: &LiveStack) {
     for live in stack.devices() {
         let Some(array) = &live.array else { continue };

@@ -34,8 +34,12 @@ pub(super) struct Case {
 
 /// All cases in which each of `only` occurs in the name; `bytes` for each run and `most` threads.
 pub(super) fn cases(bytes: u64, most: u32, only: &[String]) -> Vec<Case> {
-    let case = |below, file_system, threads, sync| {
-        Case { below, file_system, threads: most.min(threads), sync, bytes }
+    let case = |below, file_system, threads, sync| Case {
+        below,
+        file_system,
+        threads: most.min(threads),
+        sync,
+        bytes,
     };
     let mut cases = Vec::new();
     for below in [Below::Ram(4), Below::Ram(9), Below::Ceiling] {
@@ -90,7 +94,7 @@ impl Case {
 
     /// Files that each thread writes.
     pub(super) fn files_each(&self) -> u64 {
-        (self.bytes / FILE_BYTES / u64::from(self.threads)).max(1)
+        self.bytes.div_ceil(FILE_BYTES * u64::from(self.threads)).max(1)
     }
 
     /// Files of a run.
