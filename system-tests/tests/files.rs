@@ -630,4 +630,5 @@ fn the_mails_lines_run_on_a_file_and_its_loop_device() {
         let runs = text.matches("err= 0").count();
         assert!(runs == 3 && text.contains("IOPS="), "{runs} fio runs on {path}: {text}");
     }
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }

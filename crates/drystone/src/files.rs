@@ -173,8 +173,9 @@ impl Files {
     /// What `losetup` says.
     pub fn detach_loops(&mut self) -> anyhow::Result<()> {
         self.watch = None;
-        let tried = self.loops().into_iter().map(|device| device.detach());
-        tried.fold(Ok(()), |first, next| first.and(next))
+        // Each of them, though one refuses.
+        let tried: Vec<_> = self.loops().iter().map(LoopDevice::detach).collect();
+        tried.into_iter().collect()
     }
 
     /// Those that have not gone. Not with the lock: a second signal has them taken away at once.

@@ -162,7 +162,9 @@ mod tests {
         let real = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(real.join("dir")).unwrap();
         let link = |name: &str, to: &str| std::os::unix::fs::symlink(to, real.join(name)).unwrap();
-        (link("link", "dir/../vol.img"), link("folder", "dir"), link("round", "round"));
+        for (name, to) in [("link", "dir/../vol.img"), ("folder", "dir"), ("round", "round")] {
+            link(name, to);
+        }
         for path in ["dir/../vol.img", "folder/../vol.img", "link", "vol.img"] {
             let place = Place::prepare(&real.join(path), 1).unwrap();
             assert_eq!((place.path.clone(), place.made), (real.join("vol.img"), true), "{path}");
