@@ -5,6 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "files/ends.rs"]
+mod ends;
+#[path = "files/truncate.rs"]
+mod truncate;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -273,19 +278,13 @@ fn what_cannot_be_mounted_is_refused_in_a_sentence() {
     for (path, sentence) in [
         ("/nonexistent/vol.img", "cannot make /nonexistent/vol.img: No such file"),
         ("/dev/null", "/dev/null is not an empty file"),
-        ("/proc/self/nothing", "cannot make /proc/self/nothing"),
+        ("/proc/self/nothing", "nothing: No such file"),
     ] {
         let mut server = Server::spawn_in(&new_folder(), &full(path), &[]);
         let told = server.refusal();
         assert!(told.contains(sentence), "{path}: {told}");
         assert!(!Path::new(&server.path("nbd.sock")).exists(), "no socket is left");
     }
-    let mut files = Files::start(&ram(""));
-    files.announced(false);
-    let mut second =
-        Server::spawn_in(&files.server.folder(), &ram("").replace("nbd.sock", "n2.sock"), &[]);
-    let told = second.refusal();
-    assert!(told.contains("is not an empty file") || told.contains("mounted"), "{told}");
 }
 
 /// A machine without FUSE serves what it can.
@@ -631,4 +630,5 @@ fn the_mails_lines_run_on_a_file_and_its_loop_device() {
         let runs = text.matches("err= 0").count();
         assert!(runs == 3 && text.contains("IOPS="), "{runs} fio runs on {path}: {text}");
     }
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }

@@ -155,6 +155,8 @@ impl Server {
 
     /// Takes files away once nobody uses them; those that cannot be unmounted at once.
     fn unmount(&mut self) -> anyhow::Result<()> {
+        // All of them first, so that none waits for another's client. Whoever refuses is told of below.
+        self.files.iter_mut().for_each(|files| _ = files.detach_loops());
         let mut failed = Ok(());
         for mut files in self.files.drain(..) {
             if let Err(error) = files.unmount() {
@@ -224,8 +226,7 @@ impl ServerHandle for Server {
 
 /// The machine has no FUSE, or not for us.
 fn lacks_fuse(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref();
-    matches!(error, Some(MountError::NoDevice | MountError::NoAccess | MountError::Device { .. }))
+    matches!(error.downcast_ref(), Some(MountError::NoDevice | MountError::NoAccess))
 }
 
 fn has_loop_device(export: &ExportSpec) -> bool {
