@@ -12,10 +12,11 @@ impl Manager {
     /// device that does not take its superblock has failed, which is then put on record too.
     pub(super) fn write_superblocks(&mut self) {
         self.bring_level();
-        let before = self.common.events;
+        let mut written = self.common.events;
         loop {
-            // What was written on some is never to be taken for what others have.
-            self.common.events = self.common.events.max(before);
+            // What was written on some is never to be taken for what others have. What was written on none
+            // does not count: who has not heard of two updates is a stranger after a crash.
+            self.common.events = written;
             // What they will say is good has to be durable on all members before any of them says so.
             let mut failed = self.flush_all();
             if failed.is_empty() {
@@ -30,6 +31,7 @@ impl Manager {
                 }
                 self.update_common();
                 failed = self.write_all(spares_too);
+                written = written.max(self.common.events);
             }
             if failed.is_empty() {
                 break;

@@ -382,7 +382,11 @@ impl Manager {
                 self.write_superblocks();
                 self.seat_rebuilt(&sync.rebuilt);
             }
-            _ => {}
+            // It goes on from there, also after a stop.
+            SyncAction::Resync | SyncAction::Recover => {
+                self.changed |= sync.done > sync.checkpoint.0;
+            }
+            SyncAction::Check | SyncAction::Repair => {}
         }
         if self.changed {
             self.write_superblocks();

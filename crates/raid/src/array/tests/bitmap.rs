@@ -94,6 +94,26 @@ fn a_bit_is_on_all_members_before_what_it_stands_for() {
     }
 }
 
+/// Who has not heard of two updates is a stranger after a crash, so an update in which a member fails
+/// is one, though it begins anew.
+#[test]
+fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
+    for writes in 0.. {
+        let mut stand = stand(Level::Raid5, 4);
+        stand.until("clean", |status| status.state == ArrayState::Clean);
+        stand.memories[1].is_dead.store(true, Relaxed);
+        stand.power.goes_after(writes);
+        assert!(stand.write(0, 7, 4096).is_ok());
+        let is_over = !stand.power.is_off();
+        let events = [0, 2, 3].map(|disk| stand.memories[disk].superblock().events);
+        let (least, most) = (events.iter().min().unwrap(), events.iter().max().unwrap());
+        assert!(most - least <= 1, "after {writes} writes: {events:?}");
+        if is_over {
+            return assert!(writes > 8);
+        }
+    }
+}
+
 #[test]
 fn after_a_crash_only_chunks_that_are_set_are_read() {
     let mut stand = stand(Level::Raid5, 4);

@@ -171,3 +171,21 @@ fn an_array_that_begins_nothing_says_so() {
     stand.command(Command::Freeze(false)).unwrap();
     assert_eq!(action(&stand), "idle");
 }
+
+/// Progress is on record now and then only; a stop in between loses nothing of it.
+#[test]
+fn a_stop_keeps_how_far_a_rebuild_has_got() {
+    let mut stand = started(4);
+    stand.command(Command::Speed { min: Some(100), max: Some(100) }).unwrap();
+    stand.command(Command::Fail("d3".to_owned())).unwrap();
+    stand.command(Command::Remove("d3".to_owned())).unwrap();
+    add(&mut stand).unwrap();
+    let done = |status: &ArrayStatus| status.sync.map_or(0, |sync| sync.done);
+    let before = done(&stand.until("done in part", |status| done(status) > 0));
+    assert_eq!(stand.memories[3].superblock().recovery_offset, 0, "not yet on record");
+    stand.stop();
+    assert_eq!(stand.memories[3].superblock().recovery_offset, before);
+    stand.start();
+    let after = done(&stand.until("going on", |status| status.sync.is_some()));
+    assert!(after >= before, "{after} of {before}");
+}
