@@ -42,6 +42,23 @@ fn bad_stacks_are_refused_with_their_place() {
     assert_eq!((given, last_error().as_str()), (-22, "path is no UTF-8 text: see its byte 0"));
 }
 
+/// What C has no handle of it could never close.
+#[test]
+fn without_a_place_for_the_result_nothing_is_opened() {
+    let text = CString::new(RAM).unwrap();
+    let stack = Stack::open(RAM);
+    unsafe {
+        let open =
+            |place| drystone_stack_open_text(ABI_VERSION, text.as_ptr(), null_mut(), 0, place);
+        assert_eq!(open(null_mut()), -libc::EINVAL);
+        assert_eq!(drystone_context_open(stack.raw, null_mut()), -libc::EINVAL);
+        assert!(last_error().starts_with("the place for the result is NULL"), "{}", last_error());
+        let context = stack.context();
+        assert_eq!(drystone_context_memory(context.raw, 4096, null_mut()), -libc::EINVAL);
+    }
+    // Both are closed here, which says that nothing else was open.
+}
+
 #[test]
 fn null_pointers_are_refused() {
     let mut context = null_mut();
