@@ -381,6 +381,26 @@ fn arrays_are_clean_after_the_end() {
     assert!(memory.iter().all(|b| *b == 6));
 }
 
+/// Past the array or volume that stands on it nobody writes to a device.
+#[test]
+fn what_is_part_of_something_is_only_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = array() + "[device.half]\ntable = \"0 8 linear d 0\"\n[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let stack = Stack::open_in(&text, folder.path());
+    let mut memory = vec![6u8; 4096];
+    for (part, whole) in [("m0", "array"), ("d", "half")] {
+        let mut context = stack.context();
+        context.device(part);
+        for op in [WRITE, DISCARD, WRITE_ZEROES] {
+            let write = Io { op, ..io(1, 0, &mut memory) };
+            assert_eq!(unsafe { drystone_submit(context.raw, &raw const write, 1) }, -libc::EINVAL);
+            let why = format!("`{part}` is part of `{whole}`, so nobody else must write to it");
+            assert!(last_error().ends_with(&why), "{}", last_error());
+        }
+        assert_eq!(context.run(&[io(1, 0, &mut memory)]), [(1, 0)]);
+    }
+}
+
 /// Several threads, each with a context, on one stack.
 #[test]
 fn contexts_of_several_threads() {

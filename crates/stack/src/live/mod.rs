@@ -138,6 +138,11 @@ impl LiveStack {
         self.devices.all()
     }
 
+    /// A volume or an array that `live` is part of now, if there is one: who writes past that spoils it.
+    pub fn part_of(&self, live: &LiveDevice) -> Option<String> {
+        uses::above(&self.devices.lock(), live).into_iter().next()
+    }
+
     /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
     /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
     /// below it; but where a suspension was only on its way to another table, or not yet complete,
