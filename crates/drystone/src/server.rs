@@ -233,8 +233,7 @@ fn has_loop_device(export: &ExportSpec) -> bool {
     export.fuse.as_ref().is_some_and(|fuse| fuse.loop_device)
 }
 
-/// Says which members arrays started without, and what may be wrong of those that were forced to start.
-/// File systems on its loop devices are written back through this process.
+/// Says that file systems on its loop devices are written back by a process that may wait for that.
 fn warn_of_memory(error: &std::io::Error) {
     output::complain(&format!(
         "drystone: this process cannot be an IO flusher, which takes CAP_SYS_RESOURCE ({error}): when memory is short \
@@ -242,6 +241,7 @@ fn warn_of_memory(error: &std::io::Error) {
     ));
 }
 
+/// Says which members arrays started without, and what may be wrong of those that were forced to start.
 fn warn_of_arrays(stack: &LiveStack) {
     for live in stack.devices() {
         let Some(array) = &live.array else { continue };
