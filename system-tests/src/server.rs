@@ -247,6 +247,13 @@ impl Server {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
+    /// The kernel's flags of its main thread (proc(5), `stat`), which the threads that it makes have too.
+    pub fn task_flags(&self) -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        let fields = stat.rsplit_once(')').expect("a bracket").1;
+        fields.split_whitespace().nth(6).expect("flags").parse().expect("a number")
+    }
+
     /// Number of descriptors that the server has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()

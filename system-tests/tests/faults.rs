@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;
+use std::time::{Duration, Instant};
 
 use system_tests::client::{Mount, requires_mounts};
 use system_tests::{Server, new_folder, python, requires, stack};
@@ -248,6 +249,42 @@ for n in range(8):
     python(server.dir(), &uri, &script).ok();
     let status = server.ask(&["md", "status"]).ok();
     assert!(status.contains("[3/3] [UUU]") && !status.contains("(F)"), "{status}");
+    assert!(server.messages().contains(" has no room: writes wait until it has"));
+    stops_when_there_is_room(&mut server, &filler);
+}
+
+/// A server whose writes wait for room says so when it is to stop, and stops when there is some.
+fn stops_when_there_is_room(server: &mut Server, filler: &str) {
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+import threading
+with open('{filler}', 'wb', 0) as filler:
+    try:
+        while True:
+            filler.write(bytes(65536))
+    except OSError:
+        pass
+threading.Thread(target=lambda: h.pwrite(b'Z' * 1048576, 12582912), daemon=True).start()
+time.sleep(1)
+os._exit(0)"
+    );
+    python(server.dir(), &uri, &script).ok();
+    await_that(|| server.ask(&["md", "detail", "array"]).ok().contains("no room"));
+    server.signal("TERM");
+    await_that(|| server.messages().contains("array `array`: writes wait for room on m"));
+    assert!(server.messages().contains("to stop once more gives them up"));
+    assert!(server.is_running(), "nothing is given up");
+    std::fs::remove_file(filler).expect("the filler");
+    assert!(server.wait().success(), "{}", server.messages());
+}
+
+fn await_that(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

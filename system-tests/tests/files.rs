@@ -5,6 +5,11 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "files/ends.rs"]
+mod ends;
+#[path = "files/truncate.rs"]
+mod truncate;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -273,19 +278,13 @@ fn what_cannot_be_mounted_is_refused_in_a_sentence() {
     for (path, sentence) in [
         ("/nonexistent/vol.img", "cannot make /nonexistent/vol.img: No such file"),
         ("/dev/null", "/dev/null is not an empty file"),
-        ("/proc/self/nothing", "cannot make /proc/self/nothing"),
+        ("/proc/self/nothing", "nothing: No such file"),
     ] {
         let mut server = Server::spawn_in(&new_folder(), &full(path), &[]);
         let told = server.refusal();
         assert!(told.contains(sentence), "{path}: {told}");
         assert!(!Path::new(&server.path("nbd.sock")).exists(), "no socket is left");
     }
-    let mut files = Files::start(&ram(""));
-    files.announced(false);
-    let mut second =
-        Server::spawn_in(&files.server.folder(), &ram("").replace("nbd.sock", "n2.sock"), &[]);
-    let told = second.refusal();
-    assert!(told.contains("is not an empty file") || told.contains("mounted"), "{told}");
 }
 
 /// A machine without FUSE serves what it can.
@@ -310,38 +309,56 @@ fn without_fuse_other_exports_go_on() {
 /// and the loop device, and the file system holds what was synced.
 #[test]
 fn a_file_system_survives_a_killed_server() {
-    if !has_loop() || !requires("mkfs.ext4") {
+    let tools = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "xfs_repair"];
+    if !has_loop() || !tools.iter().all(|tool| requires(tool)) {
         return;
     }
+    survives_a_killed_server("mkfs.ext4 -q -E nodiscard", "e2fsck -fp \"$1\" || [ $? -le 1 ]");
+    // A mount replays the log, without which there is nothing to repair.
+    survives_a_killed_server(
+        "mkfs.xfs -q -K",
+        "mount \"$1\" mnt && umount mnt && xfs_repair -n \"$1\"",
+    );
+    survives_a_killed_server("mkfs.btrfs -q -K", "btrfs check \"$1\"");
+}
+
+/// Writes a file after the other, and keeps the sum of each that was synced; one more writes all the time.
+const SYNCED: &str = r#"
+dd if=/dev/zero of=mnt/load bs=64k count=4000 conv=fdatasync 2>dd.log &
+n=0
+while n=$((n + 1)) && head -c 100K /dev/urandom >"mnt/$1-$n" && sync "mnt/$1-$n"; do
+    (cd mnt && md5sum "$1-$n") >>sums
+done 2>synced.log
+wait
+"#;
+
+/// What was synced while the load went on is there after kill -9, a restart and a check of the file system.
+fn survives_a_killed_server(make: &str, check: &str) {
     let folder = new_folder();
     let mnt = folder.path().join("mnt");
     fs::create_dir(&mnt).expect("a folder");
-    let _mount = Mount(mnt.clone());
+    let _mount = Mount(mnt);
     let mut files = Files::start_in(&folder, &array("consistency_policy = \"bitmap\""));
     let mut device = files.announced(true);
-    files.run("mkfs.ext4 -q -E nodiscard \"$1\"", &device).ok();
-    for round in 1..=2 {
+    files.run(&format!("{make} \"$1\""), &device).ok();
+    let sums = folder.path().join("sums");
+    for round in ["first", "second"] {
         files.run("mount \"$1\" mnt", &device).ok();
-        let fill = format!(
-            "for n in $(seq 20); do head -c 700K /dev/urandom >mnt/{round}-$n; done; sync -f mnt; \
-             (cd mnt && md5sum {round}-*) >>sums"
-        );
-        files.run(&fill, &device).ok();
-        let mut load = Command::new("dd")
-            .args(["if=/dev/zero", "bs=64k", "count=4000", "conv=fdatasync"])
-            .arg(format!("of={}", mnt.join("load").display()))
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("dd runs");
-        thread::sleep(Duration::from_millis(300));
+        let path = folder.path().to_owned();
+        let load = thread::spawn(move || shell(&path, SYNCED, &[round]));
+        while !fs::read_to_string(&sums).unwrap_or_default().contains(&format!("{round}-10\n")) {
+            assert!(!load.is_finished(), "{make}: the load has ended");
+            thread::sleep(Duration::from_millis(20));
+        }
         files.server.signal("KILL");
         files.server.wait();
-        let _ = load.wait();
+        let _ = load.join();
         shell(folder.path(), "umount mnt || umount -l mnt", &[]).ok();
         files = Files::start_in(&folder, &array("consistency_policy = \"bitmap\""));
         device = files.announced(true);
-        files.run("e2fsck -fp \"$1\" >fsck.log || [ $? -le 1 ]", &device).ok();
-        files.run("mount \"$1\" mnt && cd mnt && md5sum -c --quiet ../sums && rm -f load && cd .. && umount mnt", &device).ok();
+        files.run(&format!("{{ {check}; }} >check.log 2>&1"), &device).ok();
+        let compared = "mount \"$1\" mnt && cd mnt && md5sum -c --quiet ../sums && rm -f load && cd .. && umount mnt";
+        files.run(compared, &device).ok();
     }
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
@@ -475,16 +492,21 @@ fn file_systems_work_on_an_array() {
             files.server.ask(&[&["md"], &words[..]].concat()).ok();
         };
         thread::scope(|scope| {
-            let work = "mkdir mnt/m && fs_mark -d mnt/m -s 65536 -n 40 -t 8 -S 1 -k >fs_mark.log && \
-                        /usr/bin/python3 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
-                        sync -f mnt && diff -r /usr/share/perl5 mnt/tree";
+            // Until the member is back; the rest while it is being rebuilt.
+            let mark = fs_mark(8, "-s 65536 -n 40");
+            let work = format!(
+                "{mark} && until [ -e added ]; do {mark} || exit 1; done && /usr/bin/python3 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
+                 sync -f mnt && diff -r /usr/share/perl5 mnt/tree"
+            );
             let path = folder.path();
-            let load = scope.spawn(move || shell(path, work, &[]).ok());
+            let load = scope.spawn(move || shell(path, &work, &[]).ok());
             thread::sleep(Duration::from_millis(400));
             md("fail array m1");
             md("remove array m1");
             thread::sleep(Duration::from_millis(400));
             md("add array m1");
+            assert!(!load.is_finished(), "{make}: the member went and came back under load");
+            fs::write(folder.path().join("added"), "").expect("a file");
             load.join().unwrap_or_else(|_| panic!("{make}: the load"));
         });
         md("wait array");
@@ -500,6 +522,14 @@ fn file_systems_work_on_an_array() {
         );
         assert!(files.server.sigterm().success(), "{}", files.server.messages());
     }
+}
+
+/// A command line of fs_mark on `mnt`: each file is synced before it is closed, each thread has a folder of its own. In
+/// one folder two threads may well choose the same names: each makes them from the microsecond at which it began.
+fn fs_mark(threads: usize, options: &str) -> String {
+    let folders: String = (1..=threads).map(|n| format!(" -d mnt/m/{n}")).collect();
+    let make = format!("mkdir -p mnt/m && seq -f mnt/m/%g {threads} | xargs mkdir -p");
+    format!("{make} && fs_mark{folders} -t {threads} -S 1 {options} >fs_mark.log")
 }
 
 /// A cgroup with little memory, which goes when it is dropped.
@@ -537,6 +567,31 @@ impl Drop for Cgroup {
     }
 }
 
+/// `PF_MEMALLOC_NOIO` and `PF_LOCAL_THROTTLE` of the kernel, which `PR_SET_IO_FLUSHER` sets.
+const IO_FLUSHER: u64 = 0x0018_0000;
+
+/// What is written to its loop device goes through it: its memory is found without that, where the kernel lets it.
+#[test]
+fn who_backs_a_loop_device_does_not_wait_for_it() {
+    if !has_loop() {
+        return;
+    }
+    let mut files = Files::start(&ram("fuse_loop = true\n"));
+    files.announced(true);
+    let (is_flusher, said) =
+        (files.server.task_flags() & IO_FLUSHER == IO_FLUSHER, files.server.messages());
+    assert_eq!(
+        said.contains("cannot be an IO flusher, which takes CAP_SYS_RESOURCE"),
+        !is_flusher,
+        "{said}"
+    );
+    let status =
+        fs::read_to_string(format!("/proc/{}/status", files.server.pid())).expect("it runs");
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).expect("a line");
+    assert!(!locked.trim().starts_with("0 "), "its memory stays: {locked}");
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
 /// What a loop device has done so far.
 fn done_by(device: &str) -> String {
     let name = device.rsplit('/').next().expect("a name");
@@ -561,11 +616,11 @@ fn nothing_stands_still_when_memory_is_short() {
     let server = Server::start_in(&folder, &text, &enter);
     let mut files = Files::watched(server);
     let device = files.announced(true);
-    files.run("mkfs.ext4 -q -E nodiscard \"$1\" && mount \"$1\" mnt && mkdir mnt/m", &device).ok();
+    files.run("mkfs.ext4 -q -E nodiscard \"$1\" && mount \"$1\" mnt", &device).ok();
     // As long as what is synced is more than twice the memory.
-    let load = "echo $$ >\"$1\" && exec fs_mark -d mnt/m -s 4194304 -n 5 -t 64 -S 1 >fs_mark.log";
+    let load = format!("echo $$ >\"$1\" && {}", fs_mark(64, "-s 4194304 -n 5"));
     let (path, procs) = (folder.path().to_owned(), group.procs());
-    let load = thread::spawn(move || shell(&path, load, &[&procs]).ok());
+    let load = thread::spawn(move || shell(&path, &load, &[&procs]).ok());
     let (mut last, mut still, mut longest) = (String::new(), 0, 0);
     while !load.is_finished() {
         thread::sleep(Duration::from_millis(100));
@@ -596,4 +651,5 @@ fn the_mails_lines_run_on_a_file_and_its_loop_device() {
         let runs = text.matches("err= 0").count();
         assert!(runs == 3 && text.contains("IOPS="), "{runs} fio runs on {path}: {text}");
     }
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }

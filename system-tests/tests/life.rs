@@ -5,6 +5,8 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use system_tests::{Server, new_folder, program, python, requires, run, stack};
 
@@ -32,6 +34,27 @@ fn sigterm_stops_cleanly() {
 #[test]
 fn sigint_stops_cleanly() {
     stops_cleanly_on("INT", &[]);
+}
+
+/// The terminal has gone.
+#[test]
+fn sighup_stops_cleanly() {
+    stops_cleanly_on("HUP", &["env", "--default-signal=HUP"]);
+}
+
+/// As `nohup` starts it: it outlives its terminal.
+#[test]
+fn sighup_is_ignored_when_inherited_as_ignored() {
+    let mut server =
+        Server::start_in(&new_folder(), &stack::file("4MiB"), &["env", "--ignore-signal=HUP"]);
+    server.uri("vol");
+    server.signal("HUP");
+    // It would have begun to stop by the second answer.
+    server.ask(&["list"]).ok();
+    thread::sleep(Duration::from_millis(200));
+    server.ask(&["list"]).ok();
+    assert!(server.is_running());
+    assert!(server.sigterm().success(), "{}", server.messages());
 }
 
 #[test]

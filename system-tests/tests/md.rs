@@ -312,3 +312,27 @@ fn what_may_be_wrong_of_an_array_that_is_forced_to_start_is_told() {
     check(&server, "torn");
     assert!(server.sigterm().success(), "{}", server.messages());
 }
+
+/// Who waits for an array that was just started waits for what the start begins.
+#[test]
+fn a_synchronisation_has_begun_when_the_server_answers() {
+    let keys = "chunk = \"64KiB\"";
+    let mut server = Server::start(&stack::array("raid5", 4, "24MiB", keys));
+    let folder = server.folder();
+    md(&server, "fail array m1");
+    md(&server, "remove array m1");
+    for speed in ["md/sync_speed_min=1", "md/sync_speed_max=1"] {
+        server.ask(&["set", "array", speed]).ok();
+    }
+    md(&server, "add array m1");
+    server.signal("KILL");
+    server.wait();
+    let mut server = Server::start_in(&folder, &stack::array("raid5", 4, "24MiB", keys), &[]);
+    let told = json(&server, "array");
+    let is_over = told["active_devices"] == 4;
+    assert!(is_over || !told["sync"].is_null(), "{told}");
+    md(&server, "wait array");
+    assert_eq!(json(&server, "array")["active_devices"], 4);
+    check(&server, "array");
+    assert!(server.sigterm().success(), "{}", server.messages());
+}

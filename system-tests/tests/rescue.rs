@@ -222,6 +222,34 @@ fn partial_parity_logs_are_heeded_without_being_written() {
     }
 }
 
+/// A log whose header cannot be used is no log.
+#[test]
+fn a_log_that_is_lost_refuses_what_is_dirty_and_degraded() {
+    let images = Images::of("r5-ls-ppl-torn", &[1]);
+    let path = images.folder.path().join("r5-ls-ppl-torn-0.img");
+    let mut bytes = fs::read(&path).expect("an image");
+    // The log follows the superblock, at 8 KiB.
+    bytes[8192 + 600] ^= 1;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("its mode");
+    fs::write(&path, bytes).expect("an image");
+    let message = images.refusal(&[]);
+    let says = "(r5-ls-ppl-torn-0.img: partial parity log: PPL header checksum is ";
+    assert!(
+        message.contains("not stopped cleanly and lacks member 1") && message.contains(says),
+        "{message}"
+    );
+    assert!(message.contains("--force"), "{message}");
+    let mut server = images.serve(&["--force"]);
+    let messages = server.messages();
+    assert!(messages.contains(": partial parity log: PPL header checksum is "), "{messages}");
+    assert!(messages.contains("all data of member 1 may be wrong, in "), "{messages}");
+    assert!(
+        messages.contains("\n  0-65535\n") || messages.contains("\n  65536-131071\n"),
+        "{messages}"
+    );
+    assert!(server.sigterm().success(), "{}", server.messages());
+}
+
 #[test]
 fn what_may_be_wrong_is_served_only_if_told_to_and_then_named() {
     if !requires("nbdcopy") {
@@ -290,6 +318,22 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
         assert!(lines.contains("read-only: the array has a journal"), "{lines}");
         assert!(images.read(&mut server, "r5-ls-journal") == tags(5376), "without {lost:?}");
     }
+    // Who wants to write is told how it is read.
+    let images = Images::of("r5-ls-journal", &[]);
+    let stack: String = (0..4)
+        .map(|n| format!("[device.d{n}]\ntype = \"file\"\npath = \"r5-ls-journal-{n}.img\"\n"))
+        .collect();
+    let stack = format!(
+        "{stack}[device.a]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\", \"d3\"]\n\
+         [export.a]\ndevice = \"a\"\nnbd = \"unix:a.sock\"\n"
+    );
+    let message = Server::spawn_in(&images.folder, &stack, &[]).refusal();
+    assert!(message.contains("the array has a journal, which is not supported"), "{message}");
+    let line = "help: `drystone serve --readonly --md ";
+    assert!(
+        message.contains(line) && message.contains("r5-ls-journal-3.img` reads it"),
+        "{message}"
+    );
     let message = Images::of("r5-ls-reshape", &[]).refusal(&["--force"]);
     assert!(message.contains("is being reshaped"), "{message}");
     let message = Images::of("r6-ls", &[0, 1, 2]).refusal(&["--force"]);
@@ -418,4 +462,21 @@ fn images_are_locked_as_readers_lock_them() {
     let writer = Server::start_in(&images.folder, text, &[]);
     let message = images.refusal(&[]);
     assert!(message.contains(&format!("is in use by process {}", writer.pid())), "{message}");
+}
+
+/// Also one whose stack file nobody can change is told how it starts without an image that is gone.
+#[test]
+fn who_misses_an_image_is_told_of_a_stack_file_without_it() {
+    let images = Images::of("r5-ls", &[3]);
+    let device = |n| format!("[device.d{n}]\ntype = \"file\"\npath = \"r5-ls-{n}.img\"\n");
+    let stack: String = (0..4).map(device).collect();
+    let stack = format!(
+        "{stack}size = \"16MiB\"\n[device.a]\ntype = \"raid5\"\n\
+         members = [\"d0\", \"d1\", \"d2\", \"d3\"]\n\
+         [export.a]\ndevice = \"a\"\nnbd = \"unix:a.sock\"\n"
+    );
+    let message = Server::spawn_in(&images.folder, &stack, &[]).refusal();
+    assert!(message.contains("`d3` is of no array"), "{message}");
+    assert!(message.contains("`drystone md assemble --print /"), "{message}");
+    assert!(message.contains("r5-ls-2.img` prints it"), "{message}");
 }

@@ -222,7 +222,8 @@ int drystone_context_close(drystone_context *context, uint64_t timeout);
 
 /*
  * The number of a device in this context. Asking again gives the same number. -ENOENT if there is no such device, or the
- * errno that it cannot be opened with.
+ * errno that it cannot be opened with. One that is part of a volume or an array when this is asked for is only read here:
+ * writes, discards and write-zeroes of it are refused with -EINVAL, because they would spoil what stands on it.
  */
 int drystone_context_device(drystone_context *context, const char *device);
 

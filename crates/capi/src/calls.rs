@@ -57,8 +57,8 @@ pub unsafe extern "C" fn drystone_stack_open_file(
     number(|| {
         // SAFETY: C gives texts that end, and a place for the result.
         unsafe {
-            let opened = Stack::open_file(abi, Path::new(text(path, "path")?), threads);
-            give(stack, Arc::into_raw(opened?))
+            let path = Path::new(text(path, "path")?);
+            give(stack, || Stack::open_file(abi, path, threads).map(Arc::into_raw))
         }
     })
 }
@@ -77,8 +77,10 @@ pub unsafe extern "C" fn drystone_stack_open_text(
         // SAFETY: C gives texts that end, and a place for the result.
         unsafe {
             let folder = if folder.is_null() { "." } else { text(folder, "folder")? };
-            let opened = Stack::open_text(abi, text(toml, "text")?, Path::new(folder), threads);
-            give(stack, Arc::into_raw(opened?))
+            let toml = text(toml, "text")?;
+            give(stack, || {
+                Stack::open_text(abi, toml, Path::new(folder), threads).map(Arc::into_raw)
+            })
         }
     })
 }
@@ -124,7 +126,11 @@ pub unsafe extern "C" fn drystone_device_info(
     info: *mut Info,
 ) -> c_int {
     // SAFETY: C gives a stack, a text that ends and a place for the result.
-    number(|| unsafe { give(info, on_stack(stack)?.device_info(text(device, "device")?)?) })
+    number(|| unsafe {
+        let device = text(device, "device")?;
+        let stack = on_stack(stack)?;
+        give(info, || stack.device_info(device))
+    })
 }
 
 /// # Safety
@@ -174,10 +180,13 @@ pub unsafe extern "C" fn drystone_context_open(
             Arc::increment_strong_count(stack);
             Arc::from_raw(stack)
         };
-        let queue = Queue::open(&stack)?;
-        let cell = Cell { wake: queue.waker(), queue: UnsafeCell::new(queue) };
+        let open = || {
+            let queue = Queue::open(&stack)?;
+            let cell = Cell { wake: queue.waker(), queue: UnsafeCell::new(queue) };
+            Ok(Box::into_raw(Box::new(cell)))
+        };
         // SAFETY: a place for the result.
-        unsafe { give(context, Box::into_raw(Box::new(cell))) }
+        unsafe { give(context, open) }
     })
 }
 
@@ -232,9 +241,13 @@ pub unsafe extern "C" fn drystone_context_memory(
     // SAFETY: C gives a context that this thread alone uses, and a place for the result.
     let given = unsafe {
         inside(context, |queue| {
-            let (start, known) = queue.memory(size)?;
-            give(memory, start.cast())?;
-            Ok(i64::from(!known))
+            let mut is_known = false;
+            give(memory, || {
+                let (start, known) = queue.memory(size)?;
+                is_known = known;
+                Ok(start.cast())
+            })?;
+            Ok(i64::from(!is_known))
         })
     };
     given as c_int
@@ -423,14 +436,16 @@ unsafe fn array<'a, T>(start: *mut T, count: usize, what: &str) -> Result<&'a mu
     Ok(unsafe { std::slice::from_raw_parts_mut(start, count) })
 }
 
+/// Makes a value for C. Without a place to put it nothing is made: nobody could close it.
+///
 /// # Safety
 /// A place for the value, or NULL.
-unsafe fn give<T>(place: *mut T, value: T) -> Result<i64> {
+unsafe fn give<T>(place: *mut T, make: impl FnOnce() -> Result<T>) -> Result<i64> {
     if place.is_null() || !place.is_aligned() {
         return Err(Failure::invalid("the place for the result is NULL or out of line"));
     }
     // SAFETY: as this function's; what was there is no value of ours.
-    unsafe { place.write(value) };
+    unsafe { place.write(make()?) };
     Ok(0)
 }
 

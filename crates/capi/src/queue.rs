@@ -45,7 +45,7 @@ impl Wake {
 pub struct Queue {
     cx: Context,
     stack: Arc<Stack>,
-    devices: Vec<DevIndex>,
+    devices: Vec<Opened>,
     /// The latest first: its memory is in the cache.
     idle: BioList,
     ready: BioList,
@@ -58,6 +58,13 @@ pub struct Queue {
     closing: bool,
     /// A call is inside, or was left by a panic.
     pub(crate) entered: bool,
+}
+
+/// A device that the context has opened.
+struct Opened {
+    index: DevIndex,
+    /// Why it must not be written to, if so.
+    harm: Option<String>,
 }
 
 impl Queue {
@@ -123,9 +130,13 @@ impl Queue {
     pub fn device(&mut self, name: &str) -> Result<u32> {
         let live = self.stack.device(name)?;
         let index = self.cx.open(&live.device)?;
-        let known = self.devices.iter().position(|device| *device == index);
+        let known = self.devices.iter().position(|device| device.index == index);
         let number = known.unwrap_or_else(|| {
-            self.devices.push(index);
+            let user = self.stack.live.part_of(&live);
+            let harm = user.map(|user| {
+                format!("`{name}` is part of `{user}`, so nobody else must write to it")
+            });
+            self.devices.push(Opened { index, harm });
             self.devices.len() - 1
         });
         Ok(number as u32)
@@ -188,7 +199,7 @@ impl Queue {
                 let bio = unsafe { self.bio(io) };
                 self.batch.push(bio);
             }
-            self.cx.submit(self.devices[run[0].device as usize], &mut self.batch);
+            self.cx.submit(self.devices[run[0].device as usize].index, &mut self.batch);
         }
         Ok(ios.len())
     }
@@ -200,8 +211,13 @@ impl Queue {
     #[inline]
     unsafe fn check(&self, io: &Io) -> std::result::Result<(), String> {
         let Some(op) = op(io.op) else { return Err(format!("there is no operation {}", io.op)) };
-        if io.device as usize >= self.devices.len() {
+        let Some(device) = self.devices.get(io.device as usize) else {
             return Err(format!("there is no device {} in this context", io.device));
+        };
+        if let Some(harm) = &device.harm
+            && op.is_write()
+        {
+            return Err(harm.clone());
         }
         let sectors = (io.offset | io.length).is_multiple_of(SECTOR_SIZE);
         if op != Op::Flush && !sectors {

@@ -42,6 +42,23 @@ fn bad_stacks_are_refused_with_their_place() {
     assert_eq!((given, last_error().as_str()), (-22, "path is no UTF-8 text: see its byte 0"));
 }
 
+/// What C has no handle of it could never close.
+#[test]
+fn without_a_place_for_the_result_nothing_is_opened() {
+    let text = CString::new(RAM).unwrap();
+    let stack = Stack::open(RAM);
+    unsafe {
+        let open =
+            |place| drystone_stack_open_text(ABI_VERSION, text.as_ptr(), null_mut(), 0, place);
+        assert_eq!(open(null_mut()), -libc::EINVAL);
+        assert_eq!(drystone_context_open(stack.raw, null_mut()), -libc::EINVAL);
+        assert!(last_error().starts_with("the place for the result is NULL"), "{}", last_error());
+        let context = stack.context();
+        assert_eq!(drystone_context_memory(context.raw, 4096, null_mut()), -libc::EINVAL);
+    }
+    // Both are closed here, which says that nothing else was open.
+}
+
 #[test]
 fn null_pointers_are_refused() {
     let mut context = null_mut();
@@ -362,6 +379,27 @@ fn arrays_are_clean_after_the_end() {
         assert_eq!(stack.close(), 0, "{}", last_error());
     }
     assert!(memory.iter().all(|b| *b == 6));
+}
+
+/// Past the array or volume that stands on it nobody writes to a device.
+#[test]
+fn what_is_part_of_something_is_only_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = array()
+        + "[device.half]\ntable = \"0 8 linear d 0\"\n[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let stack = Stack::open_in(&text, folder.path());
+    let mut memory = vec![6u8; 4096];
+    for (part, whole) in [("m0", "array"), ("d", "half")] {
+        let mut context = stack.context();
+        context.device(part);
+        for op in [WRITE, DISCARD, WRITE_ZEROES] {
+            let write = Io { op, ..io(1, 0, &mut memory) };
+            assert_eq!(unsafe { drystone_submit(context.raw, &raw const write, 1) }, -libc::EINVAL);
+            let why = format!("`{part}` is part of `{whole}`, so nobody else must write to it");
+            assert!(last_error().ends_with(&why), "{}", last_error());
+        }
+        assert_eq!(context.run(&[io(1, 0, &mut memory)]), [(1, 0)]);
+    }
 }
 
 /// Several threads, each with a context, on one stack.

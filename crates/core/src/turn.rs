@@ -89,8 +89,11 @@ impl<T> TurnLock<T> {
             return Some(turn);
         }
         self.publisher.store(who, Relaxed);
-        if !crate::mutated!("turn_want") {
+        if crate::mutated!("turn_want_order") {
             self.wanted.store(true, Release);
+        } else if !crate::mutated!("turn_want") {
+            // Whoever wanted it before may get no look but ours: what they saw is to be seen here, too.
+            self.wanted.swap(true, AcqRel);
         }
         fence(SeqCst);
         let turn = self.lock.try_lock(locks)?;
@@ -248,6 +251,29 @@ mod loom_tests {
             model.look(&news);
             other.join().unwrap();
             assert_eq!(news[1].load(Relaxed), 1, "nobody looked");
+        });
+    }
+
+    /// News come one after the other, while somebody looks again because of the first: the last are seen.
+    #[test]
+    fn loom_turn_of_two_looks_none_is_lost() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let model = Model::new();
+            let news = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+            let other = {
+                let (model, news) = (model.clone(), news.clone());
+                loom::thread::spawn(move || {
+                    for last in [1, 2] {
+                        news[0].store(last, Relaxed);
+                        model.look(&news);
+                    }
+                })
+            };
+            model.look(&news);
+            other.join().unwrap();
+            assert_eq!(news[1].load(Relaxed), 2, "nobody looked");
         });
     }
 

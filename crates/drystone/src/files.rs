@@ -5,16 +5,15 @@
 //! - A file that was made to be mounted on is removed with the mount, unless something is in it.
 //! - A loop device is made after its file is served, and is gone before that is unmounted.
 
-use std::fs::{self, File};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_exports::fuse::kernel::{self, MountError, MountPoint, Mounted, is_dead_mount};
+use drystone_exports::fuse::kernel::{self, MountError, MountPoint, Mounted};
 use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions, Transport};
 use drystone_exports::server::Inbox;
 use drystone_stack::live::LiveMount;
@@ -22,9 +21,13 @@ use drystone_stack::live::LiveMount;
 use crate::growth::{Grown, Watch};
 use crate::loop_device::LoopDevice;
 use crate::output;
+use crate::place::{Place, remove_empty};
 
 /// Between two looks whether what is in use has become free.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same before it is said, and how often: a third of a second is not worth a word.
+const MOMENT: Duration = Duration::from_millis(10);
+const MOMENTS: u32 = 30;
 
 /// How long a first request may take until it counts as never answered.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,7 +38,7 @@ pub struct Files {
     names: Vec<String>,
     mount: Arc<Mount>,
     mounted: Arc<Mounted>,
-    /// The path as it was asked for.
+    /// Where it is, without symbolic links.
     path: PathBuf,
     kind: Kind,
     /// It was made to be mounted on.
@@ -57,8 +60,8 @@ impl Files {
         inboxes: &[Arc<Inbox>],
         locks: &Arc<LockCounters>,
     ) -> anyhow::Result<Files> {
-        let path = std::path::absolute(&live.path)?;
-        let place = Place::prepare(&path, live.exports.len())?;
+        let place = Place::prepare(&live.path, live.exports.len())?;
+        let path = place.path.clone();
         let fuse = live.exports[0].fuse.as_ref().context("an export without a file")?;
         let options = MountOptions {
             kind: place.kind,
@@ -80,7 +83,7 @@ impl Files {
         let (mounted, devices) = match kernel::mount(&point, inboxes.len()) {
             Ok(mounted) => mounted,
             Err(error) => {
-                place.remove(&path);
+                place.remove();
                 return Err(error.into());
             }
         };
@@ -164,43 +167,43 @@ impl Files {
         }
     }
 
+    /// Lets go of the loop devices: those that are in use go once they are not.
+    ///
+    /// # Errors
+    /// What `losetup` says.
+    pub fn detach_loops(&mut self) -> anyhow::Result<()> {
+        self.watch = None;
+        // Each of them, though one refuses.
+        let tried: Vec<_> = self.loops().iter().map(LoopDevice::detach).collect();
+        tried.into_iter().collect()
+    }
+
+    /// Those that have not gone. Not with the lock: a second signal has them taken away at once.
+    fn loops(&self) -> Vec<LoopDevice> {
+        self.loops.lock(&self.locks).clone()
+    }
+
     /// Takes the loop devices and the mount away, once nobody uses them: says who is waited for.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn unmount(&mut self) -> anyhow::Result<()> {
-        self.watch = None;
-        // Not with the lock: a second signal has them taken away at once.
-        let loops = std::mem::take(&mut *self.loops.lock(&self.locks));
-        for device in loops {
-            device.detach()?;
-            self.wait_while(&format!("{} is in use", device.path().display()), || {
-                Ok(device.is_attached())
-            })?;
+        self.detach_loops()?;
+        for device in self.loops() {
+            let why = format!("{} is in use", device.path().display());
+            wait_while(&why, || Ok(device.is_attached()))?;
+            self.loops.lock(&self.locks).retain(|other| other.path() != device.path());
         }
-        self.wait_while(&format!("{} is open", self.path.display()), || {
-            match self.mounted.unmount() {
-                Ok(()) => Ok(false),
-                Err(MountError::InUse { .. }) => Ok(true),
-                Err(error) => Err(anyhow!(error)),
-            }
+        let path = self.path.display();
+        wait_while(&format!("{path} is open"), || match self.mounted.unmount() {
+            Ok(()) => Ok(false),
+            Err(MountError::InUse { .. }) => Ok(true),
+            Err(error) => Err(anyhow!(error)),
         })?;
+        // The kernel tells the sessions, unless somebody else has taken it away lazily.
+        let why = format!("{path} was unmounted or hidden by somebody else, and is still open");
+        wait_while(&why, || Ok(self.mount.sessions_serving() > 0))?;
         self.remove_made();
-        Ok(())
-    }
-
-    fn wait_while(&self, why: &str, busy: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-        // A moment for who is about to close it.
-        for _ in 0..3 {
-            if !busy()? {
-                return Ok(());
-            }
-            thread::sleep(PAUSE);
-        }
-        output::complain(&format!("drystone: {why}: waiting until it is not"));
-        while busy()? {
-            thread::sleep(PAUSE);
-        }
         Ok(())
     }
 
@@ -210,9 +213,8 @@ impl Files {
             (self.mounted.clone(), self.loops.clone(), self.locks.sibling());
         let made = self.made.then(|| self.path.clone());
         move || {
-            for device in loops.lock(&locks).drain(..) {
-                let _ = device.detach();
-            }
+            let loops = loops.lock(&locks).clone();
+            loops.iter().for_each(|device| _ = device.detach());
             let _ = mounted.detach();
             made.iter().for_each(|path| remove_empty(path));
         }
@@ -225,6 +227,22 @@ impl Files {
     }
 }
 
+/// Waits until something is not so any more; says what, if that takes long.
+fn wait_while(why: &str, busy: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    // A moment for who is about to close it.
+    for _ in 0..MOMENTS {
+        if !busy()? {
+            return Ok(());
+        }
+        thread::sleep(MOMENT);
+    }
+    output::complain(&format!("drystone: {why}: waiting until it is not"));
+    while busy()? {
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
 fn hand_out(
     mount: &Arc<Mount>,
     devices: Vec<OwnedFd>,
@@ -233,69 +251,5 @@ fn hand_out(
 ) {
     for ((number, device), inbox) in devices.into_iter().enumerate().zip(inboxes) {
         inbox.put_session(Incoming { mount: mount.clone(), number, device }, locks);
-    }
-}
-
-/// What is at the path before something is mounted there.
-struct Place {
-    kind: Kind,
-    made: bool,
-}
-
-impl Place {
-    /// Sees to it that there is something to mount on.
-    fn prepare(path: &Path, exports: usize) -> anyhow::Result<Place> {
-        detach_dead(path)?;
-        let found = match fs::metadata(path) {
-            Ok(found) => found,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && exports == 1 => {
-                File::create_new(path)
-                    .with_context(|| format!("cannot make {}", path.display()))?;
-                return Ok(Place { kind: Kind::File, made: true });
-            }
-            Err(error) => bail!("the mount point {} cannot be used: {error}", path.display()),
-        };
-        if found.is_dir() {
-            return Ok(Place { kind: Kind::Folder, made: false });
-        }
-        if exports > 1 {
-            bail!("{} is shared by {exports} exports, so it must be a folder", path.display());
-        }
-        if !found.is_file() || found.len() > 0 {
-            bail!(
-                "{} is not an empty file: name one that is, or a path where there is nothing, or a folder",
-                path.display()
-            );
-        }
-        Ok(Place { kind: Kind::File, made: false })
-    }
-
-    fn remove(&self, path: &Path) {
-        if self.made {
-            remove_empty(path);
-        }
-    }
-}
-
-/// A server that was killed leaves a mount that answers nothing, and perhaps loop devices of it.
-fn detach_dead(path: &Path) -> anyhow::Result<()> {
-    // What cannot be looked at is found out when it is mounted on.
-    if is_dead_mount(path).unwrap_or(false) {
-        for device in LoopDevice::all_of(path) {
-            let name = device.path().display().to_string();
-            device.detach()?;
-            let rest = if device.is_attached() { "; it goes once it is not mounted" } else { "" };
-            output::complain(&format!(
-                "drystone: {name} was left by a server that is gone: detached{rest}"
-            ));
-        }
-        kernel::detach_dead(path)?;
-    }
-    Ok(())
-}
-
-fn remove_empty(path: &Path) {
-    if fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0) {
-        let _ = fs::remove_file(path);
     }
 }

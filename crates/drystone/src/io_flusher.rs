@@ -1,20 +1,26 @@
 //! What a process does that writes for its own machine: pages may be written back through it exactly
 //! when memory is short, so it must not wait for memory that only it can make free.
 
+use std::io;
+
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit};
 
 /// Makes this process one whose memory is found without writing pages back (prctl(2),
 /// `PR_SET_IO_FLUSHER`), and stays in memory as soon as it was there, as far as it may be. Before
 /// threads are made, which have it from the one that makes them.
-pub fn become_one() {
-    // Needs CAP_SYS_RESOURCE. Without it the page cache of a mount by an ordinary user is bounded
-    // by the kernel (max_ratio of its bdi), which is why it may be left.
-    let _ = configure_io_flusher_behavior(true);
+///
+/// # Errors
+/// When the kernel does not let it be an IO flusher: it takes `CAP_SYS_RESOURCE`, which root has but in many
+/// containers. All else is done. Without it the page cache of a mount by an ordinary user is bounded by the
+/// kernel (`max_ratio` of its bdi); who mounts a file system on a loop device is to be told.
+pub fn become_one() -> io::Result<()> {
+    let flusher = configure_io_flusher_behavior(true);
     let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
     if rustix::process::geteuid().is_root() || is_unlimited {
         // On fault: volumes of RAM are not there before they are used.
         let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
         let _ = mlockall(flags);
     }
+    Ok(flusher?)
 }

@@ -21,6 +21,7 @@ mod loop_device;
 mod md;
 mod output;
 mod paths;
+mod place;
 pub mod runtime;
 pub mod serve;
 mod server;

@@ -1,6 +1,11 @@
 //! Loop devices, by util-linux's `losetup`.
+//!
+//! Invariant: a device counts as ours while it is attached as it was when we made or found it. Its file's name
+//! does not tell that: the kernel names a file by where it is now, which is nowhere once it was unmounted.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,7 +15,8 @@ use anyhow::{Context as _, bail};
 #[derive(Clone)]
 pub struct LoopDevice {
     path: PathBuf,
-    file: PathBuf,
+    /// What tells this attachment from others of the device ([`attachment`]).
+    attachment: Vec<u8>,
 }
 
 impl LoopDevice {
@@ -26,18 +32,21 @@ impl LoopDevice {
         if read_only {
             command.arg("--read-only");
         }
-        let path = said(command.arg("--").arg(file))?;
-        Ok(LoopDevice { path: PathBuf::from(path.trim()), file: file.to_owned() })
+        let path = PathBuf::from(said(command.arg("--").arg(file))?.trim());
+        let attachment = attachment(&path).unwrap_or_default();
+        Ok(LoopDevice { path, attachment })
     }
 
-    /// All that have this file, or one in this folder, behind them.
+    /// All that have this file, or one in this folder, behind them. The path has no symbolic links.
     pub fn all_of(path: &Path) -> Vec<LoopDevice> {
         let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let loops = names.filter(|name| name.starts_with("loop"));
+        let names = entries.map(|entry| entry.file_name());
+        let loops = names.filter(|name| name.as_encoded_bytes().starts_with(b"loop"));
         let found = loops.filter_map(|name| {
-            let file = backing_file(&name)?;
-            file.starts_with(path).then(|| LoopDevice { path: Path::new("/dev").join(name), file })
+            let device = Path::new("/dev").join(name);
+            let is_behind = names_file(&backing_file(&device)?, path);
+            let attachment = if is_behind { attachment(&device) } else { None };
+            Some(LoopDevice { path: device, attachment: attachment? })
         });
         found.collect()
     }
@@ -72,15 +81,36 @@ impl LoopDevice {
 
     /// The file is still behind it.
     pub fn is_attached(&self) -> bool {
-        let name = self.path.file_name().and_then(|name| name.to_str());
-        name.and_then(backing_file).is_some_and(|file| file == self.file)
+        attachment(&self.path).is_some_and(|now| now == self.attachment)
     }
 }
 
-fn backing_file(name: &str) -> Option<PathBuf> {
-    let text = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
-    let text = text.trim_end_matches('\n');
-    Some(PathBuf::from(text.strip_suffix(" (deleted)").unwrap_or(text)))
+/// What sysfs says of a loop device.
+fn told(device: &Path, what: &str) -> Option<Vec<u8>> {
+    let folder = Path::new("/sys/block").join(device.file_name()?);
+    let mut text = fs::read(folder.join(what)).ok()?;
+    text.pop_if(|last| *last == b'\n');
+    Some(text)
+}
+
+/// The name of what is behind a device, as the kernel tells it; `None` if there is nothing.
+fn backing_file(device: &Path) -> Option<Vec<u8>> {
+    told(device, "loop/backing_file")
+}
+
+/// A number that is another each time that something is put behind the device; before Linux 5.15 the file's name
+/// has to do. `None` if there is nothing.
+fn attachment(device: &Path) -> Option<Vec<u8>> {
+    let file = backing_file(device)?;
+    Some(told(device, "diskseq").unwrap_or(file))
+}
+
+/// Whether the kernel's name is that of the file, or of one in that folder. A file may have been removed since, or
+/// have a name that looks so.
+fn names_file(name: &[u8], file: &Path) -> bool {
+    let removed = name.strip_suffix(b" (deleted)");
+    let names = [Some(name), removed].into_iter().flatten();
+    names.map(|name| PathBuf::from(OsString::from_vec(name.to_vec()))).any(|n| n.starts_with(file))
 }
 
 /// Runs a command; what it prints.
@@ -91,4 +121,25 @@ fn said(command: &mut Command) -> anyhow::Result<String> {
         bail!("a loop device is refused: {}", why.trim().trim_start_matches("losetup: "));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_names_are_understood() {
+        let cases: [(&[u8], &str, bool); 7] = [
+            (b"/a/vol.img", "/a/vol.img", true),
+            (b"/a/vols/one", "/a/vols", true),
+            (b"/a/vol.img (deleted)", "/a/vol.img", true),
+            (b"/a/vol (deleted)", "/a/vol (deleted)", true),
+            (b"/a/vol (deleted) (deleted)", "/a/vol (deleted)", true),
+            (b"/a/vol.img2", "/a/vol.img", false),
+            (b"/", "/a/vol.img", false),
+        ];
+        for (name, file, expected) in cases {
+            assert_eq!(names_file(name, Path::new(file)), expected, "{file}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use drystone_stack::control::ServerInfo;
 use drystone_stack::spec::FuseSpec;
-use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load, load_default};
+use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file};
 
 use crate::control_socket::ControlSocket;
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
     let mut stack = match &options.rescue {
         Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
-        None => stack(options.stack.as_deref())?,
+        None => stack(options.stack.as_deref(), options.fuse.as_deref())?,
     };
     output::warn(&stack);
     add_files(&mut stack, options)?;
@@ -121,9 +121,9 @@ fn add_files(stack: &mut StackSpec, options: &ServeOptions) -> Result<(), Failur
     Ok(())
 }
 
-fn stack(path: Option<&Path>) -> Result<StackSpec, Failure> {
+fn stack(path: Option<&Path>, file: Option<&Path>) -> Result<StackSpec, Failure> {
     match path {
-        Some(path) => load(path).map_err(output::load_failure),
+        Some(path) => load_with_file(path, file).map_err(output::load_failure),
         None => default_stack(),
     }
 }

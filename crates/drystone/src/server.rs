@@ -52,13 +52,20 @@ impl Server {
     pub fn start(spec: &StackSpec) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = SystemClock::new();
         let threads = data_threads(spec.server.threads);
-        let at = Surroundings::new(threads, clock);
+        let mut at = Surroundings::new(threads, clock);
+        at.tell = Arc::new(|text| output::complain(&format!("drystone: {text}")));
         at.locks.time_holds(spec.server.lockstat);
-        if spec.exports.iter().any(|export| export.fuse.is_some()) {
-            io_flusher::become_one();
+        let mut files = spec.exports.iter().filter_map(|export| export.fuse.as_ref()).peekable();
+        if files.peek().is_some()
+            && let Err(error) = io_flusher::become_one()
+            && files.any(|file| file.loop_device)
+        {
+            warn_of_memory(&error);
         }
         let stack = LiveStack::open(spec, &at)?;
         warn_of_arrays(&stack);
+        let pause_of_start: Pause = Box::new(pause);
+        stack.await_arrays(&pause_of_start);
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
@@ -148,6 +155,8 @@ impl Server {
 
     /// Takes files away once nobody uses them; those that cannot be unmounted at once.
     fn unmount(&mut self) -> anyhow::Result<()> {
+        // All of them first, so that none waits for another's client. Whoever refuses is told of below.
+        self.files.iter_mut().for_each(|files| _ = files.detach_loops());
         let mut failed = Ok(());
         for mut files in self.files.drain(..) {
             if let Err(error) = files.unmount() {
@@ -200,6 +209,9 @@ impl ServerHandle for Server {
     }
 
     fn stop(mut self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
+        for text in self.stack.without_room() {
+            output::complain(&format!("drystone: {text}; to stop once more gives them up"));
+        }
         self.places.drain(..).for_each(|place| place.remove());
         let unmounted = self.unmount();
         let ended = self.end();
@@ -214,12 +226,19 @@ impl ServerHandle for Server {
 
 /// The machine has no FUSE, or not for us.
 fn lacks_fuse(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref();
-    matches!(error, Some(MountError::NoDevice | MountError::NoAccess | MountError::Device { .. }))
+    matches!(error.downcast_ref(), Some(MountError::NoDevice | MountError::NoAccess))
 }
 
 fn has_loop_device(export: &ExportSpec) -> bool {
     export.fuse.as_ref().is_some_and(|fuse| fuse.loop_device)
+}
+
+/// Says that file systems on its loop devices are written back by a process that may wait for that.
+fn warn_of_memory(error: &std::io::Error) {
+    output::complain(&format!(
+        "drystone: this process cannot be an IO flusher, which takes CAP_SYS_RESOURCE ({error}): when memory is short \
+         it may wait for pages that only it can write back"
+    ));
 }
 
 /// Says which members arrays started without, and what may be wrong of those that were forced to start.
@@ -228,6 +247,9 @@ fn warn_of_arrays(stack: &LiveStack) {
         let Some(array) = &live.array else { continue };
         for why in array.left_out() {
             output::complain(&format!("drystone: array `{}`: left out: {why}", live.name));
+        }
+        for notice in array.notices() {
+            output::complain(&format!("drystone: array `{}`: {notice}", live.name));
         }
         if let Some(suspects) = array.suspects() {
             output::complain(&format!("drystone: array `{}`: {suspects}", live.name));

@@ -1,10 +1,11 @@
-//! SIGINT and SIGTERM: the first asks for an orderly stop, the second ends the process at once.
+//! SIGINT, SIGTERM and SIGHUP (the terminal has gone): the first asks for an orderly stop, the second ends the
+//! process at once.
 //!
 //! What follows the first within [`TOGETHER`] is the same wish: GNU `timeout` signals its child
 //! and then their whole group, a terminal and a script may do so too.
 //!
 //! Installing a handler replaces an inherited "ignore", so a server started in the background of
-//! a script stops like any other.
+//! a script stops like any other. But whoever ignores SIGHUP wants a server that outlives its terminal (`nohup`).
 
 use std::io;
 use std::process;
@@ -12,7 +13,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
@@ -41,6 +42,14 @@ fn reaction(since_first: Option<Duration>) -> Reaction {
     }
 }
 
+/// Whether this process ignores `signal`, as Linux tells it (proc(5)); not, if it does not tell.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 /// Tells when to stop.
 pub struct StopSignal {
     first: Receiver<i32>,
@@ -51,6 +60,9 @@ impl StopSignal {
     /// Installs the handlers. Signals from here on are held until [`StopSignal::wait`].
     pub fn install() -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        if !is_ignored(SIGHUP) {
+            signals.add_signal(SIGHUP)?;
+        }
         let (ask, first) = sync_channel(1);
         let (leavers, to_do) = std::sync::mpsc::channel::<Leaver>();
         let work = move || {

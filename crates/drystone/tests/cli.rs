@@ -260,6 +260,22 @@ fn a_filled_device_has_no_hole() {
 }
 
 #[test]
+fn benchmarks_do_not_write_past_what_stands_on_a_device() {
+    let (folder, part) =
+        (TempDir::new().unwrap(), ["--stack", "v.toml", "--name", "d", "--runtime", "1ms"]);
+    let at = folder.path();
+    let stack =
+        "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n[device.v]\ntable = \"0 8 linear d 0\"\n";
+    fs::write(at.join("v.toml"), stack).unwrap();
+    for writes in [["--rw", "write"], ["--bs", "4k"]] {
+        let more = if writes[0] == "--bs" { vec!["--fill"] } else { vec![] };
+        let words = ["--name: `d` is part of `v`", "measure `v`, or only read"];
+        refused(at, &[&["bench"], &part[..], &writes[..], &more].concat(), 1, &words);
+    }
+    bench(at, &part[..4]);
+}
+
+#[test]
 fn benchmarks_that_cannot_run_say_why() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();

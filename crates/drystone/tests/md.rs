@@ -55,7 +55,13 @@ fn start(folder: &Path, names: &[&str]) -> Result<Start, String> {
             let mut bytes = vec![0; 4096];
             file.read_exact_at(&mut bytes, sector * 512).map(|()| bytes)
         });
-        Candidate { name: (*name).to_owned(), found: found.unwrap(), bitmap: None, damage: None }
+        Candidate {
+            name: (*name).to_owned(),
+            found: found.unwrap(),
+            bitmap: None,
+            damage: None,
+            log_damage: None,
+        }
     };
     assemble(&names.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)
 }

@@ -46,7 +46,7 @@ pub struct Options {
     pub chart: bool,
     /// Also run the kernel's own, which takes root and fio.
     pub kernel: bool,
-    /// Of `raid5-fsmark`: bytes of files that a run writes to RAM; `None` is its own choice.
+    /// Of `raid5-fsmark`: bytes of files that a run writes; `None` is its own choice.
     pub bytes: Option<u64>,
     /// Of `raid5-fsmark`: words that a case's name has to have to be run.
     pub only: Vec<String>,

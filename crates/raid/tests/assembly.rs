@@ -21,7 +21,7 @@ fn candidates(vector: &str) -> Vec<Candidate> {
             Some(BitmapHeader::parse(&image.read_sectors(at, 8)))
         };
         let bitmap = found.as_ref().ok().and_then(|(_, own)| header(own));
-        Candidate { name: format!("m{index}"), found, bitmap, damage: None }
+        Candidate { name: format!("m{index}"), found, bitmap, damage: None, log_damage: None }
     };
     images.iter().enumerate().map(candidate).collect()
 }
@@ -307,6 +307,7 @@ fn devices_that_contradict_one_another_are_refused() {
         found: superblock(&testing::Image::new(1 << 20)),
         bitmap: None,
         damage: None,
+        log_damage: None,
     };
     assert!(refusal(&[blank]).contains("sda: there is no md superblock"));
 }
@@ -323,6 +324,42 @@ fn who_saw_another_history_is_left_out() {
     let left: Vec<usize> = array.left_out.iter().map(|(device, _)| *device).collect();
     assert_eq!(left, [2, 3]);
     assert!(array.left_out[0].1.contains("another history"), "{:?}", array.left_out);
+}
+
+/// A RAID-5 ran without member 3; copies from before ran without member 0, and then the first member 0 was
+/// put back. Both have as many events.
+fn two_histories() -> Vec<Candidate> {
+    let mut devices = candidates("r5-ls");
+    change(&mut devices, 0, |own| own.roles[3] = 0xFFFE);
+    (1..4).for_each(|device| change(&mut devices, device, |own| own.roles[0] = 0xFFFE));
+    devices
+}
+
+#[test]
+fn of_two_histories_the_later_one_counts_and_then_that_of_more_members() {
+    let mut devices = two_histories();
+    (1..4).for_each(|device| change(&mut devices, device, |own| own.utime += 1));
+    for later in [true, false] {
+        let array = made(&devices);
+        assert_eq!(array.members[1..], in_sync(&[1, 2, 3]), "{later}");
+        assert_eq!(array.members[0], Member::Faulty { device: 0 }, "{later}");
+        assert_eq!(array.start, DEGRADED, "{later}");
+        // Parts of a second stand above the seconds, and do not count.
+        (1..4).for_each(|device| change(&mut devices, device, |own| own.utime -= 1));
+        change(&mut devices, 0, |own| own.utime += 7 << 40);
+    }
+}
+
+#[test]
+fn who_is_to_be_left_out_for_another_history_is_told() {
+    let mut devices = two_histories();
+    change(&mut devices, 0, |own| own.utime += 1);
+    let array = made(&devices);
+    let text = force(&array.start);
+    assert!(text.contains("1 of 4 members can be used, expected at least 3"), "{text}");
+    assert!(text.contains("m1 is of another history") && text.contains("m3 is of"), "{text}");
+    assert!(text.ends_with("leave out m0 to use what the others hold"), "{text}");
+    assert_eq!(made(&without(devices, &[0])).start, DEGRADED);
 }
 
 #[test]

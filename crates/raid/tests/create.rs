@@ -277,6 +277,7 @@ fn started(images: &[Image]) -> Result<Start, String> {
         found: superblock(image),
         bitmap: Some(Ok(BitmapHeader::new(Uuid([9; 16]), 28672, 1 << 26))),
         damage: None,
+        log_damage: None,
     };
     assemble(&images.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)
 }
@@ -318,11 +319,36 @@ fn what_cannot_be_made_is_refused() {
             &[size; 4],
             "a PPL needs a raid5",
         ),
+        (
+            CreateOptions { size: Some(64), ..five.clone() },
+            &[size; 3],
+            "64 sectors are to be used of each device, expected at least a chunk of 128",
+        ),
+        (
+            CreateOptions { set_name: "a\nb".to_owned(), ..five.clone() },
+            &[size; 3],
+            "the name \"a\\nb\" has a control character",
+        ),
+        (options(Level::Raid5, 128, 64 * KIB), &[size; 128], "with --force all of the array"),
+        (
+            CreateOptions { spare_devices: 1, ..options(Level::Raid5, 128, 64 * KIB) },
+            &[size; 129],
+            "129 devices are named, expected up to 128",
+        ),
         (CreateOptions { set_name: "x".repeat(33), ..five }, &[size; 3], "33 bytes"),
     ] {
         let text = refusal(&options, sectors);
         assert!(text.contains(expected), "{text}");
     }
+}
+
+#[test]
+fn as_many_members_as_an_array_may_have_are_made() {
+    let most = CreateOptions { force: true, ..options(Level::Raid5, 128, 64 * KIB) };
+    let made = plan(&most, &devices(&[64 * MIB; 128])).unwrap();
+    let last = made.members[127].as_ref().unwrap();
+    assert_eq!((made.rebuilt, last.superblock.role()), (None, Role::Active(127)));
+    assert!(plan(&options(Level::Raid6, 128, 64 * KIB), &devices(&[64 * MIB; 128])).is_ok());
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub use diagnostic::{Report, Source};
 pub use explain::explain;
 pub use load::{
     DEFAULT_STACK, DEFAULT_STACK_FOLDER, DEFAULT_STACK_NAME, LoadError, check, fuzz_stack_file,
-    load, load_default,
+    load, load_default, load_with_file,
 };
 pub use spec::StackSpec;
 pub use uri::nbd_uri;

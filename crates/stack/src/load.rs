@@ -45,6 +45,14 @@ pub enum LoadError {
 /// # Errors
 /// See [`LoadError`].
 pub fn load(path: &Path) -> Result<StackSpec, LoadError> {
+    load_with_file(path, None)
+}
+
+/// As [`load`]; the default export (or the only one) also appears as `file`, and so has a way in.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn load_with_file(path: &Path, file: Option<&Path>) -> Result<StackSpec, LoadError> {
     let unreadable = |error| LoadError::Unreadable { path: path.to_owned(), error };
     let bytes = read_bounded(path).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|error| LoadError::NotText {
@@ -54,7 +62,8 @@ pub fn load(path: &Path) -> Result<StackSpec, LoadError> {
     let whole = std::path::absolute(path).map_err(unreadable)?;
     let base = whole.parent().unwrap_or(Path::new("/"));
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
-    Ok(check(&name, Source { name: path.display().to_string(), text }, base)?)
+    let source = Source { name: path.display().to_string(), text };
+    Ok(check_files(build::parse_with_file(&name, source, base, file)?)?)
 }
 
 /// Checks the embedded default stack with `base` as its folder. Its [`DEFAULT_STACK_FOLDER`] must
@@ -72,7 +81,10 @@ pub fn load_default(base: &Path) -> Result<StackSpec, Report> {
 /// # Errors
 /// Everything that is wrong, with its place.
 pub fn check(name: &str, source: Source, base: &Path) -> Result<StackSpec, Report> {
-    let mut stack = build::parse(name, source, base)?;
+    check_files(build::parse(name, source, base)?)
+}
+
+fn check_files(mut stack: StackSpec) -> Result<StackSpec, Report> {
     let mut findings = Findings::default();
     files::check(&mut stack, &mut findings);
     graph::complete_sizes(&mut stack, &mut findings);

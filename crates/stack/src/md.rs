@@ -64,6 +64,8 @@ pub struct ArrayReport {
     pub suspects: Option<String>,
     /// Why devices that were named for it took no part when it was started, one sentence each.
     pub left_out: Vec<String>,
+    /// What was found damaged then of members that take part all the same, one sentence each.
+    pub notices: Vec<String>,
     /// By role; what has none comes last.
     pub devices: Vec<MemberReport>,
 }

@@ -68,6 +68,7 @@ fn arrays() {
     verify(vec![
         wrong("chunk", "\"12KiB\"", "a power of two", "md(4)"),
         wrong("chunk", "\"2KiB\"", "2KiB", "4KiB"),
+        wrong("chunk", "\"2TiB\"", "2TiB", "1TiB"),
         wrong("raid_devices", "200", "200", "from 2 to 128"),
         wrong("layout", "\"ddf-N-restart\"", "raid5 has no layout", "md(4)"),
         wrong("layout", "\"left-symetric\"", "left-symetric", "left-symmetric"),

@@ -3,10 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use drystone_stack::diagnostic::Severity;
-use drystone_stack::{LoadError, StackSpec, explain, load, load_default};
+use drystone_stack::{LoadError, StackSpec, explain, load, load_default, load_with_file};
 use tempfile::TempDir;
 
 fn file(name: &str, keys: &str) -> String {
@@ -199,4 +199,25 @@ fn a_stack_is_explained_as_a_tree() {
          └── n  null  250GiB  irqmode none\n"
     );
     assert_eq!(drawn, expected);
+}
+
+/// The file of the command line is a way in: of the only export, or of the first default one.
+#[test]
+fn a_file_of_the_command_line_is_a_way_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let export = |name: &str, keys: &str| format!("[export.{name}]\ndevice = \"d\"\n{keys}\n");
+    let files = |text: &str| {
+        let stack = load_with_file(&write(&folder, text), Some(Path::new("/vol.img")));
+        let exports = stack.unwrap_or_else(|error| panic!("{error}")).exports;
+        exports.into_iter().map(|export| export.fuse.map(|fuse| fuse.path)).collect::<Vec<_>>()
+    };
+    let file = || Some(PathBuf::from("/vol.img"));
+    for keys in ["", "fuse_loop = true", "fuse = \"other\"", "clients = { \"uid:0\" = \"/\" }"] {
+        assert_eq!(files(&format!("{device}{}", export("e", keys))), [file()], "{keys}");
+    }
+    let two =
+        format!("{device}{}{}", export("e", "nbd = \"unix:a\""), export("f", "default = true"));
+    assert_eq!(files(&two), [None, file()]);
+    assert!(load(&write(&folder, &two)).unwrap_err().to_string().contains("has no way in"));
 }

@@ -162,6 +162,55 @@ fn raid6_is_verified() {
 }
 
 #[test]
+fn raid4_is_verified() {
+    array_is_verified("raid4", &["m0", "m1", "m2"]);
+}
+
+#[test]
+fn an_array_with_a_partial_parity_log_is_verified() {
+    let stack = array("raid5", &["m0", "m1", "m2"]) + "consistency_policy = \"ppl\"\n";
+    verified(&stack, "array", true, &["--fsync=16"]);
+}
+
+#[test]
+fn null_with_memory_is_verified() {
+    let stack = "[device.d]\ntype = \"null\"\nmemory_backed = true\nsize = \"16MiB\"\n";
+    verified(stack, "d", false, &[]);
+}
+
+#[test]
+fn targets_for_tests_are_verified() {
+    for line in ["delay d 0 1", "flakey d 0 600 0", "log-writes d l"] {
+        let stack =
+            ram(&["d", "l"], "64MiB") + &format!("[device.v]\ntable = \"0 32768 {line}\"\n");
+        verified(&stack, "v", false, &[]);
+    }
+}
+
+/// Where writes go nowhere, verification has to see it.
+#[test]
+fn what_keeps_nothing_fails_verification() {
+    for line in ["zero", "flakey d 0 0 600 1 drop_writes"] {
+        let stack = ram(&["d"], "16MiB") + &format!("[device.v]\ntable = \"0 32768 {line}\"\n");
+        let Some(rig) = Rig::new(&stack) else { return };
+        let options = ["--stack=stack.toml", "--filename=v", "--thread"];
+        let said = rig.refused(&[&options[..], &VERIFY[..]].concat());
+        assert!(said.contains("bad magic header"), "{line}: {said}");
+    }
+}
+
+/// What stands on a device would be spoilt.
+#[test]
+fn a_member_of_an_array_is_not_written_to() {
+    let Some(rig) = Rig::new(&array("raid5", &["m0", "m1", "m2"])) else { return };
+    let options = ["--stack=stack.toml", "--filename=m0", "--thread", "--rw=write", "--bs=64k"];
+    let said = rig.refused(&options);
+    assert!(said.contains("`m0` is part of `array`, so nobody else must write to it"), "{said}");
+    rig.job("m0", &["--rw=read", "--bs=64k", "--size=1M"]);
+    rig.job("array", &["--rw=write", "--bs=64k", "--size=1M"]);
+}
+
+#[test]
 fn a_throttled_group_is_verified() {
     let stack = ram(&["d"], "16MiB")
         + "[group.tenants]\n[group.\"tenants/a\"]\nio.max = [\"d wbps=64MiB riops=20000\"]\n";

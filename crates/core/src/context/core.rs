@@ -1,7 +1,7 @@
 //! The state of a context, behind its gate.
 
 use super::env::Env;
-use super::set::{Handle, Other};
+use super::set::{Handle, Kicks, Other};
 use super::waiting::{For, PollMode, Waiting};
 use crate::clock::Ns;
 use crate::device::{Channel, Device};
@@ -56,6 +56,8 @@ pub(crate) struct ContextCore {
     messages: Vec<Arc<Message>>,
     /// The contexts whose rings this one watches.
     watching: Vec<Other>,
+    /// Memory to list them.
+    others: Vec<Other>,
     /// Calls of reap, for [`REAPS_A_TICK`].
     reaps: u32,
     /// How often lingering was in vain in a row, and waits left until it is tried again.
@@ -79,6 +81,7 @@ impl ContextCore {
             events: Vec::new(),
             messages: Vec::new(),
             watching: Vec::new(),
+            others: Vec::new(),
             reaps: 0,
             linger_failures: 0,
             linger_pause: 0,
@@ -401,8 +404,9 @@ impl ContextCore {
 
     /// Have the crank of context `id` turned, unless its owner sleeps there and so turns it itself.
     fn kick_unless_parked(&mut self, handle: &Handle, id: u32) {
-        let other = handle.set.find(id);
-        self.env.kicks.extend(other.filter(|other| !other.parking().will_look()));
+        if let Some(other) = handle.set.find(id).filter(|other| !other.parking().will_look()) {
+            self.env.kick_later(other);
+        }
     }
 
     pub(super) fn is_starving(&self) -> bool {
@@ -417,7 +421,10 @@ impl ContextCore {
 
     /// Contexts to be kicked once this one has been left.
     #[inline]
-    pub(crate) fn take_kicks(&mut self) -> Vec<Arc<Handle>> {
+    pub(crate) fn take_kicks(&mut self) -> Kicks {
+        if self.env.kicks.is_empty() {
+            return Kicks::new();
+        }
         std::mem::take(&mut self.env.kicks)
     }
 
@@ -630,17 +637,21 @@ impl ContextCore {
         if !starving && self.watching.is_empty() {
             return;
         }
-        let others = if starving { handle.set.others(self.env.id) } else { Vec::new() };
+        let mut others = std::mem::take(&mut self.others);
+        if starving {
+            handle.set.others(self.env.id, &mut others);
+        }
         for gone in self.watching.extract_if(.., |w| !others.contains(w)) {
             self.env.ring.unwatch(gone.descriptors, gone.token());
         }
-        for other in others {
+        for other in others.drain(..) {
             if !self.watching.contains(&other) {
                 self.env.ring.watch(other.descriptors, other.token());
                 self.kick_unless_parked(handle, other.id);
                 self.watching.push(other);
             }
         }
+        self.others = others;
     }
 
     /// For an owner that sleeps elsewhere than in [`ContextCore::wait`]: what such a wait does.

@@ -6,7 +6,7 @@ use super::links::Links;
 use super::parts::Parts;
 use crate::bio::{Bio, End};
 use crate::clock::TimeCache;
-use crate::context::set::Handle;
+use crate::context::set::{Handle, Kicks};
 use crate::device::Device;
 use crate::list::BioList;
 use crate::mailbox::Message;
@@ -46,7 +46,7 @@ pub struct Env {
     /// Where polled bios of the present submission went.
     pub(super) polled_to: PolledTo,
     /// Contexts to be kicked when this one has been left.
-    pub(crate) kicks: Vec<Arc<Handle>>,
+    pub(crate) kicks: Kicks,
     /// Bios submitted and not yet reaped.
     pub(crate) outstanding: usize,
     /// What this context expects of others by messages: bios that a shared scheduler has, a turn at
@@ -80,7 +80,7 @@ impl Env {
             parts: BioList::new(),
             links: Links::default(),
             polled_to: PolledTo::default(),
-            kicks: Vec::new(),
+            kicks: Kicks::new(),
             outstanding: 0,
             entrusted: 0,
             plugged: false,
@@ -330,7 +330,7 @@ impl Env {
     pub fn send_and_kick(&mut self, message: Arc<Message>) {
         if let Some(handle) = message.receiver() {
             handle.mailbox.push(message);
-            self.kicks.push(handle);
+            self.kick_later(handle);
         }
     }
 
@@ -340,6 +340,13 @@ impl Env {
         if let Some(handle) = message.receiver()
             && handle.leave_word(message)
         {
+            self.kick_later(handle);
+        }
+    }
+
+    /// Have the crank of another context turned as soon as this one is left. Once is enough, whatever it is for.
+    pub(super) fn kick_later(&mut self, handle: Arc<Handle>) {
+        if !self.kicks.iter().any(|kicked| Arc::ptr_eq(kicked, &handle)) {
             self.kicks.push(handle);
         }
     }

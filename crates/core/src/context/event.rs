@@ -84,7 +84,7 @@ impl ContextCore {
         handle.take_wake();
         self.look_around(handle);
         if self.is_starving() {
-            handle.set.others_do(self.env.id, |other| self.env.kicks.push(other.clone()));
+            handle.set.others_do(self.env.id, |other| self.env.kick_later(other.clone()));
         }
     }
 

@@ -19,6 +19,7 @@ use crate::mistake;
 use crate::primitive::Barriers;
 use crate::ring::{Ring, Token, Waker};
 use crate::sync::{Lock, LockClass, LockCounters, LockRegistry};
+use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -116,17 +117,17 @@ impl Handle {
     /// arrived for the context before the call has been or will be delivered without its owner
     /// having to come back.
     pub fn kick(self: &Arc<Self>) {
-        Self::kick_all(vec![self.clone()]);
+        Self::kick_all(Kicks::from_iter([self.clone()]));
     }
 
     /// Kick `work`, and whatever needs a kick as a consequence. Call outside every gate.
-    pub(super) fn kick_all(mut work: Vec<Arc<Handle>>) {
+    pub(super) fn kick_all(mut work: Kicks) {
         while let Some(handle) = work.pop() {
             handle.kick_once(&mut work);
         }
     }
 
-    fn kick_once(&self, work: &mut Vec<Arc<Handle>>) {
+    fn kick_once(&self, work: &mut Kicks) {
         loop {
             match self.gate.visit() {
                 Visit::Granted => {
@@ -169,6 +170,9 @@ impl Handle {
         idle && !again
     }
 }
+
+/// Contexts whose cranks are to be turned. As many as a server has threads, as a rule, need no memory of their own.
+pub(crate) type Kicks = SmallVec<[Arc<Handle>; 8]>;
 
 /// A context as another one that watches it knows it.
 #[derive(Clone, PartialEq, Eq)]
@@ -310,16 +314,12 @@ impl ContextSet {
         all.iter().for_each(|handle| handle.kick());
     }
 
-    /// Every context but `id`; they count as watched from now on.
-    pub(super) fn others(&self, id: u32) -> Vec<Other> {
-        let members = self.members.lock(&self.locks);
-        let others = members.handles.iter().flatten().filter(|h| h.id != id);
-        others
-            .map(|h| {
-                h.parking.watch();
-                Other { id: h.id, serial: h.serial, descriptors: h.descriptors }
-            })
-            .collect()
+    /// Put every context but `id` into `found`; they count as watched from now on.
+    pub(super) fn others(&self, id: u32, found: &mut Vec<Other>) {
+        self.others_do(id, |h| {
+            h.parking.watch();
+            found.push(Other { id: h.id, serial: h.serial, descriptors: h.descriptors });
+        });
     }
 
     /// Call `f` with each context but `id`.

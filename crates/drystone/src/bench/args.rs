@@ -73,6 +73,11 @@ impl BenchArgs {
     pub fn mode(&self) -> PollMode {
         if self.poll { PollMode::Poll } else { self.poll_mode }
     }
+
+    /// Whether its I/Os are writes.
+    pub fn writes(&self) -> bool {
+        matches!(self.rw, Pattern::Write | Pattern::Randwrite)
+    }
 }
 
 /// What the I/Os of a benchmark do.

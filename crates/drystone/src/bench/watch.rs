@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use drystone_core::clock::SystemClock;
 use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
@@ -42,6 +42,23 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// Refuses to write to what is part of something else: that would be spoilt, here unseen.
+    fn check_writes(&self) -> anyhow::Result<()> {
+        let Subject::InStack(stack, name) = self else { return Ok(()) };
+        let user = stack
+            .devices
+            .iter()
+            .find(|user| user.members().iter().any(|member| member.device == *name));
+        match user {
+            Some(user) => bail!(
+                "--name: `{name}` is part of `{}`, so it must not be written to; measure `{}`, or only read",
+                user.name,
+                user.name
+            ),
+            None => Ok(()),
+        }
+    }
+
     fn open(&self, at: &Surroundings) -> anyhow::Result<(Arc<dyn Device>, ring::Engine)> {
         match self {
             Subject::Device(spec) => Ok((open_device(spec, at)?, engine_of(spec, &at.clock)?)),
@@ -58,6 +75,9 @@ impl Subject {
 /// What could not be opened or does not fit the device, an I/O that failed, a JSON file that
 /// cannot be written.
 pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
+    if args.writes() || args.fill {
+        subject.check_writes()?;
+    }
     let at = Surroundings::new(args.threads, SystemClock::new());
     let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
@@ -106,8 +126,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
         info.size_bytes,
         args.bs
     );
-    let writes = matches!(args.rw, Pattern::Write | Pattern::Randwrite);
-    ensure!(!(writes && info.limits.read_only), "--rw: the device is read-only");
+    ensure!(!(args.writes() && info.limits.read_only), "--rw: the device is read-only");
     let part = |lane: u64| match sequential {
         true => (lane * (blocks / threads), blocks / threads),
         false => (0, blocks),

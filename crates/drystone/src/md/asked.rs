@@ -43,6 +43,10 @@ pub fn names(answer: &Value) -> Vec<&str> {
 
 /// A word as a path from the root, since the server may run in another folder.
 pub fn path(word: &str) -> Result<String, Failure> {
+    if word.is_empty() {
+        let text = "a device is an empty word, expected its name or a path";
+        return Err(Failure::Refused(text.to_owned()));
+    }
     let path = absolute(word).map_err(|error| Failure::Refused(format!("{word}: {error}")))?;
     Ok(path.to_string_lossy().into_owned())
 }

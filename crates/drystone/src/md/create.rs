@@ -213,7 +213,7 @@ fn new_device(device: &Device) -> Result<NewDevice, Failure> {
 fn check_contents(device: &Device, force: bool) -> Result<Option<String>, Failure> {
     let name = device.path.display();
     let array = match device.probe()? {
-        Ok((_, found)) => format!(" ({} {})", found.name(), found.set_uuid),
+        Ok((_, found)) => format!(" ({})", found.called()),
         Err(_) => String::new(),
     };
     match device.contents()? {

@@ -76,7 +76,10 @@ impl Images {
     }
 
     fn may_start(&self, force: bool) -> Result<(), Failure> {
-        let name = self.array.fresh.name();
+        let name = match self.array.fresh.name() {
+            name if name.is_empty() => self.array.fresh.set_uuid.to_string(),
+            name => name.escape_debug().to_string(),
+        };
         match &self.array.start {
             Start::Whole | Start::Degraded { .. } => Ok(()),
             Start::Force(_) if force => Ok(()),
@@ -107,12 +110,16 @@ impl Images {
     }
 
     fn title(&self) -> String {
+        let (name, uuid) = (self.array.fresh.name(), self.array.fresh.set_uuid);
+        let called = match name.is_empty() {
+            true => uuid.to_string(),
+            false => format!("{} ({uuid})", name.escape_debug()),
+        };
         let (array, layout) = (&self.array, &self.array.layout);
         let dirty = if array.resync_from.is_some() { ", not stopped cleanly" } else { "" };
         format!(
-            "array {} ({}): {} {}, chunk {}, metadata {}, {} of {} members in sync{dirty}",
-            array.fresh.name(),
-            array.fresh.set_uuid,
+            "array {}: {} {}, chunk {}, metadata {}, {} of {} members in sync{dirty}",
+            called,
             layout.level(),
             layout_name(layout.number()).unwrap_or("with a layout of its own"),
             format_size(layout.chunk_sectors() * 512),

@@ -11,6 +11,7 @@ use drystone_raid::metadata::MetadataError;
 use drystone_raid::metadata::assemble::{Candidate, damage};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
+use drystone_raid::metadata::ppl;
 use drystone_raid::metadata::superblock::{
     Minor, SUPERBLOCK_BYTES_MAX, Superblock, is_magic, places, probe,
 };
@@ -118,7 +119,10 @@ impl Device {
         let bitmap = place.map(header).transpose()?;
         let own = found.as_ref().ok().map(|(_, own)| own);
         let damage = own.and_then(|own| damage(own, |sector, bytes| self.read(sector, bytes)));
-        Ok(Candidate { name: self.path.display().to_string(), found, bitmap, damage })
+        let read_log = |sector, bytes| self.read(sector, bytes);
+        let log_damage = own.and_then(|own| ppl::damage(own, read_log));
+        let name = self.path.display().to_string();
+        Ok(Candidate { name, found, bitmap, damage, log_damage })
     }
 
     /// Places where md's magic number stands, of whatever version and state.

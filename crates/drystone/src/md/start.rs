@@ -119,6 +119,9 @@ fn told(array: &ArrayReport, left_out: usize) -> String {
     if let Some(suspects) = &array.suspects {
         text += &format!("{}: {suspects}\n", array.name);
     }
+    for notice in &array.notices {
+        text += &format!("{}: {notice}\n", array.name);
+    }
     for why in &array.left_out {
         text += &format!("{}: left out: {why}\n", array.name);
     }

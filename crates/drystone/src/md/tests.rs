@@ -74,6 +74,7 @@ impl Shown {
             mismatch_cnt: 0,
             suspects: None,
             left_out: Vec::new(),
+            notices: Vec::new(),
             devices: self.devices(),
         }
     }
@@ -207,4 +208,11 @@ fn what_is_under_way_is_shown_as_linux_shows_it() {
         text.starts_with("md0 : active (read-only) raid5 vdd[4] vdc[2] vdb[1] vda[0]\n"),
         "{text}"
     );
+}
+
+#[test]
+fn a_device_without_a_word_is_refused() {
+    let refused = super::asked::path("").expect_err("a refusal");
+    let crate::failure::Failure::Refused(text) = refused else { panic!("it is refused") };
+    assert_eq!(text, "a device is an empty word, expected its name or a path");
 }

@@ -12,6 +12,7 @@ pub(crate) const ENODEV: i32 = 19;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENFILE: i32 = 23;
 pub(crate) const EMFILE: i32 = 24;
+pub(crate) const EFBIG: i32 = 27;
 pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EROFS: i32 = 30;
 pub(crate) const ENOSYS: i32 = 38;

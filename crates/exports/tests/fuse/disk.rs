@@ -22,6 +22,10 @@ pub struct Disk {
     pub size: AtomicU64,
     pub block: u32,
     pub read_only: bool,
+    /// Nothing can be read or written.
+    pub fails: bool,
+    /// It writes zeroes by itself.
+    pub zeroes: bool,
     /// Longest time of an I/O; 0 ends it in the call.
     pub delay_ns: AtomicU64,
     /// The operations that came, with their flags and throttle groups.
@@ -38,6 +42,8 @@ impl Disk {
             size: AtomicU64::new(size as u64),
             block,
             read_only: false,
+            fails: false,
+            zeroes: true,
             delay_ns: AtomicU64::new(0),
             counts: Mutex::default(),
             most_held: AtomicU64::new(0),
@@ -63,14 +69,17 @@ impl Disk {
 
     fn read(&self, bio: &mut Bio) -> Status {
         let Some(range) = self.range(bio) else { return Status::Invalid };
+        if self.fails {
+            return Status::Medium;
+        }
         bio.fill_data_from(&self.bytes.lock().unwrap()[range]);
         Status::Ok
     }
 
     fn write(&self, bio: &Bio) -> Status {
         let Some(range) = self.range(bio) else { return Status::Invalid };
-        if self.read_only {
-            return Status::Permission;
+        if self.read_only || self.fails {
+            return if self.fails { Status::Medium } else { Status::Permission };
         }
         let place = &mut self.bytes.lock().unwrap()[range];
         match bio.op {
@@ -86,7 +95,7 @@ impl Device for Disk {
         let limits = Limits {
             logical_block_size: self.block,
             read_only: self.read_only,
-            max_write_zeroes_bytes: u64::MAX,
+            max_write_zeroes_bytes: if self.zeroes { u64::MAX } else { 0 },
             ..Limits::default()
         };
         let size_bytes = self.size.load(Relaxed);

@@ -66,6 +66,9 @@ fn requests_belong_to_the_group_of_whoever_opened() {
     let group = groups.join("thousand").unwrap().id();
     let of: Vec<_> = disk.counts.lock().unwrap().iter().map(|(.., group)| *group).collect();
     assert_eq!(of, [group; 3], "a read, and a write that reads first");
+    kernel.call(SETATTR, 1, &setattr(1 << 3, 0)).unwrap();
+    let last = disk.counts.lock().unwrap().last().unwrap().2;
+    assert_eq!(last, group, "a cut, which names no handle");
     assert!(groups.remove("thousand").is_err(), "while a file is open");
     kernel.call(RELEASE, 1, &bytes![handle, 0_u64, 0_u64]).unwrap();
     groups.remove("thousand").unwrap();

@@ -6,8 +6,6 @@ use super::served::Task;
 pub(super) const FILE_BYTES: u64 = 4 << 20;
 /// The mail's threads.
 const THREADS: u32 = 64;
-/// So much less is written to disks, which are slow: by default one file of each thread.
-const DISKS_LESS: u64 = 16;
 /// Room for what file systems keep beside files: a quarter and this.
 const ROOM_BYTES: u64 = 1 << 30;
 
@@ -36,9 +34,12 @@ pub(super) struct Case {
 
 /// All cases in which each of `only` occurs in the name; `bytes` for each run and `most` threads.
 pub(super) fn cases(bytes: u64, most: u32, only: &[String]) -> Vec<Case> {
-    let case = |below, file_system, threads, sync| {
-        let bytes = if matches!(below, Below::Disks(_)) { bytes / DISKS_LESS } else { bytes };
-        Case { below, file_system, threads: most.min(threads), sync, bytes }
+    let case = |below, file_system, threads, sync| Case {
+        below,
+        file_system,
+        threads: most.min(threads),
+        sync,
+        bytes,
     };
     let mut cases = Vec::new();
     for below in [Below::Ram(4), Below::Ram(9), Below::Ceiling] {
@@ -93,7 +94,7 @@ impl Case {
 
     /// Files that each thread writes.
     pub(super) fn files_each(&self) -> u64 {
-        (self.bytes / FILE_BYTES / u64::from(self.threads)).max(1)
+        self.bytes.div_ceil(FILE_BYTES * u64::from(self.threads)).max(1)
     }
 
     /// Files of a run.

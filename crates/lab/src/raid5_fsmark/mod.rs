@@ -49,7 +49,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Bytes of files that a run writes to RAM.
+/// Bytes of files that a run writes.
 const BYTES: u64 = 4 << 30;
 /// Longest that nothing moves until who was forgotten is woken.
 const PATIENCE: Duration = Duration::from_secs(60);

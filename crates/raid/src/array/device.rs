@@ -36,20 +36,25 @@ pub(crate) struct Desk {
     /// Each counts one lock, written while it is held.
     requests_locks: Arc<LockCounters>,
     status_locks: Arc<LockCounters>,
-    suspects: Option<Suspects>,
-    left_out: Vec<String>,
+    findings: Findings,
+}
+
+/// What was found when an array was started.
+pub(crate) struct Findings {
+    pub(crate) suspects: Option<Suspects>,
+    pub(crate) left_out: Vec<String>,
+    pub(crate) notices: Vec<String>,
 }
 
 impl Desk {
     pub(crate) fn new(
         shared: Arc<Shared>,
         status: ArrayStatus,
-        (suspects, left_out): (Option<Suspects>, Vec<String>),
+        findings: Findings,
         locks: &LockCounters,
     ) -> Arc<Self> {
         Arc::new(Desk {
-            suspects,
-            left_out,
+            findings,
             shared,
             requests: Lock::new(LockClass::Control, Requests::default()),
             status: Lock::new(LockClass::Control, Arc::new(status)),
@@ -131,13 +136,19 @@ impl Array {
 
     /// What may have been wrong when it was started; nothing, unless that was forced. Any thread.
     pub fn suspects(&self) -> Option<&Suspects> {
-        self.desk.suspects.as_ref()
+        self.desk.findings.suspects.as_ref()
     }
 
     /// Why devices that were named for it took no part when it was started, one sentence each. Any
     /// thread.
     pub fn left_out(&self) -> &[String] {
-        &self.desk.left_out
+        &self.desk.findings.left_out
+    }
+
+    /// What was found damaged when it was started, of members that take part all the same, one sentence
+    /// each. Any thread.
+    pub fn notices(&self) -> &[String] {
+        &self.desk.findings.notices
     }
 
     /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.

@@ -55,8 +55,10 @@ pub(crate) struct Disk {
     /// The log on the device is not that of `bad_blocks`.
     pub(crate) bad_blocks_changed: bool,
     pub(crate) write_error: bool,
-    /// It had no room for something, which is about to be tried again.
+    /// It had no room for something that waits.
     pub(crate) lacks_room: bool,
+    /// It had none since what waits was last tried again.
+    pub(crate) was_full: bool,
     /// Sectors that could not be read and were written anew.
     pub(crate) corrected: u32,
     /// It was a member, and lacks only what the bitmap marks.

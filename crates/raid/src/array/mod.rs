@@ -23,6 +23,6 @@ pub use device::Array;
 pub use disk::DiskState;
 pub use look::contents;
 pub use manager::Manager;
-pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, WallClock, create, find, open};
+pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, Tell, WallClock, create, find, open};
 pub use status::{ArrayState, ArrayStatus, BitmapStatus, DiskStatus, SyncStatus, action_name};
 pub use suspects::Suspects;

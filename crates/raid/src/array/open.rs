@@ -4,7 +4,7 @@
 //! has changed (a member that is missing) before it lets the first write pass.
 
 use super::bitmap::BitmapStorage;
-use super::device::{Array, Desk};
+use super::device::{Array, Desk, Findings};
 use super::disk::{Disk, DiskState};
 use super::io::Io;
 use super::manager::{Manager, ManagerSpec};
@@ -16,6 +16,7 @@ use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start, d
 use crate::metadata::bad_blocks;
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::create::{NewMember, Plan, Write};
+use crate::metadata::ppl;
 use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_core::primitive::AtomicU64;
 use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE, Status};
@@ -36,10 +37,15 @@ pub struct ArrayOptions {
     pub force: bool,
     /// Seconds since 1970.
     pub wall_clock: WallClock,
+    /// Hears what people should know while the array is used.
+    pub tell: Tell,
 }
 
 /// Tells seconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Hears one sentence, from the manager's thread, which waits until it returns.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Stripes of the cache where nothing else is asked for: 4 KiB of each member each.
 pub const CACHE_STRIPES_DEFAULT: u32 = 1024;
@@ -81,8 +87,10 @@ pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candida
         Err(status) => Err(unreadable("the bitmap", status)),
     };
     let bitmap = place.map(&mut header);
-    let damage = found.as_ref().ok().and_then(|(_, superblock)| damage(superblock, &mut read));
-    Ok(Candidate { name: info.name.clone(), found, bitmap, damage })
+    let own = found.as_ref().ok().map(|(_, superblock)| superblock);
+    let damage = own.and_then(|own| damage(own, &mut read));
+    let log_damage = own.and_then(|own| ppl::damage(own, &mut read));
+    Ok(Candidate { name: info.name.clone(), found, bitmap, damage, log_damage })
 }
 
 fn unreadable(what: &str, status: Status) -> MetadataError {
@@ -124,6 +132,7 @@ pub fn open(
         None => {}
     }
     let is_logged = replay.as_ref().is_some_and(|replay| !replay.is_wrong);
+    let notices = replay.as_mut().map(|replay| std::mem::take(&mut replay.notices));
     let suspects = suspects(&mut io, (&disks, &headers), (found, assembly), is_logged);
     let ppl = replay.as_ref().map(|replay| replay.conf);
     let conf = conf(&disks, assembly, options, (bitmap.as_ref(), ppl))?;
@@ -133,10 +142,11 @@ pub fn open(
     let resync_from = assembly.resync_from.filter(|_| !is_whole);
     let shared_too = shared.clone();
     let left_out = assembly.left_out.iter().map(|(_, why)| why.clone()).collect();
+    let findings = Findings { suspects, left_out, notices: notices.unwrap_or_default() };
     let spec =
         ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
     let (manager, status) = Manager::new(spec)?;
-    let desk = Desk::new(shared, status, (suspects, left_out), &locks);
+    let desk = Desk::new(shared, status, findings, &locks);
     let manager = manager.with_desk(desk.clone());
     Ok(Opened { array: Array::new(desk), manager })
 }
@@ -234,6 +244,7 @@ pub(super) fn disk(
         bad_blocks_changed: false,
         write_error: false,
         lacks_room: false,
+        was_full: false,
         corrected: superblock.cnt_corrected_read,
         by_bitmap: false,
         wants_bitmap: false,
@@ -321,6 +332,7 @@ fn created(name: String, member: &NewMember) -> Candidate {
         found: Ok((superblock.minor(), superblock.clone())),
         bitmap: bitmap.map(|write| BitmapHeader::parse(&write.bytes)),
         damage: None,
+        log_damage: None,
     }
 }
 

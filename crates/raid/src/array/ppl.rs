@@ -51,6 +51,8 @@ pub(crate) struct Replay {
     pub(crate) conf: PplConf,
     patches: Vec<Patch>,
     entries: usize,
+    /// What of the logs makes no sense, one sentence each.
+    pub(crate) notices: Vec<String>,
     /// Something could not be read, or made no sense.
     pub(crate) is_wrong: bool,
 }
@@ -67,8 +69,15 @@ impl Replay {
         }
         let signature = signature(assembly.fresh.set_uuid);
         let conf = PplConf { signature, generation: 0 };
-        let mut replay = Replay { conf, patches: Vec::new(), entries: 0, is_wrong: false };
-        for place in 0..disks.len() {
+        let mut replay = Replay {
+            conf,
+            patches: Vec::new(),
+            entries: 0,
+            notices: assembly.logs_lost.clone(),
+            is_wrong: false,
+        };
+        // A spare gets a log when it takes a place.
+        for place in (0..disks.len()).filter(|place| disks[*place].state != DiskState::Spare) {
             let Some((start, sectors)) = area_of(&disks[place])? else { continue };
             let read = |sector| read_at(io, &disks[place], start + sector, HEADER_BYTES);
             let Ok(found) = newest(sectors, signature, read) else {
@@ -87,7 +96,11 @@ impl Replay {
                 for (sector, entry) in header.entries_at(at) {
                     let partial = (start + sector, start + sectors);
                     let done = replay.entry(io, disks, place, assembly, entry, partial);
-                    replay.is_wrong |= done.is_none();
+                    if let Err(why) = done {
+                        let name = &disks[place].name;
+                        replay.notices.push(format!("{name}: partial parity log: {why}"));
+                        replay.is_wrong = true;
+                    }
                 }
             }
         }
@@ -102,7 +115,10 @@ impl Replay {
     }
 
     /// Take in an entry of the log of a disk. `partial`: where its partial parity begins, and where its
-    /// area ends. Nothing if it makes no sense or something cannot be read.
+    /// area ends.
+    ///
+    /// # Errors
+    /// It makes no sense, or something cannot be read; one sentence.
     fn entry(
         &mut self,
         io: &mut Io,
@@ -111,29 +127,20 @@ impl Replay {
         assembly: &Assembly,
         entry: &PplEntry,
         partial: (u64, u64),
-    ) -> Option<()> {
+    ) -> std::result::Result<(), String> {
         // It is known to be whole stripes then.
-        let blocks = decode(entry, &assembly.layout, assembly.used()).ok()?;
-        let (start, end) = partial;
-        let sectors = u64::from(entry.pp_size) / SECTOR_SIZE;
-        if start + sectors > end || disks[place].member_role() != Some(entry.parity_disk) {
-            return None;
-        }
-        let partial = match entry.pp_size {
-            0 => Vec::new(),
-            bytes => read_at(io, &disks[place], start, bytes as usize).ok()?,
-        };
-        if crc32c(&partial) != entry.checksum {
-            return None;
-        }
+        let blocks = decode(entry, &assembly.layout, assembly.used()).map_err(|e| e.to_string())?;
+        let partial = partial_parity(io, &disks[place], entry, partial)?;
         for block in blocks {
-            if let Some(bytes) = parity(io, disks, &block, &partial)? {
+            let computed = parity(io, disks, &block, &partial);
+            let computed = computed.ok_or("what an entry touched cannot be read")?;
+            if let Some(bytes) = computed {
                 let sector = disks[place].superblock.data_offset + block.sector;
                 self.patches.push(Patch { disk: place, sector, bytes });
             }
         }
         self.entries += 1;
-        Some(())
+        Ok(())
     }
 
     /// Write the blocks; durable when this returns.
@@ -152,6 +159,35 @@ impl Replay {
             let patches = Arc::make_mut(disk.patches.get_or_insert_default());
             patches.insert(sector - disk.superblock.data_offset, bytes);
         }
+    }
+}
+
+/// What an entry of a disk's log has of parity, from the first sector of `area` on.
+fn partial_parity(
+    io: &mut Io,
+    disk: &Disk,
+    entry: &PplEntry,
+    (start, end): (u64, u64),
+) -> std::result::Result<Vec<u8>, String> {
+    let sectors = u64::from(entry.pp_size) / SECTOR_SIZE;
+    if start + sectors > end {
+        let left = end.saturating_sub(start);
+        return Err(format!("an entry has {sectors} sectors, expected up to {left}"));
+    }
+    if disk.member_role() != Some(entry.parity_disk) {
+        return Err(format!("an entry is of member {}, expected its own", entry.parity_disk));
+    }
+    let partial = match entry.pp_size {
+        0 => Vec::new(),
+        bytes => read_at(io, disk, start, bytes as usize)
+            .map_err(|status| format!("an entry cannot be read: {status}"))?,
+    };
+    match crc32c(&partial) {
+        found if found == entry.checksum => Ok(partial),
+        found => Err(format!(
+            "the checksum of an entry's partial parity is {found:08x}, expected {:08x}",
+            entry.checksum
+        )),
     }
 }
 

@@ -81,6 +81,8 @@ pub struct ArrayStatus {
     pub sync: Option<SyncStatus>,
     /// Parity may not fit somewhere, and nothing is done about it now.
     pub resync_pending: bool,
+    /// No synchronisation begins.
+    pub frozen: bool,
     /// The bitmap that is kept, if there is one.
     pub bitmap: Option<BitmapStatus>,
     /// Sectors of parity that did not fit, in the last synchronisation.
@@ -128,7 +130,11 @@ impl ArrayStatus {
 
     /// `md/sync_action`.
     pub fn sync_action(&self) -> &'static str {
-        self.sync.map_or("idle", |sync| action_name(sync.action))
+        match self.sync {
+            _ if self.frozen => "frozen",
+            Some(sync) => action_name(sync.action),
+            None => "idle",
+        }
     }
 
     /// `md/sync_completed`: sectors of a member, of how many.

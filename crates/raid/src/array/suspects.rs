@@ -12,6 +12,9 @@ use std::ops::Range;
 
 /// Most ranges that are told in words.
 const TOLD_MAX: usize = 20;
+/// Most ranges that are counted: where all that a member holds is suspect there is one in each row, and this is
+/// told to people who ask again and again.
+const COUNTED_MAX: usize = 10_000;
 
 /// Parts of an array that may be wrong. Where the bitmap does not tell, that is all that members hold
 /// who are not there, or were forced in.
@@ -131,24 +134,29 @@ impl fmt::Display for Suspects {
         roles.sort_unstable();
         let roles: Vec<String> = roles.iter().map(u32::to_string).collect();
         let roles = roles.join(" and ");
-        if !self.by_bitmap {
-            return write!(
+        let counted = self.ranges().take(COUNTED_MAX + 1).count();
+        let count = match counted {
+            0..=COUNTED_MAX => counted.to_string(),
+            _ => format!("more than {COUNTED_MAX}"),
+        };
+        match self.by_bitmap {
+            true => write!(
                 f,
-                "all data of member {roles} may be wrong, anywhere in the array: no write-intent \
-                 bitmap tells what was being written"
-            );
+                "data of member {roles} may be wrong in {count} ranges of bytes, by the bitmap:"
+            )?,
+            false => write!(
+                f,
+                "all data of member {roles} may be wrong, in {count} ranges of bytes, as no write-intent \
+                 bitmap and no whole partial parity log tells what was being written:"
+            )?,
         }
-        let count = self.ranges().count();
-        write!(
-            f,
-            "data of member {roles} may be wrong in {count} ranges of bytes, by the bitmap:"
-        )?;
         for range in self.ranges().take(TOLD_MAX) {
             write!(f, "\n  {}-{}", range.start, range.end - 1)?;
         }
-        match count.checked_sub(TOLD_MAX) {
-            Some(more) if more > 0 => write!(f, "\n  and {more} more"),
-            _ => Ok(()),
+        match counted {
+            0..=TOLD_MAX => Ok(()),
+            _ if counted <= COUNTED_MAX => write!(f, "\n  and {} more", counted - TOLD_MAX),
+            _ => f.write_str("\n  and so on"),
         }
     }
 }
@@ -219,6 +227,15 @@ mod tests {
         assert!(text.starts_with("data of member 1 may be wrong in 75 ranges"), "{text}");
         assert!(text.contains("\n  20480-24575\n") && text.ends_with("\n  and 55 more"), "{text}");
         suspects.by_bitmap = false;
-        assert!(suspects.to_string().contains("anywhere in the array"));
+        let text = suspects.to_string();
+        assert!(
+            text.starts_with("all data of member 1 may be wrong, in 75 ranges of bytes"),
+            "{text}"
+        );
+        assert!(text.contains("\n  20480-24575\n") && text.ends_with("\n  and 55 more"), "{text}");
+        suspects.sectors = std::iter::once(0..8 << 40).collect();
+        let text = suspects.to_string();
+        assert!(text.contains("in more than 10000 ranges of bytes"), "{text}");
+        assert!(text.ends_with("\n  and so on"), "{text}");
     }
 }

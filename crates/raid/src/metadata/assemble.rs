@@ -6,7 +6,8 @@
 //!    takes one event back, so one less is no sign of age.
 //! 2. Its role is what F's table says of its number, never its own: a member that failed in F's last
 //!    update is one behind, believes itself to be good, and holds old data.
-//! 3. A member that calls F's device failed saw another history and is left out.
+//! 3. A member that calls F's device failed saw another history and is left out. Of histories of as many events
+//!    the one that was written last counts, then the one that more members share.
 
 mod start;
 
@@ -18,7 +19,7 @@ use super::Uuid;
 use super::bad_blocks;
 use super::bitmap::{self, BitmapHeader};
 use super::ppl;
-use super::superblock::{Features, Minor, Role, Superblock};
+use super::superblock::{Features, Minor, Role, Superblock, seconds};
 use crate::layout::Layout;
 
 /// A device that may be of an array.
@@ -32,6 +33,8 @@ pub struct Candidate {
     pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
     /// What [`damage`] says of it.
     pub damage: Option<MetadataError>,
+    /// What [`ppl::damage`] says of it: what its log had to say is not known.
+    pub log_damage: Option<MetadataError>,
 }
 
 /// What keeps a device from being used though its superblock is whole: a list of bad blocks or a place
@@ -174,6 +177,8 @@ pub struct Assembly {
     pub bitmap: BitmapUse,
     /// Whether members have partial parity logs.
     pub has_ppl: bool,
+    /// Of which members in sync the log does not tell what was being written, one sentence each.
+    pub logs_lost: Vec<String>,
     /// Why the array must not be written, if so; reading is safe.
     pub read_only: Option<String>,
     /// Whether it may start.
@@ -224,6 +229,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.size)),
         bitmap: BitmapUse::None,
         has_ppl: fresh.ppl().is_some(),
+        logs_lost: Vec::new(),
         read_only: None,
         start: Start::Whole,
     };
@@ -237,6 +243,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
     assembly.use_replacements();
     assembly.bitmap = assembly.bitmap_use(candidates);
     assembly.mark_partial(candidates);
+    assembly.find_lost_logs(candidates);
     assembly.read_only = start::read_only(&assembly);
     assembly.start = start::decide(&assembly, candidates);
     Ok(assembly)
@@ -255,16 +262,30 @@ fn events(candidate: &Candidate) -> Option<u64> {
     superblock(candidate).map(|(_, found)| found.events)
 }
 
-/// The candidate with the most events; a member before a spare.
+/// How many devices of the array a superblock calls members that call it one.
+fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
+    let is_member = |of: &Superblock, number| matches!(of.role_of(number), Role::Active(_));
+    let agrees = |other: &&Superblock| {
+        other.set_uuid == own.set_uuid
+            && is_member(own, other.dev_number)
+            && is_member(other, own.dev_number)
+    };
+    let all = candidates.iter().filter_map(|candidate| superblock(candidate).map(|(_, own)| own));
+    all.filter(agrees).count()
+}
+
+/// The candidate with the most events; a member before a spare. Of equals the one that was written last, then
+/// the one with whom more agree.
 fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, String> {
     let rank = |candidate: &Candidate| {
         let (_, found) = superblock(candidate)?;
         let member = matches!(found.role(), Role::Active(_));
-        uuid.is_none_or(|uuid| uuid == found.set_uuid).then_some((member, found.events))
+        let last = (seconds(found.utime), agreeing(candidates, found));
+        uuid.is_none_or(|uuid| uuid == found.set_uuid).then_some((member, found.events, last))
     };
     let ranked = candidates.iter().enumerate().filter_map(|(i, c)| Some((rank(c)?, i)));
     // Of equals the first.
-    let best = ranked.max_by_key(|((member, events), i)| (*member, *events, usize::MAX - i));
+    let best = ranked.max_by_key(|(rank, i)| (*rank, usize::MAX - i));
     best.map(|(_, index)| index).ok_or_else(|| match (candidates.first(), uuid) {
         (_, Some(uuid)) => format!("no device is of the array {uuid}"),
         (Some(first), _) => match &first.found {
@@ -383,6 +404,22 @@ impl Assembly {
         })
     }
 
+    /// What to do about devices of another history, if there are any: they can be used together if the device
+    /// that this one goes by is left out.
+    fn other_histories(&self, candidates: &[Candidate]) -> String {
+        let found = || candidates.iter().filter_map(|c| Some((c, superblock(c)?.1)));
+        let others: Vec<_> = found().filter_map(|(c, own)| self.other_history(c, own)).collect();
+        let fresh =
+            found().find(|(_, own)| own.dev_number == self.fresh.dev_number && **own == self.fresh);
+        match (&others[..], fresh) {
+            ([], _) | (_, None) => String::new(),
+            (others, Some((fresh, _))) => {
+                let (others, name) = (others.join("; "), &fresh.name);
+                format!("; {others}: leave out {name} to use what the others hold")
+            }
+        }
+    }
+
     /// Why a device is of another history than the freshest superblock, if so.
     fn other_history(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let fresh = &self.fresh;
@@ -472,6 +509,16 @@ impl Assembly {
                 };
             }
         }
+    }
+
+    /// A member that is not in sync is computed, so its own parity is of no use where it counts.
+    fn find_lost_logs(&mut self, candidates: &[Candidate]) {
+        let in_sync = self.members.iter().filter(|member| member.is_in_sync());
+        let lost = in_sync.filter_map(|member| {
+            let Candidate { name, log_damage, .. } = &candidates[member.device()?];
+            Some(format!("{name}: {}", log_damage.as_ref()?))
+        });
+        self.logs_lost = lost.filter(|_| self.has_ppl).collect();
     }
 
     fn bitmap_use(&self, candidates: &[Candidate]) -> BitmapUse {

@@ -18,6 +18,8 @@ pub const DAEMON_SLEEP: u32 = 5;
 pub const CHUNK_BYTES_DEFAULT: u64 = 64 << 20;
 /// Fewest bytes of member space for a bit that mdadm chooses.
 const CHUNK_BYTES_MIN: u64 = 4096;
+/// Largest chunk: the header says it in 32 bits, and it is a power of two.
+const CHUNK_BYTES_MAX: u64 = 1 << 31;
 /// Most sectors that mdadm fills with bits when it chooses their size itself.
 const ROOM_SECTORS_MAX: u64 = 256;
 
@@ -217,12 +219,17 @@ pub fn choose_chunk(
     while area_sectors(sync_size, least) > room {
         least *= 2;
     }
+    if least > CHUNK_BYTES_MAX {
+        return Err(invalid(format!(
+            "{sync_size} sectors of each member are too many for a bitmap, of which a bit stands for up to \
+             {CHUNK_BYTES_MAX} bytes: make the array without one (--bitmap none)"
+        )));
+    }
     let chunk = wanted.unwrap_or(least.max(CHUNK_BYTES_DEFAULT));
-    if !chunk.is_power_of_two() || chunk < least || chunk > 1 << 31 {
+    if !chunk.is_power_of_two() || chunk < least || chunk > CHUNK_BYTES_MAX {
         return Err(invalid(format!(
             "a bitmap chunk of {chunk} bytes cannot be: it has to be a power of two from {least} to \
-             {} bytes here",
-            1u64 << 31
+             {CHUNK_BYTES_MAX} bytes here"
         )));
     }
     Ok(chunk as u32)
@@ -287,6 +294,11 @@ mod tests {
         assert_eq!(choose_chunk(14336, 8, Some(64 << 10)), Ok(64 << 10));
         for wanted in [1000, 2048, 1 << 32] {
             assert!(choose_chunk(14336, 8, Some(wanted)).unwrap_err().message().contains("power"));
+        }
+        for wanted in [None, Some(64 << 20)] {
+            let error = choose_chunk(7 << 51, 256, wanted).unwrap_err();
+            assert!(error.message().contains("too many for a bitmap"), "{error}");
+            assert!(error.message().contains("--bitmap none"), "{error}");
         }
         assert!(choose_chunk(tib, 0, None).unwrap_err().message().contains("no room"));
     }

@@ -175,9 +175,15 @@ fn check_devices(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Resu
             devices.len()
         ));
     }
+    if devices.len() > ROLES {
+        return Err(format!("{} devices are named, expected up to {ROLES}", devices.len()));
+    }
     // A device that is rebuilt has a number behind all others.
-    if devices.len() >= ROLES {
-        return Err(format!("{} devices are named, expected fewer than {ROLES}", devices.len()));
+    if devices.len() == ROLES && rebuilt(options, devices).is_some() {
+        return Err(format!(
+            "{ROLES} devices are named, of which the last member would be rebuilt, expected fewer: with \
+             --force all of the array is resynced instead"
+        ));
     }
     let missing = devices[..disks].iter().filter(|device| device.is_none()).count();
     let most = layout.level().parity_disks() as usize;
@@ -192,6 +198,12 @@ fn check_devices(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Resu
             "the name {} has {} bytes, expected at most 32",
             options.set_name,
             options.set_name.len()
+        ));
+    }
+    if options.set_name.contains(char::is_control) {
+        return Err(format!(
+            "the name {:?} has a control character, expected letters, digits and signs",
+            options.set_name
         ));
     }
     check_policy(options)
@@ -236,6 +248,11 @@ fn used_sectors(
         None => least,
         Some(size) => size / chunk * chunk,
     };
+    if let (0, Some(size)) = (used, options.size) {
+        return Err(format!(
+            "{size} sectors are to be used of each device, expected at least a chunk of {chunk}"
+        ));
+    }
     if used == 0 {
         return Err(format!(
             "{smallest} is too small: it has {least} sectors for data behind the \

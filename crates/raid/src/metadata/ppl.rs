@@ -8,6 +8,7 @@
 //! A write's log is in the area of the member that holds its parity. Only the newest header of an
 //! area matters: a member has one log in flight at most.
 
+use std::fmt;
 use std::ops::Range;
 
 use crc_fast::{CrcAlgorithm, Digest};
@@ -185,6 +186,21 @@ pub fn area(own: &Superblock) -> Result<Option<(u64, u64)>, MetadataError> {
             area.offset
         ))
     })
+}
+
+/// Why the log of a superblock's device does not tell what was being written, if so: its first header, at
+/// which the walk of [`newest`] begins, cannot be used. `read` gives so many bytes from a sector of the
+/// device on.
+pub fn damage<E: fmt::Display>(
+    own: &Superblock,
+    mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+) -> Option<MetadataError> {
+    let (place, _) = area(own).ok()??;
+    let error = match read(place, HEADER_BYTES) {
+        Ok(bytes) => PplHeader::parse(&bytes, signature(own.set_uuid)).err()?,
+        Err(error) => invalid(format!("the PPL header cannot be read: {error}")),
+    };
+    Some(invalid(format!("partial parity log: {error}")))
 }
 
 /// The newest header of an area of `area_sectors` sectors, and its sector there. `read` gives the

@@ -433,6 +433,14 @@ impl Superblock {
         String::from_utf8_lossy(text).into_owned()
     }
 
+    /// Name and UUID, or the UUID alone, in one line.
+    pub fn called(&self) -> String {
+        match self.name() {
+            name if name.is_empty() => self.set_uuid.to_string(),
+            name => format!("{} {}", name.escape_debug(), self.set_uuid),
+        }
+    }
+
     /// The minor version, told by where this superblock says it is.
     pub fn minor(&self) -> Minor {
         match self.super_offset {

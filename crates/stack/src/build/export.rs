@@ -1,5 +1,7 @@
 //! Builds an `[export.NAME]` section.
 
+use std::path::Path;
+
 use drystone_core::{Priority, PriorityClass};
 
 use crate::diagnostic::shorten;
@@ -11,8 +13,8 @@ use crate::spec::{ExportSpec, FuseSpec, Listener, TlsMode, TlsSpec};
 
 use super::table_of;
 
-/// Builds an export, or reports why not.
-pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
+/// Builds an export, or reports why not. It appears as `file`, whatever its section says.
+pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Option<ExportSpec> {
     let errors = check.findings.errors();
     let path = format!("export/{}", section.key);
     let fields = check.table(&[EXPORT], table_of(&section.node), &path, &section.key_span);
@@ -25,7 +27,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry) -> Option<ExportSpec> {
     };
     check_tls(check, &tls, &path);
     let (nbd, clients) = (listeners(&fields), fields.clients("clients"));
-    let fuse = fuse(check, &fields, &path);
+    let fuse = fuse(check, &fields, &path, file);
     check_clients(check, &clients, (&nbd, &fuse), &tls);
     if nbd.is_empty() && fuse.is_none() && !check.places.has(&format!("{path}/nbd")) {
         let message = format!("export `{}` has no way in", shorten(&section.key));
@@ -77,8 +79,13 @@ fn listeners(fields: &Fields) -> Vec<Listener> {
 }
 
 /// The file, if there is to be one; what is said of it needs it.
-fn fuse(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<FuseSpec> {
-    let Some(file) = fields.path("fuse") else {
+fn fuse(
+    check: &mut Check<'_>,
+    fields: &Fields,
+    path: &str,
+    file: Option<&Path>,
+) -> Option<FuseSpec> {
+    let Some(file) = file.map(Path::to_owned).or_else(|| fields.path("fuse")) else {
         for key in ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"] {
             let place = format!("{path}/{key}");
             if check.places.has(&place) && fields.bool(key) {

@@ -41,10 +41,20 @@ pub type Broken = BTreeSet<String>;
 /// # Errors
 /// Everything that is wrong, with its place.
 pub fn parse(name: &str, source: Source, base: &Path) -> Result<StackSpec, Report> {
+    parse_with_file(name, source, base, None)
+}
+
+/// As [`parse`]; the default export (or the only one) also appears as `file`.
+pub fn parse_with_file(
+    name: &str,
+    source: Source,
+    base: &Path,
+    file: Option<&Path>,
+) -> Result<StackSpec, Report> {
     let mut findings = Findings::default();
     let mut places = Places::default();
     let mut check = Check { source: &source, base, findings: &mut findings, places: &mut places };
-    let built = build(&mut check);
+    let built = build(&mut check, file);
     let Some(Built { server, devices, groups, exports, broken, broken_groups }) = built else {
         return Err(findings.into_report(source));
     };
@@ -124,7 +134,7 @@ struct Built {
     broken_groups: Broken,
 }
 
-fn build(check: &mut Check<'_>) -> Option<Built> {
+fn build(check: &mut Check<'_>, file: Option<&Path>) -> Option<Built> {
     if check.source.text.len() > MAX_TEXT_BYTES {
         let message = format!("the file has {} bytes", check.source.text.len());
         let hint = format!("a stack file has at most {MAX_TEXT_BYTES} bytes");
@@ -153,15 +163,25 @@ fn build(check: &mut Check<'_>) -> Option<Built> {
             None => _ = broken_groups.insert(section.key.clone()),
         }
     }
-    let exports: Vec<ExportSpec> = sections(check, &entries, "export", MAX_SECTIONS)
-        .into_iter()
-        .filter_map(|section| export(check, section))
-        .collect();
+    let exports = exports(check, &entries, file);
     if devices.is_empty() && broken.is_empty() && check.findings.errors() == 0 {
         let hint = "add a device, as in [device.disk] with type = \"ram\" and size = \"1GiB\"";
         check.findings.error(&(0..0), "the stack has no device", hint);
     }
     Some(Built { server: server?, devices, groups, exports, broken, broken_groups })
+}
+
+/// The exports; the first default one, or the only one, also appears as `file`.
+fn exports(check: &mut Check<'_>, entries: &[Entry], mut file: Option<&Path>) -> Vec<ExportSpec> {
+    let sections = sections(check, entries, "export", MAX_SECTIONS);
+    let is_one = sections.len() == 1;
+    let built = sections.into_iter().filter_map(|section| {
+        let is_default =
+            |entry: &Entry| entry.key == "default" && matches!(entry.node.value, Raw::Bool(true));
+        let has_file = is_one || table_of(&section.node).iter().any(is_default);
+        export(check, section, if has_file { file.take() } else { None })
+    });
+    built.collect()
 }
 
 fn table_of(node: &Node) -> &[Entry] {

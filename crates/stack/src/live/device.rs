@@ -20,6 +20,7 @@ use drystone_drivers::ram::Ram;
 use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
 use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
+use drystone_raid::array::Tell;
 
 use drystone_throttle::{DeviceThrottle, Groups, Throttle, Throttled};
 
@@ -65,6 +66,9 @@ pub struct Surroundings {
     pub contexts: Arc<ContextSet>,
     /// How arrays are hosted.
     pub hosting: Hosting,
+    /// Hears what people should know while the devices are used, one sentence at a time; nobody, if it was not
+    /// set.
+    pub tell: Tell,
 }
 
 /// Opens what a `file` device stands on.
@@ -100,6 +104,7 @@ impl Surroundings {
             files: None,
             contexts,
             hosting,
+            tell: Arc::new(|_| ()),
         }
     }
 }

@@ -30,7 +30,7 @@ use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{ContextSet, Device};
 use drystone_exports::nbd::server::ExportTable;
-use drystone_raid::array::Command;
+use drystone_raid::array::{Command, Tell};
 use drystone_targets::Table;
 use drystone_throttle::Groups;
 
@@ -53,7 +53,11 @@ use devices::Devices;
 /// counts as lost.
 const LOG_PATIENCE_NS: Ns = 30_000_000_000;
 
-/// The pause between two looks whether an array has stopped.
+/// How long arrays are waited for that are to begin: some writes of superblocks, of which each may take a
+/// second on a slow disk.
+const BEGIN_PATIENCE_NS: Ns = 10_000_000_000;
+
+/// The pause between two looks whether an array has begun, or stopped.
 const ARRAY_PAUSE_NS: Ns = 200_000;
 
 /// An open stack. Shared by all threads.
@@ -75,6 +79,7 @@ pub struct LiveStack {
     locks: Arc<LockRegistry>,
     groups: Arc<Groups>,
     poll: Arc<PollSwitch>,
+    tell: Tell,
     started: Ns,
 }
 
@@ -118,6 +123,7 @@ impl LiveStack {
             locks: at.locks.clone(),
             groups: at.groups.clone(),
             poll: PollSwitch::new(stack.server.poll_mode),
+            tell: at.tell.clone(),
         })
     }
 
@@ -130,6 +136,11 @@ impl LiveStack {
     /// The devices as of now: those of the stack file in its order, then those that came later.
     pub fn devices(&self) -> Vec<Arc<LiveDevice>> {
         self.devices.all()
+    }
+
+    /// A volume or an array that `live` is part of now, if there is one: who writes past that spoils it.
+    pub fn part_of(&self, live: &LiveDevice) -> Option<String> {
+        uses::above(&self.devices.lock(), live).into_iter().next()
     }
 
     /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
@@ -198,6 +209,35 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
+    /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above all; for one
+    /// that waits for its members no longer than [`BEGIN_PATIENCE_NS`].
+    pub fn await_arrays(&self, pause: &Pause) {
+        let deadline = self.clock.now().saturating_add(BEGIN_PATIENCE_NS);
+        let locks = self.locks.counters();
+        // A command that changes nothing: its end is told when what follows from the start has begun.
+        let nothing = || Command::Speed { min: None, max: None };
+        let devices = self.devices();
+        let arrays = devices.iter().filter_map(|live| live.array.as_ref());
+        for request in arrays.map(|array| array.request(nothing())).collect::<Vec<_>>() {
+            while request.outcome(&locks).is_none() && self.clock.now() < deadline {
+                pause(ARRAY_PAUSE_NS);
+            }
+        }
+    }
+
+    /// The members that have no room, which writes wait for: one sentence on each array that has some.
+    pub fn without_room(&self) -> Vec<String> {
+        let sentence = |live: &Arc<LiveDevice>| {
+            let status = live.array.as_ref()?.status();
+            let full = status.disks.iter().filter(|disk| disk.lacks_room);
+            let names: Vec<&str> = full.map(|disk| disk.name.as_str()).collect();
+            let text =
+                format!("array `{}`: writes wait for room on {}", live.name, names.join(", "));
+            (!names.is_empty()).then_some(text)
+        };
+        self.devices().iter().filter_map(sentence).collect()
+    }
+
     /// What opening a device needs that comes later: of the system, like all that is opened then.
     fn surroundings(&self) -> Surroundings {
         let (threads, open) = self.opening;
@@ -206,6 +246,7 @@ impl LiveStack {
             groups: self.groups.clone(),
             contexts: self.contexts.clone(),
             open,
+            tell: self.tell.clone(),
             ..Surroundings::new(threads, self.clock.clone())
         }
     }

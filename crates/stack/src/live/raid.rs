@@ -146,8 +146,13 @@ impl Opening<'_> {
             (None, true) => format!("`{}` and the other members hold no array", first.name),
             (None, false) => format!("`{}` is of no array, but other members are", first.name),
         };
-        let leave_out =
-            "leave it out of `members` and add it to the running array by `drystone md add`";
+        let others = members.iter().zip(&candidates).filter(|(_, found)| !has_none(found));
+        let others: Vec<_> = others.map(|(member, _)| member.clone()).collect();
+        let leave_out = format!(
+            "leave it out of `members`, in a stack file as `drystone md assemble --print {}` prints it, \
+             and add it to the running array by `drystone md add`",
+            paths(&others)
+        );
         let hint = match all {
             true => self.create_line(),
             false => format!("{leave_out}; what the others hold is lost if {}", self.create_line()),
@@ -235,12 +240,16 @@ impl Opening<'_> {
             run: self.raid.run,
             force: self.raid.force,
             wall_clock: self.at.hosting.wall_clock.clone(),
+            tell: self.at.tell.clone(),
         };
         let opened = array::open(self.context()?, members, candidates, &assembly, &options);
+        let read_only = assembly.read_only.is_some() && !options.read_only;
         let hint = match &assembly.start {
+            Start::No(_) => "",
+            _ if read_only => &read_line(members),
             Start::Degraded { unexpected: Some(_) } => "`run = true` starts it without them",
             Start::Force(_) => "`force = true` starts it all the same",
-            _ => "",
+            Start::Whole | Start::Degraded { .. } => "",
         };
         opened.map_err(|error| self.error("members", error.message, hint))
     }
@@ -269,6 +278,17 @@ impl Opening<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// How an array is read that must not be written.
+fn read_line(members: &[Arc<dyn Device>]) -> String {
+    format!("`drystone serve --readonly --md {}` reads it", paths(members))
+}
+
+/// Paths of what devices stand on, for a command line.
+fn paths(members: &[Arc<dyn Device>]) -> String {
+    let paths: Option<Vec<String>> = members.iter().map(|m| m.attribute("path")).collect();
+    paths.map_or_else(|| "PATH...".to_owned(), |paths| paths.join(" "))
 }
 
 /// What an array is made of, for people.

@@ -73,16 +73,20 @@ fn has_member(table: &Table, own: Key) -> bool {
 /// The names of all that use `live`, one for each export and each table over it.
 pub(super) fn users(state: &State, exports: &[ExportSpec], live: &LiveDevice) -> Vec<String> {
     let exports = exports.iter().filter(|export| export.device == live.name);
-    let mut names: Vec<String> =
-        exports.map(|export| format!("export `{}`", export.name)).collect();
-    let own = key(&live.device);
+    let names = exports.map(|export| format!("export `{}`", export.name));
+    names.chain(above(state, live).into_iter().map(|name| format!("`{name}`"))).collect()
+}
+
+/// The names of the volumes and arrays that `live` is part of, one for each table.
+pub(super) fn above(state: &State, live: &LiveDevice) -> Vec<String> {
+    let (own, mut names) = (key(&live.device), Vec::new());
     for (user, volume) in state.volumes() {
         let over = tables(volume).filter(|table| has_member(table, own));
-        names.extend(over.map(|_| format!("`{}`", user.name)));
+        names.extend(over.map(|_| user.name.clone()));
     }
     for (user, members) in state.arrays() {
         if members.iter().any(|member| key(&member.device) == own) {
-            names.push(format!("`{}`", user.name));
+            names.push(user.name.clone());
         }
     }
     names

@@ -106,7 +106,7 @@ static RAID: &[Param] = &[
     ),
     param(
         "chunk",
-        Type::Size { min: 4096, max: 1 << 30, multiple: 4096 },
+        Type::Size { min: 4096, max: 1 << 40, multiple: 4096 },
         Unset("that of the array, 512KiB for a new one"),
         "How much goes to one member before the next has its turn.",
     ),

@@ -50,6 +50,16 @@ pub enum MountError {
         /// Where that comes from.
         from: String,
     },
+    /// A server of ours is there.
+    #[error(
+        "{path:?} is served already, by a server that has export `{export}` there: stop it first, or name another path"
+    )]
+    Served {
+        /// The mount point.
+        path: PathBuf,
+        /// What is served there.
+        export: String,
+    },
     /// The kernel refuses.
     #[error("cannot mount on {path:?}: {why}")]
     Refused {

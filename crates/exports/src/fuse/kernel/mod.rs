@@ -87,23 +87,67 @@ fn clones(first: OwnedFd, sessions: usize) -> Result<Vec<OwnedFd>, MountError> {
 
 /// The mount point's real path, with no dead mount of ours on it.
 fn clear(path: &Path) -> Result<PathBuf, MountError> {
-    let mut path = resolve(path)?;
-    while let Some(top) = top_at(&path)? {
-        if !is_dead(&path, &top) {
-            let MountEntry { file_system, source: from, .. } = top;
-            return Err(MountError::Busy { path, file_system, from });
-        }
+    let path = resolve(path)?;
+    while look_at_resolved(&path)? {
         detach(&path)?;
-    }
-    if path.is_symlink() {
-        path = fs::canonicalize(&path).map_err(|source| missing(&path, source))?;
-        return clear(&path);
     }
     Ok(path)
 }
 
-/// Where the path leads to, without a look at its last part.
+/// What is found at a path where something is to be mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where the path leads to, without symbolic links.
+    pub path: PathBuf,
+    /// A mount of ours without a server is there.
+    pub is_dead: bool,
+}
+
+/// Where a path leads to, and whether something is in the way there. A server that has stopped answering is
+/// waited for without end.
+///
+/// # Errors
+/// [`MountError::Served`] and [`MountError::Busy`] when something that is not dead is mounted there; when the
+/// path's folder does not exist, or the list of mounts cannot be read.
+pub fn look_at(path: &Path) -> Result<Found, MountError> {
+    let path = resolve(path)?;
+    let is_dead = look_at_resolved(&path)?;
+    Ok(Found { path, is_dead })
+}
+
+fn look_at_resolved(path: &Path) -> Result<bool, MountError> {
+    match top_at(path)? {
+        None => Ok(false),
+        Some(top) if is_dead(path, &top) => Ok(true),
+        Some(top) => Err(busy(path.to_owned(), top)),
+    }
+}
+
+fn busy(path: PathBuf, top: MountEntry) -> MountError {
+    let MountEntry { file_system, source, .. } = top;
+    match file_system == FILE_SYSTEM {
+        true => MountError::Served { path, export: source },
+        false => MountError::Busy { path, file_system, from: source },
+    }
+}
+
+/// As many symbolic links lead from one to the next at the most (Linux `MAXSYMLINKS`).
+const LINKS_MAX: usize = 40;
+
+/// Where the path leads to. Its last part is not asked for more than where it points to: what is mounted
+/// there may answer nothing.
 fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+    let mut place = in_real_folder(path)?;
+    for _ in 0..LINKS_MAX {
+        let link = if top_at(&place)?.is_none() { fs::read_link(&place).ok() } else { None };
+        let Some(target) = link else { return Ok(place) };
+        place = in_real_folder(&place.parent().unwrap_or(Path::new("/")).join(target))?;
+    }
+    Err(missing(path, Errno::LOOP.into()))
+}
+
+/// The path with its folder's real path.
+fn in_real_folder(path: &Path) -> Result<PathBuf, MountError> {
     let Some(name) = path.file_name() else {
         return fs::canonicalize(path).map_err(|source| missing(path, source));
     };

@@ -10,7 +10,7 @@ mod request;
 
 pub use init::{InitAsk, InitFlags, InitReply, MINOR_MIN, Refused, Wishes, negotiate};
 pub use reply::{Attributes, Directory, Entry, OUT_HEADER_BYTES, Statistics, header};
-pub use reply::{attributes, entry, init, number, opened, statistics, written};
+pub use reply::{attributes, entry, init, number, opened, passing_attributes, statistics, written};
 pub use request::{IN_HEADER_BYTES, WRITE_HEAD_BYTES};
 pub use request::{Malformed, Operation, Request};
 

@@ -59,8 +59,17 @@ fn put_attributes(w: &mut Writer<'_>, a: &Attributes) {
 
 /// Attributes alone.
 pub fn attributes(out: &mut [u8], a: &Attributes) -> usize {
+    attributes_for(out, a, VALID_S)
+}
+
+/// Attributes that the kernel may not rely on: it asks again before it tells them to anybody.
+pub fn passing_attributes(out: &mut [u8], a: &Attributes) -> usize {
+    attributes_for(out, a, 0)
+}
+
+fn attributes_for(out: &mut [u8], a: &Attributes, valid_s: u64) -> usize {
     let mut w = Writer::new(out);
-    w.u64(VALID_S);
+    w.u64(valid_s);
     w.u64(0);
     put_attributes(&mut w, a);
     w.length

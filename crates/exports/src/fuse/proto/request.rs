@@ -42,6 +42,8 @@ pub enum Operation<'a> {
         owner: bool,
         /// Another size.
         size: Option<u64>,
+        /// Through which handle the size is changed; 0 where the file was named by a path.
+        handle: u64,
     },
     /// Open a file.
     Open {
@@ -142,6 +144,7 @@ mod wanted {
     pub(super) const MODE: u32 = 1 << 0;
     pub(super) const OWNER: u32 = 1 << 1 | 1 << 2;
     pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const HANDLE: u32 = 1 << 6;
 }
 
 impl<'a> Request<'a> {
@@ -232,14 +235,15 @@ fn range(r: &mut Reader<'_>) -> Option<(u64, u64, u32)> {
 
 fn set_attributes(r: &mut Reader<'_>) -> Option<Operation<'static>> {
     let valid = r.u32()?;
-    r.skip(12)?;
-    let size = r.u64()?;
+    r.skip(4)?;
+    let (handle, size) = (r.u64()?, r.u64()?);
     // Lock owner, times, mode, owner.
     r.skip(56)?;
     Some(Operation::SetAttributes {
         mode: valid & wanted::MODE != 0,
         owner: valid & wanted::OWNER != 0,
         size: (valid & wanted::SIZE != 0).then_some(size),
+        handle: if valid & wanted::HANDLE != 0 { handle } else { 0 },
     })
 }
 

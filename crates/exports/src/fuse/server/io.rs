@@ -1,6 +1,7 @@
 //! Requests for data become bios, completed bios become answers.
 
-use super::mount::group_of;
+use super::cut::Cut;
+use super::mount::{Geometry, group_of};
 use super::ragged::Ragged;
 use super::session::{Op, Session};
 use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
@@ -21,6 +22,8 @@ pub(super) enum Work {
     Write { length: u32 },
     /// Anything that is answered with success alone.
     Bare,
+    /// The end of a file becomes zeroes.
+    Cut(Cut),
     /// A write, or zeroing, of parts of blocks.
     Ragged(Box<Ragged>),
 }
@@ -35,6 +38,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    pub(super) fn of(volume: usize, geometry: Geometry) -> Self {
+        let Geometry { size, block, read_only } = geometry;
+        Place { volume, size, block, read_only }
+    }
+
     /// Whether `range` is whole blocks.
     pub(super) fn is_whole(&self, range: &Range<u64>) -> bool {
         (range.start | range.end) & (self.block - 1) == 0
@@ -49,7 +57,7 @@ impl Place {
 impl Session {
     /// Where the I/O of `request` goes, whose range ends at `end`.
     #[inline]
-    fn place(&mut self, request: &Request<'_>, end: u64) -> Result<Place, i32> {
+    pub(super) fn place(&mut self, request: &Request<'_>, end: u64) -> Result<Place, i32> {
         let volume = self.mount.volume_at(request.node).ok_or(errno::EINVAL)?;
         let used = &self.used[volume];
         if used.device.is_none() {
@@ -59,8 +67,7 @@ impl Session {
         if end > geometry.size {
             geometry = self.refresh(volume);
         }
-        let (size, block, read_only) = (geometry.size, geometry.block, geometry.read_only);
-        Ok(Place { volume, size, block, read_only })
+        Ok(Place::of(volume, geometry))
     }
 
     pub(super) fn new_op(
@@ -108,7 +115,9 @@ impl Session {
     ) {
         let end = offset.saturating_add(length.into());
         let place = match self.place(request, end) {
-            Ok(_) if length > self.longest() => return self.answer(request.unique, errno::EINVAL),
+            Ok(_) if length > self.longest(self.answering) => {
+                return self.answer(request.unique, errno::EINVAL);
+            }
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
         };
@@ -187,7 +196,7 @@ impl Session {
 
     /// Submit a bio that changes whole blocks, unless it has to stay before the volume's passage.
     #[inline]
-    fn submit_write(&mut self, mut op: Op, mut bio: Box<Bio>, round: &mut Round) {
+    pub(super) fn submit_write(&mut self, mut op: Op, mut bio: Box<Bio>, round: &mut Round) {
         let volume = op.volume;
         let passage = &self.mount.shared(volume).passage;
         op.passed = passage.enter(self.number, &mut self.wake, &self.locks);
@@ -257,9 +266,9 @@ impl Session {
         self.submit_write(op, bio, round);
     }
 
-    /// The longest read.
-    fn longest(&self) -> u32 {
-        if self.answering.is_some() { MAX_WRITE_OVER_RING } else { MAX_WRITE }
+    /// The longest read or write of a request that came in that entry of the ring, if in any.
+    pub(super) fn longest(&self, entry: Option<usize>) -> u32 {
+        if entry.is_some() { MAX_WRITE_OVER_RING } else { MAX_WRITE }
     }
 
     /// All bios of an operation are back: answer.
@@ -299,6 +308,10 @@ impl Session {
                 (Work::Ragged(ragged), buf) => {
                     buf.into_iter().for_each(|buf| self.give(buf));
                     return self.answer_ragged(unique, ragged);
+                }
+                (Work::Cut(cut), buf) => {
+                    buf.into_iter().for_each(|buf| self.give(buf));
+                    return self.answer_cut(unique, op.volume, &cut);
                 }
                 (Work::Read { .. } | Work::Bare, _) => self.answer(unique, 0),
             }

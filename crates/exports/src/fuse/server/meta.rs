@@ -35,6 +35,9 @@ impl Session {
                     work,
                 );
             }
+            Operation::SetAttributes { mode: false, owner: false, size: Some(size), handle } => {
+                self.start_cut(request, handle, size, work);
+            }
             _ => self.answer_at_once(request),
         }
     }
@@ -45,9 +48,8 @@ impl Session {
             Operation::Init(ask) => self.initialise(unique, &ask),
             Operation::Lookup { name } => self.look_up(request, name),
             Operation::GetAttributes => self.attributes(request),
-            Operation::SetAttributes { mode, owner, size } => {
-                self.set_attributes(request, mode || owner, size.is_some());
-            }
+            Operation::SetAttributes { mode: false, owner: false, .. } => self.attributes(request),
+            Operation::SetAttributes { .. } => self.answer(unique, errno::EPERM),
             Operation::Open { flags } => self.open(request, flags),
             Operation::Release { handle } => {
                 self.mount.release(handle, &self.locks);
@@ -111,7 +113,8 @@ impl Session {
         self.answer_with(request.unique, |out| proto::entry(out, &attributes));
     }
 
-    fn attributes(&mut self, request: &Request<'_>) {
+    /// Times are ignored where they are set: nothing is made of them.
+    pub(super) fn attributes(&mut self, request: &Request<'_>) {
         let attributes = match self.mount.volume_at(request.node) {
             _ if self.mount.is_folder(request.node) => self.mount.folder_attributes(),
             Some(index) => {
@@ -121,18 +124,6 @@ impl Session {
             None => return self.answer(request.unique, errno::ENOENT),
         };
         self.answer_with(request.unique, |out| proto::attributes(out, &attributes));
-    }
-
-    /// A size is ignored, as a block device ignores it when it is opened to be cut; so are times.
-    fn set_attributes(&mut self, request: &Request<'_>, owner_or_mode: bool, size: bool) {
-        let volume = self.mount.volume_at(request.node);
-        if owner_or_mode {
-            return self.answer(request.unique, errno::EPERM);
-        }
-        if size && volume.is_some_and(|volume| self.refresh(volume).read_only) {
-            return self.answer(request.unique, errno::EROFS);
-        }
-        self.attributes(request);
     }
 
     fn open(&mut self, request: &Request<'_>, flags: u32) {

@@ -10,6 +10,7 @@
 //! the kernel keeps requests for others, or until it goes on.
 
 mod buffers;
+mod cut;
 mod io;
 mod look;
 mod meta;

@@ -268,17 +268,20 @@ impl Mount {
 
     /// The volume that is the file `node`.
     pub(super) fn volume_at(&self, node: u64) -> Option<usize> {
-        let first = match self.options.kind {
-            Kind::File => ROOT,
-            Kind::Folder => ROOT + 1,
-        };
-        let index = usize::try_from(node.checked_sub(first)?).ok()?;
+        let index = usize::try_from(node.checked_sub(self.first_node())?).ok()?;
         (index < self.volumes.len()).then_some(index)
     }
 
-    /// The inode of volume `index` of a folder.
+    /// The inode of volume `index`.
     pub(super) fn node_of(&self, index: usize) -> u64 {
-        ROOT + 1 + index as u64
+        self.first_node() + index as u64
+    }
+
+    fn first_node(&self) -> u64 {
+        match self.options.kind {
+            Kind::File => ROOT,
+            Kind::Folder => ROOT + 1,
+        }
     }
 
     /// The volume of this name in the folder.
@@ -337,7 +340,12 @@ impl Mount {
             Some(free) => *free = Some(handle),
             None => handles.open.push(Some(handle)),
         }
-        u64::from(group) << 32 | place as u64
+        handle_in(group) | place as u64
+    }
+
+    /// The throttle group that user `uid` has with volume `index`.
+    pub(super) fn group_for(&self, index: usize, uid: u32) -> u32 {
+        self.volumes[index].volume.membership.of([], || Some(uid)).id()
     }
 
     /// A handle was closed for the last time.
@@ -350,6 +358,11 @@ impl Mount {
         }
         drop(handles);
     }
+}
+
+/// The first of the handles that carry this throttle group.
+pub(super) fn handle_in(group: u32) -> u64 {
+    u64::from(group) << 32
 }
 
 /// The throttle group of I/O through a handle.

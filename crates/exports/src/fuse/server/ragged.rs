@@ -49,6 +49,19 @@ enum Kind {
     #[default]
     Write,
     Zeroes(BioFlags),
+    /// Zeroes from where a file is cut to the end of the block: whole blocks follow.
+    Cut,
+}
+
+impl Kind {
+    /// How whole blocks are zeroed, if they are.
+    fn zeroes(self) -> Option<BioFlags> {
+        match self {
+            Kind::Write => None,
+            Kind::Zeroes(flags) => Some(flags),
+            Kind::Cut => Some(BioFlags::empty()),
+        }
+    }
 }
 
 /// How far it has come.
@@ -77,6 +90,11 @@ impl Ragged {
         let blocks = place.blocks(&range);
         let (block, edges) = (place.block, Edges::default());
         Ragged { kind, range, blocks, block, step: Step::Waiting, edges }
+    }
+
+    /// The bytes that it changes.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.range.clone()
     }
 
     /// First bytes of the edge blocks. If there is one block only, it is the first edge.
@@ -163,6 +181,18 @@ impl Session {
         self.get_into_line(op);
     }
 
+    pub(super) fn start_ragged_cut(
+        &mut self,
+        request: &Request<'_>,
+        handle: u64,
+        place: &Place,
+        range: Range<u64>,
+    ) {
+        let ragged = self.boxed(Ragged::new(Kind::Cut, place, range));
+        let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
+        self.get_into_line(op);
+    }
+
     /// In a box that is idle.
     fn boxed(&mut self, ragged: Ragged) -> Box<Ragged> {
         let mut place = self.spare.pop().unwrap_or_default();
@@ -185,7 +215,7 @@ impl Session {
     /// Let go on what waited for passages, and what has come a step further.
     pub(super) fn step(&mut self, round: &mut Round) {
         while let Some(index) = self.steps.pop() {
-            self.step_ragged(index, round);
+            self.step_op(index, round);
         }
         if self.waiting > 0 {
             for volume in 0..self.used.len() {
@@ -193,6 +223,13 @@ impl Session {
                 while self.try_alone(volume, round) {}
             }
             self.mount.wake(&mut self.wake);
+        }
+    }
+
+    fn step_op(&mut self, index: u32, round: &mut Round) {
+        match self.ops[index as usize].as_ref().map(|op| &op.what) {
+            Some(Work::Cut(_)) => self.step_cut(index, round),
+            _ => self.step_ragged(index, round),
         }
     }
 
@@ -242,7 +279,7 @@ impl Session {
                 ragged.merge();
                 self.write_back(index, round);
             }
-            _ => self.end_ragged(index),
+            _ => self.end_ragged(index, round),
         }
     }
 
@@ -298,7 +335,7 @@ impl Session {
             bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes));
             self.submit(volume, bio, round);
         }
-        if let (Kind::Zeroes(flags), false) = (kind, middle.is_empty()) {
+        if let (Some(flags), false) = (kind.zeroes(), middle.is_empty()) {
             let zeroes = self.ragged_bio(index, WHOLE, BioOp::WriteZeroes, middle.start);
             let Some(mut bio) = zeroes else { return };
             (bio.flags, bio.bytes) = (flags, middle.end - middle.start);
@@ -307,7 +344,7 @@ impl Session {
     }
 
     /// It is done: others may write to the volume.
-    fn end_ragged(&mut self, index: u32) {
+    fn end_ragged(&mut self, index: u32, round: &mut Round) {
         let Some(op) = self.remove(index) else { return };
         self.waiting -= 1;
         let passage = &self.mount.shared(op.volume).passage;
@@ -321,7 +358,19 @@ impl Session {
             passage.ask(self.number, &self.locks);
         }
         self.mount.wake(&mut self.wake);
-        self.answer_op(op);
+        self.answer_or_go_on(op, round);
+    }
+
+    /// A cut of parts of a block is not over with them.
+    fn answer_or_go_on(&mut self, mut op: Op, round: &mut Round) {
+        let goes_on = op.status.is_ok() && self.life == Life::Open;
+        match op.what {
+            Work::Ragged(ragged) if goes_on && ragged.kind == Kind::Cut => {
+                op.what = Work::Bare;
+                self.cut_rest(op, ragged, round);
+            }
+            what => self.answer_op(Op { what, ..op }),
+        }
     }
 
     pub(super) fn answer_ragged(&mut self, unique: u64, mut ragged: Box<Ragged>) {
@@ -331,7 +380,7 @@ impl Session {
         self.spare.push(ragged);
         match kind {
             Kind::Write => self.answer_with(unique, |out| proto::written(out, bytes)),
-            Kind::Zeroes(_) => self.answer(unique, 0),
+            Kind::Zeroes(_) | Kind::Cut => self.answer(unique, 0),
         }
     }
 

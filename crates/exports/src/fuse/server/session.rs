@@ -291,7 +291,7 @@ impl Session {
         op.pending -= 1;
         if op.pending == 0 {
             match op.what {
-                OpWork::Ragged(_) => self.steps.push(index),
+                OpWork::Ragged(_) | OpWork::Cut(_) => self.steps.push(index),
                 _ => self.finish(index),
             }
         }

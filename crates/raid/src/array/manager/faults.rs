@@ -49,7 +49,15 @@ impl Manager {
     /// A member has no room: what was to be written is tried again in a while.
     fn await_room(&mut self, report: &Report) {
         if let Some(place) = self.disk_of(report.number) {
-            self.disks[place].lacks_room = true;
+            let disk = &mut self.disks[place];
+            disk.was_full = true;
+            // Told once, however often it is tried again.
+            if !std::mem::replace(&mut disk.lacks_room, true) {
+                let (array, name) = (&self.shared.name, &disk.name);
+                (self.tell)(&format!(
+                    "array `{array}`: {name} has no room: writes wait until it has"
+                ));
+            }
             self.room_look.get_or_insert(self.io.ctx.set().clock().now() + ROOM_PAUSE_NS);
         }
     }
@@ -60,10 +68,14 @@ impl Manager {
         if now < at {
             return Some(at);
         }
-        self.room_look = None;
-        self.disks.iter_mut().for_each(|disk| disk.lacks_room = false);
+        // What fails again is reported before the next look; if nothing is, there is room.
+        for disk in &mut self.disks {
+            disk.lacks_room = std::mem::take(&mut disk.was_full);
+        }
+        let is_any = self.disks.iter().any(|disk| disk.lacks_room);
+        self.room_look = is_any.then_some(now + ROOM_PAUSE_NS);
         self.publish();
-        None
+        self.room_look
     }
 
     /// Put a block that a member does not take, or give, on its list; without one the member fails.

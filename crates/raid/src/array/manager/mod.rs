@@ -20,7 +20,7 @@ use super::control::Request;
 use super::device::{Desk, SyncDevice};
 use super::disk::{Disk, DiskState};
 use super::io::Io;
-use super::open::{ArrayOptions, WallClock};
+use super::open::{ArrayOptions, Tell, WallClock};
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
 use crate::engine::{IN_SYNC, REGION_SECTORS, Seat, Shared, Wanted};
 use crate::metadata::assemble::Assembly;
@@ -91,6 +91,7 @@ pub struct Manager {
     frozen: bool,
     speed: Speed,
     wall_clock: WallClock,
+    tell: Tell,
     /// Commands that were obeyed or refused, whose outcome is told when what follows from them has begun.
     obeyed: Vec<(Arc<Request>, Result<()>)>,
     /// Who asks for a stop, and until when what is in flight is waited for.
@@ -149,6 +150,7 @@ impl Manager {
             frozen: false,
             speed: Speed::default(),
             wall_clock: options.wall_clock.clone(),
+            tell: options.tell.clone(),
             obeyed: Vec::new(),
             stopping: None,
             stopped: Vec::new(),
@@ -328,6 +330,7 @@ impl Manager {
             sync: self.sync.as_ref().map(|sync| sync.status(self.used, self.now())),
             resync_pending: self.sync.is_none() && self.shared.fits_below.load(Acquire) != CLEAN,
             bitmap: self.bitmap.as_ref().map(BitmapStorage::status),
+            frozen: self.frozen,
             mismatch_cnt: self.shared.mismatches.load(Relaxed),
             speed: (self.speed.min, self.speed.max),
             updated_ns: self.updated_ns,

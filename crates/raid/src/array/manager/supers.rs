@@ -12,7 +12,7 @@ impl Manager {
     /// device that does not take its superblock has failed, which is then put on record too.
     pub(super) fn write_superblocks(&mut self) {
         self.bring_level();
-        let mut written = self.common.events;
+        let (mut written, mut is_lower) = (self.common.events, false);
         loop {
             // What was written on some is never to be taken for what others have. What was written on none
             // does not count: who has not heard of two updates is a stranger after a crash.
@@ -31,9 +31,12 @@ impl Manager {
                 }
                 self.update_common();
                 failed = self.write_all(spares_too);
-                written = written.max(self.common.events);
+                // Who has an event that was taken away must not be two behind either: it goes up by one, and
+                // by another one when all have that, so that who failed is older than they.
+                is_lower |= self.common.events < written && !failed.is_empty();
+                written = self.common.events;
             }
-            if failed.is_empty() {
+            if failed.is_empty() && !std::mem::take(&mut is_lower) {
                 break;
             }
             for place in failed {

@@ -114,6 +114,28 @@ fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
     }
 }
 
+/// The same where the update takes an event away, because the array is clean again.
+#[test]
+fn a_crash_while_a_member_fails_in_a_change_to_clean_leaves_nobody_two_events_behind() {
+    for writes in 0.. {
+        let mut stand = stand(Level::Raid5, 4);
+        stand.until("clean", |status| status.state == ArrayState::Clean);
+        assert!(stand.write(0, 7, 4096).is_ok());
+        let failing = stand.memories[1].superblock();
+        stand.memories[1].bad_sector.store(failing.super_offset, Relaxed);
+        stand.power.goes_after(writes);
+        stand.pass(1);
+        let is_over = !stand.power.is_off();
+        let events = [0, 2, 3].map(|disk| stand.memories[disk].superblock().events);
+        let (least, most) = (events.iter().min().unwrap(), events.iter().max().unwrap());
+        assert!(most - least <= 1, "after {writes} writes: {events:?}");
+        if is_over {
+            assert!(*least > failing.events, "{events:?}: it has failed, and is older");
+            return assert!(writes > 8);
+        }
+    }
+}
+
 #[test]
 fn after_a_crash_only_chunks_that_are_set_are_read() {
     let mut stand = stand(Level::Raid5, 4);

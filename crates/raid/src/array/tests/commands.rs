@@ -158,6 +158,20 @@ fn a_block_that_a_member_takes_again_is_good_again() {
     assert!(!is_bad(&status(&stand)) && stand.reads(0, 3, 256 << 10));
 }
 
+#[test]
+fn an_array_that_begins_nothing_says_so() {
+    let mut stand = started(4);
+    let action = |stand: &Stand| {
+        let (array, _) = stand.array.as_ref().unwrap();
+        array.attribute("md/sync_action").unwrap()
+    };
+    assert_eq!(action(&stand), "idle");
+    stand.command(Command::Freeze(true)).unwrap();
+    assert_eq!(action(&stand), "frozen");
+    stand.command(Command::Freeze(false)).unwrap();
+    assert_eq!(action(&stand), "idle");
+}
+
 /// Progress is on record now and then only; a stop in between loses nothing of it.
 #[test]
 fn a_stop_keeps_how_far_a_rebuild_has_got() {

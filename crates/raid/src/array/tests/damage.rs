@@ -125,6 +125,10 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
             stand.memories[parity].put(own.data_offset, &[9; 4096]);
         }
         stand.start();
+        let notices = stand.array.as_ref().unwrap().0.notices().join("\n");
+        let says =
+            format!("d{parity}: partial parity log: there is no PPL header: the signature is 0");
+        assert_eq!(notices.contains(&says), is_damaged, "{notices}");
         assert_eq!(stand.array.as_ref().unwrap().0.status().sync.is_some(), is_damaged);
         let status = stand.until("resync", is_idle);
         assert_eq!(status.mismatch_cnt > 0, is_damaged);
@@ -132,4 +136,68 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
         stand.command(Command::Sync(SyncAction::Check)).unwrap();
         assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
     }
+}
+
+/// An array with logs that crashed while it was written, without its member 2. `damage` is done to the
+/// log of the member that has the parity of what was written last.
+fn crashed_without_a_member(damage: impl FnOnce(&Stand, usize, u64)) -> (Stand, usize) {
+    let mut stand = stopped(Policy::Ppl);
+    stand.start();
+    let parity = stand.array.as_ref().unwrap().0.status().layout.row(0).p as usize;
+    assert_ne!(parity, 2);
+    assert!(stand.write(0, 2, 4096).is_ok());
+    stand.crash();
+    let (place, _) = ppl::area(&stand.memories[parity].superblock()).unwrap().unwrap();
+    damage(&stand, parity, place);
+    stand.memories.remove(2);
+    stand.devices.remove(2);
+    (stand, parity)
+}
+
+#[test]
+fn dirty_and_degraded_is_refused_when_a_header_of_a_log_is_lost() {
+    for (is_read_only, byte) in [(false, 600), (true, 600), (false, 512)] {
+        let (mut stand, parity) = crashed_without_a_member(|stand, parity, place| {
+            let mut header = stand.memories[parity].get(place, ppl::HEADER_BYTES);
+            header[byte] ^= 1;
+            stand.memories[parity].put(place, &header);
+        });
+        stand.is_read_only = is_read_only;
+        let Err(error) = stand.try_open() else { panic!("it starts") };
+        let (text, name) = (&error.message, format!("(d{parity}: partial parity log: "));
+        let field = if byte == 512 { "the signature is" } else { "PPL header checksum is" };
+        assert!(text.contains("not stopped cleanly and lacks member 2 (missing)"), "{text}");
+        assert!(text.contains(&name) && text.contains(field), "{text}");
+        stand.is_forced = true;
+        stand.start();
+        let array = &stand.array.as_ref().unwrap().0;
+        assert!(array.suspects().is_some());
+        assert!(array.notices()[0].contains(field), "{:?}", array.notices());
+    }
+}
+
+/// It was being written when power went, so nothing came after it.
+#[test]
+fn a_torn_entry_of_a_log_refuses_nothing_and_is_told() {
+    let (mut stand, parity) = crashed_without_a_member(|stand, parity, place| {
+        stand.memories[parity].put(place + 8, &[0xA5; 4096]);
+    });
+    stand.start();
+    let array = &stand.array.as_ref().unwrap().0;
+    let says =
+        format!("d{parity}: partial parity log: the checksum of an entry's partial parity is");
+    assert!(array.notices()[0].starts_with(&says), "{:?}", array.notices());
+}
+
+#[test]
+fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
+    let stand = stopped(Policy::Ppl);
+    let (place, _) = ppl::area(&stand.memories[1].superblock()).unwrap().unwrap();
+    stand.memories[1].bad_sector.store(place, Relaxed);
+    let (_, _, assembly) = stand.look();
+    let assembly = assembly.unwrap();
+    assert_eq!(assembly.start, Start::Whole);
+    assert!(
+        assembly.logs_lost[0].starts_with("d1: partial parity log: the PPL header cannot be read")
+    );
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use drystone_core::{Bio, IoBuf, Sector};
+use std::sync::{Arc, mpsc};
 
 fn mismatches(stand: &mut Stand) -> u64 {
     stand.command(Command::Sync(SyncAction::Check)).unwrap();
@@ -27,6 +28,8 @@ fn writes_wait_for_room_and_nothing_fails() {
     for (level, members) in [(Level::Raid5, 1), (Level::Raid5, 4), (Level::Raid6, 2)] {
         let mut stand = Stand::new(4);
         stand.create(level, true);
+        let (sender, told) = mpsc::sync_channel(64);
+        stand.tell = Arc::new(move |text| sender.send(text.to_owned()).unwrap());
         stand.start();
         let far = far(&stand);
         for sector in [0, far] {
@@ -43,6 +46,18 @@ fn writes_wait_for_room_and_nothing_fails() {
         stand.memories.iter().for_each(|memory| memory.full_from.store(u64::MAX, Relaxed));
         stand.wait_for(1);
         assert!(stand.reads(far, 2, 32 << 10) && stand.reads(0, 3, 96 << 10));
+        let mut told: Vec<String> = told.try_iter().collect();
+        told.sort();
+        let says = |n| format!("array `md0`: d{n} has no room: writes wait until it has");
+        assert!(!told.is_empty() && told.len() <= members, "{told:?}");
+        assert!(told.iter().all(|text| (0..members).any(|n| *text == says(n))), "{told:?}");
+        told.dedup();
+        let full = stand.array.as_ref().unwrap().0.status();
+        assert_eq!(
+            told.len(),
+            full.disks.iter().filter(|disk| disk.lacks_room).count(),
+            "each once"
+        );
         stand.pass(2);
         let status = stand.array.as_ref().unwrap().0.status();
         assert!(status.disks.iter().all(|disk| !disk.lacks_room) && status.degraded() == 0);

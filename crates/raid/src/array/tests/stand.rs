@@ -288,6 +288,8 @@ pub(super) struct Stand {
     /// How it is started.
     pub(super) is_read_only: bool,
     pub(super) is_forced: bool,
+    /// Who hears what it tells.
+    pub(super) tell: Tell,
     /// I/O of the user's that has ended.
     done: BioList,
 }
@@ -327,6 +329,7 @@ impl Stand {
             user: None,
             is_read_only: false,
             is_forced: false,
+            tell: Arc::new(|_| ()),
             done: BioList::new(),
         }
     }
@@ -403,6 +406,7 @@ impl Stand {
             run: true,
             force: self.is_forced,
             wall_clock: Arc::new(|| 5),
+            tell: self.tell.clone(),
         };
         open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options)
     }

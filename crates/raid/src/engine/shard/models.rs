@@ -17,6 +17,8 @@ use drystone_core::{Bio, BioList, IoBuf, Limits, Sector, Status};
 struct Model {
     turn: TurnLock<Shard>,
     conf: Conf,
+    /// How many stripes it is to have, which is the epoch of its configuration too.
+    stripes: AtomicUsize,
     ended: AtomicUsize,
 }
 
@@ -48,21 +50,29 @@ fn conf() -> Conf {
 impl Model {
     fn new(stripes: usize) -> Arc<Self> {
         let turn = TurnLock::new(LockClass::Stripes, Shard::new());
-        let model = Arc::new(Model { turn, conf: conf(), ended: AtomicUsize::new(0) });
+        let stripes = AtomicUsize::new(stripes);
+        let model = Arc::new(Model { turn, conf: conf(), stripes, ended: AtomicUsize::new(0) });
         // The lock must have been used before threads meet at it.
-        model.visit(&mut Visitor::new(0), stripes);
+        model.visit(&mut Visitor::new(0));
         model
     }
 
     /// What a context does at a shard, until nobody has left anything.
-    fn visit(&self, visitor: &mut Visitor, stripes: usize) {
+    fn visit(&self, visitor: &mut Visitor) {
         let Visitor { who, locks, brought, flight, makings, out } = visitor;
-        while let Some(mut shard) = self.turn.enter(locks, *who, brought, Place::Tail) {
-            let (conf, parity) = (&self.conf, Parity::detect());
-            let at = At { conf, epoch: 1, parity, fits_below: u64::MAX, home: *who };
-            shard.refresh(&at, stripes, out);
+        loop {
+            // With nothing in its hands it came for the configuration.
+            let turn = match brought.is_empty() {
+                true => self.turn.enter_to_look(locks, *who),
+                false => self.turn.enter(locks, *who, brought, Place::Tail),
+            };
+            let Some(mut shard) = turn else { return };
             let mut all = brought.take();
             self.turn.take().into_iter().for_each(|(mut list, _)| all.append(&mut list));
+            let (conf, parity, stripes) =
+                (&self.conf, Parity::detect(), self.stripes.load(Relaxed));
+            let at = At { conf, epoch: stripes as u64, parity, fits_below: u64::MAX, home: *who };
+            shard.refresh(&at, stripes, out);
             while let Some(bio) = all.pop() {
                 match bio.is_of_channel() {
                     true => shard.run_ended(&at, bio, makings, out),
@@ -81,17 +91,24 @@ impl Model {
         }
     }
 
-    /// Read blocks, and carry on what this context begins.
-    fn read(&self, who: u32, blocks: &[u64]) {
-        let (mut visitor, stripes) = (Visitor::new(who), 1);
+    /// Read blocks, and carry on what this context begins. Of that the first `cancelled` come back undone.
+    fn read(&self, who: u32, blocks: &[u64], mut cancelled: usize) {
+        let mut visitor = Visitor::new(who);
         let read = |block: &u64| Bio::read(Sector(block * 16), IoBuf::zeroed(4096));
         blocks.iter().for_each(|block| visitor.brought.push(read(block)));
-        self.visit(&mut visitor, stripes);
+        self.visit(&mut visitor);
         while let Some(mut bio) = visitor.flight.pop() {
-            bio.status = Status::Ok;
+            bio.status = if cancelled > 0 { Status::Cancelled } else { Status::Ok };
+            cancelled = cancelled.saturating_sub(1);
             visitor.brought.push(bio);
-            self.visit(&mut visitor, stripes);
+            self.visit(&mut visitor);
         }
+    }
+
+    /// Have the shard use so many stripes, and carry on what comes of it.
+    fn resize(&self, who: u32, stripes: usize) {
+        self.stripes.store(stripes, Relaxed);
+        self.read(who, &[], 0);
     }
 }
 
@@ -116,13 +133,35 @@ fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
     builder.check(move || {
         let model = Model::new(1);
         let other = model.clone();
-        let other = loom::thread::spawn(move || other.read(1, second));
-        model.read(0, first);
+        let other = loom::thread::spawn(move || other.read(1, second, 0));
+        model.read(0, first, 0);
         other.join().unwrap();
         let items = first.len() + second.len();
         assert_eq!(model.ended.load(Relaxed), items, "an item waits for ever");
         let counts = model.turn.wait(&LockCounters::new(ManualClock::new(1))).counts;
         assert!(counts.woken <= counts.freed, "{counts:?}");
+    });
+}
+
+/// One has more items than the shard has stripes, while another one does `meanwhile`: all end, and as many stripes as
+/// were asked for last are idle.
+fn all_end_meanwhile(meanwhile: fn(&Model), cancelled: usize, items: usize) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(1);
+    builder.check(move || {
+        let model = Model::new(1);
+        let other = model.clone();
+        let other = loom::thread::spawn(move || meanwhile(&other));
+        model.read(0, &[0, 1], cancelled);
+        other.join().unwrap();
+        assert_eq!(model.ended.load(Relaxed), items, "an item waits for ever");
+        let shard = model.turn.wait(&LockCounters::new(ManualClock::new(1)));
+        assert_eq!(
+            shard.epoch(),
+            model.stripes.load(Relaxed) as u64,
+            "the last size came to the shard"
+        );
+        assert_eq!((shard.active(), shard.live()), (0, model.stripes.load(Relaxed)));
     });
 }
 
@@ -135,4 +174,26 @@ fn loom_stripe_waiters_one_each() {
 #[test]
 fn loom_stripe_waiters_that_join() {
     all_end(&[0, 1], &[1], 2);
+}
+
+/// The cache grows and shrinks in the same queues.
+#[test]
+fn loom_stripe_waiters_of_a_cache_that_is_resized() {
+    let resize = |model: &Model| {
+        model.resize(1, 2);
+        model.resize(1, 1);
+    };
+    all_end_meanwhile(resize, 0, 2);
+}
+
+/// It grows, and a waiter goes on by that alone.
+#[test]
+fn loom_stripe_waiters_of_a_cache_that_grows() {
+    all_end_meanwhile(|model| model.resize(1, 2), 0, 2);
+}
+
+/// What a dropped context had begun comes back undone, and is begun again; who waits for its stripe waits on.
+#[test]
+fn loom_stripe_waiters_behind_what_is_cancelled() {
+    all_end_meanwhile(|model| model.read(1, &[2], 1), 1, 3);
 }

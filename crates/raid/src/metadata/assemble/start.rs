@@ -34,18 +34,28 @@ pub(super) fn decide(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     if lost > parity {
         return too_few(assembly, candidates);
     }
-    if assembly.resync_from.is_some() && lost > parity_only(assembly) && !assembly.has_ppl {
-        return Start::Force(format!(
-            "the array was not stopped cleanly and lacks {}: parity may not fit what was being \
-             written, and so any block of the rows that were written last may be wrong on what is \
-             missing, also blocks that nobody wrote",
-            named(assembly)
-        ));
+    let is_logged = assembly.has_ppl && assembly.logs_lost.is_empty();
+    if assembly.resync_from.is_some() && lost > parity_only(assembly) && !is_logged {
+        return Start::Force(write_hole(assembly));
     }
     match lost {
         0 => Start::Whole,
         _ => Start::Degraded { unexpected: unexpected(assembly) },
     }
+}
+
+/// Why blocks may be wrong of an array that is dirty and lacks members.
+fn write_hole(assembly: &Assembly) -> String {
+    let logs = match &assembly.logs_lost[..] {
+        [] => String::new(),
+        logs => format!(" and a log that would tell what was being written ({})", logs.join("; ")),
+    };
+    format!(
+        "the array was not stopped cleanly and lacks {}{logs}: parity may not fit what was being \
+         written, and so any block of the rows that were written last may be wrong on what is \
+         missing, also blocks that nobody wrote",
+        named(assembly)
+    )
 }
 
 /// What can neither be written nor safely read.
@@ -98,9 +108,10 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let old = forcible(assembly, candidates);
     let disks = assembly.layout.disks();
     let there = disks - assembly.lost();
+    let others = assembly.other_histories(candidates);
     if old.len() < need {
         return Start::No(format!(
-            "{there} of {disks} members can be used, expected at least {}; without: {}",
+            "{there} of {disks} members can be used, expected at least {}; without: {}{others}",
             disks - parity,
             named(assembly)
         ));
@@ -109,7 +120,7 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let names: Vec<&str> = names.collect();
     Start::Force(format!(
         "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but what \
-         was written since it left the array is lost or mixed with what is older",
+         was written since it left the array is lost or mixed with what is older{others}",
         disks - parity,
         names.join(", ")
     ))
@@ -148,6 +159,7 @@ pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
         assembly.members[*role] = Member::InSync { device: *device };
         assembly.left_out.retain(|(left_out, _)| left_out != device);
     }
+    assembly.find_lost_logs(candidates);
     assembly.start = decide(assembly, candidates);
 }
 

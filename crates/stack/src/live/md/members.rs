@@ -169,7 +169,7 @@ impl Arrays<'_> {
         let uuid = array.status().superblock.set_uuid;
         let of = match own {
             Some(own) if own.set_uuid == uuid => return Ok(()),
-            Some(own) => format!(" ({} {})", own.name(), own.set_uuid),
+            Some(own) => format!(" ({})", own.called()),
             None => String::new(),
         };
         let message = format!(

@@ -46,6 +46,7 @@ pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
         mismatch_cnt: status.mismatch_cnt,
         suspects: array.suspects().map(|suspects| suspects.to_string()),
         left_out: array.left_out().to_vec(),
+        notices: array.notices().to_vec(),
         devices: devices(state, &status),
         ..counts(&status)
     };

@@ -1,0 +1,164 @@
+//! Files that are cut: `ftruncate`, and `open` with `O_TRUNC`.
+//!
+//! ```text
+//!             size asked for       end of the device
+//!   |.............[rrrrr|wwwwwwwwwwwwwwww]     r: the rest of a block, w: whole blocks
+//! ```
+//!
+//! A device keeps its size. But whoever cuts a file, and perhaps makes it long again, relies on zeroes
+//! behind the cut: a copy leaves out what is zero. So these are written before the answer.
+//!
+//! Invariants:
+//! * The answer has the size that was asked for, and must not be relied upon. Because it differs from the
+//!   size before, the kernel drops the pages behind it from its cache; the next question is answered
+//!   with the device's size.
+//! * Where the device has no way of its own to write zeroes one buffer of them is written again and
+//!   again, so that the memory of a session suffices.
+
+use super::io::{Place, Work};
+use super::mount::{Geometry, handle_in};
+use super::ragged::Ragged;
+use super::session::{Life, Op, Session};
+use crate::fuse::proto::{self, Request};
+use crate::server::{DATA_AT, Work as Round, errno};
+use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
+use std::ops::Range;
+
+/// How far a cut has come.
+#[derive(Clone)]
+pub(super) struct Cut {
+    /// The size asked for.
+    size: u64,
+    /// Whole blocks that no bio has been made for.
+    rest: Range<u64>,
+    /// The device cannot zero by itself.
+    by_writes: bool,
+}
+
+impl Session {
+    /// Another size, asked for by `request`.
+    pub(super) fn start_cut(
+        &mut self,
+        request: &Request<'_>,
+        handle: u64,
+        size: u64,
+        round: &mut Round,
+    ) {
+        // At the end of all numbers, so that the size is looked at.
+        let place = match self.place(request, u64::MAX) {
+            Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
+            Ok(place) if size > place.size => return self.answer(request.unique, errno::EFBIG),
+            Ok(place) if size == place.size => return self.attributes(request),
+            Ok(place) => place,
+            Err(error) => return self.answer(request.unique, error),
+        };
+        let handle = self.handle_of_cut(request, handle, place.volume);
+        let edge = size..size.next_multiple_of(place.block);
+        if !edge.is_empty() {
+            return self.start_ragged_cut(request, handle, &place, edge);
+        }
+        let what = Work::Cut(self.cut(&place, size, size));
+        let op = self.new_op(what, request, place.volume, handle);
+        self.cut_blocks(op, round);
+    }
+
+    fn cut(&self, place: &Place, size: u64, from: u64) -> Cut {
+        let limits = self.mount.shared(place.volume).volume.device.info().limits;
+        Cut { size, rest: from..place.size, by_writes: limits.max_write_zeroes_bytes == 0 }
+    }
+
+    /// `O_TRUNC` and `truncate` come without a handle: they belong to the throttle group that a handle of
+    /// the asker would have.
+    fn handle_of_cut(&self, request: &Request<'_>, handle: u64, volume: usize) -> u64 {
+        match handle {
+            0 => handle_in(self.mount.group_for(volume, request.uid)),
+            handle => handle,
+        }
+    }
+
+    /// The rest of a block is zeroed: whole blocks follow.
+    pub(super) fn cut_rest(&mut self, mut op: Op, mut ragged: Box<Ragged>, round: &mut Round) {
+        let Range { start, end } = ragged.range();
+        self.give_all(&mut ragged.edges);
+        self.spare.push(ragged);
+        let place = Place::of(op.volume, self.refresh(op.volume));
+        op.what = Work::Cut(self.cut(&place, start, end));
+        self.cut_blocks(op, round);
+    }
+
+    /// Begin with whole blocks, as any write of such.
+    fn cut_blocks(&mut self, mut op: Op, round: &mut Round) {
+        match self.next_zeroes(&mut op) {
+            Ok(Some(bio)) => {
+                op.pending = 1;
+                self.submit_write(op, bio, round);
+            }
+            Ok(None) => self.answer_op(op),
+            Err(status) => {
+                op.status = status;
+                self.answer_op(op);
+            }
+        }
+    }
+
+    /// A bio of a cut is back: the next one, or the answer.
+    pub(super) fn step_cut(&mut self, index: u32, round: &mut Round) {
+        let Some(mut op) = self.ops[index as usize].take() else { return };
+        let goes_on = op.status.is_ok() && self.life == Life::Open;
+        let next = if goes_on { self.next_zeroes(&mut op) } else { Ok(None) };
+        let volume = op.volume;
+        if let Err(status) = next {
+            op.status = status;
+        }
+        let bio = next.ok().flatten();
+        op.pending = u32::from(bio.is_some());
+        self.ops[index as usize] = Some(op);
+        match bio {
+            Some(mut bio) => {
+                bio.user_data = self.user_data(index, 0);
+                self.submit(volume, bio, round);
+            }
+            None => self.finish(index),
+        }
+    }
+
+    /// The bio for the next of its blocks, or for all of them.
+    fn next_zeroes(&mut self, op: &mut Op) -> Result<Option<Box<Bio>>, Status> {
+        let Work::Cut(cut) = &mut op.what else { return Ok(None) };
+        let Range { start, end } = cut.rest;
+        if start >= end {
+            return Ok(None);
+        }
+        if !cut.by_writes {
+            cut.rest.start = end;
+            let mut bio = self.bio(op.volume, op.group, BioOp::WriteZeroes, BioFlags::empty());
+            (bio.sector, bio.bytes) = (Sector::from_bytes(start), end - start);
+            return Ok(Some(bio));
+        }
+        let longest = u64::from(self.longest(op.entry));
+        let bytes = (end - start).min(longest - start % longest);
+        cut.rest.start = start + bytes;
+        let room = (end - start).min(longest) as usize;
+        let buf = op.buf.take().or_else(|| self.take_zeroes(op.entry, room));
+        let buf = buf.ok_or(Status::Resource)?;
+        let mut bio = self.bio(op.volume, op.group, BioOp::Write, BioFlags::STABLE);
+        bio.sector = Sector::from_bytes(start);
+        bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
+        Ok(Some(bio))
+    }
+
+    fn take_zeroes(&mut self, entry: Option<usize>, bytes: usize) -> Option<IoBuf> {
+        let before = std::mem::replace(&mut self.answering, entry);
+        let buf = self.take_room(bytes);
+        self.answering = before;
+        let mut buf = buf?;
+        buf[DATA_AT..DATA_AT + bytes].fill(0);
+        Some(buf)
+    }
+
+    pub(super) fn answer_cut(&mut self, unique: u64, volume: usize, cut: &Cut) {
+        let geometry = Geometry { size: cut.size, ..self.used[volume].geometry };
+        let attributes = self.mount.file_attributes(self.mount.node_of(volume), &geometry);
+        self.answer_with(unique, |out| proto::passing_attributes(out, &attributes));
+    }
+}

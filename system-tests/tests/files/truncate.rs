@@ -1,0 +1,112 @@
+//! Files that are cut: whoever cuts one believes that zeroes are behind, and so it must be.
+
+use super::*;
+
+/// Fills the file with other data, then makes `sparse.img` of that many MiB, with data here and there.
+fn filled(files: &Files, file: &str, mib: u32) {
+    let line = "tr '\\0' O </dev/zero | dd of=\"$1\" bs=1M count=$2 iflag=fullblock conv=notrunc,fsync 2>dd.log || [ $? = 141 ]; \
+                rm -f sparse.img; truncate -s $3M sparse.img; \
+                for at in 0 700 5000000 9000001; do printf data | dd of=sparse.img bs=1 seek=$at conv=notrunc 2>>dd.log; done";
+    let size = fs::metadata(file).expect("the file is there").len() >> 20;
+    let (size, mib) = (size.to_string(), mib.to_string());
+    shell(files.server.dir(), line, &[file, &size, &mib]).ok();
+}
+
+/// Copies that leave out what the source does not have: as large as the volume, and smaller.
+#[test]
+fn a_sparse_copy_onto_old_data_is_equal() {
+    if !has_fuse() || !requires("qemu-img") {
+        return;
+    }
+    let array = stack::array("raid5", 3, "20MiB", "") + "fuse = \"DIR/vol.img\"\n";
+    let kinds = [
+        ram("").replace("64MiB", "16MiB"),
+        ram("fuse_writeback_cache = true\n").replace("64MiB", "16MiB"),
+        ram("fuse_loop = true\n").replace("64MiB", "16MiB"),
+        array,
+    ];
+    for text in kinds {
+        if text.contains("fuse_loop") && !has_loop() {
+            continue;
+        }
+        let mut files = Files::start(&text);
+        let file = files.announced(false);
+        for tool in [
+            "cp sparse.img \"$1\"",
+            "qemu-img convert -f raw -O raw sparse.img \"$1\"",
+            "dd if=sparse.img of=\"$1\" bs=64k conv=sparse 2>dd.log",
+        ] {
+            for mib in [16, 12] {
+                filled(&files, &file, mib);
+                let line = format!("{tool} && cmp -n {} sparse.img \"$1\"", mib << 20);
+                files.run(&line, &file).ok();
+                let rest = "s=$(stat -c %s \"$1\"); n=$((s-($2<<20))); [ $n -le 0 ] || cmp -n $n -i $(($2<<20)):0 \"$1\" /dev/zero";
+                shell(files.server.dir(), rest, &[&file, &mib.to_string()]).ok();
+            }
+        }
+        assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    }
+}
+
+/// What another process had read, mapped and not yet written back is gone where the file was cut; the size stays.
+#[test]
+fn whoever_had_the_file_cached_sees_it_cut() {
+    if !has_fuse() {
+        return;
+    }
+    let mut files = Files::start(&ram("").replace("64MiB", "8MiB"));
+    let file = files.announced(false);
+    let script = r#"
+import mmap, os, subprocess, sys
+path = sys.argv[1]
+f = os.open(path, os.O_RDWR); size = os.fstat(f).st_size
+m = mmap.mmap(f, size)
+for cut in (0, 5, 4096, size - 4196, 0, size):
+    m[:] = b'O' * size
+    assert os.pread(f, size, 0) == b'O' * size
+    subprocess.run(['truncate', '-s', str(cut), path], check=True)
+    assert os.fstat(f).st_size == size, 'a device keeps its size'
+    want = b'O' * cut + bytes(size - cut)
+    assert m[:] == want, ('mapped', cut)
+    assert os.pread(f, size, 0) == want, ('read', cut)
+    os.fsync(f)
+    subprocess.run(f'head -c {cut} /dev/zero | tr "\\0" O | cmp -n {cut} - {path} && cmp -i {cut}:0 -n {size - cut} {path} /dev/zero', shell=True, check=True)
+    direct = os.open(path, os.O_RDONLY | os.O_DIRECT); page = mmap.mmap(-1, 4096)
+    assert os.preadv(direct, [page], size - 4096) == 4096 and page[:] == want[-4096:], ('direct', cut)
+try:
+    os.truncate(path, size + 1); raise SystemExit('longer than the device')
+except OSError as e:
+    assert e.errno == 27, e
+assert m[:] == b'O' * size
+"#;
+    fs::write(files.server.path("cut.py"), script).expect("a script");
+    files.run("/usr/bin/python3 cut.py \"$1\"", &file).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
+/// Where the kernel holds writes back it keeps the size, too: a file stays as short as it was cut.
+#[test]
+fn with_a_writeback_cache_a_cut_file_stays_short() {
+    if !has_fuse() {
+        return;
+    }
+    let text = ram("fuse_writeback_cache = true\n").replace("64MiB", "8MiB");
+    let mut files = Files::start(&text);
+    let file = files.announced(false);
+    let script = r#"
+import os, sys
+path = sys.argv[1]; size = 8 << 20
+f = os.open(path, os.O_RDWR)
+os.pwrite(f, b'O' * size, 0)
+os.ftruncate(f, 5000)
+assert os.fstat(f).st_size == 5000 and os.pread(f, size, 0) == b'O' * 5000
+os.pwrite(f, b'end', 10000)
+assert os.pread(f, size, 0) == b'O' * 5000 + bytes(5000) + b'end'
+os.ftruncate(f, size)
+os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+assert os.pread(f, size, 0) == b'O' * 5000 + bytes(5000) + b'end' + bytes(size - 10003)
+"#;
+    fs::write(files.server.path("short.py"), script).expect("a script");
+    files.run("/usr/bin/python3 short.py \"$1\"", &file).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
