@@ -182,9 +182,11 @@ impl Life {
     fn judge_full(&self, good: &[usize]) {
         let answered = self.admin.order("asked", Command::Speed { min: None, max: None });
         let now = self.in_sync();
-        if answered.is_ok()
-            && let Some(disk) = good.iter().find(|disk| !now.contains(disk))
-        {
+        // What is answered when the power has gone, nobody hears.
+        if self.run.off.get() || answered.is_err() {
+            return;
+        }
+        if let Some(disk) = good.iter().find(|disk| !now.contains(disk)) {
             self.run.world.fail(format!("d{disk} had no room for a while, and was failed for it"));
         }
         let hurt: Vec<usize> = self.run.hurt.borrow().iter().copied().collect();
