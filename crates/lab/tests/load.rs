@@ -54,7 +54,12 @@ impl Submitter {
                 n => left -= n,
             }
         }
-        assert!(out.iter().all(|bio| bio.status == Status::Ok));
+        let failed: Vec<_> = out
+            .iter()
+            .filter(|bio| !bio.status.is_ok())
+            .map(|bio| (bio.sector, bio.status))
+            .collect();
+        assert!(failed.is_empty(), "{failed:?} of thread {}", self.number);
         out
     }
 

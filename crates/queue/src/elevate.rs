@@ -149,8 +149,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if self.entrusted == 0 {
             return;
         }
-        let home = self.port.index;
-        let (mut bios, again) = self.with_scheduler(env, 0, true, |scheduler, local, caller| {
+        // It may take in what others have brought, whose time begins now.
+        let (home, now) = (self.port.index, env.time.recent());
+        let (mut bios, again) = self.with_scheduler(env, now, true, |scheduler, local, caller| {
             scheduler.expel(local, caller, home)
         });
         if again {
