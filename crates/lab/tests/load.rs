@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status};
+use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
 use drystone_lab::scheduler::{Before, Mailed};
 use drystone_stack::live::{OpenDevice, Surroundings, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
