@@ -141,6 +141,30 @@ fn the_default_stack_survives_a_kill() {
 
 /// A member that is not there: the array starts without it if that is insisted upon, and what it held is
 /// computed; from then on it is known to be gone.
+/// A stripe takes a block for each member, and what a smaller cache lets go of is the system's again.
+#[test]
+fn a_stripe_cache_takes_what_it_says_and_gives_it_back() {
+    let server = Server::start(&stack::array("raid5", 4, "16MiB", "chunk = \"64KiB\""));
+    check(&server);
+    let resident = |stripes: u64| {
+        server.ask(&["set", "array", &format!("md/stripe_cache_size={stripes}")]).ok();
+        let began = Instant::now();
+        let mut now = (0, server.resident_kib());
+        // Every data thread does its share at its next turn.
+        while now.0 != now.1 && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(200));
+            now = (now.1, server.resident_kib());
+        }
+        now.1
+    };
+    let (few, many) = (resident(32), resident(16384));
+    let blocks = (16384 - 32) * 4 * 4;
+    let taken = many - few;
+    assert!((blocks..blocks * 9 / 8).contains(&taken), "{taken} KiB for {blocks} KiB of blocks");
+    let kept = resident(32).saturating_sub(few);
+    assert!(kept < blocks / 16, "{kept} of {taken} KiB are kept");
+}
+
 #[test]
 fn an_array_starts_without_a_member_if_told_to() {
     if !requires("nbdsh") {

@@ -67,9 +67,10 @@ impl IoBuf {
     fn mapped(len: usize) -> Option<Self> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let start = std::ptr::null_mut();
         // SAFETY: a new anonymous mapping, placed by the kernel, touches nothing of ours. It is
         // page aligned, and a page is ALIGN bytes or a multiple.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        let start = unsafe { libc::mmap(start, len.max(1), protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
         }
@@ -151,9 +152,14 @@ impl Drop for IoBuf {
         match self.memory {
             // SAFETY: allocated with this very layout and freed once.
             Memory::Heap => unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) },
+            // A process has only so many mappings (`vm.max_map_count`), and a hole in one makes two
+            // of it: where that is refused, the pages go at least.
             // SAFETY: mapped with this very length and unmapped once.
             Memory::Mapped => unsafe {
-                libc::munmap(self.ptr.as_ptr().cast(), self.len);
+                let (start, len) = (self.ptr.as_ptr().cast(), self.len.max(1));
+                if libc::munmap(start, len) != 0 {
+                    libc::madvise(start, len, libc::MADV_DONTNEED);
+                }
             },
             Memory::Arena { .. } | Memory::Lent => {}
         }
@@ -167,7 +173,8 @@ impl std::fmt::Debug for IoBuf {
 }
 
 /// Memory from which buffers are cut, once each, so that a ring can know all of it beforehand
-/// ([`crate::Context::register_memory`]). It lives until the last buffer and ring let go of it.
+/// ([`crate::Context::register_memory`]). It lives until the last buffer and ring let go of it, and
+/// then goes back to the kernel: it is a mapping of its own.
 pub struct Arena {
     whole: IoBuf,
     /// Bytes handed out.
@@ -177,7 +184,7 @@ pub struct Arena {
 impl Arena {
     /// An arena of `bytes` zeroed bytes; `None` when memory is short.
     pub fn new(bytes: usize) -> Option<Arc<Self>> {
-        let whole = IoBuf::try_zeroed(bytes)?;
+        let whole = IoBuf::mapped(bytes)?;
         Some(Arc::new(Arena { whole, used: AtomicUsize::new(0) }))
     }
 

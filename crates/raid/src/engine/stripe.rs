@@ -12,7 +12,7 @@ use super::ppl::Ticket;
 use super::roles::Roles;
 use super::shard::At;
 use crate::layout::{Row, STRIPE_SECTORS};
-use drystone_core::{BioFlags, IoBuf, SECTOR_SIZE};
+use drystone_core::{Arena, BioFlags, IoBuf, SECTOR_SIZE};
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = (STRIPE_SECTORS * SECTOR_SIZE) as usize;
@@ -114,17 +114,31 @@ pub(crate) struct Stripe {
     pub(crate) driver: u32,
 }
 
+/// Blocks for `disks` members. They are one mapping, so that a cache that becomes smaller gives its
+/// memory back to the system, and next to each other: an allocator has a page of its own before each
+/// aligned page. Where no mapping is to be had they are allocated.
+fn new_blocks(disks: usize) -> Blocks {
+    let arena = Arena::new(disks * BLOCK_BYTES);
+    let block = |_| {
+        let cut = arena.as_ref().and_then(|arena| arena.cut(BLOCK_BYTES));
+        let mut block = cut.unwrap_or_else(|| IoBuf::zeroed(BLOCK_BYTES));
+        // I/O is not to wait for pages later.
+        block.fill(0);
+        Some(block)
+    };
+    (0..disks).map(block).collect()
+}
+
 impl Stripe {
     /// A stripe for arrays of `disks` members, of no place in particular.
     pub(crate) fn new(at: &At<'_>) -> Self {
         let layout = &at.conf.layout;
         let row = layout.row(0);
-        let block = |_| Some(IoBuf::zeroed(BLOCK_BYTES));
         Stripe {
             sector: 0,
             row,
             data: data_of(layout, &row),
-            blocks: (0..layout.disks()).map(block).collect(),
+            blocks: new_blocks(layout.disks() as usize),
             copies: Vec::new(),
             set_aside: Vec::new(),
             uptodate: Roles::EMPTY,
