@@ -362,6 +362,37 @@ fn who_is_to_be_left_out_for_another_history_is_told() {
     assert_eq!(made(&without(devices, &[0])).start, DEGRADED);
 }
 
+/// A spare that was removed does not know that its number was given again, and its age says nothing.
+#[test]
+fn of_two_devices_with_one_number_the_later_counts() {
+    let mut candidates = candidates("r5-ls-spare");
+    let spare = candidates.len() - 1;
+    let number = candidates[spare].found.as_ref().unwrap().1.dev_number;
+    let mut old = candidates[spare].clone();
+    old.name = "old".to_owned();
+    candidates.push(old);
+    change(&mut candidates, spare + 1, |old| old.events -= 1);
+    let array = made(&candidates);
+    assert_eq!(array.spares, [spare]);
+    let (left_out, why) = &array.left_out[0];
+    assert_eq!(*left_out, spare + 1);
+    assert_eq!(
+        why,
+        &format!(
+            "old was device {number} of the array before m{spare}: it was removed, or is an old copy"
+        )
+    );
+}
+
+#[test]
+fn logs_of_partial_parity_are_of_raid5_only() {
+    let mut candidates = candidates("r5-ls-ppl");
+    for device in 0..candidates.len() {
+        change(&mut candidates, device, |own| own.level = 4);
+    }
+    assert!(refused(&made(&candidates).start).contains("which only RAID-5 of up to 64 members"));
+}
+
 #[test]
 fn a_broken_superblock_is_a_member_that_is_not_there() {
     let mut devices = candidates("r5-ls");

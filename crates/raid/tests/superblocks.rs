@@ -3,7 +3,7 @@
 mod common;
 
 use common::{meta, superblock};
-use drystone_raid::metadata::bad_blocks::BadBlocks;
+use drystone_raid::metadata::bad_blocks::{BadBlocks, place};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::superblock::{Minor, Superblock, checksum};
 use drystone_raid::testing;
@@ -120,6 +120,7 @@ fn refusals_say_what_would_be_right() {
         (144, &[16], "super_offset is 16, but the superblock was found at sector 8"),
         (136, &[5, 0], "data_size is 5 sectors, expected at least 10"),
         (136, &[0, 0x40], "need a device of 18432 sectors, this one has 16384"),
+        (160, &[0x80, 0x07], "dev_number is 1920, expected below 1920"),
         (128, &[8, 0], "data_offset is 8, expected at least 16"),
         (8, &[0x01, 0x04], "a PPL beside a bitmap"),
         (8, &[0x00, 0x0C], "a PPL beside a bitmap"),
@@ -132,6 +133,19 @@ fn refusals_say_what_would_be_right() {
     let found = Superblock::parse(&bytes, 8, 16384).unwrap();
     assert_eq!(found.logical_block_size, 512);
     assert!(found.to_bytes() == image.read_sectors(8, 1), "it is written as 0");
+}
+
+/// Blocks are put on a log only where all of it lies beside data and superblock, whatever damaged numbers say.
+#[test]
+fn a_log_of_bad_blocks_has_a_place_of_its_own() {
+    let image = testing::member("r5-ls-badblocks", 1).unwrap();
+    let (_, found) = superblock(&image).unwrap();
+    assert_eq!(place(&found), Some(found.super_offset + found.bblog_offset as u64));
+    let data = (found.data_offset - found.super_offset) as i32;
+    for (offset, size) in [(0, 8), (4, 8), (-4, 8), (data, 8), (data - 4, 8), (16, 4), (16, 0)] {
+        let damaged = Superblock { bblog_offset: offset, bblog_size: size, ..found.clone() };
+        assert_eq!(place(&damaged), None, "{size} at {offset}");
+    }
 }
 
 #[test]

@@ -65,6 +65,9 @@ impl BitmapStorage {
             .filter(|(disk, _)| disk.member().is_in_sync() && is_of_age(disk.superblock.events));
         let mut found = in_sync.filter_map(|(disk, header)| read(io, disk, header?, assembly));
         let (header, image) = found.next().ok_or_else(unreadable)??;
+        for disk in disks {
+            disk.bitmap_place().map_or(Ok(()), |place| check_room(disk, place, &header))?;
+        }
         let mut storage = BitmapStorage::new(header, image);
         if is_stale {
             storage.set_all(assembly.fresh.events);

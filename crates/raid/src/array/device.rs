@@ -88,8 +88,9 @@ impl Desk {
         }
     }
 
-    pub(crate) fn set_status(&self, status: ArrayStatus) {
-        *self.status.lock(&self.status_locks) = Arc::new(status);
+    /// Have the status changed, in place unless somebody looks at it.
+    pub(crate) fn change_status(&self, change: impl FnOnce(&mut ArrayStatus)) {
+        change(Arc::make_mut(&mut self.status.lock(&self.status_locks)));
     }
 }
 

@@ -43,7 +43,7 @@ impl DiskState {
 
 /// See the module's text.
 pub(crate) struct Disk {
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) index: DevIndex,
     /// What was written to it last, but for what all members share.

@@ -214,7 +214,10 @@ fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     });
     let replacements = (0..).zip(&assembly.replacements).find_map(|(role, replacement)| {
         let replacement = replacement.as_ref().filter(|r| r.device == index)?;
-        Some((DiskState::Replacement(role), replacement.recovered))
+        // What was being written when the array stopped may be on the member and not on it. Parity is
+        // made to fit the member, so it gets all of that again.
+        let recovered = if assembly.resync_from.is_some() { 0 } else { replacement.recovered };
+        Some((DiskState::Replacement(role), recovered))
     });
     let spare = assembly.spares.contains(&index).then_some((DiskState::Spare, 0));
     members.or(replacements).or(spare)
@@ -234,7 +237,7 @@ pub(super) fn disk(
     (state, in_sync_below): (DiskState, u64),
 ) -> Result<Disk> {
     let mut disk = Disk {
-        name: device.info().name,
+        name: device.info().name.into(),
         device: device.clone(),
         index: io.open(device)?,
         superblock: superblock.clone(),
@@ -281,6 +284,8 @@ fn conf(
         max_write_zeroes_bytes: 0,
         fast_zero: false,
         fua: true,
+        // As of Linux's arrays: a member that has a cache may come, or get one.
+        write_cache: true,
         read_only: options.read_only || limits.read_only,
         ..limits
     };

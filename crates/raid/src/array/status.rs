@@ -5,12 +5,13 @@ use crate::engine::SyncAction;
 use crate::layout::Layout;
 use crate::metadata::superblock::Superblock;
 use drystone_core::clock::Ns;
+use std::sync::Arc;
 
 /// A device of the array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskStatus {
     /// Name of the device in the stack.
-    pub name: String,
+    pub name: Arc<str>,
     /// md's number.
     pub number: u32,
     /// What it is.
@@ -68,7 +69,7 @@ pub struct ArrayStatus {
     /// The geometry.
     pub layout: Layout,
     /// As last written: name, identity, events, sizes.
-    pub superblock: Superblock,
+    pub superblock: Arc<Superblock>,
     /// Sectors used on each member.
     pub used: u64,
     /// Whether the members fit one another.

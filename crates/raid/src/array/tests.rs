@@ -8,6 +8,7 @@ mod extents;
 mod moved;
 mod overwrite;
 mod ppl;
+mod repair;
 mod rescue;
 mod room;
 mod speed;
@@ -151,7 +152,7 @@ fn a_member_is_replaced_while_it_is_in_use() {
     stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
     stand.command(Command::Replace("d1".to_owned())).unwrap();
     stand.until("replacement", |status| {
-        status.disks.iter().any(|disk| disk.state == DiskState::InSync(1) && disk.name == "d4")
+        status.disks.iter().any(|disk| disk.state == DiskState::InSync(1) && *disk.name == *"d4")
     });
     assert_eq!(stand.states()[1], DiskState::Faulty(Some(1)));
     stand.command(Command::Remove("d1".to_owned())).unwrap();
@@ -226,11 +227,15 @@ fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
     assert!(entries.iter().all(|entry| entry.op != Op::Write), "{entries:?}");
 }
 
-/// Fill an array, begin to replace `d1`, and go on until a part of it is done.
 fn replacing(spares: usize) -> (Stand, usize) {
+    replacing_with(spares, None)
+}
+
+/// Fill an array, begin to replace `d1`, and go on until a part of it is done.
+fn replacing_with(spares: usize, policy: Option<Policy>) -> (Stand, usize) {
     let mut stand = Stand::new(4 + spares);
     let disks = (stand.memories.split_off(4), stand.devices.split_off(4));
-    stand.create(Level::Raid5, true);
+    stand.create_with(Level::Raid5, true, policy, None);
     stand.start();
     let all = stand.array.as_ref().unwrap().0.info().size_bytes as usize;
     for (n, at) in (0..all).step_by(96 << 10).enumerate() {
@@ -244,6 +249,8 @@ fn replacing(spares: usize) -> (Stand, usize) {
     stand.command(Command::Speed { min: Some(2000), max: Some(2000) }).unwrap();
     stand.command(Command::Replace("d1".to_owned())).unwrap();
     stand.until("a part", |status| status.sync.is_some_and(|sync| sync.done * 2 > sync.total));
+    stand.memories.extend(disks.0);
+    stand.devices.extend(disks.1);
     (stand, all)
 }
 

@@ -227,11 +227,13 @@ impl Conf {
 
     /// Roles with a member that is being rebuilt, or a replacement that is.
     pub(crate) fn rebuilding(&self, sector: u64) -> Roles {
+        self.behind(sector, false) | self.behind(sector, true)
+    }
+
+    /// Roles whose member, or replacement, is being rebuilt and has not got the block yet.
+    pub(crate) fn behind(&self, sector: u64, is_replacement: bool) -> Roles {
         let behind = |m: &Member| m.in_sync_below.load(Acquire) < sector + STRIPE_SECTORS;
-        let is_behind = |role: &u32| {
-            let seat = &self.seats[*role as usize];
-            seat.member.iter().chain(&seat.replacement).any(behind)
-        };
+        let is_behind = |role: &u32| self.member(*role, is_replacement).is_some_and(behind);
         self.special.iter().filter(is_behind).collect()
     }
 

@@ -211,6 +211,8 @@ pub(crate) struct Log {
     wants_flush: bool,
     /// Devices that failed, and are not known to be out.
     failed: Vec<u32>,
+    /// Devices to which a round is being written.
+    writing: Vec<u32>,
     epoch: u64,
     /// Blocks and bios of writes that have ended, for the next one, and a list for it.
     blocks: Vec<IoBuf>,
@@ -234,6 +236,7 @@ impl Log {
             left: 0,
             wants_flush: false,
             failed: Vec::new(),
+            writing: Vec::new(),
             epoch: 0,
             blocks: Vec::new(),
             bios: BioList::new(),
@@ -275,7 +278,7 @@ impl Log {
             self.round.append(&mut self.queue);
             return self.let_go(out);
         };
-        if std::mem::take(&mut self.wants_flush) && at.conf.limits.write_cache {
+        if std::mem::take(&mut self.wants_flush) {
             return self.flush(at, out);
         }
         let replacement = at.conf.member(self.role, true).and_then(|m| Some((m, m.log?)));
@@ -361,7 +364,13 @@ impl Log {
         (bio.op, bio.sector) = (Op::Write, Sector(area.sector));
         bio.flags = BioFlags::FUA | BioFlags::SYNC;
         bio.set_bufs(bufs);
+        self.writing.push(member.number);
         bio
+    }
+
+    /// Something is being written to device `number`, or to any.
+    pub(crate) fn writes_to(&self, number: Option<u32>) -> bool {
+        self.writing.iter().any(|to| number.is_none_or(|n| n == *to))
     }
 
     /// The memory of a write that has ended is for the tickets and the header of the next one.
@@ -382,12 +391,13 @@ impl Log {
         self.keep_memory(bio);
         if seat.is_some() {
             self.failed.push(number);
-            out.reports.push(Report { number, sector: 0, fault: Fault::Log, serial: 0 });
+            out.reports.push(Report { number, sector: 0, fault: Fault::Log });
         }
         match self.phase {
             Phase::Flushing(left) if left > 1 => self.phase = Phase::Flushing(left - 1),
             Phase::Flushing(_) => self.phase = Phase::Idle,
             Phase::Writing(left) => {
+                self.writing.retain(|to| *to != number);
                 if matches!(seat, Some((_, false))) {
                     self.round.iter_mut().for_each(|ticket| ticket.set_failed(number));
                 }

@@ -300,14 +300,35 @@ impl Shared {
         self.visit(locks, |shard| shard.under_way(bitmap).for_each(|word| bitmap.keep(word)));
     }
 
+    /// Turns that had begun have ended: from now on nobody works by an earlier configuration than that of now.
+    pub(crate) fn pass_turns(&self, locks: &LockCounters) {
+        self.visit(locks, |_| {});
+    }
+
+    /// No write is on its way to device `number`, or to any; if the configuration has the device no more,
+    /// there will be none. Otherwise has channels look. Waits for each turn.
+    pub(crate) fn writes_have_ended(&self, number: Option<u32>, locks: &LockCounters) -> bool {
+        let mut have_ended = true;
+        self.visit(locks, |shard| have_ended &= !shard.writes_to(number));
+        self.visit_all(&self.logs, locks, |log| have_ended &= !log.writes_to(number));
+        if !have_ended {
+            self.kick_all();
+        }
+        have_ended
+    }
+
     /// Look at every shard. Waits for each one's turn.
-    fn visit(&self, locks: &LockCounters, mut look: impl FnMut(&Shard)) {
-        for shard in &self.shards {
-            let turn = shard.wait(locks);
+    fn visit(&self, locks: &LockCounters, look: impl FnMut(&Shard)) {
+        self.visit_all(&self.shards, locks, look);
+    }
+
+    fn visit_all<T>(&self, turns: &[TurnLock<T>], locks: &LockCounters, mut look: impl FnMut(&T)) {
+        for lock in turns {
+            let turn = lock.wait(locks);
             look(&turn);
-            if shard.leave(turn) {
+            if lock.leave(turn) {
                 // Whoever brought something meanwhile left without it.
-                self.ports().get(shard.publisher()).iter().for_each(|port| port.send_and_kick());
+                self.ports().get(lock.publisher()).iter().for_each(|port| port.send_and_kick());
             }
         }
     }

@@ -40,6 +40,10 @@ impl<T> Slab<T> {
         self.places[number as usize].as_mut().expect("the number is in use")
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

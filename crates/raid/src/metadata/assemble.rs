@@ -249,6 +249,19 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
     Ok(assembly)
 }
 
+/// Why a device does not count if another one has its number and was written later.
+fn number_given_again(candidates: &[Candidate], device: usize, own: &Superblock) -> Option<String> {
+    let is_later = |(_, found): (Minor, &Superblock)| {
+        (found.set_uuid, found.dev_number) == (own.set_uuid, own.dev_number)
+            && found.events > own.events
+    };
+    let later = candidates.iter().find(|other| superblock(other).is_some_and(is_later))?;
+    Some(format!(
+        "{} was device {} of the array before {}: it was removed, or is an old copy",
+        candidates[device].name, own.dev_number, later.name
+    ))
+}
+
 fn both(candidates: &[Candidate], devices: (usize, usize), role: u16) -> String {
     let (name, other) = (&candidates[devices.0].name, &candidates[devices.1].name);
     format!("{name} and {other} both have role {role} of the array: leave out one of them")
@@ -332,6 +345,10 @@ impl Assembly {
             }
         };
         self.check_twin(candidates, device, own)?;
+        if let Some(why) = number_given_again(candidates, device, own) {
+            self.left_out.push((device, why));
+            return Ok(());
+        }
         let role = match mistake!("stale_member_read") {
             true => own.role(),
             false => self.fresh.role_of(own.dev_number),

@@ -7,6 +7,7 @@
 
 use super::superblock::{Features, Superblock};
 use super::{MetadataError, invalid, put, u64_at};
+use drystone_core::SECTOR_SIZE;
 use std::fmt;
 use std::ops::Range;
 
@@ -23,10 +24,13 @@ const END: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Where the log is on the device of a superblock, if there is one.
+/// Where the log is on the device of a superblock, if there is one that can be written: all of it, and nothing
+/// else.
 pub fn place(own: &Superblock) -> Option<u64> {
     let place = own.super_offset.checked_add_signed(own.bblog_offset.into());
-    place.filter(|_| own.bblog_offset != 0 && own.bblog_size > 0)
+    let sectors = LOG_BYTES as u64 / SECTOR_SIZE;
+    let is_whole = own.bblog_offset != 0 && u64::from(own.bblog_size) == sectors;
+    place.filter(|place| is_whole && own.is_free(*place, sectors))
 }
 
 /// The list of the device of a superblock, empty if that says of none. `read` gives so many bytes from
@@ -41,7 +45,14 @@ pub fn read<E: fmt::Display>(
     if !own.feature_map.contains(Features::BAD_BLOCKS) {
         return Ok(BadBlocks::new(own.bblog_shift).unwrap_or_default());
     }
-    let place = place(own).ok_or_else(|| invalid("the bad block log has no place".to_owned()))?;
+    let nowhere = || {
+        let (offset, size) = (own.bblog_offset, own.bblog_size);
+        invalid(format!(
+            "the bad block log has {size} sectors at offset {offset}, expected 8 that hold neither data nor \
+             the superblock"
+        ))
+    };
+    let place = place(own).ok_or_else(nowhere)?;
     let log = read(place, LOG_BYTES);
     let log = log.map_err(|error| invalid(format!("the bad block log cannot be read: {error}")))?;
     BadBlocks::parse(&log, own.bblog_shift)

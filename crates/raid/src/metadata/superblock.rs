@@ -294,6 +294,13 @@ impl Superblock {
             )));
         }
         found.check_features()?;
+        if found.dev_number as usize >= ROLES_MAX {
+            // There can be no role for it.
+            return Err(invalid(format!(
+                "dev_number is {}, expected below {ROLES_MAX}",
+                found.dev_number
+            )));
+        }
         check_padding(bytes, found.logical_block_size)?;
         found.check_places(device_sectors)?;
         Ok(found)

@@ -119,7 +119,7 @@ impl Admin {
     }
 
     pub(super) fn state(status: &ArrayStatus, disk: usize) -> Option<(DiskState, bool)> {
-        let found = status.disks.iter().find(|d| d.name == Self::name(disk));
+        let found = status.disks.iter().find(|d| *d.name == *Self::name(disk));
         found.map(|found| (found.state, found.has_bad_blocks))
     }
 

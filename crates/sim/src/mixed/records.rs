@@ -53,7 +53,7 @@ impl Records {
         let status = array.status();
         for (disk, seen) in &self.old {
             let name = format!("d{disk}");
-            let found = status.disks.iter().find(|found| found.name == name);
+            let found = status.disks.iter().find(|found| *found.name == *name);
             if found.is_some_and(|found| matches!(found.state, DiskState::InSync(_))) {
                 run.world.fail(format!("{name} has missed writes, and was taken for a member"));
             }

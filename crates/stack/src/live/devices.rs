@@ -86,7 +86,7 @@ impl LiveDevice {
     /// The devices it stands on: those of its live table, or of the array.
     pub fn members(&self) -> Vec<String> {
         if let Some(array) = &self.array {
-            return array.status().disks.iter().map(|disk| disk.name.clone()).collect();
+            return array.status().disks.iter().map(|disk| disk.name.to_string()).collect();
         }
         let table = self.volume.as_ref().and_then(Volume::table);
         let members = table.iter().flat_map(|table| table.members());

@@ -230,7 +230,7 @@ impl LiveStack {
         let sentence = |live: &Arc<LiveDevice>| {
             let status = live.array.as_ref()?.status();
             let full = status.disks.iter().filter(|disk| disk.lacks_room);
-            let names: Vec<&str> = full.map(|disk| disk.name.as_str()).collect();
+            let names: Vec<&str> = full.map(|disk| &*disk.name).collect();
             let text =
                 format!("array `{}`: writes wait for room on {}", live.name, names.join(", "));
             (!names.is_empty()).then_some(text)

@@ -294,6 +294,6 @@ fn paths(members: &[Arc<dyn Device>]) -> String {
 /// What an array is made of, for people.
 pub(super) fn description(array: &array::Array) -> String {
     let status = array.status();
-    let disks: Vec<&str> = status.disks.iter().map(|disk| disk.name.as_str()).collect();
+    let disks: Vec<&str> = status.disks.iter().map(|disk| &*disk.name).collect();
     shorten(&disks.join(" ")).to_string()
 }

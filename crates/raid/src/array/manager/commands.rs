@@ -32,11 +32,20 @@ impl Manager {
                 continue;
             }
             let outcome = self.obey(request.command());
-            if self.changed && !self.read_only {
-                self.write_superblocks();
-                self.publish();
+            self.record_changes();
+            if let (Command::Remove(_), Ok(())) = (request.command(), &outcome) {
+                let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
+                self.removing.push((request, deadline));
+                continue;
             }
             self.obeyed.push((request, outcome));
+        }
+    }
+
+    fn record_changes(&mut self) {
+        if self.changed && !self.read_only {
+            self.write_superblocks();
+            self.publish();
         }
     }
 
@@ -67,7 +76,7 @@ impl Manager {
         match command {
             Command::Add { name, device, uuid } => self.add(name, device, *uuid),
             Command::Fail(name) => self.fail(name),
-            Command::Remove(name) => self.remove(name),
+            Command::Remove(name) => self.removable(name).map(|_| ()),
             Command::Replace(name) => self.replace(name),
             Command::Sync(action) => self.ask_for_sync(*action),
             Command::Idle => {
@@ -86,14 +95,14 @@ impl Manager {
     }
 
     fn place_of(&self, name: &str) -> Result<usize> {
-        self.disks.iter().position(|disk| disk.name == name).ok_or_else(|| {
+        self.disks.iter().position(|disk| *disk.name == *name).ok_or_else(|| {
             let text = format!("{name} is no device of {}", self.shared.name);
             Error::new(ErrorKind::NotFound, text)
         })
     }
 
     fn add(&mut self, name: &str, device: &Arc<dyn Device>, uuid: Uuid) -> Result<()> {
-        if self.disks.iter().any(|disk| disk.name == name) {
+        if self.disks.iter().any(|disk| *disk.name == *name) {
             return Err(busy(format!("{name} is a device of {} already", self.shared.name)));
         }
         let added = self.take_in(name, device, uuid);
@@ -177,7 +186,8 @@ impl Manager {
         let Role::Active(role) = own.role() else { return None };
         let role = u32::from(role);
         let common = &self.common;
-        let shape = |s: &Superblock| (s.set_uuid, s.level, s.layout, s.chunk_sectors, s.size);
+        let geometry = |s: &Superblock| (s.level, s.layout, s.chunk_sectors, s.raid_disks);
+        let shape = |s: &Superblock| (s.set_uuid, geometry(s), s.size);
         let is_whole =
             !own.feature_map.intersects(Features::RECOVERY_OFFSET | Features::REPLACEMENT);
         let is_of_age = (cleared..=common.events).contains(&own.events);
@@ -267,15 +277,47 @@ impl Manager {
         Ok(())
     }
 
-    fn remove(&mut self, name: &str) -> Result<()> {
+    /// The place of a device that may be removed.
+    fn removable(&self, name: &str) -> Result<usize> {
         let place = self.place_of(name)?;
-        if !matches!(self.disks[place].state, DiskState::Faulty(_) | DiskState::Spare) {
-            return Err(busy(format!("{name} is in use: fail it before it is removed")));
+        match self.disks[place].state {
+            DiskState::Faulty(_) | DiskState::Spare => Ok(place),
+            _ => Err(busy(format!("{name} is in use: fail it before it is removed"))),
+        }
+    }
+
+    /// Let go of devices that are to be removed, once nothing is on its way to them any more that could be
+    /// written over what somebody else puts there (Linux `nr_pending`).
+    pub(super) fn remove_asked(&mut self, now: Ns) -> Option<Ns> {
+        for (request, deadline) in std::mem::take(&mut self.removing) {
+            let Command::Remove(name) = request.command() else { continue };
+            match self.remove(name, now >= deadline) {
+                Some(outcome) => self.obeyed.push((request, outcome)),
+                None => self.removing.push((request, deadline)),
+            }
+        }
+        self.record_changes();
+        (!self.removing.is_empty()).then_some(now + QUIET_PAUSE_NS)
+    }
+
+    /// `None` if it cannot be yet.
+    fn remove(&mut self, name: &str, is_late: bool) -> Option<Result<()>> {
+        if self.stopping.is_some() {
+            return Some(Err(busy(format!("{} is being stopped", self.shared.name))));
+        }
+        let place = match self.removable(name) {
+            Ok(place) => place,
+            refused => return Some(refused.map(|_| ())),
+        };
+        let number = self.disks[place].number();
+        if !self.shared.writes_have_ended(Some(number), self.io.ctx.locks()) {
+            let text = || format!("{name} has writes in flight that do not end");
+            return is_late.then(|| Err(busy(text())));
         }
         let disk = self.disks.remove(place);
         self.io.release(disk.index);
         self.changed = true;
-        Ok(())
+        Some(Ok(()))
     }
 
     fn replace(&mut self, name: &str) -> Result<()> {
@@ -324,7 +366,10 @@ impl Manager {
         let deadline = self.stopping.as_ref()?.1;
         self.interrupt_sync();
         let epoch = self.shared.suspend();
-        let is_quiet = self.sync.is_none() && self.shared.is_quiet_since(epoch);
+        let is_quiet = self.sync.is_none()
+            && self.shared.is_quiet_since(epoch)
+            // Blocks that could not be read are written anew after whoever read them has gone on.
+            && self.shared.writes_have_ended(None, self.io.ctx.locks());
         if !is_quiet && now < deadline {
             return Some(now + QUIET_PAUSE_NS);
         }

@@ -25,6 +25,9 @@ impl Manager {
             self.write_superblocks();
         }
         self.publish();
+        // How far a member is rebuilt is seen at once. Nobody is to see that with a list that does not have
+        // yet what could not be computed.
+        self.shared.pass_turns(self.io.ctx.locks());
     }
 
     fn take_report(&mut self, report: &Report) {
@@ -36,10 +39,9 @@ impl Manager {
             Fault::Corrected => self.disks[place].corrected += STRIPE_SECTORS as u32,
             Fault::Write => {
                 self.disks[place].write_error = true;
-                self.write_faults.insert((report.number, report.sector), report.serial);
                 self.record_bad_block(place, report.sector);
             }
-            Fault::MadeGood => self.note_good_block(place, report),
+            Fault::MadeGood => self.note_good_block(place, report.sector),
             Fault::Log => self.fail_disk(place),
             Fault::Lost => self.record_bad_block(place, report.sector),
             Fault::NoRoom => {}
@@ -101,16 +103,16 @@ impl Manager {
         }
     }
 
-    /// A member has taken a block that is on its list (Linux `R5_MadeGood`). What is older than a write
-    /// that failed there says nothing any more.
-    fn note_good_block(&mut self, place: usize, report: &Report) {
-        let failed = self.write_faults.get(&(report.number, report.sector));
+    /// A member has taken a block that is on its list (Linux `R5_MadeGood`). Once it has refused some write,
+    /// that may be older than a write that failed there, or that was left out because of the list: nothing
+    /// comes off any more.
+    fn note_good_block(&mut self, place: usize, sector: u64) {
         let disk = &mut self.disks[place];
-        let start = disk.superblock.data_offset + report.sector;
+        let start = disk.superblock.data_offset + sector;
         let mut list = (*disk.bad_blocks).clone();
-        let is_old = failed.is_some_and(|serial| *serial > report.serial);
+        let stays = disk.write_error || self.read_only;
         // A list with no room for what is left of a range stays as it is.
-        if is_old || self.read_only || list.clear(start..start + STRIPE_SECTORS).is_err() {
+        if stays || list.clear(start..start + STRIPE_SECTORS).is_err() {
             return;
         }
         if list == *disk.bad_blocks {

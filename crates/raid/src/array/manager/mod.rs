@@ -29,7 +29,6 @@ use drystone_core::clock::Ns;
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Result};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use sync::{Speed, Sync};
 
@@ -69,10 +68,8 @@ pub struct Manager {
     desk: Option<Arc<Desk>>,
     sync_device: DevIndex,
     disks: Vec<Disk>,
-    /// Writes that failed, by md's number and member sector: the last report of each.
-    write_faults: BTreeMap<(u32, u64), u64>,
     /// What all superblocks say alike.
-    common: Superblock,
+    common: Arc<Superblock>,
     used: u64,
     record: Record,
     read_only: bool,
@@ -94,6 +91,8 @@ pub struct Manager {
     tell: Tell,
     /// Commands that were obeyed or refused, whose outcome is told when what follows from them has begun.
     obeyed: Vec<(Arc<Request>, Result<()>)>,
+    /// Who asks for a device to be removed, and until when what is on its way there is waited for.
+    removing: Vec<(Arc<Request>, Ns)>,
     /// Who asks for a stop, and until when what is in flight is waited for.
     stopping: Option<(Vec<Arc<Request>>, Ns)>,
     /// Who asked for the stop that has come about.
@@ -135,8 +134,7 @@ impl Manager {
             desk: None,
             sync_device,
             disks,
-            write_faults: BTreeMap::new(),
-            common: assembly.fresh.clone(),
+            common: Arc::new(assembly.fresh.clone()),
             used: assembly.used(),
             record: Record::Clean,
             read_only: options.read_only,
@@ -152,6 +150,7 @@ impl Manager {
             wall_clock: options.wall_clock.clone(),
             tell: options.tell.clone(),
             obeyed: Vec::new(),
+            removing: Vec::new(),
             stopping: None,
             stopped: Vec::new(),
             is_over: false,
@@ -162,7 +161,7 @@ impl Manager {
             // It is on record as dirty, and stays so until it is known to be better.
             manager.record = Record::Dirty;
         }
-        let status = manager.status();
+        let status = manager.status(Vec::new());
         Ok((manager, status))
     }
 
@@ -221,6 +220,7 @@ impl Manager {
         let now = self.now();
         self.set_wanted_bits();
         let looks = [
+            self.remove_asked(now),
             self.keep_record(now),
             self.synchronise(now),
             self.tend_bitmap(now),
@@ -299,11 +299,12 @@ impl Manager {
 
     fn tell_status(&mut self) {
         if let Some(desk) = &self.desk {
-            desk.set_status(self.status());
+            desk.change_status(|told| *told = self.status(std::mem::take(&mut told.disks)));
         }
     }
 
-    fn status(&self) -> ArrayStatus {
+    /// What is so now. This is done at each step, and takes the memory of the disks that were told.
+    fn status(&self, mut disks: Vec<DiskStatus>) -> ArrayStatus {
         let disk = |disk: &Disk| DiskStatus {
             name: disk.name.clone(),
             number: disk.number(),
@@ -312,6 +313,8 @@ impl Manager {
             lacks_room: disk.lacks_room,
             corrected: disk.corrected,
         };
+        disks.clear();
+        disks.extend(self.disks.iter().map(disk));
         let conf = self.shared.conf();
         let state = match self.record {
             _ if self.is_over => ArrayState::Inactive,
@@ -326,7 +329,7 @@ impl Manager {
             used: self.used,
             state,
             read_only: self.read_only,
-            disks: self.disks.iter().map(disk).collect(),
+            disks,
             sync: self.sync.as_ref().map(|sync| sync.status(self.used, self.now())),
             resync_pending: self.sync.is_none() && self.shared.fits_below.load(Acquire) != CLEAN,
             bitmap: self.bitmap.as_ref().map(BitmapStorage::status),

@@ -3,9 +3,10 @@
 use super::{Manager, Record};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
-use crate::metadata::superblock::{CLEAN, Role};
+use crate::metadata::superblock::{CLEAN, Role, Superblock};
 use drystone_core::Bio;
 use drystone_core::primitive::Ordering::*;
+use std::sync::Arc;
 
 impl Manager {
     /// Put on record what is so now, on all devices that have not failed; durable when this returns. A
@@ -16,7 +17,7 @@ impl Manager {
         loop {
             // What was written on some is never to be taken for what others have. What was written on none
             // does not count: who has not heard of two updates is a stranger after a crash.
-            self.common.events = written;
+            self.change_common().events = written;
             // What they will say is good has to be durable on all members before any of them says so.
             let mut failed = self.flush_all();
             if failed.is_empty() {
@@ -81,21 +82,26 @@ impl Manager {
         let is_clean =
             self.record == Record::Clean && self.shared.fits_below.load(Acquire) == CLEAN;
         if only_record && is_clean && self.can_decrease_events && self.common.events > 1 {
-            self.common.events -= 1;
+            self.change_common().events -= 1;
             self.can_decrease_events = false;
         } else {
-            self.common.events += 1;
+            self.change_common().events += 1;
             self.can_decrease_events = only_record;
         }
         !only_record
     }
 
+    fn change_common(&mut self) -> &mut Superblock {
+        Arc::make_mut(&mut self.common)
+    }
+
     fn update_common(&mut self) {
         let fits_below = self.shared.fits_below.load(Acquire);
+        let common = Arc::make_mut(&mut self.common);
         // What is being written may not fit, wherever it is.
-        self.common.resync_offset = if self.record == Record::Clean { fits_below } else { 0 };
-        self.common.utime = (self.wall_clock)();
-        let roles = &mut self.common.roles;
+        common.resync_offset = if self.record == Record::Clean { fits_below } else { 0 };
+        common.utime = (self.wall_clock)();
+        let roles = &mut common.roles;
         // Who is not there is no member.
         roles.fill(Role::Spare.number());
         for disk in &self.disks {
@@ -198,7 +204,7 @@ impl Manager {
 
 impl Disk {
     /// Bring the superblock up to date, with what all members share.
-    fn take_common(&mut self, common: &crate::metadata::superblock::Superblock) {
+    fn take_common(&mut self, common: &Superblock) {
         self.update_superblock();
         let own = &mut self.superblock;
         (own.events, own.utime, own.resync_offset) =

@@ -92,6 +92,10 @@ pub(super) struct Memory {
     pub(super) is_dead: AtomicBool,
     /// Reads and writes that touch this sector fail, once it is not all ones.
     pub(super) bad_sector: AtomicU64,
+    /// Reads that touch this sector fail until it is written, once it is not all ones.
+    pub(super) unreadable: AtomicU64,
+    /// Reads are not held.
+    pub(super) lets_reads_pass: AtomicBool,
     /// Writes to this sector and later ones find no room, once it is not all ones.
     pub(super) full_from: AtomicU64,
     /// Sectors that its map calls holes, whatever they hold.
@@ -112,6 +116,8 @@ impl Memory {
             locks: LockCounters::new(ManualClock::new(1)),
             is_dead: AtomicBool::new(false),
             bad_sector: AtomicU64::new(u64::MAX),
+            unreadable: AtomicU64::new(u64::MAX),
+            lets_reads_pass: AtomicBool::new(false),
             full_from: AtomicU64::new(u64::MAX),
             holes: Lock::new(LockClass::Other, Vec::new()),
         })
@@ -186,6 +192,13 @@ impl Memory {
         if self.is_dead.load(Relaxed) || bio.op != Op::Flush && (start..end).contains(&bad) {
             return Status::IoError;
         }
+        if (start..end).contains(&self.unreadable.load(Relaxed)) {
+            match bio.op {
+                Op::Read => return Status::IoError,
+                Op::Write => self.unreadable.store(u64::MAX, Relaxed),
+                _ => {}
+            }
+        }
         if bio.op == Op::Write && end > self.full_from.load(Relaxed) {
             return Status::NoSpace;
         }
@@ -210,7 +223,9 @@ pub(super) struct Shelf(Arc<Memory>);
 impl Channel for MemoryChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(mut bio) = bios.pop() {
-            if bio.op != Op::Flush && bio.sector.0 >= self.0.held_from.load(Relaxed) {
+            let passes = bio.op == Op::Read && self.0.lets_reads_pass.load(Relaxed);
+            let is_held = bio.op != Op::Flush && bio.sector.0 >= self.0.held_from.load(Relaxed);
+            if is_held && !passes {
                 self.1.push(bio);
                 continue;
             }

@@ -273,13 +273,26 @@ impl Shard {
         flags: BioFlags,
         out: &mut Outbox,
     ) {
+        let sector = self.place(stripe).sector;
+        let to_members = roles & at.conf.writable(sector);
+        let is_replaced = |role: &u32| at.conf.member(*role, true).is_some();
+        let replacements = roles.iter().filter(is_replaced).collect();
+        self.send_to(at, stripe, (to_members, replacements), flags, out);
+    }
+
+    /// Write blocks of the cache to these members and replacements, and those anew that a member could
+    /// not read.
+    pub(super) fn send_to(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        (to_members, replaced): (Roles, Roles),
+        flags: BioFlags,
+        out: &mut Outbox,
+    ) {
         let place = self.place(stripe);
         place.state = State::Writing;
-        let sector = place.sector;
-        let roles = roles | place.to_rewrite(at);
-        let to_members = roles & at.conf.writable(sector);
-        let replaced: Roles =
-            roles.iter().filter(|role| at.conf.member(*role, true).is_some()).collect();
+        let to_members = to_members | place.to_rewrite(at);
         let io = MemberIo { flags, is_write: true, ..MemberIo::read(stripe) };
         // The copies first: the blocks themselves go to the members.
         self.start(
@@ -341,7 +354,7 @@ impl Shard {
     fn await_room(&mut self, stripe: u32, out: &mut Outbox) {
         let place = &self.stripes[stripe as usize];
         let (sector, fault) = (place.sector, Fault::NoRoom);
-        let report = |n: &NoRoom| Report { number: n.number, sector, fault, serial: 0 };
+        let report = |n: &NoRoom| Report { number: n.number, sector, fault };
         out.reports.extend(place.no_room.iter().map(report));
         self.await_manager(stripe, State::AwaitingRoom);
     }
@@ -379,7 +392,9 @@ impl Shard {
             let seat = at.conf.seat_of(failed.role, failed.number);
             let member =
                 seat.and_then(|as_replacement| at.conf.member(failed.role, as_replacement));
-            member.is_none_or(|m| m.is_bad_at(sector))
+            // On a list of before it may come off again: a write that succeeded may be under way to the
+            // manager.
+            member.is_none_or(|m| m.write_error && m.is_bad_at(sector))
         })
     }
 
@@ -387,10 +402,7 @@ impl Shard {
     fn record(&mut self, _at: &At<'_>, stripe: u32, out: &mut Outbox) {
         let place = self.place(stripe);
         let (sector, fault) = (place.sector, Fault::Write);
-        self.reports += 1;
-        let serial = self.reports;
-        let place = &self.stripes[stripe as usize];
-        let report = |f: &FailedWrite| Report { number: f.number, sector, fault, serial };
+        let report = |f: &FailedWrite| Report { number: f.number, sector, fault };
         out.reports.extend(place.failed.iter().map(report));
         self.await_manager(stripe, State::Recording);
     }
@@ -446,6 +458,6 @@ fn place_roles(plan: &WritePlan, written: Roles, parity: Roles) -> Roles {
 fn report(at: &At<'_>, sector: u64, roles: Roles, fault: Fault, out: &mut Outbox) {
     for role in roles.iter() {
         let member = at.conf.seats[role as usize].member.as_ref();
-        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault, serial: 0 }));
+        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
     }
 }

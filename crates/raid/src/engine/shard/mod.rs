@@ -86,8 +86,6 @@ pub(crate) struct Report {
     /// Member sector of the stripe.
     pub(crate) sector: u64,
     pub(crate) fault: Fault,
-    /// Those of one shard are counted, because two may be brought by two contexts.
-    pub(crate) serial: u64,
 }
 
 /// What a turn leaves to be done by whoever had it.
@@ -194,8 +192,6 @@ pub(crate) struct Shard {
     scratch: [IoBuf; 2],
     /// The configuration that it has worked by.
     epoch: u64,
-    /// The last serial of a report.
-    reports: u64,
     pub(crate) counts: ShardCounts,
 }
 
@@ -212,7 +208,6 @@ impl Shard {
             given_up: Vec::new(),
             scratch: [IoBuf::zeroed(BLOCK_BYTES), IoBuf::zeroed(BLOCK_BYTES)],
             epoch: 0,
-            reports: 0,
             counts: ShardCounts::default(),
         }
     }

@@ -100,10 +100,10 @@ impl Stripe {
 }
 
 impl Shard {
-    fn report_good(&mut self, number: u32, sector: u64, out: &mut Outbox) {
-        self.reports += 1;
-        let serial = self.reports;
-        out.reports.push(Report { number, sector, fault: Fault::MadeGood, serial });
+    /// Something is being written to device `number`, or to any.
+    pub(crate) fn writes_to(&self, number: Option<u32>) -> bool {
+        let is_to = |run: &Run| run.first.is_write && number.is_none_or(|n| n == run.number);
+        self.runs.iter().any(is_to)
     }
 
     /// Make bios of all that is to be read and written, and hand each to `send` with the role that it
@@ -192,7 +192,8 @@ impl Shard {
                 patch.into_iter().for_each(|patch| block.copy_from_slice(patch));
                 let status = if patch.is_some() { Status::Ok } else { status };
                 if is_ok && io.is_write && member.is_some_and(|member| member.is_bad_at(sector)) {
-                    self.report_good(run.number, sector, out);
+                    let (number, fault) = (run.number, Fault::MadeGood);
+                    out.reports.push(Report { number, sector, fault });
                 }
                 self.io_ended(*stripe, &io, run.number, block, status);
             }

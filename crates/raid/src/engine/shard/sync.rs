@@ -48,15 +48,43 @@ impl Shard {
         match self.fetch(at, stripe, targets, out) {
             Ok(false) => Looked::Waits,
             Ok(true) if targets.is_empty() => self.end_sync(stripe, Status::Ok, out),
-            Ok(true) => {
-                self.send(at, stripe, targets, BioFlags::BACKGROUND, out);
-                Looked::Waits
+            Ok(true) => self.rebuild(at, stripe, targets, out),
+            Err(()) => self.recover_one_by_one(at, stripe, targets, out),
+        }
+    }
+
+    /// Give members and replacements that are behind their blocks, and nobody else theirs again.
+    fn rebuild(&mut self, at: &At<'_>, stripe: u32, roles: Roles, out: &mut Outbox) -> Looked {
+        let sector = self.stripes[stripe as usize].sector;
+        let members = roles & at.conf.behind(sector, false) & at.conf.writable(sector);
+        let replacements = roles & at.conf.behind(sector, true);
+        self.send_to(at, stripe, (members, replacements), BioFlags::BACKGROUND, out);
+        Looked::Waits
+    }
+
+    /// Not all can be computed. What can be had is not withheld from its member for that; who does not get
+    /// its block is told that it has none.
+    fn recover_one_by_one(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        targets: Roles,
+        out: &mut Outbox,
+    ) -> Looked {
+        let mut there = Roles::EMPTY;
+        for role in targets.iter() {
+            match self.fetch(at, stripe, Roles::one(role), out) {
+                Ok(false) => return Looked::Waits,
+                Ok(true) => there.insert(role),
+                Err(()) => {}
             }
-            Err(()) => {
-                self.report_lost(at, stripe, out);
-                report_uncomputable(at, sector, targets, out);
-                self.end_sync(stripe, Status::IoError, out)
-            }
+        }
+        let sector = self.stripes[stripe as usize].sector;
+        self.report_lost(at, stripe, out);
+        report_uncomputable(at, sector, targets - there, out);
+        match there.is_empty() {
+            true => self.end_sync(stripe, Status::IoError, out),
+            false => self.rebuild(at, stripe, there, out),
         }
     }
 
@@ -67,13 +95,15 @@ impl Shard {
         if action == SyncAction::Repair && !bad.is_empty() {
             return self.repair(at, stripe, bad, out);
         }
-        let parity = (parity_of(&place.row) & at.conf.readable(sector)) - place.unreadable;
+        let all_parity = parity_of(&place.row) & at.conf.readable(sector);
+        // What its member could not read is computed, and written anew: it may not have fitted.
+        let parity = all_parity - place.unreadable;
         let lost = data - at.conf.readable(sector);
-        if parity.len() <= lost.len() {
+        if all_parity.len() <= lost.len() {
             // All parity is needed for what is lost: nothing is left over by which it could be told.
             return self.end_sync(stripe, Status::Ok, out);
         }
-        match self.fetch(at, stripe, data | parity, out) {
+        match self.fetch(at, stripe, data | all_parity, out) {
             Ok(false) => Looked::Waits,
             Ok(true) => self.compare(at, stripe, parity, action, out),
             Err(()) => {
@@ -150,6 +180,6 @@ fn report_uncomputable(at: &At<'_>, sector: u64, targets: Roles, out: &mut Outbo
         let seat = &at.conf.seats[role as usize];
         let member = seat.replacement.as_ref().or(seat.member.as_ref());
         let fault = Fault::Lost;
-        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault, serial: 0 }));
+        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
     }
 }

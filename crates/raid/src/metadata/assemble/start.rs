@@ -2,6 +2,7 @@
 
 use super::{Assembly, BitmapUse, Candidate, Member, Start, events};
 use crate::layout::Level;
+use crate::metadata::ppl;
 use crate::metadata::superblock::{Features, Role};
 
 /// Why the array must not be written, though it may be read.
@@ -74,6 +75,15 @@ fn unsupported(assembly: &Assembly) -> Option<String> {
              while no other machine has it"
                 .to_owned(),
         );
+    }
+    let disks = assembly.layout.disks();
+    if assembly.has_ppl && (assembly.layout.level() != Level::Raid5 || disks > ppl::DISKS_MAX) {
+        return Some(format!(
+            "the array has partial parity logs, which only RAID-5 of up to {} members can have: \
+             this one is of level {} and {disks} members",
+            ppl::DISKS_MAX,
+            assembly.fresh.level
+        ));
     }
     let dirty = assembly.resync_from.is_some();
     (features.contains(Features::JOURNAL) && dirty).then(|| {

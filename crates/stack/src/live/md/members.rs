@@ -217,9 +217,9 @@ impl Arrays<'_> {
         let is_failed = |state| matches!(state, DiskState::Faulty(_));
         let all = status.disks.iter();
         let names = |is_one: &dyn Fn(&array::DiskStatus) -> bool| {
-            all.clone().filter(|disk| is_one(disk)).map(|disk| disk.name.clone()).collect()
+            all.clone().filter(|disk| is_one(disk)).map(|disk| disk.name.to_string()).collect()
         };
-        if status.disks.iter().any(|disk| disk.name == named.word) {
+        if status.disks.iter().any(|disk| *disk.name == *named.word) {
             return Ok(vec![named.word.to_owned()]);
         }
         match named.word {

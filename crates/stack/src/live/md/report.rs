@@ -144,7 +144,7 @@ fn member(state: &State, disk: &DiskStatus) -> MemberReport {
     let path = state.find(&disk.name).and_then(|live| live.device.attribute("path"));
     let (major, minor) = path.as_deref().map_or((0, 0), numbers);
     MemberReport {
-        device: Some(disk.name.clone()),
+        device: Some(disk.name.to_string()),
         path,
         number: Some(disk.number),
         major,
