@@ -288,6 +288,13 @@ pub fn write(handle: u64, offset: u64, data: &[u8]) -> Vec<u8> {
     body
 }
 
+/// A write of a file that was opened with these flags.
+pub fn write_with(flags: u32, offset: u64, data: &[u8]) -> Vec<u8> {
+    let mut body = bytes![0_u64, offset, data.len() as u32, 0_u32, 0_u64, flags, 0_u32];
+    body.extend_from_slice(data);
+    body
+}
+
 pub fn fallocate(offset: u64, length: u64, mode: u32) -> Vec<u8> {
     bytes![0_u64, offset, length, mode, 0_u32]
 }

@@ -119,6 +119,26 @@ fn writes_end_at_the_end() {
     assert_eq!(kernel.write(0, &[]), Ok(0));
 }
 
+/// The kernel sends no sync after a write past the page cache: the write itself tells that it is to be
+/// durable.
+#[test]
+fn synced_writes_are_durable_when_they_end() {
+    let (disk, mut kernel) = served();
+    let (dsync, sync) = (0o10000, 0o4010000);
+    for (flags, is_durable) in [(0, false), (dsync, true), (sync | 1, true), (1, false)] {
+        for (offset, length) in [(0, 4096), (700, 100), (512, 1000)] {
+            disk.counts.lock().unwrap().clear();
+            let body = write_with(flags, offset, &vec![5; length]);
+            assert!(kernel.call(WRITE, 1, &body).is_ok());
+            let counts = disk.counts.lock().unwrap();
+            let writes = counts.iter().filter(|(op, ..)| *op == Op::Write);
+            let are_durable: Vec<bool> =
+                writes.map(|(_, flags, _)| flags.contains(BioFlags::FUA)).collect();
+            assert_eq!(are_durable, [is_durable], "{flags:o}, {length} bytes");
+        }
+    }
+}
+
 #[test]
 fn parts_of_blocks_are_read_and_written() {
     let (disk, mut kernel) = served();

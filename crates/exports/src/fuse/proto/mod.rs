@@ -41,6 +41,8 @@ pub mod seek {
 pub mod open_flags {
     /// Which access.
     pub const ACCESS: u32 = 3;
+    /// Each write is durable when it has ended; `O_SYNC` has this bit, too.
+    pub const DSYNC: u32 = 0o10000;
     /// Past the page cache. Some architectures have another number.
     pub const DIRECT: u32 = if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
         0o200000

@@ -68,6 +68,8 @@ pub enum Operation<'a> {
         offset: u64,
         /// How much.
         length: u32,
+        /// Those of the file ([`super::open_flags`]), and of this write.
+        flags: u32,
     },
     /// What `statfs` shows.
     Statistics,
@@ -202,8 +204,11 @@ fn read_operation(opcode: u32, mut r: Reader<'_>) -> Option<Operation<'_>> {
         }
         16 => {
             let (handle, offset, length) = range(&mut r)?;
-            r.skip(20)?;
-            Operation::Write { handle, offset, length }
+            // What kind of write, and whose lock.
+            r.skip(12)?;
+            let flags = r.u32()?;
+            r.skip(4)?;
+            Operation::Write { handle, offset, length, flags }
         }
         17 => Operation::Statistics,
         18 => Operation::Release { handle: r.u64()? },

@@ -5,7 +5,7 @@ use super::mount::{Geometry, group_of};
 use super::ragged::Ragged;
 use super::session::{Op, Session};
 use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
-use crate::fuse::proto::{self, Request, falloc};
+use crate::fuse::proto::{self, Request, falloc, open_flags};
 use crate::server::{DATA_AT, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;
@@ -148,11 +148,13 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         handle: u64,
-        offset: u64,
-        length: u32,
+        (offset, length, flags): (u64, u32, u32),
         round: &mut Round,
     ) {
         let end = offset.saturating_add(length.into());
+        // Of a file that is opened past the page cache this is all that tells of O_DSYNC: no sync follows.
+        let is_synced = flags & open_flags::DSYNC != 0;
+        let durable = if is_synced { BioFlags::FUA } else { BioFlags::empty() };
         let place = match self.place(request, end) {
             Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
             Ok(place) => place,
@@ -166,14 +168,15 @@ impl Session {
             return self.answer_with(request.unique, |out| proto::written(out, 0));
         }
         if !place.is_whole(&range) {
-            return self.start_ragged_write(request, handle, &place, range);
+            return self.start_ragged_write(request, handle, &place, (range, durable));
         }
         let bytes = (range.end - range.start) as u32;
         let Some(buf) = self.take_data(bytes) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
         let op = self.new_op(Work::Write { length: bytes }, request, place.volume, handle);
-        let mut bio = self.bio(place.volume, op.group, BioOp::Write, BioFlags::STABLE);
+        let flags = BioFlags::STABLE | durable;
+        let mut bio = self.bio(place.volume, op.group, BioOp::Write, flags);
         bio.sector = Sector::from_bytes(range.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
         self.submit_write(op, bio, round);

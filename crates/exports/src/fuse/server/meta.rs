@@ -22,8 +22,8 @@ impl Session {
             Operation::Read { handle, offset, length } => {
                 self.start_read(request, handle, offset, length, work);
             }
-            Operation::Write { handle, offset, length } => {
-                self.start_write(request, handle, offset, length, work);
+            Operation::Write { handle, offset, length, flags } => {
+                self.start_write(request, handle, (offset, length, flags), work);
             }
             Operation::Sync { handle } => self.start_sync(request, handle, work),
             Operation::Allocate { handle, offset, length, mode } => {

@@ -44,20 +44,26 @@ impl Edges {
 }
 
 /// What is done to the range.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    #[default]
-    Write,
+    /// With these flags.
+    Write(BioFlags),
     Zeroes(BioFlags),
     /// Zeroes from where a file is cut to the end of the block: whole blocks follow.
     Cut,
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Kind::Write(BioFlags::empty())
+    }
 }
 
 impl Kind {
     /// How whole blocks are zeroed, if they are.
     fn zeroes(self) -> Option<BioFlags> {
         match self {
-            Kind::Write => None,
+            Kind::Write(_) => None,
             Kind::Zeroes(flags) => Some(flags),
             Kind::Cut => Some(BioFlags::empty()),
         }
@@ -130,7 +136,7 @@ impl Ragged {
             let Some(edge) = &mut self.edges.bufs[place] else { continue };
             let edge = &mut edge[DATA_AT..DATA_AT + bytes];
             match (self.kind, &mut self.edges.whole) {
-                (Kind::Write, Some(whole)) => {
+                (Kind::Write(_), Some(whole)) => {
                     let whole = &mut whole[DATA_AT + blocks_at..DATA_AT + blocks_at + bytes];
                     whole[..covered.start].copy_from_slice(&edge[..covered.start]);
                     whole[covered.end..].copy_from_slice(&edge[covered.end..]);
@@ -147,10 +153,10 @@ impl Session {
         request: &Request<'_>,
         handle: u64,
         place: &Place,
-        range: Range<u64>,
+        (range, flags): (Range<u64>, BioFlags),
     ) {
         let bytes = (range.end - range.start) as usize;
-        let mut ragged = Ragged::new(Kind::Write, place, range);
+        let mut ragged = Ragged::new(Kind::Write(flags), place, range);
         let blocks = (ragged.blocks.end - ragged.blocks.start) as usize;
         let skip = (ragged.range.start - ragged.blocks.start) as usize;
         let Some(mut buf) = self.take_room(blocks) else {
@@ -319,11 +325,13 @@ impl Session {
         let Some((volume, ragged)) = self.ragged(index) else { return };
         let (blocks, kind, bytes) = (ragged.blocks.clone(), ragged.kind, ragged.block as usize);
         let (edge_blocks, middle) = (ragged.edge_blocks(), ragged.middle());
-        let whole = if kind == Kind::Write { ragged.edges.whole.take() } else { None };
-        if let Some(buf) = whole {
+        if let Kind::Write(flags) = kind
+            && let Some(buf) = ragged.edges.whole.take()
+        {
             let Some(mut bio) = self.ragged_bio(index, WHOLE, BioOp::Write, blocks.start) else {
                 return;
             };
+            bio.flags = flags;
             bio.set_buf(buf, Some(DATA_AT..DATA_AT + (blocks.end - blocks.start) as usize));
             return self.submit(volume, bio, round);
         }
@@ -379,7 +387,7 @@ impl Session {
         self.give_all(&mut ragged.edges);
         self.spare.push(ragged);
         match kind {
-            Kind::Write => self.answer_with(unique, |out| proto::written(out, bytes)),
+            Kind::Write(_) => self.answer_with(unique, |out| proto::written(out, bytes)),
             Kind::Zeroes(_) | Kind::Cut => self.answer(unique, 0),
         }
     }

@@ -151,7 +151,9 @@ impl FrontEnd for Sessions {
             Some(over) if event.token.value() & RING_POLL != 0 => {
                 over.polling = false;
                 over.ring.clear();
-                over.readable |= readable;
+                // What rang since is cleared with it, and does not ring again: it is looked at, whatever
+                // became of the poll.
+                over.readable = true;
             }
             _ => {
                 session.polling = false;
