@@ -3,28 +3,23 @@
  *
  *   fio --ioengine=external:libdrystone_fio.so --stack=FILE --filename=DEVICE --thread ...
  *
- * A stack is opened once in the process and shared by all jobs that name it; each thread has a context of
- * its own. Only the C API (drystone.h) is used. docs/fio.md is for users.
+ * A stack is opened once in the process and shared by all jobs that name it (stacks.c); each thread has a
+ * context of its own. Only the C API (drystone.h) is used. docs/fio.md is for users.
  *
  * Invariants
- * - A stack is open while a job that was set up has not been cleaned up; what is left at the end of the process,
- *   because fio gave up, is closed then.
  * - Of a job's io_us, `queued` wait in `batch`, the others that fio knows as queued are in flight.
  * - Buffers are not freed while I/O of the context is in flight.
  */
 #include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "fio.h"
+#include "engine.h"
+#include "lib/rand.h"
 #include "optgroup.h"
-
-#include "drystone.h"
 
 /* The fio whose headers this was built with. Its structures are what FIO_IOOPS_VERSION does not tell of. */
 #ifndef DRYSTONE_FIO_NEEDED
@@ -37,19 +32,6 @@
 /* Polls in vain after which the core is offered to others, as `drystone bench` does. */
 #define POLLS_IN_VAIN 64
 
-/* A stack and the jobs that use it. */
-struct shared {
-	struct shared *next;
-	char *path;
-	drystone_stack *stack;
-	unsigned int users;
-	pid_t pid;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct shared *stacks;	/* under the lock */
-static unsigned int noted;	/* under the lock: bits of ignored options of which that was said */
-
 /* What a job has, from its init to its cleanup. */
 struct job {
 	drystone_context *context;
@@ -57,34 +39,34 @@ struct job {
 	struct drystone_completion *done;
 	unsigned int depth;
 	unsigned int queued;
+	int failed;		/* what the library gave for the batch, which will not get better */
 	bool own_memory;	/* the buffers are malloc's, not the context's */
-};
-
-struct options {
-	struct shared *shared;	/* no option, and fio wants none at offset 0: the job uses this stack */
-	char *stack;
-	char *throttle_group;
-	unsigned int hipri;
-	unsigned int fixedbufs;
-	unsigned int nowait;
-	unsigned int registerfiles;
-	unsigned int nonvectored;
-	unsigned int sqthread_poll;
-	unsigned int sqthread_poll_cpu;
-	unsigned int force_async;
-	unsigned int uncached;
+	char **names;		/* of its devices: fio frees its files before the cleanup */
+	unsigned int devices;
 };
 
 #define OPTION(name_, type_, help_) { \
 	.name = #name_, .lname = #name_, .type = type_, .off1 = offsetof(struct options, name_), \
 	.help = help_, .category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_IOURING }
 
+/* One of reads and one of writes. */
+#define OPTION2(name_, least_, most_, help_) { \
+	.name = #name_, .lname = #name_, .type = FIO_OPT_INT, .off1 = offsetof(struct options, name_[DDIR_READ]), \
+	.off2 = offsetof(struct options, name_[DDIR_WRITE]), .minval = least_, .maxval = most_, .interval = 1, \
+	.help = help_, .category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_IOURING }
+
 static struct fio_option options[] = {
 	OPTION(stack, FIO_OPT_STR_STORE, "Stack file whose devices --filename names"),
 	OPTION(throttle_group, FIO_OPT_STR_STORE, "Throttle group of the stack that the I/O belongs to"),
+	OPTION(show, FIO_OPT_STR_STORE, "When a job ends, add what `drystone show` says of its devices to this file"),
 	OPTION(hipri, FIO_OPT_STR_SET, "Poll for completions, where the device can be polled"),
 	OPTION(fixedbufs, FIO_OPT_STR_SET, "Make the buffers known to the kernel beforehand"),
 	OPTION(nowait, FIO_OPT_BOOL, "Fail with EAGAIN instead of waiting for a tag"),
+	OPTION2(cmdprio_percentage, 0, 100, "Percentage of reads,writes that have the priority of cmdprio"),
+	OPTION2(cmdprio_class, IOPRIO_CLASS_RT, IOPRIO_CLASS_IDLE, "Their class: 1 real-time, 2 best effort, 3 idle"),
+	OPTION2(cmdprio, 0, 7, "Their level: 0 first, 7 last"),
+	{ .name = "cmdprio_bssplit", .lname = "cmdprio_bssplit", .type = FIO_OPT_UNSUPPORTED,
+	  .help = "this engine has no priorities by block size: use cmdprio_percentage" },
 	OPTION(registerfiles, FIO_OPT_STR_SET, "Ignored: files are always registered"),
 	OPTION(nonvectored, FIO_OPT_INT, "Ignored: an I/O of one buffer is never vectored"),
 	OPTION(sqthread_poll, FIO_OPT_STR_SET, "Ignored: the job's own thread submits"),
@@ -94,165 +76,22 @@ static struct fio_option options[] = {
 	{ .name = NULL },
 };
 
-static int refuse(struct thread_data *td, int error, const char *what)
-{
-	log_err("fio: drystone: %s: %s\n", what, drystone_last_error());
-	td_verror(td, error < 0 ? -error : EINVAL, what);
-	return 1;
-}
-
-/* --- the stacks of the process --- */
-
-/* The lock is held. */
-static struct shared *find_stack(const char *path)
-{
-	struct shared *shared = stacks;
-
-	while (shared && strcmp(shared->path, path))
-		shared = shared->next;
-	return shared;
-}
-
-/* The lock is held. A stack that was just opened has no users. */
-static struct shared *open_stack(struct thread_data *td, char *path)
-{
-	struct shared *shared = calloc(1, sizeof(*shared));
-	int ret;
-
-	if (!shared) {
-		td_verror(td, ENOMEM, "stack");
-		return NULL;
-	}
-	ret = drystone_stack_open_file(DRYSTONE_ABI_VERSION, path, 0, &shared->stack);
-	if (ret) {
-		free(shared);
-		refuse(td, ret, "the stack cannot be opened");
-		return NULL;
-	}
-	shared->path = strdup(path);
-	shared->pid = getpid();
-	shared->next = stacks;
-	stacks = shared;
-	return shared;
-}
-
-/* The lock is held, and nobody uses the stack. */
-static int close_stack(struct shared *shared)
-{
-	struct shared **link = &stacks;
-	int ret = drystone_stack_close(shared->stack);
-
-	while (*link != shared)
-		link = &(*link)->next;
-	*link = shared->next;
-	free(shared->path);
-	free(shared);
-	return ret;
-}
-
-static void leave_stack(struct thread_data *td, struct shared *shared)
-{
-	pthread_mutex_lock(&lock);
-	if (--shared->users == 0) {
-		int ret = close_stack(shared);
-
-		if (ret)
-			refuse(td, ret, "the stack was not closed cleanly");
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-/* fio does not clean up jobs that never ran. */
-__attribute__((destructor)) static void close_stacks(void)
-{
-	while (stacks && stacks->pid == getpid())
-		close_stack(stacks);
-}
-
 /* --- setting up, in fio's main thread --- */
-
-static void note_ignored(const struct options *o)
-{
-	const struct {
-		const char *name;
-		unsigned int set;
-	} ignored[] = {
-		{ "registerfiles", o->registerfiles }, { "nonvectored", o->nonvectored },
-		{ "sqthread_poll", o->sqthread_poll }, { "sqthread_poll_cpu", o->sqthread_poll_cpu },
-		{ "force_async", o->force_async }, { "uncached", o->uncached },
-	};
-	size_t i;
-
-	pthread_mutex_lock(&lock);
-	for (i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
-		if (!ignored[i].set || noted & 1u << i)
-			continue;
-		noted |= 1u << i;
-		log_err("fio: drystone: note: %s has no meaning here and is ignored\n",
-			ignored[i].name);
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-static int check_options(struct thread_data *td)
-{
-	struct options *o = td->eo;
-
-	if (!td->o.use_thread) {
-		log_err("fio: drystone: the jobs share a stack in one process, and forked jobs cannot: "
-			"add --thread\n");
-		td_verror(td, EINVAL, "jobs are not threads");
-		return 1;
-	}
-	if (!o->stack) {
-		log_err("fio: drystone: --stack is missing: name a stack file, and by --filename a "
-			"device of it\n");
-		td_verror(td, EINVAL, "no stack");
-		return 1;
-	}
-	if (!td->o.filename || !td->files_index) {
-		log_err("fio: drystone: --filename is missing: name a device of the stack\n");
-		td_verror(td, EINVAL, "no device");
-		return 1;
-	}
-	note_ignored(o);
-	return 0;
-}
-
-/* The job's stack; it is a user from its setup, or (--create_serialize=0) its init, to its cleanup. */
-static struct shared *use_stack(struct thread_data *td)
-{
-	struct options *o = td->eo;
-	char *path;
-
-	if (o->shared || check_options(td))
-		return o->shared;
-	path = realpath(o->stack, NULL);
-	pthread_mutex_lock(&lock);
-	o->shared = find_stack(path ? path : o->stack);
-	if (!o->shared)
-		o->shared = open_stack(td, path ? path : o->stack);
-	if (o->shared)
-		o->shared->users++;
-	pthread_mutex_unlock(&lock);
-	free(path);
-	return o->shared;
-}
 
 static int set_up_file(struct thread_data *td, struct shared *shared, struct fio_file *f)
 {
 	struct options *o = td->eo;
 	struct drystone_device_info info;
 	char poll[8] = "";
-	int ret = drystone_device_info(shared->stack, f->file_name, &info);
+	int ret = drystone_device_info(handle_of(shared), f->file_name, &info);
 
 	if (ret)
 		return refuse(td, ret, "--filename");
 	f->real_file_size = info.size;
 	f->filetype = FIO_TYPE_BLOCK;
 	fio_file_set_size_known(f);
-	drystone_attribute_get(shared->stack, f->file_name, "queue/io_poll", poll, sizeof(poll));
-	if (o->hipri && poll[0] != '1' && td->thread_number == 1)
+	drystone_attribute_get(handle_of(shared), f->file_name, "queue/io_poll", poll, sizeof(poll));
+	if (o->hipri && poll[0] != '1' && is_first(NOTE_NOT_POLLED))
 		log_err("fio: drystone: note: `%s` is not polled (queue/io_poll); hipri looks for "
 			"completions without sleep\n", f->file_name);
 	return 0;
@@ -277,9 +116,33 @@ static int setup(struct thread_data *td)
 
 static void free_job(struct job *job)
 {
+	while (job->devices > 0)
+		free(job->names[--job->devices]);
+	free(job->names);
 	free(job->batch);
 	free(job->done);
 	free(job);
+}
+
+/* False without memory. */
+static bool make_job(struct thread_data *td, struct job *job)
+{
+	struct fio_file *f;
+	unsigned int i;
+
+	job->depth = td->o.iodepth;
+	job->batch = calloc(job->depth, sizeof(*job->batch));
+	job->done = calloc(job->depth, sizeof(*job->done));
+	job->names = calloc(td->files_index, sizeof(*job->names));
+	if (!job->batch || !job->done || !job->names)
+		return false;
+	for_each_file(td, f, i) {
+		job->names[i] = strdup(f->file_name);
+		if (!job->names[i])
+			return false;
+		job->devices++;
+	}
+	return true;
 }
 
 static int init(struct thread_data *td)
@@ -292,14 +155,13 @@ static int init(struct thread_data *td)
 	if (!shared)
 		return 1;
 	job = calloc(1, sizeof(*job));
-	if (!job) {
+	if (!job || !make_job(td, job)) {
+		if (job)
+			free_job(job);
 		td_verror(td, ENOMEM, "job");
 		return 1;
 	}
-	job->depth = td->o.iodepth;
-	job->batch = calloc(job->depth, sizeof(*job->batch));
-	job->done = calloc(job->depth, sizeof(*job->done));
-	ret = job->batch && job->done ? drystone_context_open(shared->stack, &job->context) : -ENOMEM;
+	ret = drystone_context_open(handle_of(shared), &job->context);
 	if (!ret && o->throttle_group)
 		ret = drystone_context_group(job->context, o->throttle_group);
 	if (ret) {
@@ -321,6 +183,8 @@ static void cleanup(struct thread_data *td)
 
 		if (ret)
 			refuse(td, ret, "cleanup");
+		if (o->show)
+			show_devices(td, o->shared, job->names, job->devices);
 		free_job(job);
 	}
 	if (o && o->shared) {
@@ -341,7 +205,7 @@ static int iomem_alloc(struct thread_data *td, size_t size)
 		ret = -posix_memalign(&memory, page_size, size);
 	else
 		ret = drystone_context_memory(job->context, size, &memory);
-	if (ret == 1 && td->thread_number == 1)
+	if (ret == 1 && is_first(NOTE_NOT_KNOWN))
 		log_err("fio: drystone: note: fixedbufs: %s\n", drystone_last_error());
 	td->orig_buffer = memory;
 	return ret < 0;
@@ -391,6 +255,20 @@ static int invalidate(struct thread_data fio_unused *td, struct fio_file fio_unu
 
 /* --- I/O --- */
 
+/* Some of the reads and writes have another priority than the job, by fio's own dice. */
+static void choose_priority(struct thread_data *td, struct io_u *io_u)
+{
+	const struct options *o = td->eo;
+	const int ddir = io_u->ddir;
+	const unsigned int percentage = ddir < DIRECTIONS ? o->cmdprio_percentage[ddir] : 0;
+	int class;
+
+	if (!percentage || rand_between(&td->prio_state, 0, 99) >= percentage)
+		return;
+	class = o->cmdprio_class[ddir] ? o->cmdprio_class[ddir] : IOPRIO_CLASS_RT;
+	io_u->ioprio = ioprio_value(class, o->cmdprio[ddir]);
+}
+
 /* Whether the operation is one of ours. */
 static bool describe(struct thread_data *td, const struct io_u *io_u, struct drystone_io *io)
 {
@@ -436,6 +314,7 @@ static enum fio_q_status queue(struct thread_data *td, struct io_u *io_u)
 	fio_ro_check(td, io_u);
 	if (job->queued == job->depth)
 		return FIO_Q_BUSY;
+	choose_priority(td, io_u);
 	if (!describe(td, io_u, &job->batch[job->queued])) {
 		io_u->error = EINVAL;
 		return FIO_Q_COMPLETED;
@@ -468,11 +347,13 @@ static int commit(struct thread_data *td)
 	struct job *job = td->io_ops_data;
 	int ret;
 
-	if (!job->queued)
-		return 0;
+	if (!job->queued || job->failed)
+		return job->failed;
 	stamp(td, job);
 	ret = drystone_submit(job->context, job->batch, job->queued);
 	if (ret < 0) {
+		/* fio asks again for what it still counts as queued; that was said once. */
+		job->failed = ret;
 		refuse(td, ret, "submit");
 		return ret;
 	}

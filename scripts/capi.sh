@@ -41,7 +41,7 @@ ln -sf libdrystone.so.1 "$OUT/libdrystone.so"
 fetch_headers
 # Of fio's own headers nobody here mends warnings. Neither library is ever unloaded: they have threads.
 gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared -D_GNU_SOURCE \
-    -include "$HEADERS/config-host.h" -isystem "$HEADERS" -I crates/capi/include fio/engine.c \
+    -include "$HEADERS/config-host.h" -isystem "$HEADERS" -I crates/capi/include fio/engine.c fio/stacks.c \
     -Wl,-z,nodelete -Wl,-rpath,'$ORIGIN' -L "$OUT" -ldrystone -lpthread -ldl \
     -o "$OUT/libdrystone_fio.so.new"
 mv -f "$OUT/libdrystone_fio.so.new" "$OUT/libdrystone_fio.so"

@@ -33,6 +33,7 @@ step "build for the tests" cargo build --locked -p drystone
 step "rules (cargo xtask check)" cargo xtask check
 step "formatting" cargo fmt --all --check
 step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+step "the peers' table" /usr/bin/python3 benches/peers/everything.py --self-test
 step "unit tests" cargo test --locked --workspace --exclude system-tests \
     --exclude guest-tests --no-fail-fast
 step "model checks (loom)" scripts/loom.sh

@@ -2,11 +2,12 @@
 """Drystone beside all its peers in one table, of one run, on this machine.
 
 Each line is a workload. Its programs take turns, round by round (A B C, A B C, ...), so that a machine
-that drifts drifts for all alike. Shown are medians and, in brackets, the lowest and the highest round; who
-wins is said by the medians, and nobody does where they are within 3 % of each other.
+that drifts drifts for all alike. Shown are medians and, in brackets, the lowest and the highest round. The
+program with the better median wins, unless its rounds and those of the next overlap, or the two medians are within
+3 % of each other: then nobody does.
 
 The answer is Markdown on standard output; --json keeps every single sample. `run.py` measures the parts
-about servers in more detail.
+about servers in more detail. --self-test measures nothing: it checks who wins on samples that are made up.
 """
 import argparse
 import contextlib
@@ -31,6 +32,11 @@ def busy_seconds():
     return (user + nice + system + irq + softirq) * run.TICK_SECONDS
 
 
+def overlap(ours, theirs):
+    """Whether the lowest to highest round of the one and of the other have a value in common."""
+    return min(ours) <= max(theirs) and min(theirs) <= max(ours)
+
+
 class Row:
     """A workload: what its programs are asked for, and whether more is better."""
 
@@ -52,12 +58,13 @@ class Row:
         middle = {name: run.statistics.median(values) for name, values in self.samples.items()}
         order = sorted(middle, key=middle.get, reverse=self.more_is_better)
         best, rival = order[0], next(name for name in order if name != "drystone")
+        verdict = "nobody" if overlap(self.samples[best], self.samples[order[1]]) else best
         own, theirs = middle["drystone"], middle[rival]
         if self.unit != "IOPS":
-            return f"{best} ({own - theirs:+.1f} {self.unit} against {rival})"
-        ratio = own / theirs
-        verdict = "nobody" if abs(ratio - 1) < EVEN else best
-        return f"{verdict} (drystone {ratio:.2f} x {rival})"
+            return f"{verdict} ({own - theirs:+.1f} {self.unit} against {rival})"
+        if abs(middle[best] / middle[order[1]] - 1) < EVEN:
+            verdict = "nobody"
+        return f"{verdict} (drystone {own / theirs:.2f} x {rival})"
 
     def line(self):
         rivals = "; ".join(f"{name} {self.shown(name)}" for name in self.programs if name != "drystone")
@@ -221,6 +228,35 @@ def all_rows(options, folder):
     return rows
 
 
+def self_test():
+    """Whether `Row.winner` says of made-up samples what it should; a wrong answer ends the program."""
+    iops, tax = ("IOPS", True), ("ns an I/O", False)
+    cases = [
+        (iops, {"drystone": [90, 100, 110], "a": [40, 50, 60]}, "drystone (drystone 2.00 x a)"),
+        (iops, {"drystone": [40, 50, 60], "a": [90, 100, 110]}, "a (drystone 0.50 x a)"),
+        # One slow round of the better is as slow as the worse's best, or slower.
+        (iops, {"drystone": [60, 100, 110], "a": [40, 50, 60]}, "nobody (drystone 2.00 x a)"),
+        (iops, {"drystone": [10, 100, 110], "a": [40, 50, 60]}, "nobody (drystone 2.00 x a)"),
+        (iops, {"drystone": [61, 100, 110], "a": [40, 50, 60]}, "drystone (drystone 2.00 x a)"),
+        # The first two are others: drystone is a bad third.
+        (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [80, 95, 99]}, "nobody (drystone 0.10 x a)"),
+        (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [70, 75, 80]}, "a (drystone 0.10 x a)"),
+        # The third overlaps, and does not matter.
+        (iops, {"drystone": [90, 100, 110], "a": [40, 50, 60], "b": [1, 2, 95]}, "drystone (drystone 2.00 x a)"),
+        # Apart, and within 3 %.
+        (iops, {"drystone": [102, 102, 102], "a": [100, 100, 100]}, "nobody (drystone 1.02 x a)"),
+        (tax, {"drystone": [1, 2, 3], "a": [8, 9, 10]}, "drystone (-7.0 ns an I/O against a)"),
+        (tax, {"drystone": [1, 2, 8], "a": [8, 9, 10]}, "nobody (-7.0 ns an I/O against a)"),
+        (tax, {"drystone": [8, 9, 10], "a": [-3, -2, -1]}, "a (+11.0 ns an I/O against a)"),
+    ]
+    for (unit, more_is_better), samples, expected in cases:
+        row = Row("made up", unit, dict.fromkeys(samples), more_is_better)
+        row.samples = samples
+        if row.winner() != expected:
+            raise SystemExit(f"{samples}: `{row.winner()}` should be `{expected}`")
+    print(f"{len(cases)} rows have the winner that they should have")
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--drystone", default="target/release/drystone", help="the program")
@@ -231,7 +267,10 @@ def arguments():
     parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
     parser.add_argument("--only", default="", help="only workloads whose name holds this word")
     parser.add_argument("--json", help="file for all samples")
+    parser.add_argument("--self-test", action="store_true", help="only check who wins on made-up samples")
     options = parser.parse_args()
+    if options.self_test:
+        return options
     if options.quick:
         options.rounds, options.runtime = 1, 1
     options.drystone = str(pathlib.Path(options.drystone).resolve())
@@ -246,6 +285,8 @@ def arguments():
 
 def main():
     options = arguments()
+    if options.self_test:
+        return self_test()
     # /dev/shm is a tmpfs: no disk takes part.
     with tempfile.TemporaryDirectory(prefix="drystone-peers-", dir="/dev/shm") as folder:
         rows = all_rows(options, folder)

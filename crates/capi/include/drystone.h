@@ -13,13 +13,25 @@
  * Errors
  *   Functions that can fail return a negative errno. drystone_last_error() then gives one sentence that says
  *   what was wrong and where. An I/O that fails has its negative errno in its completion.
+ *   What is said here holds for all functions, and is not repeated below:
+ *     -EINVAL           a pointer is NULL, or out of line, where that is not permitted in words; a text is not
+ *                       UTF-8; an array has more than INT_MAX elements
+ *     -EPERM            this is a child of fork(2), and the stack or context is its parent's
+ *     -ENOTRECOVERABLE  there was a fault inside of the library; a context takes no further call after one, nor
+ *                       while another thread is in a call on it
+ *
+ * Handles
+ *   Once a closing function has given 0 (or -EIO, of a stack) the handle is dead: to pass it to any function again,
+ *   that one included, is undefined, like a use after free(3). If it gives another errno the handle lives on.
  *
  * Threads
  *   Functions on a stack may be called from any thread, several at a time, but for drystone_stack_close().
  *   Functions on a context must be called by one thread at a time, which need not be the one that opened
  *   it; drystone_context_wake() may be called by any. A thread may stay away for as long as it likes after
  *   any call: nobody else waits for it.
- *   A child of fork(2) must not use stacks and contexts of its parent.
+ *   A child of fork(2) has none of its parent's threads and rings: with its stacks and contexts every call fails with
+ *   -EPERM, also those that close them, and the parent goes on as if there were no child. It may open stacks of its
+ *   own. A child that shares its parent's memory (vfork(2), clone(2) with CLONE_VM) must make no call.
  *
  * What blocks
  *   Submitting, reaping and polling never wait. What else may wait says so, and for how long.
@@ -29,7 +41,7 @@
  *   closed with success. Everything else that is passed in is read during the call only. Times are
  *   nanoseconds, sizes and offsets bytes.
  *
- * No panic of the library reaches the program: the call fails with -ENOTRECOVERABLE.
+ * No panic of the library reaches the program.
  */
 #ifndef DRYSTONE_H
 #define DRYSTONE_H
@@ -88,11 +100,12 @@ enum drystone_priority_class {
 struct drystone_io {
 	uint64_t tag;		/* anything; comes back with the completion */
 	uint64_t offset;	/* a multiple of the device's logical block; unused in a flush */
-	uint64_t length;	/* likewise, and not 0 */
+	uint64_t length;	/* likewise, and not 0: only a flush has none */
 	/*
 	 * Reads and writes: memory of `length` bytes, of any alignment (direct I/O of a file copies what
 	 * is not aligned to drystone_device_info.memory_alignment, which costs time). If `vectors` is not
-	 * 0: an array of so many struct iovec, which add up to `length`; the array is read in the call.
+	 * 0: an array of so many struct iovec, at most 1024, none of them NULL, which add up to `length`; the
+	 * array is read in the call. Other operations do not look at it.
 	 */
 	void *buffer;
 	uint32_t device;	/* as drystone_context_device() gave it */
@@ -153,13 +166,14 @@ const char *drystone_last_error(void);
  * Reads and perhaps makes files; assembling an array reads its members.
  *
  * 0, -EPROTO (the versions differ), -ENOENT or another errno of reading the file, -EINVAL (what it says is
- * wrong, or a device cannot be opened; the message shows where).
+ * wrong, or a device cannot be opened; the message shows where). If it fails `stack` is left as it was.
  */
 int drystone_stack_open_file(uint32_t abi, const char *path, uint32_t threads,
 			     drystone_stack **stack);
 
 /*
- * The same with the text of a stack file. `folder` is where relative paths start; NULL is the current folder.
+ * The same with the text of a stack file, and the same errors. `folder` is where relative paths start; NULL is the
+ * current folder.
  */
 int drystone_stack_open_text(uint32_t abi, const char *text, const char *folder, uint32_t threads,
 			     drystone_stack **stack);
@@ -175,22 +189,23 @@ int drystone_stack_close(drystone_stack *stack);
 
 /*
  * Ask or tell the stack something, in the words of the control socket (docs/control.md): a line of JSON, as
- * {"command":"iostat"}. The answer, a line of JSON too, goes to `answer`, cut to `size` bytes with its final 0.
+ * {"command":"iostat"}. The answer, a line of JSON too, goes to `answer`, cut to `size` bytes with its final 0; NULL
+ * or a size of 0 only asks for the length.
  * Commands that suspend a volume or change an array wait as long as they say there; others do not wait for I/O.
  *
  * The length of the whole answer without its final 0 (as of snprintf(3)); an answer may tell of an error.
  */
 int drystone_stack_control(drystone_stack *stack, const char *request, char *answer, size_t size);
 
-/* Describe a device. 0 or -ENOENT. */
+/* Describe a device. 0, or -ENOENT: there is no such device, and `info` is left as it was. */
 int drystone_device_info(drystone_stack *stack, const char *device,
 			 struct drystone_device_info *info);
 
 /*
  * An attribute of a device, named and written as in sysfs ("queue/scheduler", "size", "stat"), to `value`, cut to `size`
- * bytes with its final 0. Does not wait for I/O.
+ * bytes with its final 0; NULL or a size of 0 only asks for the length. Does not wait for I/O.
  *
- * The length of the whole value without its final 0, or -ENOENT.
+ * The length of the whole value without its final 0, or -ENOENT (no such device, or it has no such attribute).
  */
 int drystone_attribute_get(drystone_stack *stack, const char *device, const char *attribute,
 			   char *value, size_t size);
@@ -199,15 +214,20 @@ int drystone_attribute_get(drystone_stack *stack, const char *device, const char
  * Set an attribute of a device, on the live device. Attributes of arrays (md/...) wait until the array's manager has
  * done it, for a minute at the most; others do not wait for I/O.
  *
- * 0, -ENOENT (no such device or attribute), -ERANGE (the message says what is permitted), -EOPNOTSUPP (not
- * with this device), or -EIO (it was tried and failed). If it fails nothing has changed.
+ * 0, -ENOENT (no such device or attribute), -ERANGE (the message says what is permitted), -EOPNOTSUPP (it can only be
+ * read, or cannot be changed on this device), -EINVAL (`value` is longer than 256 bytes, or `attribute` than 64), or -EIO (it
+ * was tried and failed, or the array's manager has not done it in that minute). If it fails nothing has changed, but
+ * for a manager that goes on with it: then the message says so.
  */
 int drystone_attribute_set(drystone_stack *stack, const char *device, const char *attribute,
 			   const char *value);
 
 /* --- contexts --- */
 
-/* Open a context. 0, -EPERM in a child of fork(2), or the errno that the kernel refused its ring with. */
+/*
+ * Open a context. 0, or the errno that the kernel refused its ring with (-EMFILE, -ENOMEM, ...); then `context` is left
+ * as it was.
+ */
 int drystone_context_open(drystone_stack *stack, drystone_context **context);
 
 /*
@@ -234,10 +254,10 @@ int drystone_context_group(drystone_context *context, const char *path);
 
 /*
  * Memory of `size` bytes, zeroed and aligned to a page, that the kernel knows beforehand where it permits that, which saves
- * it work for each I/O on a file. Freed when the context is closed; 16 times for a context at the most.
+ * it work for each I/O on a file. Freed when the context is closed.
  *
- * 0; 1 if the kernel did not permit it (the limit of locked memory, RLIMIT_MEMLOCK): the memory can be used
- * all the same; -ENOMEM.
+ * 0; 1 if the kernel does not know it (the limit of locked memory, RLIMIT_MEMLOCK, or this is more than the 16th time for
+ * the context; drystone_last_error() says why): the memory can be used all the same; -EINVAL (`size` is 0); -ENOMEM.
  */
 int drystone_context_memory(drystone_context *context, size_t size, void **memory);
 
@@ -245,20 +265,25 @@ int drystone_context_memory(drystone_context *context, size_t size, void **memor
  * Submit I/Os, all or none. Never waits. What belongs together goes into one call: neighbours merge, and the clock is
  * read once. I/Os may complete in any order; what a device refuses completes with an errno.
  *
- * `count`, or -EINVAL if one of them makes no sense (the message says which): then none was submitted.
- * -ESHUTDOWN if the context is being closed.
+ * `count` (which may be 0, and `ios` NULL then), or -EINVAL if one of them makes no sense (the message says which): no such
+ * operation, flag or device, a length of 0, what is not a whole number of sectors of 512 bytes, no memory, a write to
+ * what is part of something. Then none was submitted. -ESHUTDOWN if the context is being closed.
  */
 int drystone_submit(drystone_context *context, const struct drystone_io *ios, size_t count);
 
-/* Reap up to `count` completions, without waiting. How many came. */
+/*
+ * Reap up to `count` completions, without waiting. How many came, 0 if none did. It fails only for what is wrong with the
+ * call itself (see Errors above; with a `count` of 0 `completions` may be NULL): a failed I/O is a completion.
+ */
 int drystone_reap(drystone_context *context, struct drystone_completion *completions, size_t count);
 
-/* The same, after looking for the ends of polled I/O. */
+/* The same, after looking for the ends of polled I/O, and with the same errors. */
 int drystone_poll(drystone_context *context, struct drystone_completion *completions, size_t count);
 
 /*
  * Reap up to `count` completions, waiting until there are `least`, or everything in flight has ended, or `timeout` has
- * passed, or somebody woke the context. How many came, which may be fewer than `least`.
+ * passed, or somebody woke the context. How many came, which may be fewer than `least`; 0 is no error. It fails as
+ * drystone_reap() does. A `least` above `count` is `count`.
  */
 int drystone_wait(drystone_context *context, struct drystone_completion *completions, size_t count,
 		  size_t least, uint64_t timeout);
@@ -266,7 +291,7 @@ int drystone_wait(drystone_context *context, struct drystone_completion *complet
 /* Make the present drystone_wait(), or else the next one, return, and the event descriptor readable; from any thread. 0. */
 int drystone_context_wake(drystone_context *context);
 
-/* I/Os submitted and not reaped. */
+/* I/Os submitted and not reaped, or a negative errno (see Errors above). */
 int64_t drystone_outstanding(drystone_context *context);
 
 /*
@@ -283,7 +308,8 @@ int drystone_context_clear(drystone_context *context);
 
 /*
  * In how many nanoseconds drystone_context_clear() has to be called although the descriptor may not be readable; -1: not
- * before it is.
+ * before it is; less than that: a negative errno (see Errors above). In a child of fork(2) it is -1, too, which is -EPERM:
+ * there drystone_context_clear() fails.
  */
 int64_t drystone_context_timeout(drystone_context *context);
 

@@ -11,10 +11,11 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::abi::{ABI_VERSION, Completion, Info, Io};
 use crate::failure::{self, Failure, Result, guarded};
+use crate::fork::{self, Maker};
 use crate::queue::{Queue, Wake};
 use crate::stack::Stack;
 
@@ -22,6 +23,7 @@ use crate::stack::Stack;
 pub struct Cell {
     queue: UnsafeCell<Queue>,
     wake: Arc<Wake>,
+    maker: Maker,
 }
 
 /// The library's version, with the 0 that C needs.
@@ -58,7 +60,10 @@ pub unsafe extern "C" fn drystone_stack_open_file(
         // SAFETY: C gives texts that end, and a place for the result.
         unsafe {
             let path = Path::new(text(path, "path")?);
-            give(stack, || Stack::open_file(abi, path, threads).map(Arc::into_raw))
+            give(stack, || {
+                watch_forks()?;
+                Stack::open_file(abi, path, threads).map(Arc::into_raw)
+            })
         }
     })
 }
@@ -79,6 +84,7 @@ pub unsafe extern "C" fn drystone_stack_open_text(
             let folder = if folder.is_null() { "." } else { text(folder, "folder")? };
             let toml = text(toml, "text")?;
             give(stack, || {
+                watch_forks()?;
                 Stack::open_text(abi, toml, Path::new(folder), threads).map(Arc::into_raw)
             })
         }
@@ -90,8 +96,11 @@ pub unsafe extern "C" fn drystone_stack_open_text(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn drystone_stack_close(stack: *const Stack) -> c_int {
     number(|| {
-        // SAFETY: a stack that was opened and not closed, or NULL.
-        let Some(open) = (unsafe { stack.as_ref() }) else { return Ok(0) };
+        if stack.is_null() {
+            return Ok(0);
+        }
+        // SAFETY: a stack that was opened and not closed.
+        let open = unsafe { on_stack(stack)? };
         let closed = open.close();
         if !closed.as_ref().is_err_and(|failure| failure.errno == libc::EBUSY) {
             // SAFETY: as it was given to C; the program uses it no more.
@@ -182,7 +191,8 @@ pub unsafe extern "C" fn drystone_context_open(
         };
         let open = || {
             let queue = Queue::open(&stack)?;
-            let cell = Cell { wake: queue.waker(), queue: UnsafeCell::new(queue) };
+            let (wake, maker) = (queue.waker(), Maker::this());
+            let cell = Cell { queue: UnsafeCell::new(queue), wake, maker };
             Ok(Box::into_raw(Box::new(cell)))
         };
         // SAFETY: a place for the result.
@@ -329,6 +339,7 @@ pub unsafe extern "C" fn drystone_context_wake(context: *mut Cell) -> c_int {
         // SAFETY: a context that is open. The queue inside, which its thread may be using, is not
         // touched.
         let cell = unsafe { context.as_ref() }.ok_or_else(null_context)?;
+        cell.maker.check()?;
         cell.wake.wake();
         Ok(0)
     })
@@ -388,6 +399,7 @@ unsafe fn inside(context: *mut Cell, call: impl FnOnce(&mut Queue) -> Result<i64
     guarded(|| {
         // SAFETY: as this function's.
         let cell = unsafe { context.as_ref() }.ok_or_else(null_context)?;
+        cell.maker.check()?;
         // SAFETY: the queue is touched by calls on the context alone, and this is the only one.
         let queue = unsafe { &mut *cell.queue.get() };
         if queue.entered {
@@ -406,7 +418,20 @@ unsafe fn inside(context: *mut Cell, call: impl FnOnce(&mut Queue) -> Result<i64
 /// A stack that is open, or NULL.
 unsafe fn on_stack<'a>(stack: *const Stack) -> Result<&'a Stack> {
     // SAFETY: as this function's.
-    unsafe { stack.as_ref() }.ok_or_else(|| Failure::invalid("the stack is NULL"))
+    let open = unsafe { stack.as_ref() }.ok_or_else(|| Failure::invalid("the stack is NULL"))?;
+    open.maker.check()?;
+    Ok(open)
+}
+
+/// Has forks counted from now on. Before the first stack there is nothing that a child must not use.
+fn watch_forks() -> Result<()> {
+    static WATCHED: OnceLock<c_int> = OnceLock::new();
+    // SAFETY: the handler takes nothing, adds to a counter, and stays: the library is never unloaded.
+    let watch = || unsafe { libc::pthread_atfork(None, None, Some(fork::in_child)) };
+    match *WATCHED.get_or_init(watch) {
+        0 => Ok(()),
+        errno => Err(Failure::new(errno, "forks of the program cannot be watched")),
+    }
 }
 
 /// # Safety

@@ -7,10 +7,12 @@
 //! Invariants:
 //! - No panic crosses the boundary ([`failure::guarded`]).
 //! - A context that a call left by a panic takes no further call.
+//! - A child of fork(2) gets no further than a check of what it was given (`fork`).
 //! - `tests/header.rs` compares the header with [`abi`] and [`calls`].
 
 pub mod abi;
 pub mod calls;
 pub mod failure;
+mod fork;
 pub mod queue;
 pub mod stack;

@@ -71,9 +71,8 @@ impl Queue {
     /// Opens a context of a stack.
     ///
     /// # Errors
-    /// When the kernel refuses its ring; EPERM in a child of fork(2).
+    /// When the kernel refuses its ring.
     pub fn open(stack: &Arc<Stack>) -> Result<Queue> {
-        stack.check_process()?;
         let live = &stack.live;
         // Its poll mode stays that of its flags: the stack's is for the threads of a server.
         let cx = live.contexts().open(live.engine())?;
@@ -153,7 +152,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Memory that lives as long as the context, and whether the kernel knows it.
+    /// Memory that lives as long as the context, and whether the kernel knows it; if not, why is noted.
     ///
     /// # Errors
     /// ENOMEM; EINVAL for none.
@@ -218,6 +217,9 @@ impl Queue {
             && op.is_write()
         {
             return Err(harm.clone());
+        }
+        if io.length == 0 && op != Op::Flush {
+            return Err("its length is 0".into());
         }
         let sectors = (io.offset | io.length).is_multiple_of(SECTOR_SIZE);
         if op != Op::Flush && !sectors {

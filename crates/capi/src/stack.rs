@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::abi::{ABI_VERSION, Info};
 use crate::failure::{Failure, Result};
+use crate::fork::Maker;
 
 /// The name of a stack that was given as text, in messages.
 const TEXT_NAME: &str = "stack";
@@ -26,6 +27,7 @@ pub struct Stack {
     runtime: LiveRuntime,
     info: ServerInfo,
     pub(crate) contexts: AtomicUsize,
+    pub(crate) maker: Maker,
 }
 
 impl Stack {
@@ -66,7 +68,8 @@ impl Stack {
             pid: std::process::id(),
             stack: spec.name.clone(),
         };
-        Ok(Arc::new(Stack { live, runtime, info, contexts: AtomicUsize::new(0) }))
+        let (contexts, maker) = (AtomicUsize::new(0), Maker::this());
+        Ok(Arc::new(Stack { live, runtime, info, contexts, maker }))
     }
 
     /// Ends the stack: flushes every device, stops arrays. Waits for as long as that takes.
@@ -85,20 +88,6 @@ impl Stack {
         }
         self.live.stop();
         self.live.finish(&(Box::new(rest) as _)).map_err(|why| Failure::new(libc::EIO, why))
-    }
-
-    /// A child of fork(2) has none of the threads that a stack needs.
-    ///
-    /// # Errors
-    /// EPERM in such a child.
-    pub fn check_process(&self) -> Result<()> {
-        match std::process::id() == self.info.pid {
-            true => Ok(()),
-            false => {
-                let message = "the stack was opened by another process: open it after fork";
-                Err(Failure::new(libc::EPERM, message))
-            }
-        }
     }
 
     /// Answers a line of the control protocol.
@@ -132,11 +121,15 @@ impl Stack {
     pub fn device(&self, name: &str) -> Result<Arc<LiveDevice>> {
         match self.live.devices().into_iter().find(|live| live.name == name) {
             Some(live) => Ok(live),
-            // Says which name is near.
-            None => Err(self.command("show", &[("device", name)]).err().unwrap_or_else(|| {
-                Failure::new(libc::ENOENT, format!("there is no device `{name}`"))
-            })),
+            None => Err(self.no_device(name)),
         }
+    }
+
+    /// Says which name is near, if one is.
+    fn no_device(&self, name: &str) -> Failure {
+        let said = self.command("show", &[("device", name)]).err();
+        let message = said.map_or_else(|| format!("there is no device `{name}`"), |f| f.message);
+        Failure::new(libc::ENOENT, message)
     }
 
     /// Describes a device.
@@ -152,6 +145,7 @@ impl Stack {
     /// # Errors
     /// ENOENT if there is no such device, or it has no such attribute.
     pub fn attribute(&self, device: &str, attribute: &str) -> Result<String> {
+        self.device(device)?;
         let shown = self.command("show", &[("device", device)])?;
         let value = shown["attributes"][attribute].as_str();
         value.map(str::to_owned).ok_or_else(|| {
@@ -165,6 +159,7 @@ impl Stack {
     /// # Errors
     /// See `drystone_attribute_set`; then nothing has changed.
     pub fn set_attribute(&self, device: &str, attribute: &str, value: &str) -> Result<()> {
+        self.device(device)?;
         let arguments = [("device", device), ("attribute", attribute), ("value", value)];
         self.command("set", &arguments).map(drop)
     }

@@ -1,13 +1,17 @@
-//! The header and the library say the same: a C program prints what the header has, and this test
-//! compares it with the Rust side. It is compiled as C and as C++.
+//! The header and the library say the same. Structures and constants: a C program prints what the
+//! header has, and this test compares it with the Rust side; it is compiled as C and as C++.
+//! Functions: the Rust compiler tells their types, and the C compiler compares them with the header's.
 
 use std::collections::BTreeSet;
+use std::ffi::{c_char, c_void};
 use std::fmt::Write;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use drystone_capi::abi::*;
+use drystone_capi::calls::*;
+use drystone_capi::stack::Stack;
 
 const HEADER: &str = include_str!("../include/drystone.h");
 const CALLS: &str = include_str!("../src/calls.rs");
@@ -134,6 +138,238 @@ fn functions_are_those_of_the_header() {
         .collect();
     assert!(exported.len() > 15, "{exported:?}");
     assert_eq!(functions(HEADER), exported);
+    let declared: BTreeSet<String> =
+        declarations().into_iter().map(|declared| declared.name.to_owned()).collect();
+    assert_eq!(declared, exported, "the types of all of them are compared");
+}
+
+/// A type that functions take or give, by its name in C.
+trait CType {
+    const NAME: &'static str;
+}
+
+macro_rules! c_types {
+    ($($rust:ty => $c:literal),* $(,)?) => {
+        $(impl CType for $rust {
+            const NAME: &'static str = $c;
+        })*
+    };
+}
+
+// What is a handle to C is not `const` there, whatever the library does with it.
+c_types! {
+    i32 => "int",
+    u32 => "uint32_t",
+    i64 => "int64_t",
+    u64 => "uint64_t",
+    usize => "size_t",
+    *const c_char => "const char *",
+    *mut c_char => "char *",
+    *mut *mut c_void => "void **",
+    *const Stack => "drystone_stack *",
+    *mut *const Stack => "drystone_stack **",
+    *mut Cell => "drystone_context *",
+    *mut *mut Cell => "drystone_context **",
+    *const Io => "const struct drystone_io *",
+    *mut MaybeUninit<Completion> => "struct drystone_completion *",
+    *mut Info => "struct drystone_device_info *",
+}
+
+/// A function whose types the compiler knows: first that of its result.
+trait Signature {
+    fn types(&self) -> Vec<&'static str>;
+}
+
+macro_rules! signature {
+    ($($argument:ident)*) => {
+        impl<R: CType, $($argument: CType),*> Signature
+            for unsafe extern "C" fn($($argument),*) -> R
+        {
+            fn types(&self) -> Vec<&'static str> {
+                vec![R::NAME, $($argument::NAME),*]
+            }
+        }
+    };
+}
+
+signature!();
+signature!(A);
+signature!(A B);
+signature!(A B C);
+signature!(A B C D);
+signature!(A B C D E);
+
+/// A function as C declares it.
+#[derive(Clone, Debug)]
+struct Declared {
+    name: &'static str,
+    result: String,
+    arguments: Vec<String>,
+}
+
+impl Declared {
+    fn new(name: &'static str, function: impl Signature) -> Self {
+        let mut types = function.types().into_iter().map(str::to_owned);
+        let result = types.next().expect("the result's");
+        Declared { name, result, arguments: types.collect() }
+    }
+
+    /// A line of C that compiles if the header declares the function with these types.
+    fn assertion(&self) -> String {
+        let Declared { name, result, arguments } = self;
+        let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
+        format!(
+            "_Static_assert(__builtin_types_compatible_p(__typeof__({name}), \
+             {result}({arguments})), \"{name}\");"
+        )
+    }
+
+    /// The same function with one thing changed.
+    fn mutants(&self) -> Vec<Declared> {
+        let mut mutants: Vec<Declared> = other_types(&self.result)
+            .into_iter()
+            .map(|result| Declared { result, ..self.clone() })
+            .collect();
+        for (at, argument) in self.arguments.iter().enumerate() {
+            let with = |changed: Option<String>| {
+                let mut mutant = self.clone();
+                mutant.arguments.splice(at..=at, changed);
+                mutant
+            };
+            mutants.push(with(None));
+            mutants.extend(other_types(argument).into_iter().map(|other| with(Some(other))));
+        }
+        let mut longer = self.clone();
+        longer.arguments.push("int".to_owned());
+        mutants.push(longer);
+        mutants
+    }
+}
+
+/// Types that differ from `name` by width, sign, `const` or an asterisk.
+fn other_types(name: &str) -> Vec<String> {
+    let others: &[&str] = match name {
+        "int" => &["unsigned int", "short", "int64_t"],
+        "uint32_t" => &["int32_t", "uint16_t", "uint64_t"],
+        "int64_t" => &["uint64_t", "int"],
+        // On machines of 64 bits these two are one type, which nothing can tell apart there.
+        "uint64_t" | "size_t" => &["int64_t", "uint32_t"],
+        pointer => {
+            let qualified = match pointer.strip_prefix("const ") {
+                Some(rest) => rest.to_owned(),
+                None => format!("const {pointer}"),
+            };
+            return vec![qualified, format!("{pointer}*"), "void *".to_owned()];
+        }
+    };
+    others.iter().map(|other| (*other).to_owned()).collect()
+}
+
+macro_rules! declarations {
+    ($($name:ident($($any:tt),*)),* $(,)?) => {
+        vec![$(Declared::new(
+            stringify!($name),
+            $name as unsafe extern "C" fn($($any),*) -> _,
+        )),*]
+    };
+}
+
+fn declarations() -> Vec<Declared> {
+    declarations![
+        drystone_abi_version(),
+        drystone_version(),
+        drystone_last_error(),
+        drystone_stack_open_file(_, _, _, _),
+        drystone_stack_open_text(_, _, _, _, _),
+        drystone_stack_close(_),
+        drystone_stack_control(_, _, _, _),
+        drystone_device_info(_, _, _),
+        drystone_attribute_get(_, _, _, _, _),
+        drystone_attribute_set(_, _, _, _),
+        drystone_context_open(_, _),
+        drystone_context_close(_, _),
+        drystone_context_device(_, _),
+        drystone_context_group(_, _),
+        drystone_context_memory(_, _, _),
+        drystone_submit(_, _, _),
+        drystone_reap(_, _, _),
+        drystone_poll(_, _, _),
+        drystone_wait(_, _, _, _, _),
+        drystone_context_wake(_),
+        drystone_outstanding(_),
+        drystone_context_event(_),
+        drystone_context_clear(_),
+        drystone_context_timeout(_),
+    ]
+}
+
+/// The numbers of those `declared`, from 0, that the C compiler says are not as in `header`.
+fn mismatches(header: &str, declared: &[Declared]) -> BTreeSet<usize> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("drystone.h"), header).unwrap();
+    let lines: Vec<String> = declared.iter().map(Declared::assertion).collect();
+    let source = format!("#include \"drystone.h\"\n{}\n", lines.join("\n"));
+    std::fs::write(folder.path().join("types.c"), source).unwrap();
+    let Output { status, stderr, .. } = Command::new("timeout")
+        .args(["60", "gcc", "-std=gnu11", "-fsyntax-only", "types.c"])
+        .env("LC_ALL", "C")
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let messages = String::from_utf8_lossy(&stderr);
+    let errors = messages.lines().filter(|line| line.contains(": error: "));
+    // The first line is the include.
+    let wrong: BTreeSet<usize> = errors
+        .map(|error| {
+            let place = error.strip_prefix("types.c:").and_then(|rest| rest.split(':').next());
+            place.and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("{messages}"))
+        })
+        .map(|line: usize| line - 2)
+        .collect();
+    assert_eq!(status.success(), wrong.is_empty(), "is gcc installed?\n{messages}");
+    wrong
+}
+
+#[test]
+fn prototypes_are_those_of_the_functions() {
+    let declared = declarations();
+    let wrong = mismatches(HEADER, &declared);
+    let wrong: Vec<&Declared> = wrong.into_iter().map(|at| &declared[at]).collect();
+    assert!(wrong.is_empty(), "drystone.h says otherwise: {wrong:#?}");
+}
+
+/// The comparison itself: it sees each change of each function.
+#[test]
+fn a_function_of_other_types_would_be_seen() {
+    let mutants: Vec<Declared> = declarations().iter().flat_map(Declared::mutants).collect();
+    assert!(mutants.len() > 200, "{}", mutants.len());
+    let seen = mismatches(HEADER, &mutants);
+    let missed: Vec<&Declared> =
+        (0..mutants.len()).filter(|at| !seen.contains(at)).map(|at| &mutants[at]).collect();
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// The same from the other side.
+#[test]
+fn a_header_of_other_types_would_be_seen() {
+    let declared = declarations();
+    for (from, to, function) in [
+        (
+            "close(drystone_context *context, uint64_t timeout)",
+            "close(drystone_context *context, uint32_t timeout)",
+            "drystone_context_close",
+        ),
+        ("const struct drystone_io *ios", "struct drystone_io *ios", "drystone_submit"),
+        ("		  size_t least, uint64_t timeout);", "		  size_t least);", "drystone_wait"),
+        ("int64_t drystone_outstanding", "int drystone_outstanding", "drystone_outstanding"),
+        ("const char *drystone_version", "char *drystone_version", "drystone_version"),
+        ("int drystone_poll(", "int drystone_polls(", "drystone_poll"),
+    ] {
+        assert_eq!(HEADER.matches(from).count(), 1, "{from}");
+        let seen = mismatches(&HEADER.replace(from, to), &declared);
+        let seen: Vec<&str> = seen.into_iter().map(|at| declared[at].name).collect();
+        assert_eq!(seen, [function], "{to}");
+    }
 }
 
 /// Every enumerator of the header is compared above.

@@ -80,9 +80,9 @@ pub struct RunArgs {
     /// Also write tables and remarks as the section of a page in Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// With `all`: where index.html, index.md and a JSON file for each experiment go
-    #[arg(long, value_name = "FOLDER", default_value = "docs/lab")]
-    folder: PathBuf,
+    /// With `all`: where index.html, index.md and a JSON file for each experiment go [default: docs/lab]
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
 }
 
 /// Arguments of `drystone lab model`.
@@ -142,7 +142,7 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
         let text = format!("{option} is for one experiment: `all` writes its files to --folder");
         return Err(Failure::Usage(text).into());
     }
-    let folder = &args.folder;
+    let folder = args.folder.as_deref().unwrap_or(Path::new("docs/lab"));
     let wrong = || format!("cannot make {}", folder.display());
     std::fs::create_dir_all(folder).with_context(wrong)?;
     // Before the measurements, which take long.
@@ -181,6 +181,10 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
         ))
         .into());
     };
+    if args.folder.is_some() {
+        let text = "--folder is for `all`: one experiment writes to --json, --html and --markdown";
+        return Err(Failure::Usage(text.to_owned()).into());
+    }
     // Before the measurement, which takes long.
     let json = args.json.as_deref().map(create).transpose()?;
     let html = args.html.as_deref().map(create).transpose()?;

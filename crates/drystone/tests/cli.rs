@@ -114,6 +114,8 @@ fn wrong_usage_is_told_apart_from_refusal() {
     refused(at, &["lab", "run", "mq-deadline", "--runtime", "0"], 2, &["at least 1ms"]);
     refused(at, &["lab", "run", "mq-deadline", "--threads", "0"], 2, &["1..=256"]);
     refused(at, &["lab", "run", "mq-deadline", "--json", "no/a.json"], 1, &["write no/a.json"]);
+    refused(at, &["lab", "run", "mq-deadline", "--folder", "f"], 2, &["--folder is for `all`"]);
+    refused(at, &["lab", "run", "all", "--json", "a.json"], 2, &["--json is for one experiment"]);
     fs::write(at.join("s.toml"), GOOD).unwrap();
     refused(at, &["bench", "--stack", "s.toml", "--name", "x"], 1, &["no device `x`"]);
 }

@@ -39,6 +39,11 @@ const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 32, bat
 /// Bytes of the devices: RAM that a processor's cache does not hold.
 const SIZE_BYTES: u64 = 256 << 20;
 
+/// The shortest run whose share of the clock is told. The kernel brings the processor time of a thread that
+/// is running up to date at its ticks, up to 10 ms apart, and a run's is wrong by one at either end: by
+/// more than a fifth in a shorter run, where the share was seen above 1.
+const SHARE_FROM_NS: u64 = 100_000_000;
+
 /// A use of the clock that is measured.
 struct Variant {
     name: &'static str,
@@ -90,6 +95,13 @@ impl Run {
 
     fn ios_a_call(&self) -> f64 {
         self.ios as f64 / self.calls as f64
+    }
+
+    /// Readings of the clock, `reading_ns` each, of all processor time of a run of `runtime_ns`; not a number
+    /// if that is too short to say, or if what one reading took cannot be what it took meanwhile.
+    fn clock_share(&self, reading_ns: f64, runtime_ns: u64) -> f64 {
+        let share = self.clock_reads_per_io() * reading_ns / self.all.cpu_ns_per_io;
+        if runtime_ns >= SHARE_FROM_NS && share <= 1.0 { share } else { f64::NAN }
     }
 
     /// As `t/io_uring` prints it.
@@ -154,7 +166,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
             say(&title);
             let runs = measure((name, device), *threads, options)?;
             for (variant, runs) in VARIANTS.iter().zip(&runs) {
-                rows.push(row(name, variant, *threads, runs, reading_ns));
+                rows.push(row((name, variant), *threads, runs, (reading_ns, options.runtime_ns)));
             }
             lines.push((format!("Lines as in the mail: {title}"), mails_lines(&runs)));
         }
@@ -206,14 +218,13 @@ fn measure(
 }
 
 fn row(
-    device: &'static str,
-    variant: &Variant,
+    (device, variant): (&'static str, &Variant),
     threads: u32,
     runs: &[Run],
-    reading_ns: f64,
+    (reading_ns, runtime_ns): (f64, u64),
 ) -> Row {
     let all = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
-    let share = |run: &Run| run.clock_reads_per_io() * reading_ns / run.all.cpu_ns_per_io;
+    let share = |run: &Run| run.clock_share(reading_ns, runtime_ns);
     Row {
         device,
         variant: variant.name,
@@ -290,7 +301,8 @@ fn remarks(reading_ns: f64, options: &Options) -> Vec<String> {
     let mut remarks = vec![
         "Medians of the runs, which took turns; diff is against `before`.".to_owned(),
         format!(
-            "clock's share: readings that the contexts counted, times {reading_ns:.1} ns that one took in a loop before the runs, of all processor time."
+            "clock's share: readings that the contexts counted, times {reading_ns:.1} ns that one took in a loop before the runs, of all processor time; `-` (null in the JSON) where a run was too short to say, less than {} ms.",
+            SHARE_FROM_NS / 1_000_000
         ),
         "`none` keeps no statistics and does not read the clock at all: nobody can have more.".to_owned(),
         "The mail, on a machine of the field's fastest: 108.4M to 118.8M IOPS (+9.6 %), the clock's share from 11.9 % to 0.8 %. A kernel has more uses of the clock for each I/O than the two here.".to_owned(),
@@ -323,6 +335,22 @@ mod tests {
             assert!(ours > 0.0 && ours < 0.1, "{device}: {reads:?}");
             assert!(none < 0.001, "{device}: {reads:?}");
         }
+    }
+
+    /// A share cannot be above 1: what says so is not told, nor what is measured in less than some ticks.
+    #[test]
+    fn a_share_that_is_not_known_is_null() {
+        let run = measure_one("null,irqmode=none", &VARIANTS[0], 1, &short()).expect("it runs");
+        let one = run.all.cpu_ns_per_io / run.clock_reads_per_io();
+        let share = run.clock_share(one / 4.0, SHARE_FROM_NS);
+        assert!((share - 0.25).abs() < 1e-9, "{share}");
+        assert!(run.clock_share(one * 1.1, SHARE_FROM_NS).is_nan());
+        assert!(run.clock_share(one / 4.0, SHARE_FROM_NS - 1).is_nan());
+        let row = row(("null", &VARIANTS[0]), 1, &[run], (one / 4.0, 1_000_000));
+        assert_eq!(serde_json::json!(row.values("clock_share")), serde_json::json!([null]));
+        let cells = line(&row, std::slice::from_ref(&row));
+        assert_eq!(cells.last().map(String::as_str), Some("-"), "{cells:?}");
+        assert_ne!(cells[3], "-", "what was measured is shown");
     }
 
     #[test]

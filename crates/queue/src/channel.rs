@@ -590,6 +590,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.cancel_pending(env);
             return false;
         }
+        S::CLOCK.before_issue(env);
         let mut sent = false;
         let may = self.busy_until == 0 && !self.is_moving();
         while may && self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
@@ -724,6 +725,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             return;
         }
         self.begin(env);
+        S::CLOCK.before_issue(env);
         self.plug_bytes = 0;
         let mut bios = self.plug.take();
         self.issue_bios(env, &mut bios, None);

@@ -26,6 +26,15 @@ impl ClockUse {
         if self == ClockUse::Never { 0 } else { env.time.submit_time() }
     }
 
+    /// What was kept goes to the driver now, perhaps long after this context last read its clock: its
+    /// time-out counts from a reading that is no older than one may be.
+    #[inline]
+    pub(crate) fn before_issue(self, env: &mut Env) {
+        if self != ClockUse::Never {
+            env.time.recent();
+        }
+    }
+
     /// When a bio starts that was submitted in a call at `now`.
     #[inline(always)]
     pub(crate) fn start(self, env: &mut Env, now: Ns) -> Ns {

@@ -342,6 +342,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if env.is_abandoned() {
             return self.cancel_granted(env);
         }
+        S::CLOCK.before_issue(env);
         self.issue_granted(env);
         self.give_back(env);
     }

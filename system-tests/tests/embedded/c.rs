@@ -1,4 +1,4 @@
-//! Programs in C: the example, alone and under valgrind; what the library exports.
+//! Programs in C: the example, alone and under valgrind; one that forks; what the library exports.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,12 +18,11 @@ fn library() -> Option<String> {
     (requires("gcc") && demand(library.exists(), &what)).then(|| library.display().to_string())
 }
 
-/// Compiles the example to `folder/embed`.
-fn compile(folder: &Path) {
+/// Compiles a program of the repository to `folder/embed`.
+fn compile(folder: &Path, source: &str) {
     let script = "gcc -std=c11 -Wall -Wextra -Werror -g -I \"$1\" \"$2\" -L \"$3\" \
         -Wl,-rpath,\"$3\" -ldrystone -o embed";
-    let paths =
-        [repository("crates/capi/include"), repository("examples/c/embed.c"), libraries().into()];
+    let paths = [repository("crates/capi/include"), repository(source), libraries().into()];
     let paths = paths.map(|path| path.display().to_string());
     shell(folder, script, &paths.each_ref().map(String::as_str)).ok();
 }
@@ -32,16 +31,26 @@ fn compile(folder: &Path) {
 fn the_example_runs() {
     let Some(_) = library() else { return };
     let folder = new_folder();
-    compile(folder.path());
+    compile(folder.path(), "examples/c/embed.c");
     let said = run_embedded(folder.path(), &["./embed"]).ok();
     assert!(said.contains("8 blocks written and read back"), "{said}");
+}
+
+/// With io_uring, and without, where a file has helper threads.
+#[test]
+fn a_child_of_fork_is_refused_and_its_parent_goes_on() {
+    let Some(_) = library() else { return };
+    let folder = new_folder();
+    compile(folder.path(), "system-tests/tests/embedded/fork.c");
+    let said = run_embedded(folder.path(), &["./embed"]).ok();
+    assert_eq!(said, "the child had a stack of its own\nthe parent went on\n");
 }
 
 #[test]
 fn the_example_runs_under_valgrind() {
     let Some(_) = library().filter(|_| requires("valgrind")) else { return };
     let folder = new_folder();
-    compile(folder.path());
+    compile(folder.path(), "examples/c/embed.c");
     let valgrind = ["valgrind", "--error-exitcode=1", "--leak-check=full", "./embed"];
     let outcome = run_embedded(folder.path(), &valgrind);
     let messages = outcome.stderr.clone();

@@ -12,31 +12,36 @@ use tempfile::TempDir;
 use super::{engine, libraries, repository, run_embedded};
 
 /// A folder with a stack file in it, and the engine.
-struct Rig {
+pub(super) struct Rig {
     folder: Arc<TempDir>,
     engine: String,
 }
 
 impl Rig {
-    fn new(stack: &str) -> Option<Rig> {
+    pub(super) fn new(stack: &str) -> Option<Rig> {
         let engine = engine()?;
         let folder = new_folder();
         fs::write(folder.path().join("stack.toml"), stack).expect("a stack file");
         Some(Rig { folder, engine })
     }
 
-    fn dir(&self) -> &Path {
+    pub(super) fn dir(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The word that chooses the engine.
+    pub(super) fn engine_option(&self) -> String {
+        format!("--ioengine=external:{}", self.engine)
     }
 
     /// Runs fio with just these options beside the engine's.
     fn fio(&self, options: &[&str]) -> Outcome {
-        let engine = format!("--ioengine=external:{}", self.engine);
+        let engine = self.engine_option();
         run_embedded(self.dir(), &[&["fio", "--name=job", &engine], options].concat())
     }
 
     /// Runs threads on `device`; what fio says of them all, as JSON.
-    fn job(&self, device: &str, options: &[&str]) -> Value {
+    pub(super) fn job(&self, device: &str, options: &[&str]) -> Value {
         let device = format!("--filename={device}");
         let common = ["--stack=stack.toml", &device, "--thread", "--group_reporting"];
         let json = ["--output-format=json", "--output=result.json"];
@@ -86,12 +91,14 @@ fn verified(stack: &str, device: &str, keeps: bool, options: &[&str]) -> Option<
     Some(rig)
 }
 
-fn ram(names: &[&str], size: &str) -> String {
+/// RAM devices of these names.
+pub(super) fn ram(names: &[&str], size: &str) -> String {
     let one = |name: &&str| format!("[device.{name}]\ntype = \"ram\"\nsize = \"{size}\"\n");
     names.iter().map(one).collect()
 }
 
-fn files(names: &[&str], size: &str) -> String {
+/// File devices of these names, in files that are named so.
+pub(super) fn files(names: &[&str], size: &str) -> String {
     let one = |name: &&str| {
         format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\nsize = \"{size}\"\n")
     };
@@ -229,26 +236,14 @@ fn polled_io_is_verified() {
     verified(stack, "d", false, &["--hipri"]);
 }
 
+/// Trims of blocks that were written, and writes between them.
 #[test]
-fn trims_reach_the_device() {
+fn trims_and_writes_take_turns() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
-    let job = rig.job("d", &["--rw=randtrim", "--bs=64k", "--size=4M", "--iodepth=8"]);
-    assert_eq!(job["trim"]["total_ios"], 64, "{job:#}");
     let both = ["--rw=trimwrite", "--bs=64k", "--size=4M", "--io_size=8M", "--iodepth=8"];
     let job = rig.job("d", &both);
     assert!(job["trim"]["total_ios"].as_u64() > Some(0), "{job:#}");
-}
-
-#[test]
-fn syncs_are_flushes() {
-    let Some(rig) = Rig::new(&files(&["d"], "16MiB")) else { return };
-    for sync in ["--fsync=8", "--fdatasync=8", "--sync_file_range=wait_before:8"] {
-        let job = rig.job("d", &["--rw=write", "--bs=4k", "--size=1M", "--iodepth=4", sync]);
-        // fio counts no others.
-        let counted = job["sync"]["total_ios"].as_u64() > Some(0);
-        assert!(counted || !sync.starts_with("--fsync"), "{sync}: {job:#}");
-        assert_eq!(job["write"]["total_ios"], 256, "{sync}: {job:#}");
-    }
+    assert!(job["write"]["total_ios"].as_u64() > Some(0), "{job:#}");
 }
 
 /// Then fio sets a job's files up in its own thread, after its start.
@@ -260,13 +255,6 @@ fn files_are_set_up_late() {
     assert_eq!(job["read"]["total_ios"], 20, "{job:#}");
     let forked = ["--stack=stack.toml", "--filename=d", "--rw=randread", "--create_serialize=0"];
     assert!(rig.refused(&forked).contains("add --thread"));
-}
-
-#[test]
-fn rates_count_and_number_are_kept() {
-    let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
-    let job = rig.job("d", &["--rw=randread", "--rate_iops=2000", "--number_ios=300"]);
-    assert_eq!(job["read"]["total_ios"], 300, "{job:#}");
 }
 
 #[test]
@@ -327,20 +315,35 @@ fn jobs_of_several_stacks_and_devices() {
 /// the scheduler sees whose is whose.
 #[test]
 fn priorities_reach_the_scheduler() {
+    let Some((best, idle)) = side_by_side(&["--prioclass=3", "--prio=0"]) else { return };
+    // Nothing of the idle class goes before it is as old as `prio_aging_expire`, 10 s.
+    assert!(best > 100 && idle * 10 < best, "best effort {best}, idle {idle}");
+}
+
+/// The same where the priority is that of each I/O, of none of them, or of those in the other direction.
+#[test]
+fn a_share_of_the_io_has_a_priority_of_its_own() {
+    let idle = "--cmdprio_class=3";
+    let Some((best, other)) = side_by_side(&["--cmdprio_percentage=100", idle]) else { return };
+    assert!(best > 100 && other * 10 < best, "best effort {best}, idle {other}");
+    for none in ["--cmdprio_percentage=0", "--cmdprio_percentage=0,100"] {
+        let Some((best, other)) = side_by_side(&[none, idle]) else { return };
+        assert!(other * 10 > best, "{none}: {best} and {other}");
+    }
+}
+
+/// Reads in 2 s of a best-effort job and of another beside it, with `options` of its own.
+fn side_by_side(options: &[&str]) -> Option<(u64, u64)> {
     let device = "[device.d]\ntype = \"null\"\nsize = \"1GiB\"\nirqmode = \"timer\"\n\
                   completion_nsec = 500000\nhw_queue_depth = 1\n";
-    let Some(rig) = Rig::new(&format!("{device}queue = {{ scheduler = \"mq-deadline\" }}\n"))
-    else {
-        return;
-    };
-    let job = |name: &'static str, class: &'static str| [name, class, "--prio=0"];
+    let rig = Rig::new(&format!("{device}queue = {{ scheduler = \"mq-deadline\" }}\n"))?;
     let common = ["--stack=stack.toml", "--filename=d", "--thread", "--rw=randread", "--iodepth=4"];
     let time = ["--time_based", "--runtime=2", "--output-format=json", "--output=result.json"];
-    let engine = format!("--ioengine=external:{}", rig.engine);
-    let first = job("--name=best", "--prioclass=2");
-    let second = job("--name=idle", "--prioclass=3");
-    let words = [&["fio"][..], &[&engine], &common, &time, &first, &[&engine], &common, &second];
-    run_embedded(rig.dir(), &words.concat()).ok();
+    let engine = rig.engine_option();
+    let first = ["--name=best", "--prioclass=2", "--prio=0"];
+    let words = [&["fio"][..], &[&engine], &common, &time, &first, &["--name=other", &engine]];
+    let words = [&words.concat()[..], &common, options].concat();
+    run_embedded(rig.dir(), &words).ok();
     let text = fs::read_to_string(rig.dir().join("result.json")).expect("a result");
     let result: Value = serde_json::from_str(&text[text.find('{').expect("JSON")..]).expect("JSON");
     let jobs = result["jobs"].as_array().expect("jobs");
@@ -348,9 +351,7 @@ fn priorities_reach_the_scheduler() {
         let job = jobs.iter().find(|job| job["jobname"] == name).expect("the job");
         job["read"]["total_ios"].as_u64().expect("a number")
     };
-    // Nothing of the idle class goes before it is as old as `prio_aging_expire`, 10 s.
-    let (best, idle) = (ios("best"), ios("idle"));
-    assert!(best > 100 && idle * 10 < best, "best effort {best}, idle {idle}");
+    Some((ios("best"), ios("other")))
 }
 
 #[test]
@@ -375,6 +376,58 @@ fn what_has_no_meaning_is_said_once() {
         assert_eq!(said.matches(&note).count(), 1, "{said}");
     }
     assert!(!said.contains("force_async"), "{said}");
+}
+
+/// Whichever job asks for it: here the second, with two threads.
+#[test]
+fn a_device_that_is_not_polled_is_noted_once() {
+    let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
+    let job =
+        ["--stack=stack.toml", "--filename=d", "--thread", "--rw=randread", "--number_ios=10"];
+    let engine = rig.engine_option();
+    let second = ["--name=second", &engine, "--hipri", "--numjobs=2"];
+    let outcome = rig.fio(&[&job[..], &second, &job].concat());
+    let said = outcome.stderr.clone();
+    outcome.ok();
+    assert_eq!(said.matches("note: `d` is not polled (queue/io_poll)").count(), 1, "{said}");
+}
+
+/// Each refusal is one sentence of the engine's, and no other beside it.
+#[test]
+fn what_is_refused_is_said_once() {
+    let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
+    let job =
+        ["--stack=stack.toml", "--filename=d", "--thread", "--rw=randread", "--number_ios=10"];
+    for (options, why) in [
+        (&["--bs=513"][..], "are not a whole number of sectors of 512 bytes"),
+        (&["--bs=513", "--hipri"], "are not a whole number of sectors of 512 bytes"),
+        (&["--bs=513", "--iodepth=16", "--iodepth_batch_submit=4"], "are not a whole number"),
+        (&["--mem=mmap"], "the engine has memory of its own: leave --mem and --iomem out"),
+        (&["--mem=malloc"], "leave --mem and --iomem out"),
+    ] {
+        let said = rig.refused(&[&job[..], options].concat());
+        let sentences = said.lines().filter(|line| line.starts_with("fio: drystone: "));
+        let sentences: Vec<&str> = sentences.filter(|line| !line.contains("note: ")).collect();
+        assert!(matches!(sentences[..], [one] if one.contains(why)), "{options:?}: {said}");
+        for untrue in ["Cannot allocate memory", "conflicts with"] {
+            assert!(!said.contains(untrue), "{options:?}: {said}");
+        }
+    }
+    let said = rig.refused(&[&job[..], &["--cmdprio_bssplit=4k/10"]].concat());
+    assert!(said.contains("no priorities by block size: use cmdprio_percentage"), "{said}");
+}
+
+/// What the engine says of its own options.
+#[test]
+fn fio_explains_the_engines_options() {
+    let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
+    let help = format!("--enghelp={}", rig.engine);
+    let said = run_embedded(rig.dir(), &["fio", &help]).ok();
+    for option in ["stack", "throttle_group", "show", "cmdprio_percentage", "hipri"] {
+        assert!(said.contains(option), "{option}: {said}");
+    }
+    let said = run_embedded(rig.dir(), &["fio", &format!("{help},stack")]).ok();
+    assert!(said.contains("Stack file whose devices"), "{said}");
 }
 
 #[test]
@@ -404,15 +457,11 @@ fn another_fio_is_refused() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
     let headers = libraries().join("../capi/fio-3.33");
     let script = "gcc -std=gnu11 -fPIC -shared -D_GNU_SOURCE -DDRYSTONE_FIO_NEEDED='\"fio-9.9\"' \
-        -include \"$1/config-host.h\" -isystem \"$1\" -I \"$2\" \"$3\" -L \"$4\" -Wl,-rpath,\"$4\" \
-        -Wl,-z,nodelete -ldrystone -o other.so";
-    let paths = [
-        headers,
-        repository("crates/capi/include"),
-        repository("fio/engine.c"),
-        libraries().to_owned(),
-    ]
-    .map(|path| path.display().to_string());
+        -include \"$1/config-host.h\" -isystem \"$1\" -I \"$2\" \"$3/engine.c\" \"$3/stacks.c\" \
+        -L \"$4\" -Wl,-rpath,\"$4\" -Wl,-z,nodelete -ldrystone -o other.so";
+    let paths =
+        [headers, repository("crates/capi/include"), repository("fio"), libraries().to_owned()]
+            .map(|path| path.display().to_string());
     let arguments: Vec<&str> = paths.iter().map(String::as_str).collect();
     system_tests::shell(rig.dir(), script, &arguments).ok();
     let words = ["fio", "--name=job", "--ioengine=external:./other.so", "--rw=randread"];

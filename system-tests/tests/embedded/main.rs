@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod c;
+mod counted;
 mod fio;
 mod mails;
 

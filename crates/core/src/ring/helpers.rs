@@ -6,7 +6,7 @@
 //!   for, and a reference to the [`Outbox`] of its ring. A ring that is gone has nobody who
 //!   looks into its outbox, so the result is dropped with the last job.
 //! * Helpers start when jobs wait and none is idle, at most [`HELPERS`] of them, and never end:
-//!   they hold nothing while idle. A forked child has none, like it has no usable context.
+//!   they hold nothing while idle. A forked child has none of them: it gets a pool of its own.
 //! * They serve all rings, but each counts its locks for ever with those of the ring that had it
 //!   started: where there is one stack in a process, that is its.
 
@@ -16,7 +16,9 @@ use crate::buf::Segment;
 use crate::sync::{Lock, LockClass, LockCounters, Signal};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// Most helper threads of the process. A helper is one file operation in flight: 16 of them
 /// are about where the random reads of one disk stop gaining, and reads of cached data need
@@ -61,19 +63,51 @@ struct State {
     idle: usize,
 }
 
-/// The pool; there is one, [`POOL`].
+/// The helpers of a process.
 pub(super) struct Pool {
+    pid: u32,
     state: Lock<State>,
     work: Signal,
 }
 
-/// The helpers of this process.
-pub(super) static POOL: Pool = Pool {
-    state: Lock::new(LockClass::PlainRing, State { jobs: VecDeque::new(), threads: 0, idle: 0 }),
-    work: Signal::new(LockClass::PlainIdle),
-};
+/// The pool of the process that last asked for one. What a child of fork finds here is its parent's,
+/// whose lock may have been held at the fork, for ever.
+static LATEST: AtomicPtr<Pool> = AtomicPtr::new(null_mut());
 
 impl Pool {
+    fn new(pid: u32) -> Self {
+        let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
+        let state = Lock::new(LockClass::PlainRing, state);
+        Pool { pid, state, work: Signal::new(LockClass::PlainIdle) }
+    }
+
+    /// The pool of this process.
+    pub(super) fn ours() -> &'static Pool {
+        let (pid, latest) = (std::process::id(), LATEST.load(Acquire));
+        // SAFETY: what is there came from `Box::into_raw` below, and is never freed.
+        match unsafe { latest.as_ref() } {
+            Some(pool) if pool.pid == pid => pool,
+            _ => Self::begin(pid, latest),
+        }
+    }
+
+    #[cold]
+    fn begin(pid: u32, latest: *mut Pool) -> &'static Pool {
+        let new = Box::into_raw(Box::new(Pool::new(pid)));
+        // The release hands the new pool to whoever loads it; the acquire takes another thread's.
+        match LATEST.compare_exchange(latest, new, AcqRel, Acquire) {
+            // SAFETY: it was made just now, and from here on is never freed.
+            Ok(_) => unsafe { &*new },
+            Err(theirs) => {
+                // SAFETY: nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: only other threads of this process put pools there meanwhile, and no pool
+                // that was there is freed.
+                unsafe { &*theirs }
+            }
+        }
+    }
+
     /// Hand `jobs` (emptied) to the helpers. Never waits for one.
     pub(super) fn submit(&'static self, jobs: &mut Vec<Job>, user: &LockCounters) {
         let (mut wake, mut start) = (0, 0);

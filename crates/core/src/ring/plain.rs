@@ -15,7 +15,7 @@
 
 use super::epoll::{add, control, new_epoll, new_timerfd, sleep, source, timespec};
 use super::eventfd::EventFd;
-use super::helpers::{Job, Outbox, Outcome, POOL};
+use super::helpers::{Job, Outbox, Outcome, Pool};
 use super::sockets::{attempt, buffers_of, set_nonblocking};
 use super::watches::Watches;
 use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
@@ -63,6 +63,8 @@ impl Use {
 pub struct PlainRing {
     inner: OwnedFd,
     timerfd: OwnedFd,
+    /// Of the process that opened it.
+    helpers: &'static Pool,
     outbox: Arc<Outbox>,
     fds: BTreeMap<RawFd, Use>,
     /// Operations that wait in `fds`.
@@ -105,6 +107,7 @@ impl PlainRing {
             watches: Watches::new(inner.as_raw_fd()),
             inner,
             timerfd: new_timerfd()?,
+            helpers: Pool::ours(),
             outbox: Arc::new(Outbox { outcomes, waker }),
             fds: BTreeMap::new(),
             waiting: 0,
@@ -303,7 +306,7 @@ impl PlainRing {
         let ours = self.unsubmitted.iter().position(|j| j.token == token);
         let job = match ours {
             Some(index) => Some(self.unsubmitted.remove(index)),
-            None => POOL.take_back(&self.outbox, token, &self.locks),
+            None => self.helpers.take_back(&self.outbox, token, &self.locks),
         };
         if let Some(job) = job {
             self.job_over(job.fd);
@@ -390,7 +393,7 @@ impl Ring for PlainRing {
 
     fn submit(&mut self) {
         if !self.unsubmitted.is_empty() {
-            POOL.submit(&mut self.unsubmitted, &self.locks);
+            self.helpers.submit(&mut self.unsubmitted, &self.locks);
         }
     }
 
@@ -450,7 +453,7 @@ impl Ring for PlainRing {
 
 impl Drop for PlainRing {
     fn drop(&mut self) {
-        POOL.forget(&self.outbox, &self.locks);
+        self.helpers.forget(&self.outbox, &self.locks);
         for used in std::mem::take(&mut self.fds).into_values() {
             // A helper may be inside an operation on this number: it must not become another
             // file's. So the descriptor is leaked.

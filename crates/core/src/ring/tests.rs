@@ -565,6 +565,28 @@ fn the_plain_engine_counts_its_locks_for_the_context() {
     assert_eq!(counts.acquisitions, 2, "one to hand the job on, one to take its outcome");
 }
 
+/// The child has none of its parent's helper threads: its own rings have others.
+#[test]
+fn a_child_of_fork_has_helpers_of_its_own() {
+    let mut f = Fixture::new(Engine::Plain);
+    assert_eq!(f.file(&temp_file(), FileOp::DataSync), 0);
+    // SAFETY: the child works with a ring of its own and ends at once, without anything of its parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: whatever hangs is killed; nothing else here has an alarm.
+        unsafe { libc::alarm(60) };
+        let own = || Fixture::new(Engine::Plain).file(&temp_file(), FileOp::DataSync) == 0;
+        let is_done = std::panic::catch_unwind(own).unwrap_or(false);
+        // SAFETY: ends the child without running anything of its parent's.
+        unsafe { libc::_exit(i32::from(!is_done)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status lives for the call.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's operation ended");
+    assert_eq!(f.file(&temp_file(), FileOp::DataSync), 0);
+}
+
 #[test]
 fn the_user_at_the_other_end_of_a_unix_socket_is_known() {
     use std::os::unix::fs::MetadataExt;

@@ -46,9 +46,20 @@ impl Rig {
 
     fn with(setup: Setup, options: &QueueOptions, engine: Engine) -> Self {
         let clock = ManualClock::new(1000 * MS);
-        let set = ContextSet::new(clock.clone());
+        Self::timed(setup, options, engine, clock.clone(), clock)
+    }
+
+    /// The same, where everybody sees the time of `clock` by `shown`.
+    fn timed(
+        setup: Setup,
+        options: &QueueOptions,
+        engine: Engine,
+        clock: Arc<ManualClock>,
+        shown: Arc<dyn Clock>,
+    ) -> Self {
+        let set = ContextSet::new(shown.clone());
         let stage = Stage::new();
-        let device = queue(Fake::new(setup, &stage), options, clock.clone());
+        let device = queue(Fake::new(setup, &stage), options, shown);
         let mut cx = set.open(engine).expect("a ring");
         let dev = cx.open(&device).expect("a channel");
         Rig { clock, set, stage, device, cx, dev }

@@ -234,3 +234,175 @@ fn latencies_are_within_the_age_of_a_reading_of_the_truth() {
         assert!(wrong < truth.ended * AGE_BOUND_NS, "{seed}: {wrong} ns of {}", truth.ended);
     }
 }
+
+/// The time of a clock without its cycle counter: no reading is kept from call to call.
+struct Uncached(Arc<ManualClock>);
+
+impl Clock for Uncached {
+    fn now(&self) -> u64 {
+        self.0.now()
+    }
+
+    fn cycles(&self) -> Option<u64> {
+        None
+    }
+
+    fn cycles_in(&self, _: u64) -> u64 {
+        0
+    }
+}
+
+/// A rig whose driver keeps everything, and a device beside it that leaves readings behind.
+struct Aged {
+    rig: Rig,
+    other: DevIndex,
+}
+
+impl Aged {
+    fn new(setup: Setup, options: &QueueOptions, is_cached: bool) -> Self {
+        let clock = ManualClock::new(1000 * MS);
+        let shown: Arc<dyn Clock> =
+            if is_cached { clock.clone() } else { Arc::new(Uncached(clock.clone())) };
+        let fake = Fake::new(Setup::depth(1), &Stage::new());
+        let device = queue(fake, &QueueOptions::default(), shown.clone());
+        let mut rig = Rig::timed(setup, options, Engine::Auto, clock, shown);
+        rig.stage.otherwise(Answer::Hold);
+        let other = rig.cx.open(&device).expect("a channel");
+        Aged { rig, other }
+    }
+
+    /// The context reads the clock, and then `age` goes by. What ended for it is not reaped, because
+    /// a reap would have the first device do what is due.
+    fn age(&mut self, age: u64) {
+        let mut list = BioList::new();
+        list.push(read(0, 1));
+        self.rig.cx.submit(self.other, &mut list);
+        self.rig.clock.advance(age);
+    }
+
+    /// How long the request that the driver was given just now has until it is reported.
+    fn time_to_end(&mut self) -> u64 {
+        let (given, reported) = (self.rig.clock.now(), self.rig.stage.timed_out().len());
+        for _ in 0..10 {
+            let due = self.rig.cx.next_deadline().expect("somebody looks");
+            self.rig.clock.advance(due.saturating_sub(self.rig.clock.now()));
+            self.rig.cx.wait(Some(0));
+            if self.rig.stage.timed_out().len() > reported {
+                let passed = self.rig.clock.now() - given;
+                self.rig.give_back_all();
+                return passed;
+            }
+        }
+        panic!("it is never reported");
+    }
+}
+
+/// How long requests have that are submitted where a reading is as old as chance has it, in plugs
+/// that stay open for `plugged`, if they are.
+fn times_to_end(is_cached: bool, plugged: Option<u64>) -> Vec<u64> {
+    let options = QueueOptions { io_timeout_ms: Some(100), ..QueueOptions::default() };
+    let mut aged = Aged::new(Setup::depth(4), &options, is_cached);
+    let mut rng = Rng::with_seed(1);
+    let one = |number| {
+        aged.age(rng.u64(0..AGE_BOUND_NS));
+        if plugged.is_some() {
+            aged.rig.cx.start_plug();
+        }
+        aged.rig.submit([read(number, 1)]);
+        if let Some(ns) = plugged {
+            aged.rig.clock.advance(ns);
+            aged.rig.cx.finish_plug();
+        }
+        aged.time_to_end()
+    };
+    (0..100).map(one).collect()
+}
+
+/// With a reading for each call every request has its whole time. One that is shared makes it shorter
+/// by its age, in the last round as in the first; how long a plug stays open makes no difference.
+#[test]
+fn time_outs_do_not_drift_with_shared_readings() {
+    for plugged in [None, Some(AGE_BOUND_NS / 2), Some(30 * MS)] {
+        assert!(times_to_end(false, plugged).iter().all(|ns| *ns == 100 * MS), "{plugged:?}");
+        let shared = times_to_end(true, plugged);
+        let is_near = |ns: &u64| (100 * MS - AGE_BOUND_NS + 1..=100 * MS).contains(ns);
+        assert!(shared.iter().all(is_near), "{plugged:?}: {shared:?}");
+        let is_aged = plugged.is_some_and(|ns| ns >= AGE_BOUND_NS);
+        assert_eq!(shared.iter().any(|ns| *ns < 100 * MS), !is_aged, "{plugged:?}: {shared:?}");
+    }
+}
+
+/// A request that waited for a tag of another context's has its time from then on, however old the
+/// readings are: both of its submission and of its context.
+#[test]
+fn a_wait_for_a_tag_takes_nothing_from_a_time_out() {
+    for (is_cached, scheduler) in [
+        (false, SchedulerKind::None),
+        (true, SchedulerKind::None),
+        (false, SchedulerKind::MqDeadline),
+        (true, SchedulerKind::MqDeadline),
+    ] {
+        let scheduler = Some(scheduler);
+        let options =
+            QueueOptions { io_timeout_ms: Some(100), scheduler, ..QueueOptions::default() };
+        let mut aged = Aged::new(Setup::depth(1), &options, is_cached);
+        let (mut holder, dev) = aged.rig.another();
+        let mut list = BioList::new();
+        list.push(read(1, 1));
+        holder.submit(dev, &mut list);
+        aged.rig.submit([read(2, 1)]);
+        aged.rig.clock.advance(60 * MS);
+        assert!(aged.rig.stage.give_back(0, Status::Ok));
+        assert_eq!(ended(&mut holder).len(), 1);
+        assert!(aged.rig.ended().is_empty());
+        assert_eq!(aged.rig.taken(), [(1, 512), (2, 512)], "{scheduler:?}");
+        assert_eq!(aged.time_to_end(), 100 * MS, "{scheduler:?}, cached: {is_cached}");
+    }
+}
+
+/// Whether a read that has been kept for `kept` goes before one that lies nearer. The readings were
+/// so old when it was submitted, and when a unit was chosen.
+fn is_late(is_cached: bool, (submitted, chosen): (u64, u64), kept: u64) -> bool {
+    let iosched = [("straight", "0"), ("read_expire", "3"), ("fifo_batch", "1")];
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: iosched.map(|(name, value)| (name, value.to_owned())).to_vec(),
+        ..QueueOptions::default()
+    };
+    let mut aged = Aged::new(Setup::depth(64), &options, is_cached);
+    aged.age(submitted);
+    aged.rig.stage.next(Answer::Busy(aged.rig.clock.now() + 1));
+    aged.rig.submit([read(1000, 1)]);
+    aged.rig.submit([read(100, 1), read(2000, 1)]);
+    assert!(aged.rig.taken().is_empty(), "everything is kept while the driver is busy");
+    aged.rig.clock.advance(kept - chosen);
+    aged.age(chosen);
+    aged.rig.submit([read(3000, 1)]);
+    let order = aged.rig.taken();
+    let place = |sector| order.iter().position(|taken| taken.0 == sector).expect("it went");
+    let is_late = place(100) < place(2000);
+    aged.rig.give_back_all();
+    is_late
+}
+
+/// The shortest time for which a read is kept that makes it late.
+fn expiry(is_cached: bool, ages: (u64, u64)) -> u64 {
+    let (mut early, mut late) = (2 * AGE_BOUND_NS, 6 * MS);
+    assert!(!is_late(is_cached, ages, early) && is_late(is_cached, ages, late));
+    while late - early > 1 {
+        let middle = early.midpoint(late);
+        *(if is_late(is_cached, ages, middle) { &mut late } else { &mut early }) = middle;
+    }
+    late
+}
+
+/// With a reading for each call a read is late when its 3 ms are over, to the nanosecond. A shared one
+/// moves that by its age, at the one end or the other, and by nothing else.
+#[test]
+fn read_expire_does_not_drift_with_shared_readings() {
+    let oldest = AGE_BOUND_NS - 1;
+    for ages in [(0, 0), (oldest, 0), (0, oldest), (oldest, oldest)] {
+        assert_eq!(expiry(false, ages), 3 * MS, "{ages:?}");
+        assert_eq!(expiry(true, ages), 3 * MS + ages.1 - ages.0, "{ages:?}");
+    }
+}
