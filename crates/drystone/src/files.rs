@@ -71,7 +71,7 @@ impl Files {
             writeback_cache: fuse.writeback_cache,
             direct_io: fuse.loop_device,
             over_ring: true,
-            time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            now_s,
         };
         let source = live.exports[0].name.clone();
         let point = MountPoint {
@@ -225,6 +225,11 @@ impl Files {
             remove_empty(&self.path);
         }
     }
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// Waits until something is not so any more; says what, if that takes long.

@@ -30,6 +30,8 @@ pub struct Disk {
     pub delay_ns: AtomicU64,
     /// The operations that came, with their flags and throttle groups.
     pub counts: Mutex<Vec<(Op, BioFlags, u32)>>,
+    /// Writes that its statistics tell of.
+    pub written: AtomicU64,
     /// Most that were in flight at once, of one context.
     pub most_held: AtomicU64,
     random: AtomicU64,
@@ -46,6 +48,7 @@ impl Disk {
             zeroes: true,
             delay_ns: AtomicU64::new(0),
             counts: Mutex::default(),
+            written: AtomicU64::new(0),
             most_held: AtomicU64::new(0),
             random: AtomicU64::new(1),
         })
@@ -123,7 +126,9 @@ impl Device for Disk {
     }
 
     fn stats(&self) -> DiskStats {
-        DiskStats::default()
+        let mut stats = DiskStats::default();
+        stats.groups[OpGroup::Write as usize].completed = self.written.load(Relaxed);
+        stats
     }
 
     fn latencies(&self, _group: OpGroup) -> Snapshot {

@@ -65,7 +65,7 @@ pub fn options(kind: Kind) -> MountOptions {
         writeback_cache: false,
         direct_io: false,
         over_ring: false,
-        time_s: 1_700_000_000,
+        now_s: || 1_700_000_000,
     }
 }
 

@@ -1,11 +1,12 @@
 //! Each request, and what is wrong with it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use drystone_core::ring::Engine;
 use drystone_core::{BioFlags, Op};
-use drystone_exports::fuse::server::Kind;
+use drystone_exports::fuse::proto::open_flags;
+use drystone_exports::fuse::server::{Kind, MountOptions};
 
 use crate::disk::{Disk, Handle};
 use crate::kernel::*;
@@ -137,6 +138,49 @@ fn synced_writes_are_durable_when_they_end() {
             assert_eq!(are_durable, [is_durable], "{flags:o}, {length} bytes");
         }
     }
+}
+
+/// A file that is the mount point begins with no size in the kernel, which would keep that with a page cache that
+/// holds writes back. And who opens past the page cache is told so only where the kernel looks after that.
+#[test]
+fn kernels_are_asked_for_what_they_do_well() {
+    let (writeback, max_pages) = (1 << 16, 1 << 22);
+    let (extended, direct_mmap) = (1 << 30, 1 << 4);
+    for (kind, is_new) in [(Kind::File, true), (Kind::Folder, true), (Kind::File, false)] {
+        let disk = Disk::new(SIZE, 512);
+        let options = MountOptions { writeback_cache: true, ..options(kind) };
+        let volumes = vec![volume("vol", Arc::new(Handle(disk)), &groups())];
+        let mut kernel = Kernel::new(options, volumes, 1, Engine::Auto);
+        let high = if is_new { direct_mmap } else { 0 };
+        let body = init(7, 40, extended | max_pages | writeback, high);
+        let reply = kernel.call(INIT, 0, &body).unwrap();
+        let holds_back = u32_at(&reply, 12) & writeback != 0;
+        assert_eq!(holds_back, kind == Kind::Folder);
+        let node = if kind == Kind::File { 1 } else { 2 };
+        for flags in [2_u32, 2 | open_flags::DIRECT] {
+            let opened = kernel.call(OPEN, node, &bytes![flags, 0_u32]).unwrap();
+            let is_direct = u32_at(&opened, 8) & 1 != 0;
+            assert_eq!(is_direct, is_new && flags != 2, "{kind:?} {flags:o}");
+        }
+    }
+}
+
+/// Backups compare times. What is written by another export counts, too: the device knows of it.
+#[test]
+fn a_file_that_was_written_has_a_new_time() {
+    static NOW: AtomicU64 = AtomicU64::new(1_700_000_000);
+    let disk = Disk::new(SIZE, 512);
+    let options = MountOptions { now_s: || NOW.fetch_add(1, Relaxed), ..options(Kind::File) };
+    let volumes = vec![volume("vol", Arc::new(Handle(disk.clone())), &groups())];
+    let mut kernel = Kernel::new(options, volumes, 1, Engine::Auto);
+    kernel.initialise();
+    let mut time = || u64_at(&kernel.call(GETATTR, 1, &bytes![0_u64, 0_u64]).unwrap(), 48);
+    let first = time();
+    assert_eq!(time(), first);
+    disk.written.store(1, Relaxed);
+    let second = time();
+    assert!(second > first);
+    assert_eq!(time(), second);
 }
 
 #[test]

@@ -435,7 +435,7 @@ pub static EXPORT: &[Param] = &[
         "fuse_writeback_cache",
         Type::Bool,
         Value("false"),
-        "Let the kernel hold writes to the file back in its page cache until fsync or for some seconds.",
+        "Let the kernel hold writes back in its page cache until fsync or for some seconds; of files in a folder.",
     ),
     param("read_only", Type::Bool, Value("false"), "Refuse writes of clients."),
     param("description", Type::Text { max: 4096 }, Value(""), "Text that clients see in listings."),

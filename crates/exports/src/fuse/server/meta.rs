@@ -1,6 +1,6 @@
 //! Requests that are answered at once: about files, not their data.
 
-use super::mount::Geometry;
+use super::mount::{Geometry, Kind, MountOptions};
 use super::over_ring::Transport;
 use super::session::Session;
 use crate::fuse::proto::{
@@ -77,7 +77,9 @@ impl Session {
     }
 
     fn initialise(&mut self, unique: u64, ask: &proto::InitAsk) {
-        let writeback_cache = self.mount.options().writeback_cache;
+        let MountOptions { kind, writeback_cache, .. } = *self.mount.options();
+        let writeback_cache = writeback_cache && kind == Kind::Folder;
+        self.mount.kernel_offers(ask.flags);
         let wishes = proto::Wishes { writeback_cache, over_ring: self.mount.has_rings() };
         match proto::negotiate(ask, wishes) {
             Ok(reply) if reply.major != ask.major => {
@@ -135,7 +137,8 @@ impl Session {
             return self.answer(request.unique, errno::EROFS);
         }
         let direct = opened_flags::DIRECT_IO | opened_flags::PARALLEL_DIRECT_WRITES;
-        let is_direct = flags & open_flags::DIRECT != 0 || self.mount.options().direct_io;
+        let asks = flags & open_flags::DIRECT != 0 && self.mount.direct_is_coherent();
+        let is_direct = asks || self.mount.options().direct_io;
         let opened = if is_direct { direct } else { 0 };
         let handle = self.mount.open(index, request.uid, &self.locks);
         self.answer_with(request.unique, |out| proto::opened(out, handle, opened));

@@ -10,6 +10,7 @@ use super::over_ring::Transport;
 use crate::fuse::proto::{self, Attributes, ROOT};
 use crate::server::{Client, Clients, Volume};
 use drystone_core::context::Handle as ContextHandle;
+use drystone_core::op::OpGroup;
 use drystone_core::passage::Passage;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_throttle::Member;
@@ -26,7 +27,7 @@ pub enum Kind {
 }
 
 /// How a mount looks from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct MountOptions {
     /// What the mount point is.
     pub kind: Kind,
@@ -36,15 +37,16 @@ pub struct MountOptions {
     pub gid: u32,
     /// Permissions of the files (`0o600`); a folder can be searched by whoever may read them.
     pub permissions: u32,
-    /// Let the page cache hold writes back.
+    /// Let the page cache hold writes back. Of folders only: the kernel then keeps the size of a file
+    /// itself, and begins with 0 for one that is the mount point.
     pub writeback_cache: bool,
     /// Bypass the page cache for whoever opens a file, not only with `O_DIRECT`: for a loop device,
     /// which has a cache of its own.
     pub direct_io: bool,
     /// Take requests over io_uring where the kernel offers it.
     pub over_ring: bool,
-    /// All times of the files, seconds since 1970.
-    pub time_s: u64,
+    /// The time of day, seconds since 1970.
+    pub now_s: fn() -> u64,
 }
 
 /// A volume of a mount.
@@ -53,6 +55,34 @@ pub(super) struct Shared {
     clients: Clients,
     /// Writes go through; one that does not cover whole blocks closes it.
     pub(super) passage: Passage,
+    /// Writes of its device, begun and ended, of whatever export, when somebody asked for its times last.
+    changes: AtomicU64,
+    /// When it was seen that there were more, or the mount was made; seconds since 1970.
+    changed_s: AtomicU64,
+}
+
+impl Shared {
+    fn new(volume: Volume, sessions: usize, now_s: u64) -> Self {
+        let changes = AtomicU64::new(changes_of(&volume));
+        let (clients, passage) = (Clients::default(), Passage::new(sessions));
+        Shared { volume, clients, passage, changes, changed_s: AtomicU64::new(now_s) }
+    }
+
+    /// When it was last written, about: whoever compares two times learns whether it was between them.
+    fn time_s(&self, now_s: fn() -> u64) -> u64 {
+        let changes = changes_of(&self.volume);
+        let is_counted = self.volume.device.attribute("queue/iostats").is_none_or(|on| on != "0");
+        if self.changes.swap(changes, Relaxed) != changes || !is_counted {
+            self.changed_s.fetch_max(now_s(), Relaxed);
+        }
+        self.changed_s.load(Relaxed)
+    }
+}
+
+fn changes_of(volume: &Volume) -> u64 {
+    let stats = volume.device.stats();
+    let of = |group| stats.group(group).started + stats.group(group).completed;
+    of(OpGroup::Write) + of(OpGroup::Discard)
 }
 
 /// An open file.
@@ -78,6 +108,9 @@ struct Told {
 /// A mount: its volumes, and what its sessions share.
 pub struct Mount {
     options: MountOptions,
+    made_s: u64,
+    /// The kernel keeps its page cache true to what passes it by.
+    direct_is_coherent: AtomicBool,
     volumes: Vec<Shared>,
     handles: Lock<Handles>,
     sessions: Box<[Told]>,
@@ -112,12 +145,11 @@ impl Mount {
     /// If a file is to have any other number of volumes than one (our own mistake).
     pub fn new(options: MountOptions, volumes: Vec<Volume>, sessions: usize) -> Arc<Self> {
         assert!(options.kind == Kind::Folder || volumes.len() == 1, "a file is one volume");
-        let shared = |volume| Shared {
-            volume,
-            clients: Clients::default(),
-            passage: Passage::new(sessions),
-        };
+        let made_s = (options.now_s)();
+        let shared = |volume| Shared::new(volume, sessions, made_s);
         Arc::new(Mount {
+            made_s,
+            direct_is_coherent: AtomicBool::new(false),
             options,
             volumes: volumes.into_iter().map(shared).collect(),
             handles: Lock::new(LockClass::Control, Handles::default()),
@@ -305,17 +337,32 @@ impl Mount {
     pub(super) fn file_attributes(&self, node: u64, geometry: &Geometry) -> Attributes {
         let writable = if geometry.read_only { !0o222 } else { !0 };
         let mode = TYPE_FILE | self.options.permissions & 0o777 & writable;
-        self.attributes(node, mode, geometry.size)
+        let time_s =
+            self.volume_at(node).map(|index| self.volumes[index].time_s(self.options.now_s));
+        self.attributes(node, mode, geometry.size, time_s.unwrap_or(self.made_s))
     }
 
     /// The attributes of the folder.
     pub(super) fn folder_attributes(&self) -> Attributes {
         let readable = self.options.permissions & 0o444;
-        self.attributes(ROOT, TYPE_FOLDER | readable | readable >> 2, 0)
+        self.attributes(ROOT, TYPE_FOLDER | readable | readable >> 2, 0, self.made_s)
     }
 
-    fn attributes(&self, node: u64, mode: u32, size: u64) -> Attributes {
-        let MountOptions { uid, gid, time_s, .. } = self.options;
+    /// What the kernel can do by itself.
+    pub(super) fn kernel_offers(&self, flags: proto::InitFlags) {
+        // It came together with that.
+        let offers = flags.contains(proto::InitFlags::DIRECT_IO_ALLOW_MMAP);
+        self.direct_is_coherent.store(offers, Release);
+    }
+
+    /// Whoever opens the file with `O_DIRECT` may be served past all that the kernel does about its page
+    /// cache: several at a time. Where the kernel does not, it would not see what others have in there.
+    pub(super) fn direct_is_coherent(&self) -> bool {
+        self.direct_is_coherent.load(Acquire)
+    }
+
+    fn attributes(&self, node: u64, mode: u32, size: u64, time_s: u64) -> Attributes {
+        let MountOptions { uid, gid, .. } = self.options;
         Attributes { node, size, mode, uid, gid, time_s }
     }
 
