@@ -209,7 +209,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::complain(&failure.to_string());
+            output::draw(&failure.to_string());
             failure.status()
         }
     }

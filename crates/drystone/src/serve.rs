@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use drystone_stack::control::ServerInfo;
 use drystone_stack::spec::FuseSpec;
-use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file};
+use drystone_stack::{
+    DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file, one_line,
+};
 
 use crate::control_socket::ControlSocket;
 use crate::failure::Failure;
@@ -72,7 +74,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     // The stack is served all the same: `drystone list` tells the addresses.
     if let Err(error) = output::print(&announcement(&stack, &handle.announce(), control.path())) {
-        output::complain(&error.to_string());
+        output::draw(&error.to_string());
     }
     signal.wait();
     output::complain("drystone: stopping; once more stops at once");
@@ -147,7 +149,7 @@ fn rescue_stack(rescue: &Rescue, control: Option<&Path>) -> Result<StackSpec, Fa
         None => unix_address(&named_control_path(control, &name)?.with_extension("nbd"))?,
     };
     let stack = checked(&name, stack_text(&images, &name, &nbd, true)?)?;
-    let lines = images.report().into_iter().map(|line| format!("drystone: {line}\n"));
+    let lines = images.report().into_iter().map(|line| format!("drystone: {}\n", one_line(&line)));
     output::print(&lines.collect::<String>())?;
     Ok(stack)
 }
@@ -175,10 +177,13 @@ fn server_info(stack: &StackSpec) -> ServerInfo {
 
 /// What `serve` prints: each URI on a line of its own, and commands to try.
 fn announcement(stack: &StackSpec, uris: &[String], control: &Path) -> String {
-    let mut out = format!("drystone: serving stack {}\n", stack.name);
-    out.push_str(&format!("drystone: control socket {}\n", control.display()));
+    let mut out = format!("drystone: serving stack {}\n", one_line(&stack.name));
+    out.push_str(&format!(
+        "drystone: control socket {}\n",
+        one_line(&control.display().to_string())
+    ));
     for uri in uris {
-        out.push_str(uri);
+        out.push_str(&one_line(uri));
         out.push('\n');
     }
     if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {

@@ -252,7 +252,8 @@ fn warn_of_arrays(stack: &LiveStack) {
             output::complain(&format!("drystone: array `{}`: {notice}", live.name));
         }
         if let Some(suspects) = array.suspects() {
-            output::complain(&format!("drystone: array `{}`: {suspects}", live.name));
+            // Its ranges stand on lines of their own.
+            output::draw(&format!("drystone: array `{}`: {suspects}", live.name));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use crate::graph::MAX_LEVELS;
 use crate::group::{parent, shown as path_shown};
 use crate::iomax::{MaxLine, limits_of};
+use crate::lines::one_line;
 use crate::size::format_size;
 use crate::spec::{
     DeviceKind, DeviceSpec, ExportSpec, GroupSpec, SECTOR_BYTES, Segment, StackSpec, Target,
@@ -22,10 +23,11 @@ pub fn explain(stack: &StackSpec) -> String {
     let mut out = format!("stack {}\n", stack.name);
     let mut shown = Vec::new();
     for export in &stack.exports {
-        let _ = writeln!(out, "export {}", export_line(export));
+        let _ = writeln!(out, "export {}", one_line(&export_line(export)));
         for client in &export.clients {
             let group = path_shown(&client.group);
-            let _ = writeln!(out, "├── client {}  group {group}", client.client);
+            let client = client.client.to_string();
+            let _ = writeln!(out, "├── client {}  group {group}", one_line(&client));
         }
         draw(stack, &export.device, "", true, 0, &mut shown, &mut out);
     }
@@ -109,7 +111,7 @@ fn draw(
     let members = members(device);
     let again = shown.iter().any(|known| known == name) && !members.is_empty();
     let see = if again { "  (as above)" } else { "" };
-    let _ = writeln!(out, "{indent}{branch}{}{see}", device_line(stack, device));
+    let _ = writeln!(out, "{indent}{branch}{}{see}", one_line(&device_line(stack, device)));
     if again {
         return;
     }

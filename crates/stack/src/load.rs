@@ -6,6 +6,7 @@ use crate::build;
 use crate::diagnostic::{Findings, Report, Source};
 use crate::files;
 use crate::graph;
+use crate::lines::one_line;
 use crate::spec::StackSpec;
 
 /// Name of the embedded default stack.
@@ -19,7 +20,7 @@ pub const DEFAULT_STACK: &str = include_str!("default.toml");
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", one_line(&path.display().to_string()))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -27,7 +28,7 @@ pub enum LoadError {
         error: std::io::Error,
     },
     /// The file is no text.
-    #[error("{}: not a text: byte {offset} is not UTF-8", path.display())]
+    #[error("{}: not a text: byte {offset} is not UTF-8", one_line(&path.display().to_string()))]
     NotText {
         /// The file.
         path: PathBuf,

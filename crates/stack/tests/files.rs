@@ -221,3 +221,21 @@ fn a_file_of_the_command_line_is_a_way_in() {
     assert_eq!(files(&two), [None, file()]);
     assert!(load(&write(&folder, &two)).unwrap_err().to_string().contains("has no way in"));
 }
+
+/// Whatever a path holds, what is said of it stays on its line.
+#[test]
+fn control_characters_stay_on_their_line() {
+    let folder = TempDir::new().unwrap();
+    let text = |size: &str| {
+        let device = format!("[device.d]\ntype = \"file\"\npath = \"d\\n\\u001B.img\"\n{size}\n");
+        device + "[export.e]\ndevice = \"d\"\nfuse = \"v\\nol\"\nnbd = \"unix:s\\n.sock\"\n"
+    };
+    let drawn = explain(&good(&folder, &text("size = \"1MiB\"")));
+    assert_eq!(drawn.lines().count(), 3, "{drawn}");
+    for shown in ["d\\n\\u{1b}.img", "fuse ", "v\\nol", "s\\n.sock"] {
+        assert!(drawn.contains(shown), "no {shown} in {drawn}");
+    }
+    let report = load(&write(&folder, &text(""))).unwrap_err().to_string();
+    assert!(report.lines().next().unwrap().ends_with("d\\n\\u{1b}.img does not exist"), "{report}");
+    assert!(!report.contains('\u{1b}'), "{report}");
+}
