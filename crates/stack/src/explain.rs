@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use crate::front_ends;
 use crate::graph::MAX_LEVELS;
 use crate::group::{parent, shown as path_shown};
 use crate::iomax::{MaxLine, limits_of};
@@ -72,16 +73,7 @@ fn draw_groups(
 }
 
 fn export_line(export: &ExportSpec) -> String {
-    let places: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();
-    let mut line = format!("{} ", export.name);
-    if !places.is_empty() {
-        let _ = write!(line, " nbd {}", places.join(", "));
-    }
-    if let Some(fuse) = &export.fuse {
-        let comma = if places.is_empty() { "" } else { "," };
-        let _ = write!(line, "{comma} fuse {}", fuse.path.display());
-        line.push_str(if fuse.loop_device { " with a loop device" } else { "" });
-    }
+    let mut line = format!("{}  {}", export.name, front_ends::explain(export));
     let tls = match export.tls.mode {
         TlsMode::Off => "",
         TlsMode::Optional => ", TLS optional",

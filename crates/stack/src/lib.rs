@@ -29,6 +29,7 @@ pub mod duration;
 mod explain;
 mod fields;
 mod files;
+mod front_ends;
 mod graph;
 pub mod group;
 pub mod iomax;

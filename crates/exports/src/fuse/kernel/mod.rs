@@ -63,7 +63,13 @@ pub fn mount(point: &MountPoint, sessions: usize) -> Result<(Mounted, Vec<OwnedF
     let path = clear(&point.path)?;
     check(&path, point.kind)?;
     let (first, by_helper) = attach(&path, point)?;
-    let entry = top_at(&path)?.filter(|entry| entry.file_system == FILE_SYSTEM);
+    let entry = match top_at(&path) {
+        Ok(entry) => entry.filter(|entry| entry.file_system == FILE_SYSTEM),
+        Err(error) => {
+            let _ = detach(&path);
+            return Err(error);
+        }
+    };
     let Some(entry) = entry else {
         return Err(MountError::Vanished { path });
     };

@@ -6,10 +6,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use drystone_exports::server::Geometry;
+
+/// Ends the kernel's name of a file that was removed.
+const REMOVED: &[u8] = b" (deleted)";
 
 /// A loop device with a file of ours behind it.
 #[derive(Clone)]
@@ -25,25 +30,25 @@ impl LoopDevice {
     ///
     /// # Errors
     /// What `losetup` says, or that it is not there.
-    pub fn make(file: &Path, block_bytes: u32, read_only: bool) -> anyhow::Result<LoopDevice> {
+    pub fn make(file: &Path, geometry: Geometry) -> anyhow::Result<LoopDevice> {
         let mut command = Command::new("losetup");
         command.args(["--find", "--show", "--direct-io=on"]);
-        command.arg(format!("--sector-size={block_bytes}"));
-        if read_only {
+        command.arg(format!("--sector-size={}", geometry.block));
+        if geometry.read_only {
             command.arg("--read-only");
         }
-        let path = PathBuf::from(said(command.arg("--").arg(file))?.trim());
+        let said = said(command.arg("--").arg(file)).inspect_err(|_| {
+            // It may have come further than it says.
+            LoopDevice::all_of(file).iter().for_each(|device| _ = device.detach());
+        });
+        let path = PathBuf::from(said?.trim());
         let attachment = attachment(&path).unwrap_or_default();
         Ok(LoopDevice { path, attachment })
     }
 
     /// All that have this file, or one in this folder, behind them. The path has no symbolic links.
     pub fn all_of(path: &Path) -> Vec<LoopDevice> {
-        let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-        let names = entries.map(|entry| entry.file_name());
-        let loops = names.filter(|name| name.as_encoded_bytes().starts_with(b"loop"));
-        let found = loops.filter_map(|name| {
-            let device = Path::new("/dev").join(name);
+        let found = devices().into_iter().filter_map(|device| {
             let is_behind = names_file(&backing_file(&device)?, path);
             let attachment = if is_behind { attachment(&device) } else { None };
             Some(LoopDevice { path: device, attachment: attachment? })
@@ -85,6 +90,14 @@ impl LoopDevice {
     }
 }
 
+/// All loop devices that there are.
+fn devices() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    let loops = names.filter(|name| name.as_encoded_bytes().starts_with(b"loop"));
+    loops.map(|name| Path::new("/dev").join(name)).collect()
+}
+
 /// What sysfs says of a loop device.
 fn told(device: &Path, what: &str) -> Option<Vec<u8>> {
     let folder = Path::new("/sys/block").join(device.file_name()?);
@@ -108,14 +121,16 @@ fn attachment(device: &Path) -> Option<Vec<u8>> {
 /// Whether the kernel's name is that of the file, or of one in that folder. A file may have been removed since, or
 /// have a name that looks so.
 fn names_file(name: &[u8], file: &Path) -> bool {
-    let removed = name.strip_suffix(b" (deleted)");
+    let removed = name.strip_suffix(REMOVED);
     let names = [Some(name), removed].into_iter().flatten();
     names.map(|name| PathBuf::from(OsString::from_vec(name.to_vec()))).any(|n| n.starts_with(file))
 }
 
 /// Runs a command; what it prints.
 fn said(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().context("`losetup` (package mount) cannot be run")?;
+    // A signal for us (a Ctrl-C goes to the whole group) must not end it half-way.
+    let output = command.process_group(0).output();
+    let output = output.context("`losetup` (package mount) cannot be run")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         bail!("a loop device is refused: {}", why.trim().trim_start_matches("losetup: "));
