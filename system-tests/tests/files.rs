@@ -276,7 +276,7 @@ fn what_cannot_be_mounted_is_refused_in_a_sentence() {
     }
     let full = |path: &str| stack::ram("8MiB") + &format!("fuse = {path:?}\n");
     for (path, sentence) in [
-        ("/nonexistent/vol.img", "cannot make /nonexistent/vol.img: No such file"),
+        ("/nonexistent/vol.img", "/nonexistent/vol.img cannot be made: its folder does not exist"),
         ("/dev/null", "/dev/null is not an empty file"),
         ("/proc/self/nothing", "nothing: No such file"),
     ] {

@@ -87,6 +87,11 @@ impl Identity {
         Self { real_path: real_path(path), inode }
     }
 
+    /// Of what has this path, which has no symbolic links; nothing is asked of the file system.
+    pub(crate) fn named(real_path: PathBuf) -> Self {
+        Self { real_path, inode: None }
+    }
+
     /// It is the same file.
     pub(crate) fn same(&self, other: &Identity) -> bool {
         self.real_path == other.real_path || (self.inode.is_some() && self.inode == other.inode)

@@ -63,8 +63,9 @@ pub fn load_with_file(path: &Path, file: Option<&Path>) -> Result<StackSpec, Loa
     let whole = std::path::absolute(path).map_err(unreadable)?;
     let base = whole.parent().unwrap_or(Path::new("/"));
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
+    let file = file.map(std::path::absolute).transpose().map_err(unreadable)?;
     let source = Source { name: path.display().to_string(), text };
-    Ok(check_files(build::parse_with_file(&name, source, base, file)?)?)
+    Ok(check_files(build::parse_with_file(&name, source, base, file.as_deref())?)?)
 }
 
 /// Checks the embedded default stack with `base` as its folder. Its [`DEFAULT_STACK_FOLDER`] must
