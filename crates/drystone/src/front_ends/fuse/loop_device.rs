@@ -13,6 +13,8 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use drystone_exports::server::Geometry;
 
+use crate::output;
+
 /// Ends the kernel's name of a file that was removed.
 const REMOVED: &[u8] = b" (deleted)";
 
@@ -90,6 +92,31 @@ impl LoopDevice {
     }
 }
 
+/// Says which loop devices have a file behind them that is in no folder any more. One of a server that was killed
+/// after its file had been unmounted lazily looks so, but also one of a server that lives: so it is only said.
+pub fn tell_of_lost() {
+    for device in devices() {
+        if backing_file(&device).is_some_and(|name| is_lost(&name, Path::exists)) {
+            let name = device.display();
+            output::complain(&format!(
+                "drystone: the file of {name} is in no folder any more; if its server is gone, \
+                 `losetup -d {name}` takes it away"
+            ));
+        }
+    }
+}
+
+/// Whether the kernel's name is that of a file whose mount is in no folder: it then begins at the mount's own root,
+/// which is the file, or the folder that the file is in.
+fn is_lost(name: &[u8], exists: impl Fn(&Path) -> bool) -> bool {
+    let is_removed = name.ends_with(REMOVED);
+    let name = PathBuf::from(OsString::from_vec(name.to_vec()));
+    match name.parent() {
+        None => true,
+        Some(folder) => folder == Path::new("/") && !is_removed && !exists(&name),
+    }
+}
+
 /// All loop devices that there are.
 fn devices() -> Vec<PathBuf> {
     let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
@@ -155,6 +182,22 @@ mod tests {
         ];
         for (name, file, expected) in cases {
             assert_eq!(names_file(name, Path::new(file)), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_no_folder_is_known_by_its_name() {
+        let cases: [(&[u8], bool); 6] = [
+            (b"/", true),
+            (b"/vol", true),
+            (b"/there.img", false),
+            (b"/was.img (deleted)", false),
+            (b"/a/vol.img", false),
+            (b"/a/vol.img (deleted)", false),
+        ];
+        for (name, expected) in cases {
+            let exists = |path: &Path| path == Path::new("/there.img");
+            assert_eq!(is_lost(name, exists), expected, "{}", String::from_utf8_lossy(name));
         }
     }
 }

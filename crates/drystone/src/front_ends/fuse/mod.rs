@@ -38,6 +38,9 @@ impl FrontEnd for Fuse {
 
     fn begin(&mut self, at: &At<'_>) -> Result<()> {
         let mounts = at.stack.mounts();
+        if mounts.iter().any(has_loops) {
+            loop_device::tell_of_lost();
+        }
         for live in mounts.into_iter().take_while(|_| !at.ending.is_asked()) {
             match self.mount(live, at) {
                 // Of the machine, not of this stack: others can still be served.
