@@ -7,6 +7,8 @@
 
 #[path = "files/ends.rs"]
 mod ends;
+#[path = "files/starts.rs"]
+mod starts;
 #[path = "files/truncate.rs"]
 mod truncate;
 
@@ -276,7 +278,7 @@ fn what_cannot_be_mounted_is_refused_in_a_sentence() {
     }
     let full = |path: &str| stack::ram("8MiB") + &format!("fuse = {path:?}\n");
     for (path, sentence) in [
-        ("/nonexistent/vol.img", "cannot make /nonexistent/vol.img: No such file"),
+        ("/nonexistent/vol.img", "/nonexistent/vol.img cannot be made: its folder does not exist"),
         ("/dev/null", "/dev/null is not an empty file"),
         ("/proc/self/nothing", "nothing: No such file"),
     ] {
@@ -285,24 +287,6 @@ fn what_cannot_be_mounted_is_refused_in_a_sentence() {
         assert!(told.contains(sentence), "{path}: {told}");
         assert!(!Path::new(&server.path("nbd.sock")).exists(), "no socket is left");
     }
-}
-
-/// A machine without FUSE serves what it can.
-#[test]
-fn without_fuse_other_exports_go_on() {
-    if !has_fuse() || !requires("nbdinfo") || !demand(exists_as_root(), "this test is not root") {
-        return;
-    }
-    let hide = "mount -t tmpfs t /mnt && cp -a /dev/null /dev/zero /dev/urandom /mnt && \
-                mkdir /mnt/shm && mount --move /mnt /dev && exec \"$0\" \"$@\"";
-    let prefix = ["unshare", "-m", "--propagation", "private", "sh", "-c", hide];
-    let mut server = Server::start_in(&new_folder(), &ram(""), &prefix);
-    let uri = server.uri("vol");
-    shell(server.dir(), "nbdinfo --size \"$1\"", &[&uri]).ok();
-    let told = server.messages();
-    assert!(told.contains("there is no /dev/fuse on this machine"), "{told}");
-    assert!(told.contains("other exports go on") && !Path::new(&server.path("vol.img")).exists());
-    assert!(server.sigterm().success(), "{}", server.messages());
 }
 
 /// The server is killed while a file system on its array is written: the next one finds the dead mount

@@ -62,7 +62,7 @@ impl Stack {
         };
         let at = Surroundings::new(threads, SystemClock::new());
         let live = LiveStack::open(spec, &at).map_err(|r| Failure::invalid(r.render(false)))?;
-        let runtime = live.runtime(Box::new(|_| 0), Box::new(rest));
+        let runtime = live.runtime(Box::new(rest));
         let info = ServerInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

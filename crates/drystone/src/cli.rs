@@ -10,6 +10,7 @@ use drystone_raid::metadata::Uuid;
 use crate::bench::BenchArgs;
 use crate::commands;
 use crate::failure::Failure;
+use crate::front_ends::fuse::FileOptions;
 use crate::groups::{self, GroupCommand};
 use crate::lab::{self, LabCommand};
 use crate::log_writes::{self, LogWritesArgs};
@@ -142,12 +143,8 @@ struct ServeArgs {
     /// Measure for how long locks are held, as `drystone lockstat --hold on` does
     #[arg(long)]
     lockstat: bool,
-    /// Also let the default export appear as a file: a free path, an empty file, or a folder
-    #[arg(long, value_name = "PATH")]
-    fuse: Option<PathBuf>,
-    /// Make loop devices of all such files, ready for mkfs (needs root)
-    #[arg(long)]
-    mount: bool,
+    #[command(flatten)]
+    files: FileOptions,
     /// Serve the array on these files or block devices, named in any order
     #[arg(long, value_name = "IMG", num_args = 1.., conflicts_with = "stack")]
     md: Vec<PathBuf>,
@@ -181,8 +178,7 @@ impl ServeArgs {
             control: self.control,
             threads: self.threads,
             lockstat: self.lockstat,
-            fuse: self.fuse,
-            mount: self.mount,
+            files: self.files,
             rescue: is_rescue.then_some(Rescue { wanted, nbd: self.nbd }),
         })
     }
@@ -209,7 +205,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::complain(&failure.to_string());
+            output::draw(&failure.to_string());
             failure.status()
         }
     }

@@ -64,12 +64,9 @@ impl Client {
             (Some((opened, path)), 0) => opened.map_err(|error| unreachable(&path, &error)),
             (Some(last), _) => {
                 live.push(last);
-                let paths: Vec<String> = live
-                    .iter()
-                    .map(|(_, path)| format!("  --control {}", path.display()))
-                    .collect();
-                let message =
-                    format!("several servers are running; say which:\n{}", paths.join("\n"));
+                let paths = live.iter().map(|(_, path)| format!("--control {}", path.display()));
+                let paths: Vec<String> = paths.collect();
+                let message = format!("several servers are running; say {}", paths.join(" or "));
                 Err(Failure::Usage(message))
             }
         }

@@ -10,7 +10,7 @@ use drystone_stack::iomax::{MaxLine, limits_of};
 use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, LockReport, Snapshot};
 use drystone_stack::size::format_size;
 use drystone_stack::spec::DeviceSpec;
-use drystone_stack::{LoadError, explain, iostat as columns, load};
+use drystone_stack::{LoadError, explain, iostat as columns, load, one_line};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -121,7 +121,7 @@ pub fn show(device: &str, args: &ClientArgs) -> Result<(), Failure> {
 fn detail(device: &DeviceDetail) -> String {
     let first =
         [device.name.as_str(), &device.kind, &format_size(device.size), &device.description];
-    let mut text = first.join("  ").trim_end().to_owned() + "\n";
+    let mut text = one_line(first.join("  ").trim_end()).into_owned() + "\n";
     for (word, names) in [("members", &device.members), ("exports", &device.exports)] {
         if !names.is_empty() {
             text.push_str(&format!("{word}: {}\n", names.join(" ")));

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use drystone_stack::Report;
+use drystone_stack::{Report, one_line};
 
 use crate::output;
 
-/// Why a command failed; `Display` is one sentence, or a drawn report.
+/// Why a command failed; `Display` is one sentence in a line, or a drawn report.
 #[derive(Debug)]
 pub enum Failure {
     /// The thing asked for was refused: exit status 1.
@@ -30,7 +30,9 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Refused(text) | Failure::Usage(text) => write!(f, "drystone: {text}"),
+            Failure::Refused(text) | Failure::Usage(text) => {
+                write!(f, "drystone: {}", one_line(text))
+            }
             Failure::Report(text) => f.write_str(text),
         }
     }

@@ -11,6 +11,7 @@ use drystone_lab::raid5_wait::array::Counts;
 use drystone_lab::{EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, parse_cores};
 use drystone_stack::duration::{Unit, parse_duration};
 
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::io_flusher;
 use crate::output;
@@ -233,7 +234,7 @@ fn serve_variant(args: &ServeVariantArgs) -> anyhow::Result<()> {
     if task.variant != "ours" {
         return raid5_fsmark::serve(&task, &args.file, |array| raid5_fsmark::obey(&array));
     }
-    let server = Box::new(Server::start(&task.product(&args.file)?)?);
+    let server = Box::new(Server::start(&task.product(&args.file)?, &Ending::default())?);
     let obeyed = raid5_fsmark::obey(&*server);
     let stopped = server.stop(StopMode::Drain);
     obeyed.and(stopped)

@@ -2,8 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use drystone_stack::LoadError;
 use drystone_stack::diagnostic::{Diagnostic, Report, Severity};
+use drystone_stack::{LoadError, one_line};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -29,8 +29,13 @@ pub fn written(result: io::Result<()>) -> Result<bool, Failure> {
     }
 }
 
-/// Writes a line to standard error, if anybody reads it.
+/// Writes a line to standard error, if anybody reads it. Whatever control characters are in names stay in the line.
 pub fn complain(text: &str) {
+    draw(&one_line(text.trim_end()));
+}
+
+/// Writes what was drawn before, which may be several lines, to standard error as it is.
+pub fn draw(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", text.trim_end());
 }
 
@@ -61,7 +66,7 @@ pub fn warn(stack: &drystone_stack::StackSpec) {
             diagnostics: stack.warnings.clone(),
             omitted: 0,
         };
-        complain(&report.render(colour()));
+        draw(&report.render(colour()));
     }
 }
 
@@ -77,8 +82,11 @@ pub fn diagnostic_json(found: &Diagnostic) -> Value {
     })
 }
 
-/// Lines of cells, each column as wide as its widest cell; the last is not padded.
+/// Lines of cells, each column as wide as its widest cell; the last is not padded. Whatever control characters are
+/// in cells stay in the line.
 pub fn columns(rows: &[Vec<String>]) -> String {
+    let rows = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect());
+    let rows: Vec<Vec<_>> = rows.collect();
     let most = rows.iter().map(Vec::len).max().unwrap_or(0);
     let mut widths = vec![0; most];
     for (column, cell) in rows.iter().flat_map(|row| row.iter().enumerate()) {
@@ -106,5 +114,7 @@ mod tests {
         let rows = [["a", "bb", "c"], ["aaa", "b", ""]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(columns(&rows), "a    bb  c\naaa  b\n");
+        let rows = [vec!["a\nb".to_owned(), "c".to_owned()], vec!["d".to_owned(), "e".to_owned()]];
+        assert_eq!(columns(&rows), "a\\nb  c\nd     e\n");
     }
 }

@@ -3,6 +3,7 @@
 use drystone_stack::StackSpec;
 use drystone_stack::runtime::Runtime;
 
+use crate::ending::Ending;
 use crate::server::Server;
 
 /// How to stop.
@@ -14,9 +15,6 @@ pub enum StopMode {
     Now,
 }
 
-/// Takes something away that others can see: a socket, a mount.
-pub type Leaver = Box<dyn FnOnce() + Send>;
-
 /// A running stack with its exports.
 pub trait ServerHandle: Send {
     /// The URIs that clients reach the exports by, the default export's first.
@@ -25,11 +23,6 @@ pub trait ServerHandle: Send {
     /// A view of the stack for the control socket. Called once; the view must stay usable, if only
     /// to say that devices are gone, until the process ends.
     fn runtime(&self) -> Box<dyn Runtime>;
-
-    /// What takes away that others can see, to be done also when the process is ended in a hurry.
-    fn leavers(&self) -> Vec<Leaver> {
-        Vec::new()
-    }
 
     /// Stops and gives everything back. Unix sockets of exports are removed.
     ///
@@ -42,6 +35,6 @@ pub trait ServerHandle: Send {
 ///
 /// # Errors
 /// What could not be opened or bound; then nothing is left running.
-pub fn start(stack: &StackSpec) -> anyhow::Result<Box<dyn ServerHandle>> {
-    Ok(Box::new(Server::start(stack)?))
+pub fn start(stack: &StackSpec, ending: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
+    Ok(Box::new(Server::start(stack, ending)?))
 }

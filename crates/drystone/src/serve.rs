@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use drystone_stack::control::ServerInfo;
-use drystone_stack::spec::FuseSpec;
-use drystone_stack::{DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file};
+use drystone_stack::{
+    DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file, one_line,
+};
 
 use crate::control_socket::ControlSocket;
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::folder;
+use crate::front_ends::fuse::FileOptions;
 use crate::md::assemble::{checked, name_of, stack_text, unix_address};
 use crate::md::images::{Images, Wanted};
 use crate::output;
@@ -26,10 +29,8 @@ pub struct ServeOptions {
     pub threads: Option<u32>,
     /// Measure hold times of locks from the start.
     pub lockstat: bool,
-    /// Where the default export (or the only one) also appears as a file.
-    pub fuse: Option<PathBuf>,
-    /// Make loop devices of all files.
-    pub mount: bool,
+    /// Files beside those of the stack.
+    pub files: FileOptions,
     /// An array on images, to be served for reading only, instead of a stack file.
     pub rescue: Option<Rescue>,
 }
@@ -44,9 +45,10 @@ pub struct Rescue {
 }
 
 /// How a stack is started: [`crate::runtime::start`], or a test's own.
-pub type Start = fn(&StackSpec) -> anyhow::Result<Box<dyn ServerHandle>>;
+pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>>;
 
-/// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket.
+/// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket. A signal that comes
+/// before it serves stops it as soon as what has begun can be taken back in order.
 ///
 /// # Errors
 /// Whatever keeps the stack from starting, or data that could not be flushed at the end.
@@ -55,24 +57,24 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
     let mut stack = match &options.rescue {
         Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
-        None => stack(options.stack.as_deref(), options.fuse.as_deref())?,
+        None => stack(options.stack.as_deref(), options.files.fuse.as_deref())?,
     };
     output::warn(&stack);
-    add_files(&mut stack, options)?;
+    options.files.add_to(&mut stack)?;
     stack.server.threads = options.threads.unwrap_or(stack.server.threads);
     stack.server.lockstat = options.lockstat;
-    let control = ControlSocket::bind(&control_path(options, &stack)?)?;
-    let place = control.place();
-    signal.on_exit(Box::new(move || place.remove()));
-    let handle = start(&stack)?;
-    handle.leavers().into_iter().for_each(|leave| signal.on_exit(leave));
+    let ending = signal.ending();
+    let control = bind_control(&control_path(options, &stack)?, ending)?;
+    let handle = start(&stack, ending)?;
     if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
         let _ = handle.stop(StopMode::Now);
         return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));
     }
     // The stack is served all the same: `drystone list` tells the addresses.
-    if let Err(error) = output::print(&announcement(&stack, &handle.announce(), control.path())) {
-        output::complain(&error.to_string());
+    if !ending.is_asked()
+        && let Err(error) = output::print(&announcement(&stack, &handle.announce(), control.path()))
+    {
+        output::draw(&error.to_string());
     }
     signal.wait();
     output::complain("drystone: stopping; once more stops at once");
@@ -80,45 +82,13 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The files of the command line, beside those of the stack file.
-fn add_files(stack: &mut StackSpec, options: &ServeOptions) -> Result<(), Failure> {
-    if let Some(path) = &options.fuse {
-        let path = std::path::absolute(path)
-            .map_err(|error| Failure::Refused(format!("--fuse {}: {error}", path.display())))?;
-        let is_one = stack.exports.len() == 1;
-        let mut defaults = stack.exports.iter_mut().filter(|export| is_one || export.default);
-        let Some(export) = defaults.next() else {
-            return Err(Failure::Usage(
-                "--fuse is for the default export, and the stack has none: add default = true to one, \
-                 or write fuse = \"PATH\" into the exports of the stack file"
-                    .to_owned(),
-            ));
-        };
-        let fuse = export.fuse.get_or_insert(FuseSpec {
-            path: PathBuf::new(),
-            loop_device: false,
-            allow_other: false,
-            writeback_cache: false,
-        });
-        fuse.path = path;
-    }
-    let files = || stack.exports.iter().filter_map(|export| export.fuse.as_ref());
-    if options.mount && files().next().is_none() {
-        return Err(Failure::Usage(
-            "--mount makes loop devices of files, and there is none: add --fuse PATH".to_owned(),
-        ));
-    }
-    for export in &mut stack.exports {
-        export.fuse.iter_mut().for_each(|fuse| fuse.loop_device |= options.mount);
-    }
-    let has_loop = stack.exports.iter().filter_map(|export| export.fuse.as_ref());
-    if { has_loop }.any(|fuse| fuse.loop_device) && !rustix::process::geteuid().is_root() {
-        return Err(Failure::Refused(
-            "a loop device (--mount, fuse_loop) needs root; without it the file alone is served"
-                .to_owned(),
-        ));
-    }
-    Ok(())
+fn bind_control(path: &Path, ending: &Ending) -> Result<ControlSocket, Failure> {
+    ending.making(|| {
+        let control = ControlSocket::bind(path)?;
+        let place = control.place();
+        ending.add(Box::new(move || place.remove()));
+        Ok(control)
+    })
 }
 
 fn stack(path: Option<&Path>, file: Option<&Path>) -> Result<StackSpec, Failure> {
@@ -147,7 +117,7 @@ fn rescue_stack(rescue: &Rescue, control: Option<&Path>) -> Result<StackSpec, Fa
         None => unix_address(&named_control_path(control, &name)?.with_extension("nbd"))?,
     };
     let stack = checked(&name, stack_text(&images, &name, &nbd, true)?)?;
-    let lines = images.report().into_iter().map(|line| format!("drystone: {line}\n"));
+    let lines = images.report().into_iter().map(|line| format!("drystone: {}\n", one_line(&line)));
     output::print(&lines.collect::<String>())?;
     Ok(stack)
 }
@@ -175,10 +145,13 @@ fn server_info(stack: &StackSpec) -> ServerInfo {
 
 /// What `serve` prints: each URI on a line of its own, and commands to try.
 fn announcement(stack: &StackSpec, uris: &[String], control: &Path) -> String {
-    let mut out = format!("drystone: serving stack {}\n", stack.name);
-    out.push_str(&format!("drystone: control socket {}\n", control.display()));
+    let mut out = format!("drystone: serving stack {}\n", one_line(&stack.name));
+    out.push_str(&format!(
+        "drystone: control socket {}\n",
+        one_line(&control.display().to_string())
+    ));
     for uri in uris {
-        out.push_str(uri);
+        out.push_str(&one_line(uri));
         out.push('\n');
     }
     if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::ending::Ending;
 use crate::output;
-use crate::runtime::Leaver;
 
 /// Signals this close to the first count as one with it.
 const TOGETHER: Duration = Duration::from_millis(300);
@@ -53,43 +53,45 @@ fn is_ignored(signal: i32) -> bool {
 /// Tells when to stop.
 pub struct StopSignal {
     first: Receiver<i32>,
-    leavers: std::sync::mpsc::Sender<Leaver>,
+    ending: Ending,
 }
 
 impl StopSignal {
-    /// Installs the handlers. Signals from here on are held until [`StopSignal::wait`].
+    /// Installs the handlers. From here on the first signal is told by [`StopSignal::ending`] and held until
+    /// [`StopSignal::wait`].
     pub fn install() -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         if !is_ignored(SIGHUP) {
             signals.add_signal(SIGHUP)?;
         }
         let (ask, first) = sync_channel(1);
-        let (leavers, to_do) = std::sync::mpsc::channel::<Leaver>();
+        let ending = Ending::default();
+        let own = ending.clone();
         let work = move || {
             let mut first: Option<Instant> = None;
             for signal in signals.forever() {
                 match reaction(first.map(|first| first.elapsed())) {
                     Reaction::Ask => {
                         first = Some(Instant::now());
+                        own.ask();
                         let _ = ask.send(signal);
                         continue;
                     }
                     Reaction::Ignore => continue,
                     Reaction::Exit => {}
                 }
-                to_do.try_iter().for_each(|leave| leave());
+                let _held = own.leave();
                 output::complain("drystone: stopped at once; what was not flushed may be lost");
                 process::exit(128 + signal);
             }
         };
         thread::Builder::new().name("signals".to_owned()).spawn(work)?;
-        Ok(Self { first, leavers })
+        Ok(Self { first, ending })
     }
 
-    /// Does this when a second signal ends the process.
-    pub fn on_exit(&self, leave: Leaver) {
-        // Fails only if the thread is gone, and then the process is ending.
-        let _ = self.leavers.send(leave);
+    /// How the process is to end: what is in there is done when a second signal ends it.
+    pub fn ending(&self) -> &Ending {
+        &self.ending
     }
 
     /// Waits for the first signal.

@@ -210,11 +210,8 @@ fn replay(scenario: &Scenario, order: &Order) -> String {
 /// Tells at once what has failed, and then looks for a smaller failure.
 fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
     let why = outcome.failure.as_ref().map(ToString::to_string).unwrap_or_default();
-    output::complain(&format!(
-        "seed {} failed: {why}\nagain: {}",
-        order.seed,
-        replay(scenario, order)
-    ));
+    output::complain(&format!("seed {} failed: {why}", order.seed));
+    output::complain(&format!("again: {}", replay(scenario, order)));
     if args.no_shrink || order.keep.is_some() || order.trace {
         return Failure::Refused("a simulated stack has failed".to_owned());
     }
@@ -224,8 +221,8 @@ fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome)
     let order = Order { keep: Some(keep), ..order.clone() };
     let why = (scenario.run)(&order).failure.map(|why| why.to_string()).unwrap_or_default();
     let (all, again) = (outcome.ios, replay(scenario, &order));
-    Failure::Refused(format!(
-        "a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: {again} --trace"
+    Failure::Report(format!(
+        "drystone: a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: {again} --trace"
     ))
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use drystone::ending::Ending;
 use drystone::runtime::{ServerHandle, StopMode};
 use drystone::serve::{ServeOptions, serve};
 use drystone_core::clock::ManualClock;
@@ -86,7 +87,7 @@ fn fault() -> String {
     std::env::var(FAULT).unwrap_or_default()
 }
 
-fn start(stack: &StackSpec) -> anyhow::Result<Box<dyn ServerHandle>> {
+fn start(stack: &StackSpec, _: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
     anyhow::ensure!(fault() != "start", "device d: on fire");
     Ok(Box::new(FakeServer { stack: stack.clone() }))
 }

@@ -10,6 +10,8 @@ use annotate_snippets::{
     AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str as printable,
 };
 
+use crate::lines::one_line;
+
 /// A byte range of the text that a finding points at.
 pub type Span = Range<usize>;
 
@@ -197,17 +199,17 @@ impl Diagnostic {
             Severity::Warning => Level::WARNING,
         };
         let mut snippet = Snippet::source(source.text.as_str())
-            .path(source.name.as_str())
+            .path(one_line(&source.name))
             .annotation(AnnotationKind::Primary.span(self.span.clone()));
         if let Some((span, label)) = &self.also {
             let also = AnnotationKind::Context.span(span.clone()).label(label.as_str());
             snippet = snippet.annotation(also);
         }
-        let group = level.primary_title(printable(&self.message)).element(snippet);
+        let group = level.primary_title(printable(&one_line(&self.message))).element(snippet);
         if self.hint.is_empty() {
             return group;
         }
-        group.element(Level::HELP.message(printable(&self.hint)))
+        group.element(Level::HELP.message(printable(&one_line(&self.hint))))
     }
 }
 

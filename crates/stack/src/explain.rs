@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use crate::front_ends;
 use crate::graph::MAX_LEVELS;
 use crate::group::{parent, shown as path_shown};
 use crate::iomax::{MaxLine, limits_of};
+use crate::lines::one_line;
 use crate::size::format_size;
 use crate::spec::{
     DeviceKind, DeviceSpec, ExportSpec, GroupSpec, SECTOR_BYTES, Segment, StackSpec, Target,
@@ -22,10 +24,11 @@ pub fn explain(stack: &StackSpec) -> String {
     let mut out = format!("stack {}\n", stack.name);
     let mut shown = Vec::new();
     for export in &stack.exports {
-        let _ = writeln!(out, "export {}", export_line(export));
+        let _ = writeln!(out, "export {}", one_line(&export_line(export)));
         for client in &export.clients {
             let group = path_shown(&client.group);
-            let _ = writeln!(out, "├── client {}  group {group}", client.client);
+            let client = client.client.to_string();
+            let _ = writeln!(out, "├── client {}  group {group}", one_line(&client));
         }
         draw(stack, &export.device, "", true, 0, &mut shown, &mut out);
     }
@@ -70,16 +73,7 @@ fn draw_groups(
 }
 
 fn export_line(export: &ExportSpec) -> String {
-    let places: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();
-    let mut line = format!("{} ", export.name);
-    if !places.is_empty() {
-        let _ = write!(line, " nbd {}", places.join(", "));
-    }
-    if let Some(fuse) = &export.fuse {
-        let comma = if places.is_empty() { "" } else { "," };
-        let _ = write!(line, "{comma} fuse {}", fuse.path.display());
-        line.push_str(if fuse.loop_device { " with a loop device" } else { "" });
-    }
+    let mut line = format!("{}  {}", export.name, front_ends::explain(export));
     let tls = match export.tls.mode {
         TlsMode::Off => "",
         TlsMode::Optional => ", TLS optional",
@@ -109,7 +103,7 @@ fn draw(
     let members = members(device);
     let again = shown.iter().any(|known| known == name) && !members.is_empty();
     let see = if again { "  (as above)" } else { "" };
-    let _ = writeln!(out, "{indent}{branch}{}{see}", device_line(stack, device));
+    let _ = writeln!(out, "{indent}{branch}{}{see}", one_line(&device_line(stack, device)));
     if again {
         return;
     }

@@ -7,31 +7,67 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::diagnostic::{Findings, Span};
+use crate::front_ends;
 use crate::size::format_size;
-use crate::spec::{Create, DeviceKind, FileSpec, Listener, StackSpec};
+use crate::spec::{Create, DeviceKind, FileSpec, StackSpec};
+
+/// What a file is used as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A device's.
+    Device,
+    /// A socket of an export.
+    Socket,
+}
+
+/// A file that something uses.
+pub(crate) struct Used {
+    identity: Identity,
+    /// As what.
+    pub(crate) kind: Kind,
+    /// The name of the device, or of the export.
+    pub(crate) name: String,
+    /// Where that is said.
+    pub(crate) span: Span,
+}
+
+/// The files that are used, as far as the check has come.
+#[derive(Default)]
+pub(crate) struct Seen(Vec<Used>);
+
+impl Seen {
+    /// The first use of that file.
+    pub(crate) fn find(&self, identity: &Identity) -> Option<&Used> {
+        self.0.iter().find(|used| used.identity.same(identity))
+    }
+
+    /// Something uses it.
+    pub(crate) fn add(&mut self, identity: Identity, kind: Kind, name: &str, span: Span) {
+        self.0.push(Used { identity, kind, name: name.to_owned(), span });
+    }
+}
 
 /// Checks all files and sockets of the stack and notes the sizes of existing files in
 /// `stack.sizes`.
 pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
-    let mut seen: Vec<(Identity, String, Span)> = Vec::new();
+    let mut seen = Seen::default();
     for device in &stack.devices {
         let DeviceKind::File(file) = &device.kind else { continue };
         let span = stack.places.device(&device.name, "path");
         let identity = Identity::of(&file.path);
-        if let Some((_, other, first)) = seen.iter().find(|(known, ..)| known.same(&identity)) {
+        if let Some(other) = seen.find(&identity) {
             // Whether it exists and how large it is was said of the first device.
-            let message = format!("`{}` and `{other}` are the same file", device.name);
-            let also = (first, "first used here");
+            let message = format!("`{}` and `{}` are the same file", device.name, other.name);
+            let also = (&other.span, "first used here");
             findings.error_also(&span, message, "give each device a file of its own", also);
             continue;
         }
         if let Some(size) = file_device(file, &device.name, stack, findings) {
             stack.sizes.insert(device.name.clone(), size);
         }
-        seen.push((identity, device.name.clone(), span));
+        seen.add(identity, Kind::Device, &device.name, span);
     }
-    sockets(stack, &mut seen, findings);
-    tls_files(stack, findings);
+    front_ends::look(stack, &mut seen, findings);
 }
 
 /// What makes two paths the same file: the real path, and device and inode where it exists.
@@ -49,6 +85,11 @@ impl Identity {
             false => (meta.dev(), meta.ino()),
         });
         Self { real_path: real_path(path), inode }
+    }
+
+    /// Of what has this path, which has no symbolic links; nothing is asked of the file system.
+    pub(crate) fn named(real_path: PathBuf) -> Self {
+        Self { real_path, inode: None }
     }
 
     /// It is the same file.
@@ -76,7 +117,8 @@ fn real_path(path: &Path) -> PathBuf {
     }
 }
 
-fn folder(path: &Path) -> &Path {
+/// The folder that a path is in.
+pub(crate) fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -176,79 +218,4 @@ fn existing(
 /// Size of a block device, if it may be read.
 fn block_device_size(path: &Path) -> Option<u64> {
     File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0))).ok()
-}
-
-/// Sockets need a folder, must not replace another file, and must not be a device's file.
-fn sockets(stack: &StackSpec, seen: &mut Vec<(Identity, String, Span)>, findings: &mut Findings) {
-    let devices = seen.len();
-    for export in &stack.exports {
-        for (at, listener) in export.nbd.iter().enumerate() {
-            let Listener::Unix { path, .. } = listener else { continue };
-            let span = stack.places.get(&format!("export/{}/nbd/{at}", export.name));
-            socket(path, &span, findings);
-            let identity = Identity::of(path);
-            let found = seen.iter().position(|(known, ..)| known.same(&identity));
-            if let Some(index) = found {
-                clash(index < devices, &seen[index], path, &span, stack, findings);
-            }
-            seen.push((identity, export.name.clone(), span));
-        }
-    }
-}
-
-/// A socket's path is a device's file, or an export's socket under another name.
-fn clash(
-    is_device: bool,
-    (_, other, first): &(Identity, String, Span),
-    path: &Path,
-    span: &Span,
-    stack: &StackSpec,
-    findings: &mut Findings,
-) {
-    let also = (first, "first used here");
-    if is_device {
-        let message = format!("{} is the file of device `{other}`", path.display());
-        findings.error_also(span, message, "give the socket a path of its own", also);
-        return;
-    }
-    let spelled_alike = stack.exports.iter().filter(|export| export.name == *other).any(|export| {
-        export
-            .nbd
-            .iter()
-            .any(|theirs| matches!(theirs, Listener::Unix { path: p, .. } if p == path))
-    });
-    if !spelled_alike {
-        let message = format!("{} is the socket of export `{other}`", path.display());
-        findings.error_also(span, message, "write both paths alike to share it", also);
-    }
-}
-
-fn socket(path: &Path, span: &Span, findings: &mut Findings) {
-    let shown = path.display();
-    match fs::symlink_metadata(path) {
-        Ok(meta) if !meta.file_type().is_socket() => {
-            let message = format!("{shown} exists and is not a socket");
-            findings.error(span, message, "name another path");
-        }
-        Err(_) if !folder(path).is_dir() => {
-            let message = format!("{shown} cannot be made: its folder does not exist");
-            let hint = format!("make the folder: mkdir -p {}", folder(path).display());
-            findings.error(span, message, hint);
-        }
-        _ => {}
-    }
-}
-
-fn tls_files(stack: &StackSpec, findings: &mut Findings) {
-    for export in &stack.exports {
-        let tls = &export.tls;
-        for (key, file) in [("cert", &tls.cert), ("key", &tls.key), ("client_ca", &tls.client_ca)] {
-            let Some(path) = file else { continue };
-            if let Err(error) = File::open(path) {
-                let span = stack.places.get(&format!("export/{}/tls/{key}", export.name));
-                let message = format!("{}: {error}", path.display());
-                findings.error(&span, message, "name a PEM file that can be read");
-            }
-        }
-    }
 }

@@ -2,15 +2,13 @@
 //! not too many levels, exports of devices that exist and addresses that agree.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use crate::build::Broken;
 use crate::diagnostic::{Findings, Span, shorten};
+use crate::front_ends;
 use crate::nearest::nearest;
 use crate::size::format_size;
-use crate::spec::{
-    DeviceKind, DeviceSpec, ExportSpec, Listener, Member, SECTOR_BYTES, Segment, StackSpec,
-};
+use crate::spec::{DeviceKind, DeviceSpec, Member, SECTOR_BYTES, Segment, StackSpec};
 
 /// Most volumes that stand on one another. What asks a volume asks its members in turn, so this
 /// bounds the depth of calls; far more than anybody builds.
@@ -24,8 +22,7 @@ pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     too_many_levels(stack, findings);
     used_twice(stack, findings);
     too_small(stack, &stack.sizes, findings);
-    files(stack, findings);
-    exports(stack, findings);
+    front_ends::check(stack, findings);
     unused(stack, broken, findings);
 }
 
@@ -268,106 +265,6 @@ fn exported_members(
             (&member.span, "used here"),
         );
     }
-}
-
-/// Exports that share an address: what holds for the whole connection must agree, and one at most
-/// is the default.
-fn exports(stack: &StackSpec, findings: &mut Findings) {
-    for (listener, sharers) in stack.listeners() {
-        let first = &stack.exports[sharers[0]];
-        let mut default: Option<&ExportSpec> = None;
-        for (place, index) in sharers.iter().enumerate() {
-            let export = &stack.exports[*index];
-            if place > 0 && sharers[place - 1] == *index {
-                let span = listener_span(stack, export, listener);
-                findings.error(&span, format!("{listener} is given twice"), "give it once");
-                continue;
-            }
-            shared(stack, export, first, listener, findings);
-            match default {
-                Some(other) if export.default => {
-                    two_defaults(stack, export, other, listener, findings)
-                }
-                _ if export.default => default = Some(export),
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Exports that share a folder: what holds for all files in it must agree.
-fn files(stack: &StackSpec, findings: &mut Findings) {
-    let mut first: BTreeMap<&Path, &ExportSpec> = BTreeMap::new();
-    for export in &stack.exports {
-        let Some(fuse) = &export.fuse else { continue };
-        let other = *first.entry(&fuse.path).or_insert(export);
-        let Some(with) = other.fuse.as_ref().filter(|_| other.name != export.name) else {
-            continue;
-        };
-        let differs = [
-            ("fuse_loop", fuse.loop_device != with.loop_device),
-            ("fuse_allow_other", fuse.allow_other != with.allow_other),
-            ("fuse_writeback_cache", fuse.writeback_cache != with.writeback_cache),
-        ];
-        for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
-            let folder = fuse.path.display();
-            findings.error_also(
-                &stack.places.export(&export.name, "fuse"),
-                format!("{folder} is shared with export `{}`, but `{key}` differs", other.name),
-                format!("give both the same `{key}`, or another path"),
-                (&stack.places.export(&other.name, "fuse"), "first used here"),
-            );
-        }
-    }
-}
-
-/// Where the export names that address, the last time if it does so twice.
-fn listener_span(stack: &StackSpec, export: &ExportSpec, listener: &Listener) -> Span {
-    let at = export.nbd.iter().rposition(|own| own.same_address(listener)).unwrap_or(0);
-    stack.places.get(&format!("export/{}/nbd/{at}", export.name))
-}
-
-/// What holds for the whole connection is as the first export at this address has it.
-fn shared(
-    stack: &StackSpec,
-    export: &ExportSpec,
-    first: &ExportSpec,
-    listener: &Listener,
-    findings: &mut Findings,
-) {
-    let own = export.nbd.iter().find(|own| own.same_address(listener));
-    let differs = [
-        ("mode", own != Some(listener)),
-        ("tls", export.tls != first.tls),
-        ("max_connections", export.max_connections != first.max_connections),
-        ("max_in_flight", export.max_in_flight != first.max_in_flight),
-        ("max_request", export.max_request != first.max_request),
-        ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),
-        ("idle_timeout", export.idle_timeout != first.idle_timeout),
-    ];
-    for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
-        findings.error_also(
-            &listener_span(stack, export, listener),
-            format!("{listener} is shared with export `{}`, but `{key}` differs", first.name),
-            format!("give both the same `{key}`, or another address"),
-            (&stack.places.export(&first.name, "nbd"), "first used here"),
-        );
-    }
-}
-
-fn two_defaults(
-    stack: &StackSpec,
-    export: &ExportSpec,
-    other: &ExportSpec,
-    listener: &Listener,
-    findings: &mut Findings,
-) {
-    findings.error_also(
-        &stack.places.export(&export.name, "default"),
-        format!("`{}` and `{}` are both the default", other.name, export.name),
-        format!("{listener} has one default export"),
-        (&stack.places.export(&other.name, "default"), "the other default"),
-    );
 }
 
 fn unused(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {

@@ -29,10 +29,12 @@ pub mod duration;
 mod explain;
 mod fields;
 mod files;
+mod front_ends;
 mod graph;
 pub mod group;
 pub mod iomax;
 pub mod iostat;
+mod lines;
 mod listener;
 pub mod live;
 mod load;
@@ -51,6 +53,7 @@ mod volume;
 pub use build::{check_name, parse};
 pub use diagnostic::{Report, Source};
 pub use explain::explain;
+pub use lines::one_line;
 pub use load::{
     DEFAULT_STACK, DEFAULT_STACK_FOLDER, DEFAULT_STACK_NAME, LoadError, check, fuzz_stack_file,
     load, load_default, load_with_file,

@@ -6,6 +6,7 @@ use crate::build;
 use crate::diagnostic::{Findings, Report, Source};
 use crate::files;
 use crate::graph;
+use crate::lines::one_line;
 use crate::spec::StackSpec;
 
 /// Name of the embedded default stack.
@@ -19,7 +20,7 @@ pub const DEFAULT_STACK: &str = include_str!("default.toml");
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", one_line(&path.display().to_string()))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -27,7 +28,7 @@ pub enum LoadError {
         error: std::io::Error,
     },
     /// The file is no text.
-    #[error("{}: not a text: byte {offset} is not UTF-8", path.display())]
+    #[error("{}: not a text: byte {offset} is not UTF-8", one_line(&path.display().to_string()))]
     NotText {
         /// The file.
         path: PathBuf,
@@ -62,8 +63,9 @@ pub fn load_with_file(path: &Path, file: Option<&Path>) -> Result<StackSpec, Loa
     let whole = std::path::absolute(path).map_err(unreadable)?;
     let base = whole.parent().unwrap_or(Path::new("/"));
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
+    let file = file.map(std::path::absolute).transpose().map_err(unreadable)?;
     let source = Source { name: path.display().to_string(), text };
-    Ok(check_files(build::parse_with_file(&name, source, base, file)?)?)
+    Ok(check_files(build::parse_with_file(&name, source, base, file.as_deref())?)?)
 }
 
 /// Checks the embedded default stack with `base` as its folder. Its [`DEFAULT_STACK_FOLDER`] must

@@ -21,13 +21,6 @@ pub fn nbd_uri(export: &ExportSpec, listener: &Listener) -> String {
     }
 }
 
-/// How clients reach an export: its URIs, and the file that it appears as.
-pub(crate) fn ways_in(export: &ExportSpec) -> Vec<String> {
-    let uris = export.nbd.iter().map(|listener| nbd_uri(export, listener));
-    let file = export.fuse.iter().map(|fuse| fuse.path.display().to_string());
-    uris.chain(file).collect()
-}
-
 /// The host to connect to: a wildcard address is reached by loopback.
 fn reachable(host: &str) -> String {
     match host {

@@ -221,3 +221,98 @@ fn a_file_of_the_command_line_is_a_way_in() {
     assert_eq!(files(&two), [None, file()]);
     assert!(load(&write(&folder, &two)).unwrap_err().to_string().contains("has no way in"));
 }
+
+/// Two exports that appear as files.
+fn two_files(first: &str, second: &str) -> String {
+    let export =
+        |name: &str, path: &str| format!("[export.{name}]\ndevice = \"d\"\nfuse = \"{path}\"\n");
+    ["[device.d]\ntype = \"null\"\n", &export("a", first), &export("b", second)].concat()
+}
+
+#[test]
+fn only_a_folder_is_shared_by_two_files() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("vols")).unwrap();
+    fs::write(at("empty"), "").unwrap();
+    assert_eq!(good(&folder, &two_files("vols", "./vols/")).exports.len(), 2);
+    for (first, second) in [("vol", "vol"), ("vol", "./vol"), ("vol/", "vol"), ("empty", "empty")] {
+        let (word, message, hint) = bad(&folder, &two_files(first, second));
+        assert_eq!(word, format!("{second:?}"));
+        assert!(message.contains("exports `a` and `b` are both to appear as"), "{message}");
+        assert!(message.contains("only a folder that exists") && hint.contains("mkdir"), "{hint}");
+    }
+    assert!(!at("vol").exists(), "a check makes nothing");
+}
+
+#[test]
+fn one_place_of_two_files_is_known_by_any_name() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("sub/deep")).unwrap();
+    fs::create_dir(at("vols")).unwrap();
+    for (link, to) in [("link", "sub/deep"), ("ahead", "vol"), ("other", "vols")] {
+        symlink(to, at(link)).unwrap();
+    }
+    let same = [
+        ("vol", "sub/../vol"),
+        ("sub/vol", "link/../vol"),
+        ("vol", "ahead"),
+        ("ahead", "vol"),
+        ("vols", "other"),
+    ];
+    for (first, second) in same {
+        let (word, message, hint) = bad(&folder, &two_files(first, second));
+        assert_eq!(word, format!("{second:?}"));
+        let names = ["of export `b`", "export `a` appears too"];
+        assert!(names.iter().all(|name| message.contains(name)), "{second}: {message}");
+        assert!(hint.contains("write both paths alike"), "{hint}");
+    }
+    for (first, second) in [("vols", "vols/x"), ("other/x", "vols"), ("vols", "other/x/y")] {
+        let missing = second.ends_with('y');
+        let (_, message, _) = bad(&folder, &two_files(first, second));
+        let expected = if missing { "folder does not exist" } else { "lie in one another" };
+        assert!(message.contains(expected), "{second}: {message}");
+    }
+    for (first, second) in [("vol", "vol2"), ("vols", "vols2"), ("sub/vol", "vol")] {
+        assert_eq!(good(&folder, &two_files(first, second)).exports.len(), 2, "{second}");
+    }
+}
+
+#[test]
+fn a_file_appears_where_nothing_else_is() {
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    let with = |nbd: &str, fuse: &str| {
+        let device = "[device.f]\ntype = \"file\"\npath = \"f.img\"\nsize = \"1MiB\"\n";
+        format!("{device}[export.e]\ndevice = \"f\"\nnbd = \"unix:{nbd}\"\nfuse = \"{fuse}\"\n")
+    };
+    assert_eq!(good(&folder, &with("s.sock", "vol")).exports.len(), 1);
+    let (word, message, _) = bad(&folder, &with("s.sock", "sub/../f.img"));
+    assert!(word == "\"sub/../f.img\"" && message.contains("the file of device `f`"), "{message}");
+    let (_, message, _) = bad(&folder, &with("s.sock", "s.sock"));
+    assert!(message.contains("the socket of export `e`"), "{message}");
+    let (_, message, hint) = bad(&folder, &with("s.sock", "no/vol"));
+    assert!(message.contains("its folder does not exist") && hint.contains("mkdir"), "{message}");
+    symlink("round", folder.path().join("round")).unwrap();
+    let (_, message, _) = bad(&folder, &with("s.sock", "round"));
+    assert!(message.contains("cannot be made"), "{message}");
+}
+
+/// Whatever a path holds, what is said of it stays on its line.
+#[test]
+fn control_characters_stay_on_their_line() {
+    let folder = TempDir::new().unwrap();
+    let text = |size: &str| {
+        let device = format!("[device.d]\ntype = \"file\"\npath = \"d\\n\\u001B.img\"\n{size}\n");
+        device + "[export.e]\ndevice = \"d\"\nfuse = \"v\\nol\"\nnbd = \"unix:s\\n.sock\"\n"
+    };
+    let drawn = explain(&good(&folder, &text("size = \"1MiB\"")));
+    assert_eq!(drawn.lines().count(), 3, "{drawn}");
+    for shown in ["d\\n\\u{1b}.img", "fuse ", "v\\nol", "s\\n.sock"] {
+        assert!(drawn.contains(shown), "no {shown} in {drawn}");
+    }
+    let report = load(&write(&folder, &text(""))).unwrap_err().to_string();
+    assert!(report.lines().next().unwrap().ends_with("d\\n\\u{1b}.img does not exist"), "{report}");
+    assert!(!report.contains('\u{1b}'), "{report}");
+}

@@ -98,8 +98,7 @@ impl Storm {
 
     fn run_changes(&self) {
         let mut random = Random(self.seed);
-        let runtime =
-            self.stack.runtime(Box::new(|_| 0), Box::new(|ns| sleep(Duration::from_nanos(ns))));
+        let runtime = self.stack.runtime(Box::new(|ns| sleep(Duration::from_nanos(ns))));
         for change in 0..CHANGES {
             match random.below(16) {
                 0..3 => self.create(&mut random),

@@ -45,7 +45,7 @@ fn refused(folder: &Path, text: &str, word: &str, parts: &[&str]) {
 }
 
 fn runtime(stack: &LiveStack) -> LiveRuntime {
-    stack.runtime(Box::new(|name| name.len() as u64), Box::new(|_| panic!("nothing waits")))
+    stack.runtime(Box::new(|_| panic!("nothing waits")))
 }
 
 fn value(stack: &LiveStack, device: &str, name: &str) -> String {
@@ -617,10 +617,14 @@ fn listings_show_the_live_stack() {
     let detail = runtime.device("f").unwrap();
     assert!(detail.description.ends_with("f.img") && detail.exports == ["a"], "{detail:?}");
     assert_eq!(runtime.device("x"), None);
+    let clients = &stack.live_exports()[2].volume.clients;
+    let client = clients.enter();
     let exports = runtime.exports();
+    drop(client);
     assert_eq!(exports[0].uris.len(), 2);
     assert!(!exports[0].read_only && exports[1].read_only, "as their devices");
-    assert_eq!(exports[2].connections, 1);
+    assert_eq!(exports.iter().map(|e| e.connections).collect::<Vec<_>>(), [0, 0, 1]);
+    assert_eq!(runtime.exports()[2].connections, 0);
 }
 
 #[test]

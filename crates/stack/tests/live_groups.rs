@@ -32,7 +32,7 @@ fn opened() -> (LiveStack, LiveRuntime) {
     let spec = parse("s", source, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"));
     let at = Surroundings::new(1, ManualClock::new(1_000));
     let stack = LiveStack::open(&spec, &at).unwrap_or_else(|report| panic!("{report}"));
-    let runtime = stack.runtime(Box::new(|_| 0), Box::new(|_| panic!("nothing waits")));
+    let runtime = stack.runtime(Box::new(|_| panic!("nothing waits")));
     (stack, runtime)
 }
 

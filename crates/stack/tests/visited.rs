@@ -18,7 +18,7 @@ use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priori
 use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
-use drystone_exports::server::{Inbox, Membership, Volume, Worker};
+use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{Surroundings, open_device};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::Groups;
@@ -96,6 +96,7 @@ fn export(device: Arc<dyn Device>, groups: &Arc<Groups>) -> ExportTable {
         read_only: false,
         priority: Priority::default(),
         membership: Membership::new(groups.clone(), ""),
+        clients: Clients::default(),
     };
     let description = String::new();
     let export = Export { volume, description, multi_conn: true, tls_required: false };
@@ -137,15 +138,15 @@ fn a_visitor_that_ends_breaks_no_connection() {
     let device = Arc::new(Visited { inner, contexts: contexts.clone(), held, go_on });
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("s");
+    let inbox = Inbox::new(cx.handle().clone());
     let listener = Listener {
         socket: UnixListener::bind(&address).unwrap().into(),
         tls: ListenerTls::off(),
-        table: 0,
+        table: Arc::new(export(device, &at.groups)),
+        peers: vec![inbox.clone()],
     };
-    let inbox = Inbox::new(cx.handle().clone());
-    let tables = Arc::new(vec![export(device, &at.groups)]);
-    let mut worker = Worker::new(cx, inbox.clone(), vec![inbox.clone()], tables);
-    worker.listen(listener);
+    inbox.put(listener, &cx.locks().sibling());
+    let mut worker = Worker::new(cx, inbox.clone());
     let server = thread::spawn(move || worker.run());
     clients(&address, &is_held, &release);
     inbox.stop();

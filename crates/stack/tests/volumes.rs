@@ -65,7 +65,7 @@ impl Rig {
         let stack = LiveStack::open(&spec, &Surroundings::new(1, clock.clone())).unwrap();
         let contexts = stack.contexts().clone();
         let ticking = clock.clone();
-        let runtime = stack.runtime(Box::new(|_| 0), Box::new(move |ns| ticking.advance(ns)));
+        let runtime = stack.runtime(Box::new(move |ns| ticking.advance(ns)));
         Rig { folder, clock, contexts, stack, runtime }
     }
 
@@ -76,7 +76,7 @@ impl Rig {
             clock.advance(ns);
             pause(count.fetch_add(1, Relaxed));
         };
-        self.stack.runtime(Box::new(|_| 0), Box::new(pause))
+        self.stack.runtime(Box::new(pause))
     }
 
     fn device(&self, name: &str) -> Arc<dyn Device> {

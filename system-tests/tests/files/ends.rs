@@ -3,7 +3,7 @@
 use super::*;
 
 /// A file device behind `DIR/PATH` and a loop device of it.
-fn looped(path: &str) -> String {
+pub fn looped(path: &str) -> String {
     stack::file("16MiB") + &format!("fuse = \"DIR/{path}\"\nfuse_loop = true\n")
 }
 
@@ -23,8 +23,22 @@ impl Attached {
     }
 }
 
+/// Loop devices with a file behind them that is below `dir`, or in no folder at all: their names, each with a number
+/// that no other attachment has.
+pub fn attachments(dir: &str) -> Vec<String> {
+    let entries = fs::read_dir("/sys/block").expect("sysfs").flatten();
+    let found = entries.filter_map(|entry| {
+        let name = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        let name = name.trim_end();
+        let is_found = name == "/" || !dir.is_empty() && name.starts_with(dir);
+        let number = fs::read_to_string(entry.path().join("diskseq")).ok()?;
+        is_found.then(|| format!("{} ({})", entry.path().display(), number.trim()))
+    });
+    found.collect()
+}
+
 /// Waits until the server has said so.
-fn wait_for(files: &Files, what: &str) {
+pub fn wait_for(files: &Files, what: &str) {
     for _ in 0..600 {
         if files.server.messages().contains(what) {
             return;

@@ -16,6 +16,7 @@ use drystone_raid::metadata::create::{
 };
 use drystone_raid::metadata::foreign::Contents;
 use drystone_raid::metadata::superblock::Minor;
+use drystone_stack::one_line;
 use drystone_stack::size::parse_size;
 
 use super::assemble::uuid;
@@ -231,7 +232,7 @@ fn check_contents(device: &Device, force: bool) -> Result<Option<String>, Failur
 fn told(args: &CreateArgs, options: &CreateOptions, plan: &Plan) -> String {
     let layout = &options.layout;
     let mut out = String::new();
-    let mut say = |line: String| out.push_str(&(line + "\n"));
+    let mut say = |line: String| out.push_str(&(one_line(&line).into_owned() + "\n"));
     if args.layout.is_none() && layout.level() != Level::Raid4 {
         let name = layout_name(layout.number()).unwrap_or("unknown");
         say(format!("layout defaults to {name}"));

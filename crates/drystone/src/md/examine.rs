@@ -9,6 +9,7 @@ use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::examine::{bad_blocks_text, bitmap_text, superblock_text};
 use drystone_raid::metadata::foreign::Contents;
 use drystone_raid::metadata::superblock::{Features, SUPERBLOCK_BYTES_MAX, Superblock};
+use drystone_stack::one_line;
 
 use super::member::Device;
 use crate::failure::Failure;
@@ -41,14 +42,14 @@ pub fn run(args: &ExamineArgs) -> Result<(), Failure> {
                 output::print(&text)?;
             }
             Err(error) if failure.is_none() => failure = Some(error),
-            Err(error) => output::complain(&error.to_string()),
+            Err(error) => output::draw(&error.to_string()),
         }
     }
     failure.map_or(Ok(()), Err)
 }
 
 fn text(device: &Device, args: &ExamineArgs) -> Result<String, Failure> {
-    let name = device.path.display().to_string();
+    let name = one_line(&device.path.display().to_string()).into_owned();
     let refused = |error: MetadataError| Failure::Refused(format!("{name}: {error}"));
     let (bytes, found) = superblock(device)?;
     if args.badblocks {
@@ -103,7 +104,7 @@ fn bitmap_area(device: &Device, found: &Superblock) -> Result<Option<Vec<u8>>, F
 }
 
 fn bad_blocks(device: &Device, found: &Superblock) -> Result<String, Failure> {
-    let name = device.path.display().to_string();
+    let name = one_line(&device.path.display().to_string()).into_owned();
     let at = found.super_offset.checked_add_signed(found.bblog_offset.into());
     let Some(at) = at.filter(|_| found.bblog_offset != 0) else {
         return Ok(bad_blocks_text(&name, None));

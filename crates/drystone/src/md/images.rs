@@ -7,6 +7,7 @@ use drystone_raid::layout::layout_name;
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Member, Start, assemble};
 use drystone_raid::metadata::foreign::Contents;
+use drystone_stack::one_line;
 use drystone_stack::size::format_size;
 
 use super::member::{self, Device};
@@ -190,9 +191,10 @@ fn one_array(found: &[(Image, Candidate)]) -> Result<(), Failure> {
     if arrays.len() < 2 {
         return Ok(());
     }
-    let lines = arrays.iter().map(|(uuid, text)| format!("\n  --uuid {uuid} for {text}"));
-    Err(Failure::Refused(format!(
-        "the images are of {} arrays; say which:{}",
+    let line = |(uuid, text): &(Uuid, String)| format!("\n  --uuid {uuid} for {}", one_line(text));
+    let lines = arrays.iter().map(line);
+    Err(Failure::Report(format!(
+        "drystone: the images are of {} arrays; say which:{}",
         arrays.len(),
         lines.collect::<String>()
     )))

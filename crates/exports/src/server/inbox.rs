@@ -1,19 +1,10 @@
-//! How new connections and sessions reach the worker that will serve them.
+//! How what is to be served reaches the worker that will serve it: listeners, connections, sessions.
 
-use crate::fuse::server::Incoming as Session;
-use crate::nbd::server::Incoming;
+use super::{Arrival, Client, Clients};
 use drystone_core::context::Handle;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
-
-/// What comes through a worker's door.
-pub enum Arrival {
-    /// An NBD connection.
-    Connection(Incoming),
-    /// A FUSE session.
-    Session(Box<Session>),
-}
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// The door of a worker. Any thread may put something in.
 ///
@@ -27,7 +18,7 @@ pub struct Inbox {
     stop: AtomicBool,
     abort: AtomicBool,
     /// Connections that the worker has, those waiting included.
-    pub(crate) connections: AtomicU32,
+    connections: Clients,
     handle: Arc<Handle>,
 }
 
@@ -39,30 +30,28 @@ impl Inbox {
             news: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             abort: AtomicBool::new(false),
-            connections: AtomicU32::new(0),
+            connections: Clients::default(),
             handle,
         })
     }
 
-    /// Connections that the worker has.
+    /// Connections that were dealt to the worker and are not closed. A front end that spreads what comes to it
+    /// over workers goes by that.
     pub fn connections(&self) -> u32 {
-        self.connections.load(Relaxed)
+        self.connections.count()
     }
 
-    /// Hand a connection over. A worker that has ended takes none: then it is closed.
-    pub fn put(&self, incoming: Incoming, user: &LockCounters) {
-        self.add(Arrival::Connection(incoming), user);
+    /// Count one more, until it is dropped.
+    pub fn enter(&self) -> Client {
+        self.connections.enter()
     }
 
-    /// Hand a FUSE session over. A worker that has ended takes none: then its descriptor is closed.
-    pub fn put_session(&self, session: Session, user: &LockCounters) {
-        self.add(Arrival::Session(Box::new(session)), user);
-    }
-
-    fn add(&self, arrival: Arrival, user: &LockCounters) {
+    /// Hand something over to the front end that it is for. A worker that has ended takes nothing: then its
+    /// descriptors are closed.
+    pub fn put(&self, arrival: impl Into<Arrival>, user: &LockCounters) {
+        let arrival = arrival.into();
         let mut waiting = self.waiting.lock(user);
         let Some(open) = &mut *waiting else { return };
-        self.connections.fetch_add(connections_in(&arrival), Relaxed);
         open.push(arrival);
         drop(waiting);
         self.news.store(true, SeqCst);
@@ -100,32 +89,28 @@ impl Inbox {
 
     /// The worker ends: close what waits, and whatever comes.
     pub(super) fn close(&self, user: &LockCounters) {
-        let waiting = self.waiting.lock(user).take().unwrap_or_default();
-        let connections = waiting.iter().map(connections_in).sum();
-        self.connections.fetch_sub(connections, Relaxed);
+        let waiting = self.waiting.lock(user).take();
+        // What waits may refer to this door, and goes without the lock.
+        drop(waiting);
     }
-}
-
-/// For how many connections an arrival counts.
-fn connections_in(arrival: &Arrival) -> u32 {
-    u32::from(matches!(arrival, Arrival::Connection(_)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::server::{ExportTable, ListenerTls, Settings};
+    use crate::nbd::server::{ExportTable, Incoming, ListenerTls, Settings};
     use drystone_core::ContextSet;
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;
     use std::io::Read;
     use std::os::unix::net::UnixStream;
 
-    fn incoming(table: &ExportTable) -> (Incoming, UnixStream) {
+    fn incoming(table: &Arc<ExportTable>, inbox: &Inbox) -> (Incoming, UnixStream) {
         let (server, client) = UnixStream::pair().unwrap();
         client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        let place = table.admit().unwrap();
-        (Incoming { socket: server.into(), tls: ListenerTls::off(), table: 0, place }, client)
+        let (place, dealt) = (table.admit().unwrap(), inbox.enter());
+        let (table, tls) = (table.clone(), ListenerTls::off());
+        (Incoming { socket: server.into(), tls, table, place, dealt }, client)
     }
 
     #[test]
@@ -134,11 +119,11 @@ mod tests {
         let cx = set.open(Engine::Plain).unwrap();
         let locks = cx.locks().sibling();
         let inbox = Inbox::new(cx.handle().clone());
-        let table = ExportTable::new(Vec::new(), usize::MAX, Settings::default());
-        let (waiting, mut first) = incoming(&table);
-        let (late, mut second) = incoming(&table);
+        let table = Arc::new(ExportTable::new(Vec::new(), usize::MAX, Settings::default()));
+        let (waiting, mut first) = incoming(&table, &inbox);
+        let (late, mut second) = incoming(&table, &inbox);
         inbox.put(waiting, &locks);
-        assert_eq!(inbox.connections(), 1);
+        assert_eq!(inbox.connections(), 2);
         inbox.close(&locks);
         inbox.put(late, &locks);
         assert_eq!(inbox.connections(), 0);

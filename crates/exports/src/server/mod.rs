@@ -2,19 +2,23 @@
 //!
 //! A worker owns its thread's context and drives the front ends on it ([`crate::nbd::server`],
 //! [`crate::fuse::server`]). A front end is one folder: it brings requests in as bios and answers
-//! when they have ended; a [`worker::FrontEnd`] is all that the worker knows of it.
+//! when they have ended. It is a `worker::FrontEnd` with a line in the table of `front_ends`;
+//! nothing else here knows of it.
 
 mod buffers;
 pub(crate) mod errno;
+mod front_ends;
 mod inbox;
 mod membership;
 mod volume;
 mod worker;
 
-pub use inbox::{Arrival, Inbox};
+pub use front_ends::Arrival;
+pub use inbox::Inbox;
 pub use membership::Membership;
-pub use volume::{Client, Clients, Volume};
+pub use volume::{Client, Clients, Geometry, Shape, Volume};
 pub use worker::Worker;
 
 pub(crate) use buffers::{DATA_AT, Pool, Reserve};
-pub(crate) use worker::{FUSE, FrontEnd, Work};
+pub(crate) use front_ends::{FUSE, NBD, Tag};
+pub(crate) use worker::{FrontEnd, Work};

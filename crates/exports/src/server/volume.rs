@@ -1,11 +1,12 @@
-//! A volume that is served, and the count of its clients.
+//! A volume that is served: what it is to every client, and how many of them there are.
 
 use super::Membership;
-use drystone_core::{Device, Priority};
+use drystone_core::{Device, Limits, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A device under a name, and what every front end needs to know to serve it.
+/// A device under a name, and what every front end needs to know to serve it. Clones are the same volume: a
+/// client that comes in by any of them counts with all.
 #[derive(Clone)]
 pub struct Volume {
     /// The name of the export.
@@ -18,6 +19,46 @@ pub struct Volume {
     pub priority: Priority,
     /// Which throttle group each client's I/O belongs to.
     pub membership: Membership,
+    /// Its clients, whichever front end they came by.
+    pub clients: Clients,
+}
+
+/// How large a volume is, as clients are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes; whole blocks.
+    pub size: u64,
+    /// Bytes of a logical block, a power of two.
+    pub block: u64,
+    /// Writes are refused, by the export or by the device.
+    pub read_only: bool,
+}
+
+/// What clients are told of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How large it is.
+    pub geometry: Geometry,
+    /// What it can do; read-only as the geometry says.
+    pub limits: Limits,
+}
+
+impl Volume {
+    /// What it is at this moment: a device may grow, and change what it can do. Any thread may ask, but not on
+    /// the way of an I/O: it allocates.
+    pub fn shape(&self) -> Shape {
+        let info = self.device.info();
+        let read_only = self.read_only || info.limits.read_only;
+        let block = u64::from(info.limits.logical_block_size);
+        // The rest of a block at the end of a device cannot be addressed.
+        let geometry = Geometry { size: info.size_bytes / block * block, block, read_only };
+        Shape { geometry, limits: Limits { read_only, ..info.limits } }
+    }
+
+    /// How large it is at this moment, as [`Volume::shape`] says.
+    pub fn geometry(&self) -> Geometry {
+        self.shape().geometry
+    }
 }
 
 /// How many clients there are; its clones count the same. Any thread may ask.
@@ -31,7 +72,7 @@ impl Clients {
     }
 
     /// Count one more, until it is dropped.
-    pub(crate) fn enter(&self) -> Client {
+    pub fn enter(&self) -> Client {
         self.0.fetch_add(1, Relaxed);
         Client(self.0.clone())
     }

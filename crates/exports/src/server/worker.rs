@@ -5,12 +5,12 @@
 //! * Each round does all that has come, submits what came of it as one batch for each device,
 //!   and enters the kernel once, in the wait.
 //! * Without front ends that have a deadline, the wait has none: an idle server sleeps.
-//! * A ring event and a bio find their front end by one bit of the value that they carry.
+//! * A ring event and a bio find their front end by the tag in the value that they carry
+//!   ([`super::front_ends`]).
 
+use super::Inbox;
 use super::buffers::Reserve;
-use super::{Arrival, Inbox};
-use crate::fuse::server::Sessions;
-use crate::nbd::server::{Connections, ExportTable, Listener};
+use super::front_ends::FrontEnds;
 use drystone_core::clock::Ns;
 use drystone_core::context::PollMode;
 use drystone_core::ring::RingEvent;
@@ -19,29 +19,15 @@ use drystone_core::{Arena, Bio, BioList, Context, DevIndex, Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bits that name FUSE; the NBD server has neither.
-pub(crate) const FUSE: FrontEndBits = FrontEndBits { event: 1 << 47, bio: 1 << 63 };
-
 /// How often front ends go on with what they started before others are looked after.
 const TURNS_MAX: u32 = 64;
 /// Looks of one wait: a bound for clocks that stand still.
 const LOOKS_MAX: u32 = 256;
 
-/// How what a front end started is told from what others did.
-pub(crate) struct FrontEndBits {
-    /// In the value of an operation on the ring.
-    pub(crate) event: u64,
-    /// In the `user_data` of a bio.
-    pub(crate) bio: u64,
-}
-
 /// What brings requests in, on one worker.
 pub(crate) trait FrontEnd {
     /// What comes through the worker's door for it.
     type Arrival;
-
-    /// The worker begins to run.
-    fn begin(&mut self, _work: &mut Work) {}
 
     /// Nothing is left to be served, and nothing of it is with the context.
     fn is_empty(&self) -> bool;
@@ -140,8 +126,7 @@ impl Work {
 /// A data thread's server. Made for one thread, and run by it.
 pub struct Worker {
     // The front ends go first: what the ring has of them comes back before their memory goes.
-    nbd: Connections,
-    fuse: Sessions,
+    front_ends: FrontEnds,
     work: Work,
     events: Vec<RingEvent>,
     done: BioList,
@@ -150,20 +135,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker on `cx`. `peers` are the doors of all workers, this one's included, over which
-    /// new connections are spread; `tables` are the exports of the NBD server.
-    pub fn new(
-        cx: Context,
-        inbox: Arc<Inbox>,
-        peers: Vec<Arc<Inbox>>,
-        tables: Arc<Vec<ExportTable>>,
-    ) -> Self {
+    /// A worker on `cx` that serves what comes through the door `inbox`, which is its own.
+    pub fn new(cx: Context, inbox: Arc<Inbox>) -> Self {
         let locks = cx.locks().sibling();
         let reserve = Reserve::new(None, locks.clone());
         let work = Work { cx, locks, inbox, reserve, bios: Vec::new(), gone: Vec::new() };
         Worker {
-            nbd: Connections::new(peers, tables),
-            fuse: Sessions::new(),
+            front_ends: FrontEnds::default(),
             work,
             events: Vec::new(),
             done: BioList::new(),
@@ -185,17 +163,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Accept NBD connections on `listener`. Before [`Worker::run`].
-    pub fn listen(&mut self, listener: Listener) {
-        self.nbd.listen(listener);
-    }
-
     /// Serve until [`Inbox::stop`], then finish what is in flight, close every connection, and
     /// answer FUSE sessions until their mounts are gone (or [`Inbox::abort`]).
     pub fn run(&mut self) {
-        self.nbd.begin(&mut self.work);
-        self.fuse.begin(&mut self.work);
-        while !(self.stopping && self.nbd.is_empty() && self.fuse.is_empty()) {
+        while !(self.stopping && self.front_ends.is_empty()) {
             self.round();
         }
         self.work.inbox.close(&self.work.locks);
@@ -214,14 +185,13 @@ impl Worker {
             if !self.has_work() {
                 return;
             }
-            self.nbd.advance(&mut self.work);
-            self.fuse.advance(&mut self.work);
+            self.front_ends.advance(&mut self.work);
             self.submit();
         }
     }
 
     fn has_work(&self) -> bool {
-        self.nbd.has_work() || self.fuse.has_work()
+        self.front_ends.has_work()
     }
 
     fn submit(&mut self) {
@@ -230,16 +200,14 @@ impl Worker {
     }
 
     fn wait(&mut self) {
-        self.fuse.begin_wait(&mut self.work);
-        let deadlines = [self.nbd.deadline(), self.fuse.deadline()];
-        self.work.cx.wait(deadlines.into_iter().flatten().min());
+        self.front_ends.begin_wait(&mut self.work);
+        self.work.cx.wait(self.front_ends.deadline());
         self.begin_round();
         self.collect();
     }
 
     fn begin_round(&mut self) {
-        self.nbd.begin_round(&mut self.work);
-        self.fuse.begin_round(&mut self.work);
+        self.front_ends.begin_round(&mut self.work);
     }
 
     /// Look for what no ring tells of, and for all else meanwhile. True if there is something to do.
@@ -247,12 +215,12 @@ impl Worker {
         if self.work.cx.poll_mode() == PollMode::Interrupt {
             return false;
         }
-        let Some(longest) = self.fuse.begin_look() else { return false };
+        let Some(longest) = self.front_ends.begin_look() else { return false };
         let clock = self.work.cx.set().clock().clone();
         let until = clock.now() + longest;
         self.begin_round();
         for _ in 0..LOOKS_MAX {
-            if self.fuse.look(&mut self.work) {
+            if self.front_ends.look(&mut self.work) {
                 // The answer comes before another look.
                 self.submit();
                 return true;
@@ -265,7 +233,7 @@ impl Worker {
                 break;
             }
         }
-        self.fuse.end_look();
+        self.front_ends.end_look();
         false
     }
 
@@ -275,43 +243,31 @@ impl Worker {
         self.reap();
         self.work.cx.take_events(&mut events);
         for event in events.drain(..) {
-            match event.token.value() & FUSE.event {
-                0 => self.nbd.handle(&mut self.work, event),
-                _ => self.fuse.handle(&mut self.work, event),
-            }
+            self.front_ends.handle(&mut self.work, event);
         }
         self.events = events;
         self.take_arrivals();
-        self.nbd.collected(&mut self.work);
-        self.fuse.collected(&mut self.work);
+        self.front_ends.collected(&mut self.work);
     }
 
     fn take_arrivals(&mut self) {
         for arrival in self.work.inbox.take(&self.work.locks) {
-            match arrival {
-                Arrival::Connection(incoming) => self.nbd.admit(&mut self.work, incoming),
-                Arrival::Session(session) => self.fuse.admit(&mut self.work, *session),
-            }
+            self.front_ends.admit(&mut self.work, arrival);
         }
         if self.work.inbox.is_stopping() && !self.stopping {
             self.stopping = true;
-            self.nbd.begin_stop(&mut self.work);
-            self.fuse.begin_stop(&mut self.work);
+            self.front_ends.begin_stop(&mut self.work);
         }
         if self.work.inbox.is_aborted() && !self.aborted {
             self.aborted = true;
-            self.nbd.abort(&mut self.work);
-            self.fuse.abort(&mut self.work);
+            self.front_ends.abort(&mut self.work);
         }
     }
 
     fn reap(&mut self) {
         self.work.cx.reap(&mut self.done);
         while let Some(bio) = self.done.pop() {
-            match bio.user_data & FUSE.bio {
-                0 => self.nbd.completed(bio),
-                _ => self.fuse.completed(bio),
-            }
+            self.front_ends.completed(bio);
         }
     }
 }

@@ -13,7 +13,7 @@ use drystone_core::ring::Engine;
 use drystone_core::sync::{LockCounters, LockRegistry};
 use drystone_core::{Context, ContextSet, Device, Priority};
 use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions};
-use drystone_exports::server::{Inbox, Membership, Volume, Worker};
+use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_throttle::Groups;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -81,6 +81,7 @@ pub fn volume(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Volu
         read_only: false,
         priority: Priority::default(),
         membership: Membership::new(groups.clone(), ""),
+        clients: Clients::default(),
     }
 }
 
@@ -92,7 +93,7 @@ pub fn workers(count: usize, engine: Engine) -> (Vec<Arc<Inbox>>, Vec<JoinHandle
     let inboxes: Vec<_> = contexts.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
     let run = |((number, mut cx), inbox): ((usize, Context), &Arc<Inbox>)| {
         cx.set_poll_mode([PollMode::Adaptive, PollMode::Interrupt][number % 2]);
-        let mut worker = Worker::new(cx, inbox.clone(), inboxes.clone(), Arc::default());
+        let mut worker = Worker::new(cx, inbox.clone());
         std::thread::spawn(move || worker.run())
     };
     let threads = contexts.into_iter().enumerate().zip(&inboxes).map(run).collect();
@@ -117,7 +118,7 @@ impl Kernel {
         for (number, inbox) in inboxes.iter().enumerate() {
             let (ours, theirs) = pair();
             let incoming = Incoming { mount: mount.clone(), number, device: theirs };
-            inbox.put_session(incoming, &user());
+            inbox.put(incoming, &user());
             sockets.push(ours);
         }
         let answers = BTreeMap::new();
@@ -213,7 +214,7 @@ impl Kernel {
     pub fn replace(&mut self, number: usize) {
         let (ours, device) = pair();
         let incoming = Incoming { mount: self.mount.clone(), number, device };
-        self.inboxes[number].put_session(incoming, &user());
+        self.inboxes[number].put(incoming, &user());
         self.sockets[number] = ours;
     }
 

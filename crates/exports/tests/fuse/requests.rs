@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use drystone_core::ring::Engine;
 use drystone_core::{BioFlags, Op};
 use drystone_exports::fuse::proto::open_flags;
-use drystone_exports::fuse::server::{Kind, MountOptions};
+use drystone_exports::fuse::server::{Kind, Mount, MountOptions};
+use drystone_exports::nbd::proto::TransmissionFlags;
+use drystone_exports::nbd::server::Export;
+use drystone_exports::server::Geometry;
 
 use crate::disk::{Disk, Handle};
 use crate::kernel::*;
@@ -412,6 +415,36 @@ fn a_read_only_volume_is_not_written() {
     assert_eq!(disk.count(Op::Write), 0);
 }
 
+/// Whichever way a client comes in, it is told the same of a volume.
+#[test]
+fn all_front_ends_tell_the_same() {
+    const WHOLE: u64 = 3 * 4096;
+    for (of_export, of_device) in [(false, false), (true, false), (false, true)] {
+        let mut disk = Disk::new(WHOLE as usize + 512, 4096);
+        Arc::get_mut(&mut disk).unwrap().read_only = of_device;
+        let mut volume = volume("vol", Arc::new(Handle(disk)), &groups());
+        volume.read_only = of_export;
+        let (shape, read_only) = (volume.shape(), of_export || of_device);
+        assert_eq!(shape.geometry, Geometry { size: WHOLE, block: 4096, read_only });
+        assert_eq!(shape.limits.read_only, read_only);
+        let export = Export {
+            volume: volume.clone(),
+            description: String::new(),
+            multi_conn: true,
+            tls_required: false,
+        };
+        let told = export.info(1 << 20);
+        assert_eq!((told.size_bytes, told.block_sizes.min), (WHOLE, 4096));
+        assert_eq!(told.flags.contains(TransmissionFlags::READ_ONLY), read_only);
+        let mut kernel = Kernel::new(options(Kind::File), vec![volume], 1, Engine::Auto);
+        kernel.initialise();
+        let told = kernel.call(GETATTR, 1, &[0; 16]).unwrap();
+        assert_eq!(u64_at(&told, 24), WHOLE);
+        assert_eq!(u32_at(&told, 76) & 0o222 == 0, read_only);
+        kernel.end();
+    }
+}
+
 #[test]
 fn handles_count_as_clients() {
     let (_disk, mut kernel) = served();
@@ -419,14 +452,15 @@ fn handles_count_as_clients() {
     assert_eq!(u32_at(&plain, 8), 0, "through the page cache");
     let direct = kernel.call(OPEN, 1, &bytes![2_u32 | 0o40000, 0_u32]).unwrap();
     assert_eq!(u32_at(&direct, 8), 1 | 1 << 6);
-    assert_eq!(kernel.mount.clients(0), 2);
+    let clients = |mount: &Mount| mount.volumes().next().unwrap().clients.count();
+    assert_eq!(clients(&kernel.mount), 2);
     for handle in [u64_at(&plain, 0), u64_at(&plain, 0), 99, u64::MAX] {
         kernel.call(RELEASE, 1, &bytes![handle, 0_u64, 0_u64]).unwrap();
     }
-    assert_eq!(kernel.mount.clients(0), 1);
+    assert_eq!(clients(&kernel.mount), 1);
     let mount = kernel.mount.clone();
     kernel.end();
-    assert_eq!((mount.clients(0), mount.sessions_serving()), (0, 0), "the mount is gone");
+    assert_eq!((clients(&mount), mount.sessions_serving()), (0, 0), "the mount is gone");
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn requests_allocate_nothing() {
     let mount = Mount::new(kernel::options(Kind::File), vec![volume], 1);
     let (inboxes, threads) = kernel::workers(1, Engine::Uring);
     let (socket, device) = kernel::pair();
-    inboxes[0].put_session(Incoming { mount, number: 0, device }, &kernel::user());
+    inboxes[0].put(Incoming { mount, number: 0, device }, &kernel::user());
     let (requests, mut buffer) = (requests(), vec![0; 1 << 20]);
     (0..20).for_each(|_| round(&socket, &requests, &mut buffer));
     // The thread that runs tests may allocate while this one has begun: once.

@@ -53,7 +53,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(run: Rc<Run>, start: Rc<Started>, seed: u64) -> Self {
         let world = run.world.clone();
-        let runtime = start.stack.runtime(Box::new(|_| 0), Box::new(move |ns| world.sleep(ns)));
+        let runtime = start.stack.runtime(Box::new(move |ns| world.sleep(ns)));
         Control { run, start, rng: Rng::with_seed(seed), runtime, made: 0 }
     }
 

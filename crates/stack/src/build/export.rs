@@ -5,11 +5,12 @@ use std::path::Path;
 use drystone_core::{Priority, PriorityClass};
 
 use crate::diagnostic::shorten;
-use crate::fields::{Check, Fields, Value};
-use crate::group::{Client, ClientGroup, from_shown};
+use crate::fields::{Check, Fields};
+use crate::front_ends::{self, Section};
+use crate::group::{Client, from_shown};
 use crate::node::Entry;
 use crate::schema::{EXPORT, TLS};
-use crate::spec::{ExportSpec, FuseSpec, Listener, TlsMode, TlsSpec};
+use crate::spec::{ExportSpec, TlsMode, TlsSpec};
 
 use super::table_of;
 
@@ -26,19 +27,11 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         None => tls(&Fields::defaults_of(TLS)),
     };
     check_tls(check, &tls, &path);
-    let (nbd, clients) = (listeners(&fields), fields.clients("clients"));
-    let fuse = fuse(check, &fields, &path, file);
-    check_clients(check, &clients, (&nbd, &fuse), &tls);
-    if nbd.is_empty() && fuse.is_none() && !check.places.has(&format!("{path}/nbd")) {
-        let message = format!("export `{}` has no way in", shorten(&section.key));
-        let hint = "add nbd = \"unix:NAME.sock\" or fuse = \"NAME.img\"";
-        check.findings.error(&section.key_span, message, hint);
-    }
-    let export = ExportSpec {
+    let mut export = ExportSpec {
         name: section.key.clone(),
         device: fields.text("device"),
-        nbd,
-        fuse,
+        nbd: Vec::new(),
+        fuse: None,
         read_only: fields.bool("read_only"),
         description: fields.text("description"),
         default: fields.bool("default"),
@@ -47,7 +40,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         group: fields
             .text_if("group")
             .map_or_else(String::new, |group| from_shown(&group).to_owned()),
-        clients,
+        clients: fields.clients("clients"),
         tls,
         max_connections: fields.number32("max_connections"),
         max_in_flight: fields.number32("max_in_flight"),
@@ -55,7 +48,20 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         handshake_timeout: fields.number("handshake_timeout"),
         idle_timeout: fields.number("idle_timeout"),
     };
+    let section = Section { fields: &fields, path: &path, name: &section.key_span, file };
+    front_ends::read(check, &section, &mut export);
+    check_clients(check, &export);
+    check_ways_in(check, &section, &export);
     (check.findings.errors() == errors).then_some(export)
+}
+
+fn check_ways_in(check: &mut Check<'_>, section: &Section<'_>, export: &ExportSpec) {
+    let is_given = check.places.has(&format!("{}/nbd", section.path));
+    if front_ends::ways_in(export).is_empty() && !is_given {
+        let message = format!("export `{}` has no way in", shorten(&export.name));
+        let hint = "add nbd = \"unix:NAME.sock\" or fuse = \"NAME.img\"";
+        check.findings.error(section.name, message, hint);
+    }
 }
 
 /// Class and level of an export's I/O.
@@ -68,40 +74,6 @@ fn priority(fields: &Fields) -> Priority {
         _ => PriorityClass::None,
     };
     Priority { class, level: fields.number32("prio_level") as u8 }
-}
-
-fn listeners(fields: &Fields) -> Vec<Listener> {
-    let items = fields.list("nbd").iter().filter_map(|value| match value {
-        Value::Listener(listener) => Some(listener.clone()),
-        _ => None,
-    });
-    items.collect()
-}
-
-/// The file, if there is to be one; what is said of it needs it.
-fn fuse(
-    check: &mut Check<'_>,
-    fields: &Fields,
-    path: &str,
-    file: Option<&Path>,
-) -> Option<FuseSpec> {
-    let Some(file) = file.map(Path::to_owned).or_else(|| fields.path("fuse")) else {
-        for key in ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"] {
-            let place = format!("{path}/{key}");
-            if check.places.has(&place) && fields.bool(key) {
-                let message = format!("`{key}` has no effect: the export has no `fuse`");
-                let span = check.places.get(&place);
-                check.findings.error(&span, message, "add fuse = \"NAME.img\" or remove it");
-            }
-        }
-        return None;
-    };
-    Some(FuseSpec {
-        path: file,
-        loop_device: fields.bool("fuse_loop"),
-        allow_other: fields.bool("fuse_allow_other"),
-        writeback_cache: fields.bool("fuse_writeback_cache"),
-    })
 }
 
 fn tls(fields: &Fields) -> TlsSpec {
@@ -136,19 +108,13 @@ fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
 }
 
 /// Clients can be told apart only where they come from a Unix socket, open a file, or show a certificate.
-fn check_clients(
-    check: &mut Check<'_>,
-    clients: &[ClientGroup],
-    (nbd, fuse): (&[Listener], &Option<FuseSpec>),
-    tls: &TlsSpec,
-) {
-    let unix = nbd.iter().any(|listener| matches!(listener, Listener::Unix { .. }));
-    let unix = unix || fuse.is_some();
-    let certificates = tls.mode != TlsMode::Off && tls.client_ca.is_some();
-    for client in clients {
+fn check_clients(check: &mut Check<'_>, export: &ExportSpec) {
+    let users = front_ends::know_users(export);
+    let certificates = export.tls.mode != TlsMode::Off && export.tls.client_ca.is_some();
+    for client in &export.clients {
         let (known, why, hint) = match client.client {
             Client::Uid(_) => (
-                unix,
+                users,
                 "no client has a user id",
                 "listen on a Unix socket, as in nbd = \"unix:nbd.sock\"",
             ),

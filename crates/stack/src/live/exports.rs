@@ -1,14 +1,14 @@
-//! The export tables of a stack: one for each address that is listened on.
+//! What a live stack serves: a volume for each export, and what each front end needs to serve them: for NBD an
+//! export table for each address that is listened on, for FUSE a mount for each place.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use drystone_core::Device;
 use drystone_exports::nbd::TlsPolicy;
 use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Settings};
 use drystone_exports::nbd::tls::{TlsConfig, TlsConfigError};
-use drystone_exports::server::{Membership, Volume};
+use drystone_exports::server::{Clients, Membership, Volume};
 use drystone_throttle::Groups;
 
 use super::LiveDevice;
@@ -26,20 +26,43 @@ pub struct LiveListener {
     pub table: usize,
 }
 
-/// Builds the listeners and their tables; what is wrong with certificates goes to `findings`.
-pub fn build(
+/// An export with what it serves, however it does.
+#[derive(Clone)]
+pub struct LiveExport {
+    /// As the stack file has it.
+    pub spec: ExportSpec,
+    /// What is served, by all front ends.
+    pub volume: Volume,
+}
+
+/// The exports of a stack whose devices are open, in the order of the stack file.
+pub fn exports(
     stack: &StackSpec,
     devices: &[Arc<LiveDevice>],
     groups: &Arc<Groups>,
+) -> Vec<LiveExport> {
+    let live = |spec: &ExportSpec| {
+        let live = devices.iter().find(|live| live.name == spec.device)?;
+        Some(LiveExport { spec: spec.clone(), volume: volume(spec, live, groups) })
+    };
+    stack.exports.iter().filter_map(live).collect()
+}
+
+/// Builds the listeners and their tables; what is wrong with certificates goes to `findings`.
+pub fn build(
+    stack: &StackSpec,
+    exports: &[LiveExport],
     findings: &mut Findings,
-) -> (Vec<LiveListener>, Vec<ExportTable>) {
+) -> (Vec<LiveListener>, Vec<Arc<ExportTable>>) {
     let (mut listeners, mut tables) = (Vec::new(), Vec::new());
     for (address, sharers) in stack.listeners() {
-        let specs: Vec<&ExportSpec> = sharers.iter().map(|index| &stack.exports[*index]).collect();
-        let Some(first) = specs.first() else { continue };
-        let Some(tls) = tls(stack, first, findings) else { continue };
+        let names: Vec<&str> = sharers.iter().map(|at| stack.exports[*at].name.as_str()).collect();
+        let sharing = exports.iter().filter(|live| names.contains(&live.spec.name.as_str()));
+        let sharing: Vec<&LiveExport> = sharing.collect();
+        let Some(first) = sharing.first() else { continue };
+        let Some(tls) = tls(stack, &first.spec, findings) else { continue };
         listeners.push(LiveListener { address: address.clone(), tls, table: tables.len() });
-        tables.push(table(&specs, devices, groups));
+        tables.push(Arc::new(table(&sharing)));
     }
     (listeners, tables)
 }
@@ -49,64 +72,50 @@ pub struct LiveMount {
     /// The file, or the folder that they are in.
     pub path: PathBuf,
     /// The exports, of which there is one unless it is a folder.
-    pub exports: Vec<ExportSpec>,
-    /// What is served, in the order of the exports.
-    pub volumes: Vec<Volume>,
+    pub exports: Vec<LiveExport>,
 }
 
-/// What is to be mounted, in the order of the stack file.
-pub fn mounts(
-    exports: &[ExportSpec],
-    devices: &[Arc<LiveDevice>],
-    groups: &Arc<Groups>,
-) -> Vec<LiveMount> {
+/// What is to be mounted, in the order of the stack file. Paths have been checked to be spelled alike where
+/// they are the same.
+pub fn mounts(exports: &[LiveExport]) -> Vec<LiveMount> {
     let mut mounts: Vec<LiveMount> = Vec::new();
-    for spec in exports {
-        let Some(fuse) = &spec.fuse else { continue };
-        let Some(live) = devices.iter().find(|live| live.name == spec.device) else { continue };
-        let volume = volume(spec, &live.device, groups);
-        let place = mounts.iter_mut().find(|mount| mount.path == fuse.path);
-        match place {
-            Some(mount) => {
-                mount.exports.push(spec.clone());
-                mount.volumes.push(volume);
+    for live in exports {
+        let Some(fuse) = &live.spec.fuse else { continue };
+        match mounts.iter_mut().find(|mount| mount.path == fuse.path) {
+            Some(mount) => mount.exports.push(live.clone()),
+            None => {
+                mounts.push(LiveMount { path: fuse.path.clone(), exports: vec![live.clone()] });
             }
-            None => mounts.push(LiveMount {
-                path: fuse.path.clone(),
-                exports: vec![spec.clone()],
-                volumes: vec![volume],
-            }),
         }
     }
     mounts
 }
 
-fn table(specs: &[&ExportSpec], devices: &[Arc<LiveDevice>], groups: &Arc<Groups>) -> ExportTable {
-    let find = |name: &str| devices.iter().find(|device| device.name == name);
-    let exports =
-        specs.iter().filter_map(|spec| Some(export(spec, &find(&spec.device)?.device, groups)));
+fn table(sharing: &[&LiveExport]) -> ExportTable {
+    let exports = sharing.iter().map(|live| export(live)).collect();
     // Without a default nothing answers to the empty name.
-    let default = specs.iter().position(|spec| spec.default).unwrap_or(usize::MAX);
-    ExportTable::new(exports.collect(), default, settings(specs[0]))
+    let default = sharing.iter().position(|live| live.spec.default).unwrap_or(usize::MAX);
+    ExportTable::new(exports, default, settings(&sharing[0].spec))
 }
 
-fn export(spec: &ExportSpec, device: &Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
+fn export(live: &LiveExport) -> Export {
+    let spec = &live.spec;
     Export {
-        volume: volume(spec, device, groups),
+        volume: live.volume.clone(),
         description: spec.description.clone(),
         multi_conn: spec.multi_conn,
         tls_required: spec.tls.mode == TlsMode::Required,
     }
 }
 
-/// What an export serves, however it does.
-pub fn volume(spec: &ExportSpec, device: &Arc<dyn Device>, groups: &Arc<Groups>) -> Volume {
+fn volume(spec: &ExportSpec, live: &LiveDevice, groups: &Arc<Groups>) -> Volume {
     Volume {
         name: spec.name.clone(),
-        device: device.clone(),
+        device: live.device.clone(),
         read_only: spec.read_only,
         priority: spec.priority,
         membership: membership(spec, groups),
+        clients: Clients::default(),
     }
 }
 

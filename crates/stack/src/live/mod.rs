@@ -38,9 +38,9 @@ pub use device::{
     Files, OpenDevice, OpenError, OpenFile, Surroundings, engine_of, open_device, open_with,
 };
 pub use devices::LiveDevice;
-pub use exports::{LiveListener, LiveMount};
+pub use exports::{LiveExport, LiveListener, LiveMount};
 pub use raid::{Hosting, OpenContext, Spawn};
-pub use runtime::{Connections, LiveRuntime};
+pub use runtime::LiveRuntime;
 pub use table::{Find, open_table, open_volume};
 pub use volumes::Pause;
 
@@ -67,8 +67,10 @@ pub struct LiveStack {
     /// Files that were not there before.
     made: Vec<PathBuf>,
     exports: Vec<ExportSpec>,
+    /// The same, open.
+    live: Vec<LiveExport>,
     listeners: Vec<LiveListener>,
-    tables: Arc<Vec<ExportTable>>,
+    tables: Vec<Arc<ExportTable>>,
     engine: Engine,
     /// How devices are opened that come later: for so many threads.
     opening: (u32, OpenDevice),
@@ -97,10 +99,11 @@ impl LiveStack {
             0 => devices(stack, None, (at, engine), &mut findings),
             _ => Default::default(),
         };
+        let live = exports::exports(stack, &devices, &at.groups);
         let (listeners, tables) = match findings.errors() {
             0 => {
                 groups::limit(stack, &at.groups, &mut findings);
-                exports::build(stack, &devices, &at.groups, &mut findings)
+                exports::build(stack, &live, &mut findings)
             }
             _ => Default::default(),
         };
@@ -112,8 +115,9 @@ impl LiveStack {
             devices: Devices::new(devices, at.locks.counters()),
             made,
             exports: stack.exports.clone(),
+            live,
             listeners,
-            tables: Arc::new(tables),
+            tables,
             engine,
             opening: (at.threads, at.open),
             has_files: at.files.is_none(),
@@ -256,19 +260,24 @@ impl LiveStack {
         &self.exports
     }
 
+    /// The exports with what they serve, in the order of the stack file.
+    pub fn live_exports(&self) -> &[LiveExport] {
+        &self.live
+    }
+
     /// The addresses to listen on.
     pub fn listeners(&self) -> &[LiveListener] {
         &self.listeners
     }
 
     /// The export tables, which the listeners name by number.
-    pub fn tables(&self) -> &Arc<Vec<ExportTable>> {
+    pub fn tables(&self) -> &[Arc<ExportTable>] {
         &self.tables
     }
 
     /// What is to be mounted as files.
     pub fn mounts(&self) -> Vec<LiveMount> {
-        exports::mounts(&self.exports, &self.devices(), &self.groups)
+        exports::mounts(&self.live)
     }
 
     /// The engine that the contexts of this stack must have.
@@ -296,10 +305,9 @@ impl LiveStack {
         &self.poll
     }
 
-    /// The view of the control socket. `connections` counts an export's clients, `pause` is how
-    /// a thread waits that changes a volume.
-    pub fn runtime(&self, connections: Connections, pause: Pause) -> LiveRuntime {
-        LiveRuntime::new(self.clone(), connections, pause)
+    /// The view of the control socket. `pause` is how a thread waits that changes a volume.
+    pub fn runtime(&self, pause: Pause) -> LiveRuntime {
+        LiveRuntime::new(self.clone(), pause)
     }
 }
 

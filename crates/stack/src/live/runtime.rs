@@ -11,7 +11,7 @@ use drystone_targets::Table;
 
 use super::md::Arrays;
 use super::volumes::Changes;
-use super::{LiveDevice, LiveStack, Pause, groups, uses};
+use super::{LiveDevice, LiveExport, LiveStack, Pause, groups, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine};
 use crate::md::{ArrayChange, ArrayReport};
@@ -21,13 +21,9 @@ use crate::runtime::{
 };
 use crate::size::format_size;
 
-/// Counts the connections of the export with that name.
-pub type Connections = Box<dyn Fn(&str) -> u64 + Send + Sync>;
-
 /// A view of a [`LiveStack`]. It keeps the devices open.
 pub struct LiveRuntime {
     stack: LiveStack,
-    connections: Connections,
     pause: Pause,
 }
 
@@ -35,8 +31,8 @@ pub struct LiveRuntime {
 const DEFAULT_MAX_SECTORS_KB: u64 = 1280;
 
 impl LiveRuntime {
-    pub(super) fn new(stack: LiveStack, connections: Connections, pause: Pause) -> Self {
-        LiveRuntime { stack, connections, pause }
+    pub(super) fn new(stack: LiveStack, pause: Pause) -> Self {
+        LiveRuntime { stack, pause }
     }
 
     fn find(&self, name: &str) -> Option<Arc<LiveDevice>> {
@@ -150,15 +146,14 @@ impl Runtime for LiveRuntime {
     }
 
     fn exports(&self) -> Vec<ExportSummary> {
-        let summary = |export: &crate::spec::ExportSpec| ExportSummary {
-            name: export.name.clone(),
-            device: export.device.clone(),
-            uris: crate::uri::ways_in(export),
-            read_only: export.read_only
-                || self.find(&export.device).is_some_and(|d| d.device.info().limits.read_only),
-            connections: (self.connections)(&export.name),
+        let summary = |live: &LiveExport| ExportSummary {
+            name: live.spec.name.clone(),
+            device: live.spec.device.clone(),
+            uris: crate::front_ends::ways_in(&live.spec),
+            read_only: live.volume.geometry().read_only,
+            connections: live.volume.clients.count().into(),
         };
-        self.stack.exports.iter().map(summary).collect()
+        self.stack.live.iter().map(summary).collect()
     }
 
     fn uptime_ns(&self) -> u64 {

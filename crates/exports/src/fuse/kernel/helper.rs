@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -60,6 +61,8 @@ fn options(point: &MountPoint, max_read: u32) -> OsString {
 }
 
 fn run(mut command: Command, path: &Path) -> Result<Output, MountError> {
+    // A signal for us (a Ctrl-C goes to the whole group) must not end it half-way.
+    command.process_group(0);
     // Its words are for us: one sentence, in the language that we look for words in.
     let output = command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(Stdio::piped()).output();
     output.map_err(|error| match error.kind() {

@@ -63,7 +63,13 @@ pub fn mount(point: &MountPoint, sessions: usize) -> Result<(Mounted, Vec<OwnedF
     let path = clear(&point.path)?;
     check(&path, point.kind)?;
     let (first, by_helper) = attach(&path, point)?;
-    let entry = top_at(&path)?.filter(|entry| entry.file_system == FILE_SYSTEM);
+    let entry = match top_at(&path) {
+        Ok(entry) => entry.filter(|entry| entry.file_system == FILE_SYSTEM),
+        Err(error) => {
+            let _ = detach(&path);
+            return Err(error);
+        }
+    };
     let Some(entry) = entry else {
         return Err(MountError::Vanished { path });
     };
@@ -134,9 +140,12 @@ fn busy(path: PathBuf, top: MountEntry) -> MountError {
 /// As many symbolic links lead from one to the next at the most (Linux `MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
-/// Where the path leads to. Its last part is not asked for more than where it points to: what is mounted
-/// there may answer nothing.
-fn resolve(path: &Path) -> Result<PathBuf, MountError> {
+/// Where the path leads to, without symbolic links. Its last part need not exist, and is not asked for more than
+/// where it points to: what is mounted there may answer nothing.
+///
+/// # Errors
+/// [`MountError::Missing`] when its folder does not exist; when the list of mounts cannot be read.
+pub fn resolve(path: &Path) -> Result<PathBuf, MountError> {
     let mut place = in_real_folder(path)?;
     for _ in 0..LINKS_MAX {
         let link = if top_at(&place)?.is_none() { fs::read_link(&place).ok() } else { None };
@@ -204,6 +213,14 @@ fn attach_ourselves(path: &Path, point: &MountPoint, device: &OwnedFd) -> rustix
 fn top_at(path: &Path) -> Result<Option<MountEntry>, MountError> {
     let list = fs::read("/proc/self/mountinfo").map_err(MountError::NoList)?;
     Ok(parse_mountinfo(&list).into_iter().rfind(|entry| entry.path == path))
+}
+
+/// Whether anything is mounted at the path, which has no symbolic links.
+///
+/// # Errors
+/// When the list of mounts cannot be read.
+pub fn is_mount_point(path: &Path) -> Result<bool, MountError> {
+    Ok(top_at(path)?.is_some())
 }
 
 /// Whether the mount is one of ours whose server is gone. Asking for its statistics always asks the

@@ -16,11 +16,11 @@
 //!   again, so that the memory of a session suffices.
 
 use super::io::{Place, Work};
-use super::mount::{Geometry, handle_in};
+use super::mount::handle_in;
 use super::ragged::Ragged;
 use super::session::{Life, Op, Session};
 use crate::fuse::proto::{self, Request};
-use crate::server::{DATA_AT, Work as Round, errno};
+use crate::server::{DATA_AT, Geometry, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;
 
@@ -63,7 +63,7 @@ impl Session {
     }
 
     fn cut(&self, place: &Place, size: u64, from: u64) -> Cut {
-        let limits = self.mount.shared(place.volume).volume.device.info().limits;
+        let limits = self.mount.shared(place.volume).volume.shape().limits;
         Cut { size, rest: from..place.size, by_writes: limits.max_write_zeroes_bytes == 0 }
     }
 

@@ -1,12 +1,12 @@
 //! Requests for data become bios, completed bios become answers.
 
 use super::cut::Cut;
-use super::mount::{Geometry, group_of};
+use super::mount::group_of;
 use super::ragged::Ragged;
 use super::session::{Op, Session};
 use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
 use crate::fuse::proto::{self, Request, falloc, open_flags};
-use crate::server::{DATA_AT, Work as Round, errno};
+use crate::server::{DATA_AT, Geometry, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;
 

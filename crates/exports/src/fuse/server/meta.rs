@@ -1,12 +1,12 @@
 //! Requests that are answered at once: about files, not their data.
 
-use super::mount::{Geometry, Kind, MountOptions};
+use super::mount::{Kind, MountOptions};
 use super::over_ring::Transport;
 use super::session::Session;
 use crate::fuse::proto::{
     self, Directory, Entry, NAME_MAX, Operation, Request, open_flags, opened_flags, seek,
 };
-use crate::server::{DATA_AT, Work, errno};
+use crate::server::{DATA_AT, Geometry, Work, errno};
 
 /// Longest answer to one reading of a folder, bytes.
 const FOLDER_BYTES: u32 = 64 << 10;

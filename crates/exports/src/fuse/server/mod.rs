@@ -1,6 +1,6 @@
 //! The FUSE server: requests of the kernel as bios.
 //!
-//! A [`Mount`] is what all threads share of one mount point. Each data thread has a [`Session`] of it,
+//! A [`Mount`] is what all threads share of one mount point. Each data thread has a `Session` of it,
 //! on a descriptor of its own (a clone, `FUSE_DEV_IOC_CLONE`), which is a front end of that thread's
 //! [`crate::server::Worker`]: whichever session reads a request answers it, and no lock is between
 //! them on the way of a read or write.
@@ -33,7 +33,7 @@ pub(crate) use sessions::Sessions;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A session that is to be served, on its way to a worker ([`crate::server::Inbox::put_session`]).
+/// A session that is to be served, on its way to a worker ([`crate::server::Inbox::put`]).
 pub struct Incoming {
     /// What it is a session of.
     pub mount: Arc<Mount>,

@@ -8,7 +8,7 @@
 
 use super::over_ring::Transport;
 use crate::fuse::proto::{self, Attributes, ROOT};
-use crate::server::{Client, Clients, Volume};
+use crate::server::{Client, Geometry, Volume};
 use drystone_core::context::Handle as ContextHandle;
 use drystone_core::op::OpGroup;
 use drystone_core::passage::Passage;
@@ -52,7 +52,6 @@ pub struct MountOptions {
 /// A volume of a mount.
 pub(super) struct Shared {
     pub(super) volume: Volume,
-    clients: Clients,
     /// Writes go through; one that does not cover whole blocks closes it.
     pub(super) passage: Passage,
     /// Writes of its device, begun and ended, of whatever export, when somebody asked for its times last.
@@ -64,8 +63,8 @@ pub(super) struct Shared {
 impl Shared {
     fn new(volume: Volume, sessions: usize, now_s: u64) -> Self {
         let changes = AtomicU64::new(changes_of(&volume));
-        let (clients, passage) = (Clients::default(), Passage::new(sessions));
-        Shared { volume, clients, passage, changes, changed_s: AtomicU64::new(now_s) }
+        let (passage, changed_s) = (Passage::new(sessions), AtomicU64::new(now_s));
+        Shared { volume, passage, changes, changed_s }
     }
 
     /// When it was last written, about: whoever compares two times learns whether it was between them.
@@ -125,16 +124,6 @@ pub struct Mount {
     failure: OnceLock<String>,
 }
 
-/// Size and block size of a volume, as they were when it was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Geometry {
-    /// Bytes; whole blocks.
-    pub(super) size: u64,
-    /// Bytes of a logical block.
-    pub(super) block: u64,
-    pub(super) read_only: bool,
-}
-
 const TYPE_FILE: u32 = 0o100_000;
 const TYPE_FOLDER: u32 = 0o040_000;
 
@@ -166,11 +155,6 @@ impl Mount {
     /// How it looks from outside.
     pub fn options(&self) -> &MountOptions {
         &self.options
-    }
-
-    /// Open files of volume number `index`.
-    pub fn clients(&self, index: usize) -> u32 {
-        self.volumes[index].clients.count()
     }
 
     /// The volumes, in order.
@@ -323,14 +307,7 @@ impl Mount {
 
     /// Size and block size of a volume now. Not for the way of an I/O: it allocates.
     pub(super) fn geometry(&self, index: usize) -> Geometry {
-        let volume = &self.volumes[index].volume;
-        let info = volume.device.info();
-        let block = u64::from(info.limits.logical_block_size);
-        Geometry {
-            size: info.size_bytes / block * block,
-            block,
-            read_only: volume.read_only || info.limits.read_only,
-        }
+        self.volumes[index].volume.geometry()
     }
 
     /// The attributes of a volume's file.
@@ -380,7 +357,7 @@ impl Mount {
         let shared = &self.volumes[index];
         let member = shared.volume.membership.of([], || Some(uid));
         let group = member.id();
-        let handle = Handle { _client: shared.clients.enter(), _member: member };
+        let handle = Handle { _client: shared.volume.clients.enter(), _member: member };
         let mut handles = self.handles.lock(user);
         let place = handles.free.pop().unwrap_or(handles.open.len());
         match handles.open.get_mut(place) {

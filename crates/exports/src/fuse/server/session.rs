@@ -12,13 +12,13 @@
 
 use super::buffers::Buffers;
 use super::look::Look;
-use super::mount::{Geometry, Mount};
+use super::mount::Mount;
 use super::over_ring::OverRing;
 use super::ragged::{Edges, Ragged};
 use super::{Incoming, io::Work as OpWork};
 use crate::fuse::proto::init::MAX_WRITE;
 use crate::fuse::proto::{self, OUT_HEADER_BYTES, WRITE_HEAD_BYTES};
-use crate::server::{DATA_AT, FUSE, Work};
+use crate::server::{DATA_AT, FUSE, Geometry, Tag, Work};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, DevIndex, IoBuf, Status};
 use std::collections::VecDeque;
@@ -131,13 +131,13 @@ pub(super) struct Session {
 
 /// The place of the session in a bio's `user_data`.
 pub(super) fn session_of(bio: &Bio) -> usize {
-    ((bio.user_data & !FUSE.bio) >> (PART_BITS + OP_BITS)) as usize
+    (Tag::rest_of_bio(bio.user_data) >> (PART_BITS + OP_BITS)) as usize
 }
 
 /// The `user_data` of all bios of the session at `place`.
 pub(super) fn user_data_of(place: usize) -> Range<u64> {
     let bits = PART_BITS + OP_BITS;
-    FUSE.bio | (place as u64) << bits..FUSE.bio | (place as u64 + 1) << bits
+    FUSE.bio() | (place as u64) << bits..FUSE.bio() | (place as u64 + 1) << bits
 }
 
 impl Session {
@@ -179,7 +179,7 @@ impl Session {
             requests: 0,
             wake,
             locks: work.locks.clone(),
-            tag: FUSE.bio | (place as u64) << (PART_BITS + OP_BITS),
+            tag: FUSE.bio() | (place as u64) << (PART_BITS + OP_BITS),
             withdrawn: false,
             cancelled: false,
         })

@@ -6,13 +6,13 @@
 use super::look::LONGEST_LOOK_NS;
 use super::session::{Life, Session, session_of, user_data_of};
 use super::{IN_FLIGHT_MAX, Incoming};
-use crate::server::{FUSE, FrontEnd, Work, errno};
+use crate::server::{FUSE, FrontEnd, Tag, Work, errno};
 use drystone_core::Bio;
 use drystone_core::clock::Ns;
 use drystone_core::ring::{NetOp, RingEvent};
 
 /// In the value of an event: the poll of a session's ring.
-const RING_POLL: u64 = 1 << 46;
+const RING_POLL: u64 = 1 << 43;
 
 /// The sessions of a worker.
 #[derive(Default)]
@@ -31,11 +31,6 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// None yet.
-    pub(crate) fn new() -> Self {
-        Sessions::default()
-    }
-
     fn go_on(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
         session.step(work);
@@ -74,7 +69,7 @@ impl Sessions {
     /// The session sleeps with a poll.
     fn arm(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        let value = FUSE.event | place as u64;
+        let value = FUSE.event() | place as u64;
         if session.needs_poll() && !session.readable && !session.polling {
             session.polling = true;
             work.cx.start_net(session.fd(), NetOp::PollIn, value);
@@ -104,7 +99,7 @@ impl Sessions {
 
 /// Ask the polls of a session to end.
 fn cancel_polls(session: &Session, work: &mut Work, place: usize) {
-    let value = FUSE.event | place as u64;
+    let value = FUSE.event() | place as u64;
     if session.polling {
         work.cx.cancel_net(value);
     }
@@ -142,13 +137,14 @@ impl FrontEnd for Sessions {
     }
 
     fn handle(&mut self, _work: &mut Work, event: RingEvent) {
-        let place = (event.token.value() & !(FUSE.event | RING_POLL)) as usize;
+        let value = Tag::rest_of_event(event.token.value());
+        let place = (value & !RING_POLL) as usize;
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
         // The kernel cancels what a thread started when that thread ends, and that may have been a
         // visitor's: then it is done again.
         let readable = event.result != -errno::ECANCELED;
         match &mut session.over_ring {
-            Some(over) if event.token.value() & RING_POLL != 0 => {
+            Some(over) if value & RING_POLL != 0 => {
                 over.polling = false;
                 over.ring.clear();
                 // What rang since is cleared with it, and does not ring again: it is looked at, whatever

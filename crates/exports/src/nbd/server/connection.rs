@@ -74,6 +74,8 @@ pub(super) struct Connection {
     socket: UnixStream,
     tls: ListenerTls,
     _place: Client,
+    _dealt: Client,
+    /// Number of its export table among those that its worker knows.
     pub(super) table: usize,
     number: usize,
     life: Life,
@@ -107,15 +109,19 @@ impl Connection {
     pub(super) fn new(
         incoming: Incoming,
         number: usize,
-        table: &ExportTable,
+        table: usize,
         reserve: &Arc<Reserve>,
         now: Ns,
     ) -> Self {
+        let settings = incoming.table.settings();
+        let (max_in_flight, max_bytes) =
+            (settings.max_in_flight.max(1), settings.max_bytes_in_flight);
         let mut connection = Connection {
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
             _place: incoming.place,
-            table: incoming.table,
+            _dealt: incoming.dealt,
+            table,
             number,
             life: Life::Open,
             phase: Some(Phase::Handshake(Box::new(Handshake::new(incoming.tls.policy)))),
@@ -130,8 +136,8 @@ impl Connection {
             member: None,
             in_flight: 0,
             bytes: 0,
-            max_in_flight: table.settings().max_in_flight.max(1),
-            max_bytes: table.settings().max_bytes_in_flight,
+            max_in_flight,
+            max_bytes,
             goodbye: false,
             withdrawn: false,
             active_ns: now,
@@ -391,15 +397,14 @@ impl Connection {
         table: &ExportTable,
     ) -> bool {
         let number = table.index_of(&negotiated.export.name);
-        let export = number.map(|i| (table.enter(i), &table.exports()[i]));
-        let opened = export.map(|(client, export)| {
-            let volume = &export.volume;
+        let opened = number.map(|number| {
+            let volume = &table.exports()[number].volume;
             self.pool.priority = volume.priority;
             let names = self.stream.tls().and_then(|tls| tls.peer_names());
             let member = volume
                 .membership
                 .of(names.iter().flat_map(PeerNames::all), || peer_uid(&self.socket));
-            (client, member, cx.open(&volume.device), volume.device.clone())
+            (volume.clients.enter(), member, cx.open(&volume.device), volume.device.clone())
         });
         let Some((client, member, Ok(index), device)) = opened else {
             self.kill();

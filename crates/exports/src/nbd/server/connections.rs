@@ -8,15 +8,14 @@ use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
 use super::service::{connection_of, user_data_of};
-use super::{Incoming, ListenerTls};
-use crate::server::{FrontEnd, Inbox, Work, errno};
+use super::{Arrival, Incoming, ListenerTls};
+use crate::server::{FrontEnd, Inbox, NBD, Tag, Work, errno};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use drystone_core::{Bio, BioList};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A socket that accepts connections.
 pub struct Listener {
@@ -24,8 +23,10 @@ pub struct Listener {
     pub socket: OwnedFd,
     /// How its connections treat TLS.
     pub tls: ListenerTls,
-    /// Number of the export table that it serves.
-    pub table: usize,
+    /// The exports that it serves.
+    pub table: Arc<ExportTable>,
+    /// The doors of all workers, over which its connections are spread.
+    pub peers: Vec<Arc<Inbox>>,
 }
 
 /// What an event on the ring is about: the upper bits of its value.
@@ -43,7 +44,7 @@ enum About {
 const ABOUT_SHIFT: u32 = 40;
 
 fn value(about: About, number: usize) -> u64 {
-    (about as u64) << ABOUT_SHIFT | number as u64
+    NBD.event() | (about as u64) << ABOUT_SHIFT | number as u64
 }
 
 /// How long a stopping server waits for clients to take the replies that they are owed.
@@ -52,10 +53,11 @@ const DRAIN_NS: Ns = 5_000_000_000;
 const ACCEPT_PAUSE_NS: Ns = 100_000_000;
 
 /// The listeners and connections of a worker.
+#[derive(Default)]
 pub(crate) struct Connections {
-    peers: Vec<Arc<Inbox>>,
-    tables: Arc<Vec<ExportTable>>,
-    listeners: Vec<Option<Listener>>,
+    /// The export tables of connections that have come, each once.
+    tables: Vec<Arc<ExportTable>>,
+    listeners: Vec<Listener>,
     accepting: Vec<bool>,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
@@ -74,40 +76,20 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// None yet. `peers` are the doors of all workers, over which new connections are spread.
-    pub(crate) fn new(peers: Vec<Arc<Inbox>>, tables: Arc<Vec<ExportTable>>) -> Self {
-        Connections {
-            peers,
-            tables,
-            listeners: Vec::new(),
-            accepting: Vec::new(),
-            connections: Vec::new(),
-            free: Vec::new(),
-            touched: Vec::new(),
-            again: Vec::new(),
-            delayed: Vec::new(),
-            resume_at: 0,
-            deadlines: BTreeSet::new(),
-            now: 0,
-            stopping: false,
-        }
-    }
-
-    /// Accept connections on `listener` once the worker runs.
-    pub(crate) fn listen(&mut self, listener: Listener) {
-        self.listeners.push(Some(listener));
-        self.accepting.push(false);
-    }
-
     // --- accepting
 
+    /// Accept connections on `listener` from now on.
+    fn listen(&mut self, work: &mut Work, listener: Listener) {
+        let number = self.listeners.len();
+        self.listeners.push(listener);
+        self.accepting.push(false);
+        self.accept(work, number);
+    }
+
     fn accept(&mut self, work: &mut Work, number: usize) {
-        if let (Some(listener), false) = (&self.listeners[number], self.stopping) {
-            work.cx.start_net(
-                listener.socket.as_raw_fd(),
-                NetOp::Accept,
-                value(About::Accept, number),
-            );
+        if !self.stopping {
+            let socket = self.listeners[number].socket.as_raw_fd();
+            work.cx.start_net(socket, NetOp::Accept, value(About::Accept, number));
             self.accepting[number] = true;
         }
     }
@@ -130,16 +112,37 @@ impl Connections {
 
     /// Give a new connection to the worker that has the fewest.
     fn deal_out(&mut self, work: &mut Work, number: usize, socket: OwnedFd) {
-        let Some(listener) = &self.listeners[number] else { return };
-        let Some(place) = self.tables[listener.table].admit() else { return };
-        let incoming = Incoming { socket, tls: listener.tls.clone(), table: listener.table, place };
-        prepare(&incoming.socket);
-        if let Some(peer) = self.peers.iter().min_by_key(|p| p.connections()) {
-            peer.put(incoming, &work.locks);
-        }
+        let Listener { tls, table, peers, .. } = &self.listeners[number];
+        let Some(place) = table.admit() else { return };
+        let Some(peer) = peers.iter().min_by_key(|peer| peer.connections()) else { return };
+        prepare(&socket);
+        let (tls, table, dealt) = (tls.clone(), table.clone(), peer.enter());
+        peer.put(Incoming { socket, tls, table, place, dealt }, &work.locks);
     }
 
     // --- connections
+
+    fn serve(&mut self, work: &mut Work, incoming: Incoming) {
+        let number = self.free.pop().unwrap_or(self.connections.len());
+        let timeout = incoming.table.settings().handshake_timeout_ns;
+        let (table, now) = (self.number_of(&incoming.table), work.cx.now());
+        let connection = Some(Connection::new(incoming, number, table, &work.reserve, now));
+        match self.connections.get_mut(number) {
+            Some(place) => *place = connection,
+            None => self.connections.push(connection),
+        }
+        self.set_deadline(number, if timeout > 0 { now + timeout } else { 0 });
+        self.touched.push(number);
+    }
+
+    /// The number of an export table among those of this worker.
+    fn number_of(&mut self, table: &Arc<ExportTable>) -> usize {
+        let known = self.tables.iter().position(|known| Arc::ptr_eq(known, table));
+        known.unwrap_or_else(|| {
+            self.tables.push(table.clone());
+            self.tables.len() - 1
+        })
+    }
 
     fn go_on(&mut self, work: &mut Work, number: usize) {
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
@@ -210,7 +213,6 @@ impl Connections {
         let Some(connection) = self.connections[number].take() else { return };
         work.cx.close(connection.into_socket());
         self.free.push(number);
-        work.inbox.connections.fetch_sub(1, Relaxed);
     }
 
     // --- deadlines
@@ -265,11 +267,7 @@ impl Connections {
 }
 
 impl FrontEnd for Connections {
-    type Arrival = Incoming;
-
-    fn begin(&mut self, work: &mut Work) {
-        (0..self.listeners.len()).for_each(|number| self.accept(work, number));
-    }
+    type Arrival = Arrival;
 
     fn is_empty(&self) -> bool {
         self.connections.len() == self.free.len() && !self.accepting.contains(&true)
@@ -309,8 +307,8 @@ impl FrontEnd for Connections {
     }
 
     fn handle(&mut self, work: &mut Work, event: RingEvent) {
-        let about = event.token.value() >> ABOUT_SHIFT;
-        let number = (event.token.value() & ((1 << ABOUT_SHIFT) - 1)) as usize;
+        let value = Tag::rest_of_event(event.token.value());
+        let (about, number) = (value >> ABOUT_SHIFT, (value & ((1 << ABOUT_SHIFT) - 1)) as usize);
         if about == About::Accept as u64 {
             return self.accepted(work, number, event);
         }
@@ -331,7 +329,8 @@ impl FrontEnd for Connections {
             Buffers::Parts(parts) => {
                 if let Some(rest) = connection.sent(parts, moved) {
                     let fd = connection.fd();
-                    work.cx.start_net(fd, NetOp::Send { parts: rest }, value(About::Send, number));
+                    let send = self::value(About::Send, number);
+                    work.cx.start_net(fd, NetOp::Send { parts: rest }, send);
                     return;
                 }
             }
@@ -340,22 +339,12 @@ impl FrontEnd for Connections {
         self.touched.push(number);
     }
 
-    fn admit(&mut self, work: &mut Work, incoming: Incoming) {
-        if self.stopping {
-            work.inbox.connections.fetch_sub(1, Relaxed);
-            return;
+    fn admit(&mut self, work: &mut Work, arrival: Arrival) {
+        match arrival {
+            _ if self.stopping => {}
+            Arrival::Listener(listener) => self.listen(work, listener),
+            Arrival::Connection(incoming) => self.serve(work, incoming),
         }
-        let number = self.free.pop().unwrap_or(self.connections.len());
-        let table = &self.tables[incoming.table];
-        let timeout = table.settings().handshake_timeout_ns;
-        let now = work.cx.now();
-        let connection = Some(Connection::new(incoming, number, table, &work.reserve, now));
-        match self.connections.get_mut(number) {
-            Some(place) => *place = connection,
-            None => self.connections.push(connection),
-        }
-        self.set_deadline(number, if timeout > 0 { now + timeout } else { 0 });
-        self.touched.push(number);
     }
 
     fn advance(&mut self, work: &mut Work) {

@@ -4,7 +4,7 @@ use super::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
 use crate::server::{Client, Clients, Volume};
-use drystone_core::DeviceInfo;
+use drystone_core::Limits;
 
 /// A volume as NBD clients see it.
 #[derive(Clone)]
@@ -22,20 +22,19 @@ pub struct Export {
 impl Export {
     /// What the handshake tells of it now.
     pub fn info(&self, max_request: u32) -> ExportInfo {
-        let device = self.volume.device.info();
-        let mut info = ExportInfo::new(self.volume.name.clone(), device.size_bytes);
+        let shape = self.volume.shape();
+        let mut info = ExportInfo::new(self.volume.name.clone(), shape.geometry.size);
         info.description = self.description.clone();
-        info.block_sizes = block_sizes(&device, max_request);
-        info.flags = self.flags(&device);
+        info.block_sizes = block_sizes(&shape.limits, max_request);
+        info.flags = self.flags(&shape.limits);
         info
     }
 
-    fn flags(&self, device: &DeviceInfo) -> TransmissionFlags {
+    fn flags(&self, limits: &Limits) -> TransmissionFlags {
         use TransmissionFlags as F;
-        let limits = &device.limits;
         let zeroes = limits.max_write_zeroes_bytes > 0;
         let mut flags = F::SEND_FLUSH | F::SEND_FUA | F::SEND_DF | F::SEND_CACHE;
-        flags.set(F::READ_ONLY, self.volume.read_only || limits.read_only);
+        flags.set(F::READ_ONLY, limits.read_only);
         flags.set(F::ROTATIONAL, limits.rotational);
         flags.set(F::SEND_TRIM, limits.max_discard_bytes > 0);
         flags.set(F::SEND_WRITE_ZEROES, zeroes);
@@ -45,8 +44,7 @@ impl Export {
     }
 }
 
-fn block_sizes(device: &DeviceInfo, max_request: u32) -> BlockSizes {
-    let limits = &device.limits;
+fn block_sizes(limits: &Limits, max_request: u32) -> BlockSizes {
     let min = limits.logical_block_size;
     let preferred = limits.io_min.max(4096).next_power_of_two().min(1 << 20);
     BlockSizes { min, preferred, max_payload: max_request / min * min }
@@ -59,8 +57,6 @@ pub struct ExportTable {
     exports: Vec<Export>,
     default: usize,
     settings: Settings,
-    /// Clients of each export.
-    clients: Vec<Clients>,
     /// Connections of the listener, those that have not chosen an export included.
     connections: Clients,
 }
@@ -68,13 +64,7 @@ pub struct ExportTable {
 impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
     pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
-        let clients = exports.iter().map(|_| Clients::default()).collect();
-        ExportTable { exports, default, settings, clients, connections: Clients::default() }
-    }
-
-    /// Connections that have chosen export number `index`.
-    pub fn clients(&self, index: usize) -> u32 {
-        self.clients[index].count()
+        ExportTable { exports, default, settings, connections: Clients::default() }
     }
 
     /// A connection was accepted; `None` if there are too many already. Called by one thread.
@@ -83,11 +73,6 @@ impl ExportTable {
             return None;
         }
         Some(self.connections.enter())
-    }
-
-    /// A connection has chosen export number `index`.
-    pub(super) fn enter(&self, index: usize) -> Client {
-        self.clients[index].enter()
     }
 
     /// Bounds and times of the listener.

@@ -25,6 +25,7 @@ use super::handshake::TlsPolicy;
 use super::tls::TlsConfig;
 use crate::server::Client;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Bounds and times of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +57,38 @@ impl Default for Settings {
     }
 }
 
+/// What comes to a worker's NBD server ([`crate::server::Inbox::put`]).
+pub enum Arrival {
+    /// The worker accepts connections on it from now on.
+    Listener(Listener),
+    /// The worker serves it.
+    Connection(Incoming),
+}
+
+impl From<Listener> for crate::server::Arrival {
+    fn from(listener: Listener) -> Self {
+        Arrival::Listener(listener).into()
+    }
+}
+
+impl From<Incoming> for crate::server::Arrival {
+    fn from(incoming: Incoming) -> Self {
+        Arrival::Connection(incoming).into()
+    }
+}
+
 /// A socket that was accepted, with its listener's ways.
 pub struct Incoming {
     /// The socket.
     pub socket: OwnedFd,
     /// How its listener treats TLS.
     pub tls: ListenerTls,
-    /// Which of the server's export tables it is for.
-    pub table: usize,
+    /// The exports of its listener.
+    pub table: Arc<ExportTable>,
     /// Its place among the connections of that table.
     pub place: Client,
+    /// Its place among the connections of the worker that it goes to ([`crate::server::Inbox::enter`]).
+    pub dealt: Client,
 }
 
 /// How a listener treats TLS.

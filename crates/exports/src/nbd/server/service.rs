@@ -10,7 +10,7 @@ use crate::nbd::extents::{Extent as StatusExtent, ReadChunk, ReadChunks, StatusQ
 use crate::nbd::proto::{Command, CommandFlags, ErrorCode};
 use crate::nbd::reply::{ReplyStyle, ReplyTag};
 use crate::nbd::request::{Refusal, Request};
-use crate::server::{DATA_AT, Pool};
+use crate::server::{DATA_AT, NBD, Pool, Tag};
 use drystone_core::ring::SendPart;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;
@@ -57,13 +57,13 @@ const OP_BITS: u32 = 20;
 
 /// The connection's number in a bio's `user_data`.
 pub(super) fn connection_of(bio: &Bio) -> usize {
-    (bio.user_data >> (CHUNK_BITS + OP_BITS)) as usize
+    (Tag::rest_of_bio(bio.user_data) >> (CHUNK_BITS + OP_BITS)) as usize
 }
 
 /// The `user_data` of all bios of connection `number`.
 pub(super) fn user_data_of(number: usize) -> Range<u64> {
     let bits = CHUNK_BITS + OP_BITS;
-    (number as u64) << bits..(number as u64 + 1) << bits
+    NBD.bio() | (number as u64) << bits..NBD.bio() | (number as u64 + 1) << bits
 }
 
 impl Service {
@@ -74,7 +74,7 @@ impl Service {
         context_ids: Vec<u32>,
         connection: usize,
     ) -> Self {
-        let connection = (connection as u64) << (CHUNK_BITS + OP_BITS);
+        let connection = NBD.bio() | (connection as u64) << (CHUNK_BITS + OP_BITS);
         Service {
             device,
             style,

@@ -77,7 +77,9 @@ fn listen(run: &Run, start: &Started) -> Vec<Listener> {
     for live in start.stack.listeners() {
         let (id, socket): (ListenerId, OwnedFd) = run.world.listen();
         start.served.listeners.borrow_mut().push(id);
-        sockets.push(Listener { socket, tls: live.tls.clone(), table: live.table });
+        let table = start.stack.tables()[live.table].clone();
+        let peers = start.served.inboxes.borrow().clone();
+        sockets.push(Listener { socket, tls: live.tls.clone(), table, peers });
     }
     sockets
 }
@@ -90,14 +92,14 @@ fn worker(
     listeners: Vec<Listener>,
 ) -> Worker {
     cx.follow_poll_mode(start.stack.poll_switch().clone());
-    let inboxes = start.served.inboxes.borrow().clone();
-    let tables = start.stack.tables().clone();
-    let mut worker = Worker::new(cx, inboxes[number].clone(), inboxes, tables);
+    let inbox = start.served.inboxes.borrow()[number].clone();
+    let locks = cx.locks().sibling();
+    listeners.into_iter().for_each(|listener| inbox.put(listener, &locks));
+    let mut worker = Worker::new(cx, inbox);
     let registered = run.plan.nbd.as_ref().map_or(0, |plan| plan.registered);
     if registered > 0 {
         worker.register_memory(registered).expect("memory for a worker");
     }
-    listeners.into_iter().for_each(|listener| worker.listen(listener));
     worker
 }
 
@@ -115,10 +117,10 @@ pub(in super::super) fn end(run: &Run, start: &Started) {
     if run.plan.nbd.is_none() {
         return;
     }
-    for (number, table) in start.stack.tables().iter().enumerate() {
-        let clients: u32 = (0..table.exports().len()).map(|at| table.clients(at)).sum();
+    for live in start.stack.live_exports() {
+        let (name, clients) = (&live.spec.name, live.volume.clients.count());
         if clients > 0 {
-            run.world.fail(format!("table {number} says that it has {clients} clients in the end"));
+            run.world.fail(format!("export {name} says that it has {clients} clients in the end"));
         }
     }
     run.world.look_at_sockets();

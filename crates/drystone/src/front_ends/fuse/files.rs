@@ -15,13 +15,14 @@ use anyhow::{Context as _, anyhow, bail};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_exports::fuse::kernel::{self, MountError, MountPoint, Mounted};
 use drystone_exports::fuse::server::{Incoming, Kind, Mount, MountOptions, Transport};
-use drystone_exports::server::Inbox;
+use drystone_exports::server::{Inbox, Volume};
 use drystone_stack::live::LiveMount;
 
-use crate::growth::{Grown, Watch};
-use crate::loop_device::LoopDevice;
+use super::growth::{Grown, Watch};
+use super::loop_device::LoopDevice;
+use super::place::{Place, remove_empty};
+use crate::ending::Ending;
 use crate::output;
-use crate::place::{Place, remove_empty};
 
 /// Between two looks whether what is in use has become free.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -62,7 +63,8 @@ impl Files {
     ) -> anyhow::Result<Files> {
         let place = Place::prepare(&live.path, live.exports.len())?;
         let path = place.path.clone();
-        let fuse = live.exports[0].fuse.as_ref().context("an export without a file")?;
+        let first = &live.exports[0].spec;
+        let fuse = first.fuse.as_ref().context("an export without a file")?;
         let options = MountOptions {
             kind: place.kind,
             uid: rustix::process::geteuid().as_raw(),
@@ -73,11 +75,10 @@ impl Files {
             over_ring: true,
             now_s,
         };
-        let source = live.exports[0].name.clone();
         let point = MountPoint {
             path: path.clone(),
             kind: place.kind,
-            source,
+            source: first.name.clone(),
             allow_other: fuse.allow_other,
         };
         let (mounted, devices) = match kernel::mount(&point, inboxes.len()) {
@@ -87,8 +88,9 @@ impl Files {
                 return Err(error.into());
             }
         };
-        let names = live.exports.iter().map(|export| export.name.clone()).collect();
-        let mount = Mount::new(options, live.volumes, inboxes.len());
+        let volumes: Vec<Volume> = live.exports.into_iter().map(|export| export.volume).collect();
+        let names = volumes.iter().map(|volume| volume.name.clone()).collect();
+        let mount = Mount::new(options, volumes, inboxes.len());
         hand_out(&mount, devices, inboxes, locks);
         Ok(Files {
             names,
@@ -111,18 +113,23 @@ impl Files {
         }
     }
 
-    /// Makes loop devices of all files. The workers must serve.
+    /// Makes loop devices of all files, unless the process is to end meanwhile. The workers must serve.
     ///
     /// # Errors
     /// What `losetup` says, or that there can be no thread.
-    pub fn make_loop_devices(&mut self) -> anyhow::Result<()> {
+    pub fn make_loop_devices(&mut self, ending: &Ending) -> anyhow::Result<()> {
         let mut all = Vec::new();
         for (index, volume) in self.mount.volumes().enumerate() {
-            let limits = volume.device.info().limits;
-            let read_only = volume.read_only || limits.read_only;
-            let made = LoopDevice::make(&self.file(index), limits.logical_block_size, read_only)?;
-            all.push(Grown::new(volume.device.clone(), self.file(index), made.clone()));
-            self.loops.lock(&self.locks).push(made);
+            if ending.is_asked() {
+                break;
+            }
+            let (file, geometry) = (self.file(index), volume.geometry());
+            let made = ending.making(|| {
+                let made = LoopDevice::make(&file, geometry)?;
+                self.loops.lock(&self.locks).push(made.clone());
+                anyhow::Ok(made)
+            })?;
+            all.push(Grown::new(volume.clone(), file, made));
         }
         self.watch = Some(Watch::start(all).context("no thread to follow sizes")?);
         Ok(())
@@ -156,15 +163,6 @@ impl Files {
             output::complain(&format!("drystone: {path}: requests come over io_uring"));
         }
         Ok(())
-    }
-
-    /// How many have the file of that export open.
-    pub fn clients(&self) -> impl Fn(&str) -> u64 + Send + Sync + 'static {
-        let (names, mount) = (self.names.clone(), self.mount.clone());
-        move |name| {
-            let found = names.iter().position(|own| own == name);
-            found.map_or(0, |index| mount.clients(index).into())
-        }
     }
 
     /// Lets go of the loop devices: those that are in use go once they are not.
@@ -211,12 +209,16 @@ impl Files {
     pub fn leaver(&self) -> impl FnOnce() + Send + 'static {
         let (mounted, loops, locks) =
             (self.mounted.clone(), self.loops.clone(), self.locks.sibling());
-        let made = self.made.then(|| self.path.clone());
+        let (path, made) = (self.path.clone(), self.made);
         move || {
-            let loops = loops.lock(&locks).clone();
-            loops.iter().for_each(|device| _ = device.detach());
+            let known = loops.lock(&locks).clone();
+            // One may just have been made.
+            let all = known.into_iter().chain(LoopDevice::all_of(&path));
+            all.for_each(|device| _ = device.detach());
             let _ = mounted.detach();
-            made.iter().for_each(|path| remove_empty(path));
+            if made {
+                remove_empty(&path);
+            }
         }
     }
 
@@ -255,6 +257,6 @@ fn hand_out(
     locks: &LockCounters,
 ) {
     for ((number, device), inbox) in devices.into_iter().enumerate().zip(inboxes) {
-        inbox.put_session(Incoming { mount: mount.clone(), number, device }, locks);
+        inbox.put(Incoming { mount: mount.clone(), number, device }, locks);
     }
 }

@@ -6,10 +6,17 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use drystone_exports::server::Geometry;
+
+use crate::output;
+
+/// Ends the kernel's name of a file that was removed.
+const REMOVED: &[u8] = b" (deleted)";
 
 /// A loop device with a file of ours behind it.
 #[derive(Clone)]
@@ -25,25 +32,25 @@ impl LoopDevice {
     ///
     /// # Errors
     /// What `losetup` says, or that it is not there.
-    pub fn make(file: &Path, block_bytes: u32, read_only: bool) -> anyhow::Result<LoopDevice> {
+    pub fn make(file: &Path, geometry: Geometry) -> anyhow::Result<LoopDevice> {
         let mut command = Command::new("losetup");
         command.args(["--find", "--show", "--direct-io=on"]);
-        command.arg(format!("--sector-size={block_bytes}"));
-        if read_only {
+        command.arg(format!("--sector-size={}", geometry.block));
+        if geometry.read_only {
             command.arg("--read-only");
         }
-        let path = PathBuf::from(said(command.arg("--").arg(file))?.trim());
+        let said = said(command.arg("--").arg(file)).inspect_err(|_| {
+            // It may have come further than it says.
+            LoopDevice::all_of(file).iter().for_each(|device| _ = device.detach());
+        });
+        let path = PathBuf::from(said?.trim());
         let attachment = attachment(&path).unwrap_or_default();
         Ok(LoopDevice { path, attachment })
     }
 
     /// All that have this file, or one in this folder, behind them. The path has no symbolic links.
     pub fn all_of(path: &Path) -> Vec<LoopDevice> {
-        let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-        let names = entries.map(|entry| entry.file_name());
-        let loops = names.filter(|name| name.as_encoded_bytes().starts_with(b"loop"));
-        let found = loops.filter_map(|name| {
-            let device = Path::new("/dev").join(name);
+        let found = devices().into_iter().filter_map(|device| {
             let is_behind = names_file(&backing_file(&device)?, path);
             let attachment = if is_behind { attachment(&device) } else { None };
             Some(LoopDevice { path: device, attachment: attachment? })
@@ -85,6 +92,39 @@ impl LoopDevice {
     }
 }
 
+/// Says which loop devices have a file behind them that is in no folder any more. One of a server that was killed
+/// after its file had been unmounted lazily looks so, but also one of a server that lives: so it is only said.
+pub fn tell_of_lost() {
+    for device in devices() {
+        if backing_file(&device).is_some_and(|name| is_lost(&name, Path::exists)) {
+            let name = device.display();
+            output::complain(&format!(
+                "drystone: the file of {name} is in no folder any more; if its server is gone, \
+                 `losetup -d {name}` takes it away"
+            ));
+        }
+    }
+}
+
+/// Whether the kernel's name is that of a file whose mount is in no folder: it then begins at the mount's own root,
+/// which is the file, or the folder that the file is in.
+fn is_lost(name: &[u8], exists: impl Fn(&Path) -> bool) -> bool {
+    let is_removed = name.ends_with(REMOVED);
+    let name = PathBuf::from(OsString::from_vec(name.to_vec()));
+    match name.parent() {
+        None => true,
+        Some(folder) => folder == Path::new("/") && !is_removed && !exists(&name),
+    }
+}
+
+/// All loop devices that there are.
+fn devices() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    let loops = names.filter(|name| name.as_encoded_bytes().starts_with(b"loop"));
+    loops.map(|name| Path::new("/dev").join(name)).collect()
+}
+
 /// What sysfs says of a loop device.
 fn told(device: &Path, what: &str) -> Option<Vec<u8>> {
     let folder = Path::new("/sys/block").join(device.file_name()?);
@@ -108,14 +148,16 @@ fn attachment(device: &Path) -> Option<Vec<u8>> {
 /// Whether the kernel's name is that of the file, or of one in that folder. A file may have been removed since, or
 /// have a name that looks so.
 fn names_file(name: &[u8], file: &Path) -> bool {
-    let removed = name.strip_suffix(b" (deleted)");
+    let removed = name.strip_suffix(REMOVED);
     let names = [Some(name), removed].into_iter().flatten();
     names.map(|name| PathBuf::from(OsString::from_vec(name.to_vec()))).any(|n| n.starts_with(file))
 }
 
 /// Runs a command; what it prints.
 fn said(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().context("`losetup` (package mount) cannot be run")?;
+    // A signal for us (a Ctrl-C goes to the whole group) must not end it half-way.
+    let output = command.process_group(0).output();
+    let output = output.context("`losetup` (package mount) cannot be run")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         bail!("a loop device is refused: {}", why.trim().trim_start_matches("losetup: "));
@@ -140,6 +182,22 @@ mod tests {
         ];
         for (name, file, expected) in cases {
             assert_eq!(names_file(name, Path::new(file)), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_no_folder_is_known_by_its_name() {
+        let cases: [(&[u8], bool); 6] = [
+            (b"/", true),
+            (b"/vol", true),
+            (b"/there.img", false),
+            (b"/was.img (deleted)", false),
+            (b"/a/vol.img", false),
+            (b"/a/vol.img (deleted)", false),
+        ];
+        for (name, expected) in cases {
+            let exists = |path: &Path| path == Path::new("/there.img");
+            assert_eq!(is_lost(name, exists), expected, "{}", String::from_utf8_lossy(name));
         }
     }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context as _, anyhow, bail};
 use drystone_exports::fuse::kernel::{self, Found, look_at};
 use drystone_exports::fuse::server::Kind;
 
-use crate::loop_device::LoopDevice;
+use super::loop_device::LoopDevice;
 use crate::output;
 
 /// How long a server may take to say that it is there: one that is alive needs less than a

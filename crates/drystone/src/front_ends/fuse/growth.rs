@@ -6,45 +6,43 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use drystone_core::Device;
+use drystone_exports::server::Volume;
 
-use crate::loop_device::LoopDevice;
+use super::loop_device::LoopDevice;
 use crate::output;
 
 /// Between two looks: as long as the kernel relies on a file's size.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A loop device with its file and the device that is served as that.
+/// A loop device with its file and the volume that is served as that.
 pub struct Grown {
-    device: Arc<dyn Device>,
+    volume: Volume,
     file: PathBuf,
     attached: LoopDevice,
-    /// The size of the device that the loop device follows, in bytes.
+    /// The size of the volume that the loop device follows, in bytes.
     size: u64,
 }
 
 impl Grown {
-    /// `attached` is a loop device of `file`, which `device` is served as.
-    pub fn new(device: Arc<dyn Device>, file: PathBuf, attached: LoopDevice) -> Self {
-        let size = device.info().size_bytes;
-        Grown { device, file, attached, size }
+    /// `attached` is a loop device of `file`, which `volume` is served as.
+    pub fn new(volume: Volume, file: PathBuf, attached: LoopDevice) -> Self {
+        let size = volume.geometry().size;
+        Grown { volume, file, attached, size }
     }
 
     /// Have the loop device take the size of its file, once the kernel knows that.
     fn follow(&mut self) {
-        let size = self.device.info().size_bytes;
+        let size = self.volume.geometry().size;
         if size == self.size || !self.attached.is_attached() {
             return;
         }
-        let block = u64::from(self.device.info().limits.logical_block_size);
         match fs::metadata(&self.file) {
             // The kernel still relies on what it was told before.
-            Ok(found) if found.len() != size / block * block => return,
+            Ok(found) if found.len() != size => return,
             Ok(_) => {}
             Err(error) => return self.complain(&error.to_string()),
         }

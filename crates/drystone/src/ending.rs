@@ -1,0 +1,138 @@
+//! How the process is to end: whether it was asked to, and what must be taken away before it does.
+//!
+//! Invariants:
+//! - What others can see of the process (a socket, a mount, a loop device) is made while [`Ending::making`] holds the
+//!   process, and by the end of that it is said how it is taken away: a process that ends in a hurry waits for it,
+//!   so nothing is left that nobody knew of.
+//! - That wait is bounded: a second signal ends a process also when what it makes does not come about.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use drystone_core::clock::SystemClock;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+
+/// Takes something away that others can see: a socket, a mount. May be called when it has gone.
+pub type Leaver = Box<dyn FnOnce() + Send>;
+
+/// How often and how long an end in a hurry looks whether something is still being made.
+const LOOKS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How the process is to end. Clones are the same; any thread may use them.
+#[derive(Clone)]
+pub struct Ending(Arc<Inner>);
+
+struct Inner {
+    asked: AtomicBool,
+    making: Lock<()>,
+    leavers: Lock<Vec<Leaver>>,
+    locks: Arc<LockCounters>,
+}
+
+impl Default for Ending {
+    fn default() -> Self {
+        Ending(Arc::new(Inner {
+            asked: AtomicBool::new(false),
+            making: Lock::new(LockClass::Control, ()),
+            leavers: Lock::new(LockClass::Control, Vec::new()),
+            locks: LockCounters::new(SystemClock::new()),
+        }))
+    }
+}
+
+impl Ending {
+    /// Whether the process was asked to end.
+    pub fn is_asked(&self) -> bool {
+        self.0.asked.load(SeqCst)
+    }
+
+    /// The process is to end.
+    pub fn ask(&self) {
+        self.0.asked.store(true, SeqCst);
+    }
+
+    /// Does what makes something that others can see. Not inside itself.
+    pub fn making<T>(&self, make: impl FnOnce() -> T) -> T {
+        let _making = self.0.making.lock(&self.0.locks);
+        make()
+    }
+
+    /// Has this done when the process ends in a hurry.
+    pub fn add(&self, leaver: Leaver) {
+        self.0.leavers.lock(&self.0.locks).push(leaver);
+    }
+
+    /// Takes everything away, the latest first, as soon as nothing is being made any more. While what is returned
+    /// lives nothing more is made.
+    pub fn leave(&self) -> impl Sized + '_ {
+        let making = self.wait_for_makers();
+        let leavers = std::mem::take(&mut *self.0.leavers.lock(&self.0.locks));
+        leavers.into_iter().rev().for_each(|leave| leave());
+        making
+    }
+
+    /// Nobody makes anything while this is held; `None` if that takes too long.
+    fn wait_for_makers(&self) -> Option<impl Sized + '_> {
+        let look = |_| {
+            let free = self.0.making.try_lock(&self.0.locks);
+            if free.is_none() {
+                thread::sleep(PAUSE);
+            }
+            free
+        };
+        (0..LOOKS).find_map(look)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_is_being_made_is_taken_away_too() {
+        let (ending, (began, has_begun)) = (Ending::default(), channel());
+        let (gone, is_gone) = channel();
+        let maker = {
+            let (ending, gone) = (ending.clone(), gone.clone());
+            move || {
+                ending.making(|| {
+                    began.send(()).unwrap();
+                    thread::sleep(10 * PAUSE);
+                    ending.add(Box::new(move || gone.send("second").unwrap()));
+                });
+            }
+        };
+        ending.add(Box::new(move || gone.send("first").unwrap()));
+        let maker = thread::spawn(maker);
+        has_begun.recv().unwrap();
+        assert!(!ending.is_asked());
+        let held = ending.leave();
+        assert_eq!(is_gone.try_iter().collect::<Vec<_>>(), ["second", "first"]);
+        drop(held);
+        maker.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_never_made_is_not_waited_for() {
+        let (ending, (began, has_begun)) = (Ending::default(), channel());
+        let (go_on, told) = channel::<()>();
+        let maker = {
+            let ending = ending.clone();
+            move || {
+                ending.making(|| {
+                    began.send(()).unwrap();
+                    told.recv().unwrap_err();
+                });
+            }
+        };
+        let maker = thread::spawn(maker);
+        has_begun.recv().unwrap();
+        drop(ending.leave());
+        drop(go_on);
+        maker.join().unwrap();
+    }
+}

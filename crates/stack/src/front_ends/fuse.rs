@@ -1,0 +1,205 @@
+//! `fuse = "PATH"`: an export as a regular file.
+//!
+//! Invariant: no path is asked for more than where it leads to, because a server that was stopped may be what is
+//! mounted there, and whoever asks that waits without end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use drystone_exports::fuse::kernel::{self, MountError};
+
+use crate::diagnostic::{Findings, Span};
+use crate::fields::Check;
+use crate::files::{Identity, Kind, Seen, folder};
+use crate::spec::{ExportSpec, FuseSpec, StackSpec};
+
+use super::{FrontEnd, Section};
+
+/// Files, by FUSE.
+pub(crate) struct Fuse;
+
+impl FrontEnd for Fuse {
+    /// The file, if there is to be one; what is said of it needs it.
+    fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
+        let fields = section.fields;
+        let file = section.file.map(Path::to_owned).or_else(|| fields.path("fuse"));
+        if file.is_none() {
+            without_file(check, section);
+        }
+        export.fuse = file.map(|path| FuseSpec {
+            path,
+            loop_device: fields.bool("fuse_loop"),
+            allow_other: fields.bool("fuse_allow_other"),
+            writeback_cache: fields.bool("fuse_writeback_cache"),
+        });
+    }
+
+    /// Whoever opens a file has one.
+    fn knows_users(&self, export: &ExportSpec) -> bool {
+        export.fuse.is_some()
+    }
+
+    /// Exports that share a folder: what holds for all files in it must agree.
+    fn check(&self, stack: &StackSpec, findings: &mut Findings) {
+        let mut first: BTreeMap<&Path, (&ExportSpec, &FuseSpec)> = BTreeMap::new();
+        for (export, fuse) in files(stack) {
+            let (other, with) = *first.entry(&fuse.path).or_insert((export, fuse));
+            if other.name != export.name {
+                agree((stack, export, fuse), (other, with), findings);
+            }
+        }
+    }
+
+    fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings) {
+        let mut places: BTreeMap<PathBuf, Place<'_>> = BTreeMap::new();
+        for (export, fuse) in files(stack) {
+            let span = stack.places.export(&export.name, "fuse");
+            let Some(real) = real_path(&fuse.path, &span, findings) else { continue };
+            let place = Place { export, path: &fuse.path, real: real.clone(), span };
+            let met = place.met(&places);
+            match met.and_then(|other| Some((other, place.clash(other)?))) {
+                Some((other, (message, hint))) => {
+                    let also = (&other.span, "first used here");
+                    findings.error_also(&place.span, message, hint, also);
+                }
+                None => place.check_others(seen, findings),
+            }
+            places.entry(real).or_insert(place);
+        }
+    }
+
+    fn ways_in(&self, export: &ExportSpec) -> Vec<String> {
+        export.fuse.iter().map(|fuse| fuse.path.display().to_string()).collect()
+    }
+
+    fn explain(&self, export: &ExportSpec) -> Option<String> {
+        let fuse = export.fuse.as_ref()?;
+        let with = if fuse.loop_device { " with a loop device" } else { "" };
+        Some(format!("fuse {}{with}", fuse.path.display()))
+    }
+}
+
+/// The exports that appear as files.
+fn files(stack: &StackSpec) -> Vec<(&ExportSpec, &FuseSpec)> {
+    stack.exports.iter().filter_map(|export| Some((export, export.fuse.as_ref()?))).collect()
+}
+
+/// Keys that say something of a file which there is not.
+fn without_file(check: &mut Check<'_>, section: &Section<'_>) {
+    for key in ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"] {
+        let place = format!("{}/{key}", section.path);
+        if check.places.has(&place) && section.fields.bool(key) {
+            let message = format!("`{key}` has no effect: the export has no `fuse`");
+            let span = check.places.get(&place);
+            check.findings.error(&span, message, "add fuse = \"NAME.img\" or remove it");
+        }
+    }
+}
+
+/// Reports what differs between two exports that share a folder.
+fn agree(
+    (stack, export, fuse): (&StackSpec, &ExportSpec, &FuseSpec),
+    (other, with): (&ExportSpec, &FuseSpec),
+    findings: &mut Findings,
+) {
+    let differs = [
+        ("fuse_loop", fuse.loop_device != with.loop_device),
+        ("fuse_allow_other", fuse.allow_other != with.allow_other),
+        ("fuse_writeback_cache", fuse.writeback_cache != with.writeback_cache),
+    ];
+    for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
+        let folder = fuse.path.display();
+        findings.error_also(
+            &stack.places.export(&export.name, "fuse"),
+            format!("{folder} is shared with export `{}`, but `{key}` differs", other.name),
+            format!("give both the same `{key}`, or another path"),
+            (&stack.places.export(&other.name, "fuse"), "first used here"),
+        );
+    }
+}
+
+/// Where an export appears.
+struct Place<'a> {
+    export: &'a ExportSpec,
+    path: &'a Path,
+    /// Without symbolic links.
+    real: PathBuf,
+    span: Span,
+}
+
+impl<'a> Place<'a> {
+    /// One of these that it is, or is in, or that is in it.
+    fn met<'p>(&self, places: &'p BTreeMap<PathBuf, Place<'a>>) -> Option<&'p Place<'a>> {
+        let around = self.real.ancestors().find_map(|folder| places.get(folder));
+        // What is in a folder comes right behind it.
+        let behind = (Bound::Excluded(self.real.as_path()), Bound::<&Path>::Unbounded);
+        let next = places.range::<Path, _>(behind);
+        let inside = { next }.next().filter(|(path, _)| path.starts_with(&self.real));
+        around.or(inside.map(|(_, place)| place))
+    }
+
+    /// Why this cannot be where `other` is too, or in it, or around it, and what would be right.
+    fn clash(&self, other: &Place<'_>) -> Option<(String, String)> {
+        let (own, their, shown) = (&self.export.name, &other.export.name, self.path.display());
+        if self.real != other.real {
+            let message = format!(
+                "{shown} of export `{own}` and {} of export `{their}` lie in one another, and one would hide the other",
+                other.path.display()
+            );
+            return Some((message, "give each a path outside of the other's".to_owned()));
+        }
+        if self.path != other.path {
+            let message =
+                format!("{shown} of export `{own}` is where export `{their}` appears too");
+            return Some((message, "write both paths alike to share a folder".to_owned()));
+        }
+        if can_be_shared(&self.real) {
+            return None;
+        }
+        let message = format!(
+            "exports `{their}` and `{own}` are both to appear as {shown}, but only a folder that exists can be shared"
+        );
+        Some((message, format!("give each a path of its own, or make a folder: mkdir {shown}")))
+    }
+
+    /// It must not be what something else uses.
+    fn check_others(&self, seen: &Seen, findings: &mut Findings) {
+        let Some(other) = seen.find(&Identity::named(self.real.clone())) else { return };
+        let what = match other.kind {
+            Kind::Device => "the file of device",
+            Kind::Socket => "the socket of export",
+        };
+        let message = format!("{} is {what} `{}`", self.path.display(), other.name);
+        let also = (&other.span, "first used here");
+        findings.error_also(&self.span, message, "name a path where there is nothing", also);
+    }
+}
+
+/// Where the path leads to; or reports why nothing can be made there. `None` also if that cannot be told:
+/// whoever starts finds out.
+fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBuf> {
+    let shown = path.display();
+    match kernel::resolve(path) {
+        Ok(real) => return Some(real),
+        Err(MountError::Missing { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            let message = format!("{shown} cannot be made: its folder does not exist");
+            let hint = format!("make the folder: mkdir -p {}", folder(path).display());
+            findings.error(span, message, hint);
+        }
+        Err(MountError::Missing { source, .. }) => {
+            let hint = "name a path that can be reached";
+            findings.error(span, format!("{shown} cannot be made: {source}"), hint);
+        }
+        Err(_) => {}
+    }
+    None
+}
+
+/// A folder is there, or something is mounted, below which there may be one: whoever starts finds out.
+fn can_be_shared(path: &Path) -> bool {
+    kernel::is_mount_point(path).unwrap_or(true)
+        || fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+}

@@ -1,0 +1,82 @@
+//! What a stack file says of each front end: how it is read and checked, and how clients reach an export by it.
+//!
+//! A front end is a file here, and a line in [`ALL`]. Its keys stand with all others in
+//! [`crate::schema`], and what they say in a field of [`ExportSpec`].
+
+use std::path::Path;
+
+use crate::diagnostic::{Findings, Span};
+use crate::fields::{Check, Fields};
+use crate::files::Seen;
+use crate::spec::{ExportSpec, StackSpec};
+
+pub(crate) mod fuse;
+pub(crate) mod nbd;
+
+/// What a stack file says of one front end.
+pub(crate) trait FrontEnd: Sync {
+    /// Takes its keys out of an export's section, whose place is `path`, and reports what is wrong with them.
+    /// The export also appears as `file`, whatever the section says.
+    fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec);
+
+    /// Whether its clients have a user id.
+    fn knows_users(&self, export: &ExportSpec) -> bool;
+
+    /// Reports exports that contradict one another.
+    fn check(&self, stack: &StackSpec, findings: &mut Findings);
+
+    /// Reports what is wrong with the files that exports name, or with two that are the same. Looks, changes nothing.
+    fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings);
+
+    /// How clients reach the export by it: URIs, or paths.
+    fn ways_in(&self, export: &ExportSpec) -> Vec<String>;
+
+    /// The same for the tree of a stack, with its name; `None` if the export does not use it.
+    fn explain(&self, export: &ExportSpec) -> Option<String>;
+}
+
+/// All front ends, in the order in which ways in are listed.
+static ALL: [&dyn FrontEnd; 2] = [&nbd::Nbd, &fuse::Fuse];
+
+/// An `[export.NAME]` section that is being read.
+pub(crate) struct Section<'a> {
+    /// Its values.
+    pub fields: &'a Fields,
+    /// Its place: `export/NAME`.
+    pub path: &'a str,
+    /// Where its name stands.
+    pub name: &'a Span,
+    /// Where the export also appears as a file.
+    pub file: Option<&'a Path>,
+}
+
+/// Takes the keys of all front ends out of a section.
+pub(crate) fn read(check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
+    ALL.iter().for_each(|front_end| front_end.read(check, section, export));
+}
+
+/// Whether some of an export's clients have a user id.
+pub(crate) fn know_users(export: &ExportSpec) -> bool {
+    ALL.iter().any(|front_end| front_end.knows_users(export))
+}
+
+/// Reports exports that contradict one another.
+pub(crate) fn check(stack: &StackSpec, findings: &mut Findings) {
+    ALL.iter().for_each(|front_end| front_end.check(stack, findings));
+}
+
+/// Reports what is wrong with the files that exports name.
+pub(crate) fn look(stack: &StackSpec, seen: &mut Seen, findings: &mut Findings) {
+    ALL.iter().for_each(|front_end| front_end.look(stack, seen, findings));
+}
+
+/// How clients reach an export.
+pub(crate) fn ways_in(export: &ExportSpec) -> Vec<String> {
+    ALL.iter().flat_map(|front_end| front_end.ways_in(export)).collect()
+}
+
+/// How clients reach an export, as the tree of a stack says it.
+pub(crate) fn explain(export: &ExportSpec) -> String {
+    let used: Vec<String> = ALL.iter().filter_map(|front_end| front_end.explain(export)).collect();
+    used.join(", ")
+}

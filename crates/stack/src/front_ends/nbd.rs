@@ -1,0 +1,179 @@
+//! `nbd = [...]`: the addresses that the NBD server listens on.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use crate::diagnostic::{Findings, Span};
+use crate::fields::{Check, Value};
+use crate::files::{Identity, Kind, Seen, Used, folder};
+use crate::spec::{ExportSpec, Listener, StackSpec};
+use crate::uri::nbd_uri;
+
+use super::{FrontEnd, Section};
+
+/// NBD, over Unix sockets and TCP.
+pub(crate) struct Nbd;
+
+impl FrontEnd for Nbd {
+    fn read(&self, _check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
+        let items = section.fields.list("nbd").iter().filter_map(|value| match value {
+            Value::Listener(listener) => Some(listener.clone()),
+            _ => None,
+        });
+        export.nbd = items.collect();
+    }
+
+    fn knows_users(&self, export: &ExportSpec) -> bool {
+        export.nbd.iter().any(|listener| matches!(listener, Listener::Unix { .. }))
+    }
+
+    /// Exports that share an address: what holds for the whole connection must agree, and one at most
+    /// is the default.
+    fn check(&self, stack: &StackSpec, findings: &mut Findings) {
+        for (listener, sharers) in stack.listeners() {
+            let first = &stack.exports[sharers[0]];
+            let mut default: Option<&ExportSpec> = None;
+            for (place, index) in sharers.iter().enumerate() {
+                let export = &stack.exports[*index];
+                if place > 0 && sharers[place - 1] == *index {
+                    let span = listener_span(stack, export, listener);
+                    findings.error(&span, format!("{listener} is given twice"), "give it once");
+                    continue;
+                }
+                shared(stack, export, first, listener, findings);
+                match default {
+                    Some(other) if export.default => {
+                        two_defaults(stack, export, other, listener, findings)
+                    }
+                    _ if export.default => default = Some(export),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Sockets need a folder, must not replace another file, and must not be a device's file; certificates
+    /// must be readable.
+    fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings) {
+        for export in &stack.exports {
+            for (at, listener) in export.nbd.iter().enumerate() {
+                let Listener::Unix { path, .. } = listener else { continue };
+                let span = stack.places.get(&format!("export/{}/nbd/{at}", export.name));
+                socket(path, &span, findings);
+                let identity = Identity::of(path);
+                if let Some(other) = seen.find(&identity) {
+                    clash(other, path, &span, stack, findings);
+                }
+                seen.add(identity, Kind::Socket, &export.name, span);
+            }
+        }
+        tls_files(stack, findings);
+    }
+
+    fn ways_in(&self, export: &ExportSpec) -> Vec<String> {
+        export.nbd.iter().map(|listener| nbd_uri(export, listener)).collect()
+    }
+
+    fn explain(&self, export: &ExportSpec) -> Option<String> {
+        let places: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();
+        (!places.is_empty()).then(|| format!("nbd {}", places.join(", ")))
+    }
+}
+
+/// Where the export names that address, the last time if it does so twice.
+fn listener_span(stack: &StackSpec, export: &ExportSpec, listener: &Listener) -> Span {
+    let at = export.nbd.iter().rposition(|own| own.same_address(listener)).unwrap_or(0);
+    stack.places.get(&format!("export/{}/nbd/{at}", export.name))
+}
+
+/// What holds for the whole connection is as the first export at this address has it.
+fn shared(
+    stack: &StackSpec,
+    export: &ExportSpec,
+    first: &ExportSpec,
+    listener: &Listener,
+    findings: &mut Findings,
+) {
+    let own = export.nbd.iter().find(|own| own.same_address(listener));
+    let differs = [
+        ("mode", own != Some(listener)),
+        ("tls", export.tls != first.tls),
+        ("max_connections", export.max_connections != first.max_connections),
+        ("max_in_flight", export.max_in_flight != first.max_in_flight),
+        ("max_request", export.max_request != first.max_request),
+        ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),
+        ("idle_timeout", export.idle_timeout != first.idle_timeout),
+    ];
+    for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
+        findings.error_also(
+            &listener_span(stack, export, listener),
+            format!("{listener} is shared with export `{}`, but `{key}` differs", first.name),
+            format!("give both the same `{key}`, or another address"),
+            (&stack.places.export(&first.name, "nbd"), "first used here"),
+        );
+    }
+}
+
+fn two_defaults(
+    stack: &StackSpec,
+    export: &ExportSpec,
+    other: &ExportSpec,
+    listener: &Listener,
+    findings: &mut Findings,
+) {
+    findings.error_also(
+        &stack.places.export(&export.name, "default"),
+        format!("`{}` and `{}` are both the default", other.name, export.name),
+        format!("{listener} has one default export"),
+        (&stack.places.export(&other.name, "default"), "the other default"),
+    );
+}
+
+/// A socket's path is a device's file, or an export's socket under another name.
+fn clash(other: &Used, path: &Path, span: &Span, stack: &StackSpec, findings: &mut Findings) {
+    let also = (&other.span, "first used here");
+    if other.kind == Kind::Device {
+        let message = format!("{} is the file of device `{}`", path.display(), other.name);
+        findings.error_also(span, message, "give the socket a path of its own", also);
+        return;
+    }
+    let theirs = stack.exports.iter().filter(|export| export.name == other.name);
+    let spelled_alike = { theirs }.flat_map(|export| &export.nbd).any(
+        |listener| matches!(listener, Listener::Unix { path: their_path, .. } if their_path == path),
+    );
+    if !spelled_alike {
+        let message = format!("{} is the socket of export `{}`", path.display(), other.name);
+        findings.error_also(span, message, "write both paths alike to share it", also);
+    }
+}
+
+fn socket(path: &Path, span: &Span, findings: &mut Findings) {
+    let shown = path.display();
+    match fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            let message = format!("{shown} exists and is not a socket");
+            findings.error(span, message, "name another path");
+        }
+        Err(_) if !folder(path).is_dir() => {
+            let message = format!("{shown} cannot be made: its folder does not exist");
+            let hint = format!("make the folder: mkdir -p {}", folder(path).display());
+            findings.error(span, message, hint);
+        }
+        _ => {}
+    }
+}
+
+fn tls_files(stack: &StackSpec, findings: &mut Findings) {
+    for export in &stack.exports {
+        let tls = &export.tls;
+        for (key, file) in [("cert", &tls.cert), ("key", &tls.key), ("client_ca", &tls.client_ca)] {
+            let Some(path) = file else { continue };
+            if let Err(error) = File::open(path) {
+                let span = stack.places.get(&format!("export/{}/tls/{key}", export.name));
+                let message = format!("{}: {error}", path.display());
+                findings.error(&span, message, "name a PEM file that can be read");
+            }
+        }
+    }
+}
