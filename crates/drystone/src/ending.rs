@@ -4,10 +4,12 @@
 //! - What others can see of the process (a socket, a mount, a loop device) is made while [`Ending::making`] holds the
 //!   process, and by the end of that it is said how it is taken away: a process that ends in a hurry waits for it,
 //!   so nothing is left that nobody knew of.
-//! - That wait is bounded: a second signal ends a process also when what it makes does not come about.
+//! - That wait is bounded: a second signal ends a process also when what it makes does not come about, or what it
+//!   takes away does not go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +22,8 @@ pub type Leaver = Box<dyn FnOnce() + Send>;
 /// How often and how long an end in a hurry looks whether something is still being made.
 const LOOKS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long what is taken away may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How the process is to end. Clones are the same; any thread may use them.
 #[derive(Clone)]
@@ -66,12 +70,28 @@ impl Ending {
     }
 
     /// Takes everything away, the latest first, as soon as nothing is being made any more. While what is returned
-    /// lives nothing more is made.
+    /// lives nothing more is made. What takes too long is not waited for: to detach a loop device is to write back
+    /// what it has, to a server that may not answer.
     pub fn leave(&self) -> impl Sized + '_ {
         let making = self.wait_for_makers();
-        let leavers = std::mem::take(&mut *self.0.leavers.lock(&self.0.locks));
-        leavers.into_iter().rev().for_each(|leave| leave());
+        let (done, is_done) = channel();
+        let own = self.clone();
+        let take_away = move || {
+            own.take_all_away();
+            let _ = done.send(());
+        };
+        match thread::Builder::new().name("leaving".to_owned()).spawn(take_away) {
+            Ok(_) => _ = is_done.recv_timeout(PATIENCE),
+            Err(_) => self.take_all_away(),
+        }
         making
+    }
+
+    fn take_all_away(&self) {
+        let next = || self.0.leavers.lock(&self.0.locks).pop();
+        while let Some(leave) = next() {
+            leave();
+        }
     }
 
     /// Nobody makes anything while this is held; `None` if that takes too long.
@@ -90,7 +110,18 @@ impl Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_does_not_go_is_not_waited_for() {
+        let (ending, (go_on, told)) = (Ending::default(), channel::<()>());
+        let (gone, is_gone) = channel();
+        ending.add(Box::new(move || gone.send(()).unwrap()));
+        ending.add(Box::new(move || told.recv().unwrap_err().to_string().clear()));
+        drop(ending.leave());
+        assert!(is_gone.try_recv().is_err(), "it is left after one that is stuck");
+        drop(go_on);
+        is_gone.recv().unwrap();
+    }
 
     #[test]
     fn what_is_being_made_is_taken_away_too() {

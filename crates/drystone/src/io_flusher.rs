@@ -5,6 +5,7 @@ use std::io;
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// Makes this process one whose memory is found without writing pages back (prctl(2),
 /// `PR_SET_IO_FLUSHER`), and stays in memory as soon as it was there, as far as it may be. Before
@@ -16,8 +17,10 @@ use rustix::process::{Resource, configure_io_flusher_behavior, getrlimit};
 /// kernel (`max_ratio` of its bdi); who mounts a file system on a loop device is to be told.
 pub fn become_one() -> io::Result<()> {
     let flusher = configure_io_flusher_behavior(true);
+    // With a limit that is far it would be locked now, and later memory be refused.
     let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
-    if rustix::process::geteuid().is_root() || is_unlimited {
+    let may = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::IPC_LOCK));
+    if may || is_unlimited {
         // On fault: volumes of RAM are not there before they are used.
         let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
         let _ = mlockall(flags);

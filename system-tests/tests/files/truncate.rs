@@ -12,6 +12,27 @@ fn filled(files: &Files, file: &str, mib: u32) {
     shell(files.server.dir(), line, &[file, &size, &mib]).ok();
 }
 
+/// A new folder in which the path of the file is a folder for it.
+fn with_folder() -> Arc<TempDir> {
+    let folder = new_folder();
+    fs::create_dir(folder.path().join("vol.img")).expect("a folder");
+    folder
+}
+
+/// A loop device reads all of its device also after the file was cut, of which nobody asks the size.
+#[test]
+fn a_loop_device_stays_as_large_when_its_file_is_cut() {
+    if !has_loop() {
+        return;
+    }
+    let mut files = Files::start(&ends::looped("vol.img"));
+    let device = files.announced(true);
+    files.run("dd if=/dev/zero of=vol.img bs=1M count=1 2>dd.log", &device).ok();
+    let line = "for n in $(seq 50); do dd if=\"$1\" of=out bs=1M skip=15 iflag=direct 2>dd.log && exit; sleep 0.1; done; cat dd.log; exit 1";
+    files.run(line, &device).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
 /// Copies that leave out what the source does not have: as large as the volume, and smaller.
 #[test]
 fn a_sparse_copy_onto_old_data_is_equal() {
@@ -29,7 +50,8 @@ fn a_sparse_copy_onto_old_data_is_equal() {
         if text.contains("fuse_loop") && !has_loop() {
             continue;
         }
-        let mut files = Files::start(&text);
+        let folder = if text.contains("writeback") { with_folder() } else { new_folder() };
+        let mut files = Files::start_in(&folder, &text);
         let file = files.announced(false);
         for tool in [
             "cp sparse.img \"$1\"",
@@ -91,7 +113,9 @@ fn with_a_writeback_cache_a_cut_file_stays_short() {
         return;
     }
     let text = ram("fuse_writeback_cache = true\n").replace("64MiB", "8MiB");
-    let mut files = Files::start(&text);
+    let told = Server::spawn_in(&new_folder(), &text, &[]).refusal();
+    assert!(told.contains("`fuse_writeback_cache` is for files in a folder"), "{told}");
+    let mut files = Files::start_in(&with_folder(), &text);
     let file = files.announced(false);
     let script = r#"
 import os, sys

@@ -5,6 +5,7 @@
 //! - A file that was made to be mounted on is removed with the mount, unless something is in it.
 //! - A loop device is made after its file is served, and is gone before that is unmounted.
 
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,6 +66,14 @@ impl Files {
         let path = place.path.clone();
         let first = &live.exports[0].spec;
         let fuse = first.fuse.as_ref().context("an export without a file")?;
+        if fuse.writeback_cache && place.kind == Kind::File {
+            let path = path.display();
+            place.remove();
+            bail!(
+                "{path}: `fuse_writeback_cache` is for files in a folder, not for a file that is the mount point, whose \
+                 size the kernel would keep at 0: leave it out, or make {path} a folder"
+            );
+        }
         let options = MountOptions {
             kind: place.kind,
             uid: rustix::process::geteuid().as_raw(),
@@ -129,7 +138,7 @@ impl Files {
                 self.loops.lock(&self.locks).push(made.clone());
                 anyhow::Ok(made)
             })?;
-            all.push(Grown::new(volume.clone(), file, made));
+            all.push(Grown::new(self.mount.clone(), index, file, made));
         }
         self.watch = Some(Watch::start(all).context("no thread to follow sizes")?);
         Ok(())
@@ -161,6 +170,15 @@ impl Files {
         if self.mount.transport() == Transport::Ring {
             let path = self.path.display();
             output::complain(&format!("drystone: {path}: requests come over io_uring"));
+        }
+        self.tell_sizes()
+    }
+
+    /// Has the kernel ask for the size of each file, before a client does something by a size of 0.
+    fn tell_sizes(&self) -> anyhow::Result<()> {
+        for file in (0..self.names.len()).map(|index| self.file(index)) {
+            fs::metadata(&file)
+                .with_context(|| format!("{} cannot be looked at", file.display()))?;
         }
         Ok(())
     }

@@ -6,11 +6,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use drystone_exports::server::Volume;
+use drystone_exports::fuse::server::Mount;
 
 use super::loop_device::LoopDevice;
 use crate::output;
@@ -20,24 +21,29 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// A loop device with its file and the volume that is served as that.
 pub struct Grown {
-    volume: Volume,
+    mount: Arc<Mount>,
+    /// Its number there.
+    index: usize,
     file: PathBuf,
     attached: LoopDevice,
     /// The size of the volume that the loop device follows, in bytes.
     size: u64,
+    /// The kernel may take the file for shorter than it is.
+    is_cut: bool,
 }
 
 impl Grown {
-    /// `attached` is a loop device of `file`, which `volume` is served as.
-    pub fn new(volume: Volume, file: PathBuf, attached: LoopDevice) -> Self {
-        let size = volume.geometry().size;
-        Grown { volume, file, attached, size }
+    /// `attached` is a loop device of `file`, which volume `index` of `mount` is served as.
+    pub fn new(mount: Arc<Mount>, index: usize, file: PathBuf, attached: LoopDevice) -> Self {
+        let size = mount.volume(index).geometry().size;
+        Grown { mount, index, file, attached, size, is_cut: false }
     }
 
-    /// Have the loop device take the size of its file, once the kernel knows that.
+    /// Have the kernel know the size of the file, and the loop device take it.
     fn follow(&mut self) {
-        let size = self.volume.geometry().size;
-        if size == self.size || !self.attached.is_attached() {
+        let size = self.mount.volume(self.index).geometry().size;
+        self.is_cut |= self.mount.take_cut(self.index);
+        if size == self.size && !self.is_cut || !self.attached.is_attached() {
             return;
         }
         match fs::metadata(&self.file) {
@@ -46,7 +52,10 @@ impl Grown {
             Ok(_) => {}
             Err(error) => return self.complain(&error.to_string()),
         }
-        self.size = size;
+        self.is_cut = false;
+        if std::mem::replace(&mut self.size, size) == size {
+            return;
+        }
         if let Err(error) = self.attached.follow_size() {
             self.complain(&format!("{error:#}"));
         }

@@ -159,7 +159,6 @@ pub fn negotiate(ask: &InitAsk, wishes: Wishes) -> Result<InitReply, Refused> {
         max_background: MAX_BACKGROUND,
         congestion_threshold: CONGESTION,
         max_write,
-        // Of 4 KiB.
-        max_pages: (max_write >> 12) as u16,
+        max_pages: (max_write as usize / rustix::param::page_size()).max(1) as u16,
     })
 }

@@ -157,6 +157,7 @@ impl Session {
     }
 
     pub(super) fn answer_cut(&mut self, unique: u64, volume: usize, cut: &Cut) {
+        self.mount.note_cut(volume);
         let geometry = Geometry { size: cut.size, ..self.used[volume].geometry };
         let attributes = self.mount.file_attributes(self.mount.node_of(volume), &geometry);
         self.answer_with(unique, |out| proto::passing_attributes(out, &attributes));

@@ -58,13 +58,15 @@ pub(super) struct Shared {
     changes: AtomicU64,
     /// When it was seen that there were more, or the mount was made; seconds since 1970.
     changed_s: AtomicU64,
+    /// It was cut since somebody asked: the kernel takes it for as short until it looks again.
+    was_cut: AtomicBool,
 }
 
 impl Shared {
     fn new(volume: Volume, sessions: usize, now_s: u64) -> Self {
         let changes = AtomicU64::new(changes_of(&volume));
         let (passage, changed_s) = (Passage::new(sessions), AtomicU64::new(now_s));
-        Shared { volume, passage, changes, changed_s }
+        Shared { volume, passage, changes, changed_s, was_cut: AtomicBool::new(false) }
     }
 
     /// When it was last written, about: whoever compares two times learns whether it was between them.
@@ -160,6 +162,14 @@ impl Mount {
     /// The volumes, in order.
     pub fn volumes(&self) -> impl Iterator<Item = &Volume> {
         self.volumes.iter().map(|shared| &shared.volume)
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there are not so many (our own mistake).
+    pub fn volume(&self, index: usize) -> &Volume {
+        &self.volumes[index].volume
     }
 
     /// Requests that came so far.
@@ -323,6 +333,17 @@ impl Mount {
     pub(super) fn folder_attributes(&self) -> Attributes {
         let readable = self.options.permissions & 0o444;
         self.attributes(ROOT, TYPE_FOLDER | readable | readable >> 2, 0, self.made_s)
+    }
+
+    /// Volume `index` was cut.
+    pub(super) fn note_cut(&self, index: usize) {
+        self.volumes[index].was_cut.store(true, Release);
+    }
+
+    /// Whether volume `index` was cut since this was asked last, by truncating its file: to the kernel the file is
+    /// as short then until somebody asks for its attributes.
+    pub fn take_cut(&self, index: usize) -> bool {
+        self.volumes[index].was_cut.swap(false, AcqRel)
     }
 
     /// What the kernel can do by itself.

@@ -232,9 +232,28 @@ fn a_member_that_is_replaced_is_only_read() {
     assert!(!stand.power.take().iter().any(to_data));
 }
 
-/// A member with a volatile cache may join an array of members without, whose flushes then count.
+/// A member with a volatile cache may join an array of members without, whose flushes then count. So do those
+/// between two rounds of a log.
 #[test]
 fn arrays_take_flushes_whatever_their_members_are() {
-    let stand = started(4);
+    let mut stand = Stand::new(4);
+    stand.create_with(Level::Raid5, true, Some(Policy::Ppl), None);
+    stand.start();
     assert!(stand.array.as_ref().unwrap().0.info().limits.write_cache);
+    let flushes_of = |stand: &mut Stand, disk: usize| {
+        stand.power.take();
+        (0..8).for_each(|n| assert!(stand.write(n * 8, n as u8, 4096).is_ok()));
+        let entries = stand.power.take();
+        entries.iter().filter(|e| e.device == disk && e.op == Op::Flush).count()
+    };
+    stand.write(0, 1, 4096);
+    assert_eq!(flushes_of(&mut stand, 1), 0, "nobody has a cache");
+    stand.command(Command::Fail("d1".to_owned())).unwrap();
+    stand.add_device(vec![0; stand.memories[0].image().len()]);
+    stand.memories[4].has_cache.store(true, Relaxed);
+    let (name, device) = ("d4".to_owned(), stand.devices[4].clone());
+    stand.command(Command::Add { name, device, uuid: uuid(4) }).unwrap();
+    stand.until("rebuilt", |status| is_idle(status) && status.degraded() == 0);
+    stand.write(0, 1, 4096);
+    assert!(flushes_of(&mut stand, 4) >= 7, "before each round but the first");
 }
