@@ -7,6 +7,7 @@
 
 mod buffers;
 pub(crate) mod errno;
+mod flow;
 mod front_ends;
 mod inbox;
 mod membership;
@@ -20,5 +21,7 @@ pub use volume::{Client, Clients, Geometry, Shape, Volume};
 pub use worker::Worker;
 
 pub(crate) use buffers::{DATA_AT, Pool, Reserve};
+pub(crate) use flow::Flow;
 pub(crate) use front_ends::{FUSE, NBD, Tag};
+pub(crate) use volume::find;
 pub(crate) use worker::{FrontEnd, Work};

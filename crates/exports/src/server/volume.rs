@@ -61,6 +61,14 @@ impl Volume {
     }
 }
 
+/// Number of the volume that has this name.
+pub(crate) fn find<'a>(
+    volumes: impl IntoIterator<Item = &'a Volume>,
+    name: &[u8],
+) -> Option<usize> {
+    volumes.into_iter().position(|volume| volume.name.as_bytes() == name)
+}
+
 /// How many clients there are; its clones count the same. Any thread may ask.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<AtomicU32>);

@@ -8,7 +8,7 @@
 
 use super::over_ring::Transport;
 use crate::fuse::proto::{self, Attributes, ROOT};
-use crate::server::{Client, Geometry, Volume};
+use crate::server::{Client, Geometry, Volume, find};
 use drystone_core::context::Handle as ContextHandle;
 use drystone_core::op::OpGroup;
 use drystone_core::passage::Passage;
@@ -312,7 +312,7 @@ impl Mount {
 
     /// The volume of this name in the folder.
     pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
-        self.volumes.iter().position(|shared| shared.volume.name.as_bytes() == name)
+        find(self.volumes(), name)
     }
 
     /// Size and block size of a volume now. Not for the way of an I/O: it allocates.

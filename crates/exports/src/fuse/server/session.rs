@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A session is dropped only when no poll and no bio of it is under way.
-//! * `in_flight` counts the requests that have bios until they are answered. At its bound, and without a
+//! * `flow` counts the requests that have bios until they are answered. At its bound, and without a
 //!   buffer that any request fits into, nothing more is read.
 //! * Nothing is allocated for a read or write: what it takes is there when the session begins.
 //! * An operation ([`Op`]) lives from its request until its answer; its bios name it by its number, so
@@ -18,7 +18,7 @@ use super::ragged::{Edges, Ragged};
 use super::{Incoming, io::Work as OpWork};
 use crate::fuse::proto::init::MAX_WRITE;
 use crate::fuse::proto::{self, OUT_HEADER_BYTES, WRITE_HEAD_BYTES};
-use crate::server::{DATA_AT, FUSE, Geometry, Tag, Work};
+use crate::server::{DATA_AT, FUSE, Flow, Geometry, Tag, Work};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, DevIndex, IoBuf, Status};
 use std::collections::VecDeque;
@@ -117,7 +117,7 @@ pub(super) struct Session {
     pub(super) steps: Vec<u32>,
     /// Operations that stayed before a passage, or want to close one, or have.
     pub(super) waiting: usize,
-    pub(super) in_flight: u32,
+    flow: Flow,
     pub(super) requests: u64,
     /// Sessions that are to look again.
     pub(super) wake: Vec<usize>,
@@ -175,7 +175,7 @@ impl Session {
             steps: Vec::with_capacity(IN_FLIGHT_MAX as usize),
             spare: (0..IN_FLIGHT_MAX).map(|_| Box::default()).collect(),
             waiting: 0,
-            in_flight: 0,
+            flow: Flow::new(IN_FLIGHT_MAX, u64::MAX),
             requests: 0,
             wake,
             locks: work.locks.clone(),
@@ -191,7 +191,7 @@ impl Session {
 
     /// True at a bound: nothing new is read.
     pub(super) fn is_paused(&self) -> bool {
-        self.in_flight >= IN_FLIGHT_MAX || !self.pool.has_room()
+        self.flow.is_full() || !self.pool.has_room()
     }
 
     /// True when only a poll with the ring would tell of requests, and there is none.
@@ -208,7 +208,7 @@ impl Session {
     /// True when nothing refers to the session and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
         let polling = self.polling || self.over_ring.as_ref().is_some_and(|over| over.polling);
-        self.life == Life::Over && !polling && self.in_flight == 0
+        self.life == Life::Over && !polling && self.flow.is_idle()
     }
 
     /// True while something of it stays before a passage, or wants to close one, or while it is not known
@@ -227,7 +227,7 @@ impl Session {
 
     /// Once, when it is over and bios of it are with a device: nobody wants them any more.
     pub(super) fn withdraws(&mut self) -> bool {
-        let withdraws = self.life == Life::Over && self.in_flight > 0 && !self.withdrawn;
+        let withdraws = self.life == Life::Over && !self.flow.is_idle() && !self.withdrawn;
         self.withdrawn |= withdraws;
         withdraws
     }
@@ -248,7 +248,7 @@ impl Session {
     // --- operations
 
     pub(super) fn add(&mut self, op: Op) -> u32 {
-        self.in_flight += 1;
+        self.flow.begin(0);
         match self.free.pop() {
             Some(index) => {
                 self.ops[index as usize] = Some(op);
@@ -265,7 +265,7 @@ impl Session {
     pub(super) fn remove(&mut self, index: u32) -> Option<Op> {
         let op = self.ops[index as usize].take()?;
         self.free.push(index);
-        self.in_flight -= 1;
+        self.flow.end(1, 0);
         Some(op)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A connection is dropped only when no receive, no send and no bio of it is under way.
-//! * `in_flight` and `bytes` count requests from when they were read until their reply was
+//! * `flow` counts requests and their bytes from when they were read until their reply was
 //!   sent. At a bound nothing more is parsed or received, so a client that does not read its
 //!   replies costs no more than its bounds.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
@@ -16,7 +16,7 @@ use crate::nbd::handshake::{Event, Handshake, Negotiated};
 use crate::nbd::request::Request;
 use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
-use crate::server::{Client, DATA_AT, Pool, Reserve};
+use crate::server::{Client, DATA_AT, Flow, Pool, Reserve};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{SendPart, peer_uid};
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
@@ -91,10 +91,7 @@ pub(super) struct Connection {
     client: Option<Client>,
     /// The throttle group of our bios is not removed while this lives.
     member: Option<Member>,
-    in_flight: u32,
-    bytes: u64,
-    max_in_flight: u32,
-    max_bytes: u64,
+    flow: Flow,
     /// TLS was told that nothing more comes.
     goodbye: bool,
     /// What was waiting for a limit when the client went has been withdrawn.
@@ -114,8 +111,7 @@ impl Connection {
         now: Ns,
     ) -> Self {
         let settings = incoming.table.settings();
-        let (max_in_flight, max_bytes) =
-            (settings.max_in_flight.max(1), settings.max_bytes_in_flight);
+        let flow = Flow::new(settings.max_in_flight, settings.max_bytes_in_flight);
         let mut connection = Connection {
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
@@ -134,10 +130,7 @@ impl Connection {
             device: None,
             client: None,
             member: None,
-            in_flight: 0,
-            bytes: 0,
-            max_in_flight,
-            max_bytes,
+            flow,
             goodbye: false,
             withdrawn: false,
             active_ns: now,
@@ -189,9 +182,7 @@ impl Connection {
 
     /// True at a bound: nothing new is taken. A write whose data is arriving is not new.
     fn is_paused(&self) -> bool {
-        let bound = self.in_flight >= self.max_in_flight
-            || self.bytes >= self.max_bytes
-            || self.stream.unsent_bytes() >= GO_BYTES;
+        let bound = self.flow.is_full() || self.stream.unsent_bytes() >= GO_BYTES;
         bound && self.payload.is_none()
     }
 
@@ -213,7 +204,7 @@ impl Connection {
     /// Nothing was heard of the client for too long. Close, unless its I/O is what takes long;
     /// then true.
     pub(super) fn end_idle(&mut self) -> bool {
-        if self.in_flight == 0 {
+        if self.flow.is_idle() {
             self.drain();
         } else if self.stream.sending || self.payload.is_some() {
             // It does not take its replies, or does not send the data it announced.
@@ -265,23 +256,17 @@ impl Connection {
     ) -> Option<Vec<SendPart>> {
         if result.is_some_and(|result| result <= 0) {
             let lost = self.stream.send_failed();
-            self.replied(lost.count, lost.bytes);
+            self.flow.end(lost.count, lost.bytes);
             self.kill();
             return None;
         }
         match self.stream.sent(&mut self.pool, parts, result.unwrap_or(0) as usize) {
             Sent::Rest(parts) => Some(parts),
             Sent::All(replies) => {
-                self.replied(replies.count, replies.bytes);
+                self.flow.end(replies.count, replies.bytes);
                 None
             }
         }
-    }
-
-    fn replied(&mut self, count: u32, bytes: u64) {
-        debug_assert!(self.in_flight >= count && self.bytes >= bytes);
-        self.in_flight -= count;
-        self.bytes -= bytes;
     }
 
     /// A bio of this connection came back.
@@ -299,9 +284,9 @@ impl Connection {
         table: &ExportTable,
         bios: &mut BioList,
     ) -> bool {
-        let before = self.bytes;
+        let before = self.flow.bytes();
         while self.life == Life::Open && !self.is_paused() {
-            if self.bytes - before >= GO_BYTES {
+            if self.flow.bytes() - before >= GO_BYTES {
                 return true;
             }
             let used = match self.phase.take() {
@@ -455,8 +440,7 @@ impl Connection {
             Item::NeedMore => return parsed.consumed > 0 && self.stream.may_have_more(),
             Item::Request(request) => {
                 self.coalesce.request();
-                self.in_flight += 1;
-                self.bytes += request_bytes(&request);
+                self.flow.begin(request_bytes(&request));
                 if request.payload_bytes() > 0 {
                     let buf = self.pool.take(request.length as usize);
                     self.payload = Some(Payload { request, buf, got: 0 });
@@ -465,7 +449,7 @@ impl Connection {
                 }
             }
             Item::Refused(refusal) => {
-                self.in_flight += 1;
+                self.flow.begin(0);
                 queue_refusal(transmission.style(), &refusal, &mut self.pool, &mut self.stream);
             }
             Item::Close(_) => self.drain(),

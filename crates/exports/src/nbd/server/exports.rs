@@ -3,7 +3,7 @@
 use super::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
-use crate::server::{Client, Clients, Volume};
+use crate::server::{Client, Clients, Volume, find};
 use drystone_core::Limits;
 
 /// A volume as NBD clients see it.
@@ -87,7 +87,7 @@ impl ExportTable {
 
     /// Number of the export with this name; the empty name is the default one.
     pub fn index_of(&self, name: &str) -> Option<usize> {
-        let by_name = self.exports.iter().position(|e| e.volume.name == name);
+        let by_name = find(self.exports.iter().map(|export| &export.volume), name.as_bytes());
         let default =
             (name.is_empty() && self.default < self.exports.len()).then_some(self.default);
         by_name.or(default)
