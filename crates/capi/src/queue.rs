@@ -58,6 +58,8 @@ pub struct Queue {
     closing: bool,
     /// A call is inside, or was left by a panic.
     pub(crate) entered: bool,
+    /// Last, so that it counts until all else has gone.
+    _counted: Counted,
 }
 
 /// A device that the context has opened.
@@ -74,9 +76,9 @@ impl Queue {
     /// When the kernel refuses its ring.
     pub fn open(stack: &Arc<Stack>) -> Result<Queue> {
         let live = &stack.live;
+        let counted = Counted::new(stack);
         // Its poll mode stays that of its flags: the stack's is for the threads of a server.
         let cx = live.contexts().open(live.engine())?;
-        stack.contexts.fetch_add(1, AcqRel);
         let wake = Wake { handle: cx.handle().clone(), asked: AtomicBool::new(false) };
         Ok(Queue {
             cx,
@@ -92,6 +94,7 @@ impl Queue {
             has_event: false,
             closing: false,
             entered: false,
+            _counted: counted,
         })
     }
 
@@ -113,12 +116,15 @@ impl Queue {
             if self.cx.outstanding() == 0 {
                 return Ok(());
             }
-            if deadline.is_some_and(|at| self.cx.now() >= at) {
+            // With no time left, too, what is polled is looked for once.
+            let is_late = deadline.is_some_and(|at| self.cx.now() >= at);
+            self.cx.wait(deadline);
+            if is_late && self.cx.outstanding() > 0 {
+                self.show_ready();
                 let left = self.cx.outstanding();
                 let message = format!("{left} I/Os of the context have not ended in time");
                 return Err(Failure::new(libc::ETIMEDOUT, message));
             }
-            self.cx.wait(deadline);
         }
     }
 
@@ -311,13 +317,16 @@ impl Queue {
             false => None,
         };
         while self.ready.len() < least && self.cx.outstanding() > 0 {
-            if self.wake.asked.swap(false, Acquire)
-                || deadline.is_some_and(|at| self.cx.now() >= at)
-            {
+            if self.wake.asked.swap(false, Acquire) {
                 break;
             }
+            // With no time left, too, what is polled is looked for once.
+            let is_late = deadline.is_some_and(|at| self.cx.now() >= at);
             self.cx.wait(deadline);
             self.cx.reap(&mut self.ready);
+            if is_late {
+                break;
+            }
         }
         self.take(out)
     }
@@ -337,10 +346,16 @@ impl Queue {
             }
             taken += 1;
         }
+        self.show_ready();
+        taken
+    }
+
+    /// What was reaped from the context and not yet by the program shows at the descriptor.
+    #[inline]
+    fn show_ready(&self) {
         if self.has_event && !self.ready.is_empty() {
             self.wake.handle.wake();
         }
-        taken
     }
 
     /// I/Os submitted and not reaped.
@@ -355,6 +370,7 @@ impl Queue {
     pub fn event(&mut self) -> Result<i32> {
         let fd = self.cx.event_descriptor()?;
         self.has_event = true;
+        self.show_ready();
         Ok(fd)
     }
 
@@ -380,11 +396,19 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
-    /// The context is dropped after this, and with it what it has in flight, if there is any, stays
-    /// with the stack: only [`Queue::close`] lets a program get here, but for a panic.
+/// Counts a context with its stack until it is gone.
+struct Counted(Arc<Stack>);
+
+impl Counted {
+    fn new(stack: &Arc<Stack>) -> Self {
+        stack.contexts.fetch_add(1, AcqRel);
+        Counted(stack.clone())
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.stack.contexts.fetch_sub(1, AcqRel);
+        self.0.contexts.fetch_sub(1, AcqRel);
     }
 }
 

@@ -317,9 +317,14 @@ fn polled_io_is_found_by_polling_and_by_waiting() {
     assert_eq!(context.submit(&[Io { flags: 16, ..polled }]), 1);
     assert_eq!(unsafe { drystone_context_timeout(context.raw) }, 0, "somebody must look");
     assert_eq!(context.wait(1, FOREVER), [(1, 0)]);
+    // A wait without time looks, too, and so does a close.
+    assert_eq!(context.submit(&[polled]), 1);
+    assert!((0..100_000).any(|_| context.wait(1, 0) == [(1, 0)]), "a loop of waits ends");
     assert_eq!(context.submit(&[Io { flags: 0, ..polled }]), 1);
     assert_ne!(unsafe { drystone_context_timeout(context.raw) }, 0);
     assert_eq!(context.wait(1, FOREVER), [(1, 0)]);
+    assert_eq!(context.submit(&[polled]), 1);
+    assert!((0..100_000).any(|_| context.close(0) == 0), "a loop of closes ends");
 }
 
 /// The stack is ended as a server ends it: the array is on record as clean, and assembled again.

@@ -37,7 +37,9 @@ pub mod primitive;
 pub mod published;
 pub mod quiet;
 pub mod ring;
+
 pub mod shared_list;
+pub mod signals;
 pub mod sim;
 pub mod stats;
 pub mod status;

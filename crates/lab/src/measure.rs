@@ -2,6 +2,7 @@
 //! counted over the same stretch of time. [`on_device`] and [`sampled`] serve experiments that count
 //! something else.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::context::PollMode;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockClass, LockRegistry, LockStats};
-use drystone_core::{ContextSet, Device, Priority};
+use drystone_core::{Bio, BioList, Context, ContextSet, Device, IoBuf, Priority, Sector};
 use drystone_stack::live::{OpenDevice, Surroundings, open_device};
 use drystone_stack::spec::DeviceSpec;
 use rustix::time::{ClockId, clock_gettime};
@@ -299,6 +300,32 @@ pub(crate) fn stat_times(text: &str) -> Option<(u64, u64)> {
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let user = fields.nth(11)?.parse().ok()?;
     Some((user, fields.next()?.parse().ok()?))
+}
+
+/// Writes bytes of a device, which are then there: RAM that was never written is one page of zeroes to whoever
+/// reads it, in the processor's cache.
+///
+/// # Errors
+/// When it cannot be opened or written.
+pub(crate) fn write_zeroes(
+    cx: &mut Context,
+    device: &Arc<dyn Device>,
+    bytes: Range<u64>,
+) -> anyhow::Result<()> {
+    const AT_ONCE: u64 = 1 << 20;
+    let device = cx.open(device)?;
+    for from in bytes.clone().step_by(AT_ONCE as usize) {
+        let length = AT_ONCE.min(bytes.end - from) as usize;
+        let mut bios = BioList::new();
+        bios.push(Bio::write(Sector::from_bytes(from), IoBuf::zeroed(length)));
+        cx.submit(device, &mut bios);
+        while cx.reap(&mut bios) == 0 {
+            cx.wait(None);
+        }
+        let failed = bios.pop().filter(|bio| !bio.status.is_ok());
+        ensure!(failed.is_none(), "the device cannot be written");
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, SystemClock};
+use drystone_core::ring::Engine;
 use drystone_queue::ClockUse;
 use drystone_queue::scheduler::MqDeadline;
 use drystone_stack::live::{OpenDevice, Surroundings, open_device, open_with};
@@ -20,7 +21,7 @@ use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::engine::{Counts, Pattern, machine};
-use crate::measure::{Load, Sample, on_counted, sampled, warmup_ns};
+use crate::measure::{Load, Sample, on_counted, sampled, warmup_ns, write_zeroes};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::Clocked;
 use crate::{Experiment, Options, RUNS, Say, THREADS};
@@ -121,7 +122,11 @@ fn measure_one(
 ) -> anyhow::Result<Run> {
     let clock: Arc<dyn Clock> = SystemClock::new();
     let at = Surroundings { open: variant.open, ..Surroundings::new(threads, clock) };
+    let keeps = device == "ram";
     let device = open_device(&spec(device, variant)?, &at)?;
+    if keeps {
+        write_zeroes(&mut at.contexts.open(Engine::Auto)?, &device, 0..SIZE_BYTES)?;
+    }
     let works = LOAD.works(&*device, threads);
     let (lanes, (all, _)) = on_counted(&device, &at, &works, |crew| {
         sampled(crew, &at.locks, threads, options.runtime_ns, || ())

@@ -278,6 +278,16 @@ impl ContextCore {
         n
     }
 
+    /// For loops that never wait, and so watch nobody: who holds what this context needs may be away.
+    #[inline]
+    pub(super) fn reap_for_owner(&mut self, handle: &Handle, out: &mut BioList) -> usize {
+        let n = self.reap(&handle.mailbox, &handle.gate, out);
+        if self.reaps.is_multiple_of(REAPS_A_TICK) && self.is_starving() {
+            handle.set.others_do(self.env.id, |other| self.env.kick_later(other.clone()));
+        }
+        n
+    }
+
     /// What a visitor, or the owner for one who knocked, does: turn the crank.
     pub(crate) fn errand(&mut self, gate: &Gate, mailbox: &Mailbox) {
         self.crank(mailbox, gate);

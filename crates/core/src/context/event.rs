@@ -66,11 +66,12 @@ impl ContextCore {
         Ok(self.bell.as_ref().map_or(-1, Bell::fd))
     }
 
-    /// The context is about to be left.
+    /// The context is about to be left. What shows a wake-up is forgotten by whoever looks at the ring; that it was
+    /// woken only by [`Context::clear_event`], and by a wait.
     #[inline]
-    pub(super) fn announce(&self) {
+    pub(super) fn announce(&self, handle: &Handle) {
         if let Some(bell) = &self.bell
-            && (!self.env.done.is_empty() || !self.env.events.is_empty())
+            && (!self.env.done.is_empty() || !self.env.events.is_empty() || handle.is_woken())
         {
             bell.ring();
         }
@@ -177,6 +178,53 @@ mod tests {
             let handle = a.handle().clone();
             std::thread::scope(|s| _ = s.spawn(move || handle.wake()));
             assert!(is_readable(fd, 20_000), "{engine:?}");
+        }
+    }
+
+    /// Whoever looks at the ring meanwhile, the owner or a visitor, does not take it away.
+    #[test]
+    fn a_wake_up_shows_until_the_owner_clears_it() {
+        for engine in ENGINES {
+            let (set, fake) = (new_set(), Fake::new(Mode::Inline));
+            let (mut a, _) = open(&set, engine, &fake);
+            let fd = a.event_descriptor().unwrap();
+            let mut out = BioList::new();
+            let looks: [&mut dyn FnMut(&mut Context); 3] = [
+                &mut |a| _ = a.reap(&mut out),
+                &mut |a| _ = a.poll(&mut BioList::new()),
+                &mut |_| set.kick_all(),
+            ];
+            for look in looks {
+                a.clear_event();
+                a.handle().wake();
+                (0..3).for_each(|_| look(&mut a));
+                assert!(is_readable(fd, 0), "{engine:?}");
+            }
+            let quiet = (0..100).any(|_| {
+                a.clear_event();
+                !is_readable(fd, 0)
+            });
+            assert!(quiet, "{engine:?}: readable for ever");
+        }
+    }
+
+    /// Neither a wait nor a descriptor: the loop only reaps, or polls.
+    #[test]
+    fn who_waits_for_a_tag_by_reaping_gets_it() {
+        for engine in ENGINES {
+            for polls in [false, true] {
+                let (set, fake) = (new_set(), Fake::new(Mode::OneTag));
+                let (mut a, on_a) = open(&set, engine, &fake);
+                let (mut b, on_b) = open(&set, engine, &fake);
+                a.submit(on_a, &mut writes(0, 1));
+                b.submit(on_b, &mut writes(1, 1));
+                let mut out = BioList::new();
+                let look = |b: &mut Context, out: &mut BioList| match polls {
+                    true => b.poll(out),
+                    false => b.reap(out),
+                };
+                assert!((0..1_000_000).any(|_| look(&mut b, &mut out) == 1), "{engine:?}");
+            }
         }
     }
 

@@ -84,7 +84,8 @@ impl Drop for Call<'_> {
     #[inline]
     fn drop(&mut self) {
         loop {
-            self.core().announce();
+            let handle = self.handle;
+            self.core().announce(handle);
             let kicks = self.core().take_kicks();
             let entrusted = self.core().env.entrusted > 0;
             let knocked = self.handle.gate.leave();
@@ -142,7 +143,7 @@ impl Context {
     #[inline]
     pub fn reap(&mut self, out: &mut BioList) -> usize {
         let handle = &*self.handle;
-        Call::begin(handle).core().reap(&handle.mailbox, &handle.gate, out)
+        Call::begin(handle).core().reap_for_owner(handle, out)
     }
 
     /// Look for completions of polled I/O and reap. Returns how many came.
@@ -150,7 +151,7 @@ impl Context {
         let handle = &*self.handle;
         let mut call = Call::begin(handle);
         call.core().poll_channels();
-        call.core().reap(&handle.mailbox, &handle.gate, out)
+        call.core().reap_for_owner(handle, out)
     }
 
     /// Submit `bios` (emptied), of which some may be polled ([`crate::BioFlags::POLLED`]). The

@@ -135,7 +135,7 @@ impl Handle {
                     let core = unsafe { &mut *self.core.get() };
                     core.errand(&self.gate, &self.mailbox);
                     work.append(&mut core.take_kicks());
-                    core.announce();
+                    core.announce(self);
                     if !self.gate.end_visit() {
                         return;
                     }

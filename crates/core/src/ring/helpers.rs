@@ -13,6 +13,7 @@
 use super::eventfd::EventFd;
 use super::{FileOp, Token, Waker};
 use crate::buf::Segment;
+use crate::signals::blocked;
 use crate::sync::{Lock, LockClass, LockCounters, Signal};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -131,7 +132,8 @@ impl Pool {
     fn start_helper(&'static self, user: &LockCounters) -> bool {
         let builder = std::thread::Builder::new().name("drystone-file".into());
         let user = user.sibling();
-        builder.stack_size(STACK_BYTES).spawn(move || self.help(&user)).is_ok()
+        let builder = builder.stack_size(STACK_BYTES);
+        blocked(|| builder.spawn(move || self.help(&user))).is_ok()
     }
 
     /// The system has no thread left for us. The other helpers do the work; if there are none,

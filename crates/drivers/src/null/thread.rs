@@ -10,7 +10,7 @@
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::mailbox::Message;
-use drystone_core::{Error, Result};
+use drystone_core::{Error, Result, signals};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -73,9 +73,8 @@ impl CompletionThread {
     /// When the operating system has none.
     pub fn start() -> Result<Self> {
         let (sender, receiver) = channel::<Job>();
-        std::thread::Builder::new()
-            .name("null-complete".to_owned())
-            .spawn(move || run(&receiver))
+        let builder = std::thread::Builder::new().name("null-complete".to_owned());
+        signals::blocked(|| builder.spawn(move || run(&receiver)))
             .map_err(|e| Error::os("no thread for irqmode=1", e))?;
         Ok(CompletionThread { sender: Arc::new(sender) })
     }

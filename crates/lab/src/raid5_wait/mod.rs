@@ -29,15 +29,15 @@ pub mod wait;
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
+use drystone_core::{ContextSet, Device};
 use drystone_stack::live::Surroundings;
 use serde_json::json;
 
 use crate::engine::machine;
-use crate::measure::warmup_ns;
+use crate::measure::{warmup_ns, write_zeroes};
 use crate::outcome::{Machine, Outcome};
 use crate::{Experiment, Options, Say};
 use array::{Open, Opening};
@@ -140,22 +140,7 @@ fn fill(
     let mut cx = contexts.open(Engine::Auto)?;
     let bytes = load::FILES * FILE_BYTES as u64 / u64::from(scene.disks - 1);
     for member in members {
-        let member = cx.open(member)?;
-        for from in (OWN_BYTES..OWN_BYTES + bytes).step_by(BIO_BYTES) {
-            write_zeroes(&mut cx, member, from)?;
-        }
+        write_zeroes(&mut cx, member, OWN_BYTES..OWN_BYTES + bytes)?;
     }
-    Ok(())
-}
-
-fn write_zeroes(cx: &mut Context, member: DevIndex, from: u64) -> anyhow::Result<()> {
-    let mut bios = BioList::new();
-    bios.push(Bio::write(Sector::from_bytes(from), IoBuf::zeroed(BIO_BYTES)));
-    cx.submit(member, &mut bios);
-    while cx.reap(&mut bios) == 0 {
-        cx.wait(None);
-    }
-    let failed = bios.pop().filter(|bio| !bio.status.is_ok());
-    ensure!(failed.is_none(), "a member cannot be written");
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use drystone_core::ring::Engine;
-use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE};
+use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals};
 use drystone_raid::array::{self, ArrayOptions, Manager, Opened, WallClock};
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
@@ -43,7 +43,8 @@ impl Default for Hosting {
         Hosting {
             open_context: Box::new(|set, engine| set.open(engine)),
             spawn: Box::new(|name, work| {
-                std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+                let builder = std::thread::Builder::new().name(name.to_owned());
+                signals::blocked(|| builder.spawn(work)).map(drop)
             }),
             wall_clock: Arc::new(seconds_now),
             random: Box::new(random),
