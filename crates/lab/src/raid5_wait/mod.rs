@@ -139,6 +139,7 @@ fn fill(
 ) -> anyhow::Result<()> {
     let mut cx = contexts.open(Engine::Auto)?;
     let bytes = load::FILES * FILE_BYTES as u64 / u64::from(scene.disks - 1);
+    let bytes = bytes.next_multiple_of(BIO_BYTES as u64);
     for member in members {
         write_zeroes(&mut cx, member, OWN_BYTES..OWN_BYTES + bytes)?;
     }
