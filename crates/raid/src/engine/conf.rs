@@ -109,8 +109,6 @@ pub(crate) struct Conf {
     plain: Roles,
     /// Roles with a member or replacement about which more has to be asked.
     special: Roles,
-    /// A member or replacement has a volatile cache.
-    pub(crate) has_cache: bool,
     /// The members know that they may not fit one another: writes may begin.
     pub(crate) is_dirty: bool,
     /// New bios are kept.
@@ -150,7 +148,6 @@ impl Conf {
             seats: spec.seats,
             plain: Roles::EMPTY,
             special: Roles::EMPTY,
-            has_cache: false,
             is_dirty: false,
             is_suspended: false,
             suspended_since: 0,
@@ -166,7 +163,7 @@ impl Conf {
         conf
     }
 
-    /// To be called after each change of `seats`, and of what devices there say of themselves.
+    /// To be called after each change of `seats`.
     pub(crate) fn seats_changed(&mut self) {
         (self.plain, self.special) = (Roles::EMPTY, Roles::EMPTY);
         for (role, seat) in (0..).zip(&self.seats) {
@@ -177,9 +174,6 @@ impl Conf {
                 self.special.insert(role);
             }
         }
-        let mut there =
-            self.seats.iter().flat_map(|seat| seat.member.iter().chain(&seat.replacement));
-        self.has_cache = there.any(|member| member.device.info().limits.write_cache);
         let lost = self.lost().len();
         self.is_broken = lost > self.layout.level().parity_disks();
     }

@@ -278,7 +278,7 @@ impl Log {
             self.round.append(&mut self.queue);
             return self.let_go(out);
         };
-        if std::mem::take(&mut self.wants_flush) && at.conf.has_cache {
+        if std::mem::take(&mut self.wants_flush) {
             return self.flush(at, out);
         }
         let replacement = at.conf.member(self.role, true).and_then(|m| Some((m, m.log?)));
