@@ -95,7 +95,9 @@ impl Operator {
         if compare {
             self.forget();
             self.compare(&start);
-            records.inspect(|records| records.judge(&self.run, &start));
+            // Where the power went before all superblocks were read, force may have to take who is old.
+            let is_on = !self.run.off.get();
+            records.filter(|_| is_on).inspect(|records| records.judge(&self.run, &start));
         }
         Some(start)
     }
