@@ -30,7 +30,8 @@ const FAMILIES: [&[&str]; 3] =
     [&["drystone-targets", "drystone-raid"], &["drystone-drivers"], &["drystone-exports"]];
 
 /// Packages for developers: they may import everything and nothing imports them.
-const TOOLS: [&str; 4] = ["xtask", "system-tests", "guest-tests", "drystone-fuzz"];
+const TOOLS: [&str; 5] =
+    ["xtask", "system-tests", "guest-tests", "drystone-fuzz", "drystone-bench-raid"];
 
 /// Runs the check.
 pub fn check(tree: &Tree, report: &mut Report) {

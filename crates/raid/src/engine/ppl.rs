@@ -23,8 +23,10 @@ use super::shard::{At, Fault, Report};
 use super::stripe::BLOCK_BYTES;
 use crate::layout::Layout;
 use crate::metadata::ppl::{HEADER_BYTES, PplBuilder, StripeWrite};
+use crossbeam_queue::ArrayQueue;
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What all logs of an array have in common.
 #[derive(Clone, Copy, Debug)]
@@ -48,21 +50,51 @@ pub(crate) struct LogArea {
 const DONE: u64 = 1 << 63;
 
 /// Tickets of stripes that are done, to be used again: with the memory that they have.
-#[derive(Default)]
-pub(crate) struct Spares(Vec<Ticket>);
+///
+/// A channel keeps a few. What it has beyond that goes to `common`, for channels that have none: who
+/// makes a ticket and who ends it are not the same.
+pub(crate) struct Spares {
+    own: Vec<Ticket>,
+    common: Arc<CommonSpares>,
+}
+
+/// What the channels of an array have in common of those.
+pub(crate) type CommonSpares = ArrayQueue<Ticket>;
 
 /// Most tickets that a channel keeps.
-const SPARES_MAX: usize = 512;
+const SPARES_OWN: usize = 32;
+
+/// Most tickets that all channels have in common.
+const SPARES_COMMON: usize = 512;
 
 impl Spares {
+    pub(crate) fn new(common: Arc<CommonSpares>) -> Self {
+        Spares { own: Vec::new(), common }
+    }
+
+    pub(crate) fn common() -> Arc<CommonSpares> {
+        Arc::new(ArrayQueue::new(SPARES_COMMON))
+    }
+
     /// Keep the tickets of `done`, which is emptied; as many as there is room for.
     pub(crate) fn keep(&mut self, done: &mut Vec<Ticket>) {
-        let room = SPARES_MAX.saturating_sub(self.0.len());
-        self.0.extend(done.drain(..).take(room));
+        for ticket in done.drain(..) {
+            match self.own.len() < SPARES_OWN {
+                true => self.own.push(ticket),
+                false => drop(self.common.push(ticket)),
+            }
+        }
     }
 
     fn take(&mut self) -> Ticket {
-        self.0.pop().unwrap_or_else(|| Ticket(Bio::flush()))
+        let spare = self.own.pop().or_else(|| self.common.pop());
+        spare.unwrap_or_else(|| Ticket(Bio::flush()))
+    }
+}
+
+impl Default for Spares {
+    fn default() -> Self {
+        Spares::new(Spares::common())
     }
 }
 

@@ -8,7 +8,7 @@
 use super::bitmap::Bitmap;
 use super::conf::Conf;
 use super::port::{Brings, Port, Ports};
-use super::ppl::Log;
+use super::ppl::{CommonSpares, Log, Spares};
 use super::shard::{At, Report, Shard, ShardCounts};
 use crate::parity::Parity;
 use drystone_core::context::Handle;
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     shards: Box<[TurnLock<Shard>]>,
     /// Partial parity logs, by role; none, if the array has none.
     logs: Box<[TurnLock<Log>]>,
+    /// Tickets for those logs that no channel keeps.
+    pub(crate) spares: Arc<CommonSpares>,
     pub(crate) parity: Parity,
     /// Parity fits below this member sector.
     pub(crate) fits_below: AtomicU64,
@@ -91,6 +93,7 @@ impl Shared {
             ports: Published::new(Ports::default()),
             shards: (0..SHARDS).map(shard).collect(),
             logs,
+            spares: Spares::common(),
             parity: Parity::detect(),
             fits_below: AtomicU64::new(u64::MAX),
             mismatches: AtomicU64::new(0),

@@ -20,8 +20,8 @@ mod turns;
 
 use super::conf::Conf;
 use super::port::{Brings, Port, Ports};
-use super::ppl::LogOut;
-use super::shard::{Makings, Outbox};
+use super::ppl::{LogOut, Spares};
+use super::shard::Outbox;
 use super::shared::{SHARDS, Shared, Wanted};
 use super::slab::Slab;
 use drystone_core::check::check;
@@ -63,7 +63,6 @@ pub struct ArrayChannel {
     changed_logs: u64,
     out: Outbox,
     log_out: LogOut,
-    makings: Makings,
     /// Flushes, and writes that wait for one before them.
     flushing: Slab<Flushing>,
     /// The same that wait for what is put on record of members that could not.
@@ -88,6 +87,7 @@ impl ArrayChannel {
         let (_, conf) = shared.conf.get(&env.locks);
         let (ports_epoch, ports) = shared.ports.get(&env.locks);
         let mut channel = ArrayChannel {
+            out: Outbox { spares: Spares::new(shared.spares.clone()), ..Outbox::default() },
             stats: shared.stats.for_channel(),
             shared,
             port,
@@ -104,9 +104,7 @@ impl ArrayChannel {
             brought_logs: Vec::new(),
             touched_logs: 0,
             changed_logs: 0,
-            out: Outbox::default(),
             log_out: LogOut::default(),
-            makings: Makings::default(),
             flushing: Slab::new(),
             unflushed: Vec::new(),
             kept: BioList::new(),

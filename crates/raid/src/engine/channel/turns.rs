@@ -189,7 +189,7 @@ impl ArrayChannel {
     fn take_in(&mut self, env: &mut Env, at: &At<'_>, shard: &mut Shard, list: &mut BioList) {
         while let Some(bio) = list.pop() {
             if bio.is_of_channel() {
-                shard.run_ended(at, bio, &mut self.makings, &mut self.out);
+                shard.run_ended(at, bio, &mut self.out);
                 continue;
             }
             if Ticket::is(&bio) {
@@ -227,7 +227,7 @@ impl ArrayChannel {
             *sent += 1;
             env.send_down(channel(role, is_replacement), bio);
         };
-        shard.make_runs(at, &mut self.out, &mut self.makings, send);
+        shard.make_runs(at, &mut self.out, send);
     }
 
     /// Hand on what a turn has left to be done.

@@ -40,8 +40,8 @@ use crate::parity::Parity;
 use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status, mistake};
 use std::collections::VecDeque;
 
-use runs::Run;
-pub(crate) use runs::{Makings, MemberIo};
+pub(crate) use runs::MemberIo;
+use runs::{Makings, Run};
 
 /// By what a shard works during a turn.
 pub(crate) struct At<'a> {
@@ -184,6 +184,7 @@ pub(crate) struct Shard {
     items: Slab<Item>,
     waiting: VecDeque<u32>,
     runs: Slab<Run>,
+    makings: Makings,
     /// Stripes that wait for what the manager publishes.
     awaiting: Vec<u32>,
     /// Numbers of stripes that were given up.
@@ -204,6 +205,7 @@ impl Shard {
             items: Slab::new(),
             waiting: VecDeque::new(),
             runs: Slab::new(),
+            makings: Makings::default(),
             awaiting: Vec::new(),
             given_up: Vec::new(),
             scratch: [IoBuf::zeroed(BLOCK_BYTES), IoBuf::zeroed(BLOCK_BYTES)],

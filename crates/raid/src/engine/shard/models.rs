@@ -1,7 +1,6 @@
 //! Waiting for stripes, model-checked: contexts bring items to a shard that has fewer stripes than
 //! they need, and take I/O to members away with them; whoever has the turn works for all.
 
-use super::runs::Makings;
 use super::tests::member;
 use super::{At, Outbox, Shard};
 use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Seat};
@@ -29,7 +28,6 @@ struct Visitor {
     brought: BioList,
     /// I/O to members that it has begun.
     flight: Vec<Box<Bio>>,
-    makings: Makings,
     out: Outbox,
 }
 
@@ -59,7 +57,7 @@ impl Model {
 
     /// What a context does at a shard, until nobody has left anything.
     fn visit(&self, visitor: &mut Visitor) {
-        let Visitor { who, locks, brought, flight, makings, out } = visitor;
+        let Visitor { who, locks, brought, flight, out } = visitor;
         loop {
             // With nothing in its hands it came for the configuration.
             let turn = match brought.is_empty() {
@@ -75,12 +73,12 @@ impl Model {
             shard.refresh(&at, stripes, out);
             while let Some(bio) = all.pop() {
                 match bio.is_of_channel() {
-                    true => shard.run_ended(&at, bio, makings, out),
+                    true => shard.run_ended(&at, bio, out),
                     false => shard.take(&at, bio, false, out),
                 }
             }
             shard.work(&at, stripes, out);
-            shard.make_runs(&at, out, makings, |_, _, mut bio| {
+            shard.make_runs(&at, out, |_, _, mut bio| {
                 bio.give_to_channel(0);
                 flight.push(bio);
             });
@@ -119,7 +117,6 @@ impl Visitor {
             locks: LockCounters::new(ManualClock::new(1)),
             brought: BioList::new(),
             flight: Vec::new(),
-            makings: Makings::default(),
             out: Outbox::default(),
         }
     }

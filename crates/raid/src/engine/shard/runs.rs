@@ -61,9 +61,10 @@ pub(crate) struct Run {
 /// Most blocks of a run: as many as a request has segments by default.
 const RUN_BLOCKS_MAX: usize = 128;
 
-/// Memory that making bios needs, kept from turn to turn.
+/// Memory that making bios needs, kept from turn to turn: by the shard, which all runs come back to,
+/// whatever context brings them.
 #[derive(Default)]
-pub(crate) struct Makings {
+pub(super) struct Makings {
     /// Idle boxes.
     bios: BioList,
     stripes: Vec<Vec<u32>>,
@@ -113,7 +114,6 @@ impl Shard {
         &mut self,
         at: &At<'_>,
         out: &mut Outbox,
-        makings: &mut Makings,
         mut send: impl FnMut(u32, bool, Box<Bio>),
     ) {
         // Copies for replacements before what they are copies of.
@@ -127,14 +127,14 @@ impl Shard {
             left = rest;
             let member = at.conf.member(first.role, first.is_replacement);
             let member = member.expect("it was there a moment ago");
-            let bio = self.make_run(run, member, makings);
+            let bio = self.make_run(run, member);
             send(first.role, first.is_replacement, bio);
         }
         out.io.clear();
     }
 
-    fn make_run(&mut self, ios: &[MemberIo], member: &Member, makings: &mut Makings) -> Box<Bio> {
-        let mut bufs = std::mem::take(&mut makings.bufs);
+    fn make_run(&mut self, ios: &[MemberIo], member: &Member) -> Box<Bio> {
+        let mut bufs = std::mem::take(&mut self.makings.bufs);
         for io in ios {
             let stripe = &mut self.stripes[io.stripe as usize];
             bufs.push(match io.is_copy {
@@ -142,10 +142,10 @@ impl Shard {
                 false => stripe.blocks[io.role as usize].take().expect("it is in the cache"),
             });
         }
-        let mut bio = makings.bio();
+        let mut bio = self.makings.bio();
         bio.set_bufs(&mut bufs);
-        makings.bufs = bufs;
-        let mut stripes = makings.stripes.pop().unwrap_or_default();
+        self.makings.bufs = bufs;
+        let mut stripes = self.makings.stripes.pop().unwrap_or_default();
         stripes.extend(ios.iter().map(|io| io.stripe));
         let first = ios[0];
         bio.op = if first.is_write { Op::Write } else { Op::Read };
@@ -156,13 +156,7 @@ impl Shard {
     }
 
     /// A run has come back.
-    pub(crate) fn run_ended(
-        &mut self,
-        at: &At<'_>,
-        mut bio: Box<Bio>,
-        makings: &mut Makings,
-        out: &mut Outbox,
-    ) {
+    pub(crate) fn run_ended(&mut self, at: &At<'_>, mut bio: Box<Bio>, out: &mut Outbox) {
         let Some(run) = self.runs.remove(bio.user_data as u32) else {
             debug_assert!(false, "a run ends once");
             return;
@@ -198,6 +192,6 @@ impl Shard {
                 self.io_ended(*stripe, &io, run.number, block, status);
             }
         }
-        makings.keep(bio, run);
+        self.makings.keep(bio, run);
     }
 }

@@ -1,7 +1,6 @@
 //! A shard over members that are vectors, whose I/O ends in any order, with faults; against a plain
 //! array of bytes.
 
-use super::runs::Makings;
 use super::{At, Fault, Outbox, Report, Shard};
 use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, Seat, SyncAction};
 use crate::engine::plan::{data_of, parity_of};
@@ -67,7 +66,6 @@ struct Bench {
     broken: Vec<bool>,
     flight: Vec<(u32, Box<Bio>)>,
     out: Outbox,
-    makings: Makings,
     model: Vec<u8>,
     /// Array sectors with I/O in flight, by `user_data` of the bio.
     busy: Vec<(u64, std::ops::Range<u64>)>,
@@ -115,7 +113,6 @@ impl Bench {
             broken: vec![false; disks as usize],
             flight: Vec::new(),
             out: Outbox::default(),
-            makings: Makings::default(),
             model: vec![0; size_bytes as usize],
             busy: Vec::new(),
             next: 1,
@@ -130,7 +127,7 @@ impl Bench {
     }
 
     /// What a context does in a turn.
-    fn turn(&mut self, bring: impl FnOnce(&mut Shard, &At<'_>, (&mut Makings, &mut Outbox))) {
+    fn turn(&mut self, bring: impl FnOnce(&mut Shard, &At<'_>, &mut Outbox)) {
         let at = At {
             conf: &self.conf,
             epoch: self.epoch,
@@ -138,13 +135,13 @@ impl Bench {
             fits_below: self.fits_below,
             home: 0,
         };
-        let (shard, out, makings) = (&mut self.shard, &mut self.out, &mut self.makings);
+        let (shard, out) = (&mut self.shard, &mut self.out);
         shard.refresh(&at, self.stripes, out);
-        bring(shard, &at, (makings, out));
+        bring(shard, &at, out);
         shard.work(&at, self.stripes, out);
         let flight = &mut self.flight;
         let number = |role, new| at.conf.member(role, new).expect("it is there").number;
-        shard.make_runs(&at, out, makings, |role, new, bio| flight.push((number(role, new), bio)));
+        shard.make_runs(&at, out, |role, new, bio| flight.push((number(role, new), bio)));
         self.mismatches += std::mem::take(&mut out.mismatches);
         self.collect();
     }
@@ -209,7 +206,7 @@ impl Bench {
         bio.flags.set(BioFlags::STABLE, number.is_multiple_of(2));
         bio.user_data = number;
         self.busy.push((number, range));
-        self.turn(|shard, at, (_, out)| shard.take(at, bio, false, out));
+        self.turn(|shard, at, out| shard.take(at, bio, false, out));
     }
 
     fn sync(&mut self, action: SyncAction) {
@@ -218,7 +215,7 @@ impl Bench {
         bio.user_data = self.next;
         self.next += 1;
         self.busy.push((bio.user_data, 0..0));
-        self.turn(|shard, at, (_, out)| shard.take(at, bio, true, out));
+        self.turn(|shard, at, out| shard.take(at, bio, true, out));
         self.drain();
     }
 
@@ -238,7 +235,7 @@ impl Bench {
             (Op::Write, Status::Ok) => bio.copy_data_to(&mut bytes[range]),
             _ => {}
         }
-        self.turn(|shard, at, (makings, out)| shard.run_ended(at, bio, makings, out));
+        self.turn(|shard, at, out| shard.run_ended(at, bio, out));
     }
 
     fn drain(&mut self) {
@@ -499,7 +496,7 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
         let memory = bio.buf().expect("its own").as_ptr_range();
         bench.model[..sectors * 512].fill(7);
         bench.busy.push((1, 0..sectors as u64));
-        bench.turn(|shard, at, (_, out)| shard.take(at, bio, false, out));
+        bench.turn(|shard, at, out| shard.take(at, bio, false, out));
         while bench.flight.iter().any(|(_, bio)| bio.op == Op::Read) {
             bench.end_one(0);
         }
