@@ -111,20 +111,21 @@ impl Queue {
         self.closing = true;
         self.cx.wind_up();
         let deadline = self.deadline(timeout);
+        let mut is_late = false;
         loop {
             self.cx.reap(&mut self.ready);
             if self.cx.outstanding() == 0 {
                 return Ok(());
             }
-            // With no time left, too, what is polled is looked for once.
-            let is_late = deadline.is_some_and(|at| self.cx.now() >= at);
-            self.cx.wait(deadline);
-            if is_late && self.cx.outstanding() > 0 {
+            if is_late {
                 self.show_ready();
                 let left = self.cx.outstanding();
                 let message = format!("{left} I/Os of the context have not ended in time");
                 return Err(Failure::new(libc::ETIMEDOUT, message));
             }
+            // With no time left, too, what is polled is looked for once.
+            is_late = deadline.is_some_and(|at| self.cx.now() >= at);
+            self.cx.wait(deadline);
         }
     }
 

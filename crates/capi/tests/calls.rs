@@ -324,7 +324,8 @@ fn polled_io_is_found_by_polling_and_by_waiting() {
     assert_ne!(unsafe { drystone_context_timeout(context.raw) }, 0);
     assert_eq!(context.wait(1, FOREVER), [(1, 0)]);
     assert_eq!(context.submit(&[polled]), 1);
-    assert!((0..100_000).any(|_| context.close(0) == 0), "a loop of closes ends");
+    // What the one look of a close finds has ended in time.
+    assert_eq!(context.close(0), 0);
 }
 
 /// The stack is ended as a server ends it: the array is on record as clean, and assembled again.

@@ -283,7 +283,11 @@ impl ContextCore {
     pub(super) fn reap_for_owner(&mut self, handle: &Handle, out: &mut BioList) -> usize {
         let n = self.reap(&handle.mailbox, &handle.gate, out);
         if self.reaps.is_multiple_of(REAPS_A_TICK) && self.is_starving() {
-            handle.set.others_do(self.env.id, |other| self.env.kick_later(other.clone()));
+            handle.set.others_do(self.env.id, |other| {
+                if !other.parking().will_look() {
+                    self.env.kick_later(other.clone());
+                }
+            });
         }
         n
     }
