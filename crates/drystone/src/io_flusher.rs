@@ -19,11 +19,20 @@ pub fn become_one() -> io::Result<()> {
     let flusher = configure_io_flusher_behavior(true);
     // With a limit that is far it would be locked now, and later memory be refused.
     let is_unlimited = getrlimit(Resource::Memlock).current.is_none();
-    let may = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::IPC_LOCK));
+    let has = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::IPC_LOCK));
+    let may = has && is_initial_user_namespace();
     if may || is_unlimited {
         // On fault: volumes of RAM are not there before they are used.
         let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
         let _ = mlockall(flags);
     }
     Ok(flusher?)
+}
+
+/// Whether capabilities are those that the kernel asks for: in a user namespace of its own a process has all of
+/// them, which count for nothing where memory is locked. The first one's map is the identity of all ids
+/// (user_namespaces(7)).
+fn is_initial_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }

@@ -32,6 +32,8 @@ pub struct Server {
     inboxes: Vec<Arc<Inbox>>,
     workers: Vec<JoinHandle<()>>,
     front_ends: Vec<Box<dyn FrontEnd>>,
+    /// Clients may have come, and written.
+    lets_in: bool,
     locks: Arc<LockCounters>,
 }
 
@@ -56,15 +58,28 @@ impl Server {
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
-        let mut server = Server { stack, inboxes, workers, front_ends, locks };
+        let lets_in = false;
+        let mut server = Server { stack, inboxes, workers, front_ends, lets_in, locks };
         match server.begin(opened, ending) {
             Ok(()) => Ok(server),
             Err(error) => {
-                server.front_ends.iter_mut().for_each(|front_end| front_end.leave());
-                let _ = server.end();
-                server.stack.remove_made_files();
+                server.give_up();
                 Err(error)
             }
+        }
+    }
+
+    /// Ends a start that has failed.
+    fn give_up(mut self) {
+        self.front_ends.iter_mut().for_each(|front_end| front_end.leave());
+        for inbox in &self.inboxes {
+            inbox.stop();
+            // Whoever has a file open that was mounted already is not waited for: why it failed is to be said.
+            inbox.abort();
+        }
+        let _ = self.end();
+        if !self.lets_in {
+            self.stack.remove_made_files();
         }
     }
 
@@ -81,6 +96,7 @@ impl Server {
     fn begin(&mut self, contexts: Vec<Context>, ending: &Ending) -> anyhow::Result<()> {
         self.each_front_end(ending, |front_end, at| front_end.open(at))?;
         self.run(contexts)?;
+        self.lets_in = true;
         self.each_front_end(ending, |front_end, at| front_end.begin(at))
     }
 
@@ -148,6 +164,10 @@ impl ServerHandle for Server {
         let mut left = Ok(());
         for front_end in &mut self.front_ends {
             left = left.and(front_end.end());
+        }
+        if let Err(why) = &left {
+            // What is not unmounted is served until nobody has it open.
+            output::complain(&format!("drystone: {why:#}"));
         }
         let ended = self.end();
         if mode == StopMode::Now {

@@ -9,6 +9,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -47,6 +48,8 @@ pub struct Files {
     made: bool,
     /// By export.
     loops: Arc<Lock<Vec<LoopDevice>>>,
+    /// One is being made, which is not among them yet.
+    makes_loop: Arc<AtomicBool>,
     /// Has them follow the size of what is behind them.
     watch: Option<Watch>,
     locks: Arc<LockCounters>,
@@ -109,6 +112,7 @@ impl Files {
             kind: place.kind,
             made: place.made,
             loops: Arc::new(Lock::new(LockClass::Control, Vec::new())),
+            makes_loop: Arc::default(),
             watch: None,
             locks: locks.sibling(),
         })
@@ -134,9 +138,11 @@ impl Files {
             }
             let (file, geometry) = (self.file(index), volume.geometry());
             let made = ending.making(|| {
-                let made = LoopDevice::make(&file, geometry)?;
-                self.loops.lock(&self.locks).push(made.clone());
-                anyhow::Ok(made)
+                self.makes_loop.store(true, SeqCst);
+                let made = LoopDevice::make(&file, geometry);
+                made.iter().for_each(|made| self.loops.lock(&self.locks).push(made.clone()));
+                self.makes_loop.store(false, SeqCst);
+                made
             })?;
             all.push(Grown::new(self.mount.clone(), index, file, made));
         }
@@ -227,12 +233,15 @@ impl Files {
     pub fn leaver(&self) -> impl FnOnce() + Send + 'static {
         let (mounted, loops, locks) =
             (self.mounted.clone(), self.loops.clone(), self.locks.sibling());
-        let (path, made) = (self.path.clone(), self.made);
+        let (path, made, makes_loop) = (self.path.clone(), self.made, self.makes_loop.clone());
         move || {
             let known = loops.lock(&locks).clone();
-            // One may just have been made.
-            let all = known.into_iter().chain(LoopDevice::all_of(&path));
-            all.for_each(|device| _ = device.detach());
+            known.iter().for_each(|device| _ = device.detach());
+            // One may just have been made. Else whatever has a file of this name may be somebody else's, of
+            // another mount namespace.
+            if makes_loop.load(SeqCst) {
+                LoopDevice::all_of(&path).iter().for_each(|device| _ = device.detach());
+            }
             let _ = mounted.detach();
             if made {
                 remove_empty(&path);

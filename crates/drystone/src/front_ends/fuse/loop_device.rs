@@ -19,7 +19,7 @@ use crate::output;
 const REMOVED: &[u8] = b" (deleted)";
 
 /// A loop device with a file of ours behind it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LoopDevice {
     path: PathBuf,
     /// What tells this attachment from others of the device ([`attachment`]).
@@ -39,9 +39,12 @@ impl LoopDevice {
         if geometry.read_only {
             command.arg("--read-only");
         }
+        // Of other mount namespaces: their files may have the same name.
+        let others = LoopDevice::all_of(file);
         let said = said(command.arg("--").arg(file)).inspect_err(|_| {
             // It may have come further than it says.
-            LoopDevice::all_of(file).iter().for_each(|device| _ = device.detach());
+            let found = LoopDevice::all_of(file).into_iter();
+            found.filter(|device| !others.contains(device)).for_each(|device| _ = device.detach());
         });
         let path = PathBuf::from(said?.trim());
         let attachment = attachment(&path).unwrap_or_default();

@@ -73,8 +73,12 @@ impl Shared {
     fn time_s(&self, now_s: fn() -> u64) -> u64 {
         let changes = changes_of(&self.volume);
         let is_counted = self.volume.device.attribute("queue/iostats").is_none_or(|on| on != "0");
-        if self.changes.swap(changes, Relaxed) != changes || !is_counted {
-            self.changed_s.fetch_max(now_s(), Relaxed);
+        let is_changed = self.changes.load(Relaxed) != changes || !is_counted;
+        let now_s = now_s();
+        // A change within the second that was told last is told in a later one.
+        if is_changed && now_s > self.changed_s.load(Relaxed) {
+            self.changes.store(changes, Relaxed);
+            self.changed_s.fetch_max(now_s, Relaxed);
         }
         self.changed_s.load(Relaxed)
     }
