@@ -71,6 +71,8 @@ pub(crate) enum State {
     AwaitingRoom,
     /// The members have to know, by their bitmap, that it is to be written.
     AwaitingBitmap,
+    /// What is lost has to be on the lists of bad blocks.
+    AwaitingList,
     /// The partial parity of what is in `draining` has to be in its log.
     Logging,
 }

@@ -8,7 +8,7 @@ use crate::array::open::{candidate, disk};
 use crate::array::ppl::LogTodo;
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
-use crate::metadata::superblock::{Features, Role, Superblock};
+use crate::metadata::superblock::{Features, ROLES_MAX, Role, Superblock};
 use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::Ordering::*;
@@ -232,7 +232,11 @@ impl Manager {
         }
         let mut own = Superblock { super_offset, data_size, device_uuid: uuid, ..model.clone() };
         own.feature_map -= Features::BAD_BLOCKS | Features::RECOVERY_OFFSET | Features::REPLACEMENT;
-        own.dev_number = self.free_number();
+        let full = || {
+            let text = format!("{} has {ROLES_MAX} devices, which is most", self.shared.name);
+            Error::invalid(text)
+        };
+        own.dev_number = self.free_number().ok_or_else(full)?;
         let areas = [
             own.bitmap_offset().map(|offset| (i64::from(offset), self.bitmap_sectors())),
             (own.bblog_offset != 0).then_some((own.bblog_offset.into(), own.bblog_size.into())),
@@ -255,10 +259,14 @@ impl Manager {
         self.bitmap.as_ref().map_or(0, |bitmap| bitmap.sectors())
     }
 
-    /// The lowest number behind those of an array's first members that no device has.
-    fn free_number(&self) -> u32 {
+    /// The lowest number behind those of an array's first members that no device has, nor had since the
+    /// array was started, if there is one.
+    fn free_number(&self) -> Option<u32> {
         let is_free = |number: &u32| self.disks.iter().all(|disk| disk.number() != *number);
-        (self.common.raid_disks..).find(is_free).unwrap_or(u32::MAX)
+        let is_new = |number: &u32| is_free(number) && !self.let_go.contains(number);
+        let numbers = self.common.raid_disks..ROLES_MAX as u32;
+        let new = numbers.clone().find(is_new);
+        new.or_else(|| numbers.clone().find(is_free))
     }
 
     fn fail(&mut self, name: &str) -> Result<()> {
@@ -315,6 +323,7 @@ impl Manager {
             return is_late.then(|| Err(busy(text())));
         }
         let disk = self.disks.remove(place);
+        self.let_go.push(number);
         self.io.release(disk.index);
         self.changed = true;
         Some(Ok(()))

@@ -91,6 +91,8 @@ pub struct Manager {
     tell: Tell,
     /// Commands that were obeyed or refused, whose outcome is told when what follows from them has begun.
     obeyed: Vec<(Arc<Request>, Result<()>)>,
+    /// Numbers of devices that were removed: what was on its way to one may be told of yet.
+    let_go: Vec<u32>,
     /// Who asks for a device to be removed, and until when what is on its way there is waited for.
     removing: Vec<(Arc<Request>, Ns)>,
     /// Who asks for a stop, and until when what is in flight is waited for.
@@ -150,6 +152,7 @@ impl Manager {
             wall_clock: options.wall_clock.clone(),
             tell: options.tell.clone(),
             obeyed: Vec::new(),
+            let_go: Vec::new(),
             removing: Vec::new(),
             stopping: None,
             stopped: Vec::new(),
@@ -157,8 +160,12 @@ impl Manager {
             updated_ns: 0,
             room_look: None,
         };
-        if resync_from == Some(0) {
-            // It is on record as dirty, and stays so until it is known to be better.
+        let is_replacement = |disk: &Disk| matches!(disk.state, DiskState::Replacement(_));
+        let are_copied_anew =
+            assembly.resync_from.is_some() && manager.disks.iter().any(is_replacement);
+        if resync_from == Some(0) || are_copied_anew {
+            // It is on record as dirty, and stays so until it is known to be better: replacements have to say
+            // how little they have before members say that all is well.
             manager.record = Record::Dirty;
         }
         let status = manager.status(Vec::new());
@@ -285,7 +292,9 @@ impl Manager {
     fn settle(&mut self, epoch: u64, now: Ns) -> Option<Ns> {
         if self.shared.writes_are_quiet(epoch) {
             self.record = Record::Clean;
-            self.write_superblocks();
+            if self.write_superblocks() {
+                self.publish();
+            }
             return self.wants_writes.then_some(now);
         }
         if std::mem::take(&mut self.wants_writes) {

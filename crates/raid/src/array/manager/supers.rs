@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 impl Manager {
     /// Put on record what is so now, on all devices that have not failed; durable when this returns. A
-    /// device that does not take its superblock has failed, which is then put on record too.
-    pub(super) fn write_superblocks(&mut self) {
+    /// device that does not take its superblock has failed, which is then put on record too. True if one has:
+    /// then contexts are to hear of it.
+    pub(super) fn write_superblocks(&mut self) -> bool {
+        let faulty = self.faulty();
         self.bring_level();
         let (mut written, mut is_lower) = (self.common.events, false);
         loop {
@@ -46,6 +48,11 @@ impl Manager {
         }
         self.changed = false;
         self.updated_ns = self.now();
+        self.faulty() > faulty
+    }
+
+    fn faulty(&self) -> usize {
+        self.disks.iter().filter(|disk| disk.is_faulty()).count()
     }
 
     /// Members that a crash kept from the last update of another life get it before there is a next one:

@@ -364,7 +364,9 @@ impl Manager {
             sync.checkpoint = (sync.done, now);
             if matches!(sync.action, SyncAction::Resync | SyncAction::Recover) {
                 self.changed = true;
-                self.write_superblocks();
+                if self.write_superblocks() {
+                    self.publish();
+                }
             }
         }
     }

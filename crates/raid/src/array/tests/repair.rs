@@ -70,37 +70,60 @@ fn one_parity_is_made_anew_beside_the_other() {
     }
 }
 
+/// An array whose power went while a block was given to a member and to its replacement, which is on record
+/// as having had it before, and did not get it.
+fn cut_beside_a_replacement(policy: Option<Policy>) -> Stand {
+    let (mut stand, _) = replacing_with(1, policy);
+    stand.memories[4].hold();
+    // The first block of `d1`, which its replacement has had.
+    stand.begin(Bio::write(Sector(128), IoBuf::from_slice(&[77; 4096])));
+    (0..50).for_each(|_| drop((stand.ended(), stand.turn())));
+    assert_eq!(stand.memories[1].get(data_offset(&stand, 1), 4096), [77; 4096]);
+    let recovered = stand.memories[4].superblock().recovery_offset;
+    assert!(recovered > 8, "it is on record that it has it");
+    stand.power.goes_after(0);
+    stand.memories[4].release();
+    stand.crash();
+    stand
+}
+
+/// The member is replaced to the end, and what has taken its place holds what it held.
+fn is_replaced_well(stand: &mut Stand, what: &str) {
+    stand.start();
+    let fast = Some(1 << 20);
+    stand.command(Command::Speed { min: fast, max: fast }).unwrap();
+    stand.until("the end", |status| {
+        is_idle(status) && status.disks.iter().any(|d| d.state == DiskState::Faulty(Some(1)))
+    });
+    let device = stand.memories[4].superblock().data_offset;
+    assert!(stand.memories[4].get(device, 4096) == [77; 4096], "{what}");
+    stand.command(Command::Sync(SyncAction::Check)).unwrap();
+    assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0, "{what}");
+    // All but what was being written.
+    assert!(stand.reads(136, 1, 28 << 10), "{what}");
+}
+
 /// Parity is made to fit the member, so what its replacement missed at the crash would show when that
 /// has taken the place.
 #[test]
 fn a_replacement_gets_again_what_was_being_written_at_a_crash() {
     for policy in [None, Some(Policy::Bitmap), Some(Policy::Ppl)] {
-        let (mut stand, _) = replacing_with(1, policy);
-        stand.memories[4].hold();
-        // The first block of `d1`, which its replacement has had.
-        stand.begin(Bio::write(Sector(128), IoBuf::from_slice(&[77; 4096])));
-        (0..50).for_each(|_| drop((stand.ended(), stand.turn())));
-        assert_eq!(stand.memories[1].get(data_offset(&stand, 1), 4096), [77; 4096]);
-        assert!(
-            stand.memories[4].superblock().recovery_offset > 8,
-            "it is on record that it has it"
-        );
-        // The power goes, and takes with it what the replacement was to be given.
-        stand.power.goes_after(0);
-        stand.memories[4].release();
-        stand.crash();
+        let mut stand = cut_beside_a_replacement(policy);
+        is_replaced_well(&mut stand, &format!("{policy:?}"));
+    }
+}
+
+/// The crash is not forgotten before it is on record that the replacement gets all of it again.
+#[test]
+fn a_replacement_gets_it_again_after_a_second_crash() {
+    // Without logs parity is made to fit first, which takes longer.
+    for writes in 1..30 {
+        let mut stand = cut_beside_a_replacement(Some(Policy::Ppl));
+        stand.power.goes_after(writes);
         stand.start();
-        let fast = Some(1 << 20);
-        stand.command(Command::Speed { min: fast, max: fast }).unwrap();
-        stand.until("the end", |status| {
-            is_idle(status) && status.disks.iter().any(|d| d.state == DiskState::Faulty(Some(1)))
-        });
-        let device = stand.memories[4].superblock().data_offset;
-        assert_eq!(stand.memories[4].get(device, 4096), [77; 4096], "{policy:?}");
-        stand.command(Command::Sync(SyncAction::Check)).unwrap();
-        assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0, "{policy:?}");
-        // All but what was being written.
-        assert!(stand.reads(136, 1, 28 << 10));
+        (0..400).for_each(|_| _ = stand.turn());
+        stand.crash();
+        is_replaced_well(&mut stand, &format!("after {writes} writes"));
     }
 }
 

@@ -157,6 +157,10 @@ impl ArrayChannel {
         shard.work(&at, stripes, &mut self.out);
         self.send_member_io(env, number, &at, shard);
         self.out.tickets.iter_mut().for_each(|ticket| ticket.set_shard(number));
+        // Within the turn: who has the next one, and sees what this one has done, finds them told.
+        if !self.out.reports.is_empty() {
+            self.shared.report(&mut self.out.reports);
+        }
     }
 
     fn work_log(&mut self, env: &mut Env, role: usize, log: &mut Guard<'_, Log>) {

@@ -41,7 +41,9 @@ impl Shard {
             State::Writing | State::Recording => return self.written(at, stripe, out),
             State::AwaitingRoom => return self.send_again(at, stripe, out),
             State::Logging => return self.logged(at, stripe, out),
-            State::Reading | State::AwaitingBitmap => place.state = State::Idle,
+            State::Reading | State::AwaitingBitmap | State::AwaitingList => {
+                place.state = State::Idle;
+            }
             State::Idle => {}
         }
         if !place.reads.is_empty() {
@@ -136,16 +138,39 @@ impl Shard {
                 Err(()) => {}
             }
         }
-        self.report_lost(at, stripe, out);
+        if !self.is_loss_listed(at, stripe, Roles::EMPTY, out) {
+            return Looked::Waits;
+        }
         self.end_reads(at, stripe, there, out);
         Looked::Again
     }
 
-    /// Blocks that members are there for, but could not read, and that nothing tells.
-    pub(super) fn report_lost(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) {
+    /// Blocks that members are there for, but could not read, and that nothing tells, and those of `targets`
+    /// that their members do not get, are on these members' lists. Otherwise the stripe waits for that: who
+    /// writes one of them takes it off, which must not come before.
+    pub(super) fn is_loss_listed(
+        &mut self,
+        at: &At<'_>,
+        stripe: u32,
+        targets: Roles,
+        out: &mut Outbox,
+    ) -> bool {
         let place = self.place(stripe);
         let (sector, lost) = (place.sector, place.unreadable - place.uptodate);
-        report(at, sector, lost, Fault::Lost, out);
+        let lost = lost.iter().filter_map(|role| at.conf.member(role, false));
+        let target = |role| at.conf.member(role, true).or(at.conf.member(role, false));
+        let unlisted = lost
+            .chain(targets.iter().filter_map(target))
+            .filter(|member| !at.conf.limits.read_only && !member.is_bad_at(sector));
+        let fault = Fault::Lost;
+        let reports = unlisted.map(|member| Report { number: member.number, sector, fault });
+        let before = out.reports.len();
+        out.reports.extend(reports);
+        if out.reports.len() > before {
+            self.await_manager(stripe, State::AwaitingList);
+            return false;
+        }
+        true
     }
 
     /// All reads end: with data if it is among `there`.
@@ -181,10 +206,8 @@ impl Shard {
                 self.drain(at, stripe, &covered, &plan, out);
                 Looked::Waits
             }
-            Err(()) => {
-                self.report_lost(at, stripe, out);
-                self.refuse_writes(stripe, out)
-            }
+            Err(()) if !self.is_loss_listed(at, stripe, Roles::EMPTY, out) => Looked::Waits,
+            Err(()) => self.refuse_writes(stripe, out),
         }
     }
 
@@ -330,13 +353,25 @@ impl Shard {
         place.state = State::Idle;
         place.failed.clear();
         self.log_done(stripe, out);
-        let place = self.place(stripe);
-        let lost = Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector);
+        let lost = self.lost(at, stripe);
         let is_kept = lost.len() <= at.conf.layout.level().parity_disks();
         let status = if is_kept { Status::Ok } else { Status::IoError };
         self.end_writes(stripe, status, out);
         self.sync_written(stripe, status, out);
         Looked::Again
+    }
+
+    /// Roles whose member does not have the block after a write. What was on a list of bad blocks, and was
+    /// written, comes off it.
+    fn lost(&mut self, at: &At<'_>, stripe: u32) -> Roles {
+        let place = self.place(stripe);
+        let data: Roles = place.draining.iter().map(|piece| piece.role).collect();
+        let written = data | parity_of(&place.row) & place.uptodate;
+        let made_good = match data.is_empty() {
+            true => Roles::EMPTY,
+            false => at.conf.bad_at(place.sector) & written,
+        };
+        Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector) - made_good
     }
 
     /// All writes that were under way end.
@@ -361,6 +396,12 @@ impl Shard {
 
     fn send_again(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
         let place = self.place(stripe);
+        let is_awaited = !place.draining.is_empty() || place.sync.is_some();
+        if at.conf.is_suspended && !is_awaited {
+            // A block that is written anew, for nobody: an array that is being stopped does not wait for it.
+            self.await_manager(stripe, State::AwaitingRoom);
+            return Looked::Waits;
+        }
         place.state = State::Writing;
         for NoRoom { role, number, flags } in std::mem::take(&mut place.no_room) {
             if at.conf.seat_of(role, number) == Some(false) {

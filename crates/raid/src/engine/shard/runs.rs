@@ -174,11 +174,13 @@ impl Shard {
         for ((stripe, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
             let is_replacement = seat.unwrap_or(run.first.is_replacement);
             let io = MemberIo { stripe: *stripe, sector, is_replacement, ..run.first };
-            if (is_to_be_split || is_cancelled) && !io.is_copy {
+            // Whoever has the number and the role by now may not have the block.
+            let has_block = io.is_write || at.conf.readable(sector).has(io.role);
+            if (is_to_be_split || is_cancelled) && !io.is_copy && has_block {
                 // Which of the blocks it was is not known: each is tried by itself.
                 self.stripes[*stripe as usize].blocks[io.role as usize] = Some(block);
                 out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
-            } else if is_cancelled {
+            } else if is_cancelled && io.is_copy {
                 self.stripes[*stripe as usize].copies.push((io.role, block));
                 out.io.push(io);
             } else {

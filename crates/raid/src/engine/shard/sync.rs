@@ -5,7 +5,7 @@
 //! half done.
 
 use super::handle::Looked;
-use super::{At, Fault, Outbox, Report, Shard};
+use super::{At, Outbox, Shard};
 use crate::engine::conf::SyncAction;
 use crate::engine::plan::parity_of;
 use crate::engine::roles::Roles;
@@ -79,9 +79,9 @@ impl Shard {
                 Err(()) => {}
             }
         }
-        let sector = self.stripes[stripe as usize].sector;
-        self.report_lost(at, stripe, out);
-        report_uncomputable(at, sector, targets - there, out);
+        if !self.is_loss_listed(at, stripe, targets - there, out) {
+            return Looked::Waits;
+        }
         match there.is_empty() {
             true => self.end_sync(stripe, Status::IoError, out),
             false => self.rebuild(at, stripe, there, out),
@@ -106,10 +106,8 @@ impl Shard {
         match self.fetch(at, stripe, data | all_parity, out) {
             Ok(false) => Looked::Waits,
             Ok(true) => self.compare(at, stripe, parity, action, out),
-            Err(()) => {
-                self.report_lost(at, stripe, out);
-                self.end_sync(stripe, Status::IoError, out)
-            }
+            Err(()) if !self.is_loss_listed(at, stripe, Roles::EMPTY, out) => Looked::Waits,
+            Err(()) => self.end_sync(stripe, Status::IoError, out),
         }
     }
 
@@ -171,15 +169,5 @@ impl Shard {
         }
         self.send(at, stripe, Roles::EMPTY, BioFlags::BACKGROUND, out);
         Looked::Waits
-    }
-}
-
-/// The members that are being rebuilt do not get what cannot be computed.
-fn report_uncomputable(at: &At<'_>, sector: u64, targets: Roles, out: &mut Outbox) {
-    for role in targets.iter() {
-        let seat = &at.conf.seats[role as usize];
-        let member = seat.replacement.as_ref().or(seat.member.as_ref());
-        let fault = Fault::Lost;
-        out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
     }
 }

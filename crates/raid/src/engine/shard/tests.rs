@@ -4,6 +4,7 @@
 use super::{At, Fault, Outbox, Report, Shard};
 use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, Seat, SyncAction};
 use crate::engine::plan::{data_of, parity_of};
+use crate::engine::stripe::BLOCK_BYTES;
 use crate::layout::{Layout, Level};
 use crate::metadata::bad_blocks::BadBlocks;
 use crate::parity::{Parity, gf};
@@ -71,7 +72,10 @@ struct Bench {
     busy: Vec<(u64, std::ops::Range<u64>)>,
     next: u64,
     mismatches: u64,
+    /// What is to be put on lists of bad blocks.
     lost: Vec<Report>,
+    /// What is to come off them.
+    made_good: Vec<Report>,
     corrected: u64,
     fits_below: u64,
     failed: u64,
@@ -118,6 +122,7 @@ impl Bench {
             next: 1,
             mismatches: 0,
             lost: Vec::new(),
+            made_good: Vec::new(),
             corrected: 0,
             fits_below: u64::MAX,
             failed: 0,
@@ -172,7 +177,7 @@ impl Bench {
                 Fault::NoRoom => unreachable!("the bench's members have room"),
                 Fault::Corrected => self.corrected += 1,
                 Fault::Log => panic!("there is no log"),
-                Fault::MadeGood => panic!("there is no list"),
+                Fault::MadeGood => self.made_good.push(report),
                 Fault::Lost => self.lost.push(report),
                 Fault::Write => self.publish(|conf| {
                     for seat in &mut conf.seats {
@@ -181,6 +186,22 @@ impl Bench {
                 }),
             }
         }
+    }
+
+    /// The manager takes a report of a bad block.
+    fn list(&mut self, report: Report) {
+        self.publish(|conf| {
+            let members = conf.seats.iter_mut().filter_map(|seat| seat.member.as_mut());
+            for member in members.filter(|member| member.number == report.number) {
+                let blocks = Arc::make_mut(&mut member.bad_blocks);
+                let start = OFFSET + report.sector;
+                match report.fault {
+                    Fault::Lost => blocks.add(start..start + 8).expect("there is room"),
+                    _ => blocks.clear(start..start + 8).expect("there is room"),
+                }
+            }
+        });
+        self.turn(|_, _, _| {});
     }
 
     fn submit(&mut self, op: Op, sector: u64, sectors: u64) {
@@ -509,5 +530,82 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
         bench.submit(Op::Read, 0, 8);
         bench.drain();
         assert_eq!(bench.shard.counts.reads > before, lent > 0, "{flags:?}, {sectors} sectors");
+    }
+}
+
+/// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. Whoever writes the row
+/// anew meanwhile waits until they are on record as lost, and so takes them off the record again.
+#[test]
+fn what_is_lost_is_listed_before_it_is_written_anew() {
+    let mut bench = Bench::new(Level::Raid5, 2, 3, 1);
+    bench.publish(|conf| {
+        let fresh = member(0, 0);
+        (conf.seats[0].member, conf.action) = (Some(fresh), Some(SyncAction::Recover));
+    });
+    let mut sync = Bio::without_data(Op::Discard, Sector(0), BLOCK_BYTES as u64);
+    sync.user_data = 1;
+    bench.busy.push((1, 0..0));
+    bench.next = 2;
+    bench.broken[1] = true;
+    bench.turn(|shard, at, out| shard.take(at, sync, true, out));
+    while !bench.flight.is_empty() {
+        bench.end_one(0);
+    }
+    bench.broken[1] = false;
+    let numbers = |reports: &[Report]| reports.iter().map(|r| r.number).collect::<Vec<_>>();
+    assert_eq!(numbers(&bench.lost), [1, 0]);
+    // A whole row, which could be written at once.
+    bench.submit(Op::Write, 0, 8);
+    bench.submit(Op::Write, 16, 8);
+    assert_eq!((bench.flight.len(), bench.busy.len()), (0, 3), "it is not on record yet");
+    let [first, second] = std::mem::take(&mut bench.lost).try_into().expect("two of them");
+    bench.list(first);
+    assert_eq!((bench.flight.len(), bench.busy.len()), (0, 3), "one is not on record yet");
+    // It is told again of the other.
+    assert_eq!(numbers(&std::mem::take(&mut bench.lost)), [0]);
+    bench.list(second);
+    bench.drain();
+    assert_eq!(bench.failed, 1, "the synchronisation");
+    let mut made_good = numbers(&bench.made_good);
+    made_good.sort_unstable();
+    assert_eq!(made_good, [0, 1]);
+    assert!(bench.row_fits(&bench.conf.layout.clone(), 0));
+}
+
+/// A read that a removed member did not do is not done by whoever has its number and role by then.
+#[test]
+fn a_read_is_not_tried_again_on_a_successor_that_lacks_the_block() {
+    for status in [Status::IoError, Status::Cancelled] {
+        let mut bench = Bench::new(Level::Raid5, 2, 3, 4);
+        bench.submit(Op::Write, 0, 64);
+        bench.drain();
+        // The cache is emptied by a resize.
+        bench.stripes = 1;
+        bench.publish(|_| {});
+        bench.turn(|_, _, _| {});
+        bench.stripes = 4;
+        bench.publish(|_| {});
+        // The neighbours are read to be compared, two blocks at a time.
+        bench.publish(|conf| conf.action = Some(SyncAction::Check));
+        let mut check = Bio::without_data(Op::Discard, Sector(0), 2 * BLOCK_BYTES as u64);
+        check.user_data = bench.next;
+        bench.busy.push((bench.next, 0..0));
+        bench.next += 1;
+        bench.turn(|shard, at, out| shard.take(at, check, true, out));
+        let place = bench.flight.iter().position(|(number, bio)| *number == 0 && bio.bytes == 8192);
+        let (_, mut late) = bench.flight.swap_remove(place.expect("both blocks at once"));
+        bench.publish(|conf| {
+            conf.seats[0].member = Some(member(0, 0));
+            conf.action = None;
+        });
+        bench.members[0].fill(0);
+        late.status = status;
+        bench.turn(|shard, at, out| shard.run_ended(at, late, out));
+        let to_successor = |(number, bio): &(u32, Box<Bio>)| *number == 0 && bio.op == Op::Read;
+        assert!(!bench.flight.iter().any(to_successor), "{status:?}");
+        bench.drain();
+        // The check was given up.
+        assert_eq!(std::mem::take(&mut bench.failed), 1);
+        bench.read_all();
     }
 }
