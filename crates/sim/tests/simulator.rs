@@ -152,7 +152,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
 fn seeds_of(scenario: &Scenario) -> u64 {
     match scenario.name {
         "raid" => 200,
-        "raid-crash" => 24,
+        "raid-crash" => 36,
         _ => 60,
     }
 }
@@ -200,7 +200,7 @@ const MET_BY_ARRAYS: [&str; 31] = [
 
 /// Ways of writing a stripe, and what happens to members beside writes, at whose moments the fixed seeds
 /// of `raid-crash` must have cut the power; and what they must have found on the disks then.
-const MET_BY_CRASHES: [&str; 14] = [
+const MET_BY_CRASHES: [&str; 15] = [
     "stripe: read-modify-write",
     "stripe: reconstruct-write",
     "stripe: full write",
@@ -210,6 +210,7 @@ const MET_BY_CRASHES: [&str; 14] = [
     "crash: restart, a member was away beside writes",
     "crash: restart, a member came back beside writes",
     "crash: restart, a new member came beside writes",
+    "crash: restart, a member was replaced beside writes",
     "crash: restart, checked beside writes",
     "crash: restart, repaired beside writes",
     "array: started beside an old member",

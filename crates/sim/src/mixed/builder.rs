@@ -83,14 +83,15 @@ impl<'a> Builder<'a> {
     }
 
     /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a member is to
-    /// come back.
-    pub(super) fn array(&mut self, comes_back: bool) {
+    /// come back, and with a spare more often if one is to take a place. How many spares it has.
+    pub(super) fn array(&mut self, happening: Happening) -> u64 {
         let (kind, fewest) =
             of(self.rng, &[("raid5", 3), ("raid5", 3), ("raid6", 4), ("raid4", 3)]);
         let members = self.rng.u64(fewest..=fewest + 2);
-        let spares = self.rng.u64(0..2) * self.rng.u64(0..2);
+        let [one, too] = [self.rng.u64(0..2), self.rng.u64(0..2)];
+        let spares = if happening == Happening::Copied { one } else { one * too };
         let policy = match kind {
-            _ if comes_back => of(self.rng, &["resync", "bitmap", "bitmap"]),
+            _ if happening == Happening::Returns => of(self.rng, &["resync", "bitmap", "bitmap"]),
             "raid5" => of(self.rng, &["resync", "bitmap", "ppl"]),
             _ => of(self.rng, &["resync", "bitmap"]),
         };
@@ -141,6 +142,7 @@ impl<'a> Builder<'a> {
             moves: None,
             longer: None,
         });
+        spares
     }
 
     /// One or two; at least a disk itself.

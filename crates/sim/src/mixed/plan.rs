@@ -177,7 +177,7 @@ impl Plan {
         let faults = FaultPlan::harmless(rng);
         let changes = of(rng, &[0, 0, 2, 6, 20]);
         let mut builder = Builder::small(rng, MEMBER_SECTORS);
-        builder.array(false);
+        builder.array(Happening::Nothing);
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
@@ -194,7 +194,10 @@ impl Plan {
             _ => mix,
         };
         let mut builder = Builder::small(rng, SMALL_MEMBER_SECTORS);
-        builder.array(happening == Happening::Returns);
+        let happening = match (happening, builder.array(happening)) {
+            (Happening::Copied, 0) => Happening::Nothing,
+            (happening, _) => happening,
+        };
         Plan { happening, ..builder.plan(policy, contexts, ios, mix) }
     }
 

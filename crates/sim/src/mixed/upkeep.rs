@@ -26,12 +26,15 @@ pub enum Happening {
     Check,
     /// It is repaired, again and again.
     Repair,
+    /// A spare takes the place of a member that is in use.
+    Copied,
 }
 
 impl Happening {
-    /// All, those more often of which there is more to be seen.
+    /// All, those more often of which there is more to be seen. Without a spare nothing is copied, and so
+    /// nothing happens.
     pub const ALL: [Happening; 10] = [
-        Happening::Nothing,
+        Happening::Copied,
         Happening::Repair,
         Happening::Degraded,
         Happening::Fails,
@@ -80,6 +83,7 @@ impl Upkeep {
             Happening::Replaced => self.come_back(true),
             Happening::Check => self.synchronise("checked", SyncAction::Check),
             Happening::Repair => self.synchronise("repaired", SyncAction::Repair),
+            Happening::Copied => self.copy(),
         }
         let controls = self.start.controls.get() - 1;
         drop(self.admin);
@@ -93,14 +97,18 @@ impl Upkeep {
     }
 
     /// One of the members, which counts as hurt from now on.
+    fn hurt_member(&mut self) -> usize {
+        let disk = self.member();
+        self.run.hurt.borrow_mut().insert(disk);
+        disk
+    }
+
     fn member(&mut self) -> usize {
         let status = self.admin.status();
         let is_member =
             |disk: &usize| matches!(Admin::state(&status, *disk), Some((DiskState::InSync(_), _)));
         let members: Vec<_> = (0..self.run.world.disks()).filter(is_member).collect();
-        let disk = members[self.rng.u64(0..members.len() as u64) as usize];
-        self.run.hurt.borrow_mut().insert(disk);
-        disk
+        members[self.rng.u64(0..members.len() as u64) as usize]
     }
 
     fn fail(&mut self) {
@@ -110,7 +118,7 @@ impl Upkeep {
         while self.admin.status().state != ArrayState::Active && self.run.goes_on(&self.start) {
             self.run.world.sleep(LOOK_NS);
         }
-        let disk = self.member();
+        let disk = self.hurt_member();
         self.run.doing.set(Some("a member failed"));
         self.run.world.disk(disk, |disk| disk.faults().writes_fail = true);
     }
@@ -118,7 +126,7 @@ impl Upkeep {
     fn come_back(&mut self, is_new: bool) {
         let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
         self.let_pass(1);
-        let disk = self.member();
+        let disk = self.hurt_member();
         let _ = self.admin.order("fail", Command::Fail(Admin::name(disk)));
         self.run.doing.set(Some("a member was away"));
         self.let_pass(1);
@@ -129,6 +137,22 @@ impl Upkeep {
             self.run.hurt.borrow_mut().remove(&disk);
             self.run.doing.set(None);
         }
+    }
+
+    /// The array is whole all the while: nobody is hurt.
+    fn copy(&mut self) {
+        let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
+        self.let_pass(1);
+        let disk = self.member();
+        self.run.doing.set(Some("a member was replaced"));
+        if self.admin.order("replace", Command::Replace(Admin::name(disk))).is_ok() {
+            let is_member =
+                |status: &ArrayStatus| Admin::state(status, disk).map(|(state, _)| state);
+            let has_left =
+                |status: &ArrayStatus| !matches!(is_member(status), Some(DiskState::InSync(_)));
+            self.admin.wait("replaced", |status| has_left(status) && status.sync.is_none());
+        }
+        self.run.doing.set(None);
     }
 
     fn synchronise(&mut self, what: &'static str, action: SyncAction) {
