@@ -353,25 +353,14 @@ impl Shard {
         place.state = State::Idle;
         place.failed.clear();
         self.log_done(stripe, out);
-        let lost = self.lost(at, stripe);
+        let place = self.place(stripe);
+        // What was on a list of bad blocks counts until it is off it on the disk: that may not come about.
+        let lost = Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector);
         let is_kept = lost.len() <= at.conf.layout.level().parity_disks();
         let status = if is_kept { Status::Ok } else { Status::IoError };
         self.end_writes(stripe, status, out);
         self.sync_written(stripe, status, out);
         Looked::Again
-    }
-
-    /// Roles whose member does not have the block after a write. What was on a list of bad blocks, and was
-    /// written, comes off it.
-    fn lost(&mut self, at: &At<'_>, stripe: u32) -> Roles {
-        let place = self.place(stripe);
-        let data: Roles = place.draining.iter().map(|piece| piece.role).collect();
-        let written = data | parity_of(&place.row) & place.uptodate;
-        let made_good = match data.is_empty() {
-            true => Roles::EMPTY,
-            false => at.conf.bad_at(place.sector) & written,
-        };
-        Roles::below(at.conf.layout.disks()) - at.conf.readable(place.sector) - made_good
     }
 
     /// All writes that were under way end.

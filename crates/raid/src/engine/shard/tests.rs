@@ -261,7 +261,9 @@ impl Bench {
 
     fn drain(&mut self) {
         let mut left = 100_000;
-        while !self.busy.is_empty() || !self.flight.is_empty() {
+        // What was published last is heard, too: a rewrite may wait for that, for nobody.
+        let is_heard = |bench: &Self| bench.shard.epoch == bench.epoch;
+        while !self.busy.is_empty() || !self.flight.is_empty() || !is_heard(self) {
             self.end_one(left * 7);
             left -= 1;
             assert!(left > 0, "stuck: {:?} of {:?}", self.busy, self.shard.waiting);
@@ -565,10 +567,15 @@ fn what_is_lost_is_listed_before_it_is_written_anew() {
     assert_eq!(numbers(&std::mem::take(&mut bench.lost)), [0]);
     bench.list(second);
     bench.drain();
-    assert_eq!(bench.failed, 1, "the synchronisation");
+    assert_eq!(std::mem::take(&mut bench.failed), 3, "what is not off the record may be lost yet");
     let mut made_good = numbers(&bench.made_good);
     made_good.sort_unstable();
     assert_eq!(made_good, [0, 1]);
+    std::mem::take(&mut bench.made_good).into_iter().for_each(|report| bench.list(report));
+    bench.submit(Op::Write, 0, 8);
+    bench.submit(Op::Write, 16, 8);
+    bench.drain();
+    assert_eq!(bench.failed, 0);
     assert!(bench.row_fits(&bench.conf.layout.clone(), 0));
 }
 
