@@ -236,6 +236,15 @@ impl Layout {
         self.row(sector >> self.chunk_sectors.trailing_zeros())
     }
 
+    /// Rows after which who holds what begins anew.
+    pub fn period(&self) -> u64 {
+        match (self.level, self.number) {
+            (Level::Raid4, _) => 1,
+            (Level::Raid6, 16..=19) => u64::from(self.disks - 1),
+            _ => u64::from(self.disks),
+        }
+    }
+
     /// Who holds what in row `row`.
     #[inline]
     pub fn row(&self, row: u64) -> Row {
@@ -366,6 +375,19 @@ mod tests {
         };
         let row = |row| (0..disks).map(|d| member(row, d)).collect::<Vec<_>>().join(" ");
         (0..u64::from(disks)).map(row).collect()
+    }
+
+    #[test]
+    fn rows_repeat_after_a_period() {
+        let numbers = |level| (0..=20).map(move |number| (level, number));
+        let all = [Level::Raid4, Level::Raid5, Level::Raid6].into_iter().flat_map(numbers);
+        for (level, number) in all {
+            let Ok(layout) = Layout::new(level, number, 5, 8) else { continue };
+            let period = layout.period();
+            for row in 0..2 * period {
+                assert_eq!(layout.row(row), layout.row(row + period), "{level} {number}");
+            }
+        }
     }
 
     #[test]

@@ -133,9 +133,9 @@ pub fn open(
     }
     let is_logged = replay.as_ref().is_some_and(|replay| !replay.is_wrong);
     let notices = replay.as_mut().map(|replay| std::mem::take(&mut replay.notices));
-    let suspects = suspects(&mut io, (&disks, &headers), (found, assembly), is_logged);
     let ppl = replay.as_ref().map(|replay| replay.conf);
     let conf = conf(&disks, assembly, options, (bitmap.as_ref(), ppl))?;
+    let suspects = suspects(&mut io, (&disks, &headers), (found, assembly), is_logged);
     let shared = Shared::new(&options.name, conf, &locks);
     // A crash is forgotten once the logs have put right what it left.
     let is_whole = replay.is_some_and(|replay| !options.read_only && replay.is_whole(assembly));

@@ -59,7 +59,11 @@ impl Suspects {
 
     /// Byte ranges of the array, in order, apart from one another.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut pieces = self.rows().flat_map(|row| self.pieces(row)).peekable();
+        let pieces_of = |rows: Rows| match rows {
+            Rows::One(row) => self.pieces(row),
+            Rows::Whole(rows) => vec![self.whole(rows)],
+        };
+        let mut pieces = self.rows().flat_map(pieces_of).peekable();
         std::iter::from_fn(move || {
             let mut range = pieces.next()?;
             while let Some(next) = pieces.next_if(|next| next.start == range.end) {
@@ -74,15 +78,67 @@ impl Suspects {
         self.by_bitmap
     }
 
-    /// The rows that are touched, each once.
-    fn rows(&self) -> impl Iterator<Item = u64> + '_ {
+    /// The rows that are touched, each once. An array has many: where nothing is suspect in any of a
+    /// stretch of rows, or all is in all of them, they are passed at once, so that each range is
+    /// found in few steps.
+    fn rows(&self) -> impl Iterator<Item = Rows> + '_ {
         let chunk = self.layout.chunk_sectors();
-        let mut told = 0;
-        self.sectors.iter().flat_map(move |range| {
-            let first = (range.start / chunk).max(told);
-            told = range.end.div_ceil(chunk).max(told);
-            first..told
+        let (mut sectors, mut next, mut mixed_below) = (self.sectors.iter().peekable(), 0, 0);
+        std::iter::from_fn(move || {
+            loop {
+                let range = *sectors.peek()?;
+                let row = (range.start / chunk).max(next);
+                if row >= range.end.div_ceil(chunk) {
+                    sectors.next();
+                    continue;
+                }
+                let end = self.alike_below(range, row);
+                if row >= mixed_below && end > row + self.layout.period() {
+                    next = end;
+                    match self.shares(row) {
+                        Share::All => return Some(Rows::Whole(row..end)),
+                        Share::None => continue,
+                        Share::Some => mixed_below = end,
+                    }
+                }
+                next = row + 1;
+                return Some(Rows::One(row));
+            }
         })
+    }
+
+    /// The end of the rows from `row` on that `range` marks whole, and in which the same roles are suspect.
+    fn alike_below(&self, range: &Range<u64>, row: u64) -> u64 {
+        let chunk = self.layout.chunk_sectors();
+        if range.start > row * chunk {
+            return row;
+        }
+        let later = self.roles.iter().map(|(_, from)| *from).filter(|from| *from > row * chunk);
+        later.chain([range.end]).min().map_or(row, |end| end / chunk)
+    }
+
+    /// How much of the rows from `row` on is suspect, if they are alike.
+    fn shares(&self, row: u64) -> Share {
+        let sector = row * self.layout.chunk_sectors();
+        let suspect: Vec<u32> =
+            self.roles.iter().filter(|(_, from)| *from <= sector).map(|(role, _)| *role).collect();
+        let slots = (row..row + self.layout.period()).flat_map(|row| {
+            let holders = self.layout.row(row);
+            (0..self.layout.data_disks()).map(move |slot| holders.data(slot))
+        });
+        let mut are_suspect = slots.map(|role| suspect.contains(&role));
+        let first = are_suspect.next().unwrap_or(false);
+        match (first, are_suspect.all(|is_suspect| is_suspect == first)) {
+            (true, true) => Share::All,
+            (false, true) => Share::None,
+            (_, false) => Share::Some,
+        }
+    }
+
+    /// All bytes of the array in some rows.
+    fn whole(&self, rows: Range<u64>) -> Range<u64> {
+        let row_sectors = self.layout.row_sectors();
+        bytes(rows.start * row_sectors..rows.end * row_sectors)
     }
 
     /// The bytes of the array in a row.
@@ -106,6 +162,21 @@ impl Suspects {
         }
         pieces
     }
+}
+
+/// Rows of an array that are touched.
+enum Rows {
+    /// One, of which it is to be seen what is suspect.
+    One(u64),
+    /// All of these is suspect.
+    Whole(Range<u64>),
+}
+
+/// How much of the data of some rows is suspect.
+enum Share {
+    None,
+    Some,
+    All,
 }
 
 fn bytes(sectors: Range<u64>) -> Range<u64> {
@@ -194,11 +265,11 @@ mod tests {
                 Just((Level::Raid6, 2)), Just((Level::Raid6, 10)), Just((Level::Raid6, 16)),
             ],
             disks in 4u32..7,
-            roles in prop::collection::btree_map(0u32..4, 0u64..100, 1..3),
+            roles in prop::collection::btree_map(0u32..6, prop_oneof![Just(0), 0u64..400], 1..6),
             marked in prop::collection::btree_set(0u64..20, 0..20),
-            step in prop_oneof![Just(4u64), Just(8), Just(40)],
+            step in prop_oneof![Just(4u64), Just(8), Just(40), Just(400)],
         ) {
-            let used = 8 * 12;
+            let used = 8 * 48;
             let mut sectors: Vec<Range<u64>> = Vec::new();
             for bit in marked {
                 let (start, end) = (bit * step, (bit * step + step).min(used));
@@ -233,9 +304,33 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("\n  20480-24575\n") && text.ends_with("\n  and 55 more"), "{text}");
+        // As many rows as these are not looked at one by one.
         suspects.sectors = std::iter::once(0..8 << 40).collect();
         let text = suspects.to_string();
         assert!(text.contains("in more than 10000 ranges of bytes"), "{text}");
         assert!(text.ends_with("\n  and so on"), "{text}");
+    }
+
+    /// A disk may have more rows than can be looked at one by one.
+    #[test]
+    fn what_is_suspect_of_a_large_array_is_computed() {
+        let whole = 0..8 << 40;
+        let ranges = |level, number, roles: &[(u32, u64)]| {
+            let layout = Layout::new(level, number, 4, 8).unwrap();
+            let sectors = std::iter::once(whole.clone()).collect();
+            let suspects = Suspects { layout, roles: roles.to_vec(), sectors, by_bitmap: false };
+            suspects.ranges().take(2).map(|range| (range.start, range.end)).collect::<Vec<_>>()
+        };
+        // Only parity; all that there is; all from a sector in the middle of a row on.
+        assert_eq!(ranges(Level::Raid4, 0, &[(3, 0)]), []);
+        let all = [(0, 0), (1, 0), (2, 0)];
+        assert_eq!(ranges(Level::Raid4, 0, &all), [(0, (8 << 40) * 3 * 512)]);
+        let late =
+            ranges(Level::Raid5, 2, &[(0, 8 << 39), (1, 8 << 39), (2, 8 << 39), (3, 8 << 39)]);
+        assert_eq!(late, [((8 << 39) * 3 * 512, (8 << 40) * 3 * 512)]);
+        let one = ranges(Level::Raid4, 0, &[(1, (8 << 39) + 4)]);
+        let start = ((8 << 39) * 3 + 8 + 4) * 512;
+        let (second, size) = (start + 20 * 512, 8 * 512);
+        assert_eq!(one, [(start, start + size / 2), (second, second + size)]);
     }
 }
