@@ -184,7 +184,7 @@ fn an_array_starts_without_a_member_if_told_to() {
         format!("{}{}", &text[..start], &text[end..])
     };
     let message = Server::spawn_in(&folder, &without(""), &[]).refusal();
-    assert!(message.contains("member 1 may only be late"), "{message}");
+    assert!(message.contains("member 1 is missing but was never marked as failed"), "{message}");
     assert!(message.contains("run = true"), "{message}");
     for keys in ["run = true", ""] {
         let mut server = Server::start_in(&folder, &without(keys), &[]);

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use drystone_raid::metadata::superblock::{Features, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_raid::testing;
 use system_tests::client::{Mount, requires_mounts};
 use system_tests::{Outcome, Server, new_folder, program, python, requires, run};
@@ -71,6 +72,28 @@ fn write(folder: &Path, vector: &str, lost: &[usize]) -> Vec<String> {
     members.filter(|(number, _)| !lost.contains(number)).map(write).collect()
 }
 
+/// Which images are changed.
+type IsOne = fn(&str) -> bool;
+/// What is changed of them.
+type Change = fn(&mut Superblock);
+
+/// Changes the superblock 1.2 of images that are about to be served.
+fn change(images: &mut Images, is_one: IsOne, change: Change) {
+    for name in images.names.iter().filter(|name| is_one(name)) {
+        let path = images.folder.path().join(name);
+        let mut bytes = fs::read(&path).expect("an image");
+        let sectors = bytes.len() as u64 / 512;
+        let own = Superblock::parse(&bytes[4096..][..SUPERBLOCK_BYTES_MAX], 8, sectors);
+        let mut own = own.expect("a superblock");
+        change(&mut own);
+        let own = own.to_bytes();
+        bytes[4096..][..own.len()].copy_from_slice(&own);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("its mode");
+        fs::write(&path, bytes).expect("an image");
+    }
+    images.sums = sums(images.folder.path(), &images.names);
+}
+
 fn sums(folder: &Path, names: &[String]) -> String {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     run(folder, &[&["sha256sum"], &names[..]].concat()).ok()
@@ -121,6 +144,40 @@ fn arrays_read_as_linux_wrote_them() {
         images.read(&mut server, vector);
         let sum = sums(images.folder.path(), &["all.out".to_owned()]);
         assert!(sum.starts_with(&logical_sha256(vector)), "{vector} without {lost:?}");
+    }
+}
+
+/// What cannot be used of one member is no reason to refuse the others; what a NAS marks is read.
+#[test]
+fn members_that_are_damaged_or_marked_are_told_of() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let is_second: IsOne = |name| name.ends_with("-1.img");
+    let damaged = "left out: r5-ls-1.img: ";
+    let cases: [(IsOne, Change, &str); 4] = [
+        (is_second, |own| (own.feature_map, own.bblog_size) = (Features::BAD_BLOCKS, 0), damaged),
+        (
+            is_second,
+            |own| (own.feature_map, own.bblog_shift) = (Features::BAD_BLOCKS, 255),
+            damaged,
+        ),
+        (
+            is_second,
+            |own| (own.feature_map, own.bblog_offset) = (Features::BAD_BLOCKS, -4),
+            damaged,
+        ),
+        (|_| true, |own| own.roles[2] = 0x8002, "read-only: member 2 has the error flag"),
+    ];
+    for (is_one, make, said) in cases {
+        let mut images = Images::of("r5-ls", &[]);
+        change(&mut images, is_one, make);
+        let mut server = images.serve(&[]);
+        let lines = server.said().join("\n");
+        assert!(lines.contains(said), "{lines}");
+        images.read(&mut server, "r5-ls");
+        let sum = sums(images.folder.path(), &["all.out".to_owned()]);
+        assert!(sum.starts_with(&logical_sha256("r5-ls")), "{said}");
     }
 }
 

@@ -142,11 +142,13 @@ fn array_keys(images: &Images, places: &[Place<'_>]) -> String {
         keys += &format!("layout = \"{layout}\"\n");
     }
     keys += &format!("uuid = \"{}\"\n", array.fresh.set_uuid);
-    if matches!(array.start, Start::Degraded { unexpected: Some(_) }) {
-        keys += "run = true # though members are missing on which the superblocks count\n";
+    // A member that is left out as damaged is one that is missing to this stack.
+    let has_damage = array.members.iter().any(|member| matches!(member, Member::Damaged { .. }));
+    if has_damage || matches!(array.start, Start::Degraded { unexpected: Some(_) }) {
+        keys += "run = true # start degraded\n";
     }
     if images.force {
-        keys += "force = true # though something may be lost\n";
+        keys += "force = true # start although data may be lost\n";
     }
     keys
 }

@@ -117,7 +117,7 @@ impl Images {
             false => format!("{} ({uuid})", name.escape_debug()),
         };
         let (array, layout) = (&self.array, &self.array.layout);
-        let dirty = if array.resync_from.is_some() { ", not stopped cleanly" } else { "" };
+        let dirty = if self.found.resync_from.is_some() { ", not stopped cleanly" } else { "" };
         format!(
             "array {}: {} {}, chunk {}, metadata {}, {} of {} members in sync{dirty}",
             called,

@@ -6,7 +6,8 @@
 //!    takes one event back, so one less is no sign of age.
 //! 2. Its role is what F's table says of its number, never its own: a member that failed in F's last
 //!    update is one behind, believes itself to be good, and holds old data.
-//! 3. A member that calls F's device failed saw another history and is left out. Of histories of as many events
+//! 3. A member of another geometry and fewer events is from before the array was changed, and is left out.
+//! 4. A member that calls F's device failed saw another history and is left out. Of histories of as many events
 //!    the one that was written last counts, then the one that more members share.
 
 mod start;
@@ -19,8 +20,8 @@ use super::Uuid;
 use super::bad_blocks;
 use super::bitmap::{self, BitmapHeader};
 use super::ppl;
-use super::superblock::{Features, Minor, Role, Superblock, seconds};
-use crate::layout::Layout;
+use super::superblock::{Features, Minor, Role, Superblock, level_name, seconds};
+use crate::layout::{Layout, layout_name};
 
 /// A device that may be of an array.
 #[derive(Clone, Debug)]
@@ -192,8 +193,9 @@ impl Assembly {
     }
 
     /// Where too few members are in sync, take in those that have not kept up, the ones with the most
-    /// events first, until there are enough (mdadm's `--assemble --force`). Changes nothing where that
-    /// is not needed, or does not help.
+    /// events first, until there are enough, and all that are as old as the last of these (mdadm's
+    /// `--assemble --force`). If there are members to spare then, parity may not fit. Changes nothing
+    /// where that is not needed, or does not help.
     pub fn force(&mut self, candidates: &[Candidate]) {
         start::force(self, candidates);
     }
@@ -309,7 +311,21 @@ fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, Strin
     })
 }
 
-/// Whether all superblocks are of the array of `fresh`.
+/// Level, layout and chunk: who holds what.
+fn shape(own: &Superblock) -> (i32, u32, u32) {
+    (own.level, own.layout, own.chunk_sectors)
+}
+
+/// The same for people.
+fn shape_words(own: &Superblock) -> String {
+    let layout = match layout_name(own.layout) {
+        Some(name) => name.to_owned(),
+        None => format!("layout {}", own.layout),
+    };
+    format!("{} {layout} with chunks of {} KiB", level_name(own.level), own.chunk_sectors / 2)
+}
+
+/// Whether all superblocks are of the array of `fresh`, and none contradicts it.
 fn same_array(candidates: &[Candidate], freshest: usize, fresh: &Superblock) -> Result<(), String> {
     for candidate in candidates {
         let Some((_, found)) = superblock(candidate) else { continue };
@@ -320,13 +336,14 @@ fn same_array(candidates: &[Candidate], freshest: usize, fresh: &Superblock) -> 
                 candidate.name, found.set_uuid, fresh.set_uuid
             ));
         }
-        let shape = |s: &Superblock| (s.level, s.layout, s.chunk_sectors);
-        if shape(found) != shape(fresh) {
+        // Who has fewer events is from before the array was changed.
+        if shape(found) != shape(fresh) && found.events >= fresh.events {
             return Err(format!(
-                "{} says level, layout and chunk are {:?}, but {other} says {:?}",
+                "{} says {}, but {other} says {}, and neither is older: leave out the one that is \
+                 wrong",
                 candidate.name,
-                shape(found),
-                shape(fresh)
+                shape_words(found),
+                shape_words(fresh)
             ));
         }
     }
@@ -345,7 +362,8 @@ impl Assembly {
             }
         };
         self.check_twin(candidates, device, own)?;
-        if let Some(why) = number_given_again(candidates, device, own) {
+        let outdated = || self.changed_since(candidate, own);
+        if let Some(why) = number_given_again(candidates, device, own).or_else(outdated) {
             self.left_out.push((device, why));
             return Ok(());
         }
@@ -376,6 +394,36 @@ impl Assembly {
         }
         self.spares.sort_unstable();
         Ok(())
+    }
+
+    /// Why a device does not count that says another geometry. Its role means nothing in this one.
+    fn changed_since(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
+        (shape(own) != shape(&self.fresh)).then(|| {
+            format!(
+                "{} is of the array before it was changed: it says {}, the array has {}; its events \
+                 are {}, the array's {}",
+                candidate.name,
+                shape_words(own),
+                shape_words(&self.fresh),
+                own.events,
+                self.fresh.events
+            )
+        })
+    }
+
+    /// The members that take part though they have the flag of [`Superblock::has_error_flag`], in words;
+    /// empty if there are none.
+    fn flagged(&self) -> String {
+        let is_flagged = |number: &usize| self.fresh.has_error_flag(*number as u32);
+        let roles = (0..self.fresh.roles.len()).filter(is_flagged).filter_map(|number| {
+            let Role::Active(role) = self.fresh.role_of(number as u32) else { return None };
+            self.members.get(usize::from(role))?.device()?;
+            Some(format!(
+                "member {role} has the error flag (role {:#06x})",
+                self.fresh.roles[number]
+            ))
+        });
+        roles.collect::<Vec<_>>().join(", ")
     }
 
     /// Two devices with one number in one state are copies, and it cannot be told which to use.

@@ -21,6 +21,8 @@ pub const ROLES_MAX: usize = (SUPERBLOCK_BYTES_MAX - FIXED_BYTES) / 2;
 pub const DEVICE_SECTORS_MIN: u64 = 24;
 /// `resync_offset` of an array whose parity is right everywhere.
 pub const CLEAN: u64 = u64::MAX;
+/// Set in a member's number by a Synology NAS; no array has so many members.
+const ROLE_ERROR_FLAG: u16 = 0x8000;
 /// The place of the checksum.
 const CHECKSUM_AT: usize = 216;
 
@@ -122,7 +124,8 @@ impl Role {
     /// From its number on disk.
     pub fn from_number(number: u16) -> Option<Self> {
         match number {
-            0..0xFF00 => Some(Role::Active(number)),
+            0..ROLE_ERROR_FLAG => Some(Role::Active(number)),
+            ROLE_ERROR_FLAG..0xFF00 => Some(Role::Active(number - ROLE_ERROR_FLAG)),
             0xFFFD => Some(Role::Journal),
             0xFFFE => Some(Role::Faulty),
             0xFFFF => Some(Role::Spare),
@@ -482,6 +485,13 @@ impl Superblock {
         let number = self.roles.get(dev_number as usize).copied().unwrap_or(0xFFFF);
         // Numbers that md does not use are nobody's role.
         Role::from_number(number).unwrap_or(Role::Faulty)
+    }
+
+    /// Whether the table has the error flag of Synology's md on a device: a member that had I/O errors,
+    /// and that the array went on using (`E` in its /proc/mdstat). Linux knows no such flag.
+    pub fn has_error_flag(&self, dev_number: u32) -> bool {
+        let number = self.roles.get(dev_number as usize);
+        number.is_some_and(|number| (ROLE_ERROR_FLAG..0xFF00).contains(number))
     }
 
     /// The role of this device, by its own table.

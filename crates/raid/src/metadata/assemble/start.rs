@@ -14,6 +14,13 @@ pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
                 .to_owned(),
         );
     }
+    let flagged = assembly.flagged();
+    if !flagged.is_empty() {
+        return Some(format!(
+            "{flagged}: a Synology NAS sets it on a member in use that had I/O errors; what such a \
+             member holds may be damaged, so the array can only be read"
+        ));
+    }
     match &assembly.bitmap {
         BitmapUse::Unknown(text) => Some(format!(
             "the array can only be read: a writer would have to keep its bitmap ({text})"
@@ -49,12 +56,12 @@ pub(super) fn decide(assembly: &Assembly, candidates: &[Candidate]) -> Start {
 fn write_hole(assembly: &Assembly) -> String {
     let logs = match &assembly.logs_lost[..] {
         [] => String::new(),
-        logs => format!(" and a log that would tell what was being written ({})", logs.join("; ")),
+        logs => format!(" and a whole partial parity log ({})", logs.join("; ")),
     };
     format!(
-        "the array was not stopped cleanly and lacks {}{logs}: parity may not fit what was being \
-         written, and so any block of the rows that were written last may be wrong on what is \
-         missing, also blocks that nobody wrote",
+        "the array was not stopped cleanly and lacks {}{logs}: in stripes that were being written, \
+         data computed for what is missing may be wrong, even in blocks that nobody wrote (the \
+         RAID-5 write hole)",
         named(assembly)
     )
 }
@@ -93,7 +100,8 @@ fn unsupported(assembly: &Assembly) -> Option<String> {
     })
 }
 
-/// Members that are rebuilt and hold nothing but parity. Without them no data is missing.
+/// Members that are not in sync and hold nothing but parity. Without them no data is missing, so
+/// nothing is computed that could be wrong.
 fn parity_only(assembly: &Assembly) -> u32 {
     let layout = &assembly.layout;
     let disks = layout.disks();
@@ -106,31 +114,28 @@ fn parity_only(assembly: &Assembly) -> u32 {
         (Level::Raid6, 16..=19) => &[disks - 1],
         _ => &[],
     };
-    let rebuilt =
-        |role: &&u32| matches!(assembly.members[**role as usize], Member::Rebuilding { .. });
-    roles.iter().filter(rebuilt).count() as u32
+    roles.iter().filter(|role| !assembly.members[**role as usize].is_in_sync()).count() as u32
 }
 
 /// Too few members are in sync: can stale ones help?
 fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let parity = assembly.layout.level().parity_disks();
-    let need = (assembly.lost() - parity) as usize;
-    let old = forcible(assembly, candidates);
+    let chosen = chosen(assembly, candidates);
     let disks = assembly.layout.disks();
     let there = disks - assembly.lost();
     let others = assembly.other_histories(candidates);
-    if old.len() < need {
+    if chosen.is_empty() {
         return Start::No(format!(
             "{there} of {disks} members can be used, expected at least {}; without: {}{others}",
             disks - parity,
             named(assembly)
         ));
     }
-    let names = old[..need].iter().map(|(_, device)| candidates[*device].name.as_str());
+    let names = chosen.iter().map(|(_, device)| candidates[*device].name.as_str());
     let names: Vec<&str> = names.collect();
     Start::Force(format!(
         "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but what \
-         was written since it left the array is lost or mixed with what is older{others}",
+         was written since then is lost, or mixed with older data{others}",
         disks - parity,
         names.join(", ")
     ))
@@ -144,6 +149,7 @@ fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)
         let partial = Features::RECOVERY_OFFSET | Features::REPLACEMENT;
         own.is_some_and(|own| {
             own.role() == Role::Active(role as u16)
+                && own.raid_disks == assembly.fresh.raid_disks
                 && own.data_size >= assembly.fresh.size
                 && !own.feature_map.intersects(partial)
         })
@@ -157,17 +163,41 @@ fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)
     old
 }
 
+/// Those of [`forcible`] that are forced in: as many as are needed, and all that are as old as the
+/// last of these, since none of them is better than another (mdadm `Assemble.c`, `force_array`). None
+/// if there are too few, or none is needed.
+fn chosen(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)> {
+    let mut old = forcible(assembly, candidates);
+    let parity = assembly.layout.level().parity_disks();
+    let need = assembly.lost().saturating_sub(parity) as usize;
+    let age = |(_, device): &(usize, usize)| events(&candidates[*device]);
+    match need.checked_sub(1).and_then(|last| old.get(last)).map(age) {
+        Some(oldest) => old.retain(|one| age(one) >= oldest),
+        None => old.clear(),
+    }
+    old
+}
+
 /// See [`Assembly::force`].
 pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
-    let parity = assembly.layout.level().parity_disks();
-    let old = forcible(assembly, candidates);
-    let need = assembly.lost().saturating_sub(parity) as usize;
-    if need > old.len() || unsupported(assembly).is_some() {
+    let chosen = chosen(assembly, candidates);
+    if chosen.is_empty() || unsupported(assembly).is_some() {
         return;
     }
-    for (role, device) in &old[..need] {
+    let was = |role: usize| assembly.members[role];
+    let missed_little = |role| matches!(was(role), Member::Stale { by_bitmap: true, .. });
+    let by_bitmap = chosen.iter().all(|(role, _)| missed_little(*role));
+    for (role, device) in &chosen {
         assembly.members[*role] = Member::InSync { device: *device };
         assembly.left_out.retain(|(left_out, _)| left_out != device);
+    }
+    // With members to spare parity is made to fit, or what is computed later would be a mixture too.
+    let is_redundant = assembly.lost() < assembly.layout.level().parity_disks();
+    if is_redundant && !assembly.has_ppl {
+        assembly.resync_from = Some(0);
+        if !by_bitmap && assembly.bitmap == BitmapUse::Good {
+            assembly.bitmap = BitmapUse::Stale;
+        }
     }
     assembly.find_lost_logs(candidates);
     assembly.start = decide(assembly, candidates);
@@ -205,8 +235,8 @@ fn unexpected(assembly: &Assembly) -> Option<String> {
     let disks = assembly.layout.disks();
     (!roles.is_empty()).then(|| {
         format!(
-            "{} of {disks} members are there, and the superblocks know of no failure; member {} \
-             may only be late, so the array starts without it only if that is insisted upon",
+            "{} of {disks} members are there; member {} is missing but was never marked as failed, \
+             so it may still appear",
             disks - assembly.lost(),
             roles.join(" and member ")
         )
