@@ -32,6 +32,20 @@ impl Images {
         Images { folder, names, sums }
     }
 
+    /// Puts a block of no writes where Linux would begin to replay the journal: the vector has only the start
+    /// of that.
+    fn end_journal(&mut self, name: &str) {
+        let path = self.folder.path().join(name);
+        let mut bytes = fs::read(&path).expect("an image");
+        let own = Superblock::decode(&bytes[4096..8192]).expect("a superblock");
+        let block = testing::journal_block(own.set_uuid, own.recovery_offset, 1, &[]);
+        let at = ((own.data_offset + own.recovery_offset) * 512) as usize;
+        bytes[at..at + block.len()].copy_from_slice(&block);
+        fs::remove_file(&path).expect("an image that was there");
+        fs::write(&path, bytes).expect("an image");
+        self.sums = sums(self.folder.path(), &self.names);
+    }
+
     fn spawn(&self, options: &[&str]) -> Server {
         self.spawn_behind(&[], options)
     }
@@ -368,13 +382,21 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
     if !requires("nbdcopy") {
         return;
     }
-    for lost in [&[][..], &[4]] {
-        let images = Images::of("r5-ls-journal", lost);
-        let mut server = images.serve(&[]);
-        let lines = server.said().join("\n");
-        assert!(lines.contains("read-only: the array has a journal"), "{lines}");
-        assert!(images.read(&mut server, "r5-ls-journal") == tags(5376), "without {lost:?}");
-    }
+    let mut images = Images::of("r5-ls-journal", &[]);
+    images.end_journal("r5-ls-journal-4.img");
+    let mut server = images.serve(&[]);
+    let lines = server.said().join("\n");
+    assert!(lines.contains("read-only: the array has a journal"), "{lines}");
+    assert!(images.read(&mut server, "r5-ls-journal") == tags(5376));
+    // Its superblocks call it clean, whatever the journal holds.
+    let images = Images::of("r5-ls-journal", &[4]);
+    let message = images.refusal(&[]);
+    assert!(message.contains("a journal, which is not among the devices"), "{message}");
+    assert!(message.contains("--force takes it all the same"), "{message}");
+    let mut server = images.serve(&["--force"]);
+    assert!(images.read(&mut server, "r5-ls-journal") == tags(5376));
+    let messages = server.messages();
+    assert!(messages.contains("may be read as they were before"), "{messages}");
     // Who wants to write is told how it is read.
     let images = Images::of("r5-ls-journal", &[]);
     let stack: String = (0..4)
@@ -386,11 +408,7 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
     );
     let message = Server::spawn_in(&images.folder, &stack, &[]).refusal();
     assert!(message.contains("the array has a journal, which is not supported"), "{message}");
-    let line = "help: `drystone serve --readonly --md ";
-    assert!(
-        message.contains(line) && message.contains("r5-ls-journal-3.img` reads it"),
-        "{message}"
-    );
+    assert!(message.contains("only if its journal is among the devices"), "{message}");
     let message = Images::of("r5-ls-reshape", &[]).refusal(&["--force"]);
     assert!(message.contains("is being reshaped"), "{message}");
     let message = Images::of("r6-ls", &[0, 1, 2]).refusal(&["--force"]);

@@ -61,6 +61,7 @@ fn start(folder: &Path, names: &[&str]) -> Result<Start, String> {
             bitmap: None,
             damage: None,
             log_damage: None,
+            journal: None,
         }
     };
     assemble(&names.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)

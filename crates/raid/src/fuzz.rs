@@ -29,7 +29,14 @@ pub fn fuzz_superblock(input: &[u8]) {
             round_trip(found);
         }
         let found = found.map(|found| (Minor::V1_2, found));
-        Candidate { name: format!("m{index}"), found, bitmap: None, damage: None, log_damage: None }
+        Candidate {
+            name: format!("m{index}"),
+            found,
+            bitmap: None,
+            damage: None,
+            log_damage: None,
+            journal: None,
+        }
     });
     let candidates: Vec<Candidate> = candidates.collect();
     if let Ok(array) = assemble(&candidates, None) {

@@ -3,6 +3,8 @@
 //! `tests/vectors/README.md` says where they are from and how they are written down. What is wrong
 //! with a vector is a fault of the repository, and panics.
 
+use crate::metadata::Uuid;
+use crate::metadata::ppl::crc32c;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -130,4 +132,40 @@ pub fn member(vector: &str, index: usize) -> Option<Image> {
 /// The images of all members of a vector, in the order of the devices.
 pub fn members(vector: &str) -> Vec<Image> {
     (0..).map_while(|index| member(vector, index)).collect()
+}
+
+/// A meta block of an array's journal, at a position of its data, with these payloads.
+pub fn journal_block(uuid: Uuid, position: u64, sequence: u64, payloads: &[u8]) -> Vec<u8> {
+    let mut block = vec![0; BLOCK];
+    let size = 32 + payloads.len() as u32;
+    let words: [&[u8]; 6] = [
+        &0x6433_C509_u32.to_le_bytes(),
+        &[0, 0, 0, 0, 1, 0, 0, 0],
+        &size.to_le_bytes(),
+        &sequence.to_le_bytes(),
+        &position.to_le_bytes(),
+        payloads,
+    ];
+    let bytes = words.concat();
+    block[..bytes.len()].copy_from_slice(&bytes);
+    let sum = journal_sum(uuid, &block).to_le_bytes();
+    block[4..8].copy_from_slice(&sum);
+    block
+}
+
+/// A payload that names a block of data of an array sector.
+pub fn journal_data(uuid: Uuid, sector: u64, block: &[u8]) -> Vec<u8> {
+    let sum = journal_sum(uuid, block).to_le_bytes();
+    [&[0, 0, 0, 0, 8, 0, 0, 0], &sector.to_le_bytes()[..], &sum].concat()
+}
+
+/// A payload that says which stripes are on their members, by member sectors.
+pub fn journal_flush(stripes: &[u64]) -> Vec<u8> {
+    let size = 8 * stripes.len() as u32;
+    let stripes: Vec<u8> = stripes.iter().flat_map(|sector| sector.to_le_bytes()).collect();
+    [&[2, 0, 0, 0], &size.to_le_bytes()[..], &stripes].concat()
+}
+
+fn journal_sum(uuid: Uuid, bytes: &[u8]) -> u32 {
+    !crc32c(&[&uuid.0, bytes].concat())
 }

@@ -21,7 +21,14 @@ fn candidates(vector: &str) -> Vec<Candidate> {
             Some(BitmapHeader::parse(&image.read_sectors(at, 8)))
         };
         let bitmap = found.as_ref().ok().and_then(|(_, own)| header(own));
-        Candidate { name: format!("m{index}"), found, bitmap, damage: None, log_damage: None }
+        Candidate {
+            name: format!("m{index}"),
+            found,
+            bitmap,
+            damage: None,
+            log_damage: None,
+            journal: None,
+        }
     };
     images.iter().enumerate().map(candidate).collect()
 }
@@ -145,12 +152,17 @@ fn members_in_every_state_are_known() {
 
 #[test]
 fn what_is_not_supported_is_not_written() {
-    let journal = made(&candidates("r5-ls-journal"));
-    assert_eq!((journal.journal, &journal.start), (Some(4), &Start::Whole));
+    let mut devices = candidates("r5-ls-journal");
+    let journal = made(&devices);
+    assert!(force(&journal.start).contains("has a journal"), "nobody has looked into it");
     assert!(journal.read_only.unwrap().contains("journal"));
-    let mut dirty = candidates("r5-ls-journal");
-    (0..5).for_each(|device| change(&mut dirty, device, |own| own.resync_offset = 0));
-    assert!(refused(&made(&dirty).start).contains("writes may be in the journal only"));
+    devices[4].journal = Some(Err(MetadataError::Invalid("it is torn".to_owned())));
+    assert!(force(&made(&devices).start).contains("m4: it is torn: what was written last"));
+    // Who lacks members too is told of both.
+    (0..5).for_each(|device| change(&mut devices, device, |own| own.resync_offset = 0));
+    let both = made(&without(devices, &[1, 4]));
+    let why = force(&both.start);
+    assert!(why.contains("member 1 (missing)") && why.contains("has a journal"), "{why}");
 
     let reshape = made(&candidates("r5-ls-reshape"));
     assert!(refused(&reshape.start).contains("being reshaped, at array sector 16384"));
@@ -403,6 +415,7 @@ fn devices_that_contradict_one_another_are_refused() {
         bitmap: None,
         damage: None,
         log_damage: None,
+        journal: None,
     };
     assert!(refusal(&[blank]).contains("sda: there is no md superblock"));
 }

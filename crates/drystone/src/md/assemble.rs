@@ -85,6 +85,9 @@ struct Place<'a> {
     what: String,
 }
 
+/// There is one at most.
+const JOURNAL: &str = "journal";
+
 /// Those that take part, members by role first; spares only where they can be of use.
 fn places<'a>(images: &'a Images, name: &str, read_only: bool) -> Vec<Place<'a>> {
     let array = &images.array;
@@ -97,14 +100,15 @@ fn places<'a>(images: &'a Images, name: &str, read_only: bool) -> Vec<Place<'a>>
     let spares = spares.map(|(n, device)| (n, *device, "spare"));
     // The array's name is never one of these.
     let letter = if name.starts_with('d') { 'm' } else { 'd' };
-    let others = replacements.chain(spares).zip(array.members.len()..);
+    let journal = array.journal.iter().map(|device| (0, *device, JOURNAL));
+    let others = replacements.chain(spares).chain(journal).zip(array.members.len()..);
     members
         .map(|member| (member, member.0))
         .chain(others)
         .map(|((n, device, what), number)| Place {
             device: format!("{letter}{number}"),
             image: &images.images[device],
-            what: format!("{what} {n}"),
+            what: if what == JOURNAL { what.to_owned() } else { format!("{what} {n}") },
         })
         .collect()
 }

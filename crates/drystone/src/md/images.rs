@@ -71,7 +71,9 @@ impl Images {
         if wanted.force {
             array.force(&candidates);
         }
-        let force = wanted.force && matches!(found.start, Start::Force(_));
+        // What its journal holds is compared with the members when it is started.
+        let may_lack = matches!(found.start, Start::Force(_)) || found.journal.is_some();
+        let force = wanted.force && may_lack;
         let images = Images { images, candidates, found, array, force, others };
         images.may_start(wanted.force).map(|()| images)
     }

@@ -11,10 +11,10 @@ use drystone_raid::metadata::MetadataError;
 use drystone_raid::metadata::assemble::{Candidate, damage};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
-use drystone_raid::metadata::ppl;
 use drystone_raid::metadata::superblock::{
     Minor, SUPERBLOCK_BYTES_MAX, Superblock, is_magic, places, probe,
 };
+use drystone_raid::metadata::{journal, ppl};
 
 use crate::failure::Failure;
 use crate::output;
@@ -121,8 +121,9 @@ impl Device {
         let damage = own.and_then(|own| damage(own, |sector, bytes| self.read(sector, bytes)));
         let read_log = |sector, bytes| self.read(sector, bytes);
         let log_damage = own.and_then(|own| ppl::damage(own, read_log));
+        let journal = own.and_then(|own| journal::of(own, read_log));
         let name = self.path.display().to_string();
-        Ok(Candidate { name, found, bitmap, damage, log_damage })
+        Ok(Candidate { name, found, bitmap, damage, log_damage, journal })
     }
 
     /// Places where md's magic number stands, of whatever version and state.

@@ -9,6 +9,7 @@ mod control;
 mod device;
 mod disk;
 mod io;
+mod journal;
 mod look;
 mod manager;
 mod open;

@@ -7,6 +7,7 @@ use super::bitmap::BitmapStorage;
 use super::device::{Array, Desk, Findings};
 use super::disk::{Disk, DiskState};
 use super::io::Io;
+use super::journal::what_members_lack;
 use super::manager::{Manager, ManagerSpec};
 use super::ppl::{LogTodo, Replay};
 use super::suspects::Suspects;
@@ -16,6 +17,7 @@ use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start, d
 use crate::metadata::bad_blocks;
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::create::{NewMember, Plan, Write};
+use crate::metadata::journal;
 use crate::metadata::ppl;
 use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_core::primitive::AtomicU64;
@@ -90,7 +92,8 @@ pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candida
     let own = found.as_ref().ok().map(|(_, superblock)| superblock);
     let damage = own.and_then(|own| damage(own, &mut read));
     let log_damage = own.and_then(|own| ppl::damage(own, &mut read));
-    Ok(Candidate { name: info.name.clone(), found, bitmap, damage, log_damage })
+    let journal = own.and_then(|own| journal::of(own, &mut read));
+    Ok(Candidate { name: info.name.clone(), found, bitmap, damage, log_damage, journal })
 }
 
 fn unreadable(what: &str, status: Status) -> MetadataError {
@@ -125,6 +128,7 @@ pub fn open(
         true => None,
         false => BitmapStorage::load(&mut io, &disks, &headers, assembly)?,
     };
+    let journal_notice = look_into_journal(&mut io, &disks, candidates, (found, options))?;
     let mut replay = Replay::read(&mut io, &disks, assembly)?;
     match &mut replay {
         Some(replay) if options.read_only => replay.overlay(&mut disks),
@@ -142,13 +146,36 @@ pub fn open(
     let resync_from = assembly.resync_from.filter(|_| !is_whole);
     let shared_too = shared.clone();
     let left_out = assembly.left_out.iter().map(|(_, why)| why.clone()).collect();
-    let findings = Findings { suspects, left_out, notices: notices.unwrap_or_default() };
+    let notices = journal_notice.into_iter().chain(notices.unwrap_or_default()).collect();
+    let findings = Findings { suspects, left_out, notices };
     let spec =
         ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
     let (manager, status) = Manager::new(spec)?;
     let desk = Desk::new(shared, status, findings, &locks);
     let manager = manager.with_desk(desk.clone());
     Ok(Opened { array: Array::new(desk), manager })
+}
+
+/// The journal, if there is one, holds nothing that the members lack, or what may be stale is what this says.
+///
+/// # Errors
+/// Something may be stale, and nobody insists.
+fn look_into_journal(
+    io: &mut Io,
+    disks: &[Disk],
+    candidates: &[Candidate],
+    (found, options): (&Assembly, &ArrayOptions),
+) -> Result<Option<String>> {
+    let gap = found.journal_gap(candidates).or_else(|| {
+        let candidate = &candidates[found.journal?];
+        let journal = candidate.journal.as_ref()?.as_ref().ok()?;
+        what_members_lack(io, disks, journal, found)
+            .map(|what| format!("{}: {what}", candidate.name))
+    });
+    match gap {
+        Some(why) if !options.force => Err(Error::invalid(format!("{}: {why}", options.name))),
+        gap => Ok(gap),
+    }
 }
 
 /// The devices that take part, with their bitmaps' headers.
@@ -338,6 +365,7 @@ fn created(name: String, member: &NewMember) -> Candidate {
         bitmap: bitmap.map(|write| BitmapHeader::parse(&write.bytes)),
         damage: None,
         log_damage: None,
+        journal: None,
     }
 }
 

@@ -241,7 +241,7 @@ impl Disk {
     }
 
     /// It holds what the array has at a member sector of a role.
-    fn has_block(&self, role: u32, sector: u64) -> bool {
+    pub(super) fn has_block(&self, role: u32, sector: u64) -> bool {
         let start = self.superblock.data_offset + sector;
         self.member_role() == Some(role)
             && sector + STRIPE_SECTORS <= self.in_sync_below.load(Acquire)

@@ -5,6 +5,7 @@ mod commands;
 mod damage;
 mod dropped;
 mod extents;
+mod journal;
 mod moved;
 mod overwrite;
 mod ppl;

@@ -19,6 +19,7 @@ use super::MetadataError;
 use super::Uuid;
 use super::bad_blocks;
 use super::bitmap::{self, BitmapHeader};
+use super::journal::Journal;
 use super::ppl;
 use super::superblock::{Features, Minor, Role, Superblock, level_name, seconds};
 use crate::layout::{Layout, layout_name};
@@ -36,6 +37,8 @@ pub struct Candidate {
     pub damage: Option<MetadataError>,
     /// What [`ppl::damage`] says of it: what its log had to say is not known.
     pub log_damage: Option<MetadataError>,
+    /// What [`super::journal::of`] found: nothing if it is no journal.
+    pub journal: Option<Result<Journal, MetadataError>>,
 }
 
 /// What keeps a device from being used though its superblock is whole: a list of bad blocks or a place
@@ -198,6 +201,11 @@ impl Assembly {
     /// where that is not needed, or does not help.
     pub fn force(&mut self, candidates: &[Candidate]) {
         start::force(self, candidates);
+    }
+
+    /// Why it is not known what the array's journal holds, if it has one and so it is.
+    pub fn journal_gap(&self, candidates: &[Candidate]) -> Option<String> {
+        start::journal_gap(self, candidates)
     }
 
     /// Roles whose data is not whole.

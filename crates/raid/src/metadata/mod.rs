@@ -16,6 +16,7 @@ pub mod bitmap;
 pub mod create;
 pub mod examine;
 pub mod foreign;
+pub mod journal;
 pub mod ppl;
 pub mod room;
 pub mod superblock;

@@ -247,6 +247,7 @@ impl Opening<'_> {
         let read_only = assembly.read_only.is_some() && !options.read_only;
         let hint = match &assembly.start {
             Start::No(_) => "",
+            Start::Force(_) if read_only => "",
             _ if read_only => &read_line(members),
             Start::Degraded { unexpected: Some(_) } => "`run = true` starts it without them",
             Start::Force(_) => "`force = true` starts it all the same",

@@ -7,10 +7,10 @@ use crate::metadata::superblock::{Features, Role};
 
 /// Why the array must not be written, though it may be read.
 pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
-    if assembly.fresh.feature_map.contains(Features::JOURNAL) {
+    if has_journal(assembly) {
         return Some(
-            "the array has a journal, which is not supported: it can only be read, and only \
-             because it was stopped cleanly"
+            "the array has a journal, which is not supported: it can only be read, and only if its \
+             journal is among the devices and holds nothing that the members lack"
                 .to_owned(),
         );
     }
@@ -33,8 +33,43 @@ pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
     }
 }
 
+fn has_journal(assembly: &Assembly) -> bool {
+    assembly.fresh.feature_map.contains(Features::JOURNAL)
+}
+
+/// Why it is not known what the array's journal holds, if so. Its superblocks do not tell: Linux has them say
+/// that all is clean while it is written.
+pub(super) fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
+    const THEN: &str =
+        "what was written last may be there only, so that blocks may be read as they were before";
+    if !has_journal(assembly) {
+        return None;
+    }
+    let found =
+        assembly.journal.map(|device| (&candidates[device].name, &candidates[device].journal));
+    match found {
+        Some((_, Some(Ok(_)))) => None,
+        Some((name, Some(Err(error)))) => Some(format!(
+            "{name}: {error}: {THEN}; start and stop the array with mdadm on Linux, which replays its journal"
+        )),
+        Some((_, None)) | None => Some(format!(
+            "the array has a journal, which is not among the devices that can be used: {THEN}; name its device \
+             too, or start and stop the array with mdadm on Linux, which replays its journal"
+        )),
+    }
+}
+
 /// Whether the array may start.
 pub(super) fn decide(assembly: &Assembly, candidates: &[Candidate]) -> Start {
+    let start = decide_by_members(assembly, candidates);
+    match (journal_gap(assembly, candidates), start) {
+        (None, start) | (_, start @ Start::No(_)) => start,
+        (Some(gap), Start::Force(why)) => Start::Force(format!("{why}; {gap}")),
+        (Some(gap), _) => Start::Force(gap),
+    }
+}
+
+fn decide_by_members(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     if let Some(text) = unsupported(assembly) {
         return Start::No(text);
     }
@@ -92,12 +127,7 @@ fn unsupported(assembly: &Assembly) -> Option<String> {
             assembly.fresh.level
         ));
     }
-    let dirty = assembly.resync_from.is_some();
-    (features.contains(Features::JOURNAL) && dirty).then(|| {
-        "the array has a journal, which is not supported, and was not stopped cleanly: writes may \
-         be in the journal only, so it cannot even be read; start and stop it with mdadm first"
-            .to_owned()
-    })
+    None
 }
 
 /// Members that are not in sync and hold nothing but parity. Without them no data is missing, so

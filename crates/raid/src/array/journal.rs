@@ -1,0 +1,88 @@
+//! What an array's journal holds and its members do not have: it is not replayed, so such an array is not read
+//! unless somebody insists.
+
+use super::disk::Disk;
+use super::io::Io;
+use crate::layout::{Layout, STRIPE_SECTORS};
+use crate::metadata::assemble::Assembly;
+use crate::metadata::journal::{BLOCK_BYTES, Journal, Logged};
+use drystone_core::SECTOR_SIZE;
+use std::ops::Range;
+
+/// Most ranges of bytes that are named.
+const TOLD_MAX: usize = 10;
+
+/// What the members lack of what the journal holds, in a sentence; nothing if they have all of it.
+pub(super) fn what_members_lack(
+    io: &mut Io,
+    disks: &[Disk],
+    journal: &Journal,
+    assembly: &Assembly,
+) -> Option<String> {
+    let layout = &assembly.layout;
+    let mut blocks: Vec<u64> = Vec::new();
+    for (sector, logged) in journal.stripes() {
+        if lacks(io, disks, journal, sector, logged) {
+            blocks.extend(stale(layout, sector, logged, assembly.lost() > 0));
+        }
+    }
+    blocks.sort_unstable();
+    if blocks.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "the journal holds writes that the members do not have, so that bytes of the array are older than they \
+         should be or wrong: {}; start and stop the array with mdadm on Linux, which replays its journal",
+        told(&joined(&blocks))
+    ))
+}
+
+/// A member of the stripe does not have what the journal has for it, or nobody can tell.
+fn lacks(io: &mut Io, disks: &[Disk], journal: &Journal, sector: u64, logged: &Logged) -> bool {
+    let mut is_known = true;
+    for (role, checksum) in &logged.checksums {
+        let Some(disk) = disks.iter().find(|disk| disk.has_block(*role, sector)) else {
+            is_known = false;
+            continue;
+        };
+        match io.read(disk.index, disk.superblock.data_offset + sector, BLOCK_BYTES) {
+            Ok(block) if journal.checksum(&block) == *checksum => {}
+            _ => return true,
+        }
+    }
+    // A block that is missing is computed from the others, which fit once the parity is that of the journal.
+    !is_known && !logged.has_parity
+}
+
+/// Array sectors of blocks that are not what they should be. Where members are missing, what is computed with
+/// the stripe may be wrong too.
+fn stale(layout: &Layout, sector: u64, logged: &Logged, is_degraded: bool) -> Vec<u64> {
+    let row = layout.row_at(sector);
+    let slots = (0..layout.data_disks())
+        .filter(|slot| is_degraded || logged.checksums.contains_key(&row.data(*slot)));
+    slots.map(|slot| layout.array_sector(slot, sector)).collect()
+}
+
+/// Byte ranges, apart from one another, of blocks in order.
+fn joined(blocks: &[u64]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for sector in blocks {
+        let (start, end) = (sector * SECTOR_SIZE, (sector + STRIPE_SECTORS) * SECTOR_SIZE);
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
+}
+
+fn told(ranges: &[Range<u64>]) -> String {
+    let named = ranges.iter().take(TOLD_MAX);
+    let mut named: Vec<String> =
+        named.map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
+    match ranges.len().saturating_sub(TOLD_MAX) {
+        0 => {}
+        more => named.push(format!("and {more} more ranges")),
+    }
+    named.join(", ")
+}
