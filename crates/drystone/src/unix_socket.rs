@@ -2,13 +2,17 @@
 //!
 //! Invariants:
 //! - At most one server has a path: while a server decides whether what is there is stale, and
-//!   until it listens, it holds a lock on the folder.
-//! - Nobody can connect before the socket has the mode that was asked for, except its owner.
+//!   until it listens, it holds the lock of a file beside the path ([`Lock`]).
+//! - That file belongs to the user of the server and has mode 0600, so that no other user can hold its lock. What
+//!   others may open, the folder for example, is not locked: whoever can open a file can also lock it.
+//! - A socket has the mode that was asked for from the moment when it is there. No mode is changed by
+//!   path, which might lead to another file by then.
 //! - A path is removed only while the socket that was made there is still there.
 
-use std::fs::{self, File, Permissions};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -16,9 +20,11 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// How often and how long to wait for another server that is starting in the same folder.
+/// How often and how long to wait for another server that is starting at the same path.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// What the name of a lock file has after that of its socket.
+const LOCK_ENDING: &str = ".lock";
 
 /// A path with the inode of the socket that was made there.
 #[derive(Debug, Clone)]
@@ -53,20 +59,15 @@ pub fn bind(path: &Path, mode: u32, hint: &str) -> anyhow::Result<(UnixListener,
     let refused =
         |error: io::Error| anyhow::anyhow!("cannot make the socket {}: {error}", path.display());
     let path = std::path::absolute(path).map_err(refused)?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let _lock = lock_folder(folder).map_err(refused)?;
+    let _lock = Lock::take(&path).map_err(refused)?;
     clear(&path, hint)?;
-    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    // The kernel makes the file with mode 0777, less this mask (unix_bind in net/unix/af_unix.c).
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(!mode & 0o777));
     let bound = UnixListener::bind(&path);
     rustix::process::umask(before);
     let listener = bound.map_err(refused)?;
     let meta = fs::symlink_metadata(&path).map_err(refused)?;
-    let place = Place { path: path.clone(), inode: (meta.dev(), meta.ino()) };
-    if let Err(error) = fs::set_permissions(&path, Permissions::from_mode(mode)) {
-        place.remove();
-        return Err(refused(error));
-    }
-    Ok((listener, place))
+    Ok((listener, Place { path, inode: (meta.dev(), meta.ino()) }))
 }
 
 /// Connects to the listener at `path` without waiting for it to accept.
@@ -88,17 +89,72 @@ pub fn holder(stream: &UnixStream) -> Option<i32> {
     rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid.as_raw_nonzero().get())
 }
 
-/// Locks the folder until the file is dropped.
-fn lock_folder(folder: &Path) -> io::Result<File> {
-    let file = File::open(folder)?;
-    for _ in 0..LOCK_TRIES {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(fs::TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
-            Err(fs::TryLockError::Error(error)) => return Err(error),
+/// The lock of a socket's path: a file of one's own beside it, which is there as long as the lock is held. One that
+/// a killed server has left is taken over.
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    /// Waits for the lock of the socket at `socket`.
+    fn take(socket: &Path) -> io::Result<Self> {
+        let mut name = OsString::from(socket);
+        name.push(LOCK_ENDING);
+        let path = PathBuf::from(name);
+        for _ in 0..LOCK_TRIES {
+            let file = open_lock(&path)?;
+            match file.try_lock() {
+                // Whoever had it may have removed the file before it was locked here.
+                Ok(()) if is_at(&file, &path)? => return Ok(Self { path, _file: file }),
+                Ok(()) => {}
+                Err(fs::TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
+                Err(fs::TryLockError::Error(error)) => return Err(error),
+            }
         }
+        let why = format!("another program holds the lock of {}", path.display());
+        Err(io::Error::new(ErrorKind::ResourceBusy, why))
     }
-    Err(io::Error::new(ErrorKind::ResourceBusy, "another program holds a lock on its folder"))
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Opens or makes a lock file. It must be this user's alone, else another user could hold the lock for ever.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(flags.bits() as i32)
+        .open(path);
+    let shown = path.display();
+    let file = opened
+        .map_err(|error| io::Error::new(error.kind(), format!("its lock file {shown}: {error}")))?;
+    let (meta, own) = (file.metadata()?, rustix::process::geteuid().as_raw());
+    let why = match meta.is_file() {
+        false => "is no file".to_owned(),
+        true if meta.uid() != own => format!("belongs to user {}, not to {own}", meta.uid()),
+        true if meta.mode() & 0o077 != 0 => "can be opened by other users".to_owned(),
+        true => return Ok(file),
+    };
+    let why = format!("its lock file {shown} {why}; remove it, or use a folder of your own");
+    Err(io::Error::new(ErrorKind::PermissionDenied, why))
+}
+
+/// Whether `file` is still what is at `path`.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes room at `path`: removes a stale socket, refuses anything else.
@@ -129,7 +185,16 @@ fn clear(path: &Path, hint: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard};
+
     use super::*;
+
+    /// Held while files are made: threads of the test share the file mode mask, which [`bind`] changes.
+    static MASK: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        MASK.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 
     /// A listener with as many connections waiting as it takes.
     fn crowded(path: &Path) -> (UnixListener, Vec<UnixStream>) {
@@ -143,6 +208,7 @@ mod tests {
 
     #[test]
     fn a_listener_that_accepts_nothing_is_in_use() {
+        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.sock");
         let _crowd = crowded(&path);
@@ -153,7 +219,82 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_others_lock_is_no_obstacle() {
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let locked = File::open(folder.path()).unwrap();
+        locked.lock().unwrap();
+        let path = folder.path().join("c.sock");
+        let _listener = bind(&path, 0o600, "wait").unwrap();
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "no lock file is left: {left:?}");
+    }
+
+    #[test]
+    fn lock_files_are_ones_own() {
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let (path, lock) = (folder.path().join("c.sock"), folder.path().join("c.sock.lock"));
+        let refused = |part: &str| {
+            let error = bind(&path, 0o600, "wait").unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("c.sock.lock"), "{error}");
+            assert!(!path.exists());
+        };
+        let other = folder.path().join("other");
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &lock).unwrap();
+        refused("its lock file");
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
+        fs::remove_file(&lock).unwrap();
+        OpenOptions::new().write(true).create_new(true).mode(0o644).open(&lock).unwrap();
+        refused("can be opened by other users");
+        fs::remove_file(&lock).unwrap();
+        // What a killed server has left is taken over.
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock).unwrap();
+        let _listener = bind(&path, 0o600, "wait").unwrap();
+        assert!(!lock.exists());
+    }
+
+    #[test]
+    fn whoever_waited_for_a_lock_locks_what_is_there() {
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.sock");
+        let first = Lock::take(&path).unwrap();
+        let waits = thread::spawn({
+            let path = path.clone();
+            move || Lock::take(&path).map(|lock| lock.path.exists())
+        });
+        thread::sleep(LOCK_PAUSE);
+        drop(first);
+        assert!(waits.join().unwrap().unwrap(), "its file is there while it is locked");
+        assert!(!folder.path().join("c.sock.lock").exists());
+    }
+
+    /// The mode is not changed after the socket is there: a path may lead elsewhere by then.
+    #[test]
+    fn a_socket_has_its_mode_from_the_start() {
+        use rustix::fs::inotify;
+        use std::os::unix::fs::PermissionsExt;
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, folder.path(), inotify::WatchFlags::ATTRIB).unwrap();
+        for mode in [0o600, 0o660, 0o666] {
+            let path = folder.path().join(format!("{mode}.sock"));
+            let _listener = bind(&path, mode, "wait").unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+        }
+        let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut changes = inotify::Reader::new(&watch, &mut bytes);
+        let names = std::iter::from_fn(|| Some(changes.next().ok()?.file_name()?.to_owned()));
+        let changed: Vec<_> = names.filter(|name| name.to_bytes().ends_with(b".sock")).collect();
+        assert!(changed.is_empty(), "{changed:?}");
+    }
+
+    #[test]
     fn connections_wait_for_data_and_name_the_listener() {
+        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.sock");
         let listener = UnixListener::bind(&path).unwrap();
