@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::bench::{BenchArgs, Subject};
+use crate::calendar;
 use crate::cli::ClientArgs;
 use crate::client::Client;
 use crate::failure::Failure;
@@ -22,7 +23,8 @@ use crate::output;
 
 /// `drystone check`.
 pub fn check(path: &Path, as_json: bool) -> Result<(), Failure> {
-    let loaded = load(path);
+    let mut loaded = load(path);
+    loaded.iter_mut().for_each(calendar::judge_certificates);
     if as_json {
         output::print_json(&check_json(&loaded))?;
     }

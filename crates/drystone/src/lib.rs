@@ -5,6 +5,7 @@
 
 mod alloc;
 pub mod bench;
+mod calendar;
 pub mod cli;
 mod client;
 mod commands;

@@ -7,6 +7,7 @@ use drystone_stack::{
     DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file, one_line,
 };
 
+use crate::calendar;
 use crate::control_socket::ControlSocket;
 use crate::ending::Ending;
 use crate::failure::Failure;
@@ -59,6 +60,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
         None => stack(options.stack.as_deref(), options.files.fuse.as_deref())?,
     };
+    calendar::judge_certificates(&mut stack);
     output::warn(&stack);
     options.files.add_to(&mut stack)?;
     stack.server.threads = options.threads.unwrap_or(stack.server.threads);

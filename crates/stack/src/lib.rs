@@ -53,6 +53,7 @@ mod volume;
 pub use build::{check_name, parse};
 pub use diagnostic::{Report, Source};
 pub use explain::explain;
+pub use front_ends::certificate_warnings;
 pub use lines::one_line;
 pub use load::{
     DEFAULT_STACK, DEFAULT_STACK_FOLDER, DEFAULT_STACK_NAME, LoadError, check, fuzz_stack_file,

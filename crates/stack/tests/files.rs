@@ -316,3 +316,70 @@ fn control_characters_stay_on_their_line() {
     assert!(report.lines().next().unwrap().ends_with("d\\n\\u{1b}.img does not exist"), "{report}");
     assert!(!report.contains('\u{1b}'), "{report}");
 }
+
+/// What is warned of, with its word.
+fn warnings(stack: &StackSpec) -> Vec<(String, String)> {
+    stack.warnings.iter().map(|found| (found.word.clone(), found.message.clone())).collect()
+}
+
+#[test]
+fn keys_that_others_may_read_are_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    sized(&folder.path().join("a.img"), 1 << 20);
+    let key = folder.path().join("key.pem");
+    for name in ["cert.pem", "key.pem", "ca.pem"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let tls = "tls = { mode = \"required\", cert = \"cert.pem\", key = \"key.pem\" }\n";
+    let device = "[device.d]\ntype = \"file\"\npath = \"a.img\"\n";
+    let export =
+        |name: &str| format!("[export.{name}]\ndevice = \"d\"\nnbd = \"unix:{name}.sock\"\n{tls}");
+    let text = format!("{device}{}{}", export("a"), export("b"));
+    for (mode, who) in [
+        (0o600, None),
+        (0o400, None),
+        (0o644, Some("every user: its mode is 0644")),
+        (0o640, Some("its group: its mode is 0640")),
+        (0o602, Some("every user: its mode is 0602")),
+    ] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let found = warnings(&good(&folder, &text));
+        assert_eq!(found.len(), usize::from(who.is_some()), "once for both exports: {found:?}");
+        for (word, message) in found {
+            assert_eq!(word, "\"key.pem\"");
+            assert!(message.contains(who.unwrap()), "{mode:o}: {message}");
+        }
+    }
+}
+
+#[test]
+fn certificates_out_of_date_are_warned_of() {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    let folder = TempDir::new().unwrap();
+    sized(&folder.path().join("a.img"), 1 << 20);
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2021, 1, 1);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    fs::write(folder.path().join("cert.pem"), certificate).unwrap();
+    fs::write(folder.path().join("key.pem"), key.serialize_pem()).unwrap();
+    let tls = "tls = { mode = \"required\", cert = \"cert.pem\", key = \"key.pem\" }\n";
+    let stack = good(&folder, &format!("{}{tls}", file("a", "path = \"a.img\"")));
+    let at = |seconds| -> Vec<String> {
+        let found = drystone_stack::certificate_warnings(&stack, seconds);
+        found.into_iter().map(|found| format!("{} {}", found.word, found.message)).collect()
+    };
+    const FIRST: u64 = 1_577_836_800;
+    const LAST: u64 = 1_609_459_200;
+    assert!(at(FIRST).is_empty() && at(LAST).is_empty());
+    for (seconds, why) in [
+        (FIRST - 1, "is valid only from 2020-01-01 00:00:00 UTC"),
+        (LAST + 1, "expired on 2021-01-01 00:00:00 UTC"),
+    ] {
+        let found = at(seconds);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("\"cert.pem\"") && found[0].ends_with(why), "{found:?}");
+    }
+}

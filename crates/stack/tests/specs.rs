@@ -360,3 +360,49 @@ fn the_fuzz_entry_tells_good_from_bad() {
         .collect();
     assert!(!fuzz_stack_file(names.as_bytes()));
 }
+
+/// What is warned of listeners that let everybody in: the word, and a part of the message.
+#[test]
+fn listeners_that_let_everybody_in_are_warned_of() {
+    let files = "cert = \"c.pem\", key = \"k.pem\"";
+    let ca = format!("{files}, client_ca = \"ca.pem\"");
+    let tls = |mode: &str, files: &str| format!("tls = {{ mode = \"{mode}\", {files} }}");
+    let (plain, optional) = (String::new(), tls("optional", files));
+    let (encrypted, known) = (tls("required", files), tls("required", &ca));
+    let found = |listener: &str, tls: &str| {
+        let text = format!(
+            "[device.d]\ntype = \"null\"\n[export.a]\ndevice = \"d\"\nnbd = \"{listener}\"\n{tls}\n[export.b]\ndevice = \"d\"\nnbd = \"{listener}\"\n{tls}\n"
+        );
+        let source = Source { name: "s.toml".to_owned(), text };
+        let stack = parse("s", source, Path::new("/srv")).unwrap_or_else(|e| panic!("{e}"));
+        let said = stack.warnings.iter().map(|found| format!("{} {}", found.word, found.message));
+        said.collect::<Vec<String>>()
+    };
+    for listener in
+        ["tcp:127.0.0.1:10809", "tcp:[::1]:10809", "tcp:localhost:10809", "unix:s.sock,mode=0660"]
+    {
+        for tls in [&plain, &optional, &encrypted, &known] {
+            assert!(found(listener, tls).is_empty(), "{listener} {tls}");
+        }
+    }
+    for listener in
+        ["tcp:0.0.0.0:10809", "tcp:[::]:10809", "tcp:192.0.2.1:10809", "tcp:storage:10809"]
+    {
+        for (tls, part) in [
+            (&plain, "does not require TLS"),
+            (&optional, "does not require TLS"),
+            (&encrypted, "TLS without `client_ca` does not ask who a client is"),
+        ] {
+            let said = found(listener, tls);
+            assert_eq!(said.len(), 1, "once for both exports: {said:?}");
+            assert!(said[0].starts_with(&format!("\"{listener}\"")), "{said:?}");
+            assert!(said[0].contains(part), "{said:?}");
+        }
+        assert!(found(listener, &known).is_empty());
+    }
+    let said = found("unix:s.sock,mode=0666", &plain);
+    assert!(said.len() == 1 && said[0].contains("every user of this machine"), "{said:?}");
+    assert!(found("unix:s.sock,mode=0666", &known).is_empty());
+    let said = found("unix:s.sock", &tls("optional", &ca));
+    assert!(said.len() == 1 && said[0].contains("`client_ca` protects nothing"), "{said:?}");
+}

@@ -17,9 +17,12 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
+mod der;
 mod names;
+mod validity;
 
 pub use names::PeerNames;
+pub use validity::{Moment, Validity};
 
 /// Ciphertext (and, before the handshake is done, plain text) that a session holds until it is taken.
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;

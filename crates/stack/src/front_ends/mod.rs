@@ -10,8 +10,12 @@ use crate::fields::{Check, Fields};
 use crate::files::Seen;
 use crate::spec::{ExportSpec, StackSpec};
 
+mod certificates;
+mod exposed;
 pub(crate) mod fuse;
 pub(crate) mod nbd;
+
+pub use certificates::certificate_warnings;
 
 /// What a stack file says of one front end.
 pub(crate) trait FrontEnd: Sync {

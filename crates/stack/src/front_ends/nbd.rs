@@ -10,7 +10,7 @@ use crate::files::{Identity, Kind, Seen, Used, folder};
 use crate::spec::{ExportSpec, Listener, StackSpec};
 use crate::uri::nbd_uri;
 
-use super::{FrontEnd, Section};
+use super::{FrontEnd, Section, exposed};
 
 /// NBD, over Unix sockets and TCP.
 pub(crate) struct Nbd;
@@ -51,6 +51,7 @@ impl FrontEnd for Nbd {
                 }
             }
         }
+        exposed::listeners(stack, findings);
     }
 
     /// Sockets need a folder, must not replace another file, and must not be a device's file; certificates
@@ -69,6 +70,7 @@ impl FrontEnd for Nbd {
             }
         }
         tls_files(stack, findings);
+        exposed::keys(stack, findings);
     }
 
     fn ways_in(&self, export: &ExportSpec) -> Vec<String> {

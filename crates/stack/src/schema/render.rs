@@ -106,14 +106,14 @@ read_only = true
 [export.scratch]
 device = "scratch"
 nbd = ["tcp:0.0.0.0:10809"]
-tls = { mode = "required", cert = "server.pem", key = "server.key" }
+tls = { mode = "required", cert = "server.pem", key = "server.key", client_ca = "ca.pem" }
 
 [export.golden]
 device = "golden"
 nbd = ["tcp:0.0.0.0:10809"]
 read_only = true
 description = "the image that all others start from"
-tls = { mode = "required", cert = "server.pem", key = "server.key" }
+tls = { mode = "required", cert = "server.pem", key = "server.key", client_ca = "ca.pem" }
 ```
 
 A device that does no I/O but takes time, for experiments with `drystone bench`:

@@ -3,6 +3,8 @@
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
+use super::der::{element, elements};
+
 /// What a certificate calls its holder.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PeerNames {
@@ -35,32 +37,6 @@ const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const TAG_UTF8_STRING: u8 = 0x0c;
 const TAG_PRINTABLE_STRING: u8 = 0x13;
 const TAG_IA5_STRING: u8 = 0x16;
-
-/// Splits the first DER element off: its tag, its content, and the rest.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, mut rest) = rest.split_first()?;
-    let mut length = usize::from(first);
-    if first >= 0x80 {
-        let (bytes, tail) = rest.split_at_checked(usize::from(first & 0x7f))?;
-        if bytes.len() > 4 {
-            return None;
-        }
-        length = bytes.iter().fold(0, |value, byte| value << 8 | usize::from(*byte));
-        rest = tail;
-    }
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
-}
-
-/// The elements of a DER sequence or set, up to the first that is broken.
-fn elements(mut der: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
-    std::iter::from_fn(move || {
-        let (tag, content, rest) = element(der)?;
-        der = rest;
-        Some((tag, content))
-    })
-}
 
 /// The common name in a subject: a list of sets of (identifier, text).
 fn common_name(subject: &[u8]) -> Option<String> {
