@@ -434,16 +434,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         None
     }
 
-    /// Hand a built request to the driver. True if that ended it.
+    /// Hand a built request to the driver. True if that ended it, and all of its bios.
     #[inline(always)]
     pub(crate) fn issue(&mut self, env: &mut Env, slot: u32) -> bool {
         let rq = self.slots.get(slot);
         rq.state = State::InFlight;
         match self.driver.queue_rq(env, rq) {
-            Issue::Done(status) => {
-                self.ended_inline(env, slot, status);
-                return true;
-            }
+            Issue::Done(status) => return self.ended_inline(env, slot, status),
             Issue::Started => self.started(env, slot),
             Issue::Busy(until) => self.take_back(env, slot, until),
         }

@@ -126,9 +126,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.free_tags(env, freed);
     }
 
-    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one.
+    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one. False
+    /// if its bios wait to go apart.
     #[inline(always)]
-    pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) {
+    pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) -> bool {
         let rq = self.slots.get(slot);
         (rq.state, rq.timed_out, rq.status) = (State::Idle, false, status);
         if rq.sched_lane != 0 {
@@ -139,11 +140,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.count_inline(env, group, start_ns, bytes);
         let rq = self.slots.get(slot);
         let plain = status.is_ok() && rq.kind == Kind::Normal;
-        match rq.unit.bios.take_only() {
-            Some(bio) if plain => env.end_with(bio, Status::Ok),
+        let over = match rq.unit.bios.take_only() {
+            Some(bio) if plain => {
+                env.end_with(bio, Status::Ok);
+                true
+            }
             only => self.complete_other(env, slot, only),
-        }
+        };
         self.reuse_tag(env, slot);
+        over
     }
 
     /// Count `unit` among the requests that ended inline.
@@ -224,14 +229,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let plain = rq.status.is_ok() && rq.kind == Kind::Normal;
         match rq.unit.bios.take_only() {
             Some(bio) if plain => env.end_with(bio, Status::Ok),
-            only => self.complete_other(env, slot, only),
+            only => _ = self.complete_other(env, slot, only),
         }
         tag
     }
 
-    /// A request that failed, has several bios, or concerns the flush machine.
+    /// A request that failed, has several bios, or concerns the flush machine. False if its bios wait
+    /// to go apart.
     #[cold]
-    fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) {
+    fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) -> bool {
         let rq = self.slots.get(slot);
         rq.unit.bios.extend(only);
         let status = match rq.timed_out && !rq.status.is_ok() {
@@ -239,11 +245,17 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             false => rq.status,
         };
         if rq.kind != Kind::Normal {
-            return self.complete_special(env, slot, status);
+            self.complete_special(env, slot, status);
+            return true;
         }
-        while let Some(bio) = rq.unit.bios.pop() {
+        let mut bios = rq.unit.bios.take();
+        if !status.is_ok() && self.try_apart(env, &mut bios, status) {
+            return false;
+        }
+        while let Some(bio) = bios.pop() {
             env.end_with(bio, status);
         }
+        true
     }
 
     #[cold]

@@ -6,6 +6,7 @@
 //! * `hold` of the device keeps everybody from dispatching: until a completion if it is `u64::MAX`,
 //!   else until that time. Units that the driver was too busy for go before everything else then.
 
+use crate::apart::make_lone;
 use crate::channel::RequestChannel;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::flush::has_fua;
@@ -203,6 +204,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn ended_at_once(&mut self, env: &mut Env, home: u32, rq: &mut Request, status: Status) {
         self.ended[lane_of(rq.unit.op, rq.unit.priority)] += 1;
         self.account_inline(env, &rq.unit);
+        if !status.is_ok() && make_lone(&mut rq.unit.bios, status) {
+            // They are the scheduler's still, whoever's they are.
+            return self.returned.append(&mut rq.unit.bios);
+        }
         let own = home == self.port.index;
         if own {
             self.expect_less(env, rq.unit.bios.len());

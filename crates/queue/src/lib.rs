@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod alone;
+mod apart;
 mod at_once;
 pub mod channel;
 mod clock_use;

@@ -32,11 +32,15 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 16] = [
+pub const MISTAKES: [Mistake; 17] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
     plain("fua_forgotten", "a file takes a FUA write for an ordinary one"),
+    Mistake {
+        scenarios: &["bad-sectors"],
+        ..plain("merge_fails_whole", "a sector that is bad fails all that was merged with it")
+    },
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),

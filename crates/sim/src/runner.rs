@@ -33,7 +33,7 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 5] = [
+pub const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
@@ -50,6 +50,12 @@ pub const SCENARIOS: [Scenario; 5] = [
         what: "an array of level 4, 5 or 6 under the same load, on disks that fail, come back and lose their \
            power",
         run: mixed::run_raid,
+    },
+    Scenario {
+        name: "bad-sectors",
+        what: "disks of which some sectors cannot be read or written: nothing else fails, whatever it was \
+           merged with",
+        run: mixed::run_bad_sectors,
     },
     Scenario {
         name: "crash",

@@ -141,6 +141,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
         let met = match scenario.name {
             "raid" => &MET_BY_ARRAYS[..],
             "raid-crash" => &MET_BY_CRASHES[..],
+            "bad-sectors" => &MET_BY_BAD_SECTORS[..],
             _ => &[],
         };
         let missed: Vec<_> = met.iter().filter(|name| counts.get(name) == 0).collect();
@@ -217,6 +218,10 @@ const MET_BY_CRASHES: [&str; 15] = [
     "array: started in a recovery",
     "array: started in a recovery by bitmap",
 ];
+
+/// What the fixed seeds of `bad-sectors` must have met.
+const MET_BY_BAD_SECTORS: [&str; 5] =
+    ["on leaf", "on delay", "disk: bad_reads", "disk: bad_writes", "failed"];
 
 /// The proof that the simulator can find anything at all.
 #[test]

@@ -81,6 +81,32 @@ fn bad_blocks_fail_whatever_touches_them() {
     }
 }
 
+/// Also where the device got them in one request.
+#[test]
+fn bad_blocks_fail_nothing_beside_them() {
+    let schedulers = SchedulerKind::ALL.into_iter().flat_map(|s| MODES.map(|mode| (s, mode)));
+    for (scheduler, irqmode) in schedulers {
+        for flags in [BioFlags::empty(), BioFlags::POLLED] {
+            let driver = null(|o| {
+                (o.irqmode, o.badblocks, o.hw_queue_depth) = (irqmode, vec![(8, 15)], 1);
+                o.poll_queues = 1;
+            });
+            let options = QueueOptions { scheduler: Some(scheduler), ..QueueOptions::default() };
+            let clock = drystone_core::clock::SystemClock::new();
+            let mut rig = Rig::with(driver, &options, Engine::Auto, clock);
+            rig.submit((0..9).map(|n| {
+                let mut bio = Bio::read(Sector(8 * n), IoBuf::zeroed(4096));
+                (bio.user_data, bio.flags) = (n, flags);
+                bio
+            }));
+            let mut failed = rig.drain();
+            failed.retain(|bio| !bio.status.is_ok());
+            let failed: Vec<_> = failed.iter().map(|bio| (bio.user_data, bio.status)).collect();
+            assert_eq!(failed, [(1, Status::IoError)], "{scheduler:?}, {irqmode:?}, {flags:?}");
+        }
+    }
+}
+
 #[test]
 fn with_memory_data_is_kept() {
     for irqmode in MODES {

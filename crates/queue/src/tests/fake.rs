@@ -49,6 +49,18 @@ struct Script {
     given: BTreeMap<(u32, u32), Status>,
     timed_out: Vec<u64>,
     poll_queues: BTreeMap<u32, Option<u32>>,
+    bad: BTreeMap<u64, Status>,
+}
+
+impl Script {
+    /// How a request ends that would end with `status` if no sector of it were bad.
+    fn end_of(&self, seen: &Seen, status: Status) -> Status {
+        let end = seen.sector + seen.bytes.div_ceil(512);
+        match self.bad.range(seen.sector..end).next() {
+            Some((_, bad)) if status.is_ok() => *bad,
+            _ => status,
+        }
+    }
 }
 
 /// Where the test tells the driver what to do.
@@ -75,6 +87,11 @@ impl Stage {
     /// Answer so to every request that nothing is scripted for; `Done(Ok)` at first.
     pub(super) fn otherwise(&self, answer: Answer) {
         self.script.lock().unwrap().otherwise = Some(answer);
+    }
+
+    /// From now on what touches `sector` ends so.
+    pub(super) fn spoil(&self, sector: u64, status: Status) {
+        self.script.lock().unwrap().bad.insert(sector, status);
     }
 
     /// The requests taken so far.
@@ -113,6 +130,7 @@ impl Stage {
             return false;
         }
         let held = script.held.remove(index);
+        let status = script.end_of(&held.seen, status);
         script.given.insert(held.key, status);
         drop(script);
         held.message.send();
@@ -245,6 +263,7 @@ impl DriverQueue for FakeQueue {
                 return Issue::Busy(until);
             }
             Answer::Done(status) => {
+                let status = script.end_of(&seen, status);
                 script.seen.push(seen);
                 return Issue::Done(status);
             }

@@ -1,5 +1,6 @@
 //! The request queue on a driver that does what the test says.
 
+mod apart;
 mod attributes;
 mod busy;
 mod fake;

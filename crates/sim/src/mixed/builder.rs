@@ -130,6 +130,7 @@ impl<'a> Builder<'a> {
             sectors: ARRAY_SECTORS.min(members_sectors * (members - parity)),
             block,
             disks: (0..self.disks.len()).collect(),
+            lies_at: None,
             nature: Nature::Keeps,
             fails: false,
             redundancy: Some(Redundancy {
@@ -161,6 +162,17 @@ impl<'a> Builder<'a> {
             // What was taken and found to be too little is free again.
             self.leaves[0].next = 0;
             self.plain(64);
+        }
+    }
+
+    /// Parts of disks that lie there in one piece, with or without a volume.
+    pub(super) fn straight_targets(&mut self) {
+        for number in 0..self.rng.u64(1..=3) {
+            let sectors = 8 * self.rng.u64(4..=24);
+            match self.rng.bool() {
+                true => self.plain(sectors),
+                false => self.delayed(number, sectors),
+            }
         }
     }
 
@@ -353,6 +365,7 @@ impl<'a> Builder<'a> {
             sectors,
             block,
             disks,
+            lies_at: None,
             nature,
             fails: false,
             redundancy: None,
@@ -474,6 +487,7 @@ impl<'a> Builder<'a> {
             sectors,
             vec![table, format!("0 {sectors} linear {device} {at}\n")],
         );
+        self.lies_at(leaf, at);
     }
 
     /// A volume whose writes are logged on another device.
@@ -517,6 +531,13 @@ impl<'a> Builder<'a> {
         let name = self.leaves[leaf].name.clone();
         self.loaded("on leaf", name, &[leaf], sectors, vec![]);
         self.targets.last_mut().expect("just added").first = at;
+        self.lies_at(leaf, at);
+    }
+
+    /// The target that was just added lies there in one piece.
+    fn lies_at(&mut self, leaf: usize, at: u64) {
+        let place = self.leaves[leaf].disk.map(|disk| (disk, at));
+        self.targets.last_mut().expect("just added").lies_at = place;
     }
 
     fn nothing(&mut self, number: u64, sectors: u64) {

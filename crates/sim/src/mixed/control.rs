@@ -362,6 +362,7 @@ impl Control {
             let set = if reads { &mut faults.bad_reads } else { &mut faults.bad_writes };
             set.insert(sector);
         });
+        self.run.spoilt.borrow_mut().insert((disk, sector));
         self.count("bad sector");
     }
 

@@ -177,7 +177,7 @@ impl Io {
             {
                 wrong(&format!("ended with {status:?}"))
             }
-            _ if nonsense || to.fails || run.has_failed(to) => Ok(()),
+            _ if nonsense || to.fails || run.may_fail(to, self.range.clone()) => Ok(()),
             Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
             status => wrong(&format!("ended with {status:?}, and nothing has failed")),

@@ -79,6 +79,13 @@ pub fn run_raid(order: &Order) -> Outcome {
     run_plan(order, rng, plan)
 }
 
+/// Run a seed of `bad-sectors`.
+pub fn run_bad_sectors(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let plan = Plan::bad_sectors(&mut rng, IOS);
+    run_plan(order, rng, plan)
+}
+
 /// Run a seed of `nbd`.
 pub fn run_nbd(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);

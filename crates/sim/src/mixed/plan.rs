@@ -43,6 +43,9 @@ pub struct Target {
     pub block: u64,
     /// The disks that it stands on; none of those that are only logged to.
     pub disks: Vec<usize>,
+    /// The disk and the sector of it at which it begins, if it lies there in one piece whatever
+    /// happens: then an error is known by its sectors.
+    pub lies_at: Option<(usize, u64)>,
     /// What it does.
     pub nature: Nature,
     /// Faults are to be expected of it even if no disk has any.
@@ -179,6 +182,25 @@ impl Plan {
         let mut builder = Builder::small(rng, MEMBER_SECTORS);
         builder.array(Happening::Nothing);
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
+    }
+
+    /// Small bios beside one another, on disks with bad sectors.
+    pub fn bad_sectors(rng: &mut Rng, ios: u64) -> Self {
+        let policy = Policy::random(rng);
+        let contexts = rng.u64(1..=4);
+        let mix = Mix {
+            sequential: 80,
+            blocks_max: of(rng, &[1, 2, 4]),
+            depth: 32,
+            batch: of(rng, &[8, 16, 40]),
+            ..Mix::random(rng)
+        };
+        let faults = FaultPlan { bad_sectors: true, ..FaultPlan::default() };
+        let changes = of(rng, &[0, 4, 12]);
+        let mut builder = Builder::new(rng);
+        builder.honest_disks();
+        builder.straight_targets();
+        Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
     /// A small plan of an array: single blocks and whole rows are written, in all ways that there are.

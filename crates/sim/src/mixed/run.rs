@@ -25,6 +25,7 @@ use drystone_stack::live::{LiveStack, Pause};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -43,21 +44,22 @@ const STOPS: u32 = 10;
 const TRIES: u32 = 20;
 
 /// What a disk does that its users may see as an error.
-const HARD: [&str; 13] = [
+const HARD: [&str; 11] = [
     "cancelled",
     "cancels_refused",
     "read_errors",
     "write_errors",
     "partial_writes",
     "flush_errors",
-    "bad_reads",
-    "bad_writes",
     "device_read_errors",
     "device_write_errors",
     "no_space",
     "no_device",
     "vanishes",
 ];
+
+/// What it does only where a sector is bad.
+const BAD: [&str; 2] = ["bad_reads", "bad_writes"];
 
 /// I/Os that are done; all others are left out, when a failure is made smaller.
 pub type Keep = std::collections::BTreeSet<u64>;
@@ -89,6 +91,8 @@ pub(super) struct Run {
     unflushable: RefCell<BTreeMap<usize, u64>>,
     /// The I/O that something is wrong with.
     pub(super) culprit: Cell<Option<u64>>,
+    /// Sectors of disks that have been bad.
+    pub(super) spoilt: RefCell<BTreeSet<(usize, u64)>>,
     /// Disks of an array that are no whole members of it, or may soon not be.
     pub(super) hurt: RefCell<BTreeSet<usize>>,
     /// Disks that were made empty and are of no array.
@@ -170,6 +174,7 @@ impl Run {
             counted: RefCell::new(vec![DiskCounts::default(); disks]),
             unflushable: RefCell::default(),
             culprit: Cell::new(None),
+            spoilt: RefCell::default(),
             hurt: RefCell::default(),
             wiped: RefCell::default(),
             was_adding: Cell::default(),
@@ -320,7 +325,21 @@ impl Run {
 
     /// Whether there is a reason for an error of a target.
     pub(super) fn has_failed(&self, target: &Target) -> bool {
-        target.redundancy.is_none() && self.faults_of(target, &HARD) > 0
+        self.may_fail(target, 0..u64::MAX)
+    }
+
+    /// Whether there is a reason for an error of these sectors of a target.
+    pub(super) fn may_fail(&self, target: &Target, range: Range<u64>) -> bool {
+        let is_bad = || self.faults_of(target, &BAD) > 0 && self.has_been_bad(target, range);
+        target.redundancy.is_none() && (self.faults_of(target, &HARD) > 0 || is_bad())
+    }
+
+    /// Whether one of these sectors of a target has been bad, or may have been.
+    fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
+        let Some((disk, at)) = target.lies_at else { return true };
+        let from = (disk, at.saturating_add(range.start));
+        let to = (disk, at.saturating_add(range.end));
+        self.spoilt.borrow().range(from..to).next().is_some()
     }
 
     /// What disks have counted is of former starts from now on.

@@ -151,6 +151,8 @@ impl Shard {
         bio.op = if first.is_write { Op::Write } else { Op::Read };
         bio.sector = Sector(member.data_offset + first.sector);
         bio.flags = first.flags;
+        // The member's queue does not put them together again.
+        bio.flags.set(BioFlags::NOMERGE, first.is_alone);
         bio.user_data = self.runs.insert(Run { first, number: member.number, stripes }).into();
         bio
     }
@@ -176,13 +178,14 @@ impl Shard {
             let io = MemberIo { stripe: *stripe, sector, is_replacement, ..run.first };
             // Whoever has the number and the role by now may not have the block.
             let has_block = io.is_write || at.conf.readable(sector).has(io.role);
-            if (is_to_be_split || is_cancelled) && !io.is_copy && has_block {
+            if (is_to_be_split || is_cancelled) && has_block {
                 // Which of the blocks it was is not known: each is tried by itself.
-                self.stripes[*stripe as usize].blocks[io.role as usize] = Some(block);
+                let stripe = &mut self.stripes[*stripe as usize];
+                match io.is_copy {
+                    false => stripe.blocks[io.role as usize] = Some(block),
+                    true => stripe.copies.push((io.role, block)),
+                }
                 out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
-            } else if is_cancelled && io.is_copy {
-                self.stripes[*stripe as usize].copies.push((io.role, block));
-                out.io.push(io);
             } else {
                 let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
                 patch.into_iter().for_each(|patch| block.copy_from_slice(patch));

@@ -65,6 +65,8 @@ struct Bench {
     members: Vec<Vec<u8>>,
     /// Members that fail all I/O.
     broken: Vec<bool>,
+    /// A sector of a member that cannot be read or written.
+    bad: Option<(u32, u64)>,
     flight: Vec<(u32, Box<Bio>)>,
     out: Outbox,
     model: Vec<u8>,
@@ -76,6 +78,8 @@ struct Bench {
     lost: Vec<Report>,
     /// What is to come off them.
     made_good: Vec<Report>,
+    /// Writes that failed.
+    unwritten: Vec<Report>,
     corrected: u64,
     fits_below: u64,
     failed: u64,
@@ -115,6 +119,7 @@ impl Bench {
             stripes,
             members: vec![vec![0; ((OFFSET + USED) * SECTOR_SIZE) as usize]; disks as usize],
             broken: vec![false; disks as usize],
+            bad: None,
             flight: Vec::new(),
             out: Outbox::default(),
             model: vec![0; size_bytes as usize],
@@ -123,6 +128,7 @@ impl Bench {
             mismatches: 0,
             lost: Vec::new(),
             made_good: Vec::new(),
+            unwritten: Vec::new(),
             corrected: 0,
             fits_below: u64::MAX,
             failed: 0,
@@ -179,11 +185,15 @@ impl Bench {
                 Fault::Log => panic!("there is no log"),
                 Fault::MadeGood => self.made_good.push(report),
                 Fault::Lost => self.lost.push(report),
-                Fault::Write => self.publish(|conf| {
-                    for seat in &mut conf.seats {
-                        seat.member.take_if(|member| member.number == report.number);
-                    }
-                }),
+                Fault::Write => {
+                    self.publish(|conf| {
+                        for seat in &mut conf.seats {
+                            seat.member.take_if(|member| member.number == report.number);
+                            seat.replacement.take_if(|member| member.number == report.number);
+                        }
+                    });
+                    self.unwritten.push(report);
+                }
             }
         }
     }
@@ -250,7 +260,10 @@ impl Bench {
         let start = (bio.sector.0 * SECTOR_SIZE) as usize;
         let range = start..start + bio.bytes as usize;
         assert!(bio.sector.0 >= OFFSET && range.end <= bytes.len());
-        bio.status = if self.broken[number as usize] { Status::IoError } else { Status::Ok };
+        let (first, end) = (bio.sector.0, bio.end_sector().0);
+        let is_bad = self.bad.is_some_and(|(n, at)| n == number && (first..end).contains(&at));
+        let fails = is_bad || self.broken[number as usize];
+        bio.status = if fails { Status::IoError } else { Status::Ok };
         match (bio.op, bio.status) {
             (Op::Read, Status::Ok) => bio.fill_data_from(&bytes[range]),
             (Op::Write, Status::Ok) => bio.copy_data_to(&mut bytes[range]),
@@ -480,6 +493,53 @@ fn a_block_that_cannot_be_read_is_computed_and_written_anew() {
     bench.broken[0] = false;
     bench.drain();
     assert_eq!((bench.corrected, bench.lost.len(), bench.failed), (1, 0, 0));
+}
+
+/// Blocks that went to a member in one bio with one that failed are not to blame: neither are they
+/// corrected, nor does a write of them count as failed, be it to a member or to its replacement.
+#[test]
+fn only_the_block_fails_that_is_bad() {
+    let blocks = |bench: &Bench| bench.unwritten.iter().map(|r| r.sector).collect::<Vec<_>>();
+    for number in [0, 4] {
+        let mut bench = Bench::new(Level::Raid5, 2, 4, 8);
+        bench.submit(Op::Write, 0, 300);
+        bench.drain();
+        bench.members.push(vec![0; bench.members[0].len()]);
+        bench.broken.push(false);
+        bench.publish(|conf| conf.seats[0].replacement = Some(member(4, 0)));
+        bench.bad = Some((number, OFFSET + 11));
+        match number {
+            4 => bench.sync(SyncAction::Recover),
+            _ => bench.submit(Op::Write, 0, 96),
+        }
+        bench.drain();
+        assert_eq!(blocks(&bench), [8], "member {number}");
+    }
+    let mut bench = Bench::new(Level::Raid5, 2, 4, 8);
+    bench.submit(Op::Write, 0, 300);
+    bench.drain();
+    bench.stripes = 1;
+    bench.publish(|_| {});
+    bench.turn(|_, _, _| {});
+    bench.stripes = 8;
+    bench.publish(|_| {});
+    bench.bad = Some((1, OFFSET + 11));
+    bench.publish(|conf| conf.action = Some(SyncAction::Check));
+    let mut check = Bio::without_data(Op::Discard, Sector(0), 4 * BLOCK_BYTES as u64);
+    check.user_data = bench.next;
+    bench.busy.push((bench.next, 0..0));
+    bench.next += 1;
+    bench.turn(|shard, at, out| shard.take(at, check, true, out));
+    let together = bench.flight.iter().position(|(n, bio)| *n == 1 && bio.bytes > 4096);
+    let first = bench.flight.len();
+    bench.end_one(together.expect("its blocks are read in one bio"));
+    let alone = &bench.flight[first - 1..];
+    assert!(alone.len() > 1, "each block by itself");
+    let lone = |bio: &Bio| bio.bytes == 4096 && bio.flags.contains(BioFlags::NOMERGE);
+    assert!(alone.iter().all(|(number, bio)| *number == 1 && lone(bio)));
+    bench.bad = None;
+    bench.drain();
+    assert_eq!((bench.corrected, bench.failed), (0, 0));
 }
 
 #[test]
