@@ -1,5 +1,9 @@
 //! The allocation query: which ranges of a device hold data.
 
+use crate::device::Device;
+use std::fmt;
+use std::sync::Arc;
+
 /// A range of a device and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -61,5 +65,40 @@ impl ExtentList {
     /// The extents, in order.
     pub fn into_vec(self) -> Vec<Extent> {
         self.extents
+    }
+}
+
+/// An allocation query for [`crate::ring::Ring::query`], which asks on a helper thread: a file system may take
+/// long to answer, and the thread that drives a context must not wait for it.
+pub struct ExtentQuery {
+    /// The device that is asked.
+    pub device: Arc<dyn Device>,
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Most extents of the answer; how much work one query is depends on it.
+    pub max: usize,
+}
+
+impl ExtentQuery {
+    /// Ask, as [`Device::extents`] does: for threads that may block. Without an answer of the device all
+    /// of it counts as data.
+    pub fn run(&self) -> Vec<Extent> {
+        let Self { device, offset, length, max } = self;
+        let all_data = |_| vec![Extent::data(*offset, *length)];
+        device.extents(*offset, *length, *max).unwrap_or_else(all_data)
+    }
+
+    /// Tells queries of one device from those of others.
+    pub(crate) fn lane(&self) -> usize {
+        Arc::as_ptr(&self.device).cast::<()>() as usize
+    }
+}
+
+impl fmt::Debug for ExtentQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, length, max, .. } = self;
+        write!(f, "ExtentQuery({length} bytes from {offset}, at most {max})")
     }
 }

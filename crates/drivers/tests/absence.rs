@@ -336,6 +336,7 @@ fn open(path: &std::path::Path) -> Arc<dyn Device> {
         size_bytes: Some(CONTEXTS as u64 * BLOCKS * 512),
         direct: Direct::No,
         read_only: false,
+        detect_holes: None,
     };
     let driver = Shallow(File::open(&options).expect("a file"));
     let options = QueueOptions {

@@ -252,6 +252,8 @@ pub struct FileSpec {
     pub mode: u32,
     /// Use of O_DIRECT.
     pub direct: Direct,
+    /// Whether the file system is asked for holes; `None`: where it can be relied on.
+    pub detect_holes: Option<bool>,
     /// How I/O reaches the kernel.
     pub engine: Engine,
 }

@@ -68,6 +68,7 @@ fn defaults_are_those_of_the_schema() {
         create: Create::Missing,
         mode: 0o600,
         direct: Direct::Auto,
+        detect_holes: None,
         engine: Engine::Auto,
     };
     assert_eq!(file, expected);

@@ -24,10 +24,10 @@ use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::Groups;
 
 const SIZE: u64 = 16 << 20;
-/// A status of this sector holds the server up until it is told to go on.
-const HOLD: u64 = SIZE - 4096;
-/// During a status of this one a thread visits the server's context, and ends.
-const VISIT: u64 = SIZE - 8192;
+/// A question about this export holds the server up until it is told to go on.
+const HOLD: &str = "hold";
+/// During one about this export a thread visits the server's context, and ends.
+const VISIT: &str = "visit";
 const ROUNDS: u64 = 30;
 /// Of a write: what is sent before the server goes on, which a socket's buffer takes, and all.
 const FIRST: usize = 64 << 10;
@@ -42,29 +42,29 @@ const PIECES: usize = 12;
 const PATIENCE: Duration = Duration::from_secs(60);
 const NONE: CommandFlags = CommandFlags::empty();
 
-/// A device whose allocation query, which the server asks for while it is outside its context, does
-/// what the test wants.
+/// A device whose size, which the server asks for during a handshake while it is outside its context, is told
+/// when the test wants.
 struct Visited {
     inner: Arc<dyn Device>,
+    name: &'static str,
     contexts: Arc<ContextSet>,
     held: Sender<()>,
-    go_on: Mutex<Receiver<()>>,
+    go_on: Arc<Mutex<Receiver<()>>>,
 }
 
 impl Device for Visited {
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        match offset {
-            HOLD => {
-                self.held.send(()).unwrap();
-                self.go_on.lock().unwrap().recv().unwrap();
-            }
-            VISIT => thread::scope(|scope| _ = scope.spawn(|| self.contexts.kick_all()).join()),
-            _ => {}
-        }
         self.inner.extents(offset, length, max)
     }
 
     fn info(&self) -> DeviceInfo {
+        match self.name {
+            HOLD => {
+                self.held.send(()).unwrap();
+                self.go_on.lock().unwrap().recv().unwrap();
+            }
+            _ => thread::scope(|scope| _ = scope.spawn(|| self.contexts.kick_all()).join()),
+        }
         self.inner.info()
     }
 
@@ -89,9 +89,9 @@ impl Device for Visited {
     }
 }
 
-fn export(device: Arc<dyn Device>, groups: &Arc<Groups>) -> ExportTable {
+fn export(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
     let volume = Volume {
-        name: "vol".to_owned(),
+        name: name.to_owned(),
         device,
         read_only: false,
         priority: Priority::default(),
@@ -99,8 +99,7 @@ fn export(device: Arc<dyn Device>, groups: &Arc<Groups>) -> ExportTable {
         clients: Clients::default(),
     };
     let description = String::new();
-    let export = Export { volume, description, multi_conn: true, tls_required: false };
-    ExportTable::new(vec![export], 0, Settings::default())
+    Export { volume, description, multi_conn: true, tls_required: false }
 }
 
 fn stream(address: &Path) -> UnixStream {
@@ -115,6 +114,16 @@ fn connect<S: Read + Write>(stream: S) -> Connection<S> {
     negotiation.structured_replies().unwrap();
     negotiation.set_contexts("vol", &["base:allocation"]).unwrap();
     negotiation.go("vol", &[]).unwrap()
+}
+
+/// The option that asks about an export, and its data: a name, and no number of what is to be told.
+const INFO: u32 = 6;
+/// Of a reply: that was all.
+const ACK: u32 = 1;
+
+fn question(name: &str) -> Vec<u8> {
+    let length = (name.len() as u32).to_be_bytes();
+    [&length[..], name.as_bytes(), &[0; 2]].concat()
 }
 
 fn pattern(length: usize, seed: u64) -> Vec<u8> {
@@ -134,15 +143,22 @@ fn a_visitor_that_ends_breaks_no_connection() {
     let inner = open_device(&spec, &at).unwrap();
     let (held, is_held) = channel();
     let (release, go_on) = channel();
-    let go_on = Mutex::new(go_on);
-    let device = Arc::new(Visited { inner, contexts: contexts.clone(), held, go_on });
+    let go_on = Arc::new(Mutex::new(go_on));
+    let mut exports = vec![export("vol", inner.clone(), &at.groups)];
+    for name in [HOLD, VISIT] {
+        let (inner, contexts) = (inner.clone(), contexts.clone());
+        let (held, go_on) = (held.clone(), go_on.clone());
+        let device = Arc::new(Visited { inner, name, contexts, held, go_on });
+        exports.push(export(name, device, &at.groups));
+    }
     let folder = tempfile::tempdir().unwrap();
     let address = folder.path().join("s");
     let inbox = Inbox::new(cx.handle().clone());
+    let settings = Settings { handshake_timeout_ns: 0, ..Settings::default() };
     let listener = Listener {
         socket: UnixListener::bind(&address).unwrap().into(),
         tls: ListenerTls::off(),
-        table: Arc::new(export(device, &at.groups)),
+        table: Arc::new(ExportTable::new(exports, 0, settings)),
         peers: vec![inbox.clone()],
     };
     inbox.put(listener, &cx.locks().sibling());
@@ -186,7 +202,7 @@ fn clients(address: &Path, is_held: &Receiver<()>, release: &Sender<()>) {
     let (piece, pieces) = channel();
     (0..100).for_each(|_| piece.send(()).unwrap()); // for the handshake
     let mut reading = connect(Slow { stream: stream(address), pieces });
-    let [mut visiting, mut holding] = [(); 2].map(|()| connect(stream(address)));
+    let [mut visiting, mut holding] = [(); 2].map(|()| Negotiation::new(stream(address)).unwrap());
     let expected = pattern(LARGE as usize, 7);
     for (at, data) in expected.chunks(1 << 20).enumerate() {
         small.write((at as u64) << 20, data, NONE).unwrap();
@@ -194,17 +210,17 @@ fn clients(address: &Path, is_held: &Receiver<()>, release: &Sender<()>) {
     reading.send(Command::Read, NONE, 0, LARGE, &[]).unwrap();
     let received = thread::spawn(move || reading.receive().unwrap());
     for round in 0..ROUNDS {
-        holding.send(Command::BlockStatus, NONE, HOLD, 4096, &[]).unwrap();
+        holding.send_option(INFO, &question(HOLD)).unwrap();
         is_held.recv_timeout(PATIENCE).unwrap();
         small.send(Command::Read, NONE, round * 512, 512, &[]).unwrap();
         let data = pattern(PAYLOAD, round);
         let place = LARGE + round % 16 * PAYLOAD as u64;
         writing.send(Command::Write, NONE, place, PAYLOAD as u64, &data[..FIRST]).unwrap();
         (0..PIECES).for_each(|_| piece.send(()).unwrap());
-        visiting.send(Command::BlockStatus, NONE, VISIT, 4096, &[]).unwrap();
+        visiting.send_option(INFO, &question(VISIT)).unwrap();
         release.send(()).unwrap();
-        for connection in [&mut holding, &mut visiting] {
-            assert_eq!(connection.receive().unwrap().error, None, "round {round}");
+        for negotiation in [&mut holding, &mut visiting] {
+            while negotiation.receive_reply(INFO).unwrap().code != ACK {}
         }
         let read = small.receive().unwrap();
         assert!(read.data == expected[round as usize * 512..][..512], "round {round}");

@@ -47,6 +47,7 @@ use crate::buf::Arena;
 use crate::clock::Ns;
 use crate::device::Device;
 use crate::error::Result;
+use crate::extent::ExtentQuery;
 use crate::list::BioList;
 use crate::ring::{NetOp, RingEvent, Token};
 use crate::sync::LockCounters;
@@ -256,6 +257,13 @@ impl Context {
     pub fn start_net(&mut self, fd: RawFd, op: NetOp, value: u64) {
         let token = Token::new(Token::FRONT_END, value);
         Call::begin(&self.handle).core().env.ring.net(fd, op, token);
+    }
+
+    /// Ask a device for its extents on behalf of a front end: [`crate::ring::Ring::query`]. The answer comes
+    /// through [`Context::take_events`] with `value`.
+    pub fn start_query(&mut self, query: ExtentQuery, value: u64) {
+        let token = Token::new(Token::FRONT_END, value);
+        Call::begin(&self.handle).core().env.ring.query(query, token);
     }
 
     /// A front end's timer: an event with `value` when the clock passes `at`.

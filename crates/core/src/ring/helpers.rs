@@ -1,18 +1,22 @@
-//! The helper threads of the plain engine: they run the file operations of every plain ring of
-//! the process, so that no context's thread blocks in one.
+//! The helper threads: they do for every ring of the process what would block a context's thread
+//! there. That is each file operation of the plain engine, and for both engines what the kernel does for
+//! nobody without keeping the caller waiting: allocation queries, and discards of block devices before Linux 6.12.
 //!
 //! Invariants:
 //! * A [`Job`] holds what running it needs: a descriptor and memory that the starter vouches
 //!   for, and a reference to the [`Outbox`] of its ring. A ring that is gone has nobody who
 //!   looks into its outbox, so the result is dropped with the last job.
+//! * At most one query of a device is asked at a time, and [`QUERIES`] of all: a file system that does
+//!   not answer holds one helper, and a client that only asks keeps one busy.
 //! * Helpers start when jobs wait and none is idle, at most [`HELPERS`] of them, and never end:
 //!   they hold nothing while idle. A forked child has none of them: it gets a pool of its own.
 //! * They serve all rings, but each counts its locks for ever with those of the ring that had it
 //!   started: where there is one stack in a process, that is its.
 
 use super::eventfd::EventFd;
-use super::{FileOp, Token, Waker};
+use super::{Buffers, FileOp, Token, Waker};
 use crate::buf::Segment;
+use crate::extent::ExtentQuery;
 use crate::signals::blocked;
 use crate::sync::{Lock, LockClass, LockCounters, Signal};
 use std::collections::VecDeque;
@@ -21,27 +25,39 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
+/// Most queries that are asked at a time. They are rare, and none is for a disk that is slow to read.
+const QUERIES: usize = 4;
+
 /// Most helper threads of the process. A helper is one file operation in flight: 16 of them
 /// are about where the random reads of one disk stop gaining, and reads of cached data need
-/// no more than there are cores.
-pub(super) const HELPERS: usize = 16;
+/// no more than there are cores. Queries take none of these away.
+pub(super) const HELPERS: usize = 16 + QUERIES;
 
 /// Stack of a helper; its deepest call is a system call.
 const STACK_BYTES: usize = 128 << 10;
 
-/// A file operation on its way to a helper.
+/// What a helper is to do.
+pub(super) enum Work {
+    /// A file operation.
+    File { fd: RawFd, op: FileOp },
+    /// An allocation query.
+    Query(ExtentQuery),
+}
+
+/// Work on its way to a helper.
 pub(super) struct Job {
-    pub(super) fd: RawFd,
-    pub(super) op: FileOp,
+    pub(super) work: Work,
     pub(super) token: Token,
     pub(super) outbox: Arc<Outbox>,
 }
 
 /// How a job ended.
 pub(super) struct Outcome {
-    pub(super) fd: RawFd,
+    /// The file of a file operation.
+    pub(super) fd: Option<RawFd>,
     pub(super) token: Token,
     pub(super) result: i32,
+    pub(super) buffers: Buffers,
 }
 
 /// Where the helpers put the outcomes of one ring's jobs.
@@ -50,18 +66,101 @@ pub(super) struct Outbox {
     pub(super) waker: Arc<EventFd>,
 }
 
-impl Job {
-    fn finish(self, result: i32, user: &LockCounters) {
-        let outcome = Outcome { fd: self.fd, token: self.token, result };
-        self.outbox.outcomes.lock(user).push(outcome);
-        self.outbox.waker.wake();
+impl Outbox {
+    pub(super) fn new(waker: Arc<EventFd>) -> Arc<Self> {
+        let outcomes = Lock::new(LockClass::PlainRing, Vec::new());
+        Arc::new(Outbox { outcomes, waker })
     }
 }
 
+impl Job {
+    pub(super) fn file(fd: RawFd, op: FileOp, token: Token, outbox: &Arc<Outbox>) -> Self {
+        Job { work: Work::File { fd, op }, token, outbox: outbox.clone() }
+    }
+
+    pub(super) fn query(query: ExtentQuery, token: Token, outbox: &Arc<Outbox>) -> Self {
+        Job { work: Work::Query(query), token, outbox: outbox.clone() }
+    }
+
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        match self.work {
+            Work::File { fd, .. } => Some(fd),
+            Work::Query(_) => None,
+        }
+    }
+
+    fn lane(&self) -> Option<usize> {
+        match &self.work {
+            Work::File { .. } => None,
+            Work::Query(query) => Some(query.lane()),
+        }
+    }
+
+    fn run(&self) -> (i32, Buffers) {
+        match &self.work {
+            Work::File { fd, op } => (run(*fd, *op), Buffers::None),
+            Work::Query(query) => (0, Buffers::Extents(query.run())),
+        }
+    }
+
+    fn finish(self, (result, buffers): (i32, Buffers), user: &LockCounters) {
+        let outcome = Outcome { fd: self.fd(), token: self.token, result, buffers };
+        let Job { work, outbox, .. } = self;
+        // Before the outcome is seen: whoever waits for it may want the device to be closed.
+        drop(work);
+        outbox.outcomes.lock(user).push(outcome);
+        outbox.waker.wake();
+    }
+}
+
+#[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    files: VecDeque<Job>,
+    queries: VecDeque<Job>,
+    /// Devices that are being asked.
+    asked: Vec<usize>,
     threads: usize,
     idle: usize,
+}
+
+impl State {
+    fn add(&mut self, job: Job) {
+        match job.work {
+            Work::File { .. } => self.files.push_back(job),
+            Work::Query(_) => self.queries.push_back(job),
+        }
+    }
+
+    /// Jobs that a helper could begin, or a little more: queries of one device wait for each other.
+    fn waiting(&self) -> usize {
+        self.files.len() + self.queries.len().min(QUERIES - self.asked.len())
+    }
+
+    /// The job to begin next. Queries go first: without that they would wait while there are many reads,
+    /// and they hold few helpers.
+    fn next(&mut self) -> Option<Job> {
+        self.next_query().or_else(|| self.files.pop_front())
+    }
+
+    fn next_query(&mut self) -> Option<Job> {
+        if self.asked.len() == QUERIES {
+            return None;
+        }
+        let is_free = |job: &Job| job.lane().is_some_and(|lane| !self.asked.contains(&lane));
+        let index = self.queries.iter().position(is_free)?;
+        let job = self.queries.remove(index)?;
+        self.asked.extend(job.lane());
+        Some(job)
+    }
+
+    fn find(&mut self, ours: impl Fn(&Job) -> bool) -> Option<Job> {
+        let queues = [&mut self.files, &mut self.queries].into_iter();
+        let mut found = queues.filter_map(|queue| {
+            let index = queue.iter().position(&ours)?;
+            queue.remove(index)
+        });
+        found.next()
+    }
 }
 
 /// The helpers of a process.
@@ -77,8 +176,7 @@ static LATEST: AtomicPtr<Pool> = AtomicPtr::new(null_mut());
 
 impl Pool {
     fn new(pid: u32) -> Self {
-        let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
-        let state = Lock::new(LockClass::PlainRing, state);
+        let state = Lock::new(LockClass::PlainRing, State::default());
         Pool { pid, state, work: Signal::new(LockClass::PlainIdle) }
     }
 
@@ -113,8 +211,8 @@ impl Pool {
     pub(super) fn submit(&'static self, jobs: &mut Vec<Job>, user: &LockCounters) {
         let (mut wake, mut start) = (0, 0);
         let mut state = self.state.lock(user);
-        let waiting = state.jobs.len() + jobs.len();
-        state.jobs.extend(jobs.drain(..));
+        jobs.drain(..).for_each(|job| state.add(job));
+        let waiting = state.waiting();
         if waiting > 0 {
             wake = waiting.min(state.idle);
             start = (waiting - wake).min(HELPERS - state.threads);
@@ -141,24 +239,30 @@ impl Pool {
     fn start_failed(&self, user: &LockCounters) {
         let mut state = self.state.lock(user);
         state.threads -= 1;
-        let orphaned =
-            if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        let mut orphaned = Vec::new();
+        if state.threads == 0 {
+            let State { files, queries, .. } = &mut *state;
+            orphaned.extend(files.drain(..).chain(queries.drain(..)));
+        }
         drop(state);
-        orphaned.into_iter().for_each(|job| job.finish(-libc::ENOMEM, user));
+        orphaned.into_iter().for_each(|job| job.finish((-libc::ENOMEM, Buffers::None), user));
     }
 
     fn help(&self, user: &LockCounters) -> ! {
         loop {
             let job = self.next_job(user);
-            let result = run(job.fd, job.op);
+            let (result, lane) = (job.run(), job.lane());
             job.finish(result, user);
+            if lane.is_some() {
+                self.state.lock(user).asked.retain(|asked| Some(*asked) != lane);
+            }
         }
     }
 
     fn next_job(&self, user: &LockCounters) -> Job {
         let mut state = self.state.lock(user);
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.next() {
                 return job;
             }
             state.idle += 1;
@@ -174,15 +278,21 @@ impl Pool {
         token: Token,
         user: &LockCounters,
     ) -> Option<Job> {
-        let mut state = self.state.lock(user);
         let ours = |j: &Job| Arc::ptr_eq(&j.outbox, outbox) && j.token == token;
-        let index = state.jobs.iter().position(ours)?;
-        state.jobs.remove(index)
+        self.state.lock(user).find(ours)
     }
 
     /// Forget every job of a ring that is dropped and that no helper has begun.
     pub(super) fn forget(&self, outbox: &Arc<Outbox>, user: &LockCounters) {
-        self.state.lock(user).jobs.retain(|j| !Arc::ptr_eq(&j.outbox, outbox));
+        let mut state = self.state.lock(user);
+        let ours = |j: &Job| Arc::ptr_eq(&j.outbox, outbox);
+        let mut gone = Vec::new();
+        while let Some(job) = state.find(ours) {
+            gone.push(job);
+        }
+        drop(state);
+        // With them may go the last that holds a device.
+        drop(gone);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! One interface, two engines: [`uring`] on io_uring, and [`plain`] where io_uring is forbidden
 //! (containers' default seccomp): epoll for sockets, helper threads for files, so that the
-//! context's thread never blocks in a file operation. The simulator brings its own.
+//! context's thread never blocks in a file operation. Both give allocation queries to helper threads.
+//! The simulator brings its own.
 //!
 //! Ownership: an operation on memory of a bio is started with [`Ring::file`] by a driver, whose
 //! request keeps the bio until the event; operations on sockets own their buffers
@@ -26,6 +27,7 @@ pub use sockets::peer_uid;
 use crate::buf::{Arena, IoBuf, Segment};
 use crate::clock::Ns;
 use crate::error::Result;
+use crate::extent::{Extent, ExtentQuery};
 use crate::sync::LockCounters;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -182,6 +184,8 @@ pub enum Buffers {
     Parts(Vec<SendPart>),
     /// Of an accept: the new socket, closed on exec.
     Socket(OwnedFd),
+    /// Of a query: what is known, as [`crate::Device::extents`] tells.
+    Extents(Vec<Extent>),
 }
 
 /// Wakes the sleeper of a ring, from any thread.
@@ -218,6 +222,11 @@ pub trait Ring: Send {
 
     /// Start `op` on `fd`, which the caller keeps open until the event.
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token);
+
+    /// Ask a device which of its ranges hold data, without waiting for the answer: a helper thread
+    /// asks, one query of a device at a time. The answer comes as [`Buffers::Extents`]; without it
+    /// (memory is short) all is data.
+    fn query(&mut self, query: ExtentQuery, token: Token);
 
     /// An event with result 0 when the clock passes `at`.
     fn timer(&mut self, at: Ns, token: Token);

@@ -21,7 +21,8 @@ use super::watches::Watches;
 use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::clock::{Clock, Ns};
 use crate::error::Result;
-use crate::sync::{Lock, LockClass, LockCounters};
+use crate::extent::ExtentQuery;
+use crate::sync::LockCounters;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -101,14 +102,13 @@ impl PlainRing {
     /// When the kernel has no descriptor left for us.
     pub fn open(clock: Arc<dyn Clock>) -> Result<Box<dyn Ring>> {
         let waker = EventFd::new()?;
-        let outcomes = Lock::new(LockClass::PlainRing, Vec::new());
         let inner = new_epoll()?;
         let ring = PlainRing {
             watches: Watches::new(inner.as_raw_fd()),
             inner,
             timerfd: new_timerfd()?,
             helpers: Pool::ours(),
-            outbox: Arc::new(Outbox { outcomes, waker }),
+            outbox: Outbox::new(waker),
             fds: BTreeMap::new(),
             waiting: 0,
             unsubmitted: Vec::new(),
@@ -290,13 +290,15 @@ impl PlainRing {
         std::mem::swap(&mut outcomes, &mut *self.outbox.outcomes.lock(&self.locks));
         for outcome in outcomes.drain(..) {
             self.job_over(outcome.fd);
-            self.end(outcome.token, outcome.result, Buffers::None);
+            self.end(outcome.token, outcome.result, outcome.buffers);
         }
         self.outcomes = outcomes;
     }
 
-    fn job_over(&mut self, fd: RawFd) {
-        if let Some(used) = self.fds.get_mut(&fd) {
+    fn job_over(&mut self, fd: Option<RawFd>) {
+        if let Some(fd) = fd
+            && let Some(used) = self.fds.get_mut(&fd)
+        {
             used.jobs -= 1;
             self.drop_if_idle(fd);
         }
@@ -309,7 +311,7 @@ impl PlainRing {
             None => self.helpers.take_back(&self.outbox, token, &self.locks),
         };
         if let Some(job) = job {
-            self.job_over(job.fd);
+            self.job_over(job.fd());
             self.end(token, -libc::ECANCELED, Buffers::None);
         }
     }
@@ -336,7 +338,12 @@ impl Ring for PlainRing {
             return self.end(token, -libc::EBADF, Buffers::None);
         };
         self.fds.entry(fd).or_default().jobs += 1;
-        self.unsubmitted.push(Job { fd, op, token, outbox: self.outbox.clone() });
+        self.unsubmitted.push(Job::file(fd, op, token, &self.outbox));
+    }
+
+    fn query(&mut self, query: ExtentQuery, token: Token) {
+        self.in_flight += 1;
+        self.unsubmitted.push(Job::query(query, token, &self.outbox));
     }
 
     fn register(&mut self, fd: RawFd) -> RingFile {

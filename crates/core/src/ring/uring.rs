@@ -9,15 +9,20 @@
 //!   makes no system call.
 //! * While other rings are watched the owner sleeps on [`super::watches`], where they hang beside
 //!   this ring's descriptor, which shows no news but its own.
+//! * What helper threads did for us lies in `outbox` until a reap after their wake-up. Without jobs there
+//!   nothing looks into it, so no lock is taken.
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.
 
 use super::eventfd::EventFd;
+use super::helpers::{Job, Outbox, Pool};
 use super::watches::Watches;
 use super::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use crate::buf::Arena;
 use crate::clock::{Clock, Ns};
 use crate::error::{Error, Result};
+use crate::extent::ExtentQuery;
+use crate::sync::LockCounters;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -82,6 +87,13 @@ pub struct UringRing {
     free_files: Vec<u32>,
     /// Registered memory, by its place in the ring's table.
     memory: Vec<Arc<Arena>>,
+    /// Where helper threads put what they did.
+    outbox: Arc<Outbox>,
+    /// Jobs that the next submit hands to them.
+    unasked: Vec<Job>,
+    /// Jobs that have had no event.
+    jobs: usize,
+    locks: Arc<LockCounters>,
     clock: Arc<dyn Clock>,
 }
 
@@ -112,10 +124,15 @@ impl UringRing {
         let registered = uring.submitter().register_files_sparse(FILES).is_ok();
         // Without the table, registering memory is refused later, with the kernel's reason.
         let _ = uring.submitter().register_buffers_sparse(ARENAS);
+        let waker = EventFd::new()?;
         let mut ring = UringRing {
             watches: Watches::new(uring.as_raw_fd()),
             uring,
-            waker: EventFd::new()?,
+            outbox: Outbox::new(waker.clone()),
+            waker,
+            unasked: Vec::new(),
+            jobs: 0,
+            locks: LockCounters::new(clock.clone()),
             slots: Vec::new(),
             free: NO_SLOT,
             spare_messages: Vec::new(),
@@ -241,6 +258,35 @@ impl UringRing {
                 opcode::SendMsg::new(fd, &message.header).flags(libc::MSG_NOSIGNAL as u32).build()
             }
         }
+    }
+
+    /// A job for the helper threads.
+    #[cold]
+    fn hand_over(&mut self, job: Job) {
+        self.in_flight += 1;
+        self.jobs += 1;
+        self.unasked.push(job);
+        self.unsubmitted = true;
+    }
+
+    /// Jobs begin with the other operations that were started.
+    fn hand_jobs_on(&mut self) {
+        if !self.unasked.is_empty() {
+            Pool::ours().submit(&mut self.unasked, &self.locks);
+        }
+    }
+
+    /// Make what helpers did events.
+    #[cold]
+    fn take_outcomes(&mut self, out: &mut Vec<RingEvent>) {
+        let outcomes = std::mem::take(&mut *self.outbox.outcomes.lock(&self.locks));
+        self.jobs -= outcomes.len();
+        self.in_flight -= outcomes.len();
+        out.extend(outcomes.into_iter().map(|outcome| RingEvent {
+            token: outcome.token,
+            result: outcome.result,
+            buffers: outcome.buffers,
+        }));
     }
 
     fn enter(&mut self, wait: bool, timeout: Option<Ns>) {
@@ -374,6 +420,10 @@ impl Ring for UringRing {
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
     }
 
+    fn query(&mut self, query: ExtentQuery, token: Token) {
+        self.hand_over(Job::query(query, token, &self.outbox));
+    }
+
     fn timer(&mut self, at: Ns, token: Token) {
         let spec = types::Timespec::new().sec(at / 1_000_000_000).nsec((at % 1_000_000_000) as u32);
         let at = Box::new(spec);
@@ -405,6 +455,7 @@ impl Ring for UringRing {
         if !self.unsubmitted {
             return;
         }
+        self.hand_jobs_on();
         loop {
             self.enter(false, None);
             if self.backlog.is_empty() {
@@ -428,6 +479,7 @@ impl Ring for UringRing {
             self.submit();
             return self.watches.sleep(timeout, &mut self.news);
         }
+        self.hand_jobs_on();
         self.drain_backlog();
         self.enter(timeout != Some(0), timeout);
         self.unsubmitted = !self.uring.submission().is_empty() || !self.backlog.is_empty();
@@ -452,6 +504,9 @@ impl Ring for UringRing {
                     self.waker.clear();
                     if !more {
                         self.arm_waker();
+                    }
+                    if self.jobs > 0 {
+                        self.take_outcomes(out);
                     }
                 }
                 IGNORE => {}
@@ -491,6 +546,10 @@ impl Ring for UringRing {
         [self.uring.as_raw_fd(), self.waker.fd()]
     }
 
+    fn count_locks_for(&mut self, user: &Arc<LockCounters>) {
+        self.locks = user.clone();
+    }
+
     fn engine(&self) -> &'static str {
         "io_uring"
     }
@@ -498,6 +557,9 @@ impl Ring for UringRing {
 
 impl Drop for UringRing {
     fn drop(&mut self) {
+        if self.jobs > 0 {
+            Pool::ours().forget(&self.outbox, &self.locks);
+        }
         let busy = |s: &Slot| !matches!(s, Slot::Free { .. });
         // The kernel may still use what these slots own.
         self.slots.extract_if(.., |s| busy(s)).for_each(std::mem::forget);

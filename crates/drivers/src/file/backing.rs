@@ -76,10 +76,16 @@ fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> io::Result<u64> {
     }
     // SAFETY: lseek takes no pointers. It moves the descriptor's offset, which nothing uses.
     let found = unsafe { libc::lseek(fd.as_raw_fd(), from as i64, whence) };
-    if found >= 0 {
-        return Ok((found as u64).clamp(from, end));
-    }
-    let error = io::Error::last_os_error();
+    let found = u64::try_from(found).map_err(|_| io::Error::last_os_error());
+    sought(found, whence, from, end)
+}
+
+/// What the file system's answer to a question from `from` on means.
+pub(super) fn sought(found: io::Result<u64>, whence: i32, from: u64, end: u64) -> io::Result<u64> {
+    let error = match found {
+        Ok(found) => return Ok(found.clamp(from, end)),
+        Err(error) => error,
+    };
     match (error.raw_os_error(), whence) {
         // No more data, or the file became shorter: the rest is a hole.
         (Some(libc::ENXIO), _) => Ok(end),

@@ -10,16 +10,17 @@
 //!   is not aligned goes through a bounce buffer.
 
 mod backing;
+mod holes;
 mod offline;
 mod open;
 mod queue;
 
 pub use backing::Backing;
+use holes::Holes;
 pub use offline::OfflineFile;
 pub use open::{Direct, FileOptions};
 pub use queue::FileQueue;
 
-use drystone_core::extent::ExtentList;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
 use drystone_core::{Env, Error, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
@@ -54,6 +55,8 @@ pub(crate) struct FileShared {
     pub(crate) punch_hole: AtomicBool,
     /// Ranges can be zeroed without being freed.
     pub(crate) zero_range: AtomicBool,
+    /// Which ranges hold data.
+    pub(crate) holes: Holes,
     /// A flush failed: see the invariants.
     pub(crate) flush_failed: AtomicBool,
 }
@@ -95,6 +98,7 @@ impl File {
                 size_bytes: AtomicU64::new(size),
                 punch_hole: AtomicBool::new(true),
                 zero_range: AtomicBool::new(true),
+                holes: Holes::new(true),
                 flush_failed: AtomicBool::new(false),
             }),
         })
@@ -174,31 +178,14 @@ impl Driver for File {
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        let s = &self.shared;
-        let mut list = ExtentList::new();
-        let what = |e| Error::os(format!("{}: allocation query", s.path.display()), e);
-        let actual = s.backing.size().map_err(what)?;
-        let (mut at, end) = (offset, (offset + length).min(actual));
-        while at < end && list.as_slice().len() <= max {
-            let data = s.backing.next_data(at, end).map_err(what)?;
-            list.push(Extent::hole(at, data - at));
-            let hole = s.backing.next_hole(data, end).map_err(what)?;
-            list.push(Extent::data(data, hole - data));
-            at = hole;
-        }
-        // The file was cut short below us: what is gone does not read as zeroes.
-        if at >= end {
-            list.push(Extent::data(at, offset + length - at));
-        }
-        let mut extents = list.into_vec();
-        extents.truncate(max);
-        Ok(extents)
+        holes::extents(&self.shared, offset, length, max)
     }
 
     fn attribute(&self, name: &str) -> Option<String> {
         let s = &self.shared;
         Some(match name {
             "path" => s.path.display().to_string(),
+            "detect_holes" => u8::from(s.holes.is_detected()).to_string(),
             "direct" => u8::from(self.is_direct()).to_string(),
             "flush_failed" => u8::from(s.flush_failed.load(Relaxed)).to_string(),
             _ => return None,

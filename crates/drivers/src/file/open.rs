@@ -2,6 +2,7 @@
 
 use super::FileShared;
 use super::backing::OpenFile;
+use super::holes::Holes;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use drystone_core::{Error, Result};
@@ -38,6 +39,8 @@ pub struct FileOptions {
     pub direct: Direct,
     /// Never write.
     pub read_only: bool,
+    /// Ask the file system which ranges are holes; without an answer here, where it can be relied on.
+    pub detect_holes: Option<bool>,
 }
 
 /// `statx` field of the alignment for direct I/O (Linux 6.1), and its place in the result.
@@ -97,6 +100,7 @@ fn open_locked(
         size_bytes: AtomicU64::new(size),
         punch_hole: AtomicBool::new(false),
         zero_range: AtomicBool::new(false),
+        holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
         flush_failed: AtomicBool::new(false),
         backing: Box::new(OpenFile { fd, block_device }),
     };
@@ -351,18 +355,26 @@ fn physical_block_size(fd: &OwnedFd, block_device: bool) -> u32 {
     stat(fd).map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
 }
 
+/// What kind of file system it is, as statfs(2) tells.
+fn file_system(fd: &OwnedFd) -> Option<i64> {
+    // SAFETY: fstatfs fills the struct of zeroes.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(fd.as_raw_fd(), &mut stat) == 0).then_some(stat.f_type)
+    }
+}
+
 /// Whether the file system is memory: nothing in it waits for a device.
 fn is_in_memory(fd: &OwnedFd) -> bool {
-    // SAFETY: fstatfs fills the struct of zeroes.
-    let kind = unsafe {
-        let mut stat: libc::statfs = std::mem::zeroed();
-        if libc::fstatfs(fd.as_raw_fd(), &mut stat) != 0 {
-            return false;
-        }
-        stat.f_type
-    };
-    const RAMFS_MAGIC: libc::c_long = 0x8584_58f6;
-    kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
+/// Whether what the file system says of holes can be relied on. ZFS before 2.2.2 and 2.1.14 called data a hole
+/// that had just been written (<https://github.com/openzfs/zfs/issues/15526>), and no call tells its version.
+fn tells_holes(fd: &OwnedFd) -> bool {
+    const ZFS_SUPER_MAGIC: i64 = 0x2fc1_2fc1;
+    file_system(fd) != Some(ZFS_SUPER_MAGIC)
 }
 
 /// Whether the device that the file lies on has poll queues, as sysfs tells.

@@ -336,6 +336,9 @@ impl FileQueue {
         }
         part.iovecs.clear();
         (part.progress, part.by_hand) = (0, false);
+        if matches!(rq.unit.op, Op::Discard | Op::WriteZeroes) {
+            self.shared.holes.made();
+        }
     }
 
     fn flush_lost(&self, rq: &Request) -> bool {

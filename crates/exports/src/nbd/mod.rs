@@ -33,7 +33,7 @@ pub mod tls;
 pub mod transmission;
 
 pub use export::{BlockSizes, ExportDirectory, ExportError, ExportInfo, Lookup, MetaContext};
-pub use extents::{Extent, ReadChunk, ReadChunks, StatusQuery};
+pub use extents::{Extent, StatusQuery};
 pub use handshake::{CloseReason, Event, Handshake, Negotiated, SelectedContext, Step, TlsPolicy};
 pub use proto::{Command, CommandFlags, ErrorCode, TransmissionFlags};
 pub use reply::{ReplyStyle, ReplyTag};

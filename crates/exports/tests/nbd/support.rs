@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
 use drystone_exports::nbd::{
-    CloseReason, Command, ErrorCode, Event, ExportDirectory, ExportInfo, Extent, Handshake, Item,
-    Lookup, Negotiated, ReadChunks, Request, StatusQuery, TlsConfig, TlsPolicy, TlsSession,
-    Transmission,
+    CloseReason, Command, CommandFlags, ErrorCode, Event, ExportDirectory, ExportInfo, Extent,
+    Handshake, Item, Lookup, Negotiated, ReplyStyle, Request, StatusQuery, TlsConfig, TlsPolicy,
+    TlsSession, Transmission,
 };
 
 const BLOCK: u64 = 512;
@@ -281,19 +281,34 @@ impl Server {
     fn read(&mut self, request: &Request) {
         let style = self.negotiated().style;
         let mut header = [0; 64];
-        if !self.sparse_reads {
+        let is_sparse = self.sparse_reads
+            && style != ReplyStyle::Simple
+            && !request.flags.contains(CommandFlags::DF);
+        if !is_sparse {
             let length = style.read_header(&mut header, request.tag(), request.length as u32);
             assert_eq!(length, style.read_header_bytes());
             self.send(&header[..length]);
             let data = self.disk.read(request.offset, request.length);
             return self.send(&data);
         }
-        let extents = self.disk.extents(request.offset, request.length);
-        for chunk in ReadChunks::new(request, style, &extents, 512) {
-            let length = chunk.encode(style, &mut header, request.tag());
-            self.send(&header[..length]);
-            if !chunk.hole {
-                let data = self.disk.read(chunk.offset, chunk.length.into());
+        let mut runs: Vec<(u64, bool)> = Vec::new();
+        for Extent { length, zero, .. } in self.disk.extents(request.offset, request.length) {
+            match runs.last_mut() {
+                Some(last) if last.1 == zero || length == 0 => last.0 += length,
+                _ if length == 0 => {}
+                _ => runs.push((length, zero)),
+            }
+        }
+        let (mut at, end) = (request.offset, request.offset + request.length);
+        for (length, zero) in runs {
+            let (offset, done) = (at, at + length == end);
+            at += length;
+            let chunk = if zero { ReplyStyle::hole_chunk } else { ReplyStyle::data_chunk };
+            let header_bytes =
+                chunk(style, &mut header, request.tag(), offset, length as u32, done);
+            self.send(&header[..header_bytes]);
+            if !zero {
+                let data = self.disk.read(offset, length);
                 self.send(&data);
             }
         }

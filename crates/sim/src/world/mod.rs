@@ -464,7 +464,7 @@ impl State {
     }
 
     /// An event for a ring; its sleeper and those who watch it are woken.
-    fn push(&mut self, ring: RingId, event: RingEvent) {
+    pub(super) fn push(&mut self, ring: RingId, event: RingEvent) {
         let state = &mut self.rings[ring];
         if !state.alive {
             return;

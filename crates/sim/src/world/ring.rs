@@ -10,7 +10,8 @@ use super::{DiskId, Due, FiberId, Memory, RingId, State, World};
 use crate::disk::DiskOp;
 use drystone_core::buf::Segment;
 use drystone_core::clock::Ns;
-use drystone_core::ring::{FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use drystone_core::extent::ExtentQuery;
+use drystone_core::ring::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -162,6 +163,7 @@ fn disk_of(file: RingFile) -> Option<DiskId> {
 enum Begun {
     File(Started),
     Net { fd: RawFd, op: NetOp, token: Token },
+    Query(ExtentQuery, Token),
 }
 
 /// An operation of a disk.
@@ -248,6 +250,11 @@ impl Ring for SimRing {
         self.world.state().rings[self.id].in_flight += 1;
     }
 
+    fn query(&mut self, query: ExtentQuery, token: Token) {
+        self.started.push(Begun::Query(query, token));
+        self.world.state().rings[self.id].in_flight += 1;
+    }
+
     fn timer(&mut self, at: Ns, token: Token) {
         let now = self.world.now();
         let mut state = self.world.state();
@@ -280,6 +287,11 @@ impl Ring for SimRing {
                 }
                 Begun::Net { fd, op, token } => {
                     self.world.state().net_begin(now, self.id, fd, op, token);
+                }
+                // A device asks the world itself, which must not be locked then.
+                Begun::Query(query, token) => {
+                    let buffers = Buffers::Extents(query.run());
+                    self.world.state().push(self.id, RingEvent { token, result: 0, buffers });
                 }
             }
         }

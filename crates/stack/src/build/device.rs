@@ -157,6 +157,11 @@ fn file(fields: &Fields) -> FileSpec {
             Some("false") => Direct::Never,
             _ => Direct::Auto,
         },
+        detect_holes: match fields.choice("detect_holes") {
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            _ => None,
+        },
         engine: match fields.choice("engine") {
             Some("io_uring") => Engine::IoUring,
             Some("plain") => Engine::Plain,

@@ -239,6 +239,7 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
                 Direct::Never => file::Direct::No,
             },
             read_only: self.spec.read_only,
+            detect_holes: file.detect_holes,
         };
         let driver = File::open(&options).map_err(self.refused("path"))?;
         let queued = self.set_mode(file, existed).and_then(|()| self.queue(driver, self.shape()));

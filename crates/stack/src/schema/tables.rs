@@ -189,6 +189,12 @@ static FILE: &[Param] = &[
         "O_DIRECT: whenever the file system can, always, or never.",
     ),
     param(
+        "detect_holes",
+        Type::Choice(&["auto", "true", "false"]),
+        Value("auto"),
+        "Whether the file system is asked which ranges are holes, for clients that copy without them; auto does not ask ZFS, of which versions before 2.2.2 called new data a hole (openzfs issue 15526).",
+    ),
+    param(
         "engine",
         Type::Choice(&["auto", "io_uring", "plain"]),
         Value("auto"),

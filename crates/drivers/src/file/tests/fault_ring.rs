@@ -1,6 +1,7 @@
 //! A ring whose file operations fail, or do less than was asked, when the test says so.
 
 use drystone_core::clock::Ns;
+use drystone_core::extent::ExtentQuery;
 use drystone_core::ring::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
@@ -75,6 +76,10 @@ impl Ring for FaultRing {
 
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
         self.inner.net(fd, op, token);
+    }
+
+    fn query(&mut self, query: ExtentQuery, token: Token) {
+        self.inner.query(query, token);
     }
 
     fn timer(&mut self, at: Ns, token: Token) {

@@ -115,6 +115,8 @@ pub enum Operation<'a> {
     },
     /// `lseek` to data or a hole.
     Seek {
+        /// The open file.
+        handle: u64,
         /// From where.
         offset: u64,
         /// To which ([`super::seek`]).
@@ -224,8 +226,8 @@ fn read_operation(opcode: u32, mut r: Reader<'_>) -> Option<Operation<'_>> {
         38 => Operation::Destroy,
         43 => allocate(&mut r)?,
         46 => {
-            r.u64()?;
-            Operation::Seek { offset: r.u64()?, whence: r.u32()? }
+            let handle = r.u64()?;
+            Operation::Seek { handle, offset: r.u64()?, whence: r.u32()? }
         }
         // Symlink, mknod, mkdir, unlink, rmdir, rename, link, create, rename2, tmpfile.
         6 | 8..=13 | 35 | 45 | 51 => Operation::ChangeFolder,

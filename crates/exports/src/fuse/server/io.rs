@@ -3,6 +3,7 @@
 use super::cut::Cut;
 use super::mount::group_of;
 use super::ragged::Ragged;
+use super::seek::Seek;
 use super::session::{Op, Session};
 use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
 use crate::fuse::proto::{self, Request, falloc, open_flags};
@@ -24,6 +25,8 @@ pub(super) enum Work {
     Bare,
     /// The end of a file becomes zeroes.
     Cut(Cut),
+    /// Data or a hole is looked for.
+    Seek(Seek),
     /// A write, or zeroing, of parts of blocks.
     Ragged(Box<Ragged>),
 }
@@ -316,6 +319,7 @@ impl Session {
                     buf.into_iter().for_each(|buf| self.give(buf));
                     return self.answer_cut(unique, op.volume, &cut);
                 }
+                (Work::Seek(seek), _) => return self.answer_seek(unique, &seek),
                 (Work::Read { .. } | Work::Bare, _) => self.answer(unique, 0),
             }
             return;

@@ -4,15 +4,12 @@ use super::mount::{Kind, MountOptions};
 use super::over_ring::Transport;
 use super::session::Session;
 use crate::fuse::proto::{
-    self, Directory, Entry, NAME_MAX, Operation, Request, open_flags, opened_flags, seek,
+    self, Directory, Entry, NAME_MAX, Operation, Request, open_flags, opened_flags,
 };
-use crate::server::{DATA_AT, Geometry, Work, errno};
+use crate::server::{DATA_AT, Work, errno};
 
 /// Longest answer to one reading of a folder, bytes.
 const FOLDER_BYTES: u32 = 64 << 10;
-/// Extents asked of the device at once, and how often, to find data or a hole.
-const EXTENTS_MAX: usize = 256;
-const LOOKS_MAX: u32 = 256;
 
 impl Session {
     /// Carry a request out, or begin to.
@@ -37,6 +34,9 @@ impl Session {
             }
             Operation::SetAttributes { mode: false, owner: false, size: Some(size), handle } => {
                 self.start_cut(request, handle, size, work);
+            }
+            Operation::Seek { handle, offset, whence } => {
+                self.start_seek(request, handle, offset, whence, work);
             }
             _ => self.answer_at_once(request),
         }
@@ -66,7 +66,6 @@ impl Session {
             Operation::ReadFolder { offset, length, plus } => {
                 self.read_folder(request, offset, length, plus);
             }
-            Operation::Seek { offset, whence } => self.seek(request, offset, whence),
             Operation::ReleaseFolder | Operation::Destroy => self.answer(unique, 0),
             Operation::Forget => {}
             Operation::ChangeFolder => self.answer(unique, errno::EPERM),
@@ -178,52 +177,5 @@ impl Session {
         let geometry = self.mount.geometry(index);
         let attributes = self.mount.file_attributes(self.mount.node_of(index), &geometry);
         folder.add(&Entry { name, next, attributes })
-    }
-
-    fn seek(&mut self, request: &Request<'_>, offset: u64, whence: u32) {
-        let Some(volume) = self.mount.volume_at(request.node) else {
-            return self.answer(request.unique, errno::EINVAL);
-        };
-        if whence != seek::DATA && whence != seek::HOLE {
-            return self.answer(request.unique, errno::EINVAL);
-        }
-        let geometry = self.refresh(volume);
-        match self.find_next(volume, &geometry, offset, whence == seek::HOLE) {
-            Some(at) => self.answer_with(request.unique, |out| proto::number(out, at)),
-            None => self.answer(request.unique, errno::ENXIO),
-        }
-    }
-
-    /// The next byte from `offset` on that is in a hole, or is not; behind the last one there is a hole.
-    /// Where the device does not know there is data.
-    fn find_next(
-        &self,
-        volume: usize,
-        geometry: &Geometry,
-        offset: u64,
-        hole: bool,
-    ) -> Option<u64> {
-        let device = &self.mount.shared(volume).volume.device;
-        let mut at = offset;
-        if offset >= geometry.size {
-            return None;
-        }
-        for _ in 0..LOOKS_MAX {
-            let length = geometry.size - at;
-            let extents = device.extents(at, length, EXTENTS_MAX).unwrap_or_default();
-            if let Some(found) = extents.iter().find(|extent| extent.zero == hole) {
-                return Some(found.offset.max(at));
-            }
-            let end = extents.last().map_or(at, |last| last.offset.saturating_add(last.length));
-            if end >= geometry.size {
-                return hole.then_some(geometry.size);
-            }
-            if end <= at {
-                break;
-            }
-            at = end;
-        }
-        // It does not know, or there is no end to small pieces: all of it counts as data.
-        Some(if hole { geometry.size } else { at })
     }
 }

@@ -20,6 +20,7 @@ mod ragged;
 mod receive;
 #[allow(unsafe_code)]
 mod ring;
+mod seek;
 mod session;
 mod sessions;
 

@@ -235,6 +235,7 @@ impl Session {
     fn step_op(&mut self, index: u32, round: &mut Round) {
         match self.ops[index as usize].as_ref().map(|op| &op.what) {
             Some(Work::Cut(_)) => self.step_cut(index, round),
+            Some(Work::Seek(_)) => self.step_seek(index, round),
             _ => self.step_ragged(index, round),
         }
     }

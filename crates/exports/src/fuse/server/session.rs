@@ -274,6 +274,11 @@ impl Session {
         self.tag | u64::from(op) << PART_BITS | part as u64
     }
 
+    /// Its place in its worker, as events name it.
+    pub(super) fn place_in_worker(&self) -> u64 {
+        Tag::rest_of_bio(self.tag) >> (PART_BITS + OP_BITS)
+    }
+
     /// A bio came back. When it was the last of its operation that is answered, or goes on.
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
@@ -291,7 +296,7 @@ impl Session {
         op.pending -= 1;
         if op.pending == 0 {
             match op.what {
-                OpWork::Ragged(_) | OpWork::Cut(_) => self.steps.push(index),
+                OpWork::Ragged(_) | OpWork::Cut(_) | OpWork::Seek(_) => self.steps.push(index),
                 _ => self.finish(index),
             }
         }

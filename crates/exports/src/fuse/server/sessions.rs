@@ -4,12 +4,13 @@
 //! goes on with what completes, or is in `again` or `unarmed`.
 
 use super::look::LONGEST_LOOK_NS;
+use super::seek::{QUERY, query_of};
 use super::session::{Life, Session, session_of, user_data_of};
 use super::{IN_FLIGHT_MAX, Incoming};
 use crate::server::{FUSE, FrontEnd, Tag, Work, errno};
 use drystone_core::Bio;
 use drystone_core::clock::Ns;
-use drystone_core::ring::{NetOp, RingEvent};
+use drystone_core::ring::{Buffers, NetOp, RingEvent};
 
 /// In the value of an event: the poll of a session's ring.
 const RING_POLL: u64 = 1 << 43;
@@ -88,6 +89,15 @@ impl Sessions {
         self.free.push(place);
     }
 
+    /// A device told which ranges hold data; nothing when a thread to ask it was not to be had.
+    fn answered(&mut self, work: &mut Work, value: u64, answer: Buffers) {
+        let (place, op) = query_of(value);
+        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+        let extents = if let Buffers::Extents(found) = answer { found } else { Vec::new() };
+        session.sought(op, &extents, work);
+        self.touched.push(place);
+    }
+
     fn give_up_all(&mut self) {
         for place in 0..self.sessions.len() {
             let Some(session) = &mut self.sessions[place] else { continue };
@@ -136,8 +146,11 @@ impl FrontEnd for Sessions {
         self.touched.push(place);
     }
 
-    fn handle(&mut self, _work: &mut Work, event: RingEvent) {
+    fn handle(&mut self, work: &mut Work, event: RingEvent) {
         let value = Tag::rest_of_event(event.token.value());
+        if value & QUERY != 0 {
+            return self.answered(work, value, event.buffers);
+        }
         let place = (value & !RING_POLL) as usize;
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
         // The kernel cancels what a thread started when that thread ends, and that may have been a

@@ -100,58 +100,6 @@ fn no_room_for_a_descriptor_is_the_drivers_mistake() {
     status(ReplyStyle::Structured, &[], query(512, false, 1), 0);
 }
 
-fn read(offset: u64, length: u64, flags: CommandFlags) -> Request {
-    Request {
-        command: Command::Read,
-        flags,
-        contexts: Default::default(),
-        cookie: 1,
-        offset,
-        length,
-    }
-}
-
-fn chunks(
-    request: &Request,
-    style: ReplyStyle,
-    extents: &[Extent],
-    min_hole: u64,
-) -> Vec<(u64, u32, bool, bool)> {
-    let plan = ReadChunks::new(request, style, extents, min_hole);
-    plan.map(|c| (c.offset, c.length, c.hole, c.done)).collect()
-}
-
-#[test]
-fn reads_are_split_into_data_and_holes() {
-    let request = read(1000, 10_000, CommandFlags::empty());
-    let extents = [
-        extent(3000, true, false),
-        extent(2000, false, true),
-        extent(3000, true, true),
-        extent(9000, true, false),
-    ];
-    let found = chunks(&request, ReplyStyle::Structured, &extents, 512);
-    assert_eq!(
-        found,
-        [(1000, 3000, false, false), (4000, 5000, true, false), (9000, 2000, false, true)]
-    );
-    let found = chunks(&request, ReplyStyle::Extended, &extents, 5001);
-    assert_eq!(found, [(1000, 10_000, false, true)], "the hole is too short for a chunk");
-    let found = chunks(&request, ReplyStyle::Simple, &extents, 1);
-    assert_eq!(found, [(1000, 10_000, false, true)]);
-}
-
-#[test]
-fn df_sends_one_chunk_and_a_hole_only_when_all_is_zero() {
-    let request = read(0, 4096, CommandFlags::DF);
-    let mixed = [extent(2048, false, true), extent(2048, true, false)];
-    assert_eq!(chunks(&request, ReplyStyle::Structured, &mixed, 1), [(0, 4096, false, true)]);
-    let zero = [extent(2048, false, true), extent(9000, true, true)];
-    assert_eq!(chunks(&request, ReplyStyle::Structured, &zero, 1), [(0, 4096, true, true)]);
-    assert_eq!(chunks(&request, ReplyStyle::Structured, &zero, 9999), [(0, 4096, false, true)]);
-    assert_eq!(chunks(&request, ReplyStyle::Structured, &[], 1), [(0, 4096, false, true)]);
-}
-
 fn any_extents() -> impl Strategy<Value = Vec<Extent>> {
     let one = (0_u64..5000, any::<bool>(), any::<bool>());
     proptest::collection::vec(
@@ -171,28 +119,6 @@ fn is_zero(extents: &[Extent], at: u64) -> bool {
 }
 
 proptest! {
-    #[test]
-    fn chunks_cover_the_read_once_and_call_only_zeroes_holes(
-        extents in any_extents(), length in 1_u64..20_000, min_hole in 0_u64..3000, df: bool,
-    ) {
-        let flags = if df { CommandFlags::DF } else { CommandFlags::empty() };
-        let found = chunks(&read(77, length, flags), ReplyStyle::Structured, &extents, min_hole);
-        let mut next = 77;
-        for (index, (offset, chunk, hole, done)) in found.iter().enumerate() {
-            prop_assert_eq!(*offset, next);
-            prop_assert!(*chunk > 0);
-            next += u64::from(*chunk);
-            prop_assert_eq!(*done, index + 1 == found.len());
-            if *hole {
-                prop_assert!(u64::from(*chunk) >= min_hole);
-                prop_assert!((*offset..next).step_by(97).all(|at| is_zero(&extents, at - 77)));
-                prop_assert!(is_zero(&extents, next - 1 - 77));
-            }
-        }
-        prop_assert_eq!(next, 77 + length);
-        prop_assert!(!df || found.len() == 1);
-    }
-
     #[test]
     fn descriptors_keep_the_rules(
         extents in any_extents(), blocks in 1_u64..40, req_one: bool, shift in 0_u32..11,

@@ -18,6 +18,7 @@ use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
 use crate::server::{Client, DATA_AT, Flow, Pool, Reserve};
 use drystone_core::clock::Ns;
+use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::{SendPart, peer_uid};
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
 use drystone_throttle::Member;
@@ -273,6 +274,23 @@ impl Connection {
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
         if let Some(Phase::Transmission(_, service)) = &mut self.phase {
             service.completed(bio, &mut self.pool, &mut self.stream);
+        }
+    }
+
+    /// A query to ask the device, if one is due: its answer comes to [`Connection::answered`].
+    pub(super) fn next_query(&mut self) -> Option<ExtentQuery> {
+        let Some(Phase::Transmission(_, service)) = &mut self.phase else { return None };
+        if self.life == Life::Dead {
+            service.drop_queries();
+            return None;
+        }
+        service.next_query()
+    }
+
+    /// The device said which ranges hold data.
+    pub(super) fn answered(&mut self, found: &[Extent]) {
+        if let Some(Phase::Transmission(_, service)) = &mut self.phase {
+            service.answered(found, &mut self.pool, &mut self.stream);
         }
     }
 

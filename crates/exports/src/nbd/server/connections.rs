@@ -39,6 +39,8 @@ enum About {
     Send = 3,
     /// Accepting goes on after the descriptors ran out.
     AcceptAgain = 4,
+    /// The device tells a connection which ranges hold data.
+    Extents = 5,
 }
 
 const ABOUT_SHIFT: u32 = 40;
@@ -179,6 +181,9 @@ impl Connections {
                 Want::Send(parts) => (NetOp::Send { parts }, About::Send),
             };
             work.cx.start_net(fd, op, value(about, number));
+        }
+        if let Some(query) = connection.next_query() {
+            work.cx.start_query(query, value(About::Extents, number));
         }
         if connection.withdraws() {
             work.withdraw(user_data_of(number));
@@ -322,6 +327,9 @@ impl FrontEnd for Connections {
         // thread ends, and that may have been a visitor's: then it is done again.
         let moved = (event.result != -errno::ECANCELED).then_some(event.result);
         match event.buffers {
+            // Without an answer (there was no thread to ask) all of it counts as data.
+            Buffers::Extents(found) => connection.answered(&found),
+            _ if about == About::Extents as u64 => connection.answered(&[]),
             Buffers::One(buf) if about == About::Payload as u64 => {
                 connection.received_payload(buf, moved);
             }

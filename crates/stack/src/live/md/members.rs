@@ -119,6 +119,7 @@ impl Arrays<'_> {
             create: Create::Never,
             mode: 0o600,
             direct: Direct::Auto,
+            detect_holes: None,
             engine: Engine::Auto,
         };
         let spec = DeviceSpec::of_kind(&name, DeviceKind::File(file));
