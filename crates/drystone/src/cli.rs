@@ -36,8 +36,8 @@ pub struct Cli {
 enum Command {
     /// Run a stack in the foreground until Ctrl-C
     ///
-    /// With --readonly --md an array is found on images of its members, which may be incomplete, and
-    /// served without writing to them.
+    /// With --readonly no device of the stack file is written to. With --readonly --md an array is found
+    /// on images of its members, which may be incomplete, and served without writing to them.
     Serve(ServeArgs),
     /// Explain a stack file as a tree, or point at what is wrong with it
     Check {
@@ -131,6 +131,7 @@ enum Command {
 
 /// Arguments of `drystone serve`.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("named").args(["stack", "md"]).multiple(true))]
 struct ServeArgs {
     /// The stack file [default: an embedded stack: RAID-5 over four sparse files in ./drystone-data]
     stack: Option<PathBuf>,
@@ -148,17 +149,18 @@ struct ServeArgs {
     /// Serve the array on these files or block devices, named in any order
     #[arg(long, value_name = "IMG", num_args = 1.., conflicts_with = "stack")]
     md: Vec<PathBuf>,
-    /// Write nothing
-    #[arg(long, alias = "read-only", requires = "md")]
+    /// Write to no device: of the stack file, or of --md
+    #[arg(long, alias = "read-only", requires = "named")]
     readonly: bool,
-    /// Which array, if the images are of several
-    #[arg(long, requires = "md", value_parser = uuid)]
+    // clap forgets what an option requires where that conflicts with something given: hence both.
+    /// With --md: which array, if the images are of several
+    #[arg(long, requires = "md", conflicts_with = "stack", value_parser = uuid)]
     uuid: Option<Uuid>,
-    /// Serve the array though something of it may be wrong, and say what
-    #[arg(long, requires = "md")]
+    /// With --md: serve the array though something of it may be wrong, and say what
+    #[arg(long, requires = "md", conflicts_with = "stack")]
     force: bool,
-    /// Where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd beside the control socket]
-    #[arg(long, value_name = "ADDR", requires = "md")]
+    /// With --md: where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd beside the control socket]
+    #[arg(long, value_name = "ADDR", requires = "md", conflicts_with = "stack")]
     nbd: Option<String>,
 }
 
@@ -175,6 +177,7 @@ impl ServeArgs {
         let is_rescue = !wanted.paths.is_empty();
         Ok(ServeOptions {
             stack: self.stack,
+            read_only: self.readonly,
             control: self.control,
             threads: self.threads,
             lockstat: self.lockstat,
@@ -293,5 +296,92 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// What `drystone serve` with these words would serve, or why it refuses.
+    fn planned(words: &[&str]) -> Result<String, Failure> {
+        let cli = Cli::try_parse_from([&["drystone", "serve"], words].concat());
+        let cli = cli.map_err(|error| Failure::Usage(error.to_string()))?;
+        let Command::Serve(args) = cli.command else { panic!("serve was written") };
+        let options = args.options()?;
+        let stack = crate::serve::planned(&options)?;
+        Ok(format!("{:?} {:?} {:?} {:?}", stack.name, stack.server, stack.devices, stack.exports))
+    }
+
+    /// Three images of an array's members, and a stack file of them.
+    fn array() -> (tempfile::TempDir, Vec<String>, String) {
+        let folder = tempfile::TempDir::new().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        let images: Vec<String> = ["a.img", "b.img", "c.img"].map(at).to_vec();
+        for image in &images {
+            std::fs::File::create(image).unwrap().set_len(4 << 20).unwrap();
+        }
+        let create = "drystone md create -q -l5 -n3 --uuid 0a0b0c0d:11223344:55667788:99aabbcc";
+        let create = create.replace("-q ", "");
+        let words = create.split(' ').chain(images.iter().map(String::as_str));
+        run(Cli::try_parse_from(words).unwrap().command).unwrap();
+        let text = images
+            .iter()
+            .enumerate()
+            .map(|(n, path)| format!("[device.d{n}]\ntype = \"file\"\npath = {path:?}\n"));
+        let array = "[device.a]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\n\
+                     [export.e]\ndevice = \"a\"\nnbd = \"unix:e.sock\"\nfuse = \"e.img\"\n";
+        let stack = at("s.toml");
+        std::fs::write(&stack, text.collect::<String>() + array).unwrap();
+        (folder, images, stack)
+    }
+
+    /// As `tests/options.rs` has it for all other commands.
+    #[test]
+    fn serve_ignores_no_option() {
+        let (folder, images, stack) = array();
+        let control = folder.path().join("c.sock").display().to_string();
+        let file = folder.path().join("v.img").display().to_string();
+        let images: Vec<&str> = images.iter().map(String::as_str).collect();
+        let rescue = [&["--readonly", "--md"][..], &images].concat();
+        // One member is missing and was not known to be: that takes force.
+        let forms: [&[&str]; 3] = [&[], &[stack.as_str()], &rescue];
+        let root = Cli::command();
+        let serve = root.find_subcommand("serve").unwrap();
+        let options = serve.get_arguments().filter_map(|arg| arg.get_long());
+        for option in options {
+            let values: &[&str] = match option {
+                "control" => &[&control],
+                "threads" => &["7"],
+                "lockstat" | "mount" | "readonly" | "force" => &[],
+                "fuse" => &[&file],
+                "md" => &images,
+                "uuid" => &["0a0b0c0d:11223344:55667788:99aabbcc"],
+                "nbd" => &["tcp:localhost:1"],
+                new => panic!("--{new} has no case here"),
+            };
+            for form in forms {
+                let long = format!("--{option}");
+                let words = [&[long.as_str()], values, form].concat();
+                if form.contains(&long.as_str()) || (form.is_empty() && option != "readonly") {
+                    continue;
+                }
+                match (planned(&words), planned(form)) {
+                    (Err(Failure::Usage(text)), _) if text.contains("--") => {}
+                    // Needs root, or something to be wrong with the array.
+                    (Err(Failure::Refused(text)), _) if option == "mount" => {
+                        assert!(text.contains("--mount"), "{text}");
+                    }
+                    (Ok(with), Ok(without)) if ["uuid", "force"].contains(&option) => {
+                        assert_eq!((with, form[0]), (without, "--readonly"), "{words:?}");
+                    }
+                    (Ok(with), Ok(without)) => assert_ne!(with, without, "{words:?} is ignored"),
+                    (with, without) => panic!("{words:?}: {with:?}, without it {without:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_only_stack_has_nothing_to_write_to() {
+        let (_folder, _, stack) = array();
+        let planned = planned(&["--readonly", &stack]).unwrap();
+        assert_eq!(planned.matches("read_only: true").count(), 5, "{planned}");
+        assert!(!planned.contains("read_only: false"), "{planned}");
     }
 }

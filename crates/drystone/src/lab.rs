@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use drystone_lab::raid5_fsmark::{self, Asked, Task};
 use drystone_lab::raid5_wait::array::Counts;
-use drystone_lab::{EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, parse_cores};
+use drystone_lab::{
+    EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, RUNTIME_NS, is_of_a_mail, parse_cores,
+};
 use drystone_stack::duration::{Unit, parse_duration};
 
 use crate::ending::Ending;
@@ -57,13 +59,13 @@ pub struct RunArgs {
     /// Runs of each variant [default: 5; raid5-fsmark: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// Time measured in each run, in nanoseconds; a plain number is in seconds
-    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = runtime)]
-    runtime: u64,
+    /// Time measured in each run: seconds, or a number with ms, s or min [default: 2s]
+    #[arg(long, value_name = "TIME", value_parser = runtime)]
+    runtime: Option<u64>,
     /// Most threads that submit [default: 32; raid5-fsmark: 64]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
-    /// Also run the kernel's own, on a loop device: takes root and fio
+    /// Also run the kernel's own, on a loop device (mq-deadline); takes root and fio
     #[arg(long)]
     kernel: bool,
     /// Bytes of files that a run writes (raid5-fsmark) [default: 4GiB]
@@ -97,7 +99,7 @@ pub struct ModelArgs {
     /// Runs of each measured point
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Time measured in each run, in nanoseconds; a plain number is in seconds
+    /// Time measured in each run: seconds, or a number with ms, s or min
     #[arg(long, default_value = "0.3s", value_name = "TIME", value_parser = runtime)]
     runtime: u64,
     /// Most threads of the measured points
@@ -143,6 +145,8 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
         let text = format!("{option} is for one experiment: `all` writes its files to --folder");
         return Err(Failure::Usage(text).into());
     }
+    let mails = || EXPERIMENTS.iter().filter(|found| is_of_a_mail(found));
+    refuse_ignored(args, |option| mails().all(|found| found.ignores.contains(&option)))?;
     let folder = args.folder.as_deref().unwrap_or(Path::new("docs/lab"));
     let wrong = || format!("cannot make {}", folder.display());
     std::fs::create_dir_all(folder).with_context(wrong)?;
@@ -161,10 +165,28 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Refuses what was given and `has_no_effect`.
+fn refuse_ignored(args: &RunArgs, has_no_effect: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    let given = [
+        ("kernel", args.kernel),
+        ("runtime", args.runtime.is_some()),
+        ("threads", args.threads.is_some()),
+        ("bytes", args.bytes.is_some()),
+        ("only", !args.only.is_empty()),
+    ];
+    match given.iter().find(|(option, is_given)| *is_given && has_no_effect(option)) {
+        Some((option, _)) => Err(Failure::Usage(format!(
+            "--{option} has no effect on `{}`: leave it out",
+            args.name
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn options(args: &RunArgs, chart: bool, experiment: &Experiment) -> Options {
     Options {
         runs: args.runs.unwrap_or(experiment.runs),
-        runtime_ns: args.runtime,
+        runtime_ns: args.runtime.unwrap_or(RUNTIME_NS),
         threads: args.threads.unwrap_or(experiment.threads),
         chart,
         kernel: args.kernel,
@@ -186,6 +208,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
         let text = "--folder is for `all`: one experiment writes to --json, --html and --markdown";
         return Err(Failure::Usage(text.to_owned()).into());
     }
+    refuse_ignored(args, |option| found.ignores.contains(&option))?;
     // Before the measurement, which takes long.
     let json = args.json.as_deref().map(create).transpose()?;
     let html = args.html.as_deref().map(create).transpose()?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use drystone_stack::control::ServerInfo;
 use drystone_stack::{
-    DEFAULT_STACK_FOLDER, LoadError, StackSpec, load_default, load_with_file, one_line,
+    DEFAULT_STACK_FOLDER, LoadError, LoadOptions, StackSpec, load_default, load_with, one_line,
 };
 
 use crate::calendar;
@@ -24,6 +24,8 @@ use crate::signals::StopSignal;
 pub struct ServeOptions {
     /// The stack file; `None` serves the embedded default stack.
     pub stack: Option<PathBuf>,
+    /// Write to no device of the stack file.
+    pub read_only: bool,
     /// The control socket, if not the stack's or the usual one.
     pub control: Option<PathBuf>,
     /// Data threads, if not the stack's; 0 is as many as cores.
@@ -56,17 +58,9 @@ pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>
 pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     let signal = StopSignal::install()
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
-    let mut stack = match &options.rescue {
-        Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
-        None => stack(options.stack.as_deref(), options.files.fuse.as_deref())?,
-    };
-    calendar::judge_certificates(&mut stack);
-    output::warn(&stack);
-    options.files.add_to(&mut stack)?;
-    stack.server.threads = options.threads.unwrap_or(stack.server.threads);
-    stack.server.lockstat = options.lockstat;
+    let stack = planned(options)?;
     let ending = signal.ending();
-    let control = bind_control(&control_path(options, &stack)?, ending)?;
+    let control = bind_control(&control_path(&stack)?, ending)?;
     let handle = start(&stack, ending)?;
     if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
         let _ = handle.stop(StopMode::Now);
@@ -84,6 +78,24 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The stack that is to be served, with all that the options say of it.
+///
+/// # Errors
+/// What is wrong with the stack, or does not go with it.
+pub fn planned(options: &ServeOptions) -> Result<StackSpec, Failure> {
+    let mut stack = match &options.rescue {
+        Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
+        None => stack(options)?,
+    };
+    calendar::judge_certificates(&mut stack);
+    output::warn(&stack);
+    options.files.add_to(&mut stack)?;
+    stack.server.threads = options.threads.unwrap_or(stack.server.threads);
+    stack.server.lockstat = options.lockstat;
+    stack.server.control = options.control.clone().or(stack.server.control);
+    Ok(stack)
+}
+
 fn bind_control(path: &Path, ending: &Ending) -> Result<ControlSocket, Failure> {
     ending.making(|| {
         let control = ControlSocket::bind(path)?;
@@ -93,9 +105,10 @@ fn bind_control(path: &Path, ending: &Ending) -> Result<ControlSocket, Failure> 
     })
 }
 
-fn stack(path: Option<&Path>, file: Option<&Path>) -> Result<StackSpec, Failure> {
-    match path {
-        Some(path) => load_with_file(path, file).map_err(output::load_failure),
+fn stack(options: &ServeOptions) -> Result<StackSpec, Failure> {
+    let how = LoadOptions { file: options.files.fuse.clone(), read_only: options.read_only };
+    match &options.stack {
+        Some(path) => load_with(path, &how).map_err(output::load_failure),
         None => default_stack(),
     }
 }
@@ -124,9 +137,8 @@ fn rescue_stack(rescue: &Rescue, control: Option<&Path>) -> Result<StackSpec, Fa
     Ok(stack)
 }
 
-fn control_path(options: &ServeOptions, stack: &StackSpec) -> Result<PathBuf, Failure> {
-    let wanted = options.control.as_ref().or(stack.server.control.as_ref());
-    named_control_path(wanted.map(PathBuf::as_path), &stack.name)
+fn control_path(stack: &StackSpec) -> Result<PathBuf, Failure> {
+    named_control_path(stack.server.control.as_deref(), &stack.name)
 }
 
 /// The control socket that was asked for, or else that of a stack of this name.

@@ -55,8 +55,14 @@ pub struct SimArgs {
     #[arg(long = "break", value_name = "NAME", conflicts_with = "list")]
     mistake: Option<String>,
     /// List scenarios and mistakes
-    #[arg(long)]
+    #[arg(long, exclusive = true)]
     list: bool,
+}
+
+impl SimArgs {
+    fn is_one_seed(&self) -> bool {
+        self.seed.is_some() && self.runs.is_none() && self.minutes.is_none()
+    }
 }
 
 /// Runs `drystone sim`.
@@ -67,6 +73,10 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
     if args.list {
         return list();
     }
+    if args.jobs.is_some() && args.is_one_seed() {
+        let text = "--jobs has no effect on one seed: leave it out, or add --runs or --minutes";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     if !drystone_sim::HAS_POINTS {
         return Err(hand_over());
     }
@@ -76,7 +86,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
     let order = order(args)?;
     runner::quiet_panics();
     match args.seed {
-        Some(_) if args.runs.is_none() && args.minutes.is_none() => one(args, scenario, &order),
+        Some(_) if args.is_one_seed() => one(args, scenario, &order),
         _ => many(args, scenario, &order),
     }
 }

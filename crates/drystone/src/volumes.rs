@@ -178,12 +178,20 @@ pub fn run(command: &VolumeCommand) -> Result<(), Failure> {
         }
         C::Info { name, client } => info(&mut Request::about("info", name.as_deref()), client),
         C::Reload { name, table, now, within, force, client } => {
+            if within.timeout.is_some() && !now {
+                let text = "--timeout is for how long --now waits: add --now, or leave it out";
+                return Err(Failure::Usage(text.to_owned()));
+            }
             let mut request = Request::new("reload", name);
             request.option("table", Some(table.text("")?)).within(within);
             request.switch("now", *now).switch("force", force.force).change(client)
         }
         C::Clear { name, client } => Request::new("clear", name).change(client),
         C::Suspend { name, noflush, within, client } => {
+            if *noflush && within.timeout.is_some() {
+                let text = "--noflush does not wait, so --timeout has no effect: leave one out";
+                return Err(Failure::Usage(text.to_owned()));
+            }
             let mut request = Request::new("suspend", name);
             request.switch("noflush", *noflush).within(within).change(client)
         }

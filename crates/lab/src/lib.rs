@@ -29,7 +29,7 @@ mod reorder;
 pub mod scheduler;
 pub mod throttle;
 
-pub use mails::{Pages, run_all};
+pub use mails::{Pages, is_of_a_mail, run_all};
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
 pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
 
@@ -55,6 +55,8 @@ pub struct Options {
 /// Runs and most threads of most experiments.
 const RUNS: u32 = 5;
 const THREADS: u32 = 32;
+/// Time measured in a run if nobody says how long, ns.
+pub const RUNTIME_NS: u64 = 2_000_000_000;
 
 /// An experiment that there is.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,8 @@ pub struct Experiment {
     pub runs: u32,
     /// The most threads, if nobody says how many.
     pub threads: u32,
+    /// The fields of [`Options`] that have no effect on it: whoever is given one refuses it.
+    pub ignores: &'static [&'static str],
     run: Run,
 }
 

@@ -225,6 +225,11 @@ pub struct Pages {
     outcomes: Vec<(&'static Mail, Outcome)>,
 }
 
+/// Whether [`run_all`] runs it.
+pub fn is_of_a_mail(experiment: &Experiment) -> bool {
+    MAILS.iter().any(|mail| mail.experiment == experiment.name)
+}
+
 /// Runs the experiments of all mails, each by its `options`.
 ///
 /// # Errors

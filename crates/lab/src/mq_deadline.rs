@@ -30,6 +30,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     about: "mq-deadline: one lock (before), separate insertion lists (mailed), and ours, which never waits",
     runs: crate::RUNS,
     threads: crate::THREADS,
+    ignores: &["bytes", "only"],
     run,
 };
 

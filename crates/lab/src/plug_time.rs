@@ -31,6 +31,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     about: "plug-time: the clock read at each use (before), once a plug for submissions (mailed), once for completions too (ours), not at all (none)",
     runs: RUNS,
     threads: THREADS,
+    ignores: &["kernel", "bytes", "only"],
     run,
 };
 
@@ -185,7 +186,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
         machine,
         parameters: parameters(options, reading_ns),
         table: table(&rows),
-        remarks: remarks(reading_ns, options),
+        remarks: remarks(reading_ns),
         rows,
         shown_threads: shown,
     })
@@ -302,8 +303,8 @@ fn line(row: &Row, rows: &[Row]) -> Vec<String> {
     ]
 }
 
-fn remarks(reading_ns: f64, options: &Options) -> Vec<String> {
-    let mut remarks = vec![
+fn remarks(reading_ns: f64) -> Vec<String> {
+    vec![
         "Medians of the runs, which took turns; diff is against `before`.".to_owned(),
         format!(
             "clock's share: readings that the contexts counted, times {reading_ns:.1} ns that one took in a loop before the runs, of all processor time; `-` (null in the JSON) where a run was too short to say, less than {} ms.",
@@ -311,11 +312,7 @@ fn remarks(reading_ns: f64, options: &Options) -> Vec<String> {
         ),
         "`none` keeps no statistics and does not read the clock at all: nobody can have more.".to_owned(),
         "The mail, on a machine of the field's fastest: 108.4M to 118.8M IOPS (+9.6 %), the clock's share from 11.9 % to 0.8 %. A kernel has more uses of the clock for each I/O than the two here.".to_owned(),
-    ];
-    if options.kernel {
-        remarks.push("--kernel has no effect here.".to_owned());
-    }
-    remarks
+    ]
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     about: "reorder: a simulated disk with a head that moves, with mq-deadline (ours) and without a scheduler (none)",
     runs: crate::RUNS,
     threads: crate::THREADS,
+    ignores: &["kernel", "bytes", "only"],
     run,
 };
 
@@ -344,9 +345,6 @@ fn remarks(rows: &[Row], options: &Options) -> Vec<String> {
     remarks.extend(rows.iter().filter_map(longest_read));
     if options.threads == 1 {
         remarks.push("One thread cannot read and write at a time: no flood.".to_owned());
-    }
-    if options.kernel {
-        remarks.push("--kernel has no effect here: the kernel's null_blk has no head.".to_owned());
     }
     remarks
 }

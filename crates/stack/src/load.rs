@@ -46,14 +46,23 @@ pub enum LoadError {
 /// # Errors
 /// See [`LoadError`].
 pub fn load(path: &Path) -> Result<StackSpec, LoadError> {
-    load_with_file(path, None)
+    load_with(path, &LoadOptions::default())
 }
 
-/// As [`load`]; the default export (or the only one) also appears as `file`, and so has a way in.
+/// What is said of a stack beside its file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// The default export (or the only one) also appears as this file, and so has a way in.
+    pub file: Option<PathBuf>,
+    /// Every device and every export is read-only, whatever the file says.
+    pub read_only: bool,
+}
+
+/// As [`load`], with `options` beside what the file says.
 ///
 /// # Errors
 /// See [`LoadError`].
-pub fn load_with_file(path: &Path, file: Option<&Path>) -> Result<StackSpec, LoadError> {
+pub fn load_with(path: &Path, options: &LoadOptions) -> Result<StackSpec, LoadError> {
     let unreadable = |error| LoadError::Unreadable { path: path.to_owned(), error };
     let bytes = read_bounded(path).map_err(unreadable)?;
     let text = String::from_utf8(bytes).map_err(|error| LoadError::NotText {
@@ -63,9 +72,13 @@ pub fn load_with_file(path: &Path, file: Option<&Path>) -> Result<StackSpec, Loa
     let whole = std::path::absolute(path).map_err(unreadable)?;
     let base = whole.parent().unwrap_or(Path::new("/"));
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
-    let file = file.map(std::path::absolute).transpose().map_err(unreadable)?;
+    let file = options.file.as_ref().map(std::path::absolute).transpose().map_err(unreadable)?;
     let source = Source { name: path.display().to_string(), text };
-    Ok(check_files(build::parse_with_file(&name, source, base, file.as_deref())?)?)
+    let mut stack = build::parse_with_file(&name, source, base, file.as_deref())?;
+    if options.read_only {
+        stack.make_read_only();
+    }
+    Ok(check_files(stack)?)
 }
 
 /// Checks the embedded default stack with `base` as its folder. Its [`DEFAULT_STACK_FOLDER`] must

@@ -51,6 +51,12 @@ impl StackSpec {
         self.devices.iter().find(|device| device.name == name)
     }
 
+    /// Makes every device and every export read-only, as if each had `read_only = true`.
+    pub fn make_read_only(&mut self) {
+        self.devices.iter_mut().for_each(|device| device.read_only = true);
+        self.exports.iter_mut().for_each(|export| export.read_only = true);
+    }
+
     /// The addresses to listen on, each with its exports (indices into `exports`). Exports that
     /// share an address have been checked to agree on TLS and connection limits.
     pub fn listeners(&self) -> Vec<(&Listener, Vec<usize>)> {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use drystone_stack::diagnostic::Severity;
-use drystone_stack::{LoadError, StackSpec, explain, load, load_default, load_with_file};
+use drystone_stack::{LoadError, LoadOptions, StackSpec, explain, load, load_default, load_with};
 use tempfile::TempDir;
 
 fn file(name: &str, keys: &str) -> String {
@@ -208,7 +208,8 @@ fn a_file_of_the_command_line_is_a_way_in() {
     let device = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
     let export = |name: &str, keys: &str| format!("[export.{name}]\ndevice = \"d\"\n{keys}\n");
     let files = |text: &str| {
-        let stack = load_with_file(&write(&folder, text), Some(Path::new("/vol.img")));
+        let options = LoadOptions { file: Some("/vol.img".into()), ..LoadOptions::default() };
+        let stack = load_with(&write(&folder, text), &options);
         let exports = stack.unwrap_or_else(|error| panic!("{error}")).exports;
         exports.into_iter().map(|export| export.fuse.map(|fuse| fuse.path)).collect::<Vec<_>>()
     };

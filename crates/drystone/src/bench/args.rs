@@ -19,7 +19,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE", requires = "name")]
     pub stack: Option<PathBuf>,
     /// The device's name in the stack file
-    #[arg(long, value_name = "DEV", requires = "stack")]
+    #[arg(long, value_name = "DEV", requires = "stack", conflicts_with = "device")]
     pub name: Option<String>,
     /// Threads that submit
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]

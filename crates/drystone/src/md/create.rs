@@ -64,10 +64,10 @@ pub struct CreateArgs {
     #[arg(long, value_name = "SIZE", value_parser = sectors)]
     data_offset: Option<u64>,
     /// The array's name
-    #[arg(short = 'N', long, default_value = "")]
-    name: String,
+    #[arg(short = 'N', long)]
+    name: Option<String>,
     /// The host that stands before the name [default: this one]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", requires = "name")]
     homehost: Option<String>,
     /// The array's UUID [default: a random one]
     #[arg(short, long, value_parser = uuid)]
@@ -156,6 +156,11 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
 fn options(args: &CreateArgs) -> Result<CreateOptions, Failure> {
     let chunk = args.chunk.unwrap_or(CHUNK_SECTORS_DEFAULT);
     let layout = args.layout.unwrap_or(LAYOUT_DEFAULT);
+    if args.layout.is_some() && args.level == Level::Raid4 {
+        let text =
+            "--layout has no effect on raid4, whose parity is on the last member: leave it out";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let layout = Layout::new(args.level, layout, args.raid_devices, chunk);
     let layout = layout.map_err(Failure::Usage)?;
     let policy = match (args.bitmap, args.consistency_policy) {
@@ -188,14 +193,14 @@ fn options(args: &CreateArgs) -> Result<CreateOptions, Failure> {
 
 /// The name with its host before it.
 fn full_name(args: &CreateArgs) -> String {
-    if args.name.is_empty() {
+    let Some(name) = args.name.as_ref().filter(|name| !name.is_empty()) else {
         return String::new();
-    }
+    };
     let host = args.homehost.clone().unwrap_or_else(|| {
         let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         text.trim().to_owned()
     });
-    set_name(&host, &args.name)
+    set_name(&host, name)
 }
 
 fn random_uuid() -> Result<Uuid, Failure> {

@@ -28,7 +28,7 @@ pub struct AssembleArgs {
     #[arg(long, conflicts_with_all = ["run", "readonly", "control", "json"])]
     print: bool,
     /// With --print: what the array is called [default: its own name]
-    #[arg(long, requires = "print")]
+    #[arg(long, requires = "print", conflicts_with_all = ["run", "readonly", "control", "json"])]
     name: Option<String>,
     /// The array's UUID: devices of others are left out
     #[arg(short, long, value_parser = uuid)]

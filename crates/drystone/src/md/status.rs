@@ -72,8 +72,13 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
 /// `drystone md wait`.
 pub fn wait(args: &WaitArgs) -> Result<(), Failure> {
     let mut client = Client::connect(args.client.control.as_deref())?;
-    while reports(&mut client, &args.arrays)?.iter().any(|array| array.sync.is_some()) {
+    let mut arrays = reports(&mut client, &args.arrays)?;
+    while arrays.iter().any(|array| array.sync.is_some()) {
         sleep(WAIT_PAUSE);
+        arrays = reports(&mut client, &args.arrays)?;
+    }
+    if args.client.json {
+        output::print_json(&serde_json::json!({ "arrays": arrays }))?;
     }
     Ok(())
 }

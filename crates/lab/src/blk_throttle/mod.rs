@@ -34,6 +34,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     about: "blk-throttle: one lock for every bio (before), only for those with a rule (mailed), ours, and compiled out (none)",
     runs: crate::RUNS,
     threads: crate::THREADS,
+    ignores: &["kernel", "bytes", "only"],
     run,
 };
 

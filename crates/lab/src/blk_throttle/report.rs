@@ -265,9 +265,6 @@ pub(super) fn remarks(all: &[Measured], options: &Options) -> Vec<String> {
             "{cores} cores cannot show what more than {cores} threads do to one lock at once: with more, a wait is mostly for a thread that is off its core."
         ));
     }
-    if options.kernel {
-        remarks.push("--kernel has no effect here.".to_owned());
-    }
     remarks
 }
 

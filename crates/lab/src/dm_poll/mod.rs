@@ -40,6 +40,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     about: "dm-poll: volumes over three disks by interrupts (before), polled (mailed), and adaptively (ours)",
     runs: crate::RUNS,
     threads: crate::THREADS,
+    ignores: &["kernel", "bytes", "only"],
     run,
 };
 

@@ -46,6 +46,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "raid5-fsmark: raid5-wait with fs_mark on btrfs, ext4 and xfs, over FUSE and a loop device; takes root and fs_mark",
     runs: 3,
     threads: 64,
+    ignores: &["kernel", "runtime"],
     run,
 };
 

@@ -50,6 +50,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "raid5-wait: writers that wait for a free stripe, all of them woken (before), one for each hash lock (mailed), none asleep (ours)",
     runs: crate::RUNS,
     threads: 64,
+    ignores: &["kernel", "bytes", "only"],
     run,
 };
 

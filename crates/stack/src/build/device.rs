@@ -298,6 +298,11 @@ fn raid(check: &mut Check<'_>, kind: &Kind, fields: &Fields, path: &str) -> Raid
         run: fields.bool("run"),
         force: fields.bool("force"),
     };
+    if level == Level::Raid4 && spec.layout.is_some() {
+        let span = check.places.get(&format!("{path}/layout"));
+        let message = "`layout` has no effect on raid4, whose parity is on the last member";
+        check.findings.error(&span, message, "remove it, or write type = \"raid5\"");
+    }
     raid_shape(check, &spec, path);
     spec
 }
@@ -350,19 +355,24 @@ fn members(check: &Check<'_>, fields: &Fields, path: &str) -> Vec<Member> {
 }
 
 /// What is said of a volume that only a device with a request queue has.
-fn not_of_volumes(check: &mut Check<'_>, name: &str, path: &str) {
+fn not_of_volumes(check: &mut Check<'_>, name: &str, path: &str, is_array: bool) {
     let own = |key: &&str| check.places.has(&format!("{path}/{key}"));
     for key in NOT_OF_VOLUMES.into_iter().filter(own).collect::<Vec<_>>() {
         let span = check.places.get(&format!("{path}/{key}"));
-        let message = format!("`{name}` is a volume: it has the `{key}` of its members");
+        let what = if is_array { "an array" } else { "a volume" };
+        let message = format!("`{name}` is {what}: it has the `{key}` of its members");
         check.findings.error(&span, message, format!("set `{key}` of the devices below it"));
     }
-    let keys = QUEUE.iter().map(|param| param.key).filter(|key| !VOLUME_QUEUE.contains(key));
+    let (what, has, only) = match is_array {
+        true => ("an array", &[][..], ""),
+        false => ("a volume", &VOLUME_QUEUE[..], "; a volume has only `iostats`"),
+    };
+    let keys = QUEUE.iter().map(|param| param.key).filter(|key| !has.contains(key));
     let given = keys.filter(|key| check.places.has(&format!("{path}/queue/{key}")));
     for key in given.collect::<Vec<_>>() {
         let span = check.places.get(&format!("{path}/queue/{key}"));
-        let message = format!("`{name}` is a volume: it has no request queue, so no `{key}`");
-        let hint = format!("set `{key}` of the devices below it; a volume has only `iostats`");
+        let message = format!("`{name}` is {what}: it has no request queue, so no `{key}`");
+        let hint = format!("set `{key}` of the devices below it{only}");
         check.findings.error(&span, message, hint);
     }
 }
@@ -396,7 +406,7 @@ fn common(
         kind,
     };
     if matches!(device.kind, DeviceKind::Volume(_) | DeviceKind::Raid(_)) {
-        not_of_volumes(check, name, path);
+        not_of_volumes(check, name, path, matches!(device.kind, DeviceKind::Raid(_)));
         return device;
     }
     blocks(check, &device, path);

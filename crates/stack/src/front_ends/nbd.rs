@@ -16,12 +16,15 @@ use super::{FrontEnd, Section, exposed};
 pub(crate) struct Nbd;
 
 impl FrontEnd for Nbd {
-    fn read(&self, _check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
+    fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
         let items = section.fields.list("nbd").iter().filter_map(|value| match value {
             Value::Listener(listener) => Some(listener.clone()),
             _ => None,
         });
         export.nbd = items.collect();
+        if !check.places.has(&format!("{}/nbd", section.path)) {
+            without_listener(check, section);
+        }
     }
 
     fn knows_users(&self, export: &ExportSpec) -> bool {
@@ -80,6 +83,28 @@ impl FrontEnd for Nbd {
     fn explain(&self, export: &ExportSpec) -> Option<String> {
         let places: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();
         (!places.is_empty()).then(|| format!("nbd {}", places.join(", ")))
+    }
+}
+
+/// Keys that say something of connections which there are none of.
+fn without_listener(check: &mut Check<'_>, section: &Section<'_>) {
+    const KEYS: [&str; 8] = [
+        "description",
+        "multi_conn",
+        "tls",
+        "max_connections",
+        "max_in_flight",
+        "max_request",
+        "handshake_timeout",
+        "idle_timeout",
+    ];
+    for key in KEYS {
+        let place = format!("{}/{key}", section.path);
+        if check.places.has(&place) {
+            let message = format!("`{key}` has no effect: the export has no `nbd`");
+            let span = check.places.get(&place);
+            check.findings.error(&span, message, "add nbd = \"unix:NAME.sock\" or remove it");
+        }
     }
 }
 

@@ -327,7 +327,7 @@ pub static DEVICE_COMMON: &[Param] = &[
         "queue",
         Type::Fields(QUEUE),
         Unset("each key's own default"),
-        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats.",
+        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats, and an array nothing of it.",
     ),
 ];
 

@@ -29,6 +29,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     about: "blk-throttle-accuracy: the limits of throttle groups beside the rates they give, over time, in ours",
     runs: crate::RUNS,
     threads: crate::THREADS,
+    ignores: &["kernel", "threads", "bytes", "only"],
     run,
 };
 
@@ -74,7 +75,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
         more: Vec::new(),
         plots: all.iter().filter_map(|it| plot(it, steps)).collect(),
         shown_threads: Vec::new(),
-        remarks: remarks(steps, options),
+        remarks: remarks(steps),
     })
 }
 
@@ -251,10 +252,10 @@ fn plot(measured: &Measured, steps: Steps) -> Option<Plot> {
     Some(Plot { title, curves: sheet.flows.iter().enumerate().map(curve).collect() })
 }
 
-fn remarks(steps: Steps, options: &Options) -> Vec<String> {
+fn remarks(steps: Steps) -> Vec<String> {
     let window = steps.window_seconds();
     let settle = (steps.settle as u64 * steps.step_ns) as f64 / 1e9;
-    let mut remarks = vec![
+    vec![
         format!(
             "In real time, on a null device, which ends what it gets at once; each flow is a thread of its own. Deviation: the greatest, over any {window} s \
              after the first {settle} s, of all runs, of what was given from what was asked; where the limit changes, over the {window} s before and after."
@@ -264,9 +265,5 @@ fn remarks(steps: Steps, options: &Options) -> Vec<String> {
             .to_owned(),
         "Two children of one group are to share what it has in halves, by what their I/Os are worth, unless one wants less. Threads of one group are promised \
          its limit together, and nothing of what each gets: they stand beside a quarter of it.".to_owned(),
-    ];
-    if options.kernel {
-        remarks.push("--kernel has no effect here.".to_owned());
-    }
-    remarks
+    ]
 }
