@@ -4,11 +4,14 @@
 mod groups;
 mod line;
 mod md;
+mod object;
 mod schema;
 mod volumes;
 
 use drystone_core::context::PollMode;
-use serde::Deserialize;
+use object::Object;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::attributes::{Mode, attribute};
@@ -47,7 +50,7 @@ pub struct Control<'r> {
 }
 
 /// An error as it goes into a response.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ControlError {
     /// One of [`CODES`].
     pub code: String,
@@ -73,9 +76,16 @@ pub fn too_long() -> String {
     ControlError::new("bad-request", message).into_line()
 }
 
-/// The response to a client that is one more than the `most` that a server takes at a time.
+/// The response to a client that is one more than the `most` that a server takes at a time, all of which wait for
+/// an answer.
 pub fn too_many_clients(most: usize) -> String {
-    let message = format!("{most} clients are connected; try again later");
+    let message = format!("{most} clients wait for an answer; try again later");
+    ControlError::new("busy", message).into_line()
+}
+
+/// What a client is told that is disconnected because another needs its place.
+pub fn gave_way() -> String {
+    let message = "this connection was idle, and another client needed its place: connect again";
     ControlError::new("busy", message).into_line()
 }
 
@@ -108,34 +118,23 @@ impl<'r> Control<'r> {
     /// Answers one request line; both are without line end. Never fails: what is wrong is the
     /// response.
     pub fn handle(&self, line: &str) -> String {
-        let mut answer = Map::new();
-        let result = match serde_json::from_str::<Value>(line) {
-            Ok(Value::Object(mut request)) => {
-                answer.extend(request.remove("id").map(|id| ("id".to_owned(), id)));
-                self.request(request)
-            }
-            Ok(_) => Err(ControlError::new("bad-request", "a request is a JSON object")),
-            Err(error) => Err(ControlError::new("bad-request", format!("not JSON: {error}"))),
-        };
-        match result {
-            Ok(result) => answer.insert("result".to_owned(), result),
-            Err(ControlError { code, message }) => {
-                answer.insert("error".to_owned(), json!({ "code": code, "message": message }))
-            }
-        };
-        Value::Object(answer).to_string()
+        match Object::parse(line, "the request") {
+            Ok(request) => answer(request.get("id"), self.request(&request)),
+            Err(error) => answer(None, Err(error)),
+        }
     }
 
-    fn request(&self, mut request: Map<String, Value>) -> Result<Value, ControlError> {
-        let name = match request.remove("command") {
-            Some(Value::String(name)) => name,
-            _ => return Err(ControlError::new("bad-request", "`command` is missing or no text")),
+    fn request(&self, request: &Object<'_>) -> Result<Value, ControlError> {
+        request.check_unique()?;
+        let name = request.get("command").map(|name| serde_json::from_str(name.get()));
+        let Some(Ok(Value::String(name))) = name else {
+            return Err(ControlError::new("bad-request", "`command` is missing or no text"));
         };
-        let arguments = match request.remove("arguments") {
-            None => Map::new(),
-            Some(Value::Object(arguments)) => arguments,
-            Some(_) => return Err(ControlError::new("bad-request", "`arguments` is no object")),
+        let arguments = match request.get("arguments") {
+            None => Object::empty(),
+            Some(arguments) => Object::parse(arguments.get(), "`arguments`")?,
         };
+        arguments.check_unique()?;
         known_keys(request.keys(), &["command", "arguments", "id"])?;
         let command = command(&name)?;
         let texts = arguments_of(command, &arguments)?;
@@ -239,6 +238,25 @@ impl<'r> Control<'r> {
     }
 }
 
+/// A response line; `id` is as it was in the request.
+fn answer(id: Option<&RawValue>, result: Result<Value, ControlError>) -> String {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        id: Option<&'a RawValue>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        result: Option<Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<ControlError>,
+    }
+    let (result, error) = match result {
+        Ok(result) => (Some(result), None),
+        Err(error) => (None, Some(error)),
+    };
+    let answer = serde_json::to_string(&Answer { id, result, error });
+    answer.unwrap_or_else(|error| unreachable!("texts and numbers become JSON: {error}"))
+}
+
 fn command(name: &str) -> Result<&'static Command, ControlError> {
     let found = COMMANDS.iter().find(|command| command.name == name);
     found.ok_or_else(|| {
@@ -271,7 +289,7 @@ fn known_keys<'k>(
 /// A time is a text of its nanoseconds.
 fn arguments_of(
     command: &Command,
-    given: &Map<String, Value>,
+    given: &Object<'_>,
 ) -> Result<Vec<Option<String>>, ControlError> {
     let known: Vec<&str> = command.arguments.iter().map(|argument| argument.name).collect();
     known_keys(given.keys(), &known)?;
@@ -281,22 +299,24 @@ fn arguments_of(
 fn argument_text(
     command: &Command,
     argument: &'static Argument,
-    given: &Map<String, Value>,
+    given: &Object<'_>,
 ) -> Result<Option<String>, ControlError> {
     let name = argument.name;
     let wrong = |what: &str| {
         let message = format!("`{}`: argument `{name}` {what}", command.name);
         Err(ControlError::new("bad-request", message))
     };
-    let text = match given.get(name) {
-        None if argument.required => return wrong("is missing"),
-        None => return Ok(None),
-        Some(Value::String(text)) => text.clone(),
+    let Some(given) = given.get(name) else {
+        return if argument.required { wrong("is missing") } else { Ok(None) };
+    };
+    let written = given.get();
+    let text = match serde_json::from_str(written).ok() {
+        Some(Value::String(text)) => text,
         Some(Value::Bool(switch)) if argument.ty == Type::Bool => switch.to_string(),
-        Some(value @ (Value::Number(_) | Value::Bool(_))) if name == "value" => value.to_string(),
-        Some(value @ Value::Number(_)) if is_number(&argument.ty) => value.to_string(),
-        Some(_) if argument.ty == Type::Bool => return wrong("is neither true nor false"),
-        Some(_) => return wrong("is no text"),
+        Some(Value::Number(_) | Value::Bool(_)) if name == "value" => written.to_owned(),
+        Some(Value::Number(_)) if is_number(&argument.ty) => written.to_owned(),
+        _ if argument.ty == Type::Bool => return wrong("is neither true nor false"),
+        _ => return wrong("is no text"),
     };
     match argument.ty {
         Type::Text { max } if text.len() > max => wrong(&format!("is longer than {max} bytes")),
@@ -689,7 +709,7 @@ mod tests {
             ("{}".to_owned(), "bad-request", "`command` is missing"),
             (r#"{"command":"lsit"}"#.to_owned(), "unknown-command", "did you mean `list`?"),
             (r#"{"command":"list","args":{}}"#.to_owned(), "bad-request", "known: command"),
-            (r#"{"command":"list","arguments":3}"#.to_owned(), "bad-request", "no object"),
+            (r#"{"command":"list","arguments":3}"#.to_owned(), "bad-request", "no JSON object"),
             (request("list", &[("device", "x")]), "bad-request", "it takes none"),
             (request("show", &[]), "bad-request", "`device` is missing"),
             (request("show", &[("device", "dikc")]), "not-found", "no device"),
@@ -780,6 +800,48 @@ mod tests {
     fn the_id_comes_back() {
         assert_eq!(ask(r#"{"command":"version","id":[1,"a"]}"#)["id"], json!([1, "a"]));
         assert_eq!(ask(r#"{"id":7}"#)["id"], 7);
+        for id in [
+            "123456789012345678901234567890",
+            "-0.10",
+            "1E400",
+            r#""\u00e9""#,
+            r#"{"a" : 1.50, "a":[ ]}"#,
+            "null",
+        ] {
+            let (fake, line) = (Fake::new(), format!(r#"{{ "id" : {id} , "command":"list"}}"#));
+            let answer = Control::new(&fake, &server()).handle(&line);
+            assert!(answer.starts_with(&format!(r#"{{"id":{id},"result":"#)), "{answer}");
+        }
+    }
+
+    #[test]
+    fn numbers_keep_their_digits() {
+        let line = r#"{"command":"set","arguments":{"device":"disk","attribute":"queue/nomerges","value":123456789012345678901234567890}}"#;
+        let message = ask(line)["error"]["message"].take();
+        assert!(message.as_str().unwrap().contains("123456789012345678901234567890"), "{message}");
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_refused() {
+        let fake = Fake::new();
+        for (line, key) in [
+            (r#"{"command":"list","command":"version","id":1}"#, "command"),
+            (r#"{"command":"list","\u0063ommand":"list","id":1}"#, "command"),
+            (r#"{"command":"lockstat","arguments":{"reset":true,"reset":false},"id":1}"#, "reset"),
+            (r#"{"command":"list","arguments":{},"arguments":{},"id":1}"#, "arguments"),
+            (r#"{"command":"list","x":1,"x":2,"id":1}"#, "x"),
+        ] {
+            let answer = answer_of(&fake, line);
+            assert_eq!(
+                (&answer["id"], &answer["error"]["code"]),
+                (&json!(1), &json!("bad-request"))
+            );
+            let message = answer["error"]["message"].as_str().unwrap();
+            assert_eq!(message, format!("key `{key}` is given twice: give it once"));
+        }
+        let answer = answer_of(&fake, r#"{"command":"list","id":1,"id":2}"#);
+        assert_eq!(answer.get("id"), None, "either may be meant: {answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains("`id` is given twice"));
     }
 
     #[test]

@@ -447,7 +447,7 @@ pub const CODES: [(&str, &str); 11] = [
     ("timed-out", "the volume did not get quiet in time, or the array did not do it"),
     (
         "busy",
-        "somebody else is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection)",
+        "somebody else is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection of a new client, or of an idle one)",
     ),
 ];
 
@@ -466,8 +466,10 @@ fn intro() -> String {
          root /run/drystone/NAME.sock), NAME being the stack file's stem, or what --control says. Each line\n\
          is one request in JSON of at most {} bytes, and each gets one line in answer, in order:\n\
          {{\"command\": NAME, \"arguments\": {{...}}, \"id\": ANY}}. `arguments` may be left out when there are\n\
-         none; `id` comes back as it was. The answer has either `result` or `error` with `code` and\n\
-         `message`. A client that is silent for 30 s is disconnected. This is protocol {PROTOCOL}.\n",
+         none; `id` comes back as it was written. A key that is given twice is refused. The answer has\n\
+         either `result` or `error` with `code` and `message`. A client that is silent for 30 s is\n\
+         disconnected. The server has 64 clients at a time; when one more connects, the client that has\n\
+         been idle for longest is disconnected. This is protocol {PROTOCOL}.\n",
         MAX_LINE_BYTES
     )
 }
