@@ -9,6 +9,7 @@ use crate::clock::Ns;
 use crate::context::{Env, Passed};
 use crate::error::Result;
 use crate::extent::Extent;
+use crate::failures::Failures;
 use crate::histogram::Snapshot;
 use crate::holders::Holders;
 use crate::limits::Limits;
@@ -57,6 +58,12 @@ pub trait Device: Send + Sync {
 
     /// Latencies of `group`, summed over all contexts.
     fn latencies(&self, group: OpGroup) -> Snapshot;
+
+    /// The I/O of it that failed, until somebody takes it: one at a time may. `None` of a device that only hands
+    /// bios on, whose members have their own.
+    fn failures(&self) -> Option<&Failures> {
+        None
+    }
 
     /// Who stands on this device and is to hear of its changes.
     fn holders(&self) -> Option<&Holders> {

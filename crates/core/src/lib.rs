@@ -25,6 +25,7 @@ pub mod context;
 pub mod device;
 pub mod error;
 pub mod extent;
+pub mod failures;
 pub mod gate;
 pub mod histogram;
 pub mod holders;

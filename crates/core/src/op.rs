@@ -40,6 +40,25 @@ impl Op {
             Op::Flush => OpGroup::Flush,
         }
     }
+
+    /// The operation with this number, that of `op as u8`.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        let all = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
+        all.into_iter().find(|op| *op as u8 == number)
+    }
+}
+
+/// As in "a read of 4096 bytes".
+impl std::fmt::Display for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "zeroing",
+        })
+    }
 }
 
 /// The four groups of `/proc/diskstats` (Linux `Documentation/admin-guide/iostats.rst`).

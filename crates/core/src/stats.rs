@@ -9,6 +9,7 @@
 //! * The busy time is the one shared word; it is written at most once a millisecond.
 
 use crate::clock::Ns;
+use crate::failures::Failures;
 use crate::histogram::{Histogram, Snapshot, bucket_of};
 use crate::op::{OP_GROUPS, OpGroup};
 use crate::sync::{Lock, LockClass, LockCounters};
@@ -86,13 +87,16 @@ pub struct DeviceStats {
     locks: Arc<LockCounters>,
     /// Time with anything in flight.
     pub busy: BusyTime,
+    /// What failed, until somebody tells it.
+    pub failures: Failures,
 }
 
 impl DeviceStats {
     /// Those of a device without channels. `locks` must be used for nothing else.
     pub fn new(locks: Arc<LockCounters>) -> Self {
         let channels = Lock::new(LockClass::Control, Vec::new());
-        DeviceStats { channels, locks, busy: BusyTime::default() }
+        let (busy, failures) = Default::default();
+        DeviceStats { channels, locks, busy, failures }
     }
 
     /// Counters for a new channel: those of a channel that is gone, which go on from where they

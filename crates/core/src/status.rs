@@ -66,6 +66,19 @@ impl Status {
         matches!(self, Status::Ok)
     }
 
+    /// True where the device, or the way to it, has failed; not where a bio was only refused as one that this
+    /// device does not take, or was given up.
+    pub const fn is_failure(self) -> bool {
+        use Status::*;
+        !matches!(self, Ok | NotSupported | Again | Invalid | Permission | Cancelled)
+    }
+
+    /// The status with this number, that of `status as u8`.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        let known = TABLE.iter().map(|(status, _)| *status).chain([Status::Ok]);
+        known.into_iter().find(|status| *status as u8 == number)
+    }
+
     /// The errno (positive) that stands for this status; 0 for [`Status::Ok`].
     pub fn errno(self) -> i32 {
         TABLE.iter().find(|(s, _)| *s == self).map_or(0, |(_, e)| *e)
@@ -101,6 +114,7 @@ mod tests {
         for (status, errno) in TABLE {
             assert_eq!(status.errno(), *errno);
             assert_eq!(Status::from_errno(*errno), *status);
+            assert_eq!(Status::from_number(*status as u8), Some(*status));
         }
         assert_eq!(Status::from_errno(0), Status::Ok);
         assert_eq!(Status::from_errno(9999), Status::IoError);

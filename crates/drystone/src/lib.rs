@@ -11,6 +11,7 @@ mod client;
 mod commands;
 mod control_socket;
 pub mod ending;
+mod events;
 mod failure;
 mod folder;
 pub mod front_ends;

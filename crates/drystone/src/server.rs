@@ -22,6 +22,7 @@ use drystone_stack::live::{LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
 
 use crate::ending::Ending;
+use crate::events::Teller;
 use crate::front_ends::{self, At, FrontEnd};
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
@@ -35,6 +36,8 @@ pub struct Server {
     /// Clients may have come, and written.
     lets_in: bool,
     locks: Arc<LockCounters>,
+    /// Dropped when all else has ended.
+    _teller: Teller,
 }
 
 impl Server {
@@ -46,8 +49,7 @@ impl Server {
     pub fn start(spec: &StackSpec, ending: &Ending) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = SystemClock::new();
         let threads = data_threads(spec.server.threads);
-        let mut at = Surroundings::new(threads, clock);
-        at.tell = Arc::new(|text| output::complain(&format!("drystone: {text}")));
+        let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
         let mut front_ends = front_ends::all();
         front_ends.iter_mut().for_each(|front_end| front_end.prepare(spec));
@@ -55,11 +57,14 @@ impl Server {
         warn_of_arrays(&stack);
         let pause_of_start: Pause = Box::new(pause);
         stack.await_arrays(&pause_of_start);
+        let teller = Teller::start(stack.event_reader(), stack.clock().clone());
+        let teller = teller.context("cannot start the thread that tells events")?;
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
         let lets_in = false;
-        let mut server = Server { stack, inboxes, workers, front_ends, lets_in, locks };
+        let mut server =
+            Server { stack, inboxes, workers, front_ends, lets_in, locks, _teller: teller };
         match server.begin(opened, ending) {
             Ok(()) => Ok(server),
             Err(error) => {

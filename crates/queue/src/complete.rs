@@ -11,10 +11,11 @@ use crate::scheduler::Scheduler;
 use crate::tags::TagBatch;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
+use drystone_core::failures::Failure;
 use drystone_core::mistake;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Env, Status};
+use drystone_core::{Bio, BioFlags, BioList, Env, Op, Status};
 
 /// Counts that are gathered during a call and published at its end.
 #[derive(Default)]
@@ -244,6 +245,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             true => Status::Timeout,
             false => rq.status,
         };
+        if status.is_failure() {
+            let (offset, bytes) = (rq.offset(), rq.unit.bytes);
+            let op = if rq.kind == Kind::Flush { Op::Flush } else { rq.unit.op };
+            self.shared.stats.failures.note(&Failure { op, status, offset, bytes });
+        }
+        let rq = self.slots.get(slot);
         if rq.kind != Kind::Normal {
             self.complete_special(env, slot, status);
             return true;

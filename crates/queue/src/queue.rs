@@ -8,6 +8,7 @@ use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{Berth, MqDeadline, Port, Ports, Scheduler, SchedulerKind};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
+use drystone_core::failures::Failures;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
@@ -521,6 +522,10 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
                     .or_else(|| self.shared.driver.attribute(name)),
             },
         }
+    }
+
+    fn failures(&self) -> Option<&Failures> {
+        Some(&self.shared.stats.failures)
     }
 
     fn holders(&self) -> Option<&Holders> {

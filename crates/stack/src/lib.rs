@@ -26,6 +26,7 @@ mod clients;
 pub mod control;
 pub mod diagnostic;
 pub mod duration;
+pub mod events;
 mod explain;
 mod fields;
 mod files;

@@ -6,6 +6,7 @@
 use drystone_core::clock::Ns;
 use drystone_core::context::Passed;
 use drystone_core::device::TypedDevice;
+use drystone_core::failures::Failures;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
@@ -96,6 +97,10 @@ impl<D: TypedDevice, T: Throttle> Device for Throttled<D, T> {
 
     fn latencies(&self, group: OpGroup) -> Snapshot {
         self.device.latencies(group)
+    }
+
+    fn failures(&self) -> Option<&Failures> {
+        self.device.failures()
     }
 
     fn holders(&self) -> Option<&Holders> {

@@ -1,7 +1,8 @@
 //! A volume that is served: what it is to every client, and how many of them there are.
 
 use super::Membership;
-use drystone_core::{Device, Limits, Priority};
+use drystone_core::failures::{Failure, Failures};
+use drystone_core::{Bio, Device, Limits, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -69,29 +70,49 @@ pub(crate) fn find<'a>(
     volumes.into_iter().position(|volume| volume.name.as_bytes() == name)
 }
 
-/// How many clients there are; its clones count the same. Any thread may ask.
+/// How many clients there are, and which of their I/O failed; its clones are the same clients. Any thread may ask.
 #[derive(Clone, Default)]
-pub struct Clients(Arc<AtomicU32>);
+pub struct Clients(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    count: AtomicU32,
+    failures: Failures,
+}
 
 impl Clients {
     /// The number.
     pub fn count(&self) -> u32 {
-        self.0.load(Relaxed)
+        self.0.count.load(Relaxed)
     }
 
     /// Count one more, until it is dropped.
     pub fn enter(&self) -> Client {
-        self.0.fetch_add(1, Relaxed);
+        self.0.count.fetch_add(1, Relaxed);
         Client(self.0.clone())
+    }
+
+    /// What clients were told to have failed, until somebody takes it: one at a time may.
+    pub fn failures(&self) -> &Failures {
+        &self.0.failures
+    }
+
+    /// A request failed because this bio of it did.
+    #[cold]
+    pub(crate) fn note_failure(&self, bio: &Bio) {
+        let Bio { op, status, bytes, .. } = *bio;
+        if status.is_failure() {
+            self.failures().note(&Failure { op, status, offset: bio.sector.bytes(), bytes });
+        }
     }
 }
 
 /// One client, counted while this lives.
-pub struct Client(Arc<AtomicU32>);
+pub struct Client(Arc<Inner>);
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.0.count.fetch_sub(1, Relaxed);
     }
 }
 

@@ -6,6 +6,7 @@
 use super::bitmap::BitmapStorage;
 use super::device::{Array, Desk, Findings};
 use super::disk::{Disk, DiskState};
+use super::event::ArrayEvent;
 use super::io::Io;
 use super::journal::what_members_lack;
 use super::manager::{Manager, ManagerSpec};
@@ -39,15 +40,15 @@ pub struct ArrayOptions {
     pub force: bool,
     /// Seconds since 1970.
     pub wall_clock: WallClock,
-    /// Hears what people should know while the array is used.
+    /// Hears what people should know of the array.
     pub tell: Tell,
 }
 
 /// Tells seconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Hears one sentence, from the manager's thread, which waits until it returns.
-pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+/// Hears of an event, from whoever opens the array and from the manager's thread, which wait until it returns.
+pub type Tell = Arc<dyn Fn(ArrayEvent) + Send + Sync>;
 
 /// Stripes of the cache where nothing else is asked for: 4 KiB of each member each.
 pub const CACHE_STRIPES_DEFAULT: u32 = 1024;

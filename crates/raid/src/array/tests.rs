@@ -4,6 +4,7 @@ mod bitmap;
 mod commands;
 mod damage;
 mod dropped;
+mod events;
 mod extents;
 mod journal;
 mod moved;

@@ -20,13 +20,12 @@ use drystone_drivers::ram::Ram;
 use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
 use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
-use drystone_raid::array::Tell;
-
 use drystone_throttle::{DeviceThrottle, Groups, Throttle, Throttled};
 
 use super::raid::Hosting;
 use super::shape::{Shape, Shaped};
 use super::table::open_volume;
+use crate::events::Events;
 use crate::spec::{
     self, Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, NullSpec, RamSpec,
     WriteCache,
@@ -66,9 +65,8 @@ pub struct Surroundings {
     pub contexts: Arc<ContextSet>,
     /// How arrays are hosted.
     pub hosting: Hosting,
-    /// Hears what people should know while the devices are used, one sentence at a time; nobody, if it was not
-    /// set.
-    pub tell: Tell,
+    /// Where what happens to the devices is published.
+    pub events: Arc<Events>,
 }
 
 /// Opens what a `file` device stands on.
@@ -91,6 +89,7 @@ impl Surroundings {
         let locks = LockRegistry::new(clock.clone());
         let groups = Groups::new(clock.clone(), &locks);
         let open = open_with::<MqDeadline, DeviceThrottle>;
+        let events = Events::new(clock.clone(), locks.counters());
         let null_thread = OnceCell::new();
         let contexts = ContextSet::counted_by(locks.clone());
         let hosting = Hosting::default();
@@ -104,7 +103,7 @@ impl Surroundings {
             files: None,
             contexts,
             hosting,
-            tell: Arc::new(|_| ()),
+            events,
         }
     }
 }

@@ -30,7 +30,7 @@ use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{ContextSet, Device};
 use drystone_exports::nbd::server::ExportTable;
-use drystone_raid::array::{Command, Tell};
+use drystone_raid::array::Command;
 use drystone_targets::Table;
 use drystone_throttle::Groups;
 
@@ -45,6 +45,7 @@ pub use table::{Find, open_table, open_volume};
 pub use volumes::Pause;
 
 use crate::diagnostic::{Findings, Report};
+use crate::events::{EventReader, Events};
 use crate::graph::members_first;
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
 use devices::Devices;
@@ -81,7 +82,7 @@ pub struct LiveStack {
     locks: Arc<LockRegistry>,
     groups: Arc<Groups>,
     poll: Arc<PollSwitch>,
-    tell: Tell,
+    events: Arc<Events>,
     started: Ns,
 }
 
@@ -127,7 +128,7 @@ impl LiveStack {
             locks: at.locks.clone(),
             groups: at.groups.clone(),
             poll: PollSwitch::new(stack.server.poll_mode),
-            tell: at.tell.clone(),
+            events: at.events.clone(),
         })
     }
 
@@ -250,7 +251,7 @@ impl LiveStack {
             groups: self.groups.clone(),
             contexts: self.contexts.clone(),
             open,
-            tell: self.tell.clone(),
+            events: self.events.clone(),
             ..Surroundings::new(threads, self.clock.clone())
         }
     }
@@ -293,6 +294,21 @@ impl LiveStack {
     /// Where the locks of the devices, and of the contexts that serve them, are counted.
     pub fn locks(&self) -> &Arc<LockRegistry> {
         &self.locks
+    }
+
+    /// The clock that all of it has.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Where what happens to it is published.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Reads what happens to it. There is to be one reader at a time.
+    pub fn event_reader(&self) -> EventReader {
+        EventReader::new(self.clone())
     }
 
     /// The groups that bios belong to.

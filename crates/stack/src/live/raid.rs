@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use drystone_core::ring::Engine;
 use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals};
-use drystone_raid::array::{self, ArrayOptions, Manager, Opened, WallClock};
+use drystone_raid::array::{self, ArrayOptions, Manager, Opened, Tell, WallClock};
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
 use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
@@ -18,6 +18,7 @@ use drystone_raid::metadata::{MetadataError, Uuid};
 use super::device::{OpenError, Surroundings};
 use super::table::Find;
 use crate::diagnostic::shorten;
+use crate::events::What;
 use crate::spec::{DeviceSpec, RaidSpec};
 
 /// Opens a context on a ring of the engine.
@@ -241,7 +242,7 @@ impl Opening<'_> {
             run: self.raid.run,
             force: self.raid.force,
             wall_clock: self.at.hosting.wall_clock.clone(),
-            tell: self.at.tell.clone(),
+            tell: self.teller(),
         };
         let opened = array::open(self.context()?, members, candidates, &assembly, &options);
         let read_only = assembly.read_only.is_some() && !options.read_only;
@@ -254,6 +255,12 @@ impl Opening<'_> {
             Start::Whole | Start::Degraded { .. } => "",
         };
         opened.map_err(|error| self.error("members", error.message, hint))
+    }
+
+    /// Publishes what happens to the array.
+    fn teller(&self) -> Tell {
+        let (events, name) = (self.at.events.clone(), self.spec.name.clone());
+        Arc::new(move |event| events.publish(&name, What::Array(event)))
     }
 
     /// The array is the one that the stack file says.

@@ -284,11 +284,11 @@ impl Session {
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
         let index = (bio.user_data >> PART_BITS) as u32 & ((1 << OP_BITS) - 1);
         let part = bio.user_data as usize & ((1 << PART_BITS) - 1);
-        let (status, buf) = (bio.status, self.pool.give_bio(bio));
-        let Some(op) = self.ops[index as usize].as_mut() else { return };
-        if op.status.is_ok() {
-            op.status = status;
+        if !bio.status.is_ok() {
+            self.failed(index, &bio);
         }
+        let buf = self.pool.give_bio(bio);
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
         match &mut op.what {
             OpWork::Ragged(ragged) => ragged.edges.put(part, buf),
             _ => op.buf = buf.or(op.buf.take()),
@@ -299,6 +299,15 @@ impl Session {
                 OpWork::Ragged(_) | OpWork::Cut(_) | OpWork::Seek(_) => self.steps.push(index),
                 _ => self.finish(index),
             }
+        }
+    }
+
+    /// A bio of operation `index` failed: so does the operation, by the first that does.
+    #[cold]
+    fn failed(&mut self, index: u32, bio: &Bio) {
+        if let Some(op) = self.ops[index as usize].as_mut().filter(|op| op.status.is_ok()) {
+            op.status = bio.status;
+            self.mount.shared(op.volume).volume.clients.note_failure(bio);
         }
     }
 

@@ -407,9 +407,10 @@ impl Connection {
             let member = volume
                 .membership
                 .of(names.iter().flat_map(PeerNames::all), || peer_uid(&self.socket));
-            (volume.clients.enter(), member, cx.open(&volume.device), volume.device.clone())
+            let served = (volume.device.clone(), volume.clients.clone());
+            (volume.clients.enter(), member, cx.open(&volume.device), served)
         });
-        let Some((client, member, Ok(index), device)) = opened else {
+        let Some((client, member, Ok(index), served)) = opened else {
             self.kill();
             return false;
         };
@@ -418,7 +419,7 @@ impl Connection {
         self.member = Some(member);
         let ids = negotiated.contexts.iter().map(|c| c.id).collect();
         let min_block = negotiated.export.block_sizes.min;
-        let service = Service::new(device, negotiated.style, min_block, ids, self.number);
+        let service = Service::new(served, negotiated.style, min_block, ids, self.number);
         self.device = Some(index);
         self.stream.make_roomy();
         self.phase = Some(Phase::Transmission(Box::new(Transmission::new(&negotiated)), service));

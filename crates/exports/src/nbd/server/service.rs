@@ -13,7 +13,7 @@ use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
 use crate::nbd::proto::{Command, CommandFlags, ErrorCode};
 use crate::nbd::reply::{ReplyStyle, ReplyTag};
 use crate::nbd::request::{Refusal, Request};
-use crate::server::{DATA_AT, NBD, Pool, Tag};
+use crate::server::{Clients, DATA_AT, NBD, Pool, Tag};
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector, Status};
@@ -40,6 +40,7 @@ struct Op {
 /// What one connection has under way with its device.
 pub(super) struct Service {
     device: Arc<dyn Device>,
+    clients: Clients,
     style: ReplyStyle,
     min_block: u32,
     /// The wire number of each selected context, by place.
@@ -69,7 +70,7 @@ pub(super) fn user_data_of(number: usize) -> Range<u64> {
 
 impl Service {
     pub(super) fn new(
-        device: Arc<dyn Device>,
+        (device, clients): (Arc<dyn Device>, Clients),
         style: ReplyStyle,
         min_block: u32,
         context_ids: Vec<u32>,
@@ -78,6 +79,7 @@ impl Service {
         let connection = NBD.bio() | (connection as u64) << OP_BITS;
         Service {
             device,
+            clients,
             style,
             min_block,
             context_ids,
@@ -273,11 +275,11 @@ impl Service {
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>, pool: &mut Pool, stream: &mut Stream) {
         let index = bio.user_data as u32 & ((1 << OP_BITS) - 1);
-        let (status, buf) = (bio.status, pool.give_bio(bio));
-        let Some(op) = self.ops[index as usize].as_mut() else { return };
-        if op.status.is_ok() {
-            op.status = status;
+        if !bio.status.is_ok() {
+            self.failed(index, &bio);
         }
+        let buf = pool.give_bio(bio);
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
         op.data = buf;
         op.pending -= 1;
         if op.request.command == Command::BlockStatus && op.status.is_ok() {
@@ -288,6 +290,15 @@ impl Service {
         {
             self.free.push(index);
             self.reply(op, pool, stream);
+        }
+    }
+
+    /// A bio of operation `index` failed: so does the operation, by the first that does.
+    #[cold]
+    fn failed(&mut self, index: u32, bio: &Bio) {
+        if let Some(op) = self.ops[index as usize].as_mut().filter(|op| op.status.is_ok()) {
+            op.status = bio.status;
+            self.clients.note_failure(bio);
         }
     }
 

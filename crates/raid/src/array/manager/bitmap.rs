@@ -4,7 +4,7 @@
 //! Invariant: no bit is cleared, and `events_cleared` stays, while a member is missing or being
 //! rebuilt. So the bits mark all that such a member has missed.
 
-use super::{DiskState, Manager};
+use super::{DiskState, Failed, Manager};
 use crate::array::io::Ticket;
 use drystone_core::clock::Ns;
 
@@ -42,7 +42,7 @@ impl Manager {
             bitmap.set_written();
         }
         self.disks.iter_mut().for_each(|disk| disk.wants_bitmap = false);
-        failed.iter().for_each(|place| self.fail_disk(*place));
+        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Bitmap));
         failed.is_empty()
     }
 
@@ -94,7 +94,7 @@ impl Manager {
         let failed = self.flush_members();
         if !failed.is_empty() {
             // What the bits stand for may be lost there.
-            failed.iter().for_each(|place| self.fail_disk(*place));
+            failed.iter().for_each(|place| self.fail_disk(*place, Failed::Flush));
             self.write_superblocks();
             self.publish();
             return;

@@ -1,6 +1,6 @@
 //! What is asked for by control calls (mdadm's *manage* mode).
 
-use super::{Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
+use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::control::Command;
 use crate::array::disk::DiskState;
 use crate::array::look::erase_superblocks;
@@ -281,7 +281,7 @@ impl Manager {
                 self.common.raid_disks
             )));
         }
-        self.fail_disk(place);
+        self.fail_disk(place, Failed::Asked);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What becomes of members that do not do what they should.
 
-use super::Manager;
+use super::{ArrayEvent, Failed, Manager, byte_of};
 use crate::array::disk::DiskState;
 use crate::engine::{Fault, Report};
 use crate::layout::STRIPE_SECTORS;
@@ -39,11 +39,13 @@ impl Manager {
             Fault::Corrected => self.disks[place].corrected += STRIPE_SECTORS as u32,
             Fault::Write => {
                 self.disks[place].write_error = true;
-                self.record_bad_block(place, report.sector);
+                self.record_bad_block(place, report);
             }
             Fault::MadeGood => self.note_good_block(place, report.sector),
-            Fault::Log => self.fail_disk(place),
-            Fault::Lost => self.record_bad_block(place, report.sector),
+            Fault::Log => self.fail_disk(place, Failed::Log),
+            Fault::Flush => self.fail_disk(place, Failed::Flush),
+            Fault::Gone => self.fail_disk(place, Failed::Gone),
+            Fault::Lost => self.record_bad_block(place, report),
             Fault::NoRoom => {}
         }
     }
@@ -55,10 +57,7 @@ impl Manager {
             disk.was_full = true;
             // Told once, however often it is tried again.
             if !std::mem::replace(&mut disk.lacks_room, true) {
-                let (array, name) = (&self.shared.name, &disk.name);
-                (self.tell)(&format!(
-                    "array `{array}`: {name} has no room: writes wait until it has"
-                ));
+                (self.tell)(ArrayEvent::NoRoom(disk.name.clone()));
             }
             self.room_look.get_or_insert(self.io.ctx.set().clock().now() + ROOM_PAUSE_NS);
         }
@@ -81,25 +80,29 @@ impl Manager {
     }
 
     /// Put a block that a member does not take, or give, on its list; without one the member fails.
-    fn record_bad_block(&mut self, place: usize, sector: u64) {
+    fn record_bad_block(&mut self, place: usize, report: &Report) {
         if self.read_only {
             // There is no record to be kept, and the member's other blocks can still be had.
             return;
         }
         let disk = &mut self.disks[place];
-        let start = disk.superblock.data_offset + sector;
+        let start = disk.superblock.data_offset + report.sector;
+        let (is_write, byte) = (report.fault == Fault::Write, byte_of(start));
         let mut list = (*disk.bad_blocks).clone();
         let has_log = disk.bad_block_log().is_some();
         if !has_log || list.add(start..start + STRIPE_SECTORS).is_err() {
-            return self.fail_disk(place);
+            let why = if is_write { Failed::Write(byte) } else { Failed::Read(byte) };
+            return self.fail_disk(place, why);
         }
         if list == *disk.bad_blocks {
             return;
         }
         disk.bad_blocks = list.into();
         disk.bad_blocks_changed = true;
-        if !self.write_superblock_of(place) {
-            self.fail_disk(place);
+        let member = disk.name.clone();
+        match self.write_superblock_of(place) {
+            true => self.tell(ArrayEvent::BadBlocks { member, byte, is_write, more: 0 }),
+            false => self.fail_disk(place, Failed::Superblock),
         }
     }
 
@@ -121,14 +124,14 @@ impl Manager {
         disk.bad_blocks = list.into();
         disk.bad_blocks_changed = true;
         if !self.write_superblock_of(place) {
-            self.fail_disk(place);
+            self.fail_disk(place, Failed::Superblock);
         }
     }
 
     /// The device is used no longer. It is on record only when the superblocks have been written.
-    pub(super) fn fail_disk(&mut self, place: usize) {
+    pub(super) fn fail_disk(&mut self, place: usize, why: Failed) {
         let disk = &mut self.disks[place];
-        let before = disk.state;
+        let (before, member) = (disk.state, disk.name.clone());
         disk.state = DiskState::Faulty(before.role());
         if let DiskState::InSync(role) | DiskState::Rebuilding(role) = before {
             // Whoever was to take its place has it now.
@@ -137,6 +140,7 @@ impl Manager {
             next.into_iter().for_each(|disk| disk.state = DiskState::Rebuilding(role));
         }
         self.changed = true;
+        self.tell(ArrayEvent::MemberFailed { member, why, left: self.strength() });
         // Who is left to be rebuilt is seen anew.
         self.interrupt_rebuild();
     }

@@ -19,6 +19,7 @@ use super::bitmap::BitmapStorage;
 use super::control::Request;
 use super::device::{Desk, SyncDevice};
 use super::disk::{Disk, DiskState};
+use super::event::{ArrayEvent, Failed, Strength, byte_of};
 use super::io::Io;
 use super::open::{ArrayOptions, Tell, WallClock};
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
@@ -169,6 +170,9 @@ impl Manager {
             manager.record = Record::Dirty;
         }
         let status = manager.status(Vec::new());
+        if manager.is_degraded() {
+            manager.tell(ArrayEvent::Degraded(manager.strength()));
+        }
         Ok((manager, status))
     }
 
@@ -357,6 +361,16 @@ impl Manager {
     fn in_sync(&self) -> usize {
         let in_sync = |disk: &&Disk| matches!(disk.state, DiskState::InSync(_));
         self.disks.iter().filter(in_sync).count()
+    }
+
+    fn strength(&self) -> Strength {
+        let layout = self.shared.conf().layout;
+        let parity = layout.level().parity_disks();
+        Strength { in_sync: self.in_sync() as u32, disks: self.common.raid_disks, parity }
+    }
+
+    fn tell(&self, event: ArrayEvent) {
+        (self.tell)(event);
     }
 
     fn is_degraded(&self) -> bool {

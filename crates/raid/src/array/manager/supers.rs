@@ -1,6 +1,6 @@
 //! The superblocks.
 
-use super::{Manager, Record};
+use super::{Failed, Manager, Record};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
 use crate::metadata::superblock::{CLEAN, Role, Superblock};
@@ -21,7 +21,7 @@ impl Manager {
             // does not count: who has not heard of two updates is a stranger after a crash.
             self.change_common().events = written;
             // What they will say is good has to be durable on all members before any of them says so.
-            let mut failed = self.flush_all();
+            let (mut failed, mut why) = (self.flush_all(), Failed::Flush);
             if failed.is_empty() {
                 let spares_too = self.next_events();
                 let events = self.common.events;
@@ -33,7 +33,7 @@ impl Manager {
                     continue;
                 }
                 self.update_common();
-                failed = self.write_all(spares_too);
+                (failed, why) = (self.write_all(spares_too), Failed::Superblock);
                 // Who has an event that was taken away must not be two behind either: it goes up by one, and
                 // by another one when all have that, so that who failed is older than they.
                 is_lower |= self.common.events < written && !failed.is_empty();
@@ -43,7 +43,7 @@ impl Manager {
                 break;
             }
             for place in failed {
-                self.fail_disk(place);
+                self.fail_disk(place, why);
             }
         }
         self.changed = false;
@@ -79,7 +79,7 @@ impl Manager {
                 failed.push(place);
             }
         }
-        failed.iter().for_each(|place| self.fail_disk(*place));
+        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Superblock));
     }
 
     /// Count the update. False if spares need not hear of it: it says nothing but that the array is
@@ -158,7 +158,7 @@ impl Manager {
             .into_iter()
             .filter_map(|(place, tickets)| (!io.wait_for_all(&tickets)).then_some(place))
             .collect();
-        failed.iter().for_each(|place| self.fail_disk(*place));
+        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Log));
         failed.is_empty()
     }
 

@@ -8,7 +8,9 @@
 //! * By a bitmap only chunks are synchronised whose word says that they need it. For a member that
 //!   came back these are all that are set once no write goes past it any more.
 
-use super::{Disk, DiskState, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS};
+use super::{
+    ArrayEvent, Disk, DiskState, Failed, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS,
+};
 use crate::array::io::Ticket;
 use crate::array::ppl::LogTodo;
 use crate::array::status::SyncStatus;
@@ -18,6 +20,7 @@ use drystone_core::clock::Ns;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, Op, SECTOR_SIZE, Sector, Status};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Regions under way at once.
 const DEPTH: usize = 16;
@@ -132,6 +135,11 @@ impl Sync {
         }
     }
 
+    /// How far it is done.
+    fn percent(&self) -> u8 {
+        (u128::from(self.done) * 100 / u128::from(self.end.max(1))) as u8
+    }
+
     fn measure(&mut self, now: Ns) {
         if now >= self.mark.1 + SECOND_NS as Ns {
             self.speed = self.speed_since_mark(now);
@@ -213,6 +221,11 @@ impl Manager {
         sync.by_bitmap = self.bitmap.is_some() && self.is_by_bitmap(action);
         let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
         sync.rebuilt = rebuilt.map(|disk| disk.number()).collect();
+        self.tell(ArrayEvent::SyncBegan {
+            action,
+            members: self.names_of(&sync.rebuilt),
+            percent: sync.percent(),
+        });
         self.sync = Some(sync);
         let epoch = self.publish();
         if let Some(sync) = &mut self.sync {
@@ -394,6 +407,18 @@ impl Manager {
             self.write_superblocks();
         }
         self.publish();
+        self.tell(ArrayEvent::SyncEnded {
+            action: sync.action,
+            members: self.names_of(&sync.rebuilt),
+            stopped_at: (!is_whole).then(|| sync.percent()),
+            mismatches: self.shared.mismatches.load(Relaxed),
+            left: self.strength(),
+        });
+    }
+
+    fn names_of(&self, numbers: &[u32]) -> Vec<Arc<str>> {
+        let disks = self.disks.iter().filter(|disk| numbers.contains(&disk.number()));
+        disks.map(|disk| disk.name.clone()).collect()
     }
 
     /// What was rebuilt is in sync; who has a replacement is of no use any more.
@@ -403,6 +428,9 @@ impl Manager {
             _ => None,
         };
         let roles: Vec<u32> = self.disks.iter().filter_map(replaced).collect();
+        let is_replaced =
+            |disk: &&Disk| matches!(disk.state, DiskState::InSync(role) if roles.contains(&role));
+        let gone: Vec<_> = self.disks.iter().filter(is_replaced).map(|d| d.name.clone()).collect();
         for disk in &mut self.disks {
             let is_meant = rebuilt.contains(&disk.number());
             disk.state = match disk.state {
@@ -416,6 +444,10 @@ impl Manager {
             };
         }
         self.changed = true;
+        for member in gone {
+            let (why, left) = (Failed::Replaced, self.strength());
+            self.tell(ArrayEvent::MemberFailed { member, why, left });
+        }
         debug_assert!(self.disks.iter().all(|disk| {
             !matches!(disk.state, DiskState::InSync(_))
                 || disk.in_sync_below.load(Acquire) == IN_SYNC

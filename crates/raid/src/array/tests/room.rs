@@ -29,7 +29,7 @@ fn writes_wait_for_room_and_nothing_fails() {
         let mut stand = Stand::new(4);
         stand.create(level, true);
         let (sender, told) = mpsc::sync_channel(64);
-        stand.tell = Arc::new(move |text| sender.send(text.to_owned()).unwrap());
+        stand.tell = Arc::new(move |event| sender.send(event).unwrap());
         stand.start();
         let far = far(&stand);
         for sector in [0, far] {
@@ -46,9 +46,9 @@ fn writes_wait_for_room_and_nothing_fails() {
         stand.memories.iter().for_each(|memory| memory.full_from.store(u64::MAX, Relaxed));
         stand.wait_for(1);
         assert!(stand.reads(far, 2, 32 << 10) && stand.reads(0, 3, 96 << 10));
-        let mut told: Vec<String> = told.try_iter().collect();
+        let mut told: Vec<String> = told.try_iter().map(|event| event.to_string()).collect();
         told.sort();
-        let says = |n| format!("array `md0`: d{n} has no room: writes wait until it has");
+        let says = |n| format!("`d{n}` has no room: writes wait until it has");
         assert!(!told.is_empty() && told.len() <= members, "{told:?}");
         assert!(told.iter().all(|text| (0..members).any(|n| *text == says(n))), "{told:?}");
         told.dedup();

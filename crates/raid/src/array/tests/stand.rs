@@ -94,6 +94,8 @@ pub(super) struct Memory {
     pub(super) bad_sector: AtomicU64,
     /// Reads that touch this sector fail until it is written, once it is not all ones.
     pub(super) unreadable: AtomicU64,
+    /// It has gone: all I/O of it says so.
+    pub(super) has_gone: AtomicBool,
     /// Reads are not held.
     pub(super) lets_reads_pass: AtomicBool,
     /// Writes to this sector and later ones find no room, once it is not all ones.
@@ -117,6 +119,7 @@ impl Memory {
             is_dead: AtomicBool::new(false),
             bad_sector: AtomicU64::new(u64::MAX),
             unreadable: AtomicU64::new(u64::MAX),
+            has_gone: AtomicBool::new(false),
             lets_reads_pass: AtomicBool::new(false),
             full_from: AtomicU64::new(u64::MAX),
             holes: Lock::new(LockClass::Other, Vec::new()),
@@ -188,6 +191,9 @@ impl Memory {
 
     pub(super) fn serve(&self, bio: &mut Bio) -> Status {
         let (start, end) = (bio.sector.0, bio.end_sector().0);
+        if self.has_gone.load(Relaxed) {
+            return Status::Offline;
+        }
         let bad = self.bad_sector.load(Relaxed);
         if self.is_dead.load(Relaxed) || bio.op != Op::Flush && (start..end).contains(&bad) {
             return Status::IoError;

@@ -87,8 +87,11 @@ impl ArrayChannel {
         if let Some((_, status)) = cancelled.or(needed).or(failed.first().filter(|_| is_final)) {
             return env.end_with(part, *status);
         }
-        let report =
-            |(number, _): &(u32, Status)| Report { number: *number, sector: 0, fault: Fault::Log };
+        let report = |(number, _): &(u32, Status)| Report {
+            number: *number,
+            sector: 0,
+            fault: Fault::Flush,
+        };
         let mut reports = failed.iter().map(report).collect();
         self.unflushed.push(Unflushed { failed, part });
         self.shared.report(&mut reports);

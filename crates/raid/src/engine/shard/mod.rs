@@ -74,8 +74,12 @@ pub(crate) enum Fault {
     MadeGood,
     /// It had no room for a block. What was written waits until it is tried again.
     NoRoom,
-    /// It did not take its log, or a flush. What was to be logged waits until this is on record.
+    /// It did not take its log. What was to be logged waits until this is on record.
     Log,
+    /// It did not flush.
+    Flush,
+    /// It has gone: nothing of it can be read or written any more.
+    Gone,
 }
 
 /// A member's fault, for the manager.

@@ -172,6 +172,10 @@ impl Shard {
         // It never came to the member: its context was dropped.
         let is_cancelled = bio.status == Status::Cancelled && is_there;
         let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
+        if status == Status::Offline && is_there {
+            let (number, sector, fault) = (run.number, run.first.sector, Fault::Gone);
+            out.reports.push(Report { number, sector, fault });
+        }
         let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
         for ((stripe, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
             let is_replacement = seat.unwrap_or(run.first.is_replacement);

@@ -182,7 +182,7 @@ impl Bench {
             match report.fault {
                 Fault::NoRoom => unreachable!("the bench's members have room"),
                 Fault::Corrected => self.corrected += 1,
-                Fault::Log => panic!("there is no log"),
+                Fault::Log | Fault::Flush | Fault::Gone => panic!("no member does that"),
                 Fault::MadeGood => self.made_good.push(report),
                 Fault::Lost => self.lost.push(report),
                 Fault::Write => {

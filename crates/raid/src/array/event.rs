@@ -1,0 +1,252 @@
+//! What an operator should hear of an array: a member that fails, a synchronisation that begins or ends.
+
+use super::status::action_name;
+use crate::engine::SyncAction;
+use drystone_core::SECTOR_SIZE;
+use std::fmt;
+use std::sync::Arc;
+
+/// Why a device of an array is used no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// Somebody asked for it (`drystone md fail`).
+    Asked,
+    /// Another has taken its place.
+    Replaced,
+    /// It has gone: it does nothing any more, or its file was cut short.
+    Gone,
+    /// It did not take a write at this byte, and the write cannot be put on its bad block list.
+    Write(u64),
+    /// What it holds at this byte can neither be read nor computed, and cannot be put on its bad block list.
+    Read(u64),
+    /// It did not flush.
+    Flush,
+    /// It did not take its partial parity log.
+    Log,
+    /// It did not take its superblock, or its bad block list.
+    Superblock,
+    /// It did not take the write-intent bitmap.
+    Bitmap,
+}
+
+/// The reason, as the end of a sentence.
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::Asked => f.write_str("it was asked for"),
+            Failed::Replaced => f.write_str("its replacement has all that it held"),
+            Failed::Gone => f.write_str("the device has gone, or its file was cut short"),
+            Failed::Write(byte) => write!(f, "it did not take a write at byte {byte}"),
+            Failed::Read(byte) => {
+                write!(f, "byte {byte} of it can neither be read nor computed from the others")
+            }
+            Failed::Flush => f.write_str("it did not flush"),
+            Failed::Log => f.write_str("it did not take the partial parity log"),
+            Failed::Superblock => f.write_str("it did not take its superblock"),
+            Failed::Bitmap => f.write_str("it did not take the write-intent bitmap"),
+        }
+    }
+}
+
+/// How many members an array has that are in sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strength {
+    /// Members in sync.
+    pub in_sync: u32,
+    /// Of how many.
+    pub disks: u32,
+    /// How many it can do without.
+    pub parity: u32,
+}
+
+/// "3 of 4 members are in sync, and no more may fail".
+impl fmt::Display for Strength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Strength { in_sync, disks, parity } = *self;
+        write!(f, "{in_sync} of {disks} members are in sync, ")?;
+        match (in_sync + parity).checked_sub(disks) {
+            None => write!(f, "{} are needed: the array is broken", disks - parity),
+            Some(0) => f.write_str("and no more may fail"),
+            Some(spare) => write!(f, "and {spare} more may fail"),
+        }
+    }
+}
+
+/// Something that happened to an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArrayEvent {
+    /// It was started without some members, or with some that are to be rebuilt.
+    Degraded(Strength),
+    /// A device is used no longer.
+    MemberFailed {
+        /// Its name.
+        member: Arc<str>,
+        /// Why.
+        why: Failed,
+        /// What is left.
+        left: Strength,
+    },
+    /// Blocks of 4 KiB of a member went on its list of bad blocks.
+    BadBlocks {
+        /// Its name.
+        member: Arc<str>,
+        /// The first byte of the first one.
+        byte: u64,
+        /// It was to be written; otherwise it cannot be read, and nothing else tells what it holds.
+        is_write: bool,
+        /// How many more went on it since.
+        more: u64,
+    },
+    /// A member has no room: writes wait until it has.
+    NoRoom(Arc<str>),
+    /// A synchronisation begins.
+    SyncBegan {
+        /// What is done.
+        action: SyncAction,
+        /// Who is rebuilt.
+        members: Vec<Arc<str>>,
+        /// Where it begins, in percent.
+        percent: u8,
+    },
+    /// It has ended.
+    SyncEnded {
+        /// What was done.
+        action: SyncAction,
+        /// Who was rebuilt.
+        members: Vec<Arc<str>>,
+        /// How far it came, in percent; `None` if to the end.
+        stopped_at: Option<u8>,
+        /// Sectors whose parity did not fit.
+        mismatches: u64,
+        /// Members in sync now.
+        left: Strength,
+    },
+}
+
+impl ArrayEvent {
+    /// The member that says the same again and again, if this is such an event.
+    pub fn repeats(&self) -> Option<&Arc<str>> {
+        match self {
+            ArrayEvent::BadBlocks { member, .. } => Some(member),
+            _ => None,
+        }
+    }
+
+    /// Count `other`, which says the same again, with this one. False if it does not.
+    pub fn absorb(&mut self, other: &ArrayEvent) -> bool {
+        match (self, other) {
+            (
+                ArrayEvent::BadBlocks { member, is_write, more, .. },
+                ArrayEvent::BadBlocks { member: same, is_write: also, more: others, .. },
+            ) if member == same && is_write == also => {
+                *more += 1 + others;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn names(members: &[Arc<str>]) -> String {
+    let names: Vec<String> = members.iter().map(|name| format!("`{name}`")).collect();
+    names.join(" and ")
+}
+
+/// What a synchronisation is, as the subject of a sentence.
+fn subject(action: SyncAction, members: &[Arc<str>]) -> String {
+    match action {
+        SyncAction::Recover => format!("the rebuild of {}", names(members)),
+        action => format!("the {}", action_name(action)),
+    }
+}
+
+/// A sentence without its full stop.
+impl fmt::Display for ArrayEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArrayEvent::Degraded(left) => write!(f, "it starts degraded: {left}"),
+            ArrayEvent::MemberFailed {
+                member,
+                why: why @ (Failed::Asked | Failed::Replaced),
+                left,
+            } => {
+                write!(f, "`{member}` is used no longer, because {why}; {left}")
+            }
+            ArrayEvent::MemberFailed { member, why, left } => {
+                write!(f, "`{member}` has failed, because {why}; {left}")
+            }
+            ArrayEvent::BadBlocks { member, byte, is_write, more } => {
+                let why =
+                    if *is_write { "be written" } else { "be read, nor computed from others" };
+                write!(
+                    f,
+                    "the block at byte {byte} of `{member}` cannot {why}, and is on its bad block list"
+                )?;
+                if *more > 0 {
+                    write!(f, " (and {more} more)")?;
+                }
+                Ok(())
+            }
+            ArrayEvent::NoRoom(member) => {
+                write!(f, "`{member}` has no room: writes wait until it has")
+            }
+            ArrayEvent::SyncBegan { action, members, percent } => {
+                write!(f, "{} begins at {percent} %", subject(*action, members))?;
+                if *action == SyncAction::Resync {
+                    f.write_str(", because the array was not stopped cleanly or was new")?;
+                }
+                Ok(())
+            }
+            ArrayEvent::SyncEnded { action, members, stopped_at, mismatches, left } => {
+                let subject = subject(*action, members);
+                if let Some(percent) = stopped_at {
+                    return write!(f, "{subject} stops at {percent} %");
+                }
+                match (action, mismatches) {
+                    (SyncAction::Recover, _) => write!(f, "{subject} has ended; {left}"),
+                    (SyncAction::Resync, _) => write!(f, "{subject} has ended"),
+                    (_, 0) => write!(f, "{subject} has ended; it found no mismatch"),
+                    (SyncAction::Repair, n) => {
+                        write!(f, "{subject} has ended; it made {n} sectors fit that did not")
+                    }
+                    (_, n) => write!(f, "{subject} has ended; {n} sectors do not fit their parity"),
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of a device before its sector `sector`.
+pub(super) fn byte_of(sector: u64) -> u64 {
+    sector.saturating_mul(SECTOR_SIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_said() {
+        let text = |in_sync, parity| Strength { in_sync, disks: 6, parity }.to_string();
+        assert_eq!(text(6, 2), "6 of 6 members are in sync, and 2 more may fail");
+        assert_eq!(text(4, 2), "4 of 6 members are in sync, and no more may fail");
+        assert_eq!(text(3, 2), "3 of 6 members are in sync, 4 are needed: the array is broken");
+    }
+
+    #[test]
+    fn bad_blocks_of_one_member_are_counted_together() {
+        let event = |member: &str, byte, is_write| ArrayEvent::BadBlocks {
+            member: member.into(),
+            byte,
+            is_write,
+            more: 0,
+        };
+        let mut first = event("m0", 4096, true);
+        assert!(first.absorb(&event("m0", 8192, true)) && first.absorb(&event("m0", 0, true)));
+        assert!(!first.absorb(&event("m1", 8192, true)) && !first.absorb(&event("m0", 0, false)));
+        assert_eq!(
+            first.to_string(),
+            "the block at byte 4096 of `m0` cannot be written, and is on its bad block list (and 2 more)"
+        );
+    }
+}

@@ -1,0 +1,323 @@
+//! What an operator should hear of a running stack, as typed events ([design](../../../docs/design/0008-events.md)).
+//!
+//! Invariants:
+//! * Whoever publishes waits for nobody but another who does: there is room for [`EVENTS_MAX`], and what
+//!   comes beyond that is counted.
+//! * I/O that fails publishes nothing. It is noted where it ends ([`drystone_core::failures`]), and collected by
+//!   whoever reads.
+//! * What may repeat is told at once, then ever more seldom, and never lost: it is counted meanwhile.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use drystone_core::clock::{Clock, Ns};
+use drystone_core::failures::Noted;
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_raid::array::ArrayEvent;
+
+use crate::live::LiveStack;
+
+/// Events that wait to be read, at most: an array of 30 members that all fail makes some 100.
+const EVENTS_MAX: usize = 1024;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Something of the array.
+    Array(ArrayEvent),
+    /// I/O of the device failed.
+    Failures {
+        /// What was noted.
+        noted: Noted,
+        /// A flush was among it, or was before, so that none succeeds until the device is opened anew.
+        flush_lost: bool,
+    },
+    /// Clients of the export were told that I/O failed.
+    ClientFailures(Noted),
+    /// So many events did not find room.
+    Dropped(u64),
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, as the stack's clock has it; of failures, when they were collected.
+    pub at: Ns,
+    /// The array, device or export.
+    pub subject: String,
+    /// What.
+    pub what: What,
+}
+
+/// A sentence without its full stop.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Event { subject, what, .. } = self;
+        match what {
+            What::Array(event) => write!(f, "array `{subject}`: {event}"),
+            What::Failures { noted, flush_lost } => {
+                write!(f, "device `{subject}`: ")?;
+                failures(noted, f)?;
+                match flush_lost {
+                    true => f.write_str("; no flush succeeds until the device is opened anew"),
+                    false => Ok(()),
+                }
+            }
+            What::ClientFailures(noted) => {
+                write!(f, "export `{subject}`: clients were told that ")?;
+                failures(noted, f)
+            }
+            What::Dropped(count) => write!(f, "{count} events came too fast to be told"),
+        }
+    }
+}
+
+fn failures(noted: &Noted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match (&noted.first, noted.more) {
+        (Some(first), 0) => write!(f, "{first}"),
+        (Some(first), more) => write!(f, "{first} (and {more} more)"),
+        (None, more) => write!(f, "I/O failed {more} more times"),
+    }
+}
+
+impl Event {
+    /// Who says the same again and again, if this is of that kind.
+    fn repeats(&self) -> Option<String> {
+        match &self.what {
+            What::Array(event) => {
+                event.repeats().map(|member| format!("{} {member}", self.subject))
+            }
+            _ => None,
+        }
+    }
+
+    /// Count `other` with this one, if it says the same again.
+    fn absorb(&mut self, other: &Event) -> bool {
+        match (&mut self.what, &other.what) {
+            (What::Array(event), What::Array(other_event)) => {
+                self.subject == other.subject && event.absorb(other_event)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Where events are published. Shared by all threads; not for the way of an I/O.
+pub struct Events {
+    queue: Lock<Queue>,
+    /// Counts the lock, and is written only while it is held.
+    locks: Arc<LockCounters>,
+    clock: Arc<dyn Clock>,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    dropped: u64,
+}
+
+impl Events {
+    /// None so far. `locks` must be used for nothing else.
+    pub fn new(clock: Arc<dyn Clock>, locks: Arc<LockCounters>) -> Arc<Self> {
+        let queue = Lock::new(LockClass::Control, Queue::default());
+        Arc::new(Events { queue, locks, clock })
+    }
+
+    /// Publish that this happened to `subject`, now.
+    pub fn publish(&self, subject: &str, what: What) {
+        let event = Event { at: self.clock.now(), subject: subject.to_owned(), what };
+        let mut queue = self.queue.lock(&self.locks);
+        let is_known = event.repeats().is_some()
+            && queue.events.iter_mut().any(|earlier| earlier.absorb(&event));
+        match queue.events.len() {
+            _ if is_known => {}
+            EVENTS_MAX.. => queue.dropped += 1,
+            _ => queue.events.push_back(event),
+        }
+    }
+
+    /// What was published since the last call, the oldest first.
+    fn take(&self) -> Vec<Event> {
+        let mut queue = self.queue.lock(&self.locks);
+        let (mut events, dropped) =
+            (Vec::from(std::mem::take(&mut queue.events)), std::mem::take(&mut queue.dropped));
+        if dropped > 0 {
+            let at = self.clock.now();
+            events.push(Event { at, subject: String::new(), what: What::Dropped(dropped) });
+        }
+        events
+    }
+}
+
+/// How long what repeats is only counted after it was told, at first and at most; it doubles in between.
+const PAUSE_MIN_NS: Ns = 5_000_000_000;
+const PAUSE_MAX_NS: Ns = 600_000_000_000;
+
+/// When somebody who says the same again and again may be told of again.
+#[derive(Clone, Copy, Default)]
+struct Limit {
+    next: Ns,
+    pause: Ns,
+}
+
+impl Limit {
+    fn told(self, now: Ns) -> Limit {
+        let goes_on = self.pause > 0 && now < self.next.saturating_add(self.pause);
+        let pause = if goes_on { (2 * self.pause).min(PAUSE_MAX_NS) } else { PAUSE_MIN_NS };
+        Limit { next: now.saturating_add(pause), pause }
+    }
+}
+
+/// Reads the events of a stack. There is one at a time.
+pub struct EventReader {
+    stack: LiveStack,
+    limits: BTreeMap<String, Limit>,
+    /// What repeats, and is not to be told yet.
+    kept: Vec<Event>,
+}
+
+impl EventReader {
+    pub(crate) fn new(stack: LiveStack) -> Self {
+        EventReader { stack, limits: BTreeMap::new(), kept: Vec::new() }
+    }
+
+    /// What there is to be told now, in its order. Never waits long; to be called each second or so.
+    pub fn take(&mut self) -> Vec<Event> {
+        self.collect(false)
+    }
+
+    /// All that there is, also what would be told later: for the end.
+    pub fn take_all(&mut self) -> Vec<Event> {
+        self.collect(true)
+    }
+
+    fn collect(&mut self, is_end: bool) -> Vec<Event> {
+        let stack = self.stack.clone();
+        let now = stack.clock().now();
+        let (repeated, mut told): (Vec<_>, Vec<_>) =
+            stack.events().take().into_iter().partition(|event| event.repeats().is_some());
+        for event in repeated {
+            if !self.kept.iter_mut().any(|kept| kept.absorb(&event)) {
+                self.kept.push(event);
+            }
+        }
+        for event in std::mem::take(&mut self.kept) {
+            let key = event.repeats().unwrap_or_default();
+            match is_end || self.may_tell(&key, now) {
+                true => told.push(event),
+                false => self.kept.push(event),
+            }
+        }
+        for live in stack.devices() {
+            let Some(failures) = live.device.failures() else { continue };
+            let noted =
+                self.noted(&format!("device {}", live.name), now, is_end, || failures.take());
+            told.extend(noted.map(|noted| {
+                let flush_lost = live.device.attribute("flush_failed").as_deref() == Some("1");
+                Event {
+                    at: now,
+                    subject: live.name.clone(),
+                    what: What::Failures { noted, flush_lost },
+                }
+            }));
+        }
+        for export in stack.live_exports() {
+            let (name, failures) = (&export.spec.name, export.volume.clients.failures());
+            let noted = self.noted(&format!("export {name}"), now, is_end, || failures.take());
+            told.extend(noted.map(|noted| Event {
+                at: now,
+                subject: name.clone(),
+                what: What::ClientFailures(noted),
+            }));
+        }
+        self.limits.retain(|_, limit| now < limit.next.saturating_add(limit.pause));
+        told.sort_by_key(|event| event.at);
+        told
+    }
+
+    /// What `key` has noted, if it is time to tell it, and there is anything.
+    fn noted(
+        &mut self,
+        key: &str,
+        now: Ns,
+        is_end: bool,
+        take: impl FnOnce() -> Noted,
+    ) -> Option<Noted> {
+        if !is_end && !self.is_due(key, now) {
+            return None;
+        }
+        let noted = Some(take()).filter(|noted| noted.count() > 0)?;
+        self.may_tell(key, now);
+        Some(noted)
+    }
+
+    fn is_due(&self, key: &str, now: Ns) -> bool {
+        self.limits.get(key).is_none_or(|limit| now >= limit.next)
+    }
+
+    /// Whether `key` may be told of now; if so, it is.
+    fn may_tell(&mut self, key: &str, now: Ns) -> bool {
+        let is_due = self.is_due(key, now);
+        if is_due {
+            let limit = self.limits.entry(key.to_owned()).or_default();
+            *limit = limit.told(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drystone_core::clock::ManualClock;
+
+    fn events() -> (Arc<ManualClock>, Arc<Events>) {
+        let clock = ManualClock::new(1);
+        let locks = LockCounters::new(clock.clone() as Arc<dyn Clock>);
+        (clock.clone(), Events::new(clock as Arc<dyn Clock>, locks))
+    }
+
+    fn bad_block(member: &str) -> What {
+        let member = member.into();
+        What::Array(ArrayEvent::BadBlocks { member, byte: 4096, is_write: true, more: 0 })
+    }
+
+    #[test]
+    fn the_queue_is_bounded_and_says_what_it_dropped() {
+        let (_, events) = events();
+        (0..EVENTS_MAX + 7).for_each(|n| {
+            events.publish("md0", What::Array(ArrayEvent::NoRoom(format!("d{n}").into())));
+        });
+        let taken = events.take();
+        assert_eq!(taken.len(), EVENTS_MAX + 1);
+        assert_eq!(taken[0].to_string(), "array `md0`: `d0` has no room: writes wait until it has");
+        assert_eq!(taken[EVENTS_MAX].to_string(), "7 events came too fast to be told");
+        assert!(events.take().is_empty());
+    }
+
+    #[test]
+    fn what_repeats_takes_one_place() {
+        let (clock, events) = events();
+        for n in 0..2000 {
+            events.publish("md0", bad_block(if n % 2 == 0 { "d0" } else { "d1" }));
+            clock.advance(1);
+        }
+        let lines: Vec<String> = events.take().iter().map(Event::to_string).collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines.iter().all(|line| line.ends_with("(and 999 more)")), "{lines:?}");
+    }
+
+    #[test]
+    fn the_pause_doubles_while_it_goes_on() {
+        let (mut limit, mut now, mut pauses) = (Limit::default(), 7, Vec::new());
+        for _ in 0..10 {
+            limit = limit.told(now);
+            pauses.push((limit.next - now) / 1_000_000_000);
+            now = limit.next;
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]);
+        limit = limit.told(limit.next + limit.pause);
+        assert_eq!(limit.pause, PAUSE_MIN_NS, "after a quiet while it begins anew");
+    }
+}

@@ -1,0 +1,87 @@
+//! What a server tells on standard error while it serves.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use system_tests::server::PATIENCE;
+use system_tests::{Server, python, requires, stack};
+
+/// Waits until the server has written a line with all of these words, and gives it.
+fn told(server: &Server, words: &[&str]) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let messages = server.messages();
+        let has_all = |line: &&str| words.iter().all(|word| line.contains(word));
+        if let Some(line) = messages.lines().find(has_all) {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < deadline, "nothing of {words:?} in\n{messages}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A line begins with its time: `2026-11-25T01:44:30Z drystone: `.
+fn has_time(line: &str) -> bool {
+    let shape: String =
+        line.chars().take(20).map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    shape == "0000-00-00T00:00:00Z" && line[20..].starts_with(" drystone: ")
+}
+
+/// A member is failed, the server killed, and started again without the member's file.
+#[test]
+fn what_becomes_of_an_array_is_told() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let text = stack::array("raid6", 5, "16MiB", "chunk = \"64KiB\"\nrun = true\nforce = true");
+    let mut server = Server::start(&text);
+    let uri = server.uri("vol");
+    python(server.dir(), &uri, "h.pwrite(b'x' * 65536, 0)\nh.flush()").ok();
+    server.ask(&["md", "fail", "array", "m1"]).ok();
+    let line = told(&server, &["array `array`", "`m1`", "asked for", "4 of 5 members are in sync"]);
+    assert!(has_time(&line), "{line}");
+    server.ask(&["set", "array", "md/sync_action=check"]).ok();
+    told(&server, &["the check begins"]);
+    assert!(has_time(&told(&server, &["the check has ended; it found no mismatch"])));
+    server.signal("KILL");
+    server.wait();
+    let folder = server.folder();
+    drop(server);
+    let mut server = Server::start_in(&folder, &text.replace("\"m2\", ", ""), &[]);
+    told(&server, &["it starts degraded: 3 of 5 members are in sync, and no more may fail"]);
+    assert!(server.sigterm().success(), "{}", server.messages());
+}
+
+/// One line at once for any number of failures, of which each is counted in the end.
+#[test]
+fn failures_that_clients_are_told_of_are_told_and_counted() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let text = format!("[device.v]\ntable = \"0 8192 error\"\n{}", stack::export("vol", "v", ""));
+    let mut server = Server::start(&text);
+    let uri = server.uri("vol");
+    let script = "
+for n in range(1000):
+    try:
+        h.pread(4096, 4096 * n)
+        assert False, 'it is read'
+    except nbd.Error as error:
+        assert error.errnum == errno.EIO, error";
+    python(server.dir(), &uri, script).ok();
+    let line =
+        told(&server, &["export `vol`: clients were told that a read of 4096 bytes at byte"]);
+    assert!(has_time(&line), "{line}");
+    assert!(server.sigterm().success(), "{}", server.messages());
+    let messages = server.messages();
+    let lines: Vec<&str> =
+        messages.lines().filter(|line| line.contains("clients were told")).collect();
+    assert!(lines.len() <= 10, "one line a failure\n{messages}");
+    let more = |line: &&str| {
+        let more = line.rsplit_once("(and ")?.1.strip_suffix(" more)")?;
+        more.parse().ok()
+    };
+    let sum: u64 = lines.iter().map(|line| 1 + more(line).unwrap_or(0)).sum();
+    assert_eq!(sum, 1000, "{messages}");
+}
