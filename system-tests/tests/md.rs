@@ -239,6 +239,8 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     let create = ["md", "create", "-l", "5", "-n", "3", "-N", "other", "--homehost", "here"];
     let create = [&[program][..], &create, &other.each_ref().map(|path| &**path)].concat();
     run(server.dir(), &create).ok();
+    let copy = ["m1.img", "copy.img"].map(|name| server.dir().join(name));
+    fs::copy(&copy[0], &copy[1]).expect("a copy");
 
     for (line, sentence) in [
         ("md detail arry", "there is no device `arry`: did you mean `array`?"),
@@ -255,6 +257,7 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
         ("md add array small.img", "small is not large enough to join array: it has 1024 KiB"),
         ("md add array ext.img", "`ext` appears to contain an ext"),
         ("md add array o0.img", "`o0` appears to contain a member of an md array (here:other "),
+        ("md add array copy.img", "`copy` is a copy of `m1`, which the array has"),
         ("md add array .", "is neither a file nor a block device"),
         ("md stop array", "`array` is in use by export `vol`"),
         ("md assemble array o0.img", "there is a device `array` already"),
@@ -275,6 +278,9 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     md(&server, "fail array m0");
     refused(&server, "md fail array m1", "m1 cannot be failed: array would be broken");
     // It is insisted upon.
+    md(&server, "add array copy.img --force");
+    md(&server, "wait array");
+    md(&server, "fail array copy");
     md(&server, "add array ext.img --force");
     md(&server, "wait array");
     check(&server, "array");
@@ -285,7 +291,7 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     let message = server.ask(&table).refused();
     assert!(message.contains("sectors 0 to 7 of `o1` are used by `other`"), "{message}");
     md(&server, "stop other");
-    refused(&server, "md assemble other o2.img o0.img", "`run` starts it without them");
+    refused(&server, "md assemble other o2.img o0.img", "`--run` starts it degraded");
     let read_only = md(&server, "assemble other o2.img o0.img --readonly --run");
     assert_eq!(read_only, "other has been started with 2 drives (out of 3).\n");
     refused(&server, "md check other", "other is read-only: nothing of it is changed");

@@ -3,6 +3,7 @@
 use super::DiskState;
 use crate::engine::SyncAction;
 use crate::layout::Layout;
+use crate::metadata::Uuid;
 use crate::metadata::superblock::Superblock;
 use drystone_core::clock::Ns;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub struct DiskStatus {
     pub name: Arc<str>,
     /// md's number.
     pub number: u32,
+    /// Of the device, by its superblock.
+    pub uuid: Uuid,
     /// What it is.
     pub state: DiskState,
     /// It has sectors that cannot be read.

@@ -250,8 +250,8 @@ impl Opening<'_> {
             Start::No(_) => "",
             Start::Force(_) if read_only => "",
             _ if read_only => &read_line(members),
-            Start::Degraded { unexpected: Some(_) } => "`run = true` starts it without them",
-            Start::Force(_) => "`force = true` starts it all the same",
+            Start::Degraded { unexpected: Some(_) } => "`run = true` starts it degraded",
+            Start::Force(_) => "`force = true` starts it although data may be lost",
             Start::Whole | Start::Degraded { .. } => "",
         };
         opened.map_err(|error| self.error("members", error.message, hint))

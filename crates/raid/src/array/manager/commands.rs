@@ -1,5 +1,6 @@
 //! What is asked for by control calls (mdadm's *manage* mode).
 
+use super::place::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::control::Command;
 use crate::array::disk::DiskState;
@@ -212,44 +213,27 @@ impl Manager {
         device: &Arc<dyn Device>,
         uuid: Uuid,
     ) -> Result<Superblock> {
-        let none = || Error::invalid(format!("{} has no devices", self.shared.name));
-        let model = &self.disks.first().ok_or_else(none)?.superblock;
+        // Where a member that is used has its data is more likely to be right.
+        let mut models: Vec<_> = self.disks.iter().collect();
+        models.sort_by_key(|disk| disk.is_faulty());
+        let models: Vec<&Superblock> = models.into_iter().map(|disk| &disk.superblock).collect();
         let sectors = device.info().size_bytes / SECTOR_SIZE;
-        let too_small = || {
-            let needed = (model.data_offset + self.used) / 2;
-            let text = format!(
-                "{name} is not large enough to join {}: it has {} KiB, {needed} KiB are needed",
+        let needs = Needs { used: self.used, bitmap: self.bitmap_sectors() };
+        let own = placed(&models, sectors, needs).map_err(|needed| {
+            Error::invalid(format!(
+                "{name} is not large enough to join {}: it has {} KiB, {} KiB are needed",
                 self.shared.name,
-                sectors / 2
-            );
-            Error::invalid(text)
-        };
-        let super_offset = model.minor().sector(sectors).ok_or_else(too_small)?;
-        let data_end = if super_offset > model.data_offset { super_offset } else { sectors };
-        let data_size = data_end.checked_sub(model.data_offset).ok_or_else(too_small)?;
-        if data_size < self.used {
-            return Err(too_small());
-        }
-        let mut own = Superblock { super_offset, data_size, device_uuid: uuid, ..model.clone() };
+                sectors / 2,
+                needed.div_ceil(2)
+            ))
+        })?;
+        let mut own = Superblock { device_uuid: uuid, ..own };
         own.feature_map -= Features::BAD_BLOCKS | Features::RECOVERY_OFFSET | Features::REPLACEMENT;
         let full = || {
             let text = format!("{} has {ROLES_MAX} devices, which is most", self.shared.name);
             Error::invalid(text)
         };
         own.dev_number = self.free_number().ok_or_else(full)?;
-        let areas = [
-            own.bitmap_offset().map(|offset| (i64::from(offset), self.bitmap_sectors())),
-            (own.bblog_offset != 0).then_some((own.bblog_offset.into(), own.bblog_size.into())),
-            own.ppl().map(|area| (area.offset.into(), area.sectors.into())),
-        ];
-        let overlaps = |(offset, length): (i64, u64)| {
-            super_offset.checked_add_signed(offset).is_none_or(|start| {
-                start < own.data_offset + self.used && start + length > own.data_offset
-            })
-        };
-        if areas.into_iter().flatten().any(overlaps) {
-            return Err(too_small());
-        }
         (own.recovery_offset, own.cnt_corrected_read, own.devflags) = (0, 0, 0);
         Ok(own)
     }

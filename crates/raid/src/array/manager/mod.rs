@@ -12,6 +12,7 @@
 mod bitmap;
 mod commands;
 mod faults;
+mod place;
 mod supers;
 mod sync;
 
@@ -321,6 +322,7 @@ impl Manager {
         let disk = |disk: &Disk| DiskStatus {
             name: disk.name.clone(),
             number: disk.number(),
+            uuid: disk.superblock.device_uuid,
             state: disk.state,
             has_bad_blocks: !disk.bad_blocks.is_empty(),
             lacks_room: disk.lacks_room,

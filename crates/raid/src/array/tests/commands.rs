@@ -1,5 +1,6 @@
 //! What is asked of a manager: when it is said to be done, and what it refuses.
 
+use super::stand::Memory;
 use super::*;
 use crate::metadata::superblock::{MAGIC, places};
 use drystone_core::clock::{Clock, ManualClock};
@@ -105,6 +106,49 @@ fn what_cannot_be_a_member_is_refused_and_left_as_it_is() {
         stand.devices.pop();
     }
     assert_eq!(stand.states().len(), 4);
+}
+
+/// Has a member's data begin later, on a device that is larger by as much.
+fn move_data(memory: &Memory, sectors: u64) {
+    let mut own = memory.superblock();
+    own.data_offset += sectors;
+    let bytes = memory.image().len() + (sectors * SECTOR_SIZE) as usize;
+    memory.bytes.lock(&memory.locks).resize(bytes, 0);
+    memory.put(8, &own.to_bytes());
+}
+
+/// Members of different sizes begin with their data at different sectors.
+#[test]
+fn the_data_of_a_new_member_begins_where_it_has_room() {
+    let mut stand = Stand::new(4);
+    stand.create(Level::Raid5, true);
+    let others = stand.memories[1].superblock().data_offset;
+    move_data(&stand.memories[0], 4096);
+    stand.start();
+    assert!(stand.write(0, 1, 256 << 10).is_ok());
+    stand.command(Command::Fail("d0".to_owned())).unwrap();
+    // As the others have it, though the first device has it otherwise.
+    stand.add_device(vec![0; 4 << 20]);
+    add(&mut stand).unwrap();
+    stand.until("rebuilt", |status| is_idle(status) && status.degraded() == 0);
+    assert_eq!(stand.memories[4].superblock().data_offset, others);
+    // Earlier than any has it: a smaller device has room all the same.
+    stand.command(Command::Fail("d1".to_owned())).unwrap();
+    let used = stand.memories[1].superblock().size;
+    stand.add_device(vec![0; ((used + others / 2) * SECTOR_SIZE) as usize]);
+    add(&mut stand).unwrap();
+    stand.until("rebuilt", |status| is_idle(status) && status.degraded() == 0);
+    assert_eq!(stand.memories[5].superblock().data_offset, others / 2);
+    assert!(stand.reads(0, 1, 256 << 10));
+    stand.stop();
+    stand.start();
+    assert!(stand.reads(0, 1, 256 << 10));
+    // What is too small for any place is told what would do.
+    stand.add_device(vec![0; (used * SECTOR_SIZE) as usize]);
+    let error = add(&mut stand).unwrap_err();
+    let needed = stand.memories[1].superblock();
+    let needed = (needed.super_offset + needed.bblog_offset as u64 + 8 + used) / 2;
+    assert!(error.message.ends_with(&format!("{needed} KiB are needed")), "{error}");
 }
 
 fn status(stand: &Stand) -> Arc<ArrayStatus> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use drystone_core::Device;
 use drystone_core::clock::Ns;
-use drystone_raid::array::{self, Array, DiskState};
+use drystone_raid::array::{self, Array, ArrayStatus, DiskState};
 use drystone_raid::layout::Level;
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::assemble::Candidate;
@@ -162,14 +162,16 @@ impl Arrays<'_> {
         Ok(self.stack.devices.take(&mut state, &found.live, why.to_owned()))
     }
 
-    /// Refuses a device that holds something, unless that is of `array`.
+    /// Refuses a device that holds something, unless it was a member of `array`.
     pub(super) fn check_contents(&self, live: &LiveDevice, array: &Array) -> Result<()> {
         let contents = array::contents(self.context()?, &live.device).map_err(of_array)?;
         let Contents::Known(what) = contents else { return Ok(()) };
         let own = self.superblock(&live.device)?;
-        let uuid = array.status().superblock.set_uuid;
+        let status = array.status();
         let of = match own {
-            Some(own) if own.set_uuid == uuid => return Ok(()),
+            Some(own) if own.set_uuid == status.superblock.set_uuid => {
+                return check_no_copy(live, &own, &status);
+            }
             Some(own) => format!(" ({})", own.called()),
             None => String::new(),
         };
@@ -275,6 +277,22 @@ impl Arrays<'_> {
             (self.pause)(pause);
             pause = (pause * 2).min(LONGEST_PAUSE_NS);
         }
+    }
+}
+
+/// Refuses what says that it is a device of the array that is another one: a copy of it, or an image of
+/// its past.
+fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> Result<()> {
+    match status.disks.iter().find(|disk| disk.uuid == own.device_uuid) {
+        Some(disk) => {
+            let message = format!(
+                "`{}` is a copy of `{}`, which the array has: both have the device UUID {}; --force \
+                 adds it all the same, and what it holds is lost",
+                live.name, disk.name, own.device_uuid
+            );
+            refused(Refused::InUse, message)
+        }
+        None => Ok(()),
     }
 }
 

@@ -50,7 +50,8 @@ fn of_array(error: Error) -> ChangeError {
 /// An error of a device that cannot be opened, with what would be right.
 fn of_opening(error: OpenError) -> ChangeError {
     // A command has switches where a stack file has keys.
-    match error.hint.replace(" = true", "").as_str() {
+    let hint = error.hint.replace("`run = true`", "`--run`");
+    match hint.replace("`force = true`", "`--force`").as_str() {
         "" => failed(error.message),
         hint => failed(format!("{}: {hint}", error.message)),
     }
