@@ -217,3 +217,67 @@ fn what_makes_no_array_is_refused_in_a_sentence() {
     let message = Server::spawn_in(&folder, &stack::array("raid5", 3, "8MiB", ""), &[]).refusal();
     assert!(message.contains("`m1` is of no array, but other members are"), "{message}");
 }
+
+/// What is not there of a member, or not on it, is told with the key that starts the array without it; with
+/// the key it counts as missing, and other exports are served.
+#[test]
+fn a_member_that_is_gone_or_empty_counts_as_missing_if_told_to() {
+    let mut server = Server::start(&stack::array("raid6", 4, "8MiB", ""));
+    assert!(server.sigterm().success(), "{}", server.messages());
+    let folder = server.folder();
+    let member = folder.path().join("m1.img");
+    let key = "set `run = true` in [device.array], which starts it degraded, without `m1`";
+    let blank = "`run = true` in [device.array] starts the array degraded, without it";
+    // `size` is a member's own, or unknown: then a file that is not there is not made.
+    for (size, bytes, sentence) in [
+        ("", None, key),
+        ("", Some(0), key),
+        ("", Some(8 << 20), blank),
+        ("size = \"8MiB\"\n", None, blank),
+        ("size = \"8MiB\"\n", Some(0), key),
+    ] {
+        let text = |keys: &str| {
+            let ram = "[device.r]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+            let text = stack::array("raid6", 4, "8MiB", keys);
+            let own = "path = \"DIR/m1.img\"\n";
+            let text = text.replace(&format!("{own}size = \"8MiB\"\n"), &format!("{own}{size}"));
+            format!("{text}{ram}{}", stack::export("ram", "r", ""))
+        };
+        let make = || match bytes {
+            Some(bytes) => std::fs::write(&member, vec![0; bytes]).expect("it is written"),
+            None => _ = std::fs::remove_file(&member),
+        };
+        make();
+        let message = Server::spawn_in(&folder, &text(""), &[]).refusal();
+        assert!(message.contains(sentence), "{size}{bytes:?}: {message}");
+        make();
+        let mut server = Server::start_in(&folder, &text("run = true"), &[]);
+        assert_eq!(attribute(&server, "md/degraded"), "1", "{size}{bytes:?}");
+        assert!(server.uri("ram").starts_with("nbd"));
+        assert!(server.sigterm().success(), "{}", server.messages());
+        // On the others it is on record as missing now: it is made anew.
+        (0..4).for_each(|n| _ = std::fs::remove_file(folder.path().join(format!("m{n}.img"))));
+        let mut server = Server::start_in(&folder, &stack::array("raid6", 4, "8MiB", ""), &[]);
+        assert!(server.sigterm().success(), "{}", server.messages());
+    }
+}
+
+/// What has taken the place of a member has to be named: the array is whole, and is not to start degraded.
+#[test]
+fn a_member_that_was_replaced_is_told_from_one_that_is_missing() {
+    let mut server = Server::start(&stack::array("raid5", 3, "8MiB", ""));
+    std::fs::write(server.dir().join("new.img"), vec![0; 8 << 20]).expect("it is written");
+    for words in ["fail array m1", "remove array m1", "add array new.img", "wait array"] {
+        let words: Vec<&str> = ["md"].into_iter().chain(words.split(' ')).collect();
+        server.ask(&words).ok();
+    }
+    assert!(server.sigterm().success(), "{}", server.messages());
+    let folder = server.folder();
+    let text = stack::array("raid5", 3, "8MiB", "");
+    let message = Server::spawn_in(&folder, &text, &[]).refusal();
+    assert!(message.contains("m1 was replaced as member 1 by a device that is not"), "{message}");
+    assert!(message.contains("help: name that device in `members`"), "{message}");
+    let text = text.replace("m1.img", "new.img");
+    let server = Server::start_in(&folder, &text, &[]);
+    assert_eq!(attribute(&server, "md/degraded"), "0");
+}

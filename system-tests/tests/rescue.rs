@@ -553,5 +553,5 @@ fn who_misses_an_image_is_told_of_a_stack_file_without_it() {
     let message = Server::spawn_in(&images.folder, &stack, &[]).refusal();
     assert!(message.contains("`d3` is of no array"), "{message}");
     assert!(message.contains("`drystone md assemble --print /"), "{message}");
-    assert!(message.contains("r5-ls-2.img` prints it"), "{message}");
+    assert!(message.contains("r5-ls-2.img` prints a stack file"), "{message}");
 }

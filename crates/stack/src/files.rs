@@ -1,6 +1,7 @@
 //! What a stack needs of the file system: files that exist or can be made, are large enough, and
 //! are not used twice. Looks, never changes anything.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::diagnostic::{Findings, Span};
 use crate::front_ends;
 use crate::size::format_size;
-use crate::spec::{Create, DeviceKind, FileSpec, StackSpec};
+use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec, StackSpec};
 
 /// What a file is used as.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Seen {
 /// Checks all files and sockets of the stack and notes the sizes of existing files in
 /// `stack.sizes`.
 pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
-    let mut seen = Seen::default();
+    let (mut seen, mut absent) = (Seen::default(), BTreeSet::new());
     for device in &stack.devices {
         let DeviceKind::File(file) = &device.kind else { continue };
         let span = stack.places.device(&device.name, "path");
@@ -62,12 +63,73 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
             findings.error_also(&span, message, "give each device a file of its own", also);
             continue;
         }
-        if let Some(size) = file_device(file, &device.name, stack, findings) {
-            stack.sizes.insert(device.name.clone(), size);
+        match file_device(file, &device.name, stack, findings) {
+            Ok(Some(size)) => _ = stack.sizes.insert(device.name.clone(), size),
+            Ok(None) => {}
+            Err(flaw) => {
+                let can_go_on = flaw.report(&device.name, stack, findings);
+                absent.extend(can_go_on.then(|| device.name.clone()));
+            }
         }
         seen.add(identity, Kind::Device, &device.name, span);
     }
+    stack.absent = absent;
     front_ends::look(stack, &mut seen, findings);
+}
+
+/// What is wrong with the file of a device.
+struct Flaw {
+    span: Span,
+    message: String,
+    hint: String,
+    /// There is no such file, or not all of it: who can do without the device can go on.
+    is_lack: bool,
+}
+
+impl Flaw {
+    fn new(span: Span, message: String, hint: impl Into<String>) -> Self {
+        Flaw { span, message, hint: hint.into(), is_lack: false }
+    }
+
+    fn lack(span: Span, message: String, hint: impl Into<String>) -> Self {
+        Flaw { is_lack: true, ..Flaw::new(span, message, hint) }
+    }
+
+    /// Reports it; whether the stack can be served without the device.
+    fn report(self, name: &str, stack: &StackSpec, findings: &mut Findings) -> bool {
+        let Flaw { span, message, hint, is_lack } = self;
+        match array_of(name, stack).filter(|_| is_lack) {
+            Some((array, true)) => {
+                let hint = format!("`run = true`: `{array}` starts without it");
+                findings.warning(&span, message, hint);
+                return true;
+            }
+            Some((array, false)) => {
+                let hint = format!(
+                    "{hint}; or set `run = true` in [device.{array}], which starts it degraded, \
+                     without `{name}`"
+                );
+                findings.error(&span, message, hint);
+            }
+            None => findings.error(&span, message, hint),
+        }
+        false
+    }
+}
+
+/// The array that a device is a member of, if nothing else uses the device; and whether it is to start without
+/// members that are missing.
+fn array_of<'s>(name: &str, stack: &'s StackSpec) -> Option<(&'s str, bool)> {
+    let is_member =
+        |device: &&DeviceSpec| device.members().iter().any(|member| member.device == name);
+    let mut users = stack.devices.iter().filter(is_member);
+    let array = users.next()?;
+    let DeviceKind::Raid(raid) = &array.kind else { return None };
+    let is_exported = stack.exports.iter().any(|export| export.device == name);
+    let is_limited =
+        stack.groups.iter().flat_map(|group| &group.io_max).any(|line| line.device == name);
+    let is_alone = users.next().is_none() && !is_exported && !is_limited;
+    is_alone.then_some((&array.name, raid.run))
 }
 
 /// What makes two paths the same file: the real path, and device and inode where it exists.
@@ -131,45 +193,46 @@ fn file_device(
     name: &str,
     stack: &StackSpec,
     findings: &mut Findings,
-) -> Option<u64> {
+) -> Result<Option<u64>, Flaw> {
     let span = stack.places.device(name, "path");
     let shown = file.path.display();
     match fs::metadata(&file.path) {
         Ok(meta) if file.create == Create::New => {
             let size = meta.len();
             let message = format!("{shown} exists ({})", format_size(size));
-            findings.error(&span, message, "remove create = \"new\", or name another file");
-            None
+            Err(Flaw::new(span, message, "remove create = \"new\", or name another file"))
         }
         Ok(meta) => existing(file, name, &meta, stack, findings),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            missing(file, name, stack, findings);
-            file.size
+            missing(file, name, stack).map_or(Ok(file.size), Err)
         }
         Err(error) => {
-            findings.error(&span, format!("{shown}: {error}"), "name a file that can be reached");
-            None
+            let message = format!("{shown}: {error}");
+            Err(Flaw::new(span, message, "name a file that can be reached"))
         }
     }
 }
 
-fn missing(file: &FileSpec, name: &str, stack: &StackSpec, findings: &mut Findings) {
+/// Why a file cannot be made that does not exist, if so.
+fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     let path_span = stack.places.device(name, "path");
     let shown = file.path.display();
     let read_only = stack.device(name).is_some_and(|device| device.read_only);
     if file.create == Create::Never || read_only {
         let reason = if read_only { "the device is read-only" } else { "create is \"never\"" };
         let message = format!("{shown} does not exist, and {reason}");
-        findings.error(&path_span, message, "name a file that exists");
-    } else if file.size.is_none() {
+        return Some(Flaw::lack(path_span, message, "name a file that exists"));
+    }
+    if file.size.is_none() {
         let message = format!("{shown} does not exist");
         let hint = "add size = \"10GiB\" to have it created, or name a file that exists";
-        findings.error(&path_span, message, hint);
-    } else if !folder(&file.path).is_dir() {
+        return Some(Flaw::lack(path_span, message, hint));
+    }
+    (!folder(&file.path).is_dir()).then(|| {
         let message = format!("{shown} cannot be created: its folder does not exist");
         let hint = format!("make the folder: mkdir -p {}", folder(&file.path).display());
-        findings.error(&path_span, message, hint);
-    }
+        Flaw::lack(path_span, message, hint)
+    })
 }
 
 fn existing(
@@ -178,7 +241,7 @@ fn existing(
     meta: &Metadata,
     stack: &StackSpec,
     findings: &mut Findings,
-) -> Option<u64> {
+) -> Result<Option<u64>, Flaw> {
     let span = stack.places.device(name, "path");
     let shown = file.path.display();
     let size = match meta.file_type() {
@@ -186,18 +249,14 @@ fn existing(
         kind if kind.is_block_device() => block_device_size(&file.path),
         _ => {
             let message = format!("{shown} is neither a file nor a block device");
-            findings.error(&span, message, "name a file or a block device");
-            return None;
+            return Err(Flaw::new(span, message, "name a file or a block device"));
         }
     };
     match (file.size, size) {
         (Some(wanted), Some(size)) if size < wanted => {
-            findings.error(
-                &stack.places.device(name, "size"),
-                format!("{shown} is too small: it has {}", format_size(size)),
-                format!("remove `size`, or grow the file to {}", format_size(wanted)),
-            );
-            None
+            let message = format!("{shown} is too small: it has {}", format_size(size));
+            let hint = format!("remove `size`, or grow the file to {}", format_size(wanted));
+            Err(Flaw::lack(stack.places.device(name, "size"), message, hint))
         }
         (Some(wanted), Some(size)) if size > wanted => {
             findings.warning(
@@ -205,13 +264,12 @@ fn existing(
                 format!("{shown} is larger than the device: it has {}", format_size(size)),
                 "remove `size` to use all of it",
             );
-            Some(wanted)
+            Ok(Some(wanted))
         }
         (None, Some(size)) if size < crate::spec::SECTOR_BYTES => {
-            findings.error(&span, format!("{shown} is empty"), "add `size`, or fill it");
-            None
+            Err(Flaw::lack(span, format!("{shown} is empty"), "add `size`, or fill it"))
         }
-        (wanted, size) => wanted.or(size),
+        (wanted, size) => Ok(wanted.or(size)),
     }
 }
 

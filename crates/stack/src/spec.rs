@@ -4,7 +4,7 @@
 //! joined with the stack file's folder. Nothing here is open or running.
 
 use drystone_core::context::PollMode;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use drystone_core::Priority;
@@ -37,6 +37,9 @@ pub struct StackSpec {
     pub exports: Vec<ExportSpec>,
     /// Sizes of all devices whose size is known, by name; complete after [`crate::load`].
     pub sizes: BTreeMap<String, u64>,
+    /// Devices that are not opened: their files are not there, or too small, and the arrays that they
+    /// are members of start without them (`run = true`); complete after [`crate::load`].
+    pub absent: BTreeSet<String>,
     /// Warnings found on the way.
     pub warnings: Vec<Diagnostic>,
     /// The text that it came from.

@@ -175,6 +175,8 @@ pub struct Assembly {
     pub journal: Option<usize>,
     /// Devices that take no part, each with the reason, one sentence.
     pub left_out: Vec<(usize, String)>,
+    /// Roles whose members are not there, with the device that had the role before them.
+    replaced: Vec<(usize, usize)>,
     /// `None`: parity is right everywhere; else the member sector from which on it may not be.
     pub resync_from: Option<u64>,
     /// Of what use the bitmap is.
@@ -208,6 +210,12 @@ impl Assembly {
         start::journal_gap(self, candidates)
     }
 
+    /// A device that takes no part was replaced by one that is not among the candidates: who knows that one
+    /// has a whole array.
+    pub fn has_replaced(&self) -> bool {
+        !self.replaced.is_empty()
+    }
+
     /// Roles whose data is not whole.
     pub fn lost(&self) -> u32 {
         self.members.iter().filter(|member| !member.is_in_sync()).count() as u32
@@ -236,6 +244,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         spares: Vec::new(),
         journal: None,
         left_out: Vec::new(),
+        replaced: Vec::new(),
         resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.size)),
         bitmap: BitmapUse::None,
         has_ppl: fresh.ppl().is_some(),
@@ -251,6 +260,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
     }
     assembly.left_out.sort();
     assembly.use_replacements();
+    assembly.find_replaced(candidates);
     assembly.bitmap = assembly.bitmap_use(candidates);
     assembly.mark_partial(candidates);
     assembly.find_lost_logs(candidates);
@@ -582,6 +592,21 @@ impl Assembly {
                 };
             }
         }
+    }
+
+    /// A device that had the role of another one, which has taken its place.
+    fn find_replaced(&mut self, candidates: &[Candidate]) {
+        let is_another = |role: usize, device: usize| {
+            let number = superblock(&candidates[device]).map(|(_, own)| own.dev_number);
+            let role = Role::Active(role as u16);
+            number.is_some_and(|number| self.fresh.role_of(number) != role)
+                && (0..self.fresh.roles.len() as u32).any(|n| self.fresh.role_of(n) == role)
+        };
+        let before = self.members.iter().enumerate().filter_map(|(role, member)| match member {
+            Member::Stale { device, .. } | Member::Faulty { device } => Some((role, *device)),
+            _ => None,
+        });
+        self.replaced = before.filter(|(role, device)| is_another(*role, *device)).collect();
     }
 
     /// A member that is not in sync is computed, so its own parity is of no use where it counts.

@@ -370,6 +370,9 @@ fn devices(
     let (mut made, mut new) = (Vec::new(), BTreeSet::new());
     for index in members_first(&stack.devices, only) {
         let spec = &stack.devices[index];
+        if stack.absent.contains(&spec.name) {
+            continue;
+        }
         let to_make = device::file_to_make(spec, at);
         let find = |name: &str| {
             let live = open.iter().flatten().find(|live| live.name == name)?;
@@ -379,11 +382,14 @@ fn devices(
         let opened = match &spec.kind {
             // What it stands on may be what could not be opened.
             DeviceKind::Volume(_) | DeviceKind::Raid(_) if findings.errors() > 0 => continue,
-            DeviceKind::Raid(raid) => raid::open_raid(spec, raid, &find, &is_new, (at, engine))
-                .and_then(|opened| {
-                    raid::run(&spec.name, opened.manager, at)?;
-                    Ok(LiveDevice::of_array(&spec.name, opened.array, &at.groups))
-                }),
+            DeviceKind::Raid(raid) => {
+                raid::open_raid(spec, raid, (&find, &stack.absent), &is_new, (at, engine)).and_then(
+                    |opened| {
+                        raid::run(&spec.name, opened.manager, at)?;
+                        Ok(LiveDevice::of_array(&spec.name, opened.array, &at.groups))
+                    },
+                )
+            }
             DeviceKind::Volume(volume) => table::open_volume(spec, volume, &find, at)
                 .map(|volume| LiveDevice::of_volume(&spec.name, volume, &at.groups)),
             _ => open_device(spec, at)

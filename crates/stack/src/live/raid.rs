@@ -3,6 +3,7 @@
 //! Invariant: an array is made only of devices that this very start has made. What held anything
 //! before is only ever assembled.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use drystone_core::ring::Engine;
@@ -70,7 +71,8 @@ fn random() -> [u8; 16] {
     bytes
 }
 
-/// Opens an array of a stack file. `is_new` says of a device whether this start has made it.
+/// Opens an array of a stack file, without the members that are `absent`. `is_new` says of a device whether
+/// this start has made it.
 ///
 /// # Errors
 /// [`OpenError`]: the members make no array, or not the one that the stack file says; the array must
@@ -78,11 +80,12 @@ fn random() -> [u8; 16] {
 pub(super) fn open_raid(
     spec: &DeviceSpec,
     raid: &RaidSpec,
-    find: Find<'_>,
+    (find, absent): (Find<'_>, &BTreeSet<String>),
     is_new: &dyn Fn(&str) -> bool,
     (at, engine): (&Surroundings, Engine),
 ) -> Result<Opened, OpenError> {
-    let members: Option<Vec<_>> = raid.members.iter().map(|m| find(&m.device)).collect();
+    let there = raid.members.iter().filter(|member| !absent.contains(&member.device));
+    let members: Option<Vec<_>> = there.map(|member| find(&member.device)).collect();
     let opening = Opening { spec, raid, at, engine };
     let members = members.ok_or_else(|| opening.error("members", "a member is not open", ""))?;
     let all_new = raid.members.iter().all(|member| is_new(&member.device));
@@ -143,6 +146,10 @@ impl Opening<'_> {
             members.iter().zip(&candidates).filter(|(_, candidate)| has_none(candidate)).collect();
         let Some((_, first)) = blank.first() else { return Ok(candidates) };
         let all = blank.len() == candidates.len();
+        if self.raid.run && !all {
+            // They count as missing, and are told of as left out.
+            return Ok(candidates);
+        }
         let message = match (self.foreign(blank.iter().map(|(member, _)| *member))?, all) {
             (Some(message), _) => message,
             (None, true) => format!("`{}` and the other members hold no array", first.name),
@@ -150,16 +157,44 @@ impl Opening<'_> {
         };
         let others = members.iter().zip(&candidates).filter(|(_, found)| !has_none(found));
         let others: Vec<_> = others.map(|(member, _)| member.clone()).collect();
-        let leave_out = format!(
-            "leave it out of `members`, in a stack file as `drystone md assemble --print {}` prints it, \
-             and add it to the running array by `drystone md add`",
-            paths(&others)
-        );
         let hint = match all {
             true => self.create_line(),
-            false => format!("{leave_out}; what the others hold is lost if {}", self.create_line()),
+            false => {
+                let rest: Vec<Candidate> =
+                    candidates.iter().filter(|found| !has_none(found)).cloned().collect();
+                self.without(&rest, &others)
+            }
         };
         Err(self.error("members", message, hint))
+    }
+
+    /// How the array starts without its members that are blank: `rest` is found on the `others`.
+    fn without(&self, rest: &[Candidate], others: &[Arc<dyn Device>]) -> String {
+        let start = assemble(rest, self.raid.uuid).map(|assembly| assembly.start);
+        match start {
+            Ok(Start::No(why) | Start::Force(why)) => {
+                format!("without it the array cannot start: {why}")
+            }
+            Err(why) => format!("without it the array cannot start: {why}"),
+            Ok(Start::Whole) => format!(
+                "the array is whole without it: leave it out of `members`{}",
+                self.add_later()
+            ),
+            Ok(Start::Degraded { .. }) => format!(
+                "`run = true` in [device.{}] starts the array degraded, without it{}; `drystone md assemble --print {}` \
+                 prints a stack file of the others",
+                self.spec.name,
+                self.add_later(),
+                paths(others)
+            ),
+        }
+    }
+
+    fn add_later(&self) -> String {
+        format!(
+            ", and `drystone md add {} PATH` then gives it to the running array",
+            self.spec.name
+        )
     }
 
     /// What the first of these devices holds that holds something other than an array.
@@ -250,6 +285,11 @@ impl Opening<'_> {
             Start::No(_) => "",
             Start::Force(_) if read_only => "",
             _ if read_only => &read_line(members),
+            // Nothing of it is lost: what is missing is named, and not to be done without.
+            Start::Degraded { unexpected: Some(_) } if assembly.has_replaced() => {
+                "name that device in `members`: `drystone md examine PATH` shows of a file or disk whether it is; \
+                 only if it is lost, set `run = true`, which starts the array degraded"
+            }
             Start::Degraded { unexpected: Some(_) } => "`run = true` starts it degraded",
             Start::Force(_) => "`force = true` starts it although data may be lost",
             Start::Whole | Start::Degraded { .. } => "",

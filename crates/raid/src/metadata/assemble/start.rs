@@ -83,7 +83,7 @@ fn decide_by_members(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     }
     match lost {
         0 => Start::Whole,
-        _ => Start::Degraded { unexpected: unexpected(assembly) },
+        _ => Start::Degraded { unexpected: unexpected(assembly, candidates) },
     }
 }
 
@@ -253,22 +253,32 @@ fn named(assembly: &Assembly) -> String {
 
 /// Members that are not used though the freshest superblock counts on them. One that is damaged will
 /// not come later.
-fn unexpected(assembly: &Assembly) -> Option<String> {
+fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let expected = |role: usize| {
         let number = Role::Active(role as u16).number();
         let member = &assembly.members[role];
         let may_come = member.device().is_none() && !matches!(member, Member::Damaged { .. });
         assembly.fresh.roles.contains(&number) && may_come
     };
-    let roles: Vec<String> =
-        (0..assembly.members.len()).filter(|r| expected(*r)).map(|r| r.to_string()).collect();
+    let missing = (0..assembly.members.len()).filter(|role| expected(*role));
+    let sentences: Vec<String> = missing.map(|role| absence(assembly, candidates, role)).collect();
     let disks = assembly.layout.disks();
-    (!roles.is_empty()).then(|| {
-        format!(
-            "{} of {disks} members are there; member {} is missing but was never marked as failed, \
-             so it may still appear",
-            disks - assembly.lost(),
-            roles.join(" and member ")
-        )
+    (!sentences.is_empty()).then(|| {
+        let there = disks - assembly.lost();
+        format!("{there} of {disks} members are there; {}", sentences.join("; "))
     })
+}
+
+/// Why a member is not there.
+fn absence(assembly: &Assembly, candidates: &[Candidate], role: usize) -> String {
+    let of_role = |(replaced, _): &&(usize, usize)| *replaced == role;
+    match assembly.replaced.iter().find(of_role) {
+        Some((_, device)) => format!(
+            "{} was replaced as member {role} by a device that is not among them",
+            candidates[*device].name
+        ),
+        None => format!(
+            "member {role} is missing but was never marked as failed, so it may still appear"
+        ),
+    }
 }

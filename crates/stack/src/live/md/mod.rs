@@ -9,6 +9,7 @@
 mod members;
 mod report;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use drystone_core::error::ErrorKind;
@@ -250,7 +251,13 @@ impl Arrays<'_> {
             let found = found.iter().find(|found| found.live.name == name)?;
             Some(found.live.device.clone())
         };
-        let opened = raid::open_raid(&spec, raid, &find, &|_| false, (&at, self.stack.engine));
+        let opened = raid::open_raid(
+            &spec,
+            raid,
+            (&find, &BTreeSet::new()),
+            &|_| false,
+            (&at, self.stack.engine),
+        );
         let opened = opened.map_err(of_opening)?;
         raid::run(name, opened.manager, &at).map_err(of_opening)?;
         let array = opened.array.clone();
