@@ -1,7 +1,5 @@
 //! `drystone lab`: experiments of the laboratory.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -9,10 +7,13 @@ use clap::{Args, Subcommand};
 use drystone_lab::raid5_fsmark::{self, Asked, Task};
 use drystone_lab::raid5_wait::array::Counts;
 use drystone_lab::{
-    EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, RUNTIME_NS, is_of_a_mail, parse_cores,
+    EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, Outcome, RUNTIME_NS, Stop,
+    is_of_a_mail, parse_cores,
 };
 use drystone_stack::duration::{Unit, parse_duration};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::draft::Draft;
 use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::io_flusher;
@@ -152,15 +153,17 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(wrong)?;
     // Before the measurements, which take long.
     let pages = ["index.html", "index.md"].map(|name| folder.join(name));
-    let [html, markdown] = [create(&pages[0])?, create(&pages[1])?];
+    let [html, markdown] = [Draft::new(&pages[0])?, Draft::new(&pages[1])?];
+    let stop = stop_on_signals()?;
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
-    let measured = drystone_lab::run_all(&|found| options(args, false, found), say)?;
-    for outcome in measured.outcomes() {
+    let keep = &mut |outcome: &Outcome| {
         let path = folder.join(format!("{}.json", outcome.experiment));
-        write(Some(&path), Some(create(&path)?), || format!("{}\n", outcome.json()))?;
-    }
-    write(Some(&pages[0]), Some(html), || measured.html())?;
-    write(Some(&pages[1]), Some(markdown), || measured.markdown())?;
+        Draft::new(&path)?.write(&format!("{}\n", outcome.json()))
+    };
+    let options = |found: &Experiment| options(args, false, &stop, found);
+    let measured = drystone_lab::run_all(&options, keep, say)?;
+    html.write(&measured.html())?;
+    markdown.write(&measured.markdown())?;
     output::print(&format!("wrote {} and {}\n", pages[0].display(), pages[1].display()))?;
     Ok(())
 }
@@ -183,7 +186,7 @@ fn refuse_ignored(args: &RunArgs, has_no_effect: impl Fn(&str) -> bool) -> Resul
     }
 }
 
-fn options(args: &RunArgs, chart: bool, experiment: &Experiment) -> Options {
+fn options(args: &RunArgs, chart: bool, stop: &Stop, experiment: &Experiment) -> Options {
     Options {
         runs: args.runs.unwrap_or(experiment.runs),
         runtime_ns: args.runtime.unwrap_or(RUNTIME_NS),
@@ -192,6 +195,7 @@ fn options(args: &RunArgs, chart: bool, experiment: &Experiment) -> Options {
         kernel: args.kernel,
         bytes: args.bytes,
         only: args.only.clone(),
+        stop: stop.clone(),
     }
 }
 
@@ -210,15 +214,15 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     }
     refuse_ignored(args, |option| found.ignores.contains(&option))?;
     // Before the measurement, which takes long.
-    let json = args.json.as_deref().map(create).transpose()?;
-    let html = args.html.as_deref().map(create).transpose()?;
-    let markdown = args.markdown.as_deref().map(create).transpose()?;
-    let options = options(args, html.is_some(), found);
+    let json = draft(&args.json)?;
+    let html = draft(&args.html)?;
+    let markdown = draft(&args.markdown)?;
+    let options = options(args, html.is_some(), &stop_on_signals()?, found);
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
     let outcome = drystone_lab::run(&args.name, &options, say)?;
-    write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;
-    write(args.html.as_deref(), html, || outcome.html())?;
-    write(args.markdown.as_deref(), markdown, || outcome.markdown())?;
+    write(json, || format!("{}\n", outcome.json()))?;
+    write(html, || outcome.html())?;
+    write(markdown, || outcome.markdown())?;
     output::print(&outcome.text())?;
     Ok(())
 }
@@ -228,8 +232,8 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
         let names = MODELS.join(", ");
         return Err(Failure::Usage(format!("no model `{}`: there is {names}", args.name)).into());
     }
-    let json = args.json.as_deref().map(create).transpose()?;
-    let html = args.html.as_deref().map(create).transpose()?;
+    let json = draft(&args.json)?;
+    let html = draft(&args.html)?;
     let options = ModelOptions {
         cores: args.cores.0.clone(),
         runs: args.runs,
@@ -238,8 +242,8 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
     };
     let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
     let outcome = drystone_lab::model(&args.name, &options, say)?;
-    write(args.json.as_deref(), json, || format!("{}\n", outcome.json()))?;
-    write(args.html.as_deref(), html, || outcome.html())?;
+    write(json, || format!("{}\n", outcome.json()))?;
+    write(html, || outcome.html())?;
     output::print(&outcome.text())?;
     Ok(())
 }
@@ -279,17 +283,22 @@ fn size(text: &str) -> Result<u64, String> {
     drystone_stack::size::parse_size(text).map_err(|error| error.to_string())
 }
 
-fn create(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+fn draft(path: &Option<PathBuf>) -> anyhow::Result<Option<Draft>> {
+    path.as_deref().map(Draft::new).transpose()
 }
 
-fn write(
-    path: Option<&Path>,
-    file: Option<File>,
-    text: impl FnOnce() -> String,
-) -> anyhow::Result<()> {
-    let (Some(path), Some(mut file)) = (path, file) else { return Ok(()) };
-    file.write_all(text().as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+fn write(draft: Option<Draft>, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+    draft.map_or(Ok(()), |draft| draft.write(&text()))
+}
+
+/// Asked by the first Ctrl-C; the second ends the process at once, and so does the first before this.
+fn stop_on_signals() -> anyhow::Result<Stop> {
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.flag())?;
+        signal_hook::flag::register(signal, stop.flag())?;
+    }
+    Ok(stop)
 }
 
 fn runtime(text: &str) -> Result<u64, String> {

@@ -6,6 +6,7 @@
 mod reader;
 
 use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,8 +110,12 @@ pub fn run(args: &LogWritesArgs) -> Result<(), Failure> {
     match &args.command {
         LogCommand::List { range } => list(&mut log, range),
         LogCommand::Replay { to, range, start_sector, end_sector, no_discard, fsck, check } => {
+            let file = target(&args.log, to)?;
+            let bytes = (&file).seek(SeekFrom::End(0));
             let target = Target {
-                file: target(&args.log, to)?,
+                bytes: bytes
+                    .map_err(|error| Failure::Refused(format!("{}: {error}", to.display())))?,
+                file,
                 path: to,
                 sectors: (*start_sector, *end_sector),
                 no_discard: *no_discard,
@@ -184,6 +189,8 @@ fn list(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
 struct Target<'a> {
     file: File,
     path: &'a Path,
+    /// Its size, which nothing changes.
+    bytes: u64,
     /// First and last sector of interest.
     sectors: (u64, u64),
     no_discard: bool,
@@ -210,6 +217,8 @@ fn replay(
     target: &Target<'_>,
     check: Option<(&str, Check)>,
 ) -> Result<(), Failure> {
+    // Before anything is written.
+    each(log, range, |log, found| target.place(log.sector_bytes(), found).map(drop))?;
     let mut count = 0;
     each(log, range, |log, found| {
         count += 1;
@@ -235,22 +244,32 @@ impl Target<'_> {
         self.file.sync_all().map_err(|error| self.failed(&error))
     }
 
-    /// Do what an entry did.
-    fn take(&self, log: &LogReader, Found { entry, number, .. }: &Found) -> Result<(), Failure> {
+    /// Where an entry's sectors are, in bytes; `None` if nobody asked for them.
+    fn place(&self, block: u32, found: &Found) -> Result<Option<(u64, u64)>, Failure> {
+        let (Found { entry, number, .. }, block) = (found, u64::from(block));
         let (first, last) = (entry.sector, entry.sector.saturating_add(entry.sectors));
         if entry.sectors == 0 || last <= self.sectors.0 || first > self.sectors.1 {
-            return Ok(());
+            return Ok(None);
         }
-        let block = u64::from(log.sector_bytes());
         let range = first.checked_mul(block).zip(entry.sectors.checked_mul(block));
-        let range = range.filter(|(from, bytes)| {
-            from.checked_add(*bytes).is_some_and(|end| end <= i64::MAX as u64)
-        });
-        let Some((from, bytes)) = range else {
-            let what = format!("entry {number} of the log lies beyond any device's end");
-            return Err(Failure::Refused(what));
-        };
-        match entry.flags.has(LogFlags::DISCARD) {
+        let is_inside = |end: Option<u64>| end.is_some_and(|end| end <= self.bytes);
+        let range = range.filter(|(from, bytes)| is_inside(from.checked_add(*bytes)));
+        if range.is_some() {
+            return Ok(range);
+        }
+        Err(Failure::Refused(format!(
+            "{}: entry {number} of the log (from sector {first} on, {} sectors of {block} bytes) goes beyond its end at \
+             {} bytes: make it as long as the device that was logged, or leave out what is beyond with --end-sector",
+            self.path.display(),
+            entry.sectors,
+            self.bytes
+        )))
+    }
+
+    /// Do what an entry did.
+    fn take(&self, log: &LogReader, found: &Found) -> Result<(), Failure> {
+        let Some((from, bytes)) = self.place(log.sector_bytes(), found)? else { return Ok(()) };
+        match found.entry.flags.has(LogFlags::DISCARD) {
             true if self.no_discard => Ok(()),
             true => self.discard(from, bytes),
             false => log.data(bytes, COPY_BYTES, |at, data| {
@@ -263,8 +282,11 @@ impl Target<'_> {
     fn discard(&self, from: u64, bytes: u64) -> Result<(), Failure> {
         use rustix::fs::{FallocateFlags, fallocate};
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if fallocate(&self.file, hole, from, bytes).is_ok() {
-            return Ok(());
+        match fallocate(&self.file, hole, from, bytes) {
+            Ok(()) => return Ok(()),
+            // It has no holes.
+            Err(rustix::io::Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(self.failed(&error.into())),
         }
         let zeroes = vec![0; COPY_BYTES.min(bytes as usize)];
         let mut at = 0;

@@ -1,6 +1,7 @@
 //! The program as its users see it: output, messages, exit status.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -261,6 +262,61 @@ fn a_filled_device_has_no_hole() {
     }
 }
 
+/// As `md create` refuses.
+#[test]
+fn benchmarks_do_not_write_over_a_file_system() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    // The magic number of ext4, in the superblock at 1 KiB.
+    let mut image = vec![0; 4 << 20];
+    image[1024..1024 + 4].copy_from_slice(&64u32.to_le_bytes());
+    image[1024 + 4..1024 + 8].copy_from_slice(&4096u32.to_le_bytes());
+    image[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xEF]);
+    fs::write(at.join("f.img"), &image).unwrap();
+    let device = ["--device", "file,path=f.img", "--bs", "4k"];
+    let stack = "[device.f]\ntype = \"file\"\npath = \"f.img\"\n\
+                 [device.v]\ntype = \"linear\"\nmembers = [\"f\"]\n";
+    fs::write(at.join("s.toml"), stack).unwrap();
+    let volume = ["--stack", "s.toml", "--name", "v", "--bs", "4k"];
+    let words = ["appears to contain an ext", "--force overwrites it"];
+    for device in [&device[..], &volume] {
+        for writes in [&["--fill"][..], &["--rw", "randwrite"], &["--rw", "write"]] {
+            refused(at, &[&["bench"], device, writes].concat(), 1, &words);
+        }
+    }
+    assert!(fs::read(at.join("f.img")).unwrap() == image, "it was written to");
+    refused(at, &[&["bench"], &device[..], &["--force"]].concat(), 2, &["--force is for --fill"]);
+    bench(at, &[&device[..], &["--fill", "--force"]].concat());
+    assert!(fs::read(at.join("f.img")).unwrap() != image);
+}
+
+#[test]
+fn what_an_interrupted_lab_has_measured_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    fs::write(at.join("old.html"), "the page of yesterday").unwrap();
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_drystone"));
+    let run =
+        "lab run plug-time --threads 1 --runs 1000 --runtime 20ms --json a.json --html old.html";
+    let lab = lab.args(run.split(' ')).current_dir(at).stderr(Stdio::piped());
+    let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    let mut said = BufReader::new(lab.stderr.take().unwrap());
+    said.read_line(&mut first).unwrap();
+    assert!(first.contains("1 of "), "{first}");
+    assert_eq!(fs::read_to_string(at.join("old.html")).unwrap(), "the page of yesterday");
+    let pid = rustix::process::Pid::from_child(&lab);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let text = std::io::read_to_string(&mut said).unwrap();
+    assert_eq!(lab.wait().unwrap().code(), Some(0), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(at.join("a.json")).unwrap()).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    assert!(!rows.is_empty() && json["parameters"]["stopped_early"] == true, "{json}");
+    assert!(fs::read_to_string(at.join("old.html")).unwrap().contains("Stopped before its end"));
+    assert_eq!(fs::read_dir(at).unwrap().count(), 2, "nothing else is left");
+}
+
 #[test]
 fn benchmarks_do_not_write_past_what_stands_on_a_device() {
     let (folder, part) =
@@ -292,7 +348,11 @@ fn benchmarks_that_cannot_run_say_why() {
     bench("null,badblocks=0-524287999", &[], &["read of 512 bytes at sector", "failed"]);
     bench("ram,size=1MiB,read_only=true", &["--fill"], &["--fill", "read-only"]);
     bench("null", &["--fill"], &["--fill", "memory_backed=true"]);
-    bench("null,memory_backed=true,badblocks=8-8", &["--fill"], &["--fill: a write", "failed"]);
+    bench(
+        "null,memory_backed=true,badblocks=4000-4000",
+        &["--fill"],
+        &["--fill: a write", "failed"],
+    );
     bench("null", &["--cpus", "8000"], &["--cpus", "8000"]);
     bench("ram,size=1MiB,queue.nr_requests=300", &[], &["at most 256"]);
     bench("file,path=none.img", &[], &["none.img does not exist"]);

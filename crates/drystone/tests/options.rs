@@ -163,6 +163,7 @@ const SAMPLE_UUID: &str = "0a0b0c0d:11223344:55667788:99aabbcc";
 /// form, the option, and the file that has it, a test's if one can hold it, with words that stand there.
 const HELD_ELSEWHERE: &[(&str, &str, &str, &str)] = &[
     ("md assemble --print", "force", "system-tests/tests/rescue.rs", "\"--force\""),
+    ("bench", "force", "crates/drystone/tests/cli.rs", "\"--fill\", \"--force\""),
     ("md create -l6", "force", "crates/drystone/tests/md.rs", "create --force -l 5"),
     ("md create", "consistency-policy", "crates/drystone/tests/md.rs", "--consistency-policy"),
     ("md status", "watch", "system-tests/tests/md.rs", "--watch 10ms"),
@@ -491,6 +492,35 @@ fn seen(bytes: &[u8]) -> String {
         }
         _ => format!("{bytes:?}"),
     }
+}
+
+/// Whatever a log says, the target keeps its size, and nothing is written unless all of it is inside.
+#[test]
+fn a_log_is_not_replayed_beyond_the_end_of_the_target() {
+    let rig = Rig::new();
+    let target = rig.folder.path().join("target");
+    let before = fs::read(&target).unwrap();
+    let replay = "log-writes log replay --to target";
+    // The log's second entry but the mark: a discard of 2^50 sectors, and a write at sector 2^33.
+    for (place, number) in [(8, 1u64 << 50), (0, 1 << 33)] {
+        let mut bytes = log();
+        let at = 512 + 1024 + 512 + place;
+        bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        fs::write(rig.folder.path().join("log"), bytes).unwrap();
+        let (status, text) = rig.execute(replay);
+        assert_eq!(status, Some(1), "{text}");
+        assert!(
+            text.contains("target: entry 2 of the log") && text.contains("beyond its end"),
+            "{text}"
+        );
+        assert!(fs::read(&target).unwrap() == before, "something was written");
+    }
+    fs::write(rig.folder.path().join("log"), log()).unwrap();
+    fs::File::options().write(true).open(&target).unwrap().set_len(24 * 512).unwrap();
+    let (status, text) = rig.execute(replay);
+    assert_eq!((status, fs::metadata(&target).unwrap().len()), (Some(1), 24 * 512), "{text}");
+    let (status, text) = rig.execute(&format!("{replay} --end-sector 23"));
+    assert_eq!((status, fs::metadata(&target).unwrap().len()), (Some(0), 24 * 512), "{text}");
 }
 
 /// A log of a write, a mark, a discard, and two writes with flush and FUA.

@@ -1,7 +1,8 @@
 //! A folder for the files of an experiment, on whatever disk temporary files are.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -19,7 +20,10 @@ impl Folder {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(format!("drystone-lab-{process}-{number}"));
-        fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Folder(path))
     }
 

@@ -54,7 +54,7 @@ fn try_measure(
     for threads in threads {
         say(&format!("{DEVICE}, {}", threads_text(*threads)));
         let mut samples = [Vec::new(), Vec::new()];
-        for _ in 0..options.runs {
+        for _ in options.turns() {
             for ((scheduler, _), samples) in SCHEDULERS.iter().zip(&mut samples) {
                 device.set_scheduler(scheduler)?;
                 samples.push(fio(options, &device.path, *threads)?);

@@ -27,11 +27,13 @@ pub mod raid5_fsmark;
 pub mod raid5_wait;
 mod reorder;
 pub mod scheduler;
+mod steps;
 pub mod throttle;
 
 pub use mails::{Pages, is_of_a_mail, run_all};
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
 pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
+pub use steps::Stop;
 
 /// How an experiment is run.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +52,8 @@ pub struct Options {
     pub bytes: Option<u64>,
     /// Of `raid5-fsmark`: words that a case's name has to have to be run.
     pub only: Vec<String>,
+    /// Asked: end after the run under way, with what was measured so far.
+    pub stop: Stop,
 }
 
 /// Runs and most threads of most experiments.
@@ -100,5 +104,5 @@ pub fn run(name: &str, options: &Options, say: Say<'_>) -> anyhow::Result<Outcom
         let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
         anyhow::bail!("no experiment `{name}`: there is {}", names.join(", "));
     };
-    (experiment.run)(options, say)
+    Ok((experiment.run)(options, say)?.ended_early(options))
 }

@@ -230,17 +230,30 @@ pub fn is_of_a_mail(experiment: &Experiment) -> bool {
     MAILS.iter().any(|mail| mail.experiment == experiment.name)
 }
 
-/// Runs the experiments of all mails, each by its `options`.
+fn experiment(mail: &Mail) -> &'static Experiment {
+    let found = EXPERIMENTS.iter().find(|found| found.name == mail.experiment);
+    found.expect("a test sees to it that there is one")
+}
+
+/// Runs the experiments of all mails, each by its `options`. `keep` gets each outcome as soon as it is there.
 ///
 /// # Errors
 /// As of [`crate::run`].
-pub fn run_all(options: &dyn Fn(&Experiment) -> Options, say: Say<'_>) -> anyhow::Result<Pages> {
+pub fn run_all(
+    options: &dyn Fn(&Experiment) -> Options,
+    keep: &mut dyn FnMut(&Outcome) -> anyhow::Result<()>,
+    say: Say<'_>,
+) -> anyhow::Result<Pages> {
     let mut outcomes = Vec::new();
     for mail in &MAILS {
+        let options = options(experiment(mail));
+        if options.stop.is_asked() && !outcomes.is_empty() {
+            break;
+        }
         say(mail.experiment);
-        let experiment = EXPERIMENTS.iter().find(|found| found.name == mail.experiment);
-        let experiment = experiment.expect("a test sees to it that there is one");
-        outcomes.push((mail, (experiment.run)(&options(experiment), say)?));
+        let outcome = (experiment(mail).run)(&options, say)?.ended_early(&options);
+        keep(&outcome)?;
+        outcomes.push((mail, outcome));
     }
     Ok(Pages { outcomes })
 }

@@ -7,9 +7,10 @@
 //! disturbs all of them.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::sync::{ClassStats, LockClass, LockStats};
@@ -17,12 +18,14 @@ use drystone_queue::scheduler::MqDeadline;
 use drystone_stack::live::{OpenDevice, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 
 use crate::engine::{Pattern, machine};
 use crate::measure::{Load, Point, Sample, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::{Before, Mailed, SharedOnly};
+use crate::steps::Steps;
 use crate::{Experiment, Options, Say, kernel};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -43,9 +46,6 @@ const SIZE_BYTES: u64 = 256 << 20;
 /// Tags of the null device: more than 32 threads have in flight (128), with as many again for
 /// each that is pre-empted in a call, so that no row is about tags. A file has 256.
 const NULL_TAGS: u32 = 1024;
-
-/// Where the file is made: memory, so that the disk is not what is measured.
-pub(crate) const FILES: &str = "/dev/shm";
 
 /// The devices, by their names in rows.
 pub(crate) const NULL: &str = "null";
@@ -131,30 +131,25 @@ pub(crate) fn null_spec(variant: &Variant) -> anyhow::Result<DeviceSpec> {
     spec(&null(), variant)
 }
 
-/// The file that is read, removed in the end.
-pub(crate) struct Scratch(pub(crate) PathBuf);
+/// The file that is read: in memory, so that the disk is not what is measured, and without a name, so that nobody
+/// can put another in its place and nothing of it is left, however this process ends.
+pub(crate) struct Scratch(File);
 
 impl Scratch {
     pub(crate) fn make(bytes: u64) -> anyhow::Result<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
-        let name = format!("drystone-lab-{process}-{number}.img");
-        let path = Path::new(FILES).join(name);
-        let wrong = || format!("cannot write {}", path.display());
-        let mut file = std::fs::File::create(&path).with_context(wrong)?;
-        let scratch = Scratch(path.clone());
+        let wrong = "cannot make a file in memory";
+        let fd = memfd_create("drystone-lab", MemfdFlags::CLOEXEC).context(wrong)?;
+        let mut file = File::from(fd);
         let block = vec![0xA5; 1 << 20];
         for _ in 0..bytes >> 20 {
-            file.write_all(&block).with_context(wrong)?;
+            file.write_all(&block).context(wrong)?;
         }
-        Ok(scratch)
+        Ok(Scratch(file))
     }
-}
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // If it cannot be removed it stays, in memory, until somebody else does.
-        let _ = std::fs::remove_file(&self.0);
+    /// A path to it for this user's processes, while this one lives.
+    pub(crate) fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
     }
 }
 
@@ -185,16 +180,20 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     }
     say(&estimate(threads.len(), options));
     let mut rows = Vec::new();
-    for device in devices(&scratch.0) {
+    let devices = devices(&scratch.path());
+    let mut steps = Steps::new(options, devices.len() * threads.len());
+    for device in devices {
         for threads in &threads {
-            say(&format!("{}, {}", device.name, threads_text(*threads)));
+            if !steps.next(&format!("{}, {}", device.name, threads_text(*threads)), say) {
+                break;
+            }
             rows.extend(measure(&device, *threads, options)?);
         }
     }
     let mut remarks = remarks(options);
     remarks.extend(not_quiet(&rows));
-    if options.kernel {
-        let found = kernel::measure(options, &scratch.0, &shown, say);
+    if options.kernel && !options.stop.is_asked() {
+        let found = kernel::measure(options, &scratch.path(), &shown, say);
         rows.extend(found.rows);
         remarks.extend(found.remarks);
         remarks.extend(shown.iter().filter_map(|threads| taxes(&rows, *threads)));
@@ -241,7 +240,7 @@ fn measure(device: &Device, threads: u32, options: &Options) -> anyhow::Result<V
     let mut samples: Vec<Vec<Sample>> = VARIANTS.iter().map(|_| Vec::new()).collect();
     let specs = VARIANTS.iter().map(|variant| spec(device, variant));
     let specs = specs.collect::<anyhow::Result<Vec<DeviceSpec>>>()?;
-    for _ in 0..options.runs {
+    for _ in options.turns() {
         for ((variant, spec), samples) in VARIANTS.iter().zip(&specs).zip(&mut samples) {
             let runtime_ns = options.runtime_ns;
             let point = Point {

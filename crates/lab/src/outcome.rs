@@ -9,7 +9,7 @@ use drystone_core::sync::{ClassStats, lock_table};
 use serde_json::{Map, Value, json};
 
 use crate::engine::machine;
-use crate::html;
+use crate::{Options, html};
 
 /// Where it ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,6 +210,17 @@ pub(crate) fn facts(machine: &Machine, date: &str) -> String {
 }
 
 impl Outcome {
+    /// Says so on its pages if it was to end early.
+    pub(crate) fn ended_early(mut self, options: &Options) -> Self {
+        if options.stop.is_asked() {
+            let text =
+                "Stopped before its end: what was measured until then, some of it in fewer runs.";
+            self.remarks.insert(0, text.to_owned());
+            self.parameters.push(("stopped_early", json!(true)));
+        }
+        self
+    }
+
     /// The version of Drystone that ran.
     pub fn version() -> &'static str {
         env!("CARGO_PKG_VERSION")

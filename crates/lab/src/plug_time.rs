@@ -166,10 +166,13 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let shown = shown_threads(options.threads, machine.cores);
     let reading_ns = reading_ns();
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
+    let mut steps = crate::steps::Steps::new(options, DEVICES.len() * shown.len());
     for (name, device) in DEVICES {
         for threads in &shown {
             let title = format!("{name}, {}", threads_text(*threads));
-            say(&title);
+            if !steps.next(&title, say) {
+                break;
+            }
             let runs = measure((name, device), *threads, options)?;
             for (variant, runs) in VARIANTS.iter().zip(&runs) {
                 rows.push(row((name, variant), *threads, runs, (reading_ns, options.runtime_ns)));
@@ -214,7 +217,7 @@ fn measure(
     options: &Options,
 ) -> anyhow::Result<Vec<Vec<Run>>> {
     let mut runs: Vec<Vec<Run>> = VARIANTS.iter().map(|_| Vec::new()).collect();
-    for _ in 0..options.runs {
+    for _ in options.turns() {
         for (variant, runs) in VARIANTS.iter().zip(&mut runs) {
             let run = measure_one(device, variant, threads, options);
             runs.push(run.with_context(|| format!("{name}: {}", variant.name))?);

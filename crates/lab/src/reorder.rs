@@ -192,8 +192,11 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let loads = loads(options.threads);
     say(&estimate(loads.len(), options));
     let mut rows = Vec::new();
+    let mut steps = crate::steps::Steps::new(options, loads.len());
     for load in &loads {
-        say(&load.name);
+        if !steps.next(&load.name, say) {
+            break;
+        }
         rows.extend(measure(load, options)?);
     }
     let mut shown_threads: Vec<u32> = rows.iter().map(|row| row.threads).collect();
@@ -241,7 +244,7 @@ fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
 /// Both variants, in turns.
 fn measure(load: &Load, options: &Options) -> anyhow::Result<Vec<Row>> {
     let mut samples = VARIANTS.map(|_| Vec::new());
-    for _ in 0..options.runs {
+    for _ in options.turns() {
         for (variant, samples) in VARIANTS.iter().zip(&mut samples) {
             let sample = sample(load, &spec(variant)?, options.runtime_ns);
             samples.push(sample.with_context(|| format!("{}: {variant}", load.name))?);

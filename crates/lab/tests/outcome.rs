@@ -21,6 +21,26 @@ fn options() -> Options {
     Options { runs: 2, runtime_ns: 20_000_000, threads: 4, ..Options::default() }
 }
 
+/// An experiment that is to end early has what it measured until then, whatever its tables lack.
+#[test]
+fn an_experiment_can_end_early() {
+    for name in ["mq-deadline", "reorder", "blk-throttle", "plug-time", "raid5-wait", "dm-poll"] {
+        let options = Options { runtime_ns: 1_000_000, runs: 1, threads: 2, ..options() };
+        let (stop, mut points) = (options.stop.clone(), 0);
+        let say = &mut |line: &str| {
+            points += u32::from(line.contains(" of "));
+            if points == 2 {
+                stop.ask();
+            }
+        };
+        let outcome = run(name, &options, say).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        assert!(!outcome.rows.is_empty() && points <= 2, "{name}: {points} points");
+        assert!(outcome.text().contains("Stopped before its end"), "{name}");
+        assert!(outcome.html().contains("Stopped before its end"), "{name}");
+        assert_eq!(outcome.json()["parameters"]["stopped_early"], true, "{name}");
+    }
+}
+
 #[test]
 fn an_unknown_experiment_is_refused() {
     let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");

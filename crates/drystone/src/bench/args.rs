@@ -39,15 +39,18 @@ pub struct BenchArgs {
     /// What the I/Os do
     #[arg(long, value_enum, default_value_t = Pattern::Randread)]
     pub rw: Pattern,
-    /// Time measured, in nanoseconds; a plain number is in seconds
+    /// Time measured: seconds, or a number with us, ms, s or min
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = time)]
     pub runtime: u64,
-    /// Time before the measurement, in nanoseconds; a plain number is in seconds
+    /// Time before the measurement: seconds, or a number with us, ms, s or min
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = time)]
     pub warmup: u64,
     /// Write the whole device once before the warm-up
     #[arg(long)]
     pub fill: bool,
+    /// Write to a device that holds a file system, a partition table or part of an array, which is lost
+    #[arg(long, short)]
+    pub force: bool,
     /// How to wait for completions: asleep, polling, or as pays off
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = poll_mode)]
     pub poll_mode: PollMode,
@@ -72,6 +75,15 @@ impl BenchArgs {
     /// How the threads wait.
     pub fn mode(&self) -> PollMode {
         if self.poll { PollMode::Poll } else { self.poll_mode }
+    }
+
+    /// The option by which it overwrites what is on the device.
+    pub fn overwrites(&self) -> Option<&'static str> {
+        match (self.fill, self.writes()) {
+            (true, _) => Some("--fill"),
+            (false, true) => Some("--rw"),
+            (false, false) => None,
+        }
     }
 
     /// Whether its I/Os are writes.

@@ -4,6 +4,7 @@
 //! [`report`] turns what they counted into lines and JSON.
 
 mod args;
+mod contents;
 mod fill;
 mod report;
 mod watch;

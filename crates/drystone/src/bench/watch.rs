@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use drystone_core::clock::SystemClock;
 use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
@@ -15,7 +15,9 @@ use drystone_stack::spec::{DeviceSpec, StackSpec};
 use serde_json::{Value, json};
 
 use super::report::{Figures, Rate};
-use super::{BenchArgs, CpuList, Pattern, fill};
+use super::{BenchArgs, CpuList, Pattern, contents, fill};
+use crate::draft::Draft;
+use crate::failure::Failure;
 use crate::{alloc, output};
 
 /// Opened and ready to start.
@@ -75,9 +77,15 @@ impl Subject {
 /// What could not be opened or does not fit the device, an I/O that failed, a JSON file that
 /// cannot be written.
 pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
-    if args.writes() || args.fill {
-        subject.check_writes()?;
+    match args.overwrites() {
+        Some(_) => subject.check_writes()?,
+        None if args.force => {
+            let text = "--force is for --fill and for --rw write or randwrite: leave it out";
+            return Err(Failure::Usage(text.to_owned()).into());
+        }
+        None => {}
     }
+    let json = args.json.as_deref().map(Draft::new).transpose()?;
     let at = Surroundings::new(args.threads, SystemClock::new());
     let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
@@ -93,6 +101,12 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     }
     if args.fill {
         fill::check(&*device)?;
+    }
+    if let Some(option) = args.overwrites().filter(|_| !args.force) {
+        let (cx, index) = &mut contexts[0];
+        contents::check(cx, *index, &*device, option)?;
+    }
+    if args.fill {
         let (cx, index) = &mut contexts[0];
         fill::fill(cx, *index, &*device)?;
     }
@@ -101,9 +115,8 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     let run = Run { args, device, shared, works, engine };
     let figures = run.measure(contexts)?;
     ensure!(figures.ios() > 0, "no I/O completed in the measured time; take a longer --runtime");
-    if let Some(path) = &args.json {
-        std::fs::write(path, format!("{}\n", figures.json(run.configuration())))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(json) = json {
+        json.write(&format!("{}\n", figures.json(run.configuration())))?;
     }
     output::print(&figures.lines())?;
     Ok(())

@@ -65,8 +65,11 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     scenes.extend(shown.iter().flat_map(|threads| scene::scaled(*threads)));
     say(&estimate(&scenes, options));
     let mut all = Vec::new();
+    let mut steps = crate::steps::Steps::new(options, scenes.len());
     for scene in scenes {
-        say(&format!("{}, {}", scene.name, threads_text(scene.threads)));
+        if !steps.next(&format!("{}, {}", scene.name, threads_text(scene.threads)), say) {
+            break;
+        }
         all.push(measure(scene, folder.path(), bytes, options)?);
     }
     Ok(Outcome {
@@ -123,7 +126,7 @@ fn estimate(scenes: &[Scene], options: &Options) -> String {
 fn measure(scene: Scene, folder: &Path, bytes: u64, options: &Options) -> anyhow::Result<Measured> {
     let spec = scene.spec(folder, bytes)?;
     let mut samples = [const { Vec::new() }; VARIANTS.len()];
-    for _ in 0..options.runs {
+    for _ in options.turns() {
         for ((name, open), samples) in VARIANTS.iter().zip(&mut samples) {
             let sample = point::measure(&scene, &spec, *open, options.runtime_ns);
             samples.push(sample.with_context(|| format!("{}: {name}", scene.name))?);

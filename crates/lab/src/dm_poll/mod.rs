@@ -75,9 +75,12 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
         wake::measure(cores.submit[0])?
     };
     let mut all = Vec::new();
+    let mut steps = crate::steps::Steps::new(options, scenes.len());
     for scene in scenes {
         let latency = scene.latency_us().map(|us| format!(", {us} us")).unwrap_or_default();
-        say(&format!("{}{latency}, depth {}", scene.name, scene.depth));
+        if !steps.next(&format!("{}{latency}, depth {}", scene.name, scene.depth), say) {
+            break;
+        }
         all.push(measure(scene, &cores, folder.path(), options)?);
     }
     let parameters = vec![
@@ -143,7 +146,7 @@ fn measure(
     options: &Options,
 ) -> anyhow::Result<Measured> {
     let mut samples = [const { Vec::new() }; 3];
-    for _ in 0..options.runs {
+    for _ in options.turns() {
         for ((name, mode), samples) in VARIANTS.iter().zip(&mut samples) {
             let sample = point::measure(&scene, *mode, cores, folder, options.runtime_ns);
             samples.push(sample.with_context(|| format!("{}: {name}", scene.name))?);

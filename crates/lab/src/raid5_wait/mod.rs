@@ -74,8 +74,13 @@ struct Measured {
 pub fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let mut all = Vec::new();
-    for scene in scene::scenes(options.threads) {
-        say(&format!("{} {}, {} threads", scene.disks, scene.device(), scene.threads));
+    let scenes = scene::scenes(options.threads);
+    let mut steps = crate::steps::Steps::new(options, scenes.len());
+    for scene in scenes {
+        let point = format!("{} {}, {} threads", scene.disks, scene.device(), scene.threads);
+        if !steps.next(&point, say) {
+            break;
+        }
         all.push(measure(scene, options)?);
     }
     let rows: Vec<_> = all.iter().flat_map(report::rows).collect();
@@ -121,7 +126,7 @@ fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
     }
     let opening = Opening { scene: &scene, layout, members: &members, at: &at };
     let mut samples = [const { Vec::new() }; VARIANTS.len()];
-    for _ in 0..options.runs {
+    for _ in options.turns() {
         for ((name, open), samples) in VARIANTS.iter().zip(&mut samples) {
             let array = open(&opening)?;
             let sample = load::measure(&*array, scene.threads, options.runtime_ns, &at.locks);

@@ -51,9 +51,12 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let seconds = sheets.len() as u64 * u64::from(options.runs) * each / 1_000_000_000;
     say(&format!("{} sheets, about {} min {} s", sheets.len(), seconds / 60, seconds % 60));
     let mut all = Vec::new();
+    let mut steps_of_all = crate::steps::Steps::new(options, sheets.len());
     for sheet in sheets {
-        say(sheet.name);
-        let runs = (0..options.runs).map(|_| measure(&sheet, steps));
+        if !steps_of_all.next(sheet.name, say) {
+            break;
+        }
+        let runs = options.turns().map(|_| measure(&sheet, steps));
         let runs = runs.collect::<anyhow::Result<_>>().with_context(|| sheet.name.to_owned())?;
         all.push(Measured { sheet, runs });
     }
