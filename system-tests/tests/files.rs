@@ -242,6 +242,39 @@ fn exists_as_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
 
+/// The kernel judges other users by mode, owner and group of the file.
+#[test]
+fn mode_and_group_say_who_may_open_the_file() {
+    if !has_fuse() || !exists_as_root() {
+        return;
+    }
+    let keys =
+        "fuse_allow_other = true\nfuse_mode = \"0640\"\nfuse_uid = 65533\nfuse_gid = 65534\n";
+    let mut files = Files::start(&ram(keys));
+    let file = files.announced(false);
+    let listed = files.run("chmod 755 . && stat -c '%a %u %g' \"$1\"", &file).ok();
+    assert_eq!(listed, "640 65533 65534\n");
+    let read = "head -c 1 \"$1\" >/dev/null";
+    let write = "printf x 1<>\"$1\"";
+    for (user, group, line, may) in [
+        (65533, 65532, read, true),
+        (65533, 65532, write, true),
+        (65532, 65534, read, true),
+        (65532, 65534, write, false),
+        (65532, 65532, read, false),
+    ] {
+        let line = format!(
+            "setpriv --reuid={user} --regid={group} --clear-groups sh -c '{line}' sh \"$1\""
+        );
+        let ran = files.run(&line, &file);
+        match may {
+            true => drop(ran.ok()),
+            false => assert!(ran.refused().contains("ermission denied"), "{user}:{group} {line}"),
+        }
+    }
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
 /// A stop waits for who has the file open; a second signal does not.
 #[test]
 fn a_stop_waits_for_who_has_the_file_open() {

@@ -652,8 +652,34 @@ pub struct FuseSpec {
     pub loop_device: bool,
     /// Whether other users may open it.
     pub allow_other: bool,
+    /// Its file mode, if not the usual one: 0666 where others may open it, else 0600.
+    pub mode: Option<u32>,
+    /// Its owner, if not the user who runs the server.
+    pub uid: Option<u32>,
+    /// Its group, if not that of who runs the server.
+    pub gid: Option<u32>,
     /// Whether the kernel may hold writes back.
     pub writeback_cache: bool,
+}
+
+impl FuseSpec {
+    /// A file at `path` of which nothing else is said.
+    pub fn at(path: PathBuf) -> Self {
+        FuseSpec {
+            path,
+            loop_device: false,
+            allow_other: false,
+            mode: None,
+            uid: None,
+            gid: None,
+            writeback_cache: false,
+        }
+    }
+
+    /// Its file mode.
+    pub fn permissions(&self) -> u32 {
+        self.mode.unwrap_or(if self.allow_other { 0o666 } else { 0o600 })
+    }
 }
 
 /// An address that a server listens on.

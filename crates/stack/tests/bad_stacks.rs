@@ -641,3 +641,33 @@ fn device_words_name_their_column() {
         assert!(found.hint.contains(hint), "{text}: {report}");
     }
 }
+
+#[test]
+fn who_may_open_files() {
+    let fuse = |keys: &str| {
+        format!(
+            "[device.d]\ntype = \"null\"\n[export.e]\ndevice = \"d\"\n{keys}\nfuse = \"e.img\"\n"
+        )
+    };
+    let shared = |keys: &str| {
+        let other = "[export.f]\ndevice = \"d\"\nfuse_allow_other = true\nfuse = \"e.img\"\n";
+        fuse(&format!("fuse_allow_other = true\n{keys}")) + other
+    };
+    let no_effect = "only the user who runs the server can open the file";
+    verify(vec![
+        (fuse("fuse_mode = \"0640\""), 5, 13, "\"0640\"", no_effect, "fuse_allow_other = true"),
+        (fuse("fuse_uid = 7"), 5, 12, "7", no_effect, "fuse_allow_other = true"),
+        (fuse("fuse_gid = 7"), 5, 12, "7", no_effect, "fuse_allow_other = true"),
+        (fuse("fuse_mode = 640\nfuse_allow_other = true"), 5, 13, "640", "`fuse_mode`", "0660"),
+        (
+            fuse("fuse_uid = 4294967295\nfuse_allow_other = true"),
+            5,
+            12,
+            "4294967295",
+            "out of range",
+            "4294967294",
+        ),
+        (shared("fuse_mode = \"0640\""), 11, 8, "\"e.img\"", "`fuse_mode` differs", "the same"),
+        (shared("fuse_gid = 7"), 11, 8, "\"e.img\"", "`fuse_gid` differs", "the same"),
+    ]);
+}

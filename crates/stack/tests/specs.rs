@@ -407,3 +407,18 @@ fn listeners_that_let_everybody_in_are_warned_of() {
     let said = found("unix:s.sock", &tls("optional", &ca));
     assert!(said.len() == 1 && said[0].contains("`client_ca` protects nothing"), "{said:?}");
 }
+
+#[test]
+fn files_have_the_mode_and_owner_that_are_asked_for() {
+    let export = |keys: &str| {
+        let text = format!(
+            "[device.d]\ntype = \"null\"\n[export.e]\ndevice = \"d\"\nfuse = \"e.img\"\n{keys}\n"
+        );
+        stack(&text).exports.remove(0).fuse.unwrap()
+    };
+    assert_eq!(export("").permissions(), 0o600);
+    let open = export("fuse_allow_other = true");
+    assert_eq!((open.permissions(), open.uid, open.gid), (0o666, None, None));
+    let own = export("fuse_allow_other = true\nfuse_mode = \"0640\"\nfuse_uid = 5\nfuse_gid = 0");
+    assert_eq!((own.permissions(), own.uid, own.gid), (0o640, Some(5), Some(0)));
+}

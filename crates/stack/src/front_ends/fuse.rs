@@ -28,11 +28,16 @@ impl FrontEnd for Fuse {
         let file = section.file.map(Path::to_owned).or_else(|| fields.path("fuse"));
         if file.is_none() {
             without_file(check, section);
+        } else if !fields.bool("fuse_allow_other") {
+            without_others(check, section);
         }
         export.fuse = file.map(|path| FuseSpec {
             path,
             loop_device: fields.bool("fuse_loop"),
             allow_other: fields.bool("fuse_allow_other"),
+            mode: fields.number32_if("fuse_mode"),
+            uid: fields.number32_if("fuse_uid"),
+            gid: fields.number32_if("fuse_gid"),
             writeback_cache: fields.bool("fuse_writeback_cache"),
         });
     }
@@ -87,14 +92,33 @@ fn files(stack: &StackSpec) -> Vec<(&ExportSpec, &FuseSpec)> {
     stack.exports.iter().filter_map(|export| Some((export, export.fuse.as_ref()?))).collect()
 }
 
+/// Keys that say who among other users may open the file.
+const OF_OTHERS: [&str; 3] = ["fuse_mode", "fuse_uid", "fuse_gid"];
+
 /// Keys that say something of a file which there is not.
 fn without_file(check: &mut Check<'_>, section: &Section<'_>) {
-    for key in ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"] {
+    let switches = ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"];
+    let on = switches.into_iter().filter(|key| section.fields.bool(key));
+    for key in on.chain(OF_OTHERS) {
         let place = format!("{}/{key}", section.path);
-        if check.places.has(&place) && section.fields.bool(key) {
+        if check.places.has(&place) {
             let message = format!("`{key}` has no effect: the export has no `fuse`");
             let span = check.places.get(&place);
             check.findings.error(&span, message, "add fuse = \"NAME.img\" or remove it");
+        }
+    }
+}
+
+/// The kernel lets nobody but the user who mounts a file open it, whatever its mode and owner are.
+fn without_others(check: &mut Check<'_>, section: &Section<'_>) {
+    for key in OF_OTHERS {
+        let place = format!("{}/{key}", section.path);
+        if check.places.has(&place) {
+            let message = format!(
+                "`{key}` has no effect: only the user who runs the server can open the file"
+            );
+            let span = check.places.get(&place);
+            check.findings.error(&span, message, "add fuse_allow_other = true or remove it");
         }
     }
 }
@@ -108,6 +132,9 @@ fn agree(
     let differs = [
         ("fuse_loop", fuse.loop_device != with.loop_device),
         ("fuse_allow_other", fuse.allow_other != with.allow_other),
+        ("fuse_mode", fuse.permissions() != with.permissions()),
+        ("fuse_uid", fuse.uid != with.uid),
+        ("fuse_gid", fuse.gid != with.gid),
         ("fuse_writeback_cache", fuse.writeback_cache != with.writeback_cache),
     ];
     for (key, _) in differs.iter().filter(|(_, differs)| *differs) {

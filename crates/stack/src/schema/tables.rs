@@ -26,6 +26,9 @@ const DEVICE_SIZE: Type = Type::Size { min: SECTOR, max: MAX_SIZE, multiple: SEC
 const BLOCK_SIZE: Type = Type::PowerOfTwo { min: 512, max: 4096 };
 const COUNT: Type = Type::Integer { min: 1, max: 1024 };
 
+/// A user or group by number; the largest stands for none.
+const USER: Type = Type::Integer { min: 0, max: u32::MAX as u64 - 1 };
+
 const SEEK: Type = Type::Duration { unit: Unit::Nanoseconds, min: 0, max: HOUR };
 
 const fn param(key: &'static str, ty: Type, default: super::IfAbsent, doc: &'static str) -> Param {
@@ -435,7 +438,25 @@ pub static EXPORT: &[Param] = &[
         "fuse_allow_other",
         Type::Bool,
         Value("false"),
-        "Let other users open the file; without this only the user who runs the server does, root included among the others.",
+        "Let other users open the file, as `fuse_mode` permits; without this only the user who runs the server does, root included among the others.",
+    ),
+    param(
+        "fuse_mode",
+        Type::Mode,
+        Unset("0666, so that every user of the machine may read and write"),
+        "File mode of the file, with fuse_allow_other.",
+    ),
+    param(
+        "fuse_uid",
+        USER,
+        Unset("the user who runs the server"),
+        "Owner of the file, by number, with fuse_allow_other.",
+    ),
+    param(
+        "fuse_gid",
+        USER,
+        Unset("the group of who runs the server"),
+        "Group of the file, by number, with fuse_allow_other.",
     ),
     param(
         "fuse_writeback_cache",

@@ -79,9 +79,9 @@ impl Files {
         }
         let options = MountOptions {
             kind: place.kind,
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            permissions: if fuse.allow_other { 0o666 } else { 0o600 },
+            uid: fuse.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw()),
+            gid: fuse.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
+            permissions: fuse.permissions(),
             writeback_cache: fuse.writeback_cache,
             direct_io: fuse.loop_device,
             over_ring: true,

@@ -58,13 +58,10 @@ impl FileOptions {
                     .to_owned(),
             ));
         };
-        let fuse = export.fuse.get_or_insert(FuseSpec {
-            path: PathBuf::new(),
-            loop_device: false,
-            allow_other: false,
-            writeback_cache: false,
-        });
-        fuse.path = path;
+        match &mut export.fuse {
+            Some(fuse) => fuse.path = path,
+            none => *none = Some(FuseSpec::at(path)),
+        }
         Ok(())
     }
 }
