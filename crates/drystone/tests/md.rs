@@ -233,3 +233,21 @@ fn members_of_linux_are_shown_as_mdadm_shows_them() {
     assert!(text(&output.stderr).contains("superblock checksum is"), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains(" - expected "), "{}", text(&output.stdout));
 }
+
+/// What a superblock says of places is only shown, whatever it is.
+#[test]
+fn places_that_no_device_has_are_shown_all_the_same() {
+    let folder = folder_with(&[8 * MIB; 3]);
+    done(folder.path(), "create -l 5 -n 3 -b internal -c 64K d0 d1 d2");
+    let file = fs::OpenOptions::new().write(true).open(folder.path().join("d0")).unwrap();
+    for (at, value) in [(144, u64::MAX / 512 - 7), (144, u64::MAX - 7), (80, u64::MAX - 127)] {
+        file.write_all_at(&9u32.to_le_bytes(), 4096 + 8).unwrap();
+        file.write_all_at(&value.to_le_bytes(), 4096 + at).unwrap();
+        let shown = done(folder.path(), "examine d0");
+        assert!(shown.contains(&value.to_string()) && shown.contains("expected"), "{shown}");
+        for option in ["--bitmap", "--badblocks"] {
+            let output = md(folder.path(), &format!("examine {option} d0"));
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
+        }
+    }
+}

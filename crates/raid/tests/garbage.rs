@@ -42,13 +42,11 @@ proptest! {
         let _ = examine::superblock_text("m", &bytes, sectors, None);
         if let Ok(found) = Superblock::parse(&bytes, 8, sectors) {
             let _ = found.geometry();
-            let again = Superblock { logical_block_size: 0, checksum: 0, ..found.clone() };
+            let again = Superblock { checksum: 0, ..found.clone() };
             let written = Superblock::decode(&found.to_bytes()).unwrap();
             prop_assert_eq!(Superblock { checksum: 0, ..written }, again);
-            if found.logical_block_size == 0 {
-                let len = 256 + 2 * found.roles.len();
-                prop_assert_eq!(&found.to_bytes()[..len], &bytes[..len]);
-            }
+            let len = 256 + 2 * found.roles.len();
+            prop_assert_eq!(&found.to_bytes()[..len], &bytes[..len]);
         }
     }
 

@@ -8,13 +8,11 @@ use std::path::{Path, PathBuf};
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::OfflineFile;
 use drystone_raid::metadata::MetadataError;
-use drystone_raid::metadata::assemble::{Candidate, damage};
-use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
+use drystone_raid::metadata::assemble::Candidate;
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 use drystone_raid::metadata::superblock::{
     Minor, SUPERBLOCK_BYTES_MAX, Superblock, is_magic, places, probe,
 };
-use drystone_raid::metadata::{journal, ppl};
 
 use crate::failure::Failure;
 use crate::output;
@@ -85,6 +83,9 @@ impl Device {
     /// The bytes from a sector on; fewer where the device ends.
     pub fn read(&self, sector: u64, bytes: usize) -> Result<Vec<u8>, Failure> {
         let left = self.sectors.saturating_sub(sector).saturating_mul(512);
+        if left == 0 {
+            return Ok(Vec::new());
+        }
         let mut out = vec![0; bytes.min(usize::try_from(left).unwrap_or(usize::MAX))];
         let done = self.file().read_exact_at(&mut out, sector * 512);
         done.map_err(|error| refused(&self.path, &error))?;
@@ -110,20 +111,8 @@ impl Device {
     /// What assembling an array needs to know of it.
     pub fn candidate(&self) -> Result<Candidate, Failure> {
         let found = self.probe()?;
-        let place = found
-            .as_ref()
-            .ok()
-            .and_then(|(_, own)| own.super_offset.checked_add_signed(own.bitmap_offset()?.into()));
-        let read = |sector| self.read(sector, HEADER_BYTES);
-        let header = |sector| read(sector).map(|bytes| BitmapHeader::parse(&bytes));
-        let bitmap = place.map(header).transpose()?;
-        let own = found.as_ref().ok().map(|(_, own)| own);
-        let damage = own.and_then(|own| damage(own, |sector, bytes| self.read(sector, bytes)));
-        let read_log = |sector, bytes| self.read(sector, bytes);
-        let log_damage = own.and_then(|own| ppl::damage(own, read_log));
-        let journal = own.and_then(|own| journal::of(own, read_log));
         let name = self.path.display().to_string();
-        Ok(Candidate { name, found, bitmap, damage, log_damage, journal })
+        Ok(Candidate::look(name, self.sectors, found, |sector, bytes| self.read(sector, bytes)))
     }
 
     /// Places where md's magic number stands, of whatever version and state.

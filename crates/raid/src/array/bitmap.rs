@@ -66,7 +66,7 @@ impl BitmapStorage {
         let mut found = in_sync.filter_map(|(disk, header)| read(io, disk, header?, assembly));
         let (header, image) = found.next().ok_or_else(unreadable)??;
         for disk in disks {
-            disk.bitmap_place().map_or(Ok(()), |place| check_room(disk, place, &header))?;
+            check_room(disk, &header)?;
         }
         let mut storage = BitmapStorage::new(header, image);
         if is_stale {
@@ -191,17 +191,13 @@ impl BitmapStorage {
         [runs.into_iter().map(bytes).collect(), first.into_iter().map(bytes).collect()]
     }
 
-    /// Sectors that it takes of a device.
-    pub(crate) fn sectors(&self) -> u64 {
-        self.image.len() as u64 / SECTOR_SIZE
-    }
-
-    /// The bytes of a run.
-    pub(crate) fn bytes(&mut self, run: &Range<usize>) -> &[u8] {
+    /// The bytes of a run, as far as a disk has any of it.
+    pub(crate) fn bytes(&mut self, disk: &Disk, run: &Range<usize>) -> &[u8] {
         if run.start == 0 {
             self.image[..HEADER_BYTES].copy_from_slice(&self.header.to_bytes());
         }
-        &self.image[run.clone()]
+        let end = bytes_on(disk, &self.header).min(self.image.len());
+        &self.image[run.start..run.end.min(end)]
     }
 
     /// All was written.
@@ -217,37 +213,58 @@ fn read(
     header: &BitmapHeader,
     assembly: &Assembly,
 ) -> Option<Result<(BitmapHeader, Vec<u8>)>> {
-    let place = disk.bitmap_place()?;
     let mut header = header.clone();
     if header.uuid != assembly.fresh.set_uuid {
         return None;
     }
-    (header.sync_size, header.state) = (assembly.fresh.size, 0);
-    if let Err(error) = check_room(disk, place, &header) {
+    (header.sync_size, header.state) = (assembly.used(), 0);
+    if let Err(error) = check_room(disk, &header) {
         return Some(Err(error));
     }
-    let bytes = (header.area_sectors() * SECTOR_SIZE) as usize;
-    let mut image = Vec::with_capacity(bytes);
+    let place = disk.bitmap_place()?;
+    let bytes = bytes_on(disk, &header);
+    let mut image = Vec::with_capacity(bytes.next_multiple_of(PAGE_BYTES));
     while image.len() < bytes {
         let len = (bytes - image.len()).min(RUN_PAGES_MAX * PAGE_BYTES);
         let sector = place + image.len() as u64 / SECTOR_SIZE;
         image.extend_from_slice(&io.read(disk.index, sector, len).ok()?);
     }
+    // What follows is somebody else's.
+    image.resize(bytes.next_multiple_of(PAGE_BYTES), 0);
     Some(Ok((header, image)))
 }
 
+/// Bytes that the bitmap takes of a device: whole blocks of that.
+fn bytes_on(disk: &Disk, header: &BitmapHeader) -> usize {
+    let bytes = header.sectors_for(header.sync_size) * SECTOR_SIZE;
+    bytes.next_multiple_of(disk.block_bytes()) as usize
+}
+
 /// The bits must not lie where something else is.
-fn check_room(disk: &Disk, place: u64, header: &BitmapHeader) -> Result<()> {
-    let sectors = header.area_sectors();
-    let is_reserved = header.sectors_reserved == 0 || sectors <= header.sectors_reserved.into();
-    if is_reserved && disk.superblock.is_free(place, sectors) {
+fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
+    let wrong = |error| Error::invalid(format!("{}: {error}", disk.name));
+    if disk.places.bitmap().map_err(wrong)?.is_none() {
         return Ok(());
     }
-    Err(Error::invalid(format!(
-        "the bitmap of {} has chunks of {} bytes, for which its bits need {sectors} sectors, and there \
-         are not so many for it",
-        disk.name, header.chunk_bytes
-    )))
+    let (sectors, reserved) = (header.sectors_for(header.sync_size), header.sectors_reserved);
+    if reserved != 0 && sectors > reserved.into() {
+        return Err(Error::invalid(format!(
+            "the bitmap of {} has chunks of {} bytes, for which its bits need {sectors} sectors, and {reserved} \
+             are kept for it",
+            disk.name, header.chunk_bytes
+        )));
+    }
+    check_blocks(disk)
+}
+
+/// The bitmap is written in whole blocks of the device, and nothing else with it.
+pub(super) fn check_blocks(disk: &Disk) -> Result<()> {
+    let wrong = |error| Error::invalid(format!("{}: {error}", disk.name));
+    disk.places.bitmap().map_err(wrong)?;
+    match disk.places.bitmap_in_blocks(&disk.superblock, disk.block_bytes() / SECTOR_SIZE) {
+        Some(error) => Err(wrong(error)),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -276,7 +293,7 @@ mod tests {
         let status = storage.status();
         assert_eq!((status.pages_used, status.pages, status.chunk_bytes), (2, 40, 4096));
         assert_eq!(spans(&storage, false), [vec![(8192, 12288)], vec![(0, 4096)]]);
-        assert_eq!(storage.bytes(&(0..4096))[HEADER_BYTES], 1);
+        assert_eq!(storage.image[HEADER_BYTES], 1);
         storage.set_written();
         storage.put(40_000, true);
         assert_eq!(spans(&storage, false), [vec![(4096, 8192)], vec![]]);

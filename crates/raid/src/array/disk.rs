@@ -2,7 +2,8 @@
 
 use super::ppl::LogTodo;
 use crate::engine::{IN_SYNC, Member, Patches};
-use crate::metadata::bad_blocks::{self, BadBlocks};
+use crate::metadata::bad_blocks::BadBlocks;
+use crate::metadata::places::Places;
 use crate::metadata::superblock::{Features, Superblock};
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -48,6 +49,8 @@ pub(crate) struct Disk {
     pub(crate) index: DevIndex,
     /// What was written to it last, but for what all members share.
     pub(crate) superblock: Superblock,
+    /// Where it keeps what beside its data.
+    pub(crate) places: Places,
     pub(crate) state: DiskState,
     /// Member sectors below are in sync.
     pub(crate) in_sync_below: Arc<AtomicU64>,
@@ -113,7 +116,7 @@ impl Disk {
 
     /// Where the log of bad blocks is on the device, if there is one.
     pub(crate) fn bad_block_log(&self) -> Option<u64> {
-        bad_blocks::place(&self.superblock)
+        self.places.bad_blocks().map(|area| area.start)
     }
 
     /// The role of whose data it has a part, not as a replacement.
@@ -126,14 +129,17 @@ impl Disk {
 
     /// Where the bitmap is on the device, if there is one.
     pub(crate) fn bitmap_place(&self) -> Option<u64> {
-        let offset = self.superblock.bitmap_offset()?;
-        self.superblock.super_offset.checked_add_signed(offset.into())
+        self.places.bitmap().ok()?.map(|area| area.start)
+    }
+
+    /// Bytes of its logical block.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        u64::from(self.device.info().limits.logical_block_size).max(SECTOR_SIZE)
     }
 
     /// `bytes`, filled up with zeroes to whole blocks of the device.
     pub(crate) fn whole_blocks(&self, mut bytes: Vec<u8>) -> Vec<u8> {
-        let block = self.device.info().limits.logical_block_size.max(SECTOR_SIZE as u32);
-        bytes.resize(bytes.len().next_multiple_of(block as usize), 0);
+        bytes.resize(bytes.len().next_multiple_of(self.block_bytes() as usize), 0);
         bytes
     }
 }

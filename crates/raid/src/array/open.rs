@@ -10,16 +10,15 @@ use super::event::ArrayEvent;
 use super::io::Io;
 use super::journal::what_members_lack;
 use super::manager::{Manager, ManagerSpec};
-use super::ppl::{LogTodo, Replay};
+use super::ppl::{LogTodo, Replay, check_logs_take_writes};
 use super::suspects::Suspects;
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::metadata::MetadataError;
-use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start, damage};
+use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start};
 use crate::metadata::bad_blocks;
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::create::{NewMember, Plan, Write};
-use crate::metadata::journal;
-use crate::metadata::ppl;
+use crate::metadata::places::Places;
 use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_core::primitive::AtomicU64;
 use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE, Status};
@@ -82,19 +81,7 @@ pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candida
     let sectors = info.size_bytes / SECTOR_SIZE;
     let found = superblock::probe(sectors, |sector| read(sector, SUPERBLOCK_BYTES_MAX));
     let found = found.unwrap_or_else(|status| Err(unreadable("the superblock", status)));
-    let place = found.as_ref().ok().and_then(|(_, superblock)| {
-        superblock.super_offset.checked_add_signed(superblock.bitmap_offset()?.into())
-    });
-    let mut header = |sector| match read(sector, SECTOR_SIZE as usize) {
-        Ok(bytes) => BitmapHeader::parse(&bytes),
-        Err(status) => Err(unreadable("the bitmap", status)),
-    };
-    let bitmap = place.map(&mut header);
-    let own = found.as_ref().ok().map(|(_, superblock)| superblock);
-    let damage = own.and_then(|own| damage(own, &mut read));
-    let log_damage = own.and_then(|own| ppl::damage(own, &mut read));
-    let journal = own.and_then(|own| journal::of(own, &mut read));
-    Ok(Candidate { name: info.name.clone(), found, bitmap, damage, log_damage, journal })
+    Ok(Candidate::look(info.name.clone(), sectors, found, read))
 }
 
 fn unreadable(what: &str, status: Status) -> MetadataError {
@@ -131,11 +118,18 @@ pub fn open(
     };
     let journal_notice = look_into_journal(&mut io, &disks, candidates, (found, options))?;
     let mut replay = Replay::read(&mut io, &disks, assembly)?;
+    if replay.is_some() && !options.read_only {
+        check_logs_take_writes(&mut io, &disks)?;
+    }
     match &mut replay {
         Some(replay) if options.read_only => replay.overlay(&mut disks),
         Some(replay) => replay.write(&mut io, &disks),
         None => {}
     }
+    let not_used: Vec<String> = disks
+        .iter()
+        .filter_map(|disk| Some(format!("{}: {}", disk.name, disk.places.unused()?)))
+        .collect();
     let is_logged = replay.as_ref().is_some_and(|replay| !replay.is_wrong);
     let notices = replay.as_mut().map(|replay| std::mem::take(&mut replay.notices));
     let ppl = replay.as_ref().map(|replay| replay.conf);
@@ -147,7 +141,8 @@ pub fn open(
     let resync_from = assembly.resync_from.filter(|_| !is_whole);
     let shared_too = shared.clone();
     let left_out = assembly.left_out.iter().map(|(_, why)| why.clone()).collect();
-    let notices = journal_notice.into_iter().chain(notices.unwrap_or_default()).collect();
+    let notices = journal_notice.into_iter().chain(not_used).chain(notices.unwrap_or_default());
+    let notices = notices.collect();
     let findings = Findings { suspects, left_out, notices };
     let spec =
         ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
@@ -191,10 +186,11 @@ fn members(
         if let Some(state) = state_of(assembly, index)
             && let Ok((_, superblock)) = &candidates[index].found
         {
-            let mut disk = disk(io, device, superblock, state)?;
+            let header = candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok());
+            let mut disk = disk(io, device, superblock, state, header.as_ref())?;
             disk.by_bitmap = is_by_bitmap(assembly, index);
             disks.push(disk);
-            headers.push(candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok()));
+            headers.push(header);
         }
     }
     Ok((disks, headers))
@@ -218,7 +214,8 @@ fn suspects(
 }
 
 fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
-    if let (Some(why), false) = (&assembly.read_only, options.read_only) {
+    let is_refused = matches!(assembly.start, Start::No(_));
+    if let (Some(why), false, false) = (&assembly.read_only, options.read_only, is_refused) {
         return Err(Error::invalid(format!("{}: {why}", options.name)));
     }
     match &assembly.start {
@@ -263,9 +260,14 @@ pub(super) fn disk(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
     (state, in_sync_below): (DiskState, u64),
+    bitmap: Option<&BitmapHeader>,
 ) -> Result<Disk> {
+    let info = device.info();
+    let wrong = |error: MetadataError| Error::invalid(format!("{}: {error}", info.name));
+    let places = Places::of(superblock, info.size_bytes / SECTOR_SIZE, bitmap).map_err(wrong)?;
     let mut disk = Disk {
-        name: device.info().name.into(),
+        name: info.name.clone().into(),
+        places,
         device: device.clone(),
         index: io.open(device)?,
         superblock: superblock.clone(),
@@ -283,8 +285,7 @@ pub(super) fn disk(
         patches: None,
     };
     let read = |place, bytes| io.read(disk.index, place, bytes).map(|block| block.to_vec());
-    let list = bad_blocks::read(superblock, read);
-    let list = list.map_err(|error| Error::invalid(format!("{}: {error}", disk.name)))?;
+    let list = bad_blocks::read(superblock, &disk.places, read).map_err(wrong)?;
     disk.bad_blocks = Arc::new(list);
     Ok(disk)
 }
@@ -310,6 +311,8 @@ fn conf(
         // Whether what is discarded reads as zeroes, which parity would need, is not known.
         max_discard_bytes: 0,
         max_write_zeroes_bytes: 0,
+        logical_block_size: limits.logical_block_size.max(assembly.fresh.logical_block_size),
+        physical_block_size: limits.physical_block_size.max(assembly.fresh.logical_block_size),
         fast_zero: false,
         fua: true,
         // As of Linux's arrays: a member that has a cache may come, or get one.

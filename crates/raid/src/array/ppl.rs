@@ -15,7 +15,7 @@ use crate::engine::{LogArea, PplConf};
 use crate::layout::{Place, STRIPE_SECTORS};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::ppl::{
-    self, HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
+    HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
     decode, newest, signature,
 };
 use drystone_core::primitive::Ordering::*;
@@ -78,7 +78,8 @@ impl Replay {
         };
         // A spare gets a log when it takes a place.
         for place in (0..disks.len()).filter(|place| disks[*place].state != DiskState::Spare) {
-            let Some((start, sectors)) = area_of(&disks[place])? else { continue };
+            let Some(area) = disks[place].places.ppl() else { continue };
+            let (start, sectors) = (area.start, area.end - area.start);
             let read = |sector| read_at(io, &disks[place], start + sector, HEADER_BYTES);
             let Ok(found) = newest(sectors, signature, read) else {
                 replay.is_wrong = true;
@@ -226,15 +227,38 @@ fn read_at(
     io.read(disk.index, sector, bytes).map(|block| block.to_vec())
 }
 
-/// The first sector of a disk's area on the device, and its length, if it has one.
-fn area_of(disk: &Disk) -> Result<Option<(u64, u64)>> {
-    ppl::area(&disk.superblock).map_err(|error| Error::invalid(format!("{}: {error}", disk.name)))
+/// All logs can be written: what begins each of them is written again as it is, or as zeroes where it cannot be
+/// read, which tell as little.
+///
+/// # Errors
+/// One cannot: the start ends, and has changed nothing.
+pub(super) fn check_logs_take_writes(io: &mut Io, disks: &[Disk]) -> Result<()> {
+    let logs = disks.iter().filter(|disk| disk.state.role().is_some());
+    let logs = logs.filter_map(|disk| Some((disk, disk.places.ppl()?.start)));
+    let started: Vec<_> = logs
+        .map(|(disk, place)| {
+            let header = read_at(io, disk, place, HEADER_BYTES);
+            let bytes = disk.whole_blocks(header.unwrap_or_else(|_| vec![0; HEADER_BYTES]));
+            (disk, io.start_write(disk.index, place, &bytes))
+        })
+        .collect();
+    let ended: Vec<_> =
+        started.into_iter().map(|(disk, ticket)| (disk, io.wait_for(ticket).status)).collect();
+    match ended.iter().find(|(_, status)| !status.is_ok()) {
+        None => Ok(()),
+        Some((disk, status)) => Err(Error::invalid(format!(
+            "the partial parity log of {} cannot be written: {status}; nothing has been changed: leave it out to \
+             start without it",
+            disk.name
+        ))),
+    }
 }
 
 impl Disk {
     /// Where contexts log, if the array has logs.
     pub(crate) fn log_area(&self) -> Option<LogArea> {
-        let (sector, sectors) = area_of(self).ok()??;
+        let area = self.places.ppl()?;
+        let (sector, sectors) = (area.start, area.end - area.start);
         let bytes = (sectors - HEADER_SECTORS) * SECTOR_SIZE;
         let whole = bytes.min(PARITY_BYTES_MAX.into()) as usize / BLOCK_BYTES * BLOCK_BYTES;
         Some(LogArea { sector, parity_bytes: whole as u32 })
@@ -251,9 +275,10 @@ impl Disk {
     /// Begin to write what its area is to be given: what goes first, and the header.
     pub(crate) fn start_log(&mut self, io: &mut Io, conf: &PplConf) -> Vec<Ticket> {
         let todo = std::mem::replace(&mut self.log_todo, LogTodo::Nothing);
-        let (Ok(Some((place, sectors))), true) = (area_of(self), todo != LogTodo::Nothing) else {
+        let Some(place) = self.places.ppl().filter(|_| todo != LogTodo::Nothing) else {
             return Vec::new();
         };
+        let (place, sectors) = (place.start, place.end - place.start);
         let header = PplHeader::empty(conf.signature, conf.generation).to_bytes();
         let bytes = match todo {
             LogTodo::All => (sectors * SECTOR_SIZE) as usize,

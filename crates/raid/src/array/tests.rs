@@ -9,6 +9,7 @@ mod extents;
 mod journal;
 mod moved;
 mod overwrite;
+mod places;
 mod ppl;
 mod repair;
 mod rescue;

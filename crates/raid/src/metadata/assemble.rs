@@ -16,10 +16,12 @@ use drystone_core::mistake;
 use std::fmt;
 
 use super::MetadataError;
+use super::SECTOR_BYTES;
 use super::Uuid;
 use super::bad_blocks;
 use super::bitmap::{self, BitmapHeader};
-use super::journal::Journal;
+use super::journal::{self, Journal};
+use super::places::Places;
 use super::ppl;
 use super::superblock::{Features, Minor, Role, Superblock, level_name, seconds};
 use crate::layout::{Layout, layout_name};
@@ -33,7 +35,8 @@ pub struct Candidate {
     pub found: Result<(Minor, Superblock), MetadataError>,
     /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
     pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
-    /// What [`damage`] says of it.
+    /// Why it cannot be used though its superblock is whole: what it keeps beside that is damaged, or cannot be
+    /// where it says.
     pub damage: Option<MetadataError>,
     /// What [`ppl::damage`] says of it: what its log had to say is not known.
     pub log_damage: Option<MetadataError>,
@@ -41,13 +44,43 @@ pub struct Candidate {
     pub journal: Option<Result<Journal, MetadataError>>,
 }
 
-/// What keeps a device from being used though its superblock is whole: a list of bad blocks or a place
-/// for a partial parity log that cannot be. `read` gives so many bytes from a sector of the device on.
-pub fn damage<E: fmt::Display>(
-    own: &Superblock,
-    read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-) -> Option<MetadataError> {
-    ppl::area(own).err().or_else(|| bad_blocks::read(own, read).err())
+impl Candidate {
+    /// What is on a device of so many sectors, whose superblock is `found`. `read` gives so many bytes from a
+    /// sector of it on.
+    pub fn look<E: fmt::Display>(
+        name: String,
+        device_sectors: u64,
+        found: Result<(Minor, Superblock), MetadataError>,
+        mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+    ) -> Self {
+        let mut candidate =
+            Candidate { name, found, bitmap: None, damage: None, log_damage: None, journal: None };
+        let Ok((_, own)) = &candidate.found else { return candidate };
+        let place =
+            own.bitmap_offset().map(|offset| own.super_offset.checked_add_signed(offset.into()));
+        candidate.bitmap = place.map(|place| bitmap_header(place, &mut read));
+        let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
+        match Places::of(own, device_sectors, header) {
+            Err(error) => candidate.damage = Some(error),
+            Ok(places) => {
+                candidate.damage = bad_blocks::read(own, &places, &mut read).err();
+                candidate.log_damage = ppl::damage(own, &places, &mut read);
+            }
+        }
+        candidate.journal = journal::of(own, read);
+        candidate
+    }
+}
+
+fn bitmap_header<E: fmt::Display>(
+    place: Option<u64>,
+    mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+) -> Result<BitmapHeader, MetadataError> {
+    let nowhere = || MetadataError::Invalid("the bitmap is not on the device".to_owned());
+    match read(place.ok_or_else(nowhere)?, SECTOR_BYTES) {
+        Ok(bytes) => BitmapHeader::parse(&bytes),
+        Err(error) => Err(MetadataError::Invalid(format!("the bitmap cannot be read: {error}"))),
+    }
 }
 
 /// What a role's member is. Numbers of devices are indices of the candidates.
@@ -194,7 +227,7 @@ pub struct Assembly {
 impl Assembly {
     /// Sectors used on each member.
     pub fn used(&self) -> u64 {
-        self.fresh.size
+        self.fresh.used()
     }
 
     /// Where too few members are in sync, take in those that have not kept up, the ones with the most
@@ -245,7 +278,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         journal: None,
         left_out: Vec::new(),
         replaced: Vec::new(),
-        resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.size)),
+        resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.used())),
         bitmap: BitmapUse::None,
         has_ppl: fresh.ppl().is_some(),
         logs_lost: Vec::new(),
@@ -301,6 +334,7 @@ fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
     let agrees = |other: &&Superblock| {
         other.set_uuid == own.set_uuid
             && is_member(own, other.dev_number)
+            && other.size == own.size
             && is_member(other, own.dev_number)
     };
     let all = candidates.iter().filter_map(|candidate| superblock(candidate).map(|(_, own)| own));
@@ -403,6 +437,9 @@ impl Assembly {
             self.leave_out(device, own, why, Member::Faulty { device });
         } else if let Some(why) = self.unfit(candidate, own) {
             self.leave_out(device, own, why, Member::Stale { device, by_bitmap: false });
+        } else if let Some(why) = self.contradiction(own) {
+            let why = format!("{}: {why}", candidate.name);
+            self.leave_out(device, own, why, Member::Damaged { device });
         } else {
             match role {
                 Role::Active(role) => self.take_member(candidates, device, own, role)?,
@@ -487,6 +524,22 @@ impl Assembly {
         })
     }
 
+    /// What a superblock says that cannot be, beside that of the array.
+    fn contradiction(&self, own: &Superblock) -> Option<String> {
+        let (size, fresh) = (own.size, &self.fresh);
+        // A spare is told of a new size when it gets a role.
+        if own.role() != Role::Spare && size != fresh.size {
+            return Some(format!(
+                "its superblock says that {size} sectors are used on each member, expected {} as in the freshest \
+                 one",
+                fresh.size
+            ));
+        }
+        let number = own.dev_number as usize;
+        (number >= fresh.roles.len().max(fresh.roles_max()))
+            .then(|| format!("its number is {number}, expected below {}", fresh.roles_max()))
+    }
+
     /// What to do about devices of another history, if there are any: they can be used together if the device
     /// that this one goes by is left out.
     fn other_histories(&self, candidates: &[Candidate]) -> String {
@@ -526,6 +579,7 @@ impl Assembly {
         role: u16,
     ) -> Result<(), String> {
         let name = &candidates[device].name;
+        let used = self.used();
         let Some(member) = self.members.get_mut(usize::from(role)) else {
             let disks = self.layout.disks();
             self.left_out.push((device, format!("{name} has role {role} of {disks} members")));
@@ -538,7 +592,7 @@ impl Assembly {
         let recovered = match own.feature_map.contains(Features::RECOVERY_OFFSET) {
             // It was not told yet that it has this role, so it holds nothing of it.
             _ if !is_told(device) => Some(0),
-            true => Some(own.recovery_offset).filter(|recovered| *recovered < self.fresh.size),
+            true => Some(own.recovery_offset).filter(|recovered| *recovered < used),
             false => None,
         };
         let by_bitmap = own.feature_map.contains(Features::RECOVERY_BITMAP);
@@ -562,7 +616,7 @@ impl Assembly {
             }
         };
         let Some(device) = taken else { return Ok(()) };
-        let recovered = if is_replacement { recovered.unwrap_or(self.fresh.size) } else { 0 };
+        let recovered = if is_replacement { recovered.unwrap_or(used) } else { 0 };
         match replacement.replace(Replacement { device, recovered }) {
             Some(other) => Err(both(candidates, (device, other.device), role)),
             None => Ok(()),
@@ -582,11 +636,12 @@ impl Assembly {
 
     /// A replacement whose original is gone is the member.
     fn use_replacements(&mut self) {
+        let used = self.used();
         for (member, replacement) in self.members.iter_mut().zip(&mut self.replacements) {
             if member.device().is_none()
                 && let Some(Replacement { device, recovered }) = replacement.take()
             {
-                *member = match recovered < self.fresh.size {
+                *member = match recovered < used {
                     true => Member::Rebuilding { device, recovered, by_bitmap: false },
                     false => Member::InSync { device },
                 };
@@ -644,7 +699,7 @@ impl Assembly {
     fn age_of(&self, header: &BitmapHeader) -> BitmapUse {
         let stale = header.events < self.fresh.events
             || header.state & bitmap::STATE_STALE != 0
-            || header.sync_size != self.fresh.size;
+            || ![self.fresh.size, self.used()].contains(&header.sync_size);
         if stale { BitmapUse::Stale } else { BitmapUse::Good }
     }
 

@@ -5,9 +5,9 @@
 //! [`ENTRIES_MAX`] entries of the log. Sectors are the device's own: a member's data offset is in
 //! them.
 
+use super::places::Places;
 use super::superblock::{Features, Superblock};
 use super::{MetadataError, invalid, put, u64_at};
-use drystone_core::SECTOR_SIZE;
 use std::fmt;
 use std::ops::Range;
 
@@ -24,15 +24,6 @@ const END: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Where the log is on the device of a superblock, if there is one that can be written: all of it, and nothing
-/// else.
-pub fn place(own: &Superblock) -> Option<u64> {
-    let place = own.super_offset.checked_add_signed(own.bblog_offset.into());
-    let sectors = LOG_BYTES as u64 / SECTOR_SIZE;
-    let is_whole = own.bblog_offset != 0 && u64::from(own.bblog_size) == sectors;
-    place.filter(|place| is_whole && own.is_free(*place, sectors))
-}
-
 /// The list of the device of a superblock, empty if that says of none. `read` gives so many bytes from
 /// a sector of the device on.
 ///
@@ -40,20 +31,14 @@ pub fn place(own: &Superblock) -> Option<u64> {
 /// It cannot be read, or is damaged.
 pub fn read<E: fmt::Display>(
     own: &Superblock,
+    places: &Places,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<BadBlocks, MetadataError> {
-    if !own.feature_map.contains(Features::BAD_BLOCKS) {
+    let is_any = own.feature_map.contains(Features::BAD_BLOCKS);
+    let Some(place) = places.bad_blocks().filter(|_| is_any) else {
         return Ok(BadBlocks::new(own.bblog_shift).unwrap_or_default());
-    }
-    let nowhere = || {
-        let (offset, size) = (own.bblog_offset, own.bblog_size);
-        invalid(format!(
-            "the bad block log has {size} sectors at offset {offset}, expected 8 that hold neither data nor \
-             the superblock"
-        ))
     };
-    let place = place(own).ok_or_else(nowhere)?;
-    let log = read(place, LOG_BYTES);
+    let log = read(place.start, LOG_BYTES);
     let log = log.map_err(|error| invalid(format!("the bad block log cannot be read: {error}")))?;
     BadBlocks::parse(&log, own.bblog_shift)
 }

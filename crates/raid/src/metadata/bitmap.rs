@@ -156,6 +156,12 @@ impl BitmapHeader {
         area_sectors(self.sync_size, self.chunk_bytes.into())
     }
 
+    /// Sectors of header and bits, as far as they need, where each member has `size` sectors.
+    pub fn sectors_for(&self, size: u64) -> u64 {
+        let bits = size.div_ceil(self.chunk_sectors());
+        (HEADER_BYTES as u64 + bits.div_ceil(8)).div_ceil(512)
+    }
+
     /// The bit of a member sector.
     pub fn bit_of(&self, sector: u64) -> u64 {
         sector / self.chunk_sectors()

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use super::places::Places;
 use super::superblock::Superblock;
 use super::{MetadataError, Uuid, invalid, put, u32_at, u64_at};
 use crate::layout::{Layout, Level, Place, STRIPE_SECTORS};
@@ -169,34 +170,15 @@ pub(crate) fn header_checksum(bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The first sector of the log's area on the device of a superblock, and its length, if it has one.
-///
-/// # Errors
-/// It has no room there.
-pub fn area(own: &Superblock) -> Result<Option<(u64, u64)>, MetadataError> {
-    let Some(area) = own.ppl() else { return Ok(None) };
-    let place = own.super_offset.checked_add_signed(area.offset.into());
-    let sectors = u64::from(area.sectors);
-    let is_enough = sectors >= HEADER_SECTORS + STRIPE_SECTORS;
-    let place = place.filter(|place| is_enough && own.is_free(*place, sectors));
-    place.map(|place| Some((place, sectors))).ok_or_else(|| {
-        invalid(format!(
-            "the partial parity log has {sectors} sectors at {} from the superblock, where it has no \
-             room",
-            area.offset
-        ))
-    })
-}
-
 /// Why the log of a superblock's device does not tell what was being written, if so: its first header, at
 /// which the walk of [`newest`] begins, cannot be used. `read` gives so many bytes from a sector of the
 /// device on.
 pub fn damage<E: fmt::Display>(
     own: &Superblock,
+    places: &Places,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Option<MetadataError> {
-    let (place, _) = area(own).ok()??;
-    let error = match read(place, HEADER_BYTES) {
+    let error = match read(places.ppl()?.start, HEADER_BYTES) {
         Ok(bytes) => PplHeader::parse(&bytes, signature(own.set_uuid)).err()?,
         Err(error) => invalid(format!("the PPL header cannot be read: {error}")),
     };

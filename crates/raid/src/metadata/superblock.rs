@@ -220,7 +220,7 @@ pub struct Superblock {
     /// As stored; [`Superblock::to_bytes`] computes it anew.
     pub checksum: u32,
     /// Bytes of the array's logical block, or 0: not told. Linux 6.19 stores it, older kernels refuse
-    /// what has it, and so it is never written.
+    /// what has it: it is kept as it is found.
     pub logical_block_size: u32,
     /// The role of each device that the array has known, by `dev_number`.
     pub roles: Vec<u16>,
@@ -398,6 +398,7 @@ impl Superblock {
         put(&mut out, 200, &self.events.to_le_bytes());
         put(&mut out, 208, &self.resync_offset.to_le_bytes());
         put(&mut out, 220, &(self.roles.len() as u32).to_le_bytes());
+        put(&mut out, 224, &self.logical_block_size.to_le_bytes());
         for (index, role) in self.roles.iter().enumerate() {
             put(&mut out, FIXED_BYTES + 2 * index, &role.to_le_bytes());
         }
@@ -466,10 +467,22 @@ impl Superblock {
         there.then(|| i32::from_le_bytes(self.bitmap_or_ppl))
     }
 
-    /// Neither data nor the superblock are in these sectors of the device.
-    pub fn is_free(&self, start: u64, sectors: u64) -> bool {
-        let overlaps = |at: u64, len: u64| start < at + len && at < start + sectors;
-        !overlaps(self.data_offset, self.size) && !overlaps(self.super_offset, 8)
+    /// Sectors that are written of it.
+    pub fn sectors(&self) -> u64 {
+        (FIXED_BYTES + 2 * self.roles.len()).div_ceil(SECTOR_BYTES) as u64
+    }
+
+    /// Most entries that its table of roles can have: it ends with its 4 KiB, or before a bitmap in them.
+    pub fn roles_max(&self) -> usize {
+        let bitmap = self.bitmap_offset().and_then(|offset| usize::try_from(offset).ok());
+        let room =
+            bitmap.map_or(SUPERBLOCK_BYTES_MAX, |offset| offset.saturating_mul(SECTOR_BYTES));
+        room.min(SUPERBLOCK_BYTES_MAX).saturating_sub(FIXED_BYTES) / 2
+    }
+
+    /// Sectors of whole chunks that are used on each member, as Linux does.
+    pub fn used(&self) -> u64 {
+        self.size - self.size % u64::from(self.chunk_sectors.max(1))
     }
 
     /// The partial parity log, if there is one.
@@ -517,10 +530,12 @@ impl Superblock {
         })?;
         let layout = Layout::new(level, self.layout, self.raid_disks, self.chunk_sectors.into())
             .map_err(invalid)?;
-        if self.size == 0 || !self.size.is_multiple_of(layout.chunk_sectors()) {
+        let is_on_device = self.size <= self.data_size || self.role() == Role::Journal;
+        if self.used() == 0 || !is_on_device {
             return Err(invalid(format!(
-                "{} sectors are used on each member, expected whole chunks of {} sectors",
-                self.size, self.chunk_sectors
+                "{} sectors are used on each member, expected at least a chunk of {} and at most the {} for \
+                 data",
+                self.size, self.chunk_sectors, self.data_size
             )));
         }
         Ok(layout)

@@ -57,7 +57,8 @@ impl Manager {
                 continue;
             }
             let runs = &bitmap.rounds(disk.wants_bitmap)[round];
-            let write = |run| self.io.start_write_at(disk.index, sector, run, bitmap.bytes(run));
+            let write =
+                |run| self.io.start_write_at(disk.index, sector, run, bitmap.bytes(disk, run));
             started.push((place, runs.iter().map(write).collect()));
         }
         started

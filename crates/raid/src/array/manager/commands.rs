@@ -2,6 +2,7 @@
 
 use super::place::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
+use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
 use crate::array::control::Command;
 use crate::array::disk::DiskState;
 use crate::array::look::erase_superblocks;
@@ -9,7 +10,7 @@ use crate::array::open::{candidate, disk};
 use crate::array::ppl::LogTodo;
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
-use crate::metadata::superblock::{Features, ROLES_MAX, Role, Superblock};
+use crate::metadata::superblock::{Features, Role, Superblock};
 use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::Ordering::*;
@@ -130,7 +131,9 @@ impl Manager {
                 (own, DiskState::Spare)
             }
         };
-        let mut added = disk(&mut self.io, device, &superblock, (state, 0))?;
+        let header = self.bitmap.as_ref().map(BitmapStorage::header);
+        let mut added = disk(&mut self.io, device, &superblock, (state, 0), header)?;
+        check_bitmap(&added)?;
         (added.by_bitmap, added.wants_bitmap) = (state != DiskState::Spare, true);
         added.log_todo = LogTodo::All;
         self.disks.push(added);
@@ -218,7 +221,10 @@ impl Manager {
         models.sort_by_key(|disk| disk.is_faulty());
         let models: Vec<&Superblock> = models.into_iter().map(|disk| &disk.superblock).collect();
         let sectors = device.info().size_bytes / SECTOR_SIZE;
-        let needs = Needs { used: self.used, bitmap: self.bitmap_sectors() };
+        // What superblocks say is used may be part of a chunk more than what is.
+        let size = self.common.size;
+        let bitmap = self.bitmap.as_ref().map_or(0, |bitmap| bitmap.header().sectors_for(size));
+        let needs = Needs { used: size, bitmap };
         let own = placed(&models, sectors, needs).map_err(|needed| {
             Error::invalid(format!(
                 "{name} is not large enough to join {}: it has {} KiB, {} KiB are needed",
@@ -230,7 +236,11 @@ impl Manager {
         let mut own = Superblock { device_uuid: uuid, ..own };
         own.feature_map -= Features::BAD_BLOCKS | Features::RECOVERY_OFFSET | Features::REPLACEMENT;
         let full = || {
-            let text = format!("{} has {ROLES_MAX} devices, which is most", self.shared.name);
+            let text = format!(
+                "{} has {} devices, which is most",
+                self.shared.name,
+                self.common.roles_max()
+            );
             Error::invalid(text)
         };
         own.dev_number = self.free_number().ok_or_else(full)?;
@@ -238,17 +248,12 @@ impl Manager {
         Ok(own)
     }
 
-    /// Sectors of the bitmap on a device.
-    fn bitmap_sectors(&self) -> u64 {
-        self.bitmap.as_ref().map_or(0, |bitmap| bitmap.sectors())
-    }
-
     /// The lowest number behind those of an array's first members that no device has, nor had since the
     /// array was started, if there is one.
     fn free_number(&self) -> Option<u32> {
         let is_free = |number: &u32| self.disks.iter().all(|disk| disk.number() != *number);
         let is_new = |number: &u32| is_free(number) && !self.let_go.contains(number);
-        let numbers = self.common.raid_disks..ROLES_MAX as u32;
+        let numbers = self.common.raid_disks..self.common.roles_max() as u32;
         let new = numbers.clone().find(is_new);
         new.or_else(|| numbers.clone().find(is_free))
     }

@@ -297,7 +297,7 @@ fn a_bit_stays_while_a_write_is_under_way() {
 fn a_bitmap_that_cannot_be_written_fails_its_member_before_the_write_passes() {
     let mut stand = stand(Level::Raid5, 4);
     let memory = &stand.memories[2];
-    memory.bad_sector.store(place(memory) + 1, Relaxed);
+    memory.bad_sector.store(place(memory), Relaxed);
     assert!(stand.write(0, 7, 4096).is_ok());
     assert_eq!(stand.states()[2], DiskState::Faulty(Some(2)));
     assert_eq!(stand.memories[0].superblock().roles[2], 0xFFFE);

@@ -92,6 +92,8 @@ pub(super) struct Memory {
     pub(super) is_dead: AtomicBool,
     /// Reads and writes that touch this sector fail, once it is not all ones.
     pub(super) bad_sector: AtomicU64,
+    /// Writes that touch this sector fail, once it is not all ones.
+    pub(super) read_only_sector: AtomicU64,
     /// Reads that touch this sector fail until it is written, once it is not all ones.
     pub(super) unreadable: AtomicU64,
     /// It has gone: all I/O of it says so.
@@ -118,6 +120,7 @@ impl Memory {
             locks: LockCounters::new(ManualClock::new(1)),
             is_dead: AtomicBool::new(false),
             bad_sector: AtomicU64::new(u64::MAX),
+            read_only_sector: AtomicU64::new(u64::MAX),
             unreadable: AtomicU64::new(u64::MAX),
             has_gone: AtomicBool::new(false),
             lets_reads_pass: AtomicBool::new(false),
@@ -196,6 +199,10 @@ impl Memory {
         }
         let bad = self.bad_sector.load(Relaxed);
         if self.is_dead.load(Relaxed) || bio.op != Op::Flush && (start..end).contains(&bad) {
+            return Status::IoError;
+        }
+        let fixed = self.read_only_sector.load(Relaxed);
+        if bio.op == Op::Write && (start..end).contains(&fixed) {
             return Status::IoError;
         }
         if (start..end).contains(&self.unreadable.load(Relaxed)) {

@@ -180,6 +180,7 @@ fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)
         own.is_some_and(|own| {
             own.role() == Role::Active(role as u16)
                 && own.raid_disks == assembly.fresh.raid_disks
+                && own.size == assembly.fresh.size
                 && own.data_size >= assembly.fresh.size
                 && !own.feature_map.intersects(partial)
         })

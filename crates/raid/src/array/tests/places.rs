@@ -1,0 +1,284 @@
+//! Superblocks that contradict themselves, one another or their device: nothing is written where something else
+//! is, and what Linux takes is taken.
+
+use super::*;
+use crate::metadata::assemble::{Member, Start};
+use crate::metadata::bitmap::BitmapHeader;
+use crate::metadata::superblock::{Features, Superblock};
+
+const BYTES: usize = 192 << 10;
+/// Where the superblock is, and the bitmap of new arrays.
+const SUPERBLOCK: u64 = 8;
+const BITMAP: u64 = 16;
+
+/// A stopped array that holds ones.
+fn stopped(policy: Policy) -> Stand {
+    let mut stand = Stand::new(4);
+    let chunk = (policy == Policy::Bitmap).then_some(64 << 10);
+    stand.create_with(Level::Raid5, true, Some(policy), chunk);
+    stand.start();
+    assert!(stand.write(0, 1, BYTES).is_ok());
+    stand.stop();
+    stand
+}
+
+fn change(stand: &Stand, device: usize, change: impl FnOnce(&mut Superblock)) {
+    let memory = &stand.memories[device];
+    let mut own = memory.superblock();
+    change(&mut own);
+    memory.put(SUPERBLOCK, &own.to_bytes());
+}
+
+fn change_all(stand: &Stand, with: impl Fn(&mut Superblock)) {
+    (0..stand.memories.len()).for_each(|device| change(stand, device, &with));
+}
+
+fn set_ppl_offset(own: &mut Superblock, offset: i16) {
+    own.bitmap_or_ppl[..2].copy_from_slice(&offset.to_le_bytes());
+}
+
+fn refusal(stand: &mut Stand) -> String {
+    stand.try_open().err().expect("it is refused").message
+}
+
+fn images(stand: &Stand) -> Vec<Vec<u8>> {
+    stand.memories.iter().map(|memory| memory.image()).collect()
+}
+
+fn notices(stand: &Stand) -> String {
+    stand.array.as_ref().unwrap().0.notices().join("\n")
+}
+
+/// Ones are read, twos are written and read, also after a stop, and parity fits.
+fn serves(stand: &mut Stand) {
+    stand.start();
+    assert!(stand.reads(0, 1, BYTES) && stand.write(0, 2, BYTES).is_ok());
+    stand.pass(16);
+    stand.stop();
+    stand.start();
+    assert!(stand.reads(0, 2, BYTES));
+    stand.command(Command::Sync(SyncAction::Check)).unwrap();
+    assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
+    stand.stop();
+}
+
+#[test]
+fn a_member_that_says_another_size_takes_no_part() {
+    for policy in [Policy::Ppl, Policy::Bitmap, Policy::Resync] {
+        for device in [0, 1] {
+            let mut stand = stopped(policy);
+            // Its log would be in what the others say is data.
+            change(&stand, device, |own| {
+                own.size = 128;
+                match policy {
+                    Policy::Ppl => set_ppl_offset(own, own.data_offset as i16 + 1024),
+                    Policy::Bitmap => {
+                        own.bitmap_or_ppl = (own.data_offset as u32 + 1024).to_le_bytes()
+                    }
+                    Policy::Resync => {}
+                }
+            });
+            let before = stand.memories[device].image();
+            let assembly = stand.look().2.unwrap();
+            assert_eq!(assembly.members[device], Member::Damaged { device }, "{policy:?}");
+            assert_eq!(assembly.start, Start::Degraded { unexpected: None });
+            assert!(
+                assembly.left_out[0].1.contains("128 sectors are used on each member, expected")
+            );
+            serves(&mut stand);
+            assert!(stand.memories[device].image() == before, "{policy:?}: it was written");
+        }
+    }
+}
+
+#[test]
+fn sizes_and_numbers_that_no_device_has_are_refused() {
+    let mut stand = stopped(Policy::Resync);
+    change(&stand, 0, |own| own.size = u64::MAX - 127);
+    serves(&mut stand);
+    change_all(&stand, |own| own.size = u64::MAX - 127);
+    let why = stand.look().2.unwrap_err();
+    assert!(why.contains("18446744073709551488 sectors are used on each member"), "{why}");
+    // Who is in no table is a spare, to Linux too.
+    let mut stand = stopped(Policy::Resync);
+    change(&stand, 0, |own| own.dev_number = 1900);
+    stand.start();
+    let status = stand.until("recovery", |status| is_idle(status) && status.degraded() == 0);
+    assert_eq!(status.disks.len(), 4);
+    assert!(stand.reads(0, 1, BYTES));
+}
+
+#[test]
+fn a_log_that_is_not_on_the_device_changes_nothing() {
+    for offset in [8190 - 8, i16::MAX, i16::MIN, 0, 4] {
+        let mut stand = stopped(Policy::Ppl);
+        change(&stand, 2, |own| set_ppl_offset(own, offset));
+        (stand.devices, stand.memories) =
+            (stand.devices[..3].to_vec(), stand.memories[..3].to_vec());
+        let before = images(&stand);
+        let why = refusal(&mut stand);
+        assert!(why.contains("2 of 4 members can be used"), "{why}");
+        assert!(why.contains("d2: the partial parity log of 2048 sectors at offset"), "{why}");
+        assert!(images(&stand) == before, "{offset}: something was written");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_the_start_and_changes_nothing() {
+    let mut stand = stopped(Policy::Ppl);
+    stand.start();
+    assert!(stand.write(0, 2, 4096).is_ok());
+    stand.crash();
+    let place = stand.memories[2].superblock().ppl().unwrap().offset as u64 + SUPERBLOCK;
+    stand.memories[2].read_only_sector.store(place, Relaxed);
+    let before = images(&stand);
+    let why = refusal(&mut stand);
+    assert!(why.contains("the partial parity log of d2 cannot be written"), "{why}");
+    assert!(images(&stand) == before, "something was written");
+    stand.memories[2].read_only_sector.store(u64::MAX, Relaxed);
+    stand.start();
+    assert!(stand.reads(0, 2, 4096));
+    assert_eq!(stand.array.as_ref().unwrap().0.status().degraded(), 0);
+}
+
+/// mdadm 3.3 and 3.4 put the list of bad blocks into the bitmap.
+#[test]
+fn a_bad_block_log_in_the_bitmap_is_not_used() {
+    let mut stand = stopped(Policy::Bitmap);
+    change_all(&stand, |own| own.bblog_offset = 8);
+    serves(&mut stand);
+    stand.start();
+    assert!(
+        notices(&stand).contains("d0: the bad block log of 8 sectors at offset 8"),
+        "{}",
+        notices(&stand)
+    );
+    assert!(notices(&stand).contains("reaches into the bitmap: it is empty and not used"));
+    // So a block that cannot be written fails its member, and nothing is written over the bitmap.
+    stand.memories[1].bad_sector.store(stand.memories[1].superblock().data_offset, Relaxed);
+    assert!(stand.write(0, 3, BYTES).is_ok());
+    assert!(stand.states().contains(&DiskState::Faulty(Some(1))), "{:?}", stand.states());
+    assert!(BitmapHeader::parse(&stand.memories[0].get(BITMAP, 512)).is_ok());
+    stand.stop();
+    // Bits are not taken for bad sectors.
+    let mut stand = stopped(Policy::Bitmap);
+    change_all(&stand, |own| {
+        own.bblog_offset = 8;
+        own.feature_map |= Features::BAD_BLOCKS;
+    });
+    let before = images(&stand);
+    let why = refusal(&mut stand);
+    assert!(why.contains("reaches into the bitmap: what it lists is not known"), "{why}");
+    assert!(why.contains("force-no-bbl"), "{why}");
+    assert!(images(&stand) == before);
+}
+
+#[test]
+fn a_bad_block_log_in_a_partial_parity_log_is_not_used() {
+    for (offset, what) in
+        [(8, "the partial parity log"), (2055, "the partial parity log"), (4, "the superblock")]
+    {
+        let mut stand = stopped(Policy::Ppl);
+        change(&stand, 1, |own| own.bblog_offset = offset);
+        serves(&mut stand);
+        stand.start();
+        assert!(notices(&stand).contains(&format!("reaches into {what}")), "{}", notices(&stand));
+        stand.stop();
+        change(&stand, 1, |own| own.feature_map |= Features::BAD_BLOCKS);
+        assert_eq!(stand.look().2.unwrap().members[1], Member::Damaged { device: 1 });
+    }
+}
+
+/// An array of 2008 to 2012: its bitmap is two sectors behind the superblock's start.
+fn with_bitmap_in_the_superblock(reserved: u32) -> Stand {
+    let stand = stopped(Policy::Bitmap);
+    for memory in &stand.memories {
+        let mut header = BitmapHeader::parse(&memory.get(BITMAP, 512)).unwrap();
+        header.sectors_reserved = reserved;
+        let mut bytes = memory.get(BITMAP, 512);
+        bytes[..256].copy_from_slice(&header.to_bytes());
+        memory.put(SUPERBLOCK + 2, &bytes);
+        memory.put(SUPERBLOCK + 3, &[0xEE; 512 * 13]);
+    }
+    change_all(&stand, |own| (own.bitmap_or_ppl, own.bblog_offset) = (2i32.to_le_bytes(), 0));
+    stand
+}
+
+#[test]
+fn a_bitmap_near_the_superblock_is_written_as_far_as_its_bits_need() {
+    for reserved in [0, 1, 6] {
+        let mut stand = with_bitmap_in_the_superblock(reserved);
+        serves(&mut stand);
+        stand.start();
+        assert!(stand.write(0, 3, 4096).is_ok());
+        for memory in &stand.memories {
+            let bytes = memory.get(SUPERBLOCK + 2, 512);
+            assert!(
+                BitmapHeader::parse(&bytes).is_ok() && bytes[256] & 1 == 1,
+                "its first bit is set"
+            );
+            assert!(
+                memory.get(SUPERBLOCK + 3, 512 * 13) == [0xEE; 512 * 13],
+                "what follows is not its"
+            );
+        }
+        stand.crash();
+        stand.start();
+        assert!(stand.reads(0, 3, 4096));
+    }
+    let mut stand = with_bitmap_in_the_superblock(0);
+    for memory in &stand.memories {
+        memory.block.store(4096, Relaxed);
+    }
+    let before = images(&stand);
+    let why = refusal(&mut stand);
+    assert!(
+        why.contains("begins 2 sectors from the superblock, inside a block of the device"),
+        "{why}"
+    );
+    stand.is_read_only = true;
+    stand.start();
+    assert!(stand.reads(0, 1, BYTES));
+    stand.stop();
+    assert!(images(&stand) == before);
+}
+
+#[test]
+fn a_size_of_part_of_a_chunk_is_rounded_and_kept() {
+    for policy in [Policy::Resync, Policy::Bitmap, Policy::Ppl] {
+        let mut stand = stopped(policy);
+        let size = stand.memories[0].superblock().size - 120;
+        change_all(&stand, |own| own.size = size);
+        serves(&mut stand);
+        stand.start();
+        let bytes = stand.array.as_ref().unwrap().0.info().size_bytes;
+        assert_eq!(bytes, (size - 8) * 512 * 3, "{policy:?}");
+        assert!(stand.write(bytes / 512 - 8, 5, 4096).is_ok());
+        stand.stop();
+        assert!(stand.memories.iter().all(|memory| memory.superblock().size == size));
+    }
+    let stand = stopped(Policy::Resync);
+    change_all(&stand, |own| own.size = 127);
+    assert!(
+        stand
+            .look()
+            .2
+            .unwrap_err()
+            .contains("127 sectors are used on each member, expected at least a chunk")
+    );
+}
+
+#[test]
+fn the_logical_block_of_the_array_is_kept() {
+    let mut stand = stopped(Policy::Resync);
+    change_all(&stand, |own| own.logical_block_size = 4096);
+    serves(&mut stand);
+    stand.start();
+    assert_eq!(stand.array.as_ref().unwrap().0.info().limits.logical_block_size, 4096);
+    assert!(!stand.write(1, 3, 512).is_ok(), "a part of a block");
+    stand.add_device(vec![0; stand.memories[0].image().len()]);
+    let (name, device) = ("d4".to_owned(), stand.devices[4].clone());
+    stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
+    stand.stop();
+    assert!(stand.memories.iter().all(|memory| memory.superblock().logical_block_size == 4096));
+}
