@@ -63,10 +63,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline(never)]
     pub(crate) fn go_as_units(&mut self, env: &mut Env) {
         let mut bios = self.outbox.take();
-        // One that is polled or needs a flush afterwards may stay with any driver.
+        // One that is polled or needs a flush afterwards may stay with any driver, and a long one that
+        // has no data.
         let special = BioFlags::POLLED | BioFlags::FUA;
         let enough = bios.len() <= PLUG_MAX_BIOS
-            && !bios.iter().any(|bio| bio.flags.intersects(special))
+            && !bios.iter().any(|bio| bio.flags.intersects(special) || !bio.op.has_data())
             && self.may_go_alone(bios.len())
             && self.spare.mask.count_ones() >= self.tags_for(bios.len());
         if !enough {

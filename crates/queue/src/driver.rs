@@ -82,6 +82,10 @@ pub trait Driver: Send + Sync + 'static {
     }
 }
 
+/// The longest discard or write of zeroes, in bytes, that must end at once where a driver
+/// [ends at once](DriverQueue::ends_at_once) what it takes: about 1 ms.
+pub const AT_ONCE_BYTES_MAX: u64 = 4 << 20;
+
 /// A leaf device as one context uses it.
 pub trait DriverQueue: Send + 'static {
     /// Take a request. The memory it names stays until the driver has given it back.
@@ -92,8 +96,9 @@ pub trait DriverQueue: Send + 'static {
     /// while nothing of this context is in flight.
     fn use_poll_queue(&mut self, _env: &mut Env, _queue: Option<u32>) {}
 
-    /// True if [`DriverQueue::queue_rq`] ends whatever it takes, unless it is polled: then one
-    /// context may run another's requests without keeping anything of it.
+    /// True if [`DriverQueue::queue_rq`] ends whatever it takes, unless it is polled, or a discard or write
+    /// of zeroes longer than [`AT_ONCE_BYTES_MAX`]: then one context may run another's requests without
+    /// keeping anything of it.
     fn ends_at_once(&self) -> bool {
         false
     }

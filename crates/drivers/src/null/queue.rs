@@ -3,6 +3,7 @@
 use super::latency::Generator;
 use super::poll_queue::{PollQueue, Ticket};
 use super::{Completion, Latency, NullOptions, NullShared, TICK_NS};
+use crate::ram::Zeroing;
 use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
@@ -32,6 +33,7 @@ pub struct NullQueue {
     polling: usize,
     /// Tickets of others that a look found, kept for its allocation.
     others: Vec<Arc<Message>>,
+    zeroing: Zeroing,
 }
 
 impl NullQueue {
@@ -62,6 +64,7 @@ impl NullQueue {
             polled: Vec::new(),
             polling: 0,
             others: Vec::new(),
+            zeroing: Zeroing::new(channel),
         };
         if options.irqmode == Completion::Thread {
             queue.make_messages(env);
@@ -84,13 +87,42 @@ impl NullQueue {
         if self.poll_queue.is_some() && rq.unit.flags.contains(BioFlags::POLLED) {
             return self.queue_polled(env, rq);
         }
+        let memory = self.shared.memory.as_ref();
+        if let Some(rest) = memory.and_then(|memory| memory.long_zeroing(rq))
+            && !self.hits_badblock(env, rq)
+        {
+            self.zeroing.begin(env, rq, rest);
+            return Issue::Started;
+        }
         rq.status = self.execute(env, rq);
         match self.irqmode {
             Completion::Inline => return Issue::Done(rq.status),
+            _ => self.complete(env, rq),
+        }
+        Issue::Started
+    }
+
+    /// Have a request end that is done, as the device ends its requests.
+    fn complete(&mut self, env: &mut Env, rq: &Request) {
+        match self.irqmode {
+            Completion::Inline => {}
             Completion::Thread => self.complete_by_thread(env, rq),
             Completion::Timer => self.complete_by_timer(env, rq),
         }
-        Issue::Started
+    }
+
+    /// A piece more of what is to be zeroed.
+    #[cold]
+    fn zero_more(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {
+        let shared = self.shared.clone();
+        let slot = shared.memory.as_ref().and_then(|memory| self.zeroing.go_on(env, memory));
+        let Some(slot) = slot else { return };
+        let rq = slots.get(slot);
+        rq.status = Status::Ok;
+        match self.irqmode {
+            Completion::Inline => done.push(slot),
+            _ => self.complete(env, rq),
+        }
     }
 
     /// Put a request into a poll queue; what it does is done now, and is seen when it is polled.
@@ -233,11 +265,14 @@ impl DriverQueue for NullQueue {
 
     fn ring_event(
         &mut self,
-        _: &mut Env,
+        env: &mut Env,
         event: RingEvent,
         slots: &mut Slots,
         done: &mut Vec<u32>,
     ) {
+        if self.zeroing.has_set(event.token.value()) {
+            return self.zero_more(env, slots, done);
+        }
         Self::finish(slots, done, event.token.value() as u32);
     }
 

@@ -122,6 +122,17 @@ fn with_memory_data_is_kept() {
         assert_eq!(rig.read(4096, 8192).unwrap(), [0; 8192]);
         assert_eq!(rig.read(12288, 8192).unwrap(), data[8192..]);
     }
+    for irqmode in MODES {
+        let driver = null(|o| {
+            (o.irqmode, o.memory_backed, o.discard, o.size_bytes) = (irqmode, true, true, 1 << 37);
+        });
+        let mut rig = Rig::new(driver, Engine::Auto);
+        assert_eq!(rig.write(1 << 36, &[1; 4096], BioFlags::empty()), Status::Ok);
+        rig.submit([Bio::without_data(Op::Discard, Sector(0), 1 << 37), read(0)]);
+        let order: Vec<Op> = rig.drain().iter().map(|bio| bio.op).collect();
+        assert_eq!(order, [Op::Read, Op::Discard], "a long one is done in pieces, {irqmode:?}");
+        assert_eq!(rig.read(1 << 36, 4096).unwrap(), [0; 4096]);
+    }
     let mut rig = Rig::new(null(|_| ()), Engine::Auto);
     assert_eq!(rig.range(Op::Discard, 0, 4096, BioFlags::empty()), Status::NotSupported);
     assert_eq!(rig.range(Op::WriteZeroes, 0, 4096, BioFlags::empty()), Status::NotSupported);

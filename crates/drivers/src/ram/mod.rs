@@ -7,15 +7,24 @@
 //! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its
 //!   copy, a discard clears them before it frees: whatever overlaps, no data is ever called a
 //!   hole.
+//! * A call zeroes or frees no more than a piece: a long range is [`Zeroing`]'s.
 //! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
+
+#[cfg(test)]
+mod histories;
+#[cfg(test)]
+mod tests;
+mod zeroing;
 
 use drystone_core::extent::ExtentList;
 use drystone_core::ring::RingEvent;
 use drystone_core::{Bio, BioFlags, Env, Error, Extent, Limits, Op, Result, Status};
-use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
+use drystone_queue::{AT_ONCE_BYTES_MAX, Driver, DriverQueue, HwQueues, Issue, Request, Slots};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
+pub(crate) use zeroing::Zeroing;
 
 /// Bytes whose state one bit of `written` tells: a page.
 const GRANULE: u64 = 4096;
@@ -23,6 +32,35 @@ const GRANULE: u64 = 4096;
 const DEPTH: u32 = 256;
 /// Hardware queues: as many contexts have one of their own.
 const QUEUES: u32 = 64;
+
+/// Words of `written` that one call looks at to free what they stand for: 16 GiB, 0.1 ms.
+const WORK_MAX: u32 = 1 << 16;
+/// A granule that is freed takes as long as so many words.
+const FREE_WORK: u32 = 64;
+/// Bytes that one call overwrites, which may take new memory for all of them: 1 ms.
+const OVERWRITTEN_MAX: usize = AT_ONCE_BYTES_MAX as usize;
+
+/// A range that is still to be zeroed, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rest {
+    from: usize,
+    end: usize,
+    /// Its memory is kept.
+    keeps: bool,
+}
+
+impl Rest {
+    /// All of a request.
+    fn of(rq: &Request) -> Self {
+        let from = rq.offset() as usize;
+        let keeps = rq.unit.op == Op::WriteZeroes && rq.unit.flags.contains(BioFlags::NOUNMAP);
+        Rest { from, end: from + rq.unit.bytes as usize, keeps }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.from == self.end
+    }
+}
 
 /// Sparse memory that requests are executed on.
 pub struct RamStore {
@@ -56,8 +94,19 @@ impl RamStore {
         Ok(RamStore {
             base: NonNull::new(base.cast()).ok_or_else(too_large)?,
             len,
-            written: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            // SAFETY: zeroes are a value of an atomic number. Memory of the kernel is zero without
+            // being touched.
+            written: unsafe { Box::<[AtomicU64]>::new_zeroed_slice(words).assume_init() },
         })
+    }
+
+    /// What the request zeroes, if that is too much for one call ([`Zeroing`]).
+    #[inline]
+    pub(crate) fn long_zeroing(&self, rq: &Request) -> Option<Rest> {
+        let is_long = !rq.unit.op.has_data() && rq.unit.bytes > AT_ONCE_BYTES_MAX;
+        let is_inside =
+            || rq.offset().checked_add(rq.unit.bytes).is_some_and(|end| end <= self.len as u64);
+        (is_long && is_inside()).then(|| Rest::of(rq))
     }
 
     /// Execute a request, which lies inside the store.
@@ -70,11 +119,12 @@ impl RamStore {
         match rq.unit.op {
             Op::Read => self.read(rq, offset),
             Op::Write => self.write(rq, offset),
-            Op::WriteZeroes if rq.unit.flags.contains(BioFlags::NOUNMAP) => {
-                self.overwrite_with_zeroes(offset, offset + bytes);
-                self.mark(offset as u64, rq.unit.bytes);
+            Op::Discard | Op::WriteZeroes => {
+                let mut rest = Rest::of(rq);
+                while !rest.is_empty() {
+                    self.zero_some(&mut rest);
+                }
             }
-            Op::Discard | Op::WriteZeroes => self.zero(offset, bytes),
             Op::Flush => {}
         }
         Status::Ok
@@ -132,35 +182,68 @@ impl RamStore {
         }
     }
 
-    /// Zero a range: whole granules are given back to the system, the rest is overwritten.
-    fn zero(&self, offset: usize, bytes: usize) {
+    /// Zero a beginning of `rest`, as much as one call should do. Granules that lie in it wholly are given
+    /// back to the system, unless they are to be kept; what else there is is overwritten.
+    pub(crate) fn zero_some(&self, rest: &mut Rest) {
+        let Rest { from, end, keeps } = *rest;
+        if keeps {
+            rest.from = end.min(from + OVERWRITTEN_MAX);
+            self.overwrite_with_zeroes(from, rest.from);
+            return self.mark(from as u64, (rest.from - from) as u64);
+        }
         let granule = GRANULE as usize;
-        let (first, last) =
-            (offset.next_multiple_of(granule), (offset + bytes) / granule * granule);
+        let (first, last) = (from.div_ceil(granule), end / granule);
+        rest.from = end;
         if first >= last {
-            return self.overwrite_with_zeroes(offset, offset + bytes);
+            return self.overwrite_with_zeroes(from, end);
         }
-        self.overwrite_with_zeroes(offset, first);
-        for g in first / granule..last / granule {
-            let (word, bit) = (&self.written[g / 64], 1u64 << (g % 64));
-            if word.load(Relaxed) & bit != 0 {
-                word.fetch_and(!bit, AcqRel);
+        self.overwrite_with_zeroes(from, first * granule);
+        let next = self.free_some(first, last);
+        match next == last {
+            true => self.overwrite_with_zeroes(last * granule, end),
+            false => rest.from = next * granule,
+        }
+    }
+
+    /// Free a beginning of the granules `first..last`, as many as one call should. The one after them.
+    fn free_some(&self, first: usize, last: usize) -> usize {
+        let (mut at, mut work, mut run) = (first, 0, first..first);
+        while at < last && work < WORK_MAX {
+            let next = last.min((at / 64 + 1) * 64);
+            let mask = u64::MAX >> (64 - (next - at)) << (at % 64);
+            let word = &self.written[at / 64];
+            let held = word.load(Relaxed) & mask;
+            if held != 0 {
+                word.fetch_and(!mask, AcqRel);
+                if run.end != at {
+                    self.give_back(std::mem::replace(&mut run, at..at));
+                }
+                run.end = next;
             }
+            (at, work) = (next, work + 1 + held.count_ones() * FREE_WORK);
         }
-        // SAFETY: the range lies inside our own mapping and is page aligned; the pages read as
-        // zeroes afterwards.
+        self.give_back(run);
+        at
+    }
+
+    /// Give the memory of granules back to the system; they read as zeroes afterwards.
+    fn give_back(&self, granules: Range<usize>) {
+        let (from, end) = (granules.start * GRANULE as usize, granules.end * GRANULE as usize);
+        if from == end {
+            return;
+        }
+        // SAFETY: the range lies inside our own mapping and is page aligned.
         let freed = unsafe {
-            let start = self.base.as_ptr().add(first);
-            libc::madvise(start.cast(), last - first, libc::MADV_DONTNEED) == 0
+            let start = self.base.as_ptr().add(from);
+            libc::madvise(start.cast(), end - from, libc::MADV_DONTNEED) == 0
         };
         if !freed {
-            self.overwrite_with_zeroes(first, last);
+            self.overwrite_with_zeroes(from, end);
         }
-        self.overwrite_with_zeroes(last, offset + bytes);
     }
 
     fn overwrite_with_zeroes(&self, from: usize, to: usize) {
-        // SAFETY: inside the mapping, as checked by execute.
+        // SAFETY: inside the mapping, as checked when the request came.
         unsafe { std::ptr::write_bytes(self.base.as_ptr().add(from), 0, to - from) };
     }
 
@@ -259,8 +342,8 @@ impl Driver for Ram {
         false
     }
 
-    fn open_queue(&self, _: &mut Env, _: u32, _: u32) -> Result<RamQueue> {
-        Ok(RamQueue { store: self.store.clone() })
+    fn open_queue(&self, _: &mut Env, channel: u32, _: u32) -> Result<RamQueue> {
+        Ok(RamQueue { store: self.store.clone(), zeroing: Zeroing::new(channel) })
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
@@ -271,11 +354,16 @@ impl Driver for Ram {
 /// One context's queue of a RAM device.
 pub struct RamQueue {
     store: Arc<RamStore>,
+    zeroing: Zeroing,
 }
 
 impl DriverQueue for RamQueue {
     #[inline]
-    fn queue_rq(&mut self, _: &mut Env, rq: &mut Request) -> Issue {
+    fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
+        if let Some(rest) = self.store.long_zeroing(rq) {
+            self.zeroing.begin(env, rq, rest);
+            return Issue::Started;
+        }
         Issue::Done(self.store.execute(rq))
     }
 
@@ -288,10 +376,10 @@ impl DriverQueue for RamQueue {
         self.store.do_bio(bio)
     }
 
-    fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}
+    fn ring_event(&mut self, env: &mut Env, _: RingEvent, slots: &mut Slots, done: &mut Vec<u32>) {
+        if let Some(slot) = self.zeroing.go_on(env, &self.store) {
+            slots.get(slot).status = Status::Ok;
+            done.push(slot);
+        }
+    }
 }
-
-#[cfg(test)]
-mod histories;
-#[cfg(test)]
-mod tests;

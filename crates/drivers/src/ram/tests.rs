@@ -1,9 +1,12 @@
 //! The RAM device: data, freeing, allocation.
 
 use super::*;
-use crate::testing::{Rig, pattern};
-use drystone_core::BioFlags;
+use crate::testing::{ENGINES, Rig, pattern};
+use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
+use drystone_core::{BioList, IoBuf, Sector};
+use drystone_queue::queue::QueueOptions;
+use drystone_queue::scheduler::SchedulerKind;
 use proptest::prelude::*;
 
 const NONE: BioFlags = BioFlags::empty();
@@ -173,5 +176,78 @@ fn statistics_go_on_when_contexts_go() {
         assert_eq!(cx.reap(&mut bios), 1);
         let fields = device.stats().fields();
         assert_eq!((fields[4], fields[6], fields[8]), (round, 2 * round, 0));
+    }
+}
+
+/// Other I/O of the context goes on between the pieces of a long one, however that was sent.
+#[test]
+fn a_long_range_is_zeroed_in_pieces() {
+    const END: u64 = 1 << 38;
+    for (engine, scheduler) in
+        ENGINES.into_iter().flat_map(|e| SchedulerKind::ALL.map(|scheduler| (e, scheduler)))
+    {
+        let iosched = match scheduler {
+            SchedulerKind::None => Vec::new(),
+            SchedulerKind::MqDeadline => vec![("straight", "0".to_owned())],
+        };
+        let options =
+            QueueOptions { scheduler: Some(scheduler), iosched, ..QueueOptions::default() };
+        let driver = Ram::new(2 * END, true).expect("memory");
+        let mut rig = Rig::with(driver, &options, engine, SystemClock::new());
+        for at in [4096, END - 4096, END] {
+            assert_eq!(rig.write(at, &[1; 4096], NONE), Status::Ok);
+        }
+        let mut long = Bio::without_data(Op::Discard, Sector(9), END - 9 * 512);
+        long.user_data = 1;
+        rig.submit([long]);
+        let mut between = 0;
+        while rig.cx.outstanding() > 0 {
+            let mut read = Bio::read(Sector(0), IoBuf::zeroed(512));
+            read.user_data = 2;
+            rig.submit([read]);
+            let mut ended = BioList::new();
+            rig.cx.reap(&mut ended);
+            assert!(ended.iter().all(|bio| bio.status.is_ok()));
+            between += ended.iter().filter(|bio| bio.user_data == 2).count();
+            if ended.iter().any(|bio| bio.user_data == 1) {
+                break;
+            }
+        }
+        assert!(between >= 16, "{between} reads, {engine:?}, {scheduler:?}");
+        assert_eq!(rig.read(END - 4096, 8192).unwrap()[4095..4097], [0, 1]);
+        let map = [(4096, false), (4096, true), (END - 8192, false), (4096, true)];
+        assert_eq!(rig.allocation(2 * END)[..4], map, "{engine:?}, {scheduler:?}");
+    }
+}
+
+/// What is zeroed in pieces is all that was asked for, and nothing else.
+#[test]
+fn pieces_have_no_seams() {
+    const LEN: usize = 24 << 20;
+    for flags in [NONE, BioFlags::NOUNMAP] {
+        let mut rig = ram(LEN as u64);
+        let data = pattern(LEN, 5);
+        (0..24).for_each(|n| {
+            assert_eq!(
+                rig.write(n << 20, &data[n as usize * LEN / 24..][..1 << 20], NONE),
+                Status::Ok
+            );
+        });
+        let ranges = [(512u64, (9 << 20) + 1024u64), (12 << 20, 8 << 20)];
+        let mut expected = data.clone();
+        let bio = |(at, length)| {
+            let mut bio = Bio::without_data(Op::WriteZeroes, Sector::from_bytes(at), length);
+            bio.flags = flags;
+            bio
+        };
+        rig.submit(ranges.map(bio));
+        assert!(rig.drain().iter().all(|bio| bio.status.is_ok()));
+        for (at, length) in ranges {
+            expected[at as usize..(at + length) as usize].fill(0);
+        }
+        let read: Vec<u8> = (0..24).flat_map(|n| rig.read(n << 20, 1 << 20).unwrap()).collect();
+        assert!(read == expected, "{flags:?}");
+        let holes = rig.allocation(LEN as u64).iter().filter(|(_, data)| !data).count();
+        assert_eq!(holes, if flags == NONE { 2 } else { 0 });
     }
 }

@@ -3,6 +3,7 @@
 use super::deadline::Insertion;
 use super::port::{Grant, Port};
 use crate::config::{Config, ConfigCell};
+use crate::driver::AT_ONCE_BYTES_MAX;
 use crate::request::{Request, Slots};
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
@@ -15,8 +16,12 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, BioList, Status};
 use std::sync::Arc;
 
-/// Flags of units that do not end as they are issued, also where others do.
-const NEEDS_SLOT: BioFlags = BioFlags::POLLED.union(BioFlags::FUA);
+/// Whether a unit may not end as it is issued, though others do.
+#[inline]
+fn needs_slot(unit: &Unit) -> bool {
+    let is_long = unit.bytes > AT_ONCE_BYTES_MAX && !unit.op.has_data();
+    unit.flags.intersects(BioFlags::POLLED | BioFlags::FUA) || is_long
+}
 
 /// Requests for a driver that ends them at once, with the channels they are of. Their memory is
 /// kept when they were run, so that units are made in place.
@@ -57,7 +62,7 @@ impl ToRun {
     #[inline]
     fn last_needs_slot(&self) -> bool {
         let last = self.len.checked_sub(1).map(|last| &self.requests[last].1.unit);
-        last.is_some_and(|unit| unit.flags.intersects(NEEDS_SLOT))
+        last.is_some_and(needs_slot)
     }
 
     fn take_last(&mut self) -> (u32, Unit) {

@@ -153,6 +153,13 @@ impl Io {
         }
     }
 
+    /// The sectors of which a bad one may be why it failed: after a durable write that failed a file
+    /// makes nothing durable any more.
+    fn reach(&self) -> Range<u64> {
+        let durable = self.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH);
+        if durable || self.op == Op::Flush { 0..u64::MAX } else { self.range.clone() }
+    }
+
     /// Whether there is a reason for this end.
     fn judge_status(&self, run: &Run, to: &Target, status: Status) -> Result<(), String> {
         let wrong = |what: &str| {
@@ -177,7 +184,7 @@ impl Io {
             {
                 wrong(&format!("ended with {status:?}"))
             }
-            _ if nonsense || to.fails || run.may_fail(to, self.range.clone()) => Ok(()),
+            _ if nonsense || to.fails || run.may_fail(to, self.reach()) => Ok(()),
             Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
             status => wrong(&format!("ended with {status:?}, and nothing has failed")),
