@@ -124,6 +124,11 @@ pub trait Channel: Send {
     /// Bios that this channel let pass ([`Env::pass`]) have ended. For volumes.
     fn passed(&mut self, _env: &mut Env, _passed: &[Passed]) {}
 
+    /// Take over limits that have changed, before [`Channel::whole_bytes`] and [`Channel::first_part`] are
+    /// asked about bios that the channel has not got yet.
+    #[inline]
+    fn follow_limits(&mut self, _env: &mut Env) {}
+
     /// Parts with this channel's hook ([`crate::Bio::set_hook`]), or bios of its own
     /// ([`Bio::give_to_channel`]), have ended, or bios that it wanted to see if they fail
     /// ([`Bio::pass_with_rescue`]) have failed; their status says how. A part, or another's bio, goes on when

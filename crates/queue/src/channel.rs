@@ -717,6 +717,11 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         first_part(bio, &self.config.limits)
     }
 
+    #[inline]
+    fn follow_limits(&mut self, env: &mut Env) {
+        self.refresh(env);
+    }
+
     fn flush_plug(&mut self, env: &mut Env) {
         if self.plug.is_empty() {
             return;

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use drystone_core::clock::ManualClock;
+use drystone_core::ring::Engine;
+use drystone_core::{Bio, BioList, IoBuf, Sector};
 use drystone_stack::iomax::{MaxLine, parse_io_max};
 use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
 use drystone_stack::runtime::{ChangeError, Refused, Runtime};
@@ -62,6 +64,36 @@ fn a_stack_opens_with_its_groups_and_lifts_their_limits_at_the_end() {
     stack.stop();
     let free = ["", "t", "t/a", "t/b"].map(|path| entry(path, &[]));
     assert_eq!(state(&runtime), free);
+}
+
+/// `set` has answered: all that comes later goes by the new value, also where the throttle cuts it.
+#[test]
+fn a_limit_of_a_device_holds_in_a_group_once_it_is_set() {
+    let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
+    let spec = parse("s", source, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"));
+    let at = Surroundings::new(1, ManualClock::new(1_000));
+    let stack = LiveStack::open(&spec, &at).unwrap_or_else(|report| panic!("{report}"));
+    let runtime = stack.runtime(Box::new(|_| panic!("nothing waits")));
+    runtime.set_group("t/a", &parse_io_max("d riops=1000000").unwrap()).unwrap();
+    let group = stack.groups().join("t/a").unwrap();
+    let device = stack.devices()[0].device.clone();
+    let mut cx = at.contexts.open(Engine::Plain).unwrap();
+    let index = cx.open(&device).unwrap();
+    let mut reads = 0;
+    for (kb, parts) in [(64, 1), (4, 16), (16, 4), (64, 1)] {
+        device.set_attribute("queue/max_sectors_kb", &kb.to_string()).unwrap();
+        let mut bio = Bio::read(Sector(0), IoBuf::zeroed(64 << 10));
+        bio.group = group.id();
+        let (mut bios, mut ended) = (BioList::new(), BioList::new());
+        bios.push(bio);
+        cx.submit(index, &mut bios);
+        cx.reap(&mut ended);
+        assert!(ended.pop().is_some_and(|bio| bio.status.is_ok()));
+        let stat = stack.groups().io_stat("t/a").unwrap();
+        let (_, stat) = stat.into_iter().find(|(name, _)| name == "d").unwrap();
+        reads += parts;
+        assert_eq!(stat.rios, reads, "{kb} KiB");
+    }
 }
 
 #[test]

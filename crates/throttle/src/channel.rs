@@ -455,11 +455,13 @@ impl Throttle for DeviceThrottle {
 
 impl ThrottleChannel for GroupChannel {
     #[inline]
-    fn admit(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
+    fn admit(&mut self, env: &mut Env, device: &mut impl Channel, bios: &mut BioList) {
         self.look_at_rules(env);
         if self.is_plain {
             return;
         }
+        // By these they are measured and cut here.
+        device.follow_limits(env);
         if self.kept > 0 {
             return self.admit_behind(env, device, bios);
         }

@@ -34,7 +34,7 @@ pub trait Throttle: Send + Sync + Sized + 'static {
 pub trait ThrottleChannel: Send {
     /// Leave in `bios` what may go on to `device` now, in its order. What may not waits, and comes by
     /// one of the calls below.
-    fn admit(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList);
+    fn admit(&mut self, env: &mut Env, device: &mut impl Channel, bios: &mut BioList);
 
     /// A message came. True if it was for the throttle; then what may go on is in `pass`.
     fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool;
@@ -142,7 +142,7 @@ impl<T: ThrottleChannel, C: Channel + 'static> ThrottledChannel<T, C> {
 impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C> {
     #[inline]
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
-        self.throttle.admit(env, &self.device, bios);
+        self.throttle.admit(env, &mut self.device, bios);
         if !bios.is_empty() {
             self.device.submit(env, bios);
         }

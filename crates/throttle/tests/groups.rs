@@ -49,6 +49,55 @@ fn reads_and_writes_are_limited_apart_and_flushes_never_wait() {
     assert!((10..=11).contains(&writes), "one a second: {writes}");
 }
 
+/// However many writes wait, of whatever length, in the same submission or before: a read passes at once.
+#[test]
+fn reads_do_not_wait_behind_writes_that_do() {
+    let limits = [
+        (Change { wbps: Some(Some(MIB)), ..Change::default() }, 40, MIB),
+        (Change { wiops: Some(Some(10)), ..Change::default() }, 200, 4 * KIB),
+        (bps(100 * MIB, MIB), 40, MIB),
+        (iops(10_000, 10), 200, 4 * KIB),
+    ];
+    for (limit, writes, bytes) in limits {
+        let mut bench = Bench::with_most(2, 128 * KIB);
+        let group = bench.group("a");
+        bench.set("a", limit);
+        let mut all = BioList::new();
+        (0..writes).for_each(|n| all.push(bio(Op::Write, group, bytes, n)));
+        all.push(bio(Op::Read, group, 4 * KIB, 1000));
+        bench.contexts[0].submit(bench.index, &mut all);
+        bench.submit(0, bio(Op::Read, group, 4 * KIB, 1001));
+        bench.submit(1, bio(Op::Read, group, 4 * KIB, 1002));
+        bench.run(SECOND, 10 * MS);
+        bench.submit(0, bio(Op::Read, group, 4 * KIB, 1003));
+        bench.submit(1, bio(Op::Read, group, 4 * KIB, 1004));
+        let reads = bench.seen().into_iter().filter(|seen| seen.op == Op::Read);
+        let at: Vec<u64> = reads.map(|seen| seen.at).collect();
+        assert_eq!(at, [0, 0, 0, SECOND, SECOND], "{limit:?}");
+        let done = bench.ended.iter().filter(|(n, _)| *n < 1000).count() as u64;
+        assert!(done < writes, "some writes wait");
+    }
+}
+
+/// What is submitted after a limit of the device has changed is cut and counted by the new one, also the
+/// first of each context.
+#[test]
+fn a_devices_new_limit_holds_at_once() {
+    let mut bench = Bench::with_most(2, 64 * KIB);
+    let group = bench.group("a");
+    bench.set("a", iops(1_000_000, 1_000_000));
+    (0..2).for_each(|context| bench.submit(context, bio(Op::Write, group, 64 * KIB, 0)));
+    for (most, parts) in [(16 * KIB, 4), (64 * KIB, 1)] {
+        *bench.disk.limit.lock().unwrap() = Some(most);
+        for context in 0..2 {
+            let before = bench.seen().len();
+            bench.submit(context, bio(Op::Write, group, 64 * KIB, 1));
+            let lengths: Vec<u64> = bench.seen()[before..].iter().map(|seen| seen.bytes).collect();
+            assert_eq!(lengths, vec![most; parts]);
+        }
+    }
+}
+
 #[test]
 fn a_groups_bios_keep_their_order() {
     let mut bench = Bench::new(1);

@@ -24,7 +24,7 @@ impl Throttle for NoThrottle {
 
 impl ThrottleChannel for NoThrottle {
     #[inline(always)]
-    fn admit(&mut self, _: &mut Env, _: &impl Channel, _: &mut BioList) {}
+    fn admit(&mut self, _: &mut Env, _: &mut impl Channel, _: &mut BioList) {}
 
     #[inline(always)]
     fn message(&mut self, _: &mut Env, _: &Arc<Message>, _: &mut BioList) -> bool {

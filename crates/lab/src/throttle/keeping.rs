@@ -81,7 +81,7 @@ impl<G: Gate> Keeping<G> {
 
 impl<G: Gate> ThrottleChannel for Keeping<G> {
     #[inline]
-    fn admit(&mut self, env: &mut Env, _: &impl Channel, bios: &mut BioList) {
+    fn admit(&mut self, env: &mut Env, _: &mut impl Channel, bios: &mut BioList) {
         let mut pass = BioList::new();
         loop {
             let mut answer = Ok(());

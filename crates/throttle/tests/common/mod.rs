@@ -37,8 +37,10 @@ pub struct Seen {
 #[derive(Clone)]
 pub struct Recorder {
     pub seen: Arc<Mutex<Vec<Seen>>>,
-    /// The most that it takes at once.
+    /// The most that it takes at once, as the channel knows it.
     pub most: u64,
+    /// The same by now, if it has changed.
+    pub limit: Arc<Mutex<Option<u64>>>,
     /// Done when it is asked next how much that is: while a channel admits bios by rules that it has read.
     pub hook: Hook,
 }
@@ -99,6 +101,10 @@ impl Channel for Recorder {
         self.most
     }
 
+    fn follow_limits(&mut self, _env: &mut Env) {
+        self.most = self.limit.lock().unwrap().unwrap_or(self.most);
+    }
+
     fn first_part(&self, bio: &Bio) -> u64 {
         let hook = self.hook.lock().unwrap().take();
         hook.into_iter().for_each(|hook| hook());
@@ -138,7 +144,8 @@ impl Bench {
         let clock = ManualClock::new(START);
         let locks = LockRegistry::new(clock.clone());
         let groups = Groups::new(clock.clone(), &locks);
-        let disk = Recorder { seen: Arc::default(), most, hook: Hook::default() };
+        let disk =
+            Recorder { seen: Arc::default(), most, limit: Arc::default(), hook: Hook::default() };
         let device: Arc<dyn Device> =
             Arc::new(Throttled::<_, DeviceThrottle>::new(disk.clone(), groups.attach("disk")));
         let set = ContextSet::counted_by(locks);
