@@ -13,6 +13,7 @@ mod starts;
 mod truncate;
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -300,6 +301,38 @@ fn a_stop_waits_for_who_has_the_file_open() {
             drop(open);
             assert!(files.server.wait().success(), "{}", files.server.messages());
         }
+        assert!(!is_mounted(&file));
+    }
+}
+
+/// Who has the file open may himself wait for a limit that lasts for hours, or for a volume that is
+/// suspended: a stop ends that before it waits for him.
+#[test]
+fn a_stop_lets_go_what_the_files_users_wait_for() {
+    if !has_fuse() {
+        return;
+    }
+    let stack = "[device.r]\ntype = \"ram\"\nsize = \"100GiB\"\n\
+        [device.d]\ntable = \"0 209715200 linear r 0\"\n\
+        [group.g]\nio.max = [\"d wbps=10MiB\"]\n\
+        [export.vol]\ndevice = \"d\"\ngroup = \"g\"\nnbd = \"unix:vol.sock\"\nfuse = \"vol.img\"\n";
+    for suspended in [false, true] {
+        let mut files = Files::start(stack);
+        let file = PathBuf::from(files.announced(false));
+        let mut script = "echo begun; : >\"$1\"";
+        if suspended {
+            files.server.ask(&["suspend", "d"]).ok();
+            script = "echo begun; dd if=\"$1\" bs=4k count=1 iflag=direct";
+        }
+        let mut user = Command::new("sh");
+        user.args(["-c", script, "sh"]).arg(&file).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut user = user.spawn().expect("a shell");
+        let begun = user.stdout.as_mut().expect("piped").read(&mut [0; 6]).expect("a line");
+        thread::sleep(Duration::from_millis(300));
+        assert!(begun > 0 && user.try_wait().expect("a child").is_none(), "it waits");
+        let status = files.server.sigterm();
+        assert!(status.success(), "{}", files.server.messages());
+        assert_eq!(user.wait().expect("a child").success(), !suspended);
         assert!(!is_mounted(&file));
     }
 }

@@ -165,6 +165,8 @@ impl ServerHandle for Server {
         for text in self.stack.without_room() {
             output::complain(&format!("drystone: {text}; to stop once more gives them up"));
         }
+        // Before anybody is waited for, who may himself wait for a limit, or for a suspended volume.
+        self.stack.stop();
         self.front_ends.iter_mut().for_each(|front_end| front_end.close());
         let mut left = Ok(());
         for front_end in &mut self.front_ends {

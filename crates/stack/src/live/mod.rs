@@ -152,11 +152,13 @@ impl LiveStack {
     /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
     /// below it; but where a suspension was only on its way to another table, or not yet complete,
     /// it is given up and the I/O goes on. What limits keep back goes on at once: it would make
-    /// the end wait for as long as they say.
+    /// the end wait for as long as they say. Once more only lifts the limits that came since.
     pub fn stop(&self) {
         groups::lift(&self.groups);
         let (mut state, mut ended) = (self.devices.lock(), Vec::new());
-        state.stopped = true;
+        if std::mem::replace(&mut state.stopped, true) {
+            return;
+        }
         for (live, volume) in state.volumes().filter(|(_, volume)| volume.is_suspended()) {
             if live.is_claimed() {
                 volume.cancel_suspend();
