@@ -85,3 +85,56 @@ for n in range(1000):
     let sum: u64 = lines.iter().map(|line| 1 + more(line).unwrap_or(0)).sum();
     assert_eq!(sum, 1000, "{messages}");
 }
+
+/// A member's file is cut to half its length while it is served: it fails, and the others tell what it held.
+#[test]
+fn a_member_whose_file_is_cut_short_fails_and_nothing_is_lost() {
+    if !requires("nbdsh") {
+        return;
+    }
+    for (level, keys) in [
+        ("raid5", ""),
+        ("raid5", "consistency_policy = \"ppl\""),
+        ("raid6", "consistency_policy = \"bitmap\""),
+    ] {
+        for reads_first in [true, false] {
+            let text = stack::array(level, 4, "8MiB", &format!("chunk = \"64KiB\"\n{keys}"));
+            let mut server = Server::start(&text);
+            let uri = server.uri("vol");
+            let script = format!(
+                "
+import random
+size = h.get_size() // 4096 * 4096
+data = bytearray(random.Random(7).randbytes(size))
+for at in range(0, size, 1 << 20):
+    h.pwrite(bytes(data[at:at + (1 << 20)]), at)
+h.flush()
+with open('{member}', 'r+b') as member:
+    member.truncate(4 << 20)
+def read_all():
+    for at in range(0, size, 1 << 18):
+        assert h.pread(min(1 << 18, size - at), at) == data[at:at + (1 << 18)], at
+if {reads}:
+    read_all()
+at = size - (300 << 10)
+data[at:at + (200 << 10)] = b'n' * (200 << 10)
+h.pwrite(b'n' * (200 << 10), at)
+h.flush()
+read_all()",
+                member = server.path("m1.img"),
+                reads = if reads_first { "True" } else { "False" },
+            );
+            python(server.dir(), &uri, &script).ok();
+            let line = told(&server, &["array `array`", "`m1` has failed", "3 of 4 members"]);
+            assert!(has_time(&line), "{line}");
+            let line = told(&server, &["device `m1`", "became shorter than the device"]);
+            assert!(has_time(&line), "{line}");
+            let shown = server.ask(&["show", "m1"]).ok();
+            assert!(shown.contains("fault: its file became shorter"), "{shown}");
+            assert!(server.ask(&["md", "status"]).ok().contains("[U_UU]"));
+            let messages = server.messages();
+            assert!(!messages.contains("clients were told"), "{messages}");
+            server.sigterm();
+        }
+    }
+}

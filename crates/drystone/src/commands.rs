@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use drystone_core::sync::lock_table;
 use drystone_stack::attributes::ATTRIBUTES;
+use drystone_stack::events::Lasting;
 use drystone_stack::group;
 use drystone_stack::iomax::{MaxLine, limits_of};
 use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, LockReport, Snapshot};
@@ -128,6 +129,9 @@ fn detail(device: &DeviceDetail) -> String {
         if !names.is_empty() {
             text.push_str(&format!("{word}: {}\n", names.join(" ")));
         }
+    }
+    if let Some(lasting) = Lasting::of(|name| device.attributes.get(name).cloned()) {
+        text.push_str(&format!("fault: {lasting}\n"));
     }
     let rows = ATTRIBUTES.iter().filter_map(|attribute| {
         let value = device.attributes.get(attribute.name)?.trim();

@@ -532,6 +532,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 self.finish_inline(env);
             }
             if !self.done.is_empty() {
+                self.driver.ending(&mut self.slots, &self.done);
                 self.complete_done(env);
             }
             if self.is_moving() {

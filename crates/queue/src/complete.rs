@@ -245,13 +245,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             true => Status::Timeout,
             false => rq.status,
         };
-        if status.is_failure() {
-            let (offset, bytes) = (rq.offset(), rq.unit.bytes);
-            let op = if rq.kind == Kind::Flush { Op::Flush } else { rq.unit.op };
-            self.shared.stats.failures.note(&Failure { op, status, offset, bytes });
-        }
-        let rq = self.slots.get(slot);
+        let (offset, bytes) = (rq.offset(), rq.unit.bytes);
+        let op = if rq.kind == Kind::Flush { Op::Flush } else { rq.unit.op };
+        let failure = Failure { op, status, offset, bytes };
         if rq.kind != Kind::Normal {
+            self.note(&failure);
             self.complete_special(env, slot, status);
             return true;
         }
@@ -259,10 +257,18 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if !status.is_ok() && self.try_apart(env, &mut bios, status) {
             return false;
         }
+        self.note(&failure);
         while let Some(bio) = bios.pop() {
             env.end_with(bio, status);
         }
         true
+    }
+
+    /// What failed is told later ([`Device::failures`](drystone_core::Device::failures)).
+    fn note(&self, failure: &Failure) {
+        if failure.status.is_failure() {
+            self.shared.stats.failures.note(failure);
+        }
     }
 
     #[cold]

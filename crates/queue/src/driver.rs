@@ -137,6 +137,11 @@ pub trait DriverQueue: Send + 'static {
     /// Look for completions of polled requests. As for ring events.
     fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
 
+    /// What has ended since the last call is about to be given back: the requests in `done`, whose `status` may
+    /// still be changed.
+    #[inline]
+    fn ending(&mut self, _slots: &mut Slots, _done: &[u32]) {}
+
     /// True while a request is in flight that only [`DriverQueue::poll`] can find.
     fn must_poll(&self) -> bool {
         false

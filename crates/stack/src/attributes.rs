@@ -78,6 +78,14 @@ pub static ATTRIBUTES: &[Attribute] = &[
         "Shown in sectors of 512 bytes; set in bytes or with a unit, as 20GiB: a file can grow.",
     ),
     shown("ro", "1 if writes are refused."),
+    shown(
+        "flush_failed",
+        "1 after a flush of a file failed: none succeeds until the device is opened anew.",
+    ),
+    shown(
+        "cut_short",
+        "1 if a file became shorter than its device: all I/O fails until it is opened anew.",
+    ),
     shown("stat", "The 17 numbers of /proc/diskstats."),
     shown("inflight", "Reads and writes in flight."),
     settable(

@@ -21,6 +21,41 @@ use crate::live::LiveStack;
 /// Events that wait to be read, at most: an array of 30 members that all fail makes some 100.
 const EVENTS_MAX: usize = 1024;
 
+/// What is wrong with a device until it is opened anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// A flush failed: none succeeds any more.
+    FlushFailed,
+    /// Its file became shorter than the device: all I/O fails.
+    CutShort,
+}
+
+impl Lasting {
+    /// What `attribute` tells of a device: the value of an attribute of that name.
+    pub fn of(attribute: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let is_set = |name| attribute(name).is_some_and(|value| value.trim() == "1");
+        if is_set("cut_short") {
+            return Some(Lasting::CutShort);
+        }
+        is_set("flush_failed").then_some(Lasting::FlushFailed)
+    }
+}
+
+/// A sentence without its full stop.
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Lasting::FlushFailed => {
+                "a flush failed, and what was written before may be lost: none succeeds until the device is \
+                 opened anew"
+            }
+            Lasting::CutShort => {
+                "its file became shorter than the device: all I/O fails until it is opened anew"
+            }
+        })
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
@@ -30,8 +65,8 @@ pub enum What {
     Failures {
         /// What was noted.
         noted: Noted,
-        /// A flush was among it, or was before, so that none succeeds until the device is opened anew.
-        flush_lost: bool,
+        /// What stays of it until the device is opened anew.
+        lasting: Option<Lasting>,
     },
     /// Clients of the export were told that I/O failed.
     ClientFailures(Noted),
@@ -56,13 +91,10 @@ impl fmt::Display for Event {
         let Event { subject, what, .. } = self;
         match what {
             What::Array(event) => write!(f, "array `{subject}`: {event}"),
-            What::Failures { noted, flush_lost } => {
+            What::Failures { noted, lasting } => {
                 write!(f, "device `{subject}`: ")?;
                 failures(noted, f)?;
-                match flush_lost {
-                    true => f.write_str("; no flush succeeds until the device is opened anew"),
-                    false => Ok(()),
-                }
+                lasting.map_or(Ok(()), |lasting| write!(f, "; {lasting}"))
             }
             What::ClientFailures(noted) => {
                 write!(f, "export `{subject}`: clients were told that ")?;
@@ -214,11 +246,11 @@ impl EventReader {
             let noted =
                 self.noted(&format!("device {}", live.name), now, is_end, || failures.take());
             told.extend(noted.map(|noted| {
-                let flush_lost = live.device.attribute("flush_failed").as_deref() == Some("1");
+                let lasting = Lasting::of(|name| live.device.attribute(name));
                 Event {
                     at: now,
                     subject: live.name.clone(),
-                    what: What::Failures { noted, flush_lost },
+                    what: What::Failures { noted, lasting },
                 }
             }));
         }

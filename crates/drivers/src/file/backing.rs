@@ -16,6 +16,12 @@ pub trait Backing: Send + Sync {
     /// When the system refuses.
     fn size(&self) -> io::Result<u64>;
 
+    /// Whether it has become shorter than `bytes`, as far as that is known at once: this is called by data
+    /// threads, and never waits.
+    fn is_shorter_than(&self, bytes: u64) -> bool {
+        self.size().is_ok_and(|size| size < bytes)
+    }
+
     /// Make it `bytes` long, which is longer than it is, without allocating space.
     ///
     /// # Errors
@@ -54,6 +60,11 @@ impl Backing for OpenFile {
 
     fn size(&self) -> io::Result<u64> {
         open::size_of(&self.fd, self.block_device)
+    }
+
+    fn is_shorter_than(&self, bytes: u64) -> bool {
+        // A block device does not take a write beyond its end.
+        !self.block_device && open::is_shorter_than(&self.fd, bytes)
     }
 
     fn extend(&self, bytes: u64) -> io::Result<()> {

@@ -6,6 +6,11 @@
 //! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device succeeds any more: the
 //!   kernel may have dropped the pages it could not write, so a later success would be a lie.
 //!   Only opening the device again ends that.
+//! * A file that became shorter than its device below us fails all I/O from when that is seen, for a write beyond
+//!   its end would make it longer again, with a hole for what it held. No write is acknowledged, nor a read that
+//!   ended beside it, before it was seen that the file had its length after the write. The one write that restores
+//!   the length, that of the device's last block, is begun only while the file has it: what is cut off in the
+//!   moment between the two is not noticed.
 //! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
@@ -59,12 +64,23 @@ pub(crate) struct FileShared {
     pub(crate) holes: Holes,
     /// A flush failed: see the invariants.
     pub(crate) flush_failed: AtomicBool,
+    /// It became shorter than the device: see the invariants.
+    pub(crate) cut_short: AtomicBool,
 }
 
 impl FileShared {
     /// What a ring knows the file by.
     pub(crate) fn fd(&self) -> RawFd {
         self.backing.descriptor()
+    }
+
+    /// Whether it is shorter than the device, now or before. Never waits.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        let size = self.size_bytes.load(Acquire);
+        if !self.cut_short.load(Relaxed) && self.backing.is_shorter_than(size) {
+            self.cut_short.store(true, Relaxed);
+        }
+        self.cut_short.load(Relaxed)
     }
 }
 
@@ -100,6 +116,7 @@ impl File {
                 zero_range: AtomicBool::new(true),
                 holes: Holes::new(true),
                 flush_failed: AtomicBool::new(false),
+                cut_short: AtomicBool::new(false),
             }),
         })
     }
@@ -127,6 +144,12 @@ impl File {
             return Err(Error::invalid(format!(
                 "size: {wanted} is not permitted: {path} has {now} bytes and can only grow, by \
                  whole sectors of 512 bytes"
+            )));
+        }
+        if s.is_cut_short() {
+            return Err(Error::invalid(format!(
+                "size: {path} was cut short below the device, which does nothing any more: put back what it \
+                 held, and open it anew"
             )));
         }
         let actual = s.backing.size().map_err(|e| Error::os(&path, e))?;
@@ -187,6 +210,7 @@ impl Driver for File {
             "path" => s.path.display().to_string(),
             "detect_holes" => u8::from(s.holes.is_detected()).to_string(),
             "direct" => u8::from(self.is_direct()).to_string(),
+            "cut_short" => u8::from(s.cut_short.load(Relaxed)).to_string(),
             "flush_failed" => u8::from(s.flush_failed.load(Relaxed)).to_string(),
             _ => return None,
         })

@@ -102,6 +102,7 @@ fn open_locked(
         zero_range: AtomicBool::new(false),
         holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
         flush_failed: AtomicBool::new(false),
+        cut_short: AtomicBool::new(false),
         backing: Box::new(OpenFile { fd, block_device }),
     };
     probe(&shared, block_device);
@@ -316,6 +317,17 @@ fn direct_alignment(
         ));
     }
     Ok(None)
+}
+
+/// Whether a file is shorter than that, by what the kernel knows of it without asking a server.
+pub(super) fn is_shorter_than(fd: &OwnedFd, bytes: u64) -> bool {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    // SAFETY: statx fills the struct of zeroes; an empty path means the descriptor itself.
+    unsafe {
+        let mut stat: libc::statx = std::mem::zeroed();
+        let done = libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_SIZE, &mut stat);
+        done == 0 && stat.stx_size < bytes
+    }
 }
 
 fn statx_alignment(fd: &OwnedFd) -> Option<(u32, u32)> {

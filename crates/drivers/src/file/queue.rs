@@ -3,6 +3,7 @@
 //! Invariants:
 //! * `parts[slot]` holds what the kernel may refer to for the request in that slot (vectors,
 //!   bounce buffer) and is changed only while nothing of it is with the ring.
+//! * Requests that change the file end well only by [`DriverQueue::ending`], which sees that it was not cut short.
 //! * A request has one operation with the ring at a time; `progress` of its bytes are done.
 
 use super::FileShared;
@@ -41,6 +42,8 @@ pub struct FileQueue {
     shared: Arc<FileShared>,
     file: RingFile,
     channel: u32,
+    /// A request that changes the file has ended since that was last looked at.
+    has_changed: bool,
     parts: Vec<Part>,
     zeroes: Option<IoBuf>,
     /// For polled reads and writes, where the device below has poll queues.
@@ -57,6 +60,7 @@ impl FileQueue {
             file: env.ring.register(shared.fd()),
             shared,
             channel,
+            has_changed: false,
             parts: (0..slots).map(|_| Part::new()).collect(),
             zeroes: None,
             polled: None,
@@ -107,6 +111,7 @@ impl FileQueue {
             Ok(None) => Status::Ok,
             Err(status) => status,
         };
+        self.has_changed |= rq.unit.op != Op::Read;
         self.finish(rq, status);
         rq.status = status;
         done.push(slot);
@@ -126,7 +131,11 @@ impl FileQueue {
                 _ => return None,
             }
         };
-        (done == segment.len as isize).then_some(Issue::Done(Status::Ok))
+        if done != segment.len as isize {
+            return None;
+        }
+        let is_cut = rq.unit.op == Op::Write && self.shared.is_cut_short();
+        Some(Issue::Done(if is_cut { Status::Offline } else { Status::Ok }))
     }
 
     fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
@@ -297,7 +306,10 @@ impl FileQueue {
         let direct = self.shared.memory_alignment > 1;
         if n == 0 || direct && !progress.is_multiple_of(512) {
             // The file ends before the device does: it was cut short below us.
-            return Err(Status::IoError);
+            return Err(match self.shared.is_cut_short() {
+                true => Status::Offline,
+                false => Status::IoError,
+            });
         }
         if self.parts[slot].iovecs.is_empty() {
             self.gather(rq);
@@ -339,6 +351,12 @@ impl FileQueue {
         if matches!(rq.unit.op, Op::Discard | Op::WriteZeroes) {
             self.shared.holes.made();
         }
+    }
+
+    /// It writes the last block: a file that was cut short would have its length again.
+    fn ends_with_device(&self, rq: &Request) -> bool {
+        let writes = matches!(rq.unit.op, Op::Write | Op::WriteZeroes);
+        writes && rq.offset() + rq.unit.bytes >= self.shared.size_bytes.load(Relaxed)
     }
 
     fn flush_lost(&self, rq: &Request) -> bool {
@@ -393,6 +411,11 @@ impl DriverQueue for FileQueue {
         if self.flush_lost(rq) {
             return Issue::Done(Status::IoError);
         }
+        if self.shared.cut_short.load(Relaxed)
+            || self.ends_with_device(rq) && self.shared.is_cut_short()
+        {
+            return Issue::Done(Status::Offline);
+        }
         if let Some(done) = self.in_memory(rq) {
             return done;
         }
@@ -419,6 +442,17 @@ impl DriverQueue for FileQueue {
         done: &mut Vec<u32>,
     ) {
         self.operation_ended(env, event, slots, done);
+    }
+
+    fn ending(&mut self, slots: &mut Slots, done: &[u32]) {
+        if !std::mem::take(&mut self.has_changed) || !self.shared.is_cut_short() {
+            return;
+        }
+        for slot in done {
+            if let Some(rq) = slots.in_flight(*slot).filter(|rq| rq.status.is_ok()) {
+                rq.status = Status::Offline;
+            }
+        }
     }
 
     fn poll(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {

@@ -126,21 +126,81 @@ fn a_file_system_that_cannot_punch_is_found_out() {
     assert_eq!(rig.range(Op::WriteZeroes, 4096, 4096, flags), Status::NotSupported);
 }
 
+/// Cuts the file of a rig below it.
+fn cut(dir: &Path, length: u64) {
+    let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();
+    disk.set_len(length).unwrap();
+}
+
+fn length(dir: &Path) -> u64 {
+    std::fs::metadata(dir.join("disk.img")).unwrap().len()
+}
+
 #[test]
-fn a_file_cut_short_below_fails_there_and_lives_elsewhere() {
-    for length in [MIB, MIB + 512, MIB + 1000] {
+fn a_read_behind_the_end_of_a_file_cut_short_finds_it_out() {
+    for end in [MIB, MIB + 512, MIB + 1000] {
+        for (offset, bytes) in [(3 * MIB, 4096), (MIB - 4096, 8192)] {
+            everywhere(|mut rig, dir| {
+                rig.write(0, &pattern(2 * MIB as usize, 3), NONE);
+                cut(dir, end);
+                assert_eq!(rig.read(0, 65536).unwrap(), pattern(65536, 3), "nobody has seen it");
+                assert_eq!(rig.device.attribute("cut_short").unwrap(), "0");
+                assert_eq!(rig.read(offset, bytes), Err(Status::Offline), "{end}");
+                // What is gone is not called a hole: it does not read as zeroes.
+                let extents = rig.device.extents(2 * MIB, MIB, 10).unwrap();
+                assert!(extents.iter().all(|e| !e.zero), "{extents:?}");
+                assert_eq!(rig.device.attribute("cut_short").unwrap(), "1");
+                assert_eq!(rig.write(3 * MIB, &[5; 4096], NONE), Status::Offline);
+                assert_eq!((rig.flush(), length(dir)), (Status::Offline, end), "it stays as it is");
+                let error = rig.device.set_attribute("size_bytes", "8388608").unwrap_err();
+                assert!(error.message.contains("was cut short"), "{error}");
+                assert_eq!(length(dir), end);
+            });
+        }
+    }
+}
+
+/// A write would make the file longer, with a hole for what it held.
+#[test]
+fn no_write_behind_the_end_of_a_file_cut_short_is_acknowledged() {
+    for (offset, bytes) in [(2 * MIB, 4096usize), (MIB - 4096, 8192), (0, 4096)] {
         everywhere(|mut rig, dir| {
-            rig.write(0, &pattern(2 * MIB as usize, 3), NONE);
-            let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();
-            disk.set_len(length).unwrap();
-            assert_eq!(rig.read(0, 65536).unwrap(), pattern(65536, 3));
-            assert_eq!(rig.read(3 * MIB, 4096), Err(Status::IoError), "{length}");
-            assert_eq!(rig.read(MIB - 4096, 8192), Err(Status::IoError), "{length}");
-            // What is gone is not called a hole: it does not read as zeroes.
-            let extents = rig.device.extents(2 * MIB, MIB, 10).unwrap();
-            assert!(extents.iter().all(|e| !e.zero), "{extents:?}");
-            assert_eq!(rig.write(0, &[5; 4096], NONE), Status::Ok);
-            assert_eq!(rig.read(0, 4096).unwrap(), [5; 4096]);
+            assert_eq!(rig.write(0, &pattern(2 * MIB as usize, 3), NONE), Status::Ok);
+            cut(dir, MIB);
+            assert_eq!(rig.write(offset, &vec![5; bytes], NONE), Status::Offline);
+            assert_eq!(rig.read(MIB + 4096, 4096), Err(Status::Offline), "no hole is read");
+            assert!(length(dir) < 4 * MIB);
+        });
+    }
+}
+
+/// That write alone would give the file its length back, so that nobody would see what became of it.
+#[test]
+fn a_write_of_the_last_block_does_not_hide_that_a_file_was_cut_short() {
+    for range in [false, true] {
+        everywhere(|mut rig, dir| {
+            cut(dir, MIB);
+            let status = match range {
+                true => rig.range(Op::WriteZeroes, 4 * MIB - 8192, 8192, NONE),
+                false => rig.write(4 * MIB - 8192, &[5; 8192], NONE),
+            };
+            assert_eq!((status, length(dir)), (Status::Offline, MIB));
+        });
+    }
+}
+
+/// What was flushed is on the disk, or the flush says that it is not.
+#[test]
+fn neither_a_flush_nor_zeroes_go_well_on_a_file_cut_short() {
+    for op in [Op::Flush, Op::WriteZeroes, Op::Discard] {
+        everywhere(|mut rig, dir| {
+            assert_eq!(rig.write(2 * MIB, &pattern(4096, 3), NONE), Status::Ok);
+            cut(dir, MIB);
+            let status = match op {
+                Op::Flush => rig.flush(),
+                op => rig.range(op, 2 * MIB, 4096, NONE),
+            };
+            assert_eq!(status, Status::Offline, "{op:?}");
         });
     }
 }
