@@ -36,6 +36,11 @@
  * What blocks
  *   Submitting, reaping and polling never wait. What else may wait says so, and for how long.
  *
+ * Signals
+ *   Threads of the library take none. A write past the process's limit of file size (RLIMIT_FSIZE) raises SIGXFSZ in the
+ *   thread that makes the call, and its default action ends the process, as for write(2). Where that signal is
+ *   ignored or blocked the I/O ends with -ENOSPC; a program with such a limit should ignore it.
+ *
  * Memory
  *   Buffers belong to the library from drystone_submit() until their I/O has been reaped, or the context was
  *   closed with success. Everything else that is passed in is read during the call only. Times are

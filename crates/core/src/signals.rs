@@ -1,4 +1,4 @@
-//! Threads of the library that take no signals of the program.
+//! Threads of the library that take no signals of the program, and a signal that no server should end by.
 //!
 //! A program that embeds the library may block a signal in its own threads, to take it with signalfd(2) or
 //! sigwait(3). A thread of ours that does not block it would be where it comes instead, and ends the process by
@@ -41,6 +41,14 @@ impl Drop for Mask {
 pub fn blocked<T>(work: impl FnOnce() -> T) -> T {
     let _mask = Mask::block_all();
     work()
+}
+
+/// Ignore SIGXFSZ in the whole process, for a program that begins: a write past the limit of file size
+/// (`RLIMIT_FSIZE`, setrlimit(2)) then fails with EFBIG, which becomes "no space" for whoever asked for it. The signal's
+/// default action would end the process, and with it everybody's exports.
+pub fn ignore_file_size_signal() {
+    // SAFETY: to ignore a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 #[cfg(all(test, not(loom)))]

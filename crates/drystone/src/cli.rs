@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use drystone_core::signals::ignore_file_size_signal;
 use drystone_raid::metadata::Uuid;
 
 use crate::bench::BenchArgs;
@@ -200,6 +201,7 @@ pub struct ClientArgs {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    ignore_file_size_signal();
     let done = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
         Err(error) if error.use_stderr() => error.exit(),

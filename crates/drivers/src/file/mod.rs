@@ -156,7 +156,7 @@ impl File {
         if actual < wanted {
             s.backing
                 .extend(wanted)
-                .map_err(|e| Error::os(format!("{path} cannot grow to {wanted} bytes"), e))?;
+                .map_err(|e| open::too_long(format!("{path} cannot grow to {wanted} bytes"), e))?;
         }
         s.size_bytes.store(wanted, Release);
         Ok(())

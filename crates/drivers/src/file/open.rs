@@ -79,7 +79,7 @@ fn open_locked(
     let path = &options.path;
     if let (true, Some(size)) = (new, options.size_bytes) {
         let what = format!("{} cannot be made {size} bytes long", path.display());
-        extend(&fd, size).map_err(|e| Error::os(what, e))?;
+        extend(&fd, size).map_err(|e| too_long(what, e))?;
     }
     let size = checked_size(options, &fd, block_device)?;
     let alignment = direct_alignment(options, &fd, block_device)?;
@@ -242,6 +242,19 @@ pub(super) fn extend(fd: &OwnedFd, bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// A file could not be made so long.
+pub(super) fn too_long(what: String, error: io::Error) -> Error {
+    let hint = match error.raw_os_error() {
+        Some(libc::EFBIG) => {
+            "; the limit of file size (`ulimit -f`) and what its file system takes must be at least that"
+        }
+        _ => "",
+    };
+    let mut refused = Error::os(what, error);
+    refused.message += hint;
+    refused
 }
 
 /// Length of a file or block device in bytes.

@@ -1,0 +1,73 @@
+//! A limit of file size (`ulimit -f`, RLIMIT_FSIZE): it ends an I/O, never the program.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+
+use system_tests::server::{denies_io_uring, program};
+use system_tests::{Server, new_folder, python, requires, shell, stack};
+
+/// No file may be longer than 2 MiB.
+const LIMITED: [&str; 4] = ["/bin/bash", "-c", "ulimit -f 2048; exec \"$@\"", "limited"];
+
+const TWO: &str = "[device.a]\ntype = \"file\"\npath = \"DIR/disk.img\"\n\
+                   [device.b]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+
+#[test]
+fn a_write_past_it_finds_no_space_and_nobody_else_is_harmed() {
+    if !requires("/usr/bin/python3") {
+        return;
+    }
+    for engine in ["plain", "io_uring"] {
+        if engine == "io_uring" && denies_io_uring() {
+            continue;
+        }
+        let folder = new_folder();
+        let image = fs::File::create(folder.path().join("disk.img")).unwrap();
+        image.set_len(64 << 20).unwrap();
+        let text = TWO.replace("path", &format!("engine = \"{engine}\"\npath"))
+            + &stack::export("vol", "a", "")
+            + &stack::export("other", "b", "");
+        let mut server = Server::start_in(&folder, &text, &LIMITED);
+        let uri = server.uri("vol");
+        let script = "
+import errno
+def refused(what):
+    try:
+        what()
+    except nbd.Error as error:
+        assert error.errnum == errno.ENOSPC, error
+        return
+    assert False, 'it was taken'
+refused(lambda: h.pwrite(b'x' * 4096, 8 << 20))
+refused(lambda: h.pwrite(b'x' * 8192, (2 << 20) - 4096))
+h.pwrite(b'x' * 4096, (2 << 20) - 4096)
+assert h.pread(4096, (2 << 20) - 4096) == b'x' * 4096";
+        python(server.dir(), &uri, script).ok();
+        let said = server.ask(&["set", "a", "size=65MiB"]).refused();
+        assert!(said.contains("ulimit -f"), "{said}");
+        let uri = server.uri("other");
+        python(server.dir(), &uri, "h.pwrite(b'x' * 4096, 0)").ok();
+        assert!(server.sigterm().success());
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_made_so_long_is_refused_and_not_left() {
+    let folder = new_folder();
+    let mut server = Server::spawn_in(&folder, &stack::file("64MiB"), &LIMITED);
+    let message = server.refusal();
+    assert!(message.contains("ulimit -f"), "{message}");
+    assert!(!folder.path().join("disk.img").exists());
+}
+
+/// The commands that write files by themselves say what the system says.
+#[test]
+fn commands_are_refused_in_a_sentence() {
+    let folder = new_folder();
+    let line = "for i in 0 1 2; do truncate -s 64M $i.img; done; ulimit -f 2048; \
+                exec \"$1\" md create --level=5 --raid-devices=3 --metadata=1.0 0.img 1.img 2.img";
+    let program = program().to_string_lossy();
+    let said = shell(folder.path(), line, &[&program]).refused();
+    assert!(said.contains("File too large"), "{said}");
+}
