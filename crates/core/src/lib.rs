@@ -18,6 +18,7 @@
 
 pub mod attribute;
 pub mod bio;
+pub mod blocking;
 pub mod buf;
 pub mod check;
 pub mod clock;

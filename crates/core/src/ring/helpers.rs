@@ -42,13 +42,16 @@ pub(super) enum Work {
     File { fd: RawFd, op: FileOp },
     /// An allocation query.
     Query(ExtentQuery),
+    /// Nothing but to drop it, which may block.
+    Drop(#[expect(dead_code, reason = "it is there to be dropped")] Box<dyn Send>),
 }
 
 /// Work on its way to a helper.
 pub(super) struct Job {
     pub(super) work: Work,
     pub(super) token: Token,
-    pub(super) outbox: Arc<Outbox>,
+    /// Whose ring wants to know of the end.
+    outbox: Option<Arc<Outbox>>,
 }
 
 /// How a job ended.
@@ -75,23 +78,27 @@ impl Outbox {
 
 impl Job {
     pub(super) fn file(fd: RawFd, op: FileOp, token: Token, outbox: &Arc<Outbox>) -> Self {
-        Job { work: Work::File { fd, op }, token, outbox: outbox.clone() }
+        Job { work: Work::File { fd, op }, token, outbox: Some(outbox.clone()) }
     }
 
     pub(super) fn query(query: ExtentQuery, token: Token, outbox: &Arc<Outbox>) -> Self {
-        Job { work: Work::Query(query), token, outbox: outbox.clone() }
+        Job { work: Work::Query(query), token, outbox: Some(outbox.clone()) }
     }
 
     pub(super) fn fd(&self) -> Option<RawFd> {
         match self.work {
             Work::File { fd, .. } => Some(fd),
-            Work::Query(_) => None,
+            Work::Query(_) | Work::Drop(_) => None,
         }
+    }
+
+    fn is_of(&self, outbox: &Arc<Outbox>) -> bool {
+        self.outbox.as_ref().is_some_and(|own| Arc::ptr_eq(own, outbox))
     }
 
     fn lane(&self) -> Option<usize> {
         match &self.work {
-            Work::File { .. } => None,
+            Work::File { .. } | Work::Drop(_) => None,
             Work::Query(query) => Some(query.lane()),
         }
     }
@@ -100,6 +107,7 @@ impl Job {
         match &self.work {
             Work::File { fd, op } => (run(*fd, *op), Buffers::None),
             Work::Query(query) => (0, Buffers::Extents(query.run())),
+            Work::Drop(_) => (0, Buffers::None),
         }
     }
 
@@ -108,8 +116,10 @@ impl Job {
         let Job { work, outbox, .. } = self;
         // Before the outcome is seen: whoever waits for it may want the device to be closed.
         drop(work);
-        outbox.outcomes.lock(user).push(outcome);
-        outbox.waker.wake();
+        if let Some(outbox) = outbox {
+            outbox.outcomes.lock(user).push(outcome);
+            outbox.waker.wake();
+        }
     }
 }
 
@@ -126,7 +136,7 @@ struct State {
 impl State {
     fn add(&mut self, job: Job) {
         match job.work {
-            Work::File { .. } => self.files.push_back(job),
+            Work::File { .. } | Work::Drop(_) => self.files.push_back(job),
             Work::Query(_) => self.queries.push_back(job),
         }
     }
@@ -278,14 +288,14 @@ impl Pool {
         token: Token,
         user: &LockCounters,
     ) -> Option<Job> {
-        let ours = |j: &Job| Arc::ptr_eq(&j.outbox, outbox) && j.token == token;
+        let ours = |j: &Job| j.is_of(outbox) && j.token == token;
         self.state.lock(user).find(ours)
     }
 
     /// Forget every job of a ring that is dropped and that no helper has begun.
     pub(super) fn forget(&self, outbox: &Arc<Outbox>, user: &LockCounters) {
         let mut state = self.state.lock(user);
-        let ours = |j: &Job| Arc::ptr_eq(&j.outbox, outbox);
+        let ours = |j: &Job| j.is_of(outbox);
         let mut gone = Vec::new();
         while let Some(job) = state.find(ours) {
             gone.push(job);
@@ -294,6 +304,13 @@ impl Pool {
         // With them may go the last that holds a device.
         drop(gone);
     }
+}
+
+/// Have a helper drop `thing`.
+#[cold]
+pub(crate) fn drop_on_helper(thing: Box<dyn Send>, user: &LockCounters) {
+    let job = Job { work: Work::Drop(thing), token: Token(0), outbox: None };
+    Pool::ours().submit(&mut vec![job], user);
 }
 
 /// Run `op` on `fd` and return what io_uring would: a count, or a negative errno.

@@ -22,6 +22,7 @@ mod tests;
 pub mod uring;
 mod watches;
 
+pub(crate) use helpers::drop_on_helper;
 pub use sockets::peer_uid;
 
 use crate::buf::{Arena, IoBuf, Segment};

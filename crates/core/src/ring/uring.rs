@@ -560,6 +560,11 @@ impl Drop for UringRing {
         if self.jobs > 0 {
             Pool::ours().forget(&self.outbox, &self.locks);
         }
+        if self.in_flight == 0 {
+            // The kernel takes a ring apart later, and keeps the registered files open till then: though the
+            // process has ended they would be locked, and their file system be in use.
+            let _ = self.uring.submitter().unregister_files();
+        }
         let busy = |s: &Slot| !matches!(s, Slot::Free { .. });
         // The kernel may still use what these slots own.
         self.slots.extract_if(.., |s| busy(s)).for_each(std::mem::forget);

@@ -1,6 +1,7 @@
 //! What a file can do besides the operations that a ring carries out on it.
 
 use super::open;
+use drystone_core::blocking::might_block;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
@@ -49,6 +50,7 @@ pub(super) struct OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        might_block("close");
         open::unlock(&self.fd);
     }
 }
@@ -59,6 +61,7 @@ impl Backing for OpenFile {
     }
 
     fn size(&self) -> io::Result<u64> {
+        might_block("fstat");
         open::size_of(&self.fd, self.block_device)
     }
 
@@ -68,6 +71,7 @@ impl Backing for OpenFile {
     }
 
     fn extend(&self, bytes: u64) -> io::Result<()> {
+        might_block("ftruncate");
         open::extend(&self.fd, bytes)
     }
 
@@ -82,6 +86,7 @@ impl Backing for OpenFile {
 
 /// Where data (or a hole) next begins from `from`, at most `end`.
 fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> io::Result<u64> {
+    might_block("lseek");
     if from >= end {
         return Ok(end);
     }

@@ -26,6 +26,7 @@ pub use offline::OfflineFile;
 pub use open::{Direct, FileOptions};
 pub use queue::FileQueue;
 
+use drystone_core::blocking::Aside;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
 use drystone_core::{Env, Error, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
@@ -46,7 +47,7 @@ pub struct File {
 /// What the queues of a file share.
 pub(crate) struct FileShared {
     pub(crate) path: PathBuf,
-    pub(crate) backing: Box<dyn Backing>,
+    pub(crate) backing: Aside<Box<dyn Backing>>,
     pub(crate) read_only: bool,
     /// Required alignment of memory; 1 without direct I/O.
     pub(crate) memory_alignment: usize,
@@ -105,7 +106,7 @@ impl File {
         Ok(File {
             shared: Arc::new(FileShared {
                 path: path.to_owned(),
-                backing,
+                backing: Aside::new(backing),
                 read_only: false,
                 memory_alignment: 1,
                 physical_block_size,

@@ -3,6 +3,7 @@
 use super::FileShared;
 use super::backing::OpenFile;
 use super::holes::Holes;
+use drystone_core::blocking::{Aside, might_block};
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use drystone_core::{Error, Result};
@@ -103,7 +104,7 @@ fn open_locked(
         holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
         flush_failed: AtomicBool::new(false),
         cut_short: AtomicBool::new(false),
-        backing: Box::new(OpenFile { fd, block_device }),
+        backing: Aside::new(Box::new(OpenFile { fd, block_device })),
     };
     probe(&shared, block_device);
     Ok(shared)
@@ -119,6 +120,7 @@ pub(super) fn is_block_device(path: &Path) -> Result<bool> {
 }
 
 pub(super) fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<OwnedFd> {
+    might_block("open");
     let path = &options.path;
     let c_path = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| Error::invalid("a path cannot hold a zero byte"))?;

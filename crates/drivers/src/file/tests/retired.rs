@@ -68,6 +68,19 @@ fn a_retired_file_is_closed_once_all_contexts_have_given_it_up() {
     }
 }
 
+/// The last close of a file may take long, so a data thread leaves it to another.
+#[test]
+fn a_data_thread_closes_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let file = file(dir.path(), MIB);
+    // In a debug build it would panic there.
+    drystone_core::blocking::as_data_thread(move || drop(file));
+    while is_open(&path) {
+        std::thread::yield_now();
+    }
+}
+
 /// A context does not give up what it has in flight.
 #[test]
 fn a_retired_device_stays_until_its_io_has_ended() {
