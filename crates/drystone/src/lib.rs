@@ -10,6 +10,7 @@ pub mod cli;
 mod client;
 mod commands;
 mod control_socket;
+mod descriptors;
 mod draft;
 pub mod ending;
 mod events;

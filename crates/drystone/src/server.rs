@@ -21,6 +21,7 @@ use drystone_stack::StackSpec;
 use drystone_stack::live::{LiveStack, Pause, Surroundings};
 use drystone_stack::runtime::Runtime;
 
+use crate::descriptors;
 use crate::ending::Ending;
 use crate::events::Teller;
 use crate::front_ends::{self, At, FrontEnd};
@@ -36,6 +37,8 @@ pub struct Server {
     /// Clients may have come, and written.
     lets_in: bool,
     locks: Arc<LockCounters>,
+    /// The lowest number of a descriptor that no client gets.
+    descriptors_max: i32,
     /// Dropped when all else has ended.
     _teller: Teller,
 }
@@ -51,6 +54,9 @@ impl Server {
         let threads = data_threads(spec.server.threads);
         let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
+        let descriptors = descriptors::raise();
+        let short = descriptors::shortage(spec, threads, descriptors);
+        short.inspect(|text| output::complain(&format!("drystone: {text}")));
         let mut front_ends = front_ends::all();
         front_ends.iter_mut().for_each(|front_end| front_end.prepare(spec));
         let stack = LiveStack::open(spec, &at)?;
@@ -62,9 +68,17 @@ impl Server {
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
-        let lets_in = false;
-        let mut server =
-            Server { stack, inboxes, workers, front_ends, lets_in, locks, _teller: teller };
+        let (lets_in, descriptors_max) = (false, descriptors::max_of_clients(descriptors));
+        let mut server = Server {
+            stack,
+            inboxes,
+            workers,
+            front_ends,
+            lets_in,
+            locks,
+            descriptors_max,
+            _teller: teller,
+        };
         match server.begin(opened, ending) {
             Ok(()) => Ok(server),
             Err(error) => {
@@ -110,7 +124,8 @@ impl Server {
         ending: &Ending,
         act: impl Fn(&mut dyn FrontEnd, &At<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let at = At { stack: &self.stack, inboxes: &self.inboxes, locks: &self.locks, ending };
+        let (inboxes, descriptors_max) = (&self.inboxes, self.descriptors_max);
+        let at = At { stack: &self.stack, inboxes, locks: &self.locks, descriptors_max, ending };
         self.front_ends.iter_mut().try_for_each(|front_end| act(&mut **front_end, &at))
     }
 

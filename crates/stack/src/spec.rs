@@ -633,6 +633,8 @@ pub struct ExportSpec {
     pub tls: TlsSpec,
     /// Connections at a time.
     pub max_connections: u32,
+    /// Those of one client.
+    pub max_connections_per_client: u32,
     /// Requests in flight for each connection.
     pub max_in_flight: u32,
     /// Largest read or write in bytes.

@@ -167,7 +167,7 @@ fn every_value_arrives() {
          io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 2\n\
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
-         max_connections = 9\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
+         max_connections = 9\nmax_connections_per_client = 4\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
          io.prio.class = \"idle\"\nprio_level = 3\nhandshake_timeout = 5\nidle_timeout = \"1m\"\n\
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n\
          group = \"t\"\nclients = { \"uid:0\" = \"/\", \"tls:a/b:c\" = \"t/u\" }\n\
@@ -242,6 +242,7 @@ fn every_value_arrives() {
             client_ca: Some("/srv/ca".into()),
         },
         max_connections: 9,
+        max_connections_per_client: 4,
         max_in_flight: 10,
         max_request: 1 << 20,
         handshake_timeout: 5_000_000_000,

@@ -160,6 +160,7 @@ fn a_visitor_that_ends_breaks_no_connection() {
         tls: ListenerTls::off(),
         table: Arc::new(ExportTable::new(exports, 0, settings)),
         peers: vec![inbox.clone()],
+        descriptors_max: i32::MAX,
     };
     inbox.put(listener, &cx.locks().sibling());
     let mut worker = Worker::new(cx, inbox.clone());

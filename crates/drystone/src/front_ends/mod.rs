@@ -63,6 +63,8 @@ pub struct At<'a> {
     pub inboxes: &'a [Arc<Inbox>],
     /// Counts the locks of the calling thread.
     pub locks: &'a Arc<LockCounters>,
+    /// The lowest number of a descriptor that no client gets: the rest is for others.
+    pub descriptors_max: i32,
     /// How the process is to end.
     pub ending: &'a Ending,
 }

@@ -62,6 +62,7 @@ impl Nbd {
                 tls: live.tls.clone(),
                 table: at.stack.tables()[live.table].clone(),
                 peers: at.inboxes.to_vec(),
+                descriptors_max: at.descriptors_max,
             });
         }
         Ok(())

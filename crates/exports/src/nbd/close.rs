@@ -36,6 +36,9 @@ pub enum CloseReason {
     /// Plain bytes behind `STARTTLS`, where only a TLS handshake may follow.
     #[error("plain-text bytes after STARTTLS")]
     PlaintextAfterStartTls,
+    /// There is no memory for what the client sends.
+    #[error("memory is short")]
+    OutOfMemory,
     /// A request does not start with its magic number; the stream is out of step.
     #[error("request magic {0:#010x} is wrong")]
     BadRequestMagic(u32),

@@ -180,8 +180,21 @@ pub trait ExportDirectory {
     /// Finds an export by the name that the client sent; the empty name asks for the default export.
     fn find(&self, name: &str) -> Lookup;
 
-    /// Calls `visit` with the name and description of each export that this client may see.
-    fn list(&self, visit: &mut dyn FnMut(&str, &str));
+    /// Whether this client may begin to use the export. Asked last, when nothing else refuses it.
+    ///
+    /// # Errors
+    /// Why not, for the client.
+    fn admit(&self, _export: &ExportInfo) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// How many exports there are, those that this client may not see included.
+    fn count(&self) -> usize;
+
+    /// Calls `visit` with the name and description of each export that this client may see, from
+    /// number `from` on, until it returns false. The numbers stay as they are while a connection
+    /// negotiates.
+    fn list(&self, from: usize, visit: &mut dyn FnMut(&str, &str) -> bool);
 }
 
 /// A list of exports of which the first is the default.
@@ -192,8 +205,13 @@ impl ExportDirectory for [ExportInfo] {
         found.cloned().map_or(Lookup::Unknown, Lookup::Found)
     }
 
-    fn list(&self, visit: &mut dyn FnMut(&str, &str)) {
-        self.iter().for_each(|export| visit(&export.name, &export.description));
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn list(&self, from: usize, visit: &mut dyn FnMut(&str, &str) -> bool) {
+        let mut rest = self.iter().skip(from);
+        while rest.next().is_some_and(|export| visit(&export.name, &export.description)) {}
     }
 }
 

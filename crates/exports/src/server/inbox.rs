@@ -108,9 +108,9 @@ mod tests {
     fn incoming(table: &Arc<ExportTable>, inbox: &Inbox) -> (Incoming, UnixStream) {
         let (server, client) = UnixStream::pair().unwrap();
         client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        let (place, dealt) = (table.admit().unwrap(), inbox.enter());
+        let dealt = inbox.enter();
         let (table, tls) = (table.clone(), ListenerTls::off());
-        (Incoming { socket: server.into(), tls, table, place, dealt }, client)
+        (Incoming { socket: server.into(), tls, table, dealt }, client)
     }
 
     #[test]

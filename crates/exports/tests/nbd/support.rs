@@ -68,8 +68,12 @@ impl ExportDirectory for Directory {
         self.exports.as_slice().find(name)
     }
 
-    fn list(&self, visit: &mut dyn FnMut(&str, &str)) {
-        self.exports.as_slice().list(visit);
+    fn count(&self) -> usize {
+        self.exports.len()
+    }
+
+    fn list(&self, from: usize, visit: &mut dyn FnMut(&str, &str) -> bool) {
+        self.exports.as_slice().list(from, visit);
     }
 }
 

@@ -43,6 +43,9 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         clients: fields.clients("clients"),
         tls,
         max_connections: fields.number32("max_connections"),
+        max_connections_per_client: fields
+            .number32_if("max_connections_per_client")
+            .unwrap_or_else(|| fields.number32("max_connections")),
         max_in_flight: fields.number32("max_in_flight"),
         max_request: fields.number32("max_request"),
         handshake_timeout: fields.number("handshake_timeout"),

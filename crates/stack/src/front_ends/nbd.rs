@@ -127,6 +127,10 @@ fn shared(
         ("mode", own != Some(listener)),
         ("tls", export.tls != first.tls),
         ("max_connections", export.max_connections != first.max_connections),
+        (
+            "max_connections_per_client",
+            export.max_connections_per_client != first.max_connections_per_client,
+        ),
         ("max_in_flight", export.max_in_flight != first.max_in_flight),
         ("max_request", export.max_request != first.max_request),
         ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),

@@ -136,6 +136,7 @@ fn settings(spec: &ExportSpec) -> Settings {
     let own = Settings::default();
     Settings {
         max_connections: spec.max_connections,
+        max_connections_per_client: spec.max_connections_per_client,
         max_in_flight: spec.max_in_flight,
         max_bytes_in_flight: own.max_bytes_in_flight.max(spec.max_request.into()),
         max_request: spec.max_request,

@@ -507,7 +507,13 @@ pub static EXPORT: &[Param] = &[
         "max_connections",
         Type::Integer { min: 1, max: 65_536 },
         Value("1024"),
-        "Connections at a time.",
+        "Connections at a time, of those that have chosen an export; more are refused.",
+    ),
+    param(
+        "max_connections_per_client",
+        Type::Integer { min: 1, max: 65_536 },
+        Unset("as max_connections"),
+        "How many of them one client may have: one certificate, or else one user id or address.",
     ),
     param(
         "max_in_flight",

@@ -1,7 +1,7 @@
 //! How each option is answered.
 
 use super::data::{self as wire, ContextRequest, InfoRequest, Malformed};
-use super::{Event, Handshake, Negotiated, Reason, SelectedContext, State, TlsPolicy};
+use super::{Event, Handshake, LIST_BATCH_BYTES, Negotiated, Reason, SelectedContext, State, TlsPolicy};
 use crate::nbd::export::{ExportDirectory, ExportInfo, Lookup, MetaContext};
 use crate::nbd::proto::{ClientFlags, InfoCode, OptionCode, ReplyCode, TransmissionFlags};
 use crate::nbd::reply::ReplyStyle;
@@ -36,7 +36,7 @@ impl Handshake {
             );
         }
         match code {
-            Some(OptionCode::List) => Self::list(option, data, directory, out),
+            Some(OptionCode::List) => self.list(option, data, directory, out),
             Some(OptionCode::StartTls) => self.start_tls(option, data, out),
             Some(OptionCode::Info | OptionCode::Go) => self.info(option, data, directory, out),
             Some(OptionCode::StructuredReply) => self.structured_reply(option, data, out),
@@ -87,13 +87,14 @@ impl Handshake {
             Lookup::Found(export) if export.block_sizes.min > 512 => {
                 Err("the export's minimum block size must be negotiated with GO")
             }
-            Lookup::Found(export) => Ok(export),
+            Lookup::Found(export) => directory.admit(&export).map(|()| export),
             Lookup::TlsRequired => Err("the export is served over TLS only"),
             Lookup::Unknown => Err("there is no such export"),
         }
     }
 
     fn list<D: ExportDirectory + ?Sized>(
+        &mut self,
         option: u32,
         data: &[u8],
         directory: &D,
@@ -102,11 +103,30 @@ impl Handshake {
         if !data.is_empty() {
             return Self::refuse(out, option, ReplyCode::ErrInvalid, "LIST takes no data");
         }
-        directory.list(&mut |name, description| {
+        self.list_on(option, 0, directory, out)
+    }
+
+    /// Answers a listing whose first `listed` exports are told: the next batch, or the end.
+    pub(super) fn list_on<D: ExportDirectory + ?Sized>(
+        &mut self,
+        option: u32,
+        listed: usize,
+        directory: &D,
+        out: &mut Vec<u8>,
+    ) -> Event {
+        let (before, mut count) = (out.len(), listed);
+        directory.list(listed, &mut |name, description| {
             let length = u32::try_from(name.len()).expect("names are bounded").to_be_bytes();
             let parts: [&[u8]; 3] = [&length, name.as_bytes(), description.as_bytes()];
             wire::reply(out, option, ReplyCode::Server, &parts);
+            count += 1;
+            out.len() - before < LIST_BATCH_BYTES
         });
+        if out.len() - before >= LIST_BATCH_BYTES {
+            self.state = State::Listing { option, listed: count };
+            return Event::Replied;
+        }
+        self.state = State::OptionHeader;
         Self::acknowledge(out, option)
     }
 
@@ -174,10 +194,17 @@ impl Handshake {
             }
             Lookup::TlsRequired | Lookup::Unknown => return Self::unknown_export(out, option),
         };
+        // Clients that do not ask were written for disks, so whole sectors are no surprise to them.
+        let needs_blocks = export.block_sizes.min > 512 && !request.wants_block_size;
+        if option == OptionCode::Go.wire()
+            && !needs_blocks
+            && let Err(why) = directory.admit(&export)
+        {
+            return Self::refuse(out, option, ReplyCode::ErrPolicy, why);
+        }
         let flags = self.flags_for(&export);
         Self::send_info(out, option, &request, &export, flags);
-        // Clients that do not ask were written for disks, so whole sectors are no surprise to them.
-        if export.block_sizes.min > 512 && !request.wants_block_size {
+        if needs_blocks {
             let message = "ask for the block sizes and keep to them";
             return Self::refuse(out, option, ReplyCode::ErrBlockSizeReqd, message);
         }

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - Every received byte is consumed once; nothing depends on how the stream was cut into pieces.
-//! - One call finishes at most one option, so that the driver can send a reply before it goes on.
+//! - One call finishes at most one option, and appends at most [`OUTPUT_MAX_BYTES`], so that the driver
+//!   can send a reply before it goes on. A listing takes as many calls as it needs.
 //! - Memory is bounded: [`OPTION_DATA_MAX_BYTES`] of option data, which grow as bytes arrive.
 //! - Before TLS, where it is required, only `STARTTLS` and `ABORT` are served, and the directory is not
 //!   consulted.
@@ -24,14 +25,19 @@ mod data;
 
 pub use super::close::CloseReason;
 
-/// Longest option data that is looked at. The longest sensible ones, a name with some queries of 4096
-/// bytes each, fit several times over.
-pub const OPTION_DATA_MAX_BYTES: u32 = 32 << 10;
+/// Longest option data that is looked at: a name with three queries of 4096 bytes each.
+pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
 /// Longest option data that is skipped with an error reply; beyond it the connection is closed.
 pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
-/// Options that one handshake may bring; a client that lists and describes hundreds of exports on one
-/// connection stays below it.
-pub const OPTIONS_MAX: u32 = 1024;
+/// Options that one handshake may bring, beside those of [`OPTIONS_PER_EXPORT`].
+pub const OPTIONS_MAX: u32 = 32;
+/// Further options for each export that there is: a client may describe all of them on one connection.
+pub const OPTIONS_PER_EXPORT: u32 = 4;
+/// Most bytes that one call appends to the output: a batch of a listing, of which the last entry may
+/// bring a name and a description of 4096 bytes each.
+pub const OUTPUT_MAX_BYTES: usize = LIST_BATCH_BYTES + 2 * STRING_MAX_BYTES + 64;
+/// A listing goes on with the next call once it has appended so much.
+const LIST_BATCH_BYTES: usize = 4 << 10;
 
 /// What a listener says about TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +122,11 @@ enum State {
         remaining: u32,
         code: ReplyCode,
     },
+    /// A listing is being answered; so many exports are in the output.
+    Listing {
+        option: u32,
+        listed: usize,
+    },
     AwaitTls,
     Done,
     Closed(Reason),
@@ -199,6 +210,10 @@ impl Handshake {
             match self.state {
                 State::Closed(reason) => return Step { consumed, event: Event::Close(reason) },
                 State::Done => panic!("the handshake is over"),
+                State::Listing { option, listed } => {
+                    let event = self.list_on(option, listed, directory, out);
+                    return Step { consumed, event };
+                }
                 State::AwaitTls if rest.is_empty() => {
                     return Step { consumed, event: Event::NeedMore };
                 }
@@ -212,6 +227,9 @@ impl Handshake {
                 return Step { consumed: input.len(), event: Event::NeedMore };
             };
             consumed += taken;
+            if matches!(self.state, State::Closed(_)) {
+                continue;
+            }
             let event = self.message_complete(directory, out);
             if let Some(event) = self.guard_upgrade(event, &input[consumed..]) {
                 return Step { consumed, event };
@@ -230,9 +248,15 @@ impl Handshake {
             State::ClientFlags => 4,
             State::OptionHeader => OPTION_HEADER_BYTES,
             State::OptionData(header) => header.length as usize,
-            State::AwaitTls | State::Done | State::Closed(_) => unreachable!("handled by advance"),
+            State::Listing { .. } | State::AwaitTls | State::Done | State::Closed(_) => {
+                unreachable!("handled by advance")
+            }
         } - self.partial.len();
         let taken = input.len().min(missing);
+        if self.partial.try_reserve_exact(taken).is_err() {
+            self.close(Reason::OutOfMemory);
+            return Some(0);
+        }
         self.partial.extend_from_slice(&input[..taken]);
         (taken == missing).then_some(taken)
     }
@@ -246,7 +270,7 @@ impl Handshake {
         let message = std::mem::take(&mut self.partial);
         let event = match self.state {
             State::ClientFlags => self.client_flags(&message),
-            State::OptionHeader => self.option_header(&message, out),
+            State::OptionHeader => self.option_header(&message, self.options_max(directory), out),
             State::OptionData(header) => {
                 self.state = State::OptionHeader;
                 Some(self.option(header.option, &message, directory, out))
@@ -255,7 +279,9 @@ impl Handshake {
                 self.state = State::OptionHeader;
                 Some(Self::refuse(out, option, code, "the option's data is too long"))
             }
-            State::AwaitTls | State::Done | State::Closed(_) => unreachable!("handled by advance"),
+            State::Listing { .. } | State::AwaitTls | State::Done | State::Closed(_) => {
+                unreachable!("handled by advance")
+            }
         };
         self.partial = message;
         self.partial.clear();
@@ -296,7 +322,14 @@ impl Handshake {
         None
     }
 
-    fn option_header(&mut self, message: &[u8], out: &mut Vec<u8>) -> Option<Event> {
+    /// Options that this handshake may bring.
+    fn options_max<D: ExportDirectory + ?Sized>(&self, directory: &D) -> u32 {
+        let exports = if self.lacks_tls() { 0 } else { directory.count() };
+        let exports = u32::try_from(exports).unwrap_or(u32::MAX);
+        OPTIONS_MAX.saturating_add(exports.saturating_mul(OPTIONS_PER_EXPORT))
+    }
+
+    fn option_header(&mut self, message: &[u8], most: u32, out: &mut Vec<u8>) -> Option<Event> {
         let (magic, rest) = message.split_at(8);
         let magic = u64::from_be_bytes(magic.try_into().expect("sixteen bytes were collected"));
         let word =
@@ -306,8 +339,8 @@ impl Handshake {
             return Some(self.close(Reason::BadOptionMagic(magic)));
         }
         self.options_seen += 1;
-        if self.options_seen > OPTIONS_MAX {
-            return Some(self.close(Reason::TooManyOptions(OPTIONS_MAX)));
+        if self.options_seen > most {
+            return Some(self.close(Reason::TooManyOptions(most)));
         }
         self.begin_option(header, out)
     }

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! * A connection is dropped only when no receive, no send and no bio of it is under way.
+//! * In the handshake nothing is parsed or received while a reply is owed, so that no client makes the
+//!   server keep more than one.
 //! * `flow` counts requests and their bytes from when they were read until their reply was
 //!   sent. At a bound nothing more is parsed or received, so a client that does not read its
 //!   replies costs no more than its bounds.
@@ -9,17 +11,19 @@
 
 use super::coalesce::Coalesce;
 use super::exports::ExportTable;
+use super::places::{Origin, Peer, Place};
 use super::service::{Service, queue_refusal, request_bytes};
 use super::stream::{Sent, Stream};
 use super::{Incoming, ListenerTls};
-use crate::nbd::handshake::{Event, Handshake, Negotiated};
+use crate::nbd::handshake::{Event, Handshake, Negotiated, OUTPUT_MAX_BYTES};
 use crate::nbd::request::Request;
 use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
 use crate::server::{Client, DATA_AT, Flow, Pool, Reserve};
 use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
-use drystone_core::ring::{SendPart, peer_uid};
+use drystone_core::ring::SendPart;
+use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
 use drystone_throttle::Member;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -74,7 +78,11 @@ pub(super) enum Want {
 pub(super) struct Connection {
     socket: UnixStream,
     tls: ListenerTls,
-    _place: Client,
+    peer: Peer,
+    /// The client has sent something.
+    has_spoken: bool,
+    /// Among the connections of its listener that have chosen an export.
+    place: Option<Place>,
     _dealt: Client,
     /// Number of its export table among those that its worker knows.
     pub(super) table: usize,
@@ -114,9 +122,11 @@ impl Connection {
         let settings = incoming.table.settings();
         let flow = Flow::new(settings.max_in_flight, settings.max_bytes_in_flight);
         let mut connection = Connection {
+            peer: Peer { origin: Origin::of(&incoming.socket), names: None },
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
-            _place: incoming.place,
+            has_spoken: false,
+            place: None,
             _dealt: incoming.dealt,
             table,
             number,
@@ -155,6 +165,11 @@ impl Connection {
         self.device.is_none()
     }
 
+    /// Where it comes from, and whether the client has sent anything.
+    pub(super) fn standing(&self) -> (Origin, bool) {
+        (self.peer.origin, self.has_spoken)
+    }
+
     /// True when nothing refers to the connection and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
         let busy = self.stream.receiving || self.stream.sending || self.delaying;
@@ -184,7 +199,13 @@ impl Connection {
     /// True at a bound: nothing new is taken. A write whose data is arriving is not new.
     fn is_paused(&self) -> bool {
         let bound = self.flow.is_full() || self.stream.unsent_bytes() >= GO_BYTES;
-        bound && self.payload.is_none()
+        bound && self.payload.is_none() || self.owes_reply()
+    }
+
+    /// True while a reply of the handshake is not sent.
+    fn owes_reply(&self) -> bool {
+        let owing = self.stream.sending || self.stream.wants_send();
+        owing && matches!(self.phase, Some(Phase::Handshake(_)))
     }
 
     /// Read no more; finish what is in flight.
@@ -218,6 +239,7 @@ impl Connection {
     pub(super) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
         self.coalesce.receive();
+        self.has_spoken |= result.is_some_and(|result| result > 0);
         self.stream.received(buf, result.unwrap_or(0).max(0) as usize);
         if result.is_some_and(|result| result <= 0) {
             self.end_of_input();
@@ -299,6 +321,7 @@ impl Connection {
     pub(super) fn advance(
         &mut self,
         cx: &mut Context,
+        locks: &Arc<LockCounters>,
         table: &ExportTable,
         bios: &mut BioList,
     ) -> bool {
@@ -308,7 +331,7 @@ impl Connection {
                 return true;
             }
             let used = match self.phase.take() {
-                Some(Phase::Handshake(handshake)) => self.negotiate(handshake, cx, table),
+                Some(Phase::Handshake(handshake)) => self.negotiate(handshake, cx, locks, table),
                 Some(Phase::Tls(handshake)) => self.negotiate_tls(handshake),
                 Some(Phase::Transmission(transmission, service)) => {
                     self.transmit(transmission, service, bios)
@@ -327,12 +350,19 @@ impl Connection {
         &mut self,
         mut handshake: Box<Handshake>,
         cx: &mut Context,
+        locks: &Arc<LockCounters>,
         table: &ExportTable,
     ) -> bool {
         let tls = self.stream.tls().is_some();
         let mut out = Vec::new();
+        if out.try_reserve_exact(OUTPUT_MAX_BYTES).is_err() {
+            self.phase = Some(Phase::Handshake(handshake));
+            self.kill();
+            return false;
+        }
+        let view = table.for_client(&self.peer, tls, locks);
         let step = match self.stream.input() {
-            Ok(input) => handshake.advance(input, &table.for_client(tls), &mut out),
+            Ok(input) => handshake.advance(input, &view, &mut out),
             Err(_) => {
                 self.phase = Some(Phase::Handshake(handshake));
                 self.life = Life::Draining;
@@ -349,6 +379,7 @@ impl Connection {
             }
             Event::StartTls => return self.begin_tls(handshake),
             Event::Transmission(negotiated) => {
+                self.place = view.into_place();
                 return self.begin_transmission(*negotiated, cx, table);
             }
             Event::Close(_) => self.drain(),
@@ -385,6 +416,7 @@ impl Connection {
         }
         let done = self.stream.tls().is_some_and(|tls| !tls.is_handshaking());
         if done {
+            self.peer.names = self.stream.tls().and_then(|tls| tls.peer_names());
             handshake.tls_established();
             self.phase = Some(Phase::Handshake(handshake));
         } else {
@@ -403,10 +435,8 @@ impl Connection {
         let opened = number.map(|number| {
             let volume = &table.exports()[number].volume;
             self.pool.priority = volume.priority;
-            let names = self.stream.tls().and_then(|tls| tls.peer_names());
-            let member = volume
-                .membership
-                .of(names.iter().flat_map(PeerNames::all), || peer_uid(&self.socket));
+            let names = self.peer.names.iter().flat_map(PeerNames::all);
+            let member = volume.membership.of(names, || self.peer.origin.uid());
             let served = (volume.device.clone(), volume.clients.clone());
             (volume.clients.enter(), member, cx.open(&volume.device), served)
         });

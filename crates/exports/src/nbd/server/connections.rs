@@ -8,11 +8,13 @@ use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
 use super::service::{connection_of, user_data_of};
-use super::{Arrival, Incoming, ListenerTls};
+use super::places::Origin;
+use super::{Arrival, HANDSHAKES_MAX, Incoming, ListenerTls};
 use crate::server::{FrontEnd, Inbox, NBD, Tag, Work, errno};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use drystone_core::{Bio, BioList};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -27,6 +29,9 @@ pub struct Listener {
     pub table: Arc<ExportTable>,
     /// The doors of all workers, over which its connections are spread.
     pub peers: Vec<Arc<Inbox>>,
+    /// A socket with this number or a higher one is closed at once: the kernel gives the lowest number that
+    /// is free, so the process has few descriptors left, which others need.
+    pub descriptors_max: i32,
 }
 
 /// What an event on the ring is about: the upper bits of its value.
@@ -63,6 +68,8 @@ pub(crate) struct Connections {
     accepting: Vec<bool>,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
+    /// Connections that have not chosen an export, the oldest first.
+    negotiating: Vec<usize>,
     /// Connections that something happened to in this round.
     touched: Vec<usize>,
     /// Connections that have more to do once their bios are on their way.
@@ -114,12 +121,14 @@ impl Connections {
 
     /// Give a new connection to the worker that has the fewest.
     fn deal_out(&mut self, work: &mut Work, number: usize, socket: OwnedFd) {
-        let Listener { tls, table, peers, .. } = &self.listeners[number];
-        let Some(place) = table.admit() else { return };
+        let Listener { tls, table, peers, descriptors_max, .. } = &self.listeners[number];
+        if socket.as_raw_fd() >= *descriptors_max {
+            return;
+        }
         let Some(peer) = peers.iter().min_by_key(|peer| peer.connections()) else { return };
         prepare(&socket);
         let (tls, table, dealt) = (tls.clone(), table.clone(), peer.enter());
-        peer.put(Incoming { socket, tls, table, place, dealt }, &work.locks);
+        peer.put(Incoming { socket, tls, table, dealt }, &work.locks);
     }
 
     // --- connections
@@ -135,6 +144,37 @@ impl Connections {
         }
         self.set_deadline(number, if timeout > 0 { now + timeout } else { 0 });
         self.touched.push(number);
+        self.negotiating.push(number);
+        self.bound_negotiating(table);
+    }
+
+    /// Close one of a table's connections in the handshake if there are too many: one of whoever has most of
+    /// them, rather one that has sent nothing, the oldest of those.
+    fn bound_negotiating(&mut self, table: usize) {
+        let Connections { negotiating, connections, .. } = self;
+        let standing = |number: &usize| {
+            let connection = connections[*number].as_ref().filter(|it| it.table == table)?;
+            let (origin, has_spoken) = connection.standing();
+            Some((origin, has_spoken, *number))
+        };
+        let all: Vec<(Origin, bool, usize)> = negotiating.iter().filter_map(standing).collect();
+        if all.len() <= HANDSHAKES_MAX {
+            return;
+        }
+        let of = |origin: Origin| all.iter().filter(|(other, ..)| *other == origin).count();
+        // The newest is who comes in. Of those that are alike the first is taken.
+        let oldest = all[..all.len() - 1].iter();
+        let victim = oldest.min_by_key(|(origin, has_spoken, _)| (Reverse(of(*origin)), *has_spoken));
+        let Some((_, _, number)) = victim.copied() else { return };
+        self.leave_negotiating(number);
+        if let Some(connection) = &mut self.connections[number] {
+            connection.kill();
+            self.touched.push(number);
+        }
+    }
+
+    fn leave_negotiating(&mut self, number: usize) {
+        self.negotiating.retain(|other| *other != number);
     }
 
     /// The number of an export table among those of this worker.
@@ -150,11 +190,17 @@ impl Connections {
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
         let handshake = connection.in_handshake();
         let mut bios = BioList::new();
-        let more = connection.advance(&mut work.cx, &self.tables[connection.table], &mut bios);
+        let more = connection.advance(
+            &mut work.cx,
+            &work.locks,
+            &self.tables[connection.table],
+            &mut bios,
+        );
         if more {
             self.again.push(number);
         }
         if handshake && !connection.in_handshake() {
+            self.leave_negotiating(number);
             self.negotiated(work, number);
         }
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
@@ -216,6 +262,9 @@ impl Connections {
     fn forget(&mut self, work: &mut Work, number: usize) {
         self.set_deadline(number, 0);
         let Some(connection) = self.connections[number].take() else { return };
+        if connection.in_handshake() {
+            self.leave_negotiating(number);
+        }
         work.cx.close(connection.into_socket());
         self.free.push(number);
     }

@@ -1,10 +1,14 @@
 //! The exports of a server: names, devices, and what each client may see.
 
 use super::Settings;
+use super::places::{Peer, Place, Places};
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
-use crate::server::{Client, Clients, Volume, find};
+use crate::server::{Volume, find};
 use drystone_core::Limits;
+use drystone_core::sync::LockCounters;
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// A volume as NBD clients see it.
 #[derive(Clone)]
@@ -57,22 +61,14 @@ pub struct ExportTable {
     exports: Vec<Export>,
     default: usize,
     settings: Settings,
-    /// Connections of the listener, those that have not chosen an export included.
-    connections: Clients,
+    /// Connections of the listener that have chosen an export.
+    places: Places,
 }
 
 impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
     pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
-        ExportTable { exports, default, settings, connections: Clients::default() }
-    }
-
-    /// A connection was accepted; `None` if there are too many already. Called by one thread.
-    pub(crate) fn admit(&self) -> Option<Client> {
-        if self.connections.count() >= self.settings.max_connections {
-            return None;
-        }
-        Some(self.connections.enter())
+        ExportTable { exports, default, settings, places: Places::default() }
     }
 
     /// Bounds and times of the listener.
@@ -93,19 +89,32 @@ impl ExportTable {
         by_name.or(default)
     }
 
-    /// The directory as a client on a connection with or without TLS sees it.
-    pub(super) fn for_client(&self, tls: bool) -> ClientView<'_> {
-        ClientView { table: self, tls }
+    /// The directory as `peer` sees it on a connection with or without TLS.
+    pub(super) fn for_client<'a>(
+        &'a self,
+        peer: &'a Peer,
+        tls: bool,
+        locks: &'a Arc<LockCounters>,
+    ) -> ClientView<'a> {
+        ClientView { table: self, peer, tls, locks, place: RefCell::default() }
     }
 }
 
 /// What one client may see.
 pub(super) struct ClientView<'a> {
     table: &'a ExportTable,
+    peer: &'a Peer,
     tls: bool,
+    locks: &'a Arc<LockCounters>,
+    place: RefCell<Option<Place>>,
 }
 
 impl ClientView<'_> {
+    /// The place that the client was given, if it was.
+    pub(super) fn into_place(self) -> Option<Place> {
+        self.place.into_inner()
+    }
+
     fn shows(&self, export: &Export) -> bool {
         self.tls || !export.tls_required
     }
@@ -120,8 +129,20 @@ impl ExportDirectory for ClientView<'_> {
         }
     }
 
-    fn list(&self, visit: &mut dyn FnMut(&str, &str)) {
-        let shown = self.table.exports.iter().filter(|e| self.shows(e));
-        shown.for_each(|e| visit(&e.volume.name, &e.description));
+    fn admit(&self, _export: &ExportInfo) -> Result<(), &'static str> {
+        let settings = &self.table.settings;
+        let most = (settings.max_connections, settings.max_connections_per_client);
+        let place = self.table.places.take(self.peer, most, self.locks)?;
+        *self.place.borrow_mut() = Some(place);
+        Ok(())
+    }
+
+    fn count(&self) -> usize {
+        self.table.exports.len()
+    }
+
+    fn list(&self, from: usize, visit: &mut dyn FnMut(&str, &str) -> bool) {
+        let mut shown = self.table.exports.iter().filter(|e| self.shows(e)).skip(from);
+        while shown.next().is_some_and(|e| visit(&e.volume.name, &e.description)) {}
     }
 }

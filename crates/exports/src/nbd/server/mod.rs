@@ -4,8 +4,10 @@
 //! worker for its whole life, so no lock is between connections; the first worker accepts and
 //! deals new sockets out through the doors ([`crate::server::Inbox`]) of all.
 //!
-//! Bounds, so that no client harms another: connections in all, requests and bytes in flight of
-//! each, a time for the handshake, a time without any request ([`Settings`]). A client that does
+//! Bounds, so that no client harms another: connections in all and of one client, requests and bytes in
+//! flight of each, a time for the handshake, a time without any request ([`Settings`]). Connections that
+//! have not chosen an export have a bound of their own ([`HANDSHAKES_MAX`]), from which the oldest of
+//! whoever has most of them goes: so nobody keeps others out by opening connections. A client that does
 //! not read its replies keeps only its own requests waiting: they count until their reply is
 //! sent, and nothing more is read from it.
 
@@ -13,6 +15,7 @@ mod coalesce;
 mod connection;
 mod connections;
 mod exports;
+mod places;
 mod service;
 mod stream;
 
@@ -27,11 +30,16 @@ use crate::server::Client;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Most connections of a listener, on each data thread, that have not chosen an export.
+pub const HANDSHAKES_MAX: usize = 64;
+
 /// Bounds and times of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Most connections of a listener; more are closed at once.
+    /// Most connections of a listener that have chosen an export; more are refused then.
     pub max_connections: u32,
+    /// Most of them of one client: of one certificate, or else of one user id or address.
+    pub max_connections_per_client: u32,
     /// Most requests in flight of a connection.
     pub max_in_flight: u32,
     /// Most bytes of requests in flight of a connection.
@@ -48,6 +56,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             max_connections: 4096,
+            max_connections_per_client: 4096,
             max_in_flight: 128,
             max_bytes_in_flight: 32 << 20,
             max_request: 32 << 20,
@@ -85,8 +94,6 @@ pub struct Incoming {
     pub tls: ListenerTls,
     /// The exports of its listener.
     pub table: Arc<ExportTable>,
-    /// Its place among the connections of that table.
-    pub place: Client,
     /// Its place among the connections of the worker that it goes to ([`crate::server::Inbox::enter`]).
     pub dealt: Client,
 }

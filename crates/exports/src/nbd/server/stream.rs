@@ -46,8 +46,10 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new() -> Self {
+        let receive = IoBuf::try_zeroed(HANDSHAKE_BYTES);
         Stream {
-            receive: Some(IoBuf::zeroed(HANDSHAKE_BYTES)),
+            lost: receive.is_none(),
+            receive,
             received: 0..0,
             plain: None,
             plain_range: 0..0,
@@ -58,14 +60,14 @@ impl Stream {
             sending_replies: Replies::default(),
             receiving: false,
             sending: false,
-            lost: false,
         }
     }
 
-    /// From now on the peer speaks TLS.
+    /// From now on the peer speaks TLS. The connection is lost if memory is too short for that.
     pub(super) fn start_tls(&mut self, config: &TlsConfig) -> Result<(), TlsError> {
         self.tls = Some(TlsSession::new(config)?);
-        self.plain = Some(IoBuf::zeroed(HANDSHAKE_BYTES));
+        self.plain = IoBuf::try_zeroed(HANDSHAKE_BYTES);
+        self.lost |= self.plain.is_none();
         Ok(())
     }
 
@@ -296,10 +298,10 @@ impl std::ops::AddAssign for Replies {
     }
 }
 
-/// Exchange a buffer for a large one, with what it still holds.
+/// Exchange a buffer for a large one, with what it still holds; if memory is short it stays.
 fn enlarge(buf: &mut Option<IoBuf>, range: &mut Range<usize>) {
     if let Some(small) = buf {
-        let mut large = IoBuf::zeroed(RECEIVE_BYTES);
+        let Some(mut large) = IoBuf::try_zeroed(RECEIVE_BYTES) else { return };
         let left = &small[range.clone()];
         large[..left.len()].copy_from_slice(left);
         *range = 0..left.len();

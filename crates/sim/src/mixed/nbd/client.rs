@@ -401,6 +401,11 @@ impl Client {
     fn judge_end(&self, error: &ClientError) {
         match error {
             ClientError::Io(_) if self.has_reason() => {}
+            // There were too many when it chose its export, by now perhaps no more.
+            ClientError::Refused { code, .. }
+                if *code == ReplyCode::ErrPolicy.wire()
+                    && self.excuse == Excuse::Handshake
+                    && self.at().max_connections < 64 => {}
             _ => self.fail(&format!("{error} ({:?})", self.excuse)),
         }
         self.count("early end");
@@ -415,8 +420,6 @@ impl Client {
         let late = |quiet: Ns, most: Ns| quiet + LATENCY_NS >= most;
         match self.excuse {
             Excuse::Nonsense => true,
-            // There were too many when it was accepted, by then perhaps no more.
-            Excuse::Handshake if at.max_connections < 64 => true,
             Excuse::Handshake => late(now - self.connected_ns, at.handshake_ns),
             Excuse::Quiet(quiet) => at.idle_ns > 0 && late(quiet, at.idle_ns),
         }

@@ -79,7 +79,8 @@ fn listen(run: &Run, start: &Started) -> Vec<Listener> {
         start.served.listeners.borrow_mut().push(id);
         let table = start.stack.tables()[live.table].clone();
         let peers = start.served.inboxes.borrow().clone();
-        sockets.push(Listener { socket, tls: live.tls.clone(), table, peers });
+        let (tls, descriptors_max) = (live.tls.clone(), i32::MAX);
+        sockets.push(Listener { socket, tls, table, peers, descriptors_max });
     }
     sockets
 }

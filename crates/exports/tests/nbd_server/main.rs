@@ -1,0 +1,7 @@
+//! The NBD server through its interface: data threads, socket pairs, clients in the test.
+
+#[allow(dead_code)]
+#[path = "../fuse/disk.rs"]
+mod disk;
+mod handshake;
+mod served;
