@@ -20,7 +20,8 @@ fn convert_in_compare_convert_out() {
     if !requires("qemu-img") {
         return;
     }
-    for text in [stack::ram("16MiB"), stack::file("16MiB")] {
+    let array = stack::array("raid5", 3, "16MiB", "");
+    for text in [stack::ram("16MiB"), stack::file("16MiB"), array] {
         let mut server = Server::start(&text);
         let uri = server.uri("vol");
         let qemu_img = |words: &[&str]| run(server.dir(), &[&["qemu-img"], words].concat());
@@ -92,7 +93,8 @@ fn patterns() {
     if !requires("qemu-io") {
         return;
     }
-    for text in [stack::ram("16MiB"), stack::file("16MiB")] {
+    let array = stack::array("raid5", 3, "16MiB", "");
+    for text in [stack::ram("16MiB"), stack::file("16MiB"), array] {
         let mut server = Server::start(&text);
         let uri = server.uri("vol");
         let mut words = vec!["qemu-io", "-f", "raw", "-d", "unmap", &uri];

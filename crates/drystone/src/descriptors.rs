@@ -80,6 +80,9 @@ mod tests {
         // 2 listeners with 64 in the handshake, 8 for the thread, 4 for the device, 128 for others.
         assert_eq!(shortage(&stack(100), 1, 468), None);
         let said = shortage(&stack(101), 1, 468).unwrap();
-        assert!(said.contains("need 470 file descriptors") && said.contains("may have 468"), "{said}");
+        assert!(
+            said.contains("need 470 file descriptors") && said.contains("may have 468"),
+            "{said}"
+        );
     }
 }

@@ -114,6 +114,7 @@ fn served(
         tls: ListenerTls::off(),
         table: Arc::new(ExportTable::new(exports, 0, Settings::default())),
         peers: vec![inbox.clone()],
+        descriptors_max: i32::MAX,
     };
     inbox.put(listener, &cx.locks().sibling());
     let mut worker = Worker::new(cx, inbox.clone());

@@ -109,6 +109,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("clients", "{ 'uid:7' = 'g' }"), // the line that a refusal shows has the key
     ("tls", "{ mode = 'required', cert = 'c.pem', key = 'k.pem' }"),
     ("max_connections", "7"),
+    ("max_connections_per_client", "7"),
     ("max_in_flight", "7"),
     ("max_request", "'1MiB'"),
     ("handshake_timeout", "'7s'"),
@@ -124,6 +125,7 @@ const OF_NBD: &[&str] = &[
     "tls",
     "description",
     "max_connections",
+    "max_connections_per_client",
     "max_in_flight",
     "max_request",
     "handshake_timeout",

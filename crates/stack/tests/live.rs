@@ -160,7 +160,10 @@ fn exports_are_grouped_by_address() {
         (vec!["a".into(), "b".into()], vec!["a".into()], vec!["c".into()])
     );
     assert_eq!(table(0).index_of(""), Some(1), "b is the default");
-    assert_eq!(table(2).index_of(""), None, "there is no default");
+    assert_eq!(table(2).index_of(""), Some(0), "the only one is the default");
+    let stack = opened(folder.path(), &ALL.replace("default = true", "default = false"));
+    let several = &stack.tables()[stack.listeners()[0].table];
+    assert_eq!(several.index_of(""), None, "of several without a default none is");
     assert_eq!(table(0).settings().max_in_flight, 7);
     assert_eq!(stack.listeners()[0].tls.policy, TlsPolicy::Off);
 }

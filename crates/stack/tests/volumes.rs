@@ -470,7 +470,11 @@ fn a_volume_grows_while_it_is_used() {
     rig.change("v", now).unwrap();
     assert_eq!(user.read(4095), Ok(0));
     let exported = &rig.stack.tables()[1].exports()[0];
-    assert_eq!(exported.info(1 << 20).size_bytes, 2 << 20, "what clients hear that come now");
+    assert_eq!(
+        exported.info(&drystone_exports::nbd::server::Settings::default()).size_bytes,
+        2 << 20,
+        "what clients hear that come now"
+    );
 }
 
 #[test]

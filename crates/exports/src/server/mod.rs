@@ -13,6 +13,7 @@ mod inbox;
 mod membership;
 mod volume;
 mod worker;
+mod zeroes;
 
 pub use front_ends::Arrival;
 pub use inbox::Inbox;
@@ -25,3 +26,4 @@ pub(crate) use flow::Flow;
 pub(crate) use front_ends::{FUSE, NBD, Tag};
 pub(crate) use volume::find;
 pub(crate) use worker::{FrontEnd, Work};
+pub(crate) use zeroes::ZeroWrites;

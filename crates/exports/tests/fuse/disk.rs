@@ -26,6 +26,8 @@ pub struct Disk {
     pub fails: bool,
     /// It writes zeroes by itself.
     pub zeroes: bool,
+    /// It says that it does, but does not.
+    pub zeroes_in_vain: bool,
     /// Longest time of an I/O; 0 ends it in the call.
     pub delay_ns: AtomicU64,
     /// The operations that came, with their flags and throttle groups.
@@ -46,6 +48,7 @@ impl Disk {
             read_only: false,
             fails: false,
             zeroes: true,
+            zeroes_in_vain: false,
             delay_ns: AtomicU64::new(0),
             counts: Mutex::default(),
             written: AtomicU64::new(0),
@@ -81,6 +84,9 @@ impl Disk {
 
     fn write(&self, bio: &Bio) -> Status {
         let Some(range) = self.range(bio) else { return Status::Invalid };
+        if bio.op == Op::WriteZeroes && (self.zeroes_in_vain || !self.zeroes) {
+            return Status::NotSupported;
+        }
         if self.read_only || self.fails {
             return if self.fails { Status::Medium } else { Status::Permission };
         }

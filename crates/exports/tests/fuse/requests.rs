@@ -8,7 +8,7 @@ use drystone_core::{BioFlags, Op};
 use drystone_exports::fuse::proto::open_flags;
 use drystone_exports::fuse::server::{Kind, Mount, MountOptions};
 use drystone_exports::nbd::proto::TransmissionFlags;
-use drystone_exports::nbd::server::Export;
+use drystone_exports::nbd::server::{Export, Settings};
 use drystone_exports::server::Geometry;
 
 use crate::disk::{Disk, Handle};
@@ -433,7 +433,7 @@ fn all_front_ends_tell_the_same() {
             multi_conn: true,
             tls_required: false,
         };
-        let told = export.info(1 << 20);
+        let told = export.info(&Settings { max_request: 1 << 20, ..Settings::default() });
         assert_eq!((told.size_bytes, told.block_sizes.min), (WHOLE, 4096));
         assert_eq!(told.flags.contains(TransmissionFlags::READ_ONLY), read_only);
         let mut kernel = Kernel::new(options(Kind::File), vec![volume], 1, Engine::Auto);

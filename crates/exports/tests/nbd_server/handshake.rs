@@ -73,22 +73,17 @@ fn whoever_only_connects_keeps_nobody_out() {
     let mut connection = good.go("vol", &[]).unwrap();
     connection.read(0, 512, Default::default()).unwrap();
     served.client(0);
-    let mut greeting = [0; 18];
-    silent[0].read_exact(&mut greeting).unwrap();
-    assert_eq!(silent[0].read(&mut greeting).unwrap(), 0, "the oldest has gone");
-    silent.last_mut().unwrap().read_exact(&mut greeting).unwrap();
+    silent[0].read_to_end(&mut Vec::new()).expect("the oldest is closed");
+    silent.last_mut().unwrap().read_exact(&mut [0; 18]).expect("the newest is greeted");
 }
 
 #[test]
 fn those_too_many_are_told() {
-    let settings = Settings {
-        max_connections: 3,
-        max_connections_per_client: 2,
-        ..Settings::default()
-    };
+    let settings =
+        Settings { max_connections: 3, max_connections_per_client: 2, ..Settings::default() };
     let served = Served::new(vec![export("vol", Disk::new(1 << 20, 512))], 1, settings);
     let (first, _second) = (served.client(0), served.client(0));
-    let refused = |negotiation: Negotiation<_>| negotiation.go("vol", &[]).err().expect("a refusal");
+    let refused = |negotiation: Negotiation<_>| negotiation.go("vol", &[]).expect_err("a refusal");
     let why = refused(served.negotiate(0));
     assert_eq!(why.refusal(), Some(ReplyCode::ErrPolicy));
     assert!(why.to_string().contains("max_connections_per_client"), "{why}");

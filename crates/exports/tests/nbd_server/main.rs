@@ -5,3 +5,4 @@
 mod disk;
 mod handshake;
 mod served;
+mod zeroes;

@@ -88,11 +88,12 @@ impl FrontEnd for Nbd {
 
 /// Keys that say something of connections which there are none of.
 fn without_listener(check: &mut Check<'_>, section: &Section<'_>) {
-    const KEYS: [&str; 8] = [
+    const KEYS: [&str; 9] = [
         "description",
         "multi_conn",
         "tls",
         "max_connections",
+        "max_connections_per_client",
         "max_in_flight",
         "max_request",
         "handshake_timeout",

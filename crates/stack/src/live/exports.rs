@@ -93,8 +93,9 @@ pub fn mounts(exports: &[LiveExport]) -> Vec<LiveMount> {
 
 fn table(sharing: &[&LiveExport]) -> ExportTable {
     let exports = sharing.iter().map(|live| export(live)).collect();
-    // Without a default nothing answers to the empty name.
-    let default = sharing.iter().position(|live| live.spec.default).unwrap_or(usize::MAX);
+    // Of several without a default none answers to the empty name.
+    let default = sharing.iter().position(|live| live.spec.default);
+    let default = default.unwrap_or(if sharing.len() == 1 { 0 } else { usize::MAX });
     ExportTable::new(exports, default, settings(&sharing[0].spec))
 }
 
@@ -138,7 +139,7 @@ fn settings(spec: &ExportSpec) -> Settings {
         max_connections: spec.max_connections,
         max_connections_per_client: spec.max_connections_per_client,
         max_in_flight: spec.max_in_flight,
-        max_bytes_in_flight: own.max_bytes_in_flight.max(spec.max_request.into()),
+        max_bytes_in_flight: own.max_bytes_in_flight,
         max_request: spec.max_request,
         handshake_timeout_ns: spec.handshake_timeout,
         idle_timeout_ns: spec.idle_timeout,

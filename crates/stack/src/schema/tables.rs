@@ -470,7 +470,7 @@ pub static EXPORT: &[Param] = &[
         "default",
         Type::Bool,
         Value("false"),
-        "Also the export of clients that ask for no name.",
+        "Also the export of clients that ask for no name; where an address has one export it is that.",
     ),
     param(
         "multi_conn",
@@ -524,7 +524,7 @@ pub static EXPORT: &[Param] = &[
     param(
         "max_request",
         Type::Size { min: 64 << 10, max: 64 << 20, multiple: 4096 },
-        Value("32MiB"),
+        Value("64MiB"),
         "Largest read or write.",
     ),
     param(

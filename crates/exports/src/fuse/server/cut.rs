@@ -20,7 +20,7 @@ use super::mount::handle_in;
 use super::ragged::Ragged;
 use super::session::{Life, Op, Session};
 use crate::fuse::proto::{self, Request};
-use crate::server::{DATA_AT, Geometry, Work as Round, errno};
+use crate::server::{DATA_AT, Geometry, Work as Round, ZeroWrites, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(super) struct Cut {
     /// The size asked for.
     size: u64,
     /// Whole blocks that no bio has been made for.
-    rest: Range<u64>,
+    rest: ZeroWrites,
     /// The device cannot zero by itself.
     by_writes: bool,
 }
@@ -57,14 +57,17 @@ impl Session {
         if !edge.is_empty() {
             return self.start_ragged_cut(request, handle, &place, edge);
         }
-        let what = Work::Cut(self.cut(&place, size, size));
+        let what = Work::Cut(self.cut(&place, size, size, self.answering));
         let op = self.new_op(what, request, place.volume, handle);
         self.cut_blocks(op, round);
     }
 
-    fn cut(&self, place: &Place, size: u64, from: u64) -> Cut {
+    fn cut(&self, place: &Place, size: u64, from: u64, entry: Option<usize>) -> Cut {
         let limits = self.mount.shared(place.volume).volume.shape().limits;
-        Cut { size, rest: from..place.size, by_writes: limits.max_write_zeroes_bytes == 0 }
+        let by_writes = limits.max_write_zeroes_bytes == 0;
+        // By itself it takes all at once.
+        let longest = if by_writes { u64::from(self.longest(entry)) } else { u64::MAX };
+        Cut { size, rest: ZeroWrites::new(from..place.size, longest), by_writes }
     }
 
     /// `O_TRUNC` and `truncate` come without a handle: they belong to the throttle group that a handle of
@@ -82,7 +85,7 @@ impl Session {
         self.give_all(&mut ragged.edges);
         self.spare.push(ragged);
         let place = Place::of(op.volume, self.refresh(op.volume));
-        op.what = Work::Cut(self.cut(&place, start, end));
+        op.what = Work::Cut(self.cut(&place, start, end, op.entry));
         self.cut_blocks(op, round);
     }
 
@@ -125,25 +128,20 @@ impl Session {
     /// The bio for the next of its blocks, or for all of them.
     fn next_zeroes(&mut self, op: &mut Op) -> Result<Option<Box<Bio>>, Status> {
         let Work::Cut(cut) = &mut op.what else { return Ok(None) };
-        let Range { start, end } = cut.rest;
-        if start >= end {
+        if cut.rest.is_over() {
             return Ok(None);
         }
         if !cut.by_writes {
-            cut.rest.start = end;
+            let Range { start, end } = cut.rest.take();
             let mut bio = self.bio(op.volume, op.group, BioOp::WriteZeroes, BioFlags::empty());
             (bio.sector, bio.bytes) = (Sector::from_bytes(start), end - start);
             return Ok(Some(bio));
         }
-        let longest = u64::from(self.longest(op.entry));
-        let bytes = (end - start).min(longest - start % longest);
-        cut.rest.start = start + bytes;
-        let room = (end - start).min(longest) as usize;
+        let room = cut.rest.room();
         let buf = op.buf.take().or_else(|| self.take_zeroes(op.entry, room));
         let buf = buf.ok_or(Status::Resource)?;
-        let mut bio = self.bio(op.volume, op.group, BioOp::Write, BioFlags::STABLE);
-        bio.sector = Sector::from_bytes(start);
-        bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
+        let mut bio = self.bio(op.volume, op.group, BioOp::Write, BioFlags::empty());
+        cut.rest.fill(&mut bio, buf, BioFlags::empty());
         Ok(Some(bio))
     }
 

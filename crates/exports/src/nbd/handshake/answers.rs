@@ -1,7 +1,9 @@
 //! How each option is answered.
 
 use super::data::{self as wire, ContextRequest, InfoRequest, Malformed};
-use super::{Event, Handshake, LIST_BATCH_BYTES, Negotiated, Reason, SelectedContext, State, TlsPolicy};
+use super::{
+    Event, Handshake, LIST_BATCH_BYTES, Negotiated, Reason, SelectedContext, State, TlsPolicy,
+};
 use crate::nbd::export::{ExportDirectory, ExportInfo, Lookup, MetaContext};
 use crate::nbd::proto::{ClientFlags, InfoCode, OptionCode, ReplyCode, TransmissionFlags};
 use crate::nbd::reply::ReplyStyle;

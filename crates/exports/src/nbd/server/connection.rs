@@ -217,6 +217,14 @@ impl Connection {
         }
     }
 
+    /// The server stops: read no more, and end what is in flight soon.
+    pub(super) fn stop(&mut self) {
+        if let Some(Phase::Transmission(_, service)) = &mut self.phase {
+            service.stop();
+        }
+        self.drain();
+    }
+
     /// The socket failed, or the client broke the protocol beyond repair.
     pub(super) fn kill(&mut self) {
         self.life = Life::Dead;
@@ -325,6 +333,12 @@ impl Connection {
         table: &ExportTable,
         bios: &mut BioList,
     ) -> bool {
+        if let Some(Phase::Transmission(_, service)) = &mut self.phase {
+            match self.life {
+                Life::Dead => service.give_up(&mut self.pool),
+                _ => service.go_on(bios),
+            }
+        }
         let before = self.flow.bytes();
         while self.life == Life::Open && !self.is_paused() {
             if self.flow.bytes() - before >= GO_BYTES {

@@ -7,8 +7,8 @@
 use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
-use super::service::{connection_of, user_data_of};
 use super::places::Origin;
+use super::service::{connection_of, user_data_of};
 use super::{Arrival, HANDSHAKES_MAX, Incoming, ListenerTls};
 use crate::server::{FrontEnd, Inbox, NBD, Tag, Work, errno};
 use drystone_core::clock::Ns;
@@ -164,7 +164,8 @@ impl Connections {
         let of = |origin: Origin| all.iter().filter(|(other, ..)| *other == origin).count();
         // The newest is who comes in. Of those that are alike the first is taken.
         let oldest = all[..all.len() - 1].iter();
-        let victim = oldest.min_by_key(|(origin, has_spoken, _)| (Reverse(of(*origin)), *has_spoken));
+        let victim =
+            oldest.min_by_key(|(origin, has_spoken, _)| (Reverse(of(*origin)), *has_spoken));
         let Some((_, _, number)) = victim.copied() else { return };
         self.leave_negotiating(number);
         if let Some(connection) = &mut self.connections[number] {
@@ -424,7 +425,7 @@ impl FrontEnd for Connections {
         self.now = work.cx.now();
         for number in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[number] {
-                connection.drain();
+                connection.stop();
                 self.touched.push(number);
                 self.set_deadline(number, self.now + DRAIN_NS);
             }

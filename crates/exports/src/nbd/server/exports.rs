@@ -25,12 +25,15 @@ pub struct Export {
 
 impl Export {
     /// What the handshake tells of it now.
-    pub fn info(&self, max_request: u32) -> ExportInfo {
+    pub fn info(&self, settings: &Settings) -> ExportInfo {
         let shape = self.volume.shape();
         let mut info = ExportInfo::new(self.volume.name.clone(), shape.geometry.size);
         info.description = self.description.clone();
-        info.block_sizes = block_sizes(&shape.limits, max_request);
+        info.block_sizes = block_sizes(&shape.limits, settings.max_request);
         info.flags = self.flags(&shape.limits);
+        // Where one connection is all that a client may have, it is not asked for more.
+        let one = settings.max_connections.min(settings.max_connections_per_client) == 1;
+        info.flags.set(TransmissionFlags::CAN_MULTI_CONN, self.multi_conn && !one);
         info
     }
 
@@ -41,9 +44,9 @@ impl Export {
         flags.set(F::READ_ONLY, limits.read_only);
         flags.set(F::ROTATIONAL, limits.rotational);
         flags.set(F::SEND_TRIM, limits.max_discard_bytes > 0);
-        flags.set(F::SEND_WRITE_ZEROES, zeroes);
+        // A device that cannot is written zeroes, which is not fast.
+        flags |= F::SEND_WRITE_ZEROES;
         flags.set(F::SEND_FAST_ZERO, zeroes);
-        flags.set(F::CAN_MULTI_CONN, self.multi_conn);
         flags
     }
 }
@@ -125,7 +128,7 @@ impl ExportDirectory for ClientView<'_> {
         match self.table.index_of(name).map(|i| &self.table.exports[i]) {
             None => Lookup::Unknown,
             Some(export) if !self.shows(export) => Lookup::TlsRequired,
-            Some(export) => Lookup::Found(export.info(self.table.settings.max_request)),
+            Some(export) => Lookup::Found(export.info(&self.table.settings)),
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Settings {
     pub max_connections_per_client: u32,
     /// Most requests in flight of a connection.
     pub max_in_flight: u32,
-    /// Most bytes of requests in flight of a connection.
+    /// With so many bytes of requests in flight, or more, a connection takes no further ones in.
     pub max_bytes_in_flight: u64,
     /// Longest read or write request, bytes.
     pub max_request: u32,
@@ -59,7 +59,7 @@ impl Default for Settings {
             max_connections_per_client: 4096,
             max_in_flight: 128,
             max_bytes_in_flight: 32 << 20,
-            max_request: 32 << 20,
+            max_request: 64 << 20,
             handshake_timeout_ns: 10_000_000_000,
             idle_timeout_ns: 0,
         }

@@ -134,10 +134,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     fn peer(uid: u32, name: Option<&str>) -> Peer {
-        let names = name.map(|name| PeerNames {
-            common_name: Some(name.to_owned()),
-            ..PeerNames::default()
-        });
+        let names = name
+            .map(|name| PeerNames { common_name: Some(name.to_owned()), ..PeerNames::default() });
         Peer { origin: Origin::User(uid), names }
     }
 

@@ -7,13 +7,15 @@
 //! * A block status query goes to the device as a read of no bytes, so that throttle groups count it, and
 //!   then to a helper thread (`Ring::query`): nothing here asks a file system, least of all before
 //!   a read. One query of a connection is asked at a time, the others wait in `queries`.
+//! * What has to be submitted because something ended waits in `next` until [`Service::go_on`], which is
+//!   called before anything else is done with the connection.
 
 use super::stream::Stream;
 use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
 use crate::nbd::proto::{Command, CommandFlags, ErrorCode};
 use crate::nbd::reply::{ReplyStyle, ReplyTag};
 use crate::nbd::request::{Refusal, Request};
-use crate::server::{Clients, DATA_AT, NBD, Pool, Tag};
+use crate::server::{Clients, DATA_AT, NBD, Pool, Tag, ZeroWrites};
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector, Status};
@@ -27,6 +29,10 @@ const EXTENTS_MAX: usize = 256;
 /// A cache request reads at most this much; what is beyond it is advice not taken.
 const CACHE_BYTES: u64 = 1 << 20;
 
+/// Zeroes are written in pieces of this where the device does not do it by itself; a request for zeroes
+/// counts for as much in its connection's bound.
+const ZERO_BYTES: u64 = CACHE_BYTES;
+
 /// A request that is being carried out.
 struct Op {
     request: Request,
@@ -35,6 +41,8 @@ struct Op {
     status: Status,
     /// Data of a read.
     data: Option<IoBuf>,
+    /// What is still to be zeroed by plain writes.
+    zeroes: Option<ZeroWrites>,
 }
 
 /// What one connection has under way with its device.
@@ -51,6 +59,12 @@ pub(super) struct Service {
     queries: VecDeque<u32>,
     /// The one whose query is being asked.
     asked: Option<u32>,
+    /// Bios that go on with an operation of which others have ended.
+    next: BioList,
+    /// The device zeroes by itself.
+    zeroes_itself: bool,
+    /// The server stops: operations end with the bios that are under way.
+    stopping: bool,
     /// Tag for `user_data`: the connection's number.
     connection: u64,
 }
@@ -77,6 +91,7 @@ impl Service {
         connection: usize,
     ) -> Self {
         let connection = NBD.bio() | (connection as u64) << OP_BITS;
+        let zeroes_itself = device.info().limits.max_write_zeroes_bytes > 0;
         Service {
             device,
             clients,
@@ -87,6 +102,9 @@ impl Service {
             free: Vec::new(),
             queries: VecDeque::new(),
             asked: None,
+            next: BioList::new(),
+            zeroes_itself,
+            stopping: false,
             connection,
         }
     }
@@ -94,6 +112,29 @@ impl Service {
     /// Operations that have bios under way.
     pub(super) fn in_flight(&self) -> usize {
         self.ops.len() - self.free.len()
+    }
+
+    /// Push the bios that go on with what has come a step further to `bios`.
+    #[inline]
+    pub(super) fn go_on(&mut self, bios: &mut BioList) {
+        bios.append(&mut self.next);
+    }
+
+    /// Go on with nothing: the client has gone.
+    pub(super) fn give_up(&mut self, pool: &mut Pool) {
+        while let Some(bio) = self.next.pop() {
+            let index = op_of(&bio);
+            pool.give_bio(bio).into_iter().for_each(|buf| pool.give(buf));
+            if let Some(op) = self.ops[index as usize].take() {
+                debug_assert_eq!(op.pending, 1, "whatever goes on has one bio");
+                self.free.push(index);
+            }
+        }
+    }
+
+    /// From now on operations end with the bios that are under way.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
     }
 
     /// Carry `request` out: push its bios to `bios`, or reply at once. `payload` holds a write's
@@ -111,7 +152,10 @@ impl Service {
             Command::Write => self.write(request, payload, pool, stream, bios),
             Command::Flush => self.bare(request, BioOp::Flush, pool, bios),
             Command::Trim => self.bare(request, BioOp::Discard, pool, bios),
-            Command::WriteZeroes => self.bare(request, BioOp::WriteZeroes, pool, bios),
+            Command::WriteZeroes if self.zeroes_itself => {
+                self.bare(request, BioOp::WriteZeroes, pool, bios)
+            }
+            Command::WriteZeroes => self.zero_by_writes(request, pool, stream, bios),
             Command::Cache => self.cache(request, pool, stream, bios),
             Command::BlockStatus => self.block_status(request, pool, bios),
             Command::Disc => unreachable!("ends the connection before it gets here"),
@@ -119,7 +163,7 @@ impl Service {
     }
 
     fn add(&mut self, request: Request, pending: u32) -> u32 {
-        let op = Op { request, pending, status: Status::Ok, data: None };
+        let op = Op { request, pending, status: Status::Ok, data: None, zeroes: None };
         match self.free.pop() {
             Some(index) => {
                 self.ops[index as usize] = Some(op);
@@ -181,6 +225,31 @@ impl Service {
         bio.sector = Sector::from_bytes(request.offset);
         bio.bytes = request.length;
         bio.user_data = self.user_data(op);
+        bios.push(bio);
+    }
+
+    /// Write zeroes as plain data, one piece after the other.
+    fn zero_by_writes(
+        &mut self,
+        request: Request,
+        pool: &mut Pool,
+        stream: &mut Stream,
+        bios: &mut BioList,
+    ) {
+        let range = request.offset..request.offset + request.length;
+        let mut zeroes = ZeroWrites::new(range, ZERO_BYTES);
+        let room = zeroes.room();
+        let Some(mut buf) = pool.take(room) else {
+            return self.out_of_memory(request, pool, stream);
+        };
+        buf[DATA_AT..DATA_AT + room].fill(0);
+        let mut bio = pool.bio();
+        zeroes.fill(&mut bio, buf, write_flags(&request) & BioFlags::FUA);
+        let op = self.add(request, 1);
+        bio.user_data = self.user_data(op);
+        if let Some(op) = &mut self.ops[op as usize] {
+            op.zeroes = Some(zeroes);
+        }
         bios.push(bio);
     }
 
@@ -274,7 +343,7 @@ impl Service {
     /// A bio came back. When it was the last of its operation, the reply is queued.
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>, pool: &mut Pool, stream: &mut Stream) {
-        let index = bio.user_data as u32 & ((1 << OP_BITS) - 1);
+        let index = op_of(&bio);
         if !bio.status.is_ok() {
             self.failed(index, &bio);
         }
@@ -284,6 +353,9 @@ impl Service {
         op.pending -= 1;
         if op.request.command == Command::BlockStatus && op.status.is_ok() {
             return self.queries.push_back(index);
+        }
+        if op.pending == 0 && op.request.command == Command::WriteZeroes {
+            return self.zeroed(index, pool, stream);
         }
         if op.pending == 0
             && let Some(op) = self.ops[index as usize].take()
@@ -300,6 +372,38 @@ impl Service {
             op.status = bio.status;
             self.clients.note_failure(bio);
         }
+    }
+
+    /// A step of a request for zeroes has ended: the next, or the reply.
+    fn zeroed(&mut self, index: u32, pool: &mut Pool, stream: &mut Stream) {
+        let Some(mut op) = self.ops[index as usize].take() else { return };
+        let unable = op.status == Status::NotSupported && op.zeroes.is_none();
+        let may_be_slow = !op.request.flags.contains(CommandFlags::FAST_ZERO);
+        let rest = op.zeroes.as_ref().is_some_and(|zeroes| !zeroes.is_over());
+        if op.status.is_ok() && rest && self.stopping {
+            // As much as was done is there; the client is told that it is not all.
+            op.status = Status::Cancelled;
+        }
+        if op.status.is_ok()
+            && rest
+            && let (Some(zeroes), Some(buf)) = (&mut op.zeroes, op.data.take())
+        {
+            let mut bio = pool.bio();
+            zeroes.fill(&mut bio, buf, write_flags(&op.request) & BioFlags::FUA);
+            bio.user_data = self.user_data(index);
+            op.pending = 1;
+            self.ops[index as usize] = Some(op);
+            return self.next.push(bio);
+        }
+        self.free.push(index);
+        if unable && may_be_slow {
+            // Its limits said otherwise when the client connected, or still do.
+            self.zeroes_itself = false;
+            let mut bios = BioList::new();
+            self.zero_by_writes(op.request, pool, stream, &mut bios);
+            return self.next.append(&mut bios);
+        }
+        self.reply(op, pool, stream);
     }
 
     #[inline]
@@ -320,10 +424,18 @@ impl Service {
     #[cold]
     fn reply_error(&mut self, op: Op, pool: &mut Pool, stream: &mut Stream) {
         op.data.into_iter().for_each(|buf| pool.give(buf));
-        let error = ErrorCode::from_errno(op.status.errno());
+        let error = match op.status {
+            Status::Cancelled if self.stopping => ErrorCode::Eshutdown,
+            status => ErrorCode::from_errno(status.errno()),
+        };
         let message = op.status.to_string();
         queue_error(self.style, op.request.tag(), error, &message, pool, stream);
     }
+}
+
+/// The operation that a bio is of.
+fn op_of(bio: &Bio) -> u32 {
+    bio.user_data as u32 & ((1 << OP_BITS) - 1)
 }
 
 /// Bytes that a request counts for in its connection's bound.

@@ -1,0 +1,100 @@
+//! Requests for zeroes, on devices that can and cannot.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use drystone_core::{BioFlags, Op};
+use drystone_exports::nbd::proto::{Command, CommandFlags, TransmissionFlags};
+use drystone_exports::nbd::server::Settings;
+
+use crate::disk::{Disk, Handle};
+use crate::served::{Served, export};
+
+const SIZE: usize = 4 << 20;
+
+fn disk(change: impl FnOnce(&mut Disk)) -> Arc<Disk> {
+    let mut disk = Disk::new(SIZE, 512);
+    change(Arc::get_mut(&mut disk).unwrap());
+    disk.bytes.lock().unwrap().fill(7);
+    disk
+}
+
+fn zero_most_of(disk: &Arc<Disk>) {
+    let served = Served::disk(disk.clone(), 1);
+    let mut client = served.client(0);
+    let length = SIZE as u64 - (1 << 20) - 512;
+    client.command(Command::WriteZeroes, 512, length, CommandFlags::FUA).unwrap();
+    let bytes = disk.bytes.lock().unwrap();
+    let end = 512 + length as usize;
+    assert!(bytes[..512].iter().all(|byte| *byte == 7), "before the range");
+    assert!(bytes[512..end].iter().all(|byte| *byte == 0), "the range");
+    assert!(bytes[end..].iter().all(|byte| *byte == 7), "behind the range");
+}
+
+#[test]
+fn a_device_that_writes_no_zeroes_is_written_them() {
+    let disk = disk(|disk| disk.zeroes = false);
+    let flags = export("vol", disk.clone()).info(&Settings::default()).flags;
+    assert!(flags.contains(TransmissionFlags::SEND_WRITE_ZEROES), "offered all the same");
+    assert!(!flags.contains(TransmissionFlags::SEND_FAST_ZERO), "it is not fast");
+    zero_most_of(&disk);
+    let counts = disk.counts.lock().unwrap();
+    let written = counts.iter().filter(|(op, flags, _)| {
+        assert!(*op == Op::Write && flags.contains(BioFlags::FUA), "{op:?} {flags:?}");
+        true
+    });
+    assert_eq!(written.count(), 3, "pieces of 1 MiB");
+}
+
+#[test]
+fn a_device_that_cannot_after_all_is_written_them_too() {
+    let disk = disk(|disk| disk.zeroes_in_vain = true);
+    zero_most_of(&disk);
+    assert_eq!((disk.count(Op::WriteZeroes), disk.count(Op::Write)), (1, 3));
+}
+
+#[test]
+fn a_device_that_can_is_asked_once() {
+    let disk = disk(|_| {});
+    zero_most_of(&disk);
+    assert_eq!((disk.count(Op::WriteZeroes), disk.count(Op::Write)), (1, 0));
+    assert!(Handle(disk).0.zeroes);
+}
+
+/// A client that goes, and a server that stops, do not wait for the rest.
+#[test]
+fn zeroing_ends_early_where_nobody_waits_for_it() {
+    let disk = disk(|disk| disk.zeroes = false);
+    disk.delay_ns.store(200_000_000, Relaxed);
+    let served = Served::disk(disk.clone(), 1);
+    let mut client = served.client(0);
+    client.send(Command::WriteZeroes, CommandFlags::empty(), 0, SIZE as u64, &[]).unwrap();
+    let mut other = served.client(0);
+    other.send(Command::WriteZeroes, CommandFlags::FUA, 0, SIZE as u64, &[]).unwrap();
+    let begun = |fua| {
+        let counts = disk.counts.lock().unwrap();
+        counts.iter().any(|(_, flags, _)| flags.contains(BioFlags::FUA) == fua)
+    };
+    while !begun(false) || !begun(true) {
+        std::thread::yield_now();
+    }
+    drop(client);
+    drop(served);
+    assert!(disk.count(Op::Write) < 8, "{} pieces of two requests", disk.count(Op::Write));
+    let error = other.receive().unwrap();
+    assert_eq!(error.error.map(|(code, _)| code), Some(108), "ESHUTDOWN");
+}
+
+#[test]
+fn where_one_may_connect_no_more_are_asked_for() {
+    let disk = disk(|_| {});
+    let told = |settings: Settings| {
+        export("vol", disk.clone())
+            .info(&settings)
+            .flags
+            .contains(TransmissionFlags::CAN_MULTI_CONN)
+    };
+    assert!(told(Settings::default()));
+    assert!(!told(Settings { max_connections: 1, ..Settings::default() }));
+    assert!(!told(Settings { max_connections_per_client: 1, ..Settings::default() }));
+}
