@@ -33,6 +33,7 @@ struct Ban {
 }
 
 const ONE_LOCK_MODULE: &str = "take a lock with a named class from drystone_core::sync";
+const GUARDED: &str = "start it by drystone_core::threads: a panic of it ends the process, and nobody waits for what it left";
 const CLOCK: &str = "take the time from the clock that was passed in";
 const NO_THREADS: &str = "the context of the caller does the work; nothing here knows threads";
 const ORDERED: &str = "use BTreeMap, BTreeSet or Vec: hash order differs from run to run";
@@ -54,7 +55,7 @@ const fn above_drivers(
     Ban { name, segments, scope: Scope::AboveDrivers, instead }
 }
 
-const BANS: [Ban; 22] = [
+const BANS: [Ban; 23] = [
     everywhere("Mutex", &["std", "sync", "Mutex"], ONE_LOCK_MODULE),
     everywhere("RwLock", &["std", "sync", "RwLock"], ONE_LOCK_MODULE),
     everywhere("Condvar", &["std", "sync", "Condvar"], ONE_LOCK_MODULE),
@@ -63,6 +64,7 @@ const BANS: [Ban; 22] = [
     everywhere("std::sync", &["std", "sync", "self"], BY_NAME),
     everywhere("std::sync", &["std", "sync", "*"], BY_NAME),
     everywhere("parking_lot", &["parking_lot"], ONE_LOCK_MODULE),
+    everywhere("thread::Builder", &["thread", "Builder"], GUARDED),
     above_drivers("spin_loop", &["spin_loop"], "publish the work and go on; nothing here spins"),
     above_drivers("thread_local!", &["thread_local"], "keep the state in the context"),
     above_drivers("Instant::now", &["Instant", "now"], CLOCK),
@@ -93,7 +95,7 @@ const ABOVE_DRIVERS: [&str; 6] = [
 ];
 
 /// Modules excused from a name, each with the reason.
-const ALLOWED: [Allow; 8] = [
+const ALLOWED: [Allow; 10] = [
     Allow {
         path: "crates/core/src/sync/*",
         names: &["Mutex", "RwLock", "Condvar", "spin_loop", "std::thread", "std::sync"],
@@ -128,6 +130,16 @@ const ALLOWED: [Allow; 8] = [
         path: "crates/core/src/ring/helpers.rs",
         names: &["std::thread"],
         reason: "without io_uring, helper threads make the blocking calls",
+    },
+    Allow {
+        path: "crates/core/src/threads.rs",
+        names: &["std::thread", "thread::Builder"],
+        reason: "this is the one place that starts threads of the product",
+    },
+    Allow {
+        path: "crates/lab/src/*",
+        names: &["thread::Builder"],
+        reason: "a laboratory joins its threads, and serves nobody",
     },
     Allow {
         path: "crates/exports/src/nbd/tls.rs",

@@ -46,6 +46,7 @@ pub mod sim;
 pub mod stats;
 pub mod status;
 pub mod sync;
+pub mod threads;
 pub mod turn;
 pub mod units;
 

@@ -21,6 +21,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use drystone_core::threads;
 use drystone_stack::control::{
     self, Control, Line, LineBuffer, ServerInfo, too_long, too_many_clients,
 };
@@ -77,9 +78,7 @@ impl ControlSocket {
         let listener = self.listener.try_clone()?;
         let answer: Answer =
             Arc::new(move |line: &str| Control::new(&*runtime, &server).handle(line));
-        thread::Builder::new()
-            .name("control-accept".to_owned())
-            .spawn(move || accept(&listener, &answer))?;
+        threads::start("control-accept", move || accept(&listener, &answer))?;
         Ok(())
     }
 }
@@ -89,7 +88,7 @@ type Answer = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 fn accept(listener: &UnixListener, answer: &Answer) {
     let (done, finished) = channel::<Client>();
-    let (mut idle, mut threads) = (Vec::new(), 0);
+    let (mut idle, mut started) = (Vec::new(), 0);
     let mut guests: Vec<Weak<Guest>> = Vec::new();
     let turns = Arc::new(AtomicU64::new(0));
     loop {
@@ -101,10 +100,10 @@ fn accept(listener: &UnixListener, answer: &Answer) {
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        if idle.is_empty() && threads < MAX_CONNECTIONS {
-            let started = start(answer.clone(), done.clone());
-            threads += usize::from(started.is_ok());
-            idle.extend(started);
+        if idle.is_empty() && started < MAX_CONNECTIONS {
+            let client = start(answer.clone(), done.clone());
+            started += usize::from(client.is_ok());
+            idle.extend(client);
         }
         if idle.is_empty() && make_room(&guests) {
             // The thread of the client that gave way reads the end of its stream, if none is done before.
@@ -138,7 +137,7 @@ fn start(answer: Answer, done: Sender<Client>) -> io::Result<Client> {
             let _ = done.send(again.clone());
         }
     };
-    thread::Builder::new().name("control-client".to_owned()).spawn(work)?;
+    threads::start("control-client", work)?;
     Ok(own)
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use drystone_core::clock::SystemClock;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::threads;
 
 /// Takes something away that others can see: a socket, a mount. May be called when it has gone.
 pub type Leaver = Box<dyn FnOnce() + Send>;
@@ -80,7 +81,7 @@ impl Ending {
             own.take_all_away();
             let _ = done.send(());
         };
-        match thread::Builder::new().name("leaving".to_owned()).spawn(take_away) {
+        match threads::start("leaving", take_away) {
             Ok(_) => _ = is_done.recv_timeout(PATIENCE),
             Err(_) => self.take_all_away(),
         }

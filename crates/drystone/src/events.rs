@@ -5,10 +5,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use drystone_core::clock::{Clock, Ns};
+use drystone_core::threads;
 use drystone_stack::events::{Event, EventReader};
 
 use crate::output;
@@ -31,7 +32,7 @@ impl Teller {
     pub fn start(reader: EventReader, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let (end, ended) = channel();
         let tell = move || tell(reader, &*clock, &ended);
-        let thread = thread::Builder::new().name("events".to_owned()).spawn(tell)?;
+        let thread = threads::start("events", tell)?;
         Ok(Teller { end: Some(end), thread: Some(thread) })
     }
 }

@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow};
 use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::sync::LockCounters;
-use drystone_core::{Context, ContextSet};
+use drystone_core::{Context, ContextSet, threads};
 use drystone_exports::server::{Inbox, Worker};
 use drystone_raid::ShardCounts;
 use drystone_stack::StackSpec;
@@ -138,12 +138,8 @@ impl Server {
             if let Err(error) = worker.register_memory(REGISTERED_BYTES) {
                 unregistered = Some(error);
             }
-            let work = move || {
-                let _guard = EndsWithIt;
-                worker.run();
-            };
-            let thread = std::thread::Builder::new().name(format!("data{number}"));
-            self.workers.push(thread.spawn(work).context("cannot start a data thread")?);
+            let thread = threads::start(&format!("data{number}"), move || worker.run());
+            self.workers.push(thread.context("cannot start a data thread")?);
         }
         if let Some(error) = unregistered {
             output::complain(&format!(
@@ -228,19 +224,6 @@ fn data_threads(wanted: u32) -> u32 {
     match wanted {
         0 => std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
         wanted => wanted,
-    }
-}
-
-/// Held by a data thread: a panic there ends the program at once. A server that lives on without
-/// one of its threads would leave clients hanging that a restart serves.
-struct EndsWithIt;
-
-impl Drop for EndsWithIt {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            output::complain("drystone: a data thread failed; ending");
-            std::process::abort();
-        }
     }
 }
 

@@ -10,11 +10,12 @@
 use std::io;
 use std::process;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use drystone_core::threads;
 
 use crate::ending::Ending;
 use crate::output;
@@ -85,7 +86,7 @@ impl StopSignal {
                 process::exit(128 + signal);
             }
         };
-        thread::Builder::new().name("signals".to_owned()).spawn(work)?;
+        threads::start("signals", work)?;
         Ok(Self { first, ending })
     }
 

@@ -19,6 +19,7 @@ use crate::buf::Segment;
 use crate::extent::ExtentQuery;
 use crate::signals::blocked;
 use crate::sync::{Lock, LockClass, LockCounters, Signal};
+use crate::threads;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -238,10 +239,9 @@ impl Pool {
     }
 
     fn start_helper(&'static self, user: &LockCounters) -> bool {
-        let builder = std::thread::Builder::new().name("drystone-file".into());
         let user = user.sibling();
-        let builder = builder.stack_size(STACK_BYTES);
-        blocked(|| builder.spawn(move || self.help(&user))).is_ok()
+        let help = move || self.help(&user);
+        blocked(|| threads::start_with_stack("drystone-file", STACK_BYTES, help)).is_ok()
     }
 
     /// The system has no thread left for us. The other helpers do the work; if there are none,

@@ -10,7 +10,7 @@
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::mailbox::Message;
-use drystone_core::{Error, Result, signals};
+use drystone_core::{Error, Result, signals, threads};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -73,8 +73,7 @@ impl CompletionThread {
     /// When the operating system has none.
     pub fn start() -> Result<Self> {
         let (sender, receiver) = channel::<Job>();
-        let builder = std::thread::Builder::new().name("null-complete".to_owned());
-        signals::blocked(|| builder.spawn(move || run(&receiver)))
+        signals::blocked(|| threads::start("null-complete", move || run(&receiver)))
             .map_err(|e| Error::os("no thread for irqmode=1", e))?;
         Ok(CompletionThread { sender: Arc::new(sender) })
     }

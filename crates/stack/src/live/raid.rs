@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use drystone_core::ring::Engine;
-use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals};
+use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals, threads};
 use drystone_raid::array::{self, ArrayOptions, Manager, Opened, Tell, WallClock};
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
@@ -44,10 +44,7 @@ impl Default for Hosting {
     fn default() -> Self {
         Hosting {
             open_context: Box::new(|set, engine| set.open(engine)),
-            spawn: Box::new(|name, work| {
-                let builder = std::thread::Builder::new().name(name.to_owned());
-                signals::blocked(|| builder.spawn(work)).map(drop)
-            }),
+            spawn: Box::new(|name, work| signals::blocked(|| threads::start(name, work)).map(drop)),
             wall_clock: Arc::new(seconds_now),
             random: Box::new(random),
         }

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::Duration;
 
+use drystone_core::threads;
 use drystone_exports::fuse::server::Mount;
 
 use super::loop_device::LoopDevice;
@@ -84,7 +84,7 @@ impl Watch {
                 all.iter_mut().for_each(Grown::follow);
             }
         };
-        thread::Builder::new().name("sizes".to_owned()).spawn(look)?;
+        threads::start("sizes", look)?;
         Ok(Watch { _end: end })
     }
 }

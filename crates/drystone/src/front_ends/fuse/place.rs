@@ -9,10 +9,10 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use drystone_core::threads;
 use drystone_exports::fuse::kernel::{self, Found, look_at};
 use drystone_exports::fuse::server::Kind;
 
@@ -68,7 +68,7 @@ fn look(path: PathBuf) -> anyhow::Result<Found> {
     let (tell, told) = sync_channel(1);
     let asked = path.clone();
     // It ends when it is answered, or with the program.
-    thread::Builder::new().name("look".to_owned()).spawn(move || tell.send(look_at(&asked)))?;
+    threads::start("look", move || tell.send(look_at(&asked)))?;
     match told.recv_timeout(PATIENCE) {
         Ok(found) => found.map_err(|error| in_words(&path, error)),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bail!(
