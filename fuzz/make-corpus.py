@@ -255,6 +255,131 @@ RAID_PPL = {
 }
 
 
+def devices(vector, *changes, members=4, flags=1):
+    """Four devices of 16 sectors from that of the superblock on; a change is (member, offset, layout, values...).
+    The flags say that checksums are made right, and that devices have 4 MiB."""
+    parts = [image(vector, member, 4096, 16 * 512) for member in range(members)]
+    for member, offset, layout, *values in changes:
+        parts[member] = patched(parts[member], offset, layout, *values)
+    return bytes([flags]) + b"".join(parts)
+
+
+RAID_PLACES = {
+    "ppl": devices("r5-ls-ppl"),
+    "bitmap": devices("r5-ls-bitmap"),
+    "bad-blocks": devices("r5-ls-badblocks"),
+    "small-member": devices("r5-ls-ppl", (1, 80, "Q", 128), (1, 96, "h", 8192)),
+    "small-first": devices("r5-ls-bitmap", (0, 80, "Q", 128), (0, 96, "i", 4096)),
+    "ppl-beyond": devices("r5-ls-ppl", (2, 96, "h", 32767), members=3),
+    "ppl-before": devices("r5-ls-ppl", (0, 96, "h", -8)),
+    "list-in-bitmap": devices("r5-ls-bitmap", *((n, 188, "i", 8) for n in range(4))),
+    "list-in-ppl": devices("r5-ls-ppl", (0, 188, "i", 100), (0, 8, "I", 0x808)),
+    "bitmap-at-2": devices("r5-ls-bitmap", *((n, 96, "i", 2) for n in range(4))),
+    "endless": devices("r5-ls-bitmap", (1, 80, "Q", 2**64 - 128), (2, 128, "Q", 2**64 - 8)),
+    "no-list": devices("r5-ls", (0, 8, "I", 8), (0, 188, "i", 0)),
+    "tiny": devices("r5-ls-ppl", flags=5),
+    "empty": b"\1",
+}
+
+DM_TABLE = {
+    "linear": "0 8 linear a 0",
+    "two": "0 8 linear a 0\n8 8 linear b 8\n",
+    "striped": "0 64 striped 2 8 a 0 b 0",
+    "zero-error": "0 8 zero\n8 8 error\n",
+    "delay": "0 8 delay a 0 5 b 8 10",
+    "delay-three": "0 8 delay a 0 5 b 8 10 a 0 1",
+    "flakey": "0 8 flakey a 0 1 2 5 corrupt_bio_byte 32 r 1 0 random_read_corrupt 5",
+    "flakey-drop": "0 8 flakey a 0 1 2 1 drop_writes",
+    "log-writes": "0 8 log-writes a b",
+    "comment": "# all of it\n0 8 linear a 0 # to its end\n",
+    "gap": "0 8 zero\n9 8 zero\n",
+    "overlap": "0 8 zero\n7 8 zero\n",
+    "huge": "0 99999999999999999999 linear a 18446744073709551615",
+    "last": "18446744073709551615 18446744073709551615 zero",
+    "many": "".join(f"{n} 1 zero\n" for n in range(20)),
+    "unknown": "0 8 thin a 0",
+    "short": "0",
+    "quotes": "0 8 linear \"a\" \\ \u00e9\n",
+    "empty": "",
+}
+
+
+def log(*entries, block=512, count=None, magic=0x6A736677736872, version=1):
+    """A write log; an entry is (sector, sectors, flags, text, data)."""
+    out = struct.pack("<QQQI", magic, version, len(entries) if count is None else count, block)
+    out = out.ljust(block, b"\0")
+    for sector, sectors, flag, text_bytes, data in entries:
+        head = struct.pack("<QQQQ", sector, sectors, flag, len(text_bytes)) + text_bytes
+        out += head.ljust(block, b"\0") + data
+    return out
+
+
+WRITE_LOG = {
+    "write": log((8, 1, 0, b"", bytes(512))),
+    "flush-fua": log((0, 0, 1, b"", b""), (8, 1, 3, b"", bytes(512))),
+    "discard": log((8, 100, 4, b"", b"")),
+    "mark": log((0, 0, 8, b"dm-log-writes-end", b"")),
+    "blocks": log((1, 1, 2, b"", bytes(4096)), block=4096),
+    "metadata": log((1, 1, 16, b"", bytes(512))),
+    "cut": log((8, 4, 0, b"", bytes(512))),
+    "huge": log((8, 2**64 - 1, 0, b"", b"")),
+    "far": log((2**64 - 1, 1, 0, b"", bytes(512)), (2**64 - 1, 2, 0, b"", bytes(1024))),
+    "count": log((8, 1, 0, b"", bytes(512)), count=2**64 - 1),
+    "nothing": log((0, 0, 0, b"", b"")),
+    "version": log(version=2),
+    "magic": log(magic=0),
+    "odd-block": log()[:24] + struct.pack("<I", 768),
+    "long-text": patched(log((0, 0, 8, b"x", b"")), 512 + 24, "Q", 481),
+    "empty": b"",
+}
+
+
+def der(tag, *parts):
+    """An element of DER."""
+    content = b"".join(parts)
+    size = len(content)
+    length = bytes([size]) if size < 128 else bytes([0x82]) + struct.pack(">H", size)
+    return bytes([tag]) + length + content
+
+
+def attribute(kind, text_bytes, tag=0x0C):
+    return der(0x31, der(0x30, der(6, bytes([0x55, 4, kind])), der(tag, text_bytes)))
+
+
+def certificate(subject=attribute(3, b"name"), names=der(0x82, b"host.example"), version=2,
+                times=(b"240101000000Z", b"340101000000Z"), time_tag=0x17):
+    """A certificate that nobody has signed."""
+    algorithm = der(0x30, der(6, bytes.fromhex("2a8648ce3d040302")))
+    key = der(0x30, der(0x30, der(6, bytes.fromhex("2a8648ce3d0201")),
+                        der(6, bytes.fromhex("2a8648ce3d030107"))), der(3, bytes([0, 4]) + bytes(64)))
+    extension = der(0x30, der(6, bytes([0x55, 0x1D, 0x11])), der(4, der(0x30, names)))
+    signed = der(0x30, der(0xA0, der(2, bytes([version]))), der(2, b"\1"), algorithm,
+                 der(0x30, attribute(3, b"issuer")),
+                 der(0x30, *(der(time_tag, time) for time in times)), der(0x30, subject), key,
+                 der(0xA3, der(0x30, extension)))
+    return der(0x30, signed, algorithm, der(3, b"\0" + bytes(70)))
+
+
+CERTIFICATE = {
+    "plain": certificate(),
+    "uri": certificate(names=der(0x86, b"spiffe://example/a")),
+    "both": certificate(names=der(0x82, b"a.example") + der(0x86, b"urn:a") + der(0x87, bytes(4))),
+    "two-names": certificate(attribute(10, b"firm") + attribute(3, b"one") + attribute(3, b"two")),
+    "printable": certificate(attribute(3, b"printable", 0x13)),
+    "teletex": certificate(attribute(3, b"\xff\xfe", 0x14)),
+    "not-utf8": certificate(attribute(3, b"\xff\xfe")),
+    "no-subject": certificate(b""),
+    "generalized": certificate(times=(b"20240101000000Z", b"99991231235959Z"), time_tag=0x18),
+    "odd-time": certificate(times=(b"249901000000Z", b"")),
+    "old-version": certificate(version=0),
+    "wild-name": certificate(names=der(0x82, b"*.example") + der(0x82, b"\0\r\n")),
+    "subject-alone": attribute(3, b"name"),
+    "long-length": bytes([0x30, 0x84, 0xFF, 0xFF, 0xFF, 0xFF]),
+    "cut": certificate()[:100],
+    "empty": b"",
+}
+
+
 def fuse(opcode, body=b"", length=None, unique=2, node=1):
     """A request of the kernel (linux/fuse.h), in the byte order of most machines."""
     length = 40 + len(body) if length is None else length
@@ -313,7 +438,9 @@ def main():
     handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
     targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
                "stack_file": STACK_FILE, "raid_superblock": RAID_SUPERBLOCK,
-               "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "fuse_request": FUSE_REQUEST}
+               "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "raid_places": RAID_PLACES,
+               "dm_table": DM_TABLE, "write_log": WRITE_LOG, "certificate": CERTIFICATE,
+               "fuse_request": FUSE_REQUEST}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,30 @@ fn raid_ppl() {
     smoke("raid_ppl", drystone_raid::fuzz::fuzz_ppl);
 }
 
+#[test]
+fn raid_places() {
+    smoke("raid_places", drystone_raid::fuzz::fuzz_places);
+}
+
+#[test]
+fn dm_table() {
+    smoke("dm_table", |input| {
+        drystone_stack::fuzz_table(input);
+    });
+}
+
+#[test]
+fn write_log() {
+    smoke("write_log", |input| {
+        drystone_targets::fuzz_write_log(input);
+    });
+}
+
+#[test]
+fn certificate() {
+    smoke("certificate", drystone_exports::nbd::fuzz::fuzz_certificate);
+}
+
 /// The run must notice a target that panics, or it proves nothing.
 #[test]
 fn a_panicking_target_is_noticed() {

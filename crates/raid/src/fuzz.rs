@@ -1,11 +1,13 @@
 //! Entry points of the fuzz targets: bytes that anybody may have written to a disk.
 
 use std::convert::Infallible;
+use std::ops::Range;
 
 use crate::layout::{Layout, Level};
 use crate::metadata::assemble::{Candidate, assemble};
 use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use crate::metadata::examine::{bitmap_text, superblock_text};
+use crate::metadata::places::Places;
 use crate::metadata::ppl::{self, PplHeader};
 use crate::metadata::superblock::{Minor, Superblock, checksum};
 
@@ -57,6 +59,75 @@ fn round_trip(found: &Superblock) {
     let again = Superblock::decode(&found.to_bytes()).expect("what is written is a superblock");
     let plain = |s: &Superblock| Superblock { checksum: 0, ..s.clone() };
     assert_eq!(plain(&again), plain(found));
+}
+
+/// Most devices whose places are tried together.
+const PLACES_DEVICES_MAX: usize = 4;
+
+/// Devices with what they keep beside their data. The first byte tells whether checksums are made right, and how
+/// large the devices are; the others are as many sectors of each device, from that of its superblock on, as
+/// there are for four. Behind these, devices hold zeroes.
+pub fn fuzz_places(input: &[u8]) {
+    let Some((flags, rest)) = input.split_first() else { return };
+    let sectors = [8192, 24, 2048, 1 << 31][usize::from(flags >> 1 & 3)];
+    let each = (rest.len() / PLACES_DEVICES_MAX / 512 * 512).max(512);
+    let devices = rest.chunks(each).take(PLACES_DEVICES_MAX).enumerate();
+    let candidates: Vec<Candidate> = devices
+        .map(|(index, bytes)| placed(index, bytes.to_vec(), flags & 1 == 1, sectors))
+        .collect();
+    let Ok(mut array) = assemble(&candidates, None) else { return };
+    array.force(&candidates);
+    let used = array.fresh.size;
+    for device in array.members.iter().filter_map(|member| member.device()) {
+        let Ok((_, own)) = &candidates[device].found else {
+            panic!("a member without a superblock")
+        };
+        assert!(own.size == used && own.data_size >= used, "a member of another size");
+        assert!(candidates[device].damage.is_none(), "a member that is damaged");
+    }
+}
+
+fn placed(index: usize, mut bytes: Vec<u8>, is_summed: bool, sectors: u64) -> Candidate {
+    if is_summed && bytes.len() >= 220 {
+        let sum = checksum(&bytes).to_le_bytes();
+        bytes[216..220].copy_from_slice(&sum);
+    }
+    let read = |sector: u64, length: usize| {
+        let end = sector.checked_add(length as u64 / 512).filter(|end| *end <= sectors);
+        end.ok_or("beyond the end")?;
+        let at = (sector as i64 - 8) * 512;
+        let there = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or(&[]);
+        let mut out = vec![0; length];
+        let len = there.len().min(length);
+        out[..len].copy_from_slice(&there[..len]);
+        Ok::<_, &str>(out)
+    };
+    let found = Superblock::parse(&bytes, 8, sectors).map(|found| (Minor::V1_2, found));
+    let candidate = Candidate::look(format!("m{index}"), sectors, found, read);
+    if let Ok((_, own)) = &candidate.found {
+        let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
+        check_places(own, sectors, header);
+    }
+    candidate
+}
+
+/// What has a place shares it with nothing, and is on the device.
+fn check_places(own: &Superblock, sectors: u64, bitmap: Option<&BitmapHeader>) {
+    let Ok(places) = Places::of(own, sectors, bitmap) else { return };
+    let data = own.data_offset..own.data_offset.saturating_add(own.size);
+    let superblock = own.super_offset..own.super_offset.saturating_add(own.sectors());
+    let bitmap = places.bitmap().ok().flatten();
+    let mut areas: Vec<_> =
+        [bitmap, places.ppl(), places.bad_blocks()].into_iter().flatten().collect();
+    assert!(areas.iter().all(|area| area.start < area.end && area.end <= sectors), "{places:?}");
+    areas.push(superblock);
+    // A superblock's own data may be anywhere, and then it is no member.
+    let is_apart =
+        |one: &Range<u64>, other: &Range<u64>| one.end <= other.start || other.end <= one.start;
+    assert!(areas.iter().take(areas.len() - 1).all(|area| is_apart(area, &data)), "{places:?}");
+    for (index, area) in areas.iter().enumerate() {
+        assert!(areas[..index].iter().all(|other| is_apart(area, other)), "{places:?}");
+    }
 }
 
 /// A bitmap: its header, then its bits.

@@ -58,7 +58,7 @@ pub use front_ends::certificate_warnings;
 pub use lines::one_line;
 pub use load::{
     DEFAULT_STACK, DEFAULT_STACK_FOLDER, DEFAULT_STACK_NAME, LoadError, LoadOptions, check,
-    fuzz_stack_file, load, load_default, load_with,
+    fuzz_stack_file, fuzz_table, load, load_default, load_with,
 };
 pub use spec::StackSpec;
 pub use uri::nbd_uri;

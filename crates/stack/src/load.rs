@@ -122,6 +122,17 @@ fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Takes any bytes as a table of dmsetup, of a volume over two devices: for fuzzing. Returns whether it was a
+/// good one.
+pub fn fuzz_table(data: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(data);
+    // A basic string of TOML is one of JSON, but for one character more.
+    let table = serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f");
+    let device = |name| format!("[device.{name}]\ntype = \"ram\"\nsize = \"1MiB\"\n");
+    let stack = format!("{}{}[device.t]\ntable = {table}\n", device("a"), device("b"));
+    fuzz_stack_file(stack.as_bytes())
+}
+
 /// Takes any bytes as a stack file and does with it all that needs no file system: for fuzzing.
 /// Returns whether it was a good stack.
 pub fn fuzz_stack_file(data: &[u8]) -> bool {

@@ -20,6 +20,7 @@ pub use delay::{DelayClass, DelaySpec};
 pub use flakey::{CorruptByte, Faults, FlakeySpec, Writes};
 pub use log_writes::format::{
     LOG_END_MARK, LOG_HEADER_BYTES, LOG_MAGIC, LOG_VERSION, LogEntry, LogFlags, LogSuper,
+    fuzz_write_log,
 };
 pub use log_writes::log::{LogCarrier, LogStep, LogWrite};
 pub use log_writes::{LogWritesSpec, WriteLog};

@@ -16,6 +16,11 @@ use super::transmission::{Item, Transmission};
 /// with at most some hundred bytes.
 const HANDSHAKE_OUTPUT_MAX_BYTES: usize = 1 << 20;
 
+/// Reads the names and the times in any bytes that a peer or a file may give as a certificate.
+pub fn fuzz_certificate(bytes: &[u8]) {
+    super::tls::read_any_certificate(bytes);
+}
+
 /// Splits a byte off the input; 0 when there is none.
 fn take(data: &mut &[u8]) -> u8 {
     let Some((first, rest)) = data.split_first() else { return 0 };

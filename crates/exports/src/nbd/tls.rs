@@ -220,3 +220,20 @@ impl TlsSession {
         PeerNames::of(certificate)
     }
 }
+
+/// Takes any bytes as a certificate, and as the subject of one: see [`super::fuzz::fuzz_certificate`].
+pub(super) fn read_any_certificate(bytes: &[u8]) {
+    let certificate = CertificateDer::from(bytes);
+    if let Some(names) = PeerNames::of(&certificate) {
+        assert!(names.all().all(|name| name.len() <= bytes.len()));
+    }
+    if let Some(name) = names::common_name(bytes) {
+        assert!(name.len() <= bytes.len());
+    }
+    if let Some(validity) = Validity::of(bytes) {
+        assert!(
+            !validity.not_before.to_string().is_empty()
+                && !validity.not_after.to_string().is_empty()
+        );
+    }
+}

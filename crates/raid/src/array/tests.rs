@@ -8,6 +8,7 @@ mod events;
 mod extents;
 mod journal;
 mod moved;
+mod oracle;
 mod overwrite;
 mod places;
 mod ppl;

@@ -56,8 +56,10 @@ impl Candidate {
         let mut candidate =
             Candidate { name, found, bitmap: None, damage: None, log_damage: None, journal: None };
         let Ok((_, own)) = &candidate.found else { return candidate };
-        let place =
-            own.bitmap_offset().map(|offset| own.super_offset.checked_add_signed(offset.into()));
+        let is_on_device = |place: &u64| *place < device_sectors;
+        let place = own
+            .bitmap_offset()
+            .map(|offset| own.super_offset.checked_add_signed(offset.into()).filter(is_on_device));
         candidate.bitmap = place.map(|place| bitmap_header(place, &mut read));
         let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
         match Places::of(own, device_sectors, header) {

@@ -178,6 +178,34 @@ impl LogEntry {
     }
 }
 
+/// Takes any bytes as a write log, and reads it from its beginning to where it makes no sense: for fuzzing.
+/// Returns how many entries it has read.
+pub fn fuzz_write_log(bytes: &[u8]) -> u64 {
+    let Ok(log) = LogSuper::decode(bytes) else { return 0 };
+    let mut again = [0; SUPER_BYTES];
+    log.encode(&mut again);
+    assert_eq!(LogSuper::decode(&again), Ok(log));
+    let block = log.sector_bytes as usize;
+    let (mut at, mut number, mut last) = (block, 0, LogEntry::default());
+    while number < log.entries {
+        let sector = bytes.get(at..).unwrap_or_default();
+        let sector = &sector[..sector.len().min(block)];
+        let Ok(entry) = LogEntry::decode(sector) else { break };
+        let mut again = [0; LOG_HEADER_BYTES];
+        entry.encode(&mut again);
+        assert_eq!(again, sector[..LOG_HEADER_BYTES]);
+        assert!(entry.text(sector).len() + LOG_HEADER_BYTES <= sector.len());
+        assert_eq!(entry.overlaps(&last), last.overlaps(&entry));
+        assert!(!entry.flags.to_string().is_empty());
+        let data =
+            usize::try_from(entry.data_sectors()).ok().and_then(|data| data.checked_mul(block));
+        let end = data.and_then(|data| at.checked_add(block)?.checked_add(data));
+        let Some(end) = end else { break };
+        (at, last, number) = (end, entry, number + 1);
+    }
+    number
+}
+
 fn put(to: &mut [u8], words: &[u64]) {
     for (to, word) in to.chunks_exact_mut(8).zip(words) {
         to.copy_from_slice(&word.to_le_bytes());

@@ -39,7 +39,7 @@ const TAG_PRINTABLE_STRING: u8 = 0x13;
 const TAG_IA5_STRING: u8 = 0x16;
 
 /// The common name in a subject: a list of sets of (identifier, text).
-fn common_name(subject: &[u8]) -> Option<String> {
+pub(super) fn common_name(subject: &[u8]) -> Option<String> {
     let attributes = elements(subject).flat_map(|(_, set)| elements(set));
     let texts = attributes.filter_map(|(_, attribute)| {
         let (_, identifier, rest) = element(attribute)?;

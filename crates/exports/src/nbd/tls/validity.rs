@@ -35,7 +35,7 @@ impl Validity {
     }
 
     /// Reads it; `None` when the certificate cannot be parsed.
-    fn of(certificate: &[u8]) -> Option<Self> {
+    pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         const TAG_VERSION: u8 = 0xa0;
         let (_, certificate, _) = element(certificate)?;
         let (_, signed, _) = element(certificate)?;

@@ -1,0 +1,4 @@
+//! Feeds devices to md's metadata: superblocks, with what they say stands beside them.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| drystone_raid::fuzz::fuzz_places(input));
