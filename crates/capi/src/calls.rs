@@ -11,6 +11,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, OnceLock};
 
 use crate::abi::{ABI_VERSION, Completion, Info, Io};
@@ -21,7 +23,10 @@ use crate::stack::Stack;
 
 /// What `drystone_context *` points to.
 pub struct Cell {
+    /// Only whoever has raised `entered` may refer to it.
     queue: UnsafeCell<Queue>,
+    /// A call is inside, or was left by a panic.
+    entered: AtomicBool,
     wake: Arc<Wake>,
     maker: Maker,
 }
@@ -192,7 +197,8 @@ pub unsafe extern "C" fn drystone_context_open(
         let open = || {
             let queue = Queue::open(&stack)?;
             let (wake, maker) = (queue.waker(), Maker::this());
-            let cell = Cell { queue: UnsafeCell::new(queue), wake, maker };
+            let (queue, entered) = (UnsafeCell::new(queue), AtomicBool::new(false));
+            let cell = Cell { queue, entered, wake, maker };
             Ok(Box::into_raw(Box::new(cell)))
         };
         // SAFETY: a place for the result.
@@ -400,16 +406,16 @@ unsafe fn inside(context: *mut Cell, call: impl FnOnce(&mut Queue) -> Result<i64
         // SAFETY: as this function's.
         let cell = unsafe { context.as_ref() }.ok_or_else(null_context)?;
         cell.maker.check()?;
-        // SAFETY: the queue is touched by calls on the context alone, and this is the only one.
-        let queue = unsafe { &mut *cell.queue.get() };
-        if queue.entered {
+        // Acquire: what the last call did, on whatever thread.
+        if cell.entered.swap(true, Acquire) {
             let message = "another thread is in a call on this context, or one of its calls \
                            failed inside of the library";
             return Err(Failure::new(libc::ENOTRECOVERABLE, message));
         }
-        queue.entered = true;
-        let outcome = call(queue);
-        queue.entered = false;
+        // SAFETY: the queue is touched by calls on the context alone, and this is the only one.
+        let outcome = call(unsafe { &mut *cell.queue.get() });
+        // Release: what this one did. A panic leaves it closed.
+        cell.entered.store(false, Release);
         outcome
     })
 }

@@ -56,8 +56,6 @@ pub struct Queue {
     wake: Arc<Wake>,
     has_event: bool,
     closing: bool,
-    /// A call is inside, or was left by a panic.
-    pub(crate) entered: bool,
     /// Last, so that it counts until all else has gone.
     _counted: Counted,
 }
@@ -93,7 +91,6 @@ impl Queue {
             wake: Arc::new(wake),
             has_event: false,
             closing: false,
-            entered: false,
             _counted: counted,
         })
     }

@@ -17,6 +17,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
@@ -42,11 +43,17 @@ struct Vector {
 #[repr(C, align(8))]
 struct Header([u8; HEADER_BYTES]);
 
+/// What the kernel knows of an entry by its address.
+struct Known {
+    header: Header,
+    vectors: [Vector; 2],
+}
+
 /// A request or answer buffer of a queue.
 struct Entry {
     queue: u16,
-    header: Box<Header>,
-    vectors: Box<[Vector; 2]>,
+    /// A box of its own, which no reference names while the kernel has the entry.
+    known: NonNull<Known>,
     /// Its data; not here while a request is being carried out with it.
     payload: Option<IoBuf>,
     ours: bool,
@@ -65,8 +72,15 @@ pub(crate) struct Ring {
     unsubmitted: bool,
 }
 
-// SAFETY: the addresses are those of boxes and buffers that the same entry owns.
+// SAFETY: the addresses are those of a box and of buffers that the same entry owns.
 unsafe impl Send for Entry {}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // SAFETY: it was a box, and the ring, which knew it, is closed before its entries go.
+        drop(unsafe { Box::from_raw(self.known.as_ptr()) });
+    }
+}
 
 /// Whether the kernel's administrator has switched it on.
 pub(crate) fn is_offered() -> bool {
@@ -115,7 +129,9 @@ impl Ring {
         for place in 0..self.entries.len() {
             self.entries[place].ours = false;
             let entry = &self.entries[place];
-            let (vectors, queue) = (entry.vectors.as_ptr(), entry.queue);
+            // SAFETY: it is there as long as the entry, and only its address is taken.
+            let vectors = unsafe { &raw const (*entry.known.as_ptr()).vectors };
+            let queue = entry.queue;
             let command = opcode::UringCmd80::new(types::Fd(device), REGISTER)
                 .cmd(command(0, queue))
                 .addr(Some(vectors as u64));
@@ -176,8 +192,7 @@ impl Ring {
     /// `out`; how many bytes these are, and how many it has.
     pub(crate) fn request(&self, place: usize, out: &mut [u8]) -> (usize, usize) {
         let entry = &self.entries[place];
-        debug_assert!(entry.ours);
-        let header = &entry.header.0;
+        let header = entry.header();
         let payload = u32_at(header, PAYLOAD_BYTES_AT) as usize;
         let length = u32_at(header, 0) as usize;
         // What is neither header nor payload is the operation's own.
@@ -201,7 +216,9 @@ impl Ring {
     /// Gives it back; a buffer that is not the entry's is returned.
     pub(crate) fn put(&mut self, place: usize, buf: IoBuf) -> Option<IoBuf> {
         let entry = &mut self.entries[place];
-        let own = buf.as_ptr() as usize + self.data_at == entry.vectors[1].start as usize;
+        // SAFETY: it is there as long as the entry, and nobody writes to this after it was made.
+        let data = unsafe { (*entry.known.as_ptr()).vectors[1].start };
+        let own = buf.as_ptr() as usize + self.data_at == data as usize;
         if !own {
             return Some(buf);
         }
@@ -220,7 +237,7 @@ impl Ring {
     pub(crate) fn commit(&mut self, device: RawFd, place: usize, header: &[u8], bytes: usize) {
         let entry = &mut self.entries[place];
         assert!(entry.ours && entry.payload.is_some(), "an answer for each request");
-        let out = &mut entry.header.0;
+        let out = entry.header_mut();
         out[..header.len()].copy_from_slice(header);
         out[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&(bytes as u32).to_ne_bytes());
         let mut id = [0; 8];
@@ -237,14 +254,30 @@ const IN_HEADER: usize = 40;
 
 impl Entry {
     fn new(queue: u16, payload: IoBuf, data_at: usize) -> Self {
-        let mut header = Box::new(Header([0; HEADER_BYTES]));
         let data = payload.segment(data_at..payload.len());
-        let vectors = [
-            Vector { start: header.0.as_mut_ptr(), bytes: HEADER_BYTES },
-            Vector { start: data.ptr, bytes: data.len },
-        ];
-        let (vectors, payload) = (Box::new(vectors), Some(payload));
-        Entry { queue, header, vectors, payload, ours: true }
+        let empty = Vector { start: std::ptr::null_mut(), bytes: HEADER_BYTES };
+        let vectors = [empty, Vector { start: data.ptr, bytes: data.len }];
+        let known = Box::into_raw(Box::new(Known { header: Header([0; HEADER_BYTES]), vectors }));
+        // SAFETY: nobody else knows the box yet; all addresses of it are made of this one.
+        let known = unsafe {
+            (*known).vectors[0].start = (&raw mut (*known).header).cast();
+            NonNull::new_unchecked(known)
+        };
+        Entry { queue, known, payload: Some(payload), ours: true }
+    }
+
+    /// The header of an entry of ours.
+    fn header(&self) -> &[u8; HEADER_BYTES] {
+        assert!(self.ours);
+        // SAFETY: the kernel does not write to it before the entry is handed to it, for which this is
+        // borrowed exclusively.
+        unsafe { &(*self.known.as_ptr()).header.0 }
+    }
+
+    fn header_mut(&mut self) -> &mut [u8; HEADER_BYTES] {
+        assert!(self.ours);
+        // SAFETY: as for reading.
+        unsafe { &mut (*self.known.as_ptr()).header.0 }
     }
 }
 
@@ -258,4 +291,38 @@ fn command(commit_id: u64, queue: u16) -> [u8; 80] {
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel does with an entry, by the addresses that it was given, between what we do with it:
+    /// for Miri, which watches over both.
+    #[test]
+    fn an_entry_is_shared_by_its_addresses() {
+        let mut entry = Entry::new(3, IoBuf::zeroed(8192), 4096);
+        // SAFETY: only the address is taken, as in `Ring::register`.
+        let vectors = unsafe { &raw const (*entry.known.as_ptr()).vectors };
+        let mut moved = Vec::with_capacity(1);
+        for byte in 1..4 {
+            entry.ours = false;
+            // SAFETY: the entry is the kernel's now, whose part this plays.
+            unsafe {
+                let [header, data] = *vectors;
+                assert_eq!((header.bytes, data.bytes), (HEADER_BYTES, 4096));
+                header.start.add(COMMIT_ID_AT).write(byte);
+                data.start.write_bytes(byte, data.bytes);
+            }
+            entry.ours = true;
+            assert_eq!(entry.header()[COMMIT_ID_AT], byte);
+            entry.header_mut()[0] = byte;
+            let payload = entry.payload.take().expect("it is here");
+            assert_eq!((payload[4096], payload[8191]), (byte, byte));
+            entry.payload = Some(payload);
+            // It moves, and its memory does not.
+            moved.push(entry);
+            entry = moved.pop().expect("it was pushed");
+        }
+    }
 }
