@@ -426,10 +426,11 @@ impl Ring for UringRing {
 
     fn timer(&mut self, at: Ns, token: Token) {
         let spec = types::Timespec::new().sec(at / 1_000_000_000).nsec((at % 1_000_000_000) as u32);
-        let at = Box::new(spec);
-        let spec: *const types::Timespec = &*at;
-        let index = self.take_slot(Slot::Timer { token, at });
-        let entry = opcode::Timeout::new(spec).flags(types::TimeoutFlags::ABS).build();
+        let index = self.take_slot(Slot::Timer { token, at: Box::new(spec) });
+        // The address that the kernel gets is taken where the box stays until it is done: a box that moves
+        // ends the right to addresses that were taken before.
+        let Slot::Timer { at, .. } = &self.slots[index as usize] else { unreachable!("just made") };
+        let entry = opcode::Timeout::new(&raw const **at).flags(types::TimeoutFlags::ABS).build();
         self.in_flight += 1;
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
     }
