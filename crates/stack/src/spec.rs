@@ -643,6 +643,8 @@ pub struct ExportSpec {
     pub handshake_timeout: u64,
     /// Time after which an idle connection is closed, in nanoseconds; 0 is never.
     pub idle_timeout: u64,
+    /// Time after which a TCP client that gives no sign of life is given up, in nanoseconds.
+    pub peer_timeout: u64,
 }
 
 /// A device as a file.

@@ -114,6 +114,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("max_request", "'1MiB'"),
     ("handshake_timeout", "'7s'"),
     ("idle_timeout", "'7s'"),
+    ("peer_timeout", "'7s'"),
     ("threads", "3"),
     ("poll_mode", "'poll'"),
     ("control", "'c.sock'"),
@@ -130,6 +131,7 @@ const OF_NBD: &[&str] = &[
     "max_request",
     "handshake_timeout",
     "idle_timeout",
+    "peer_timeout",
 ];
 
 struct Stand {

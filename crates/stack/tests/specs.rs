@@ -168,7 +168,7 @@ fn every_value_arrives() {
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
          max_connections = 9\nmax_connections_per_client = 4\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
-         io.prio.class = \"idle\"\nprio_level = 3\nhandshake_timeout = 5\nidle_timeout = \"1m\"\n\
+         io.prio.class = \"idle\"\nprio_level = 3\nhandshake_timeout = 5\nidle_timeout = \"1m\"\npeer_timeout = 9\n\
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n\
          group = \"t\"\nclients = { \"uid:0\" = \"/\", \"tls:a/b:c\" = \"t/u\" }\n\
          [group.\"t/u\"]\n[group.t]\nio.max = \"n rbps=2M wiops=max\"\n",
@@ -247,6 +247,7 @@ fn every_value_arrives() {
         max_request: 1 << 20,
         handshake_timeout: 5_000_000_000,
         idle_timeout: 60_000_000_000,
+        peer_timeout: 9_000_000_000,
     };
     assert_eq!(stack.exports, [expected]);
     let clients = stack.exports[0].clients.iter();

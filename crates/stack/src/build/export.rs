@@ -50,6 +50,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         max_request: fields.number32("max_request"),
         handshake_timeout: fields.number("handshake_timeout"),
         idle_timeout: fields.number("idle_timeout"),
+        peer_timeout: fields.number("peer_timeout"),
     };
     let section = Section { fields: &fields, path: &path, name: &section.key_span, file };
     front_ends::read(check, &section, &mut export);

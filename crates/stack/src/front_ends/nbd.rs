@@ -88,7 +88,7 @@ impl FrontEnd for Nbd {
 
 /// Keys that say something of connections which there are none of.
 fn without_listener(check: &mut Check<'_>, section: &Section<'_>) {
-    const KEYS: [&str; 9] = [
+    const KEYS: [&str; 10] = [
         "description",
         "multi_conn",
         "tls",
@@ -98,6 +98,7 @@ fn without_listener(check: &mut Check<'_>, section: &Section<'_>) {
         "max_request",
         "handshake_timeout",
         "idle_timeout",
+        "peer_timeout",
     ];
     for key in KEYS {
         let place = format!("{}/{key}", section.path);
@@ -136,6 +137,7 @@ fn shared(
         ("max_request", export.max_request != first.max_request),
         ("handshake_timeout", export.handshake_timeout != first.handshake_timeout),
         ("idle_timeout", export.idle_timeout != first.idle_timeout),
+        ("peer_timeout", export.peer_timeout != first.peer_timeout),
     ];
     for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
         findings.error_also(

@@ -143,6 +143,7 @@ fn settings(spec: &ExportSpec) -> Settings {
         max_request: spec.max_request,
         handshake_timeout_ns: spec.handshake_timeout,
         idle_timeout_ns: spec.idle_timeout,
+        peer_timeout_ns: spec.peer_timeout,
     }
 }
 

@@ -539,6 +539,12 @@ pub static EXPORT: &[Param] = &[
         Value("0"),
         "Time after which a connection without requests is closed; 0 is never.",
     ),
+    param(
+        "peer_timeout",
+        Type::Duration { unit: Unit::Seconds, min: 2 * SECOND, max: 24 * HOUR },
+        Value("5m"),
+        "Time after which a TCP client is given up whose machine acknowledges nothing, or which takes nothing of its replies (TCP_USER_TIMEOUT); an idle one is probed, and stays while its machine answers.",
+    ),
 ];
 
 /// The `io` table of an export.

@@ -18,6 +18,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A socket that accepts connections.
 pub struct Listener {
@@ -126,7 +127,7 @@ impl Connections {
             return;
         }
         let Some(peer) = peers.iter().min_by_key(|peer| peer.connections()) else { return };
-        prepare(&socket);
+        prepare(&socket, table.settings().peer_timeout_ns);
         let (tls, table, dealt) = (tls.clone(), table.clone(), peer.enter());
         peer.put(Incoming { socket, tls, table, dealt }, &work.locks);
     }
@@ -442,9 +443,44 @@ impl Drop for Connections {
     }
 }
 
-/// Set a new socket up: replies must not wait for more, and a client that vanished without a
-/// word must be found out some day. TCP only; a Unix socket refuses, which is fine.
-fn prepare(socket: &OwnedFd) {
-    let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
-    let _ = rustix::net::sockopt::set_socket_keepalive(socket, true);
+/// Probes that a silent client does not answer before it is given up (tcp(7), `TCP_KEEPCNT`).
+const PROBES: u32 = 4;
+
+/// Set a new socket up: replies must not wait for more, and a client that vanished without a word is found
+/// out in `peer_timeout` ns. One that owes an acknowledgement, or takes nothing of what is sent, has
+/// `TCP_USER_TIMEOUT`; one that is idle is probed after half that time. Its kernel answers, so whoever is
+/// there stays. TCP only; a Unix socket refuses, which is fine.
+fn prepare(socket: &OwnedFd, peer_timeout: Ns) {
+    use rustix::net::sockopt::*;
+    let timeout = Duration::from_nanos(peer_timeout);
+    let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+    // The kernel counts these in seconds, and refuses 0.
+    let seconds = |time: Duration| Duration::from_secs(time.as_secs().max(1));
+    let _ = set_tcp_nodelay(socket, true);
+    let _ = set_tcp_user_timeout(socket, ms);
+    let _ = set_tcp_keepidle(socket, seconds(timeout / 2));
+    let _ = set_tcp_keepintvl(socket, seconds(timeout / 2 / PROBES));
+    let _ = set_tcp_keepcnt(socket, PROBES);
+    let _ = set_socket_keepalive(socket, true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::*;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    #[test]
+    fn a_tcp_client_that_vanishes_is_given_up_in_time() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = OwnedFd::from(listener.accept().unwrap().0);
+        prepare(&socket, 300_000_000_000);
+        assert_eq!(tcp_user_timeout(&socket).unwrap(), 300_000);
+        let (idle, interval) = (tcp_keepidle(&socket).unwrap(), tcp_keepintvl(&socket).unwrap());
+        let silent = idle + interval * tcp_keepcnt(&socket).unwrap();
+        assert_eq!((silent.as_secs(), socket_keepalive(&socket)), (298, Ok(true)));
+        prepare(&socket, 1_000_000_000);
+        assert_eq!(tcp_keepidle(&socket).unwrap().as_secs(), 1, "what the kernel takes at least");
+    }
 }

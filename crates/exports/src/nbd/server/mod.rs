@@ -50,6 +50,9 @@ pub struct Settings {
     pub handshake_timeout_ns: u64,
     /// Time without a request after which a connection is closed, ns; 0 for no limit.
     pub idle_timeout_ns: u64,
+    /// Time without a sign of life after which a TCP client is given up, ns. Its kernel gives one even
+    /// while the client is idle.
+    pub peer_timeout_ns: u64,
 }
 
 impl Default for Settings {
@@ -62,6 +65,7 @@ impl Default for Settings {
             max_request: 64 << 20,
             handshake_timeout_ns: 10_000_000_000,
             idle_timeout_ns: 0,
+            peer_timeout_ns: 300_000_000_000,
         }
     }
 }
