@@ -1,11 +1,14 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build run capi sim soak test sim-test test-guest bench bench-peers bench-parity bench-raid clean
+.PHONY: build install run capi sim soak test sim-test test-guest bench bench-peers bench-parity bench-raid clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
 	@scripts/build.sh
+
+install:          ## put the built program into $(PREFIX)/bin (/usr/local)
+	@install -D -m 755 "$${CARGO_TARGET_DIR:-target}/release/drystone" "$${PREFIX:-/usr/local}/bin/drystone"
 
 run:              ## build, then serve the embedded default stack until Ctrl-C
 	@scripts/run.sh

@@ -125,8 +125,8 @@ enum Command {
     Sim(SimArgs),
     /// Print help on a command, on stack files or on the control socket
     Help {
-        /// `stack`, `control`, or a command
-        topic: Option<String>,
+        /// `stack`, `control`, or a command with its words, as in md create
+        topic: Vec<String>,
     },
 }
 
@@ -191,8 +191,8 @@ impl ServeArgs {
 /// Options of commands that ask a running server.
 #[derive(Debug, Clone, Args)]
 pub struct ClientArgs {
-    /// The server's control socket [default: that of the only server running]
-    #[arg(long, value_name = "PATH")]
+    /// The server, by its stack's name or its control socket [default: $DRYSTONE_CONTROL, or the only server running]
+    #[arg(long, value_name = "NAME|PATH")]
     pub control: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -235,30 +235,49 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench(&args),
         Command::Lab(command) => lab::run(&command),
         Command::Sim(args) => sim::run(&args),
-        Command::Help { topic } => help(topic.as_deref()),
+        Command::Help { topic } => help(&topic),
     }
 }
 
-fn help(topic: Option<&str>) -> Result<(), Failure> {
+fn help(topic: &[String]) -> Result<(), Failure> {
     let mut root = Cli::command();
     root.build();
-    let text = match topic {
-        None => root.render_long_help().to_string(),
-        Some("stack") => drystone_stack::schema::help_text(),
-        Some("control") => drystone_stack::control::help_text(),
-        Some(name) => match root.find_subcommand_mut(name) {
-            Some(command) => command.render_long_help().to_string(),
-            None => {
-                let names: Vec<&str> = root.get_subcommands().map(|c| c.get_name()).collect();
-                return Err(Failure::Usage(format!(
-                    "no help on `{name}`: there is stack, control, {}",
-                    names.join(", ")
-                )));
-            }
-        },
+    let words: Vec<&str> = topic.iter().map(String::as_str).collect();
+    let text = match words[..] {
+        [] => root.render_long_help().to_string(),
+        ["stack"] => drystone_stack::schema::help_text(),
+        ["control"] => drystone_stack::control::help_text(),
+        _ => command_of(&mut root, &words)?.render_long_help().to_string(),
     };
     output::print(&text)?;
     Ok(())
+}
+
+/// The command that the words name.
+fn command_of<'c>(
+    root: &'c mut clap::Command,
+    words: &[&str],
+) -> Result<&'c mut clap::Command, Failure> {
+    let mut command = root;
+    for (at, word) in words.iter().enumerate() {
+        let names: Vec<&str> = command
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set())
+            .map(clap::Command::get_name)
+            .collect();
+        if command.find_subcommand(word).is_none() {
+            let topics = if at == 0 { "stack, control, " } else { "" };
+            let rest = match (at, names.is_empty()) {
+                (0, _) => format!("there is {topics}{}", names.join(", ")),
+                (_, false) => format!("`{}` has {}", words[..at].join(" "), names.join(", ")),
+                (_, true) => format!("`{}` has no commands", words[..at].join(" ")),
+            };
+            let text = format!("no help on `{}`: {rest}", words[..=at].join(" "));
+            return Err(Failure::Usage(text));
+        }
+        command = command.find_subcommand_mut(word).unwrap_or_else(|| unreachable!("it was found"));
+    }
+    Ok(command)
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

@@ -11,8 +11,11 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::folder;
+use crate::output;
 use crate::unix_socket;
 
+/// The server to ask, where no option says which.
+pub const CONTROL_VARIABLE: &str = "DRYSTONE_CONTROL";
 /// Longest answer that is read: far more than all devices of a stack take.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// Time that a server has to take a request, and to send the next part of its answer.
@@ -27,9 +30,15 @@ pub struct Client {
 impl Client {
     /// Connects to the server at `control`, or to the only one that is running.
     pub fn connect(control: Option<&Path>) -> Result<Self, Failure> {
-        match control {
-            Some(path) => Self::open(path).map_err(|error| unreachable(path, &error)),
-            None => Self::only_one(),
+        let variable = std::env::var_os(CONTROL_VARIABLE).filter(|value| !value.is_empty());
+        match (control, variable) {
+            (Some(named), _) => Self::named(named),
+            (None, Some(named)) => {
+                let client = Self::named(Path::new(&named))?;
+                client.tell_which();
+                Ok(client)
+            }
+            (None, None) => Self::only_one(),
         }
     }
 
@@ -37,6 +46,24 @@ impl Client {
     pub fn reconnect(&mut self) -> Result<(), Failure> {
         *self = Self::open(&self.path).map_err(|error| unreachable(&self.path, &error))?;
         Ok(())
+    }
+
+    /// The server at a path, or of that name in the folder of control sockets.
+    fn named(named: &Path) -> Result<Self, Failure> {
+        let is_word = named.components().count() == 1 && !named.exists();
+        let by_name = folder::control_folder().join(named).with_extension("sock");
+        let path = if is_word && by_name.exists() { &by_name } else { named };
+        Self::open(path).map_err(|error| unreachable(path, &error))
+    }
+
+    /// Says which server it is, where there are others: the environment is easily forgotten.
+    fn tell_which(&self) {
+        if sockets(&folder::control_folder()).is_ok_and(|all| all.len() > 1) {
+            let path = self.path.display();
+            output::complain(&format!(
+                "drystone: asking the server at {path} (${CONTROL_VARIABLE})"
+            ));
+        }
     }
 
     fn open(path: &Path) -> io::Result<Self> {
@@ -64,9 +91,13 @@ impl Client {
             (Some((opened, path)), 0) => opened.map_err(|error| unreachable(&path, &error)),
             (Some(last), _) => {
                 live.push(last);
-                let paths = live.iter().map(|(_, path)| format!("--control {}", path.display()));
-                let paths: Vec<String> = paths.collect();
-                let message = format!("several servers are running; say {}", paths.join(" or "));
+                let names = live.iter().filter_map(|(_, path)| path.file_stem());
+                let names = names.map(|name| format!("--control {}", name.to_string_lossy()));
+                let names: Vec<String> = names.collect();
+                let message = format!(
+                    "several servers are running; say {}, or set {CONTROL_VARIABLE}",
+                    names.join(" or ")
+                );
                 Err(Failure::Usage(message))
             }
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use drystone_core::sync::lock_table;
+use drystone_lab::engine::machine;
 use drystone_stack::attributes::ATTRIBUTES;
 use drystone_stack::events::Lasting;
 use drystone_stack::group;
@@ -148,9 +149,17 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
         output::print_json(&answer)?;
     } else {
         let now = answer["value"].as_str().unwrap_or(value);
-        output::print(&format!("{device} {attribute}={now}\n"))?;
+        output::print(&format!("{device} {attribute}={}\n", shown(attribute, now)))?;
     }
     Ok(())
+}
+
+/// A value in the unit in which it is set: a size in bytes, though sysfs has it in sectors.
+fn shown(attribute: &str, now: &str) -> String {
+    match (attribute, now.trim().parse::<u64>()) {
+        ("size", Ok(sectors)) => format_size(sectors.saturating_mul(512)),
+        _ => now.to_owned(),
+    }
 }
 
 /// `drystone iostat`: the first report is since the start of the stack, each further one over
@@ -170,7 +179,14 @@ pub fn iostat(
         before = before.filter(|before| before.uptime_ns <= now.uptime_ns);
         let rows = columns::rows(before.as_ref(), &now);
         let text = match args.json {
-            true => format!("{}\n", columns::json(&rows)),
+            true => {
+                let mut rows = columns::json(&rows);
+                let time = machine::now();
+                for row in rows.as_array_mut().into_iter().flatten() {
+                    row["time"] = json!(time);
+                }
+                format!("{rows}\n")
+            }
             false => format!("{}\n", columns::table(&rows)),
         };
         done += 1;

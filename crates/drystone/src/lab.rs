@@ -11,6 +11,7 @@ use drystone_lab::{
     is_of_a_mail, parse_cores,
 };
 use drystone_stack::duration::{Unit, parse_duration};
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::draft::Draft;
@@ -25,7 +26,11 @@ use crate::server::Server;
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// List the experiments
-    List,
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Run an experiment; its variants take turns
     Run(RunArgs),
     /// Model an experiment on more cores than there are, fed and checked by short measurements
@@ -125,7 +130,7 @@ fn cores(text: &str) -> Result<Cores, String> {
 /// Runs a command of the laboratory.
 pub fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
-        LabCommand::List => list(),
+        LabCommand::List { json } => list(*json),
         LabCommand::Run(args) if args.name == "all" => Ok(all(args)?),
         LabCommand::Run(args) => Ok(experiment(args)?),
         LabCommand::Model(args) => Ok(model(args)?),
@@ -133,7 +138,12 @@ pub fn run(command: &LabCommand) -> Result<(), Failure> {
     }
 }
 
-fn list() -> Result<(), Failure> {
+fn list(as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        let all = EXPERIMENTS.map(|found| json!({ "name": found.name, "about": found.about }));
+        output::print_json(&json!({ "experiments": all }))?;
+        return Ok(());
+    }
     let rows = EXPERIMENTS.map(|found| vec![found.name.to_owned(), found.about.to_owned()]);
     output::print(&output::columns(&rows))?;
     Ok(())

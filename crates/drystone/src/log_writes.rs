@@ -13,6 +13,7 @@ use std::process::Command;
 
 use clap::{Args, Subcommand};
 use drystone_targets::LogFlags;
+use serde_json::json;
 
 use self::reader::{Found, LogReader};
 use crate::failure::Failure;
@@ -37,6 +38,9 @@ enum LogCommand {
     List {
         #[command(flatten)]
         range: Range,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Do the writes of the log again, on a copy of what the device held when the log began
     Replay {
@@ -108,7 +112,8 @@ fn check(text: &str) -> Result<Check, String> {
 pub fn run(args: &LogWritesArgs) -> Result<(), Failure> {
     let mut log = LogReader::open(&args.log)?;
     match &args.command {
-        LogCommand::List { range } => list(&mut log, range),
+        LogCommand::List { range, json: true } => list_json(&mut log, range),
+        LogCommand::List { range, json: false } => list(&mut log, range),
         LogCommand::Replay { to, range, start_sector, end_sector, no_discard, fsck, check } => {
             let file = target(&args.log, to)?;
             let bytes = (&file).seek(SeekFrom::End(0));
@@ -183,6 +188,23 @@ fn list(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
     })?;
     output::print(&output::columns(&rows))?;
     Ok(())
+}
+
+fn list_json(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
+    let mut entries = Vec::new();
+    each(log, range, |_, Found { number, entry, text }| {
+        let is_mark = entry.flags.has(LogFlags::MARK);
+        entries.push(json!({
+            "entry": number,
+            "sector": entry.sector,
+            "sectors": entry.sectors,
+            "flags": entry.flags.to_string(),
+            "mark": is_mark.then(|| String::from_utf8_lossy(text)),
+        }));
+        Ok(())
+    })?;
+    let sector_bytes = log.sector_bytes();
+    output::print_json(&json!({ "sector_bytes": sector_bytes, "entries": entries })).map(drop)
 }
 
 /// What a log is replayed to.

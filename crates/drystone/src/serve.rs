@@ -38,6 +38,12 @@ pub struct ServeOptions {
     pub rescue: Option<Rescue>,
 }
 
+impl ServeOptions {
+    fn uses_default(&self) -> bool {
+        self.stack.is_none() && self.rescue.is_none()
+    }
+}
+
 /// An array on images.
 #[derive(Debug, Clone, Default)]
 pub struct Rescue {
@@ -58,6 +64,7 @@ pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>
 pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     let signal = StopSignal::install()
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
+    let _folder = if options.uses_default() { Some(DataFolder::make()?) } else { None };
     let stack = planned(options)?;
     let ending = signal.ending();
     let control = bind_control(&control_path(&stack)?, ending)?;
@@ -113,13 +120,45 @@ fn stack(options: &ServeOptions) -> Result<StackSpec, Failure> {
     }
 }
 
-/// The embedded default stack in the current folder, whose data folder is made if need be.
+/// The folder of the default stack's files.
+struct DataFolder {
+    path: PathBuf,
+    is_new: bool,
+}
+
+impl DataFolder {
+    /// Makes it in the current folder if need be, and says so.
+    fn make() -> Result<Self, Failure> {
+        let path = current_folder()?.join(DEFAULT_STACK_FOLDER);
+        let is_new = !path.exists();
+        std::fs::create_dir_all(&path).map_err(|error| {
+            Failure::Refused(format!("cannot make {}: {error}", path.display()))
+        })?;
+        if is_new {
+            let shown = path.display();
+            output::complain(&format!("drystone: new array of 12 GiB in {shown}"));
+        }
+        Ok(DataFolder { path, is_new })
+    }
+}
+
+/// After a start that was refused nothing is in it.
+impl Drop for DataFolder {
+    fn drop(&mut self) {
+        if self.is_new {
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}
+
+fn current_folder() -> Result<PathBuf, Failure> {
+    let refused = |error| Failure::Refused(format!("the current folder: {error}"));
+    std::env::current_dir().map_err(refused)
+}
+
+/// The embedded default stack in the current folder, where its [`DataFolder`] is.
 fn default_stack() -> Result<StackSpec, Failure> {
-    let refused = |what: &str, error: std::io::Error| Failure::Refused(format!("{what}: {error}"));
-    let base = std::env::current_dir().map_err(|error| refused("the current folder", error))?;
-    let folder = base.join(DEFAULT_STACK_FOLDER);
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| refused(&format!("cannot make {}", folder.display()), error))?;
+    let base = current_folder()?;
     load_default(&base).map_err(|report| output::load_failure(LoadError::Invalid(report)))
 }
 
@@ -177,7 +216,8 @@ fn announcement(stack: &StackSpec, uris: &[String], control: &Path) -> String {
     }
     let device = uris.iter().find(|uri| uri.starts_with("/dev/loop"));
     if let Some(device) = device {
-        out.push_str(&format!("Try:\n  mkfs.ext4 {device} && mount {device} /mnt\n"));
+        let hint = crate::front_ends::fuse::hint(Path::new(device));
+        out.push_str(&hint.map(|hint| format!("Try:\n  {hint}\n")).unwrap_or_default());
     }
     out.push_str("Stop with Ctrl-C.\n");
     out

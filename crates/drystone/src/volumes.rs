@@ -326,7 +326,11 @@ fn description(volume: &Value) -> String {
 }
 
 fn print(text: String) -> Result<(), Failure> {
-    let text = if text.is_empty() { "No devices found\n".to_owned() } else { text };
+    let text = if text.is_empty() {
+        "No volumes; `drystone list` shows all devices.\n".to_owned()
+    } else {
+        text
+    };
     output::print(&text).map(drop)
 }
 

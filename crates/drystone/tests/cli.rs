@@ -91,6 +91,22 @@ fn help_comes_from_the_schemas() {
         assert!(words.iter().all(|word| stdout(&output).contains(word)), "{topic}");
     }
     refused(folder.path(), &["help", "nothing"], 2, &["no help on `nothing`"]);
+    for words in
+        [&["help", "md", "create"][..], &["help", "lab", "run"], &["help", "log-writes", "list"]]
+    {
+        let help = stdout(&drystone(folder.path(), words));
+        assert!(help.contains("Usage: drystone ") && help.contains("--"), "{help}");
+    }
+    refused(
+        folder.path(),
+        &["help", "md", "crate"],
+        2,
+        &["no help on `md crate`: `md` has create"],
+    );
+    let stack = stdout(&drystone(folder.path(), &["help", "stack"]));
+    let longest = stack.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(longest <= 100, "a line of {longest} columns");
+    assert!(stack.contains("read_only = true"), "it has examples");
 }
 
 #[test]
@@ -315,6 +331,26 @@ fn what_an_interrupted_lab_has_measured_is_kept() {
     assert!(!rows.is_empty() && json["parameters"]["stopped_early"] == true, "{json}");
     assert!(fs::read_to_string(at.join("old.html")).unwrap().contains("Stopped before its end"));
     assert_eq!(fs::read_dir(at).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn a_bench_says_that_it_reads_holes() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    let device = ["bench", "--runtime", "1ms", "--device", "file,path=f.img,size=4MiB"];
+    let output = drystone(at, &device);
+    assert!(stderr(&output).contains("f.img is sparse"), "{}", stderr(&output));
+    let output = drystone(at, &[&device[..], &["--fill"]].concat());
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert!(stdout(&output).contains("average: IOPS="), "{}", stdout(&output));
+}
+
+#[test]
+fn lists_are_told_as_json() {
+    let folder = TempDir::new().unwrap();
+    let list = stdout(&drystone(folder.path(), &["lab", "list", "--json"]));
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(list["experiments"][0]["name"], "mq-deadline");
 }
 
 #[test]

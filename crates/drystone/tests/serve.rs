@@ -386,6 +386,7 @@ fn answers_clients() {
     assert_eq!(json(&["show", "d", "--json"])["attributes"]["queue/nr_requests"], "8");
     let report = json(&["iostat", "--json"]);
     assert_eq!(report[0]["r/s"], 2.0);
+    assert!(report[0]["time"].as_str().is_some_and(|time| time.contains('T')), "{report}");
     assert_eq!(ok(&["iostat", "1ms", "3"]).matches("Device").count(), 3);
     let locks = json(&["lockstat", "--hold", "on", "--reset", "--json"]);
     assert_eq!((&locks["hold"], &locks["classes"][0]["class"]), (&true.into(), &"control".into()));
@@ -406,7 +407,7 @@ fn a_change_that_waits_holds_nobody_up() {
     let mut suspend = start_client(at, &["suspend", "d"]);
     server.read_until("suspending");
     assert_eq!(client(at, &["list"]).status.code(), Some(0));
-    assert_eq!(client(at, &["info"]).stdout, b"No devices found\n");
+    assert_eq!(client(at, &["info"]).stdout, b"No volumes; `drystone list` shows all devices.\n");
     assert!(suspend.try_wait().unwrap().is_none(), "it waits still");
     let resumed = client(at, &["resume", "d", "--timeout", "5ms"]);
     assert_eq!((resumed.status.code(), text(&resumed)), (Some(0), String::new()));
@@ -501,9 +502,17 @@ fn several_servers_are_listed() {
     assert_eq!(output.status.code(), Some(2));
     for name in ["s", "t"] {
         let path = at.join(format!("run/{name}.sock"));
-        assert!(text(&output).contains(&format!("--control {}", path.display())));
-        let output = client(at, &["list", "--control", path.to_str().unwrap()]);
+        assert!(text(&output).contains(&format!("--control {name}")), "{}", text(&output));
+        for named in [path.to_str().unwrap(), name] {
+            let output = client(at, &["list", "--control", named]);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        }
+        let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
+        by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
+        let output = by_variable.arg("list").env("DRYSTONE_CONTROL", name).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        let note = format!("asking the server at {}", path.display());
+        assert!(text(&output).contains(&note), "{}", text(&output));
     }
     first.stop(Signal::TERM);
     assert_eq!(client(at, &["list"]).status.code(), Some(0));
@@ -538,14 +547,16 @@ fn a_full_disk_does_not_keep_it_from_serving() {
     let folder = folder();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = command(folder.path(), "s.toml", "c.sock");
-    let child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    errors.read_line(&mut told).unwrap();
+    assert!(told.contains("cannot write to the standard output"), "{told}");
     until_live(&folder.path().join("c.sock"));
     let listed = client(folder.path(), &["list", "--control", "c.sock"]);
     assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output).contains("cannot write to the standard output"), "{}", text(&output));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 fn the_default_stack_makes_its_folder() {
@@ -556,6 +567,14 @@ fn the_default_stack_makes_its_folder() {
     let base = fs::canonicalize(folder.path()).unwrap();
     let uri = format!("nbd+unix:///?socket={}/drystone-data/nbd.sock", base.display());
     assert!(server.lines.contains(&uri), "{:?}", server.lines);
+    // A second one is refused, and nothing of it is left.
+    let other = TempDir::new().unwrap();
+    let mut second = command(other.path(), "", "");
+    let second = second.env("DRYSTONE_RUNTIME_DIR", folder.path().join("run"));
+    let output = second.stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(text(&output).contains("new array of 12 GiB in "), "{}", text(&output));
+    assert!(!other.path().join("drystone-data").exists(), "the folder is left");
     server.stop(Signal::INT);
 }
 

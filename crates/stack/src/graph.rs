@@ -268,8 +268,8 @@ fn exported_members(
 }
 
 fn unused(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
-    // A broken device may have been meant to use any other.
-    if !broken.is_empty() {
+    // Whatever is broken, device or export, may have been meant to use any other.
+    if !broken.is_empty() || findings.errors() > 0 {
         return;
     }
     let used = uses(stack);

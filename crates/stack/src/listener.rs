@@ -48,6 +48,10 @@ fn unix(check: &Check<'_>, rest: &str, start: usize) -> Result<Listener, Wrong> 
         Some((path, option)) if option.contains('=') => (path, Some(option)),
         _ => (rest, None),
     };
+    if let Some(url) = path.strip_prefix("//") {
+        let hint = format!("write \"unix:{url}\"");
+        return wrong(start, path, format!("`unix:{path}` is no address, but half a URI"), &hint);
+    }
     if path.is_empty() || path.contains('\0') {
         return wrong(0, "unix:", "the socket has no path", "write \"unix:PATH\"");
     }

@@ -47,6 +47,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("engine", "'plain'"),
     ("detect_holes", "false"),
     ("discard", "@not"),
+    ("detect_holes", "@not"),
     ("blocksize", "4096"),
     ("irqmode", "'thread'"),
     ("completion_nsec", "'3us'"),
@@ -272,6 +273,40 @@ fn no_key_of_a_queue_is_ignored() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// 500 000 lines, of which each is wrong: counted, not parsed.
+#[test]
+fn a_table_is_counted_before_it_is_parsed() {
+    let stand = Stand::new();
+    let lines = "0 8 nothing there\n".repeat(500_000);
+    let text = format!("[device.d]\ntable = \"\"\"\n{lines}\"\"\"\n");
+    let report = stand.check(&text).expect_err("too many");
+    assert!(report.contains("more than 4096 lines"), "{report}");
+    assert_eq!(report.matches("error:").count(), 1, "no line is looked at: {report}");
+}
+
+#[test]
+fn a_broken_export_makes_no_second_finding() {
+    let stand = Stand::new();
+    for (nbd, hint) in [
+        ("unix://x.sock", "write \"unix:x.sock\""),
+        ("unix:///run/x.sock", "write \"unix:/run/x.sock\""),
+        ("tcp://localhost:1", "tcp:HOST:PORT"),
+    ] {
+        let text = with_export(&["device = 'd'", &format!("nbd = '{nbd}'")]);
+        let report = stand.check(&text).expect_err("no address");
+        assert!(report.contains(hint) && !report.contains("is not used"), "{report}");
+    }
+}
+
+#[test]
+fn what_others_call_a_kind_leads_to_ours() {
+    let stand = Stand::new();
+    for (word, kind) in [("mirror", "raid5"), ("raid0", "striped"), ("jbod", "linear")] {
+        let report = stand.check(&stack(word, "", "")).expect_err("no kind");
+        assert!(report.contains(&format!("did you mean `{kind}`?")), "{report}");
+    }
 }
 
 fn with_export(lines: &[&str]) -> String {

@@ -66,7 +66,7 @@ pub struct BenchArgs {
     /// Cores to run the threads on, as in 0,2,4-7
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpus: Option<CpuList>,
-    /// Also write the figures as one JSON object
+    /// Also write the figures as one JSON object; - is the standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

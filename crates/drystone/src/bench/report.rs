@@ -80,7 +80,7 @@ impl Figures {
     /// The summary at the end of a run.
     pub fn lines(&self) -> String {
         format!(
-            "{}\nper I/O: {:.1}ns wall, {:.1}ns CPU, {:.4} clock reads, {} lock acquisitions, \
+            "average: {}\nper I/O: {:.1}ns wall, {:.1}ns CPU, {:.4} clock reads, {} lock acquisitions, \
              {:.1}ns lock wait, {} allocations\n{}\n",
             self.rate().line(),
             1e9 / self.iops(),
@@ -96,7 +96,11 @@ impl Figures {
 
 /// A number that is hoped to be 0: not rounded to it.
 fn few(number: f64) -> String {
-    if number == 0.0 { "0".to_owned() } else { format!("{number:.2e}") }
+    match number {
+        0.0 => "0".to_owned(),
+        few if few < 0.01 => format!("{few:.2e}"),
+        more => format!("{more:.2}"),
+    }
 }
 
 fn latency_values(latency: &Snapshot) -> Vec<(&'static str, Option<u64>)> {
@@ -196,5 +200,7 @@ mod tests {
         assert_eq!(json["allocations_per_io"], 0.005);
         assert_eq!(json["latency_ns"]["p50"], Value::Null);
         assert!(figures.lines().contains("5.00e-3 allocations"), "{}", figures.lines());
+        assert!(figures.lines().starts_with("average: IOPS="), "{}", figures.lines());
+        assert_eq!((few(0.0), few(2.306)), ("0".to_owned(), "2.31".to_owned()));
     }
 }

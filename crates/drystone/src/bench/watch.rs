@@ -1,5 +1,6 @@
 //! Runs a benchmark: opens the device, starts the lanes, tells them the phases, reports.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use drystone_core::op::OpGroup;
 use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
 use drystone_lab::engine::{self, Crew, Shared, Work, machine, phase};
 use drystone_stack::live::{Surroundings, engine_of, open_device, open_one};
-use drystone_stack::spec::{DeviceSpec, StackSpec};
+use drystone_stack::spec::{DeviceKind, DeviceSpec, StackSpec};
 use serde_json::{Value, json};
 
 use super::report::{Figures, Rate};
@@ -61,6 +62,24 @@ impl Subject {
         }
     }
 
+    /// Says which files that are read have more holes than data: a hole is read without the disk.
+    fn tell_of_holes(&self) {
+        let devices = match self {
+            Subject::Device(spec) => std::slice::from_ref(&**spec),
+            Subject::InStack(stack, _) => &stack.devices,
+        };
+        let files = devices.iter().filter_map(|device| match &device.kind {
+            DeviceKind::File(file) => Some(file.path.as_path()),
+            _ => None,
+        });
+        for path in files.filter(|path| is_sparse(path)) {
+            output::complain(&format!(
+                "drystone: {} is sparse: its holes are read without the disk; --fill writes it first",
+                path.display()
+            ));
+        }
+    }
+
     fn open(&self, at: &Surroundings) -> anyhow::Result<(Arc<dyn Device>, ring::Engine)> {
         match self {
             Subject::Device(spec) => Ok((open_device(spec, at)?, engine_of(spec, &at.clock)?)),
@@ -89,6 +108,9 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     let at = Surroundings::new(args.threads, SystemClock::new());
     let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
+    if args.overwrites().is_none() {
+        subject.tell_of_holes();
+    }
     if args.mode() != PollMode::Interrupt {
         enable_poll(&*device, args.mode());
     }
@@ -120,6 +142,11 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     }
     output::print(&figures.lines())?;
     Ok(())
+}
+
+fn is_sparse(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.blocks() * 512 < meta.len() / 2)
 }
 
 /// What each lane is to do: random I/O goes everywhere, sequential I/O to a part for each lane.

@@ -116,6 +116,17 @@ description = "the image that all others start from"
 tls = { mode = "required", cert = "server.pem", key = "server.key", client_ca = "ca.pem" }
 ```
 
+An authority and a server's certificate, to try TLS with. A client gets its own by the
+second command, with its name as CN:
+
+```sh
+openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=my-ca \
+    -keyout ca.key -out ca.pem
+openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=localhost \
+    -addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE \
+    -CA ca.pem -CAkey ca.key -keyout server.key -out server.pem
+```
+
 A device that does no I/O but takes time, for experiments with `drystone bench`:
 
 ```toml
@@ -138,14 +149,36 @@ pub fn help_text() -> String {
     let mut out = INTRO.replace('`', "");
     for (title, doc, params) in sections() {
         if !title.is_empty() {
-            let _ = write!(out, "\n{title}\n    {doc}\n");
+            let _ = write!(out, "\n{title}\n{}", indented(&doc));
         }
         for param in params {
-            let _ = write!(out, "\n  {}\n      {}\n", param.key, param.doc);
-            let _ = writeln!(out, "      Takes {}.", type_text(param));
-            let _ = writeln!(out, "      Default: {}.", default_text(param));
+            let _ = write!(out, "\n  {}\n{}", param.key, indented(param.doc));
+            out.push_str(&indented(&format!("Takes {}.", type_text(param))));
+            out.push_str(&indented(&format!("Default: {}.", default_text(param))));
         }
     }
+    let examples = EXAMPLES.lines().filter(|line| !line.starts_with("```"));
+    out.push_str(&examples.map(|line| format!("\n{line}")).collect::<String>());
+    out.push('\n');
+    out
+}
+
+/// The text in lines of at most 80 columns, six of them empty.
+fn indented(text: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        let breaks = column == 0 || column + 1 + length > 74;
+        out.push_str(match (breaks, column) {
+            (true, 0) => "      ",
+            (true, _) => "\n      ",
+            (false, _) => " ",
+        });
+        column = if breaks { length } else { column + 1 + length };
+        out.push_str(word);
+    }
+    out.push('\n');
     out
 }
 

@@ -2,6 +2,7 @@
 
 mod files;
 mod growth;
+mod hint;
 mod loop_device;
 mod options;
 mod place;
@@ -16,6 +17,7 @@ use crate::io_flusher;
 use crate::output;
 use files::Files;
 
+pub use hint::hint;
 pub use options::FileOptions;
 
 /// The files of a server.

@@ -38,7 +38,7 @@ impl FileOptions {
         let has_loop = files(stack).any(|fuse| fuse.loop_device);
         if has_loop && !rustix::process::geteuid().is_root() {
             return Err(Failure::Refused(
-                "a loop device (--mount, fuse_loop) needs root; without it the file alone is served"
+                "a loop device (--mount, fuse_loop) needs root: run as root, or leave it out and use the file itself"
                     .to_owned(),
             ));
         }

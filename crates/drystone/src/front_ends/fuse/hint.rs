@@ -1,0 +1,91 @@
+//! What can be done with a loop device: to mount the file system that is there, or to make one where nothing is.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use std::time::Duration;
+
+use drystone_core::threads;
+use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
+
+/// How long the device may take to tell what it holds: it may stand on a disk that does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A command to try on `device`; none if nothing is certain to do no harm.
+pub fn hint(device: &Path) -> Option<String> {
+    let (tell, told) = channel();
+    let own = device.to_owned();
+    let look = move || _ = tell.send(contents(&own));
+    threads::start("hint", look).ok()?;
+    let contents = told.recv_timeout(PATIENCE).ok()?.ok()?;
+    let name = device.file_name()?.to_string_lossy();
+    let flag = std::fs::read_to_string(format!("/sys/class/block/{name}/ro")).ok()?;
+    command(&device.display().to_string(), &contents, flag.trim() == "1")
+}
+
+fn contents(device: &Path) -> io::Result<Contents> {
+    let mut file = File::open(device)?;
+    let bytes = file.seek(SeekFrom::End(0))?;
+    let mut head = vec![0; bytes.min(HEAD_BYTES as u64) as usize];
+    file.read_exact_at(&mut head, 0)?;
+    let mut tail = vec![0; bytes.min(TAIL_BYTES as u64) as usize];
+    let from = bytes - tail.len() as u64;
+    file.read_exact_at(&mut tail, from)?;
+    Ok(identify(&head, &tail, bytes / 512))
+}
+
+fn command(device: &str, contents: &Contents, is_read_only: bool) -> Option<String> {
+    match contents {
+        Contents::Known(what) if is_file_system(what) && is_read_only => {
+            Some(format!("mount -o ro {device} /mnt"))
+        }
+        Contents::Known(what) if is_file_system(what) => Some(format!("mount {device} /mnt")),
+        Contents::Blank if !is_read_only => {
+            Some(format!("mkfs.ext4 {device} && mount {device} /mnt"))
+        }
+        Contents::Known(_) | Contents::Unknown | Contents::Blank => None,
+    }
+}
+
+/// One that can be mounted.
+fn is_file_system(what: &str) -> bool {
+    what.ends_with("file system") && !what.contains("journal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_never_to_be_overwritten() {
+        let command = |contents, read_only| command("/dev/loop7", &contents, read_only);
+        let ext = Contents::Known("an ext2, ext3 or ext4 file system");
+        assert_eq!(command(ext, false).as_deref(), Some("mount /dev/loop7 /mnt"));
+        let xfs = Contents::Known("an XFS file system");
+        assert_eq!(command(xfs, true).as_deref(), Some("mount -o ro /dev/loop7 /mnt"));
+        for known in [Contents::Known("a GPT partition table"), Contents::Unknown] {
+            assert_eq!(command(known, false), None);
+        }
+        let mkfs = "mkfs.ext4 /dev/loop7 && mount /dev/loop7 /mnt";
+        assert_eq!(command(Contents::Blank, false).as_deref(), Some(mkfs));
+        assert_eq!(command(Contents::Blank, true), None);
+    }
+
+    #[test]
+    fn a_device_is_looked_at_from_both_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("xfs.img");
+        let image = File::create(&path).unwrap();
+        image.set_len(4096).unwrap();
+        assert!(matches!(contents(&path), Ok(Contents::Blank)));
+        image.write_all_at(b"XFSB", 0).unwrap();
+        let found = contents(&path).unwrap();
+        assert!(
+            matches!(found, Contents::Known(what) if what.contains("file system")),
+            "{found:?}"
+        );
+    }
+}
