@@ -110,12 +110,15 @@ impl<'a> Builder<'a> {
             "raid6" => of(self.rng, &["left-symmetric", "ddf-N-continue", "parity-first-6"]),
             _ => of(self.rng, &["left-symmetric", "right-asymmetric", "parity-last"]),
         };
+        // The level says where parity is.
+        let layout =
+            if kind == "raid4" { String::new() } else { format!("layout = \"{layout}\"\n") };
         let most = if members_sectors < 1024 { 17 } else { 256 };
         let stripes = of(self.rng, &[17, 17, 32, 256]).min(most);
         let _ = write!(
             self.text,
             "[device.a]\ntype = \"{kind}\"\nmembers = [{}]\nraid_devices = {members}\n\
-             chunk = {}\nlayout = \"{layout}\"\nstripe_cache_size = {stripes}\n\
+             chunk = {}\n{layout}stripe_cache_size = {stripes}\n\
              consistency_policy = \"{policy}\"\n",
             names.join(", "),
             chunk * 512,
