@@ -29,5 +29,6 @@ pub mod serve;
 mod server;
 mod signals;
 mod sim;
+mod stop_limit;
 pub mod unix_socket;
 mod volumes;

@@ -18,6 +18,7 @@ use crate::md::images::{Images, Wanted};
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
 use crate::signals::StopSignal;
+use crate::stop_limit::STOP_LIMIT;
 
 /// What `drystone serve` was asked for.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +81,10 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         output::draw(&error.to_string());
     }
     signal.wait();
-    output::complain("drystone: stopping; once more stops at once");
+    output::complain(&format!(
+        "drystone: stopping; I/O that does not end is given up after {} s; once more stops at once",
+        STOP_LIMIT.as_secs()
+    ));
     handle.stop(StopMode::Drain)?;
     Ok(())
 }

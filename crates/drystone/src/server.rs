@@ -27,6 +27,7 @@ use crate::events::Teller;
 use crate::front_ends::{self, At, FrontEnd};
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
+use crate::stop_limit::{STOP_LIMIT, StopLimit};
 
 /// A stack that is served.
 pub struct Server {
@@ -39,6 +40,7 @@ pub struct Server {
     locks: Arc<LockCounters>,
     /// The lowest number of a descriptor that no client gets.
     descriptors_max: i32,
+    ending: Ending,
     /// Dropped when all else has ended.
     _teller: Teller,
 }
@@ -77,6 +79,7 @@ impl Server {
             lets_in,
             locks,
             descriptors_max,
+            ending: ending.clone(),
             _teller: teller,
         };
         match server.begin(opened, ending) {
@@ -150,6 +153,20 @@ impl Server {
         Ok(())
     }
 
+    /// Ends the process although I/O does not end.
+    fn given_up(&self) -> impl FnOnce() + Send + use<> {
+        let ending = self.ending.clone();
+        move || {
+            let _held = ending.leave();
+            output::complain(&format!(
+                "drystone: I/O did not end in {} s and is given up: what was not flushed may be lost, and arrays \
+                 that were not stopped are resynchronised at the next start",
+                STOP_LIMIT.as_secs()
+            ));
+            std::process::exit(1);
+        }
+    }
+
     /// Takes nothing new, lets what is in flight end, closes all connections.
     fn end(&mut self) -> anyhow::Result<()> {
         self.stack.stop();
@@ -187,6 +204,10 @@ impl ServerHandle for Server {
             // What is not unmounted is served until nobody has it open.
             output::complain(&format!("drystone: {why:#}"));
         }
+        // Who uses files was waited for; nobody who could still save anything is cut off by this.
+        let limit =
+            (mode == StopMode::Drain).then(|| StopLimit::start(STOP_LIMIT, self.given_up()));
+        let _limit = limit.transpose()?;
         let ended = self.end();
         if mode == StopMode::Now {
             return ended;
