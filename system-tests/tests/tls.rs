@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use system_tests::client::make_certificates;
-use system_tests::{Server, new_folder, python, requires, run, stack};
+use system_tests::{Server, new_folder, python, requires, run, shell, stack};
 use tempfile::TempDir;
 
 /// A folder with certificates and a server in it that demands TLS; nothing if a tool is missing.
@@ -68,6 +68,51 @@ fn qemu_speaks_tls() {
     run(server.dir(), &[&qemu_io[..], &commands, &[&image]].concat()).ok();
     let info = ["qemu-img", "info", "--object", &object, "--image-opts", &image];
     assert!(run(server.dir(), &info).ok().contains("16 MiB"));
+}
+
+/// The block of shell in the documentation that makes certificates.
+fn documented_certificates() -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tls.md");
+    let page = std::fs::read_to_string(page).expect("docs/tls.md");
+    let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or(""));
+    let block = { blocks }.find(|block| block.contains("openssl req")).expect("the block");
+    block.to_owned()
+}
+
+/// The certificates of docs/tls.md let in whom they should, and lists say what each may do.
+#[test]
+fn the_documented_certificates_and_lists_work() {
+    if !requires("openssl") || !requires("nbdinfo") {
+        return;
+    }
+    let folder: Arc<TempDir> = new_folder();
+    let lines = documented_certificates();
+    shell(folder.path(), &lines, &[]).ok();
+    // Another client, made by the last lines again.
+    let mallory = lines
+        .lines()
+        .filter(|line| !line.contains("-out ca.pem") && !line.contains("-out server.pem"));
+    let mallory = mallory.collect::<Vec<_>>().join("\n").replace("alice", "mallory");
+    shell(folder.path(), &mallory, &[]).ok();
+    let tls = r#"tls = { mode = "required", cert = "DIR/server.pem", key = "DIR/server.key", client_ca = "DIR/ca.pem" }"#;
+    let export = |name, allow| {
+        stack::export(name, "d", &format!("{tls}\nallow = {{ \"tls:alice\" = \"{allow}\" }}"))
+    };
+    let device = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let text = format!("{device}{}{}", export("vol", "read-write"), export("seen", "read-only"));
+    let mut server = Server::start_in(&folder, &text, &[]);
+    let (vol, seen) = (server.uri("vol"), server.uri("seen"));
+    let with = |uri: &str, who: &str| {
+        format!("{uri}&tls-certificates={}", folder.path().join(who).display())
+    };
+    for (uri, read_only) in [(&vol, false), (&seen, true)] {
+        let told = run(server.dir(), &["nbdinfo", "--json", &with(uri, "alice")]).ok();
+        let info: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        assert_eq!(info["exports"][0]["is_read_only"], read_only, "{told}");
+        run(server.dir(), &["nbdinfo", &with(uri, "mallory")]).refused();
+        run(server.dir(), &["nbdinfo", uri]).refused();
+    }
+    assert!(!server.messages().contains("warning"), "{}", server.messages());
 }
 
 #[test]

@@ -31,7 +31,18 @@ pub fn parse_clients(check: &mut Check<'_>, node: &Node) -> Option<Vec<ClientGro
 }
 
 fn client_of(check: &mut Check<'_>, entry: &Entry) -> Option<Client> {
-    let client = match entry.key.split_once(':') {
+    let client = client(&entry.key);
+    if client.is_none() {
+        let message = format!("`{}` is not a client", shorten(&entry.key));
+        let hint = "write \"uid:NUMBER\" or \"tls:NAME\", as in \"uid:1000\"";
+        check.findings.error(&entry.key_span, message, hint);
+    }
+    client
+}
+
+/// Reads a client; `None` if it is not written as one.
+pub fn client(key: &str) -> Option<Client> {
+    match key.split_once(':') {
         // The largest number stands for no user.
         Some(("uid", number)) => parse_number(number)
             .and_then(|uid| u32::try_from(uid).ok())
@@ -42,13 +53,7 @@ fn client_of(check: &mut Check<'_>, entry: &Entry) -> Option<Client> {
             right.then(|| Client::Tls(name.to_owned()))
         }
         _ => None,
-    };
-    if client.is_none() {
-        let message = format!("`{}` is not a client", shorten(&entry.key));
-        let hint = "write \"uid:NUMBER\" or \"tls:NAME\", as in \"uid:1000\"";
-        check.findings.error(&entry.key_span, message, hint);
     }
-    client
 }
 
 fn group_of(check: &mut Check<'_>, entry: &Entry) -> Option<String> {
@@ -66,12 +71,16 @@ fn has_twice(check: &mut Check<'_>, clients: &mut [(ClientGroup, &Entry)]) -> bo
     clients.sort_by(|(a, _), (b, _)| (&a.client, a.span.start).cmp(&(&b.client, b.span.start)));
     let mut twice = false;
     for pair in clients.windows(2).filter(|pair| pair[0].0.client == pair[1].0.client) {
-        let (first, second) = (pair[0].1, pair[1].1);
-        let message = format!("`{}` and `{}` are the same", first.key, second.key);
-        let also = (&first.key_span, "the first");
-        check.findings.error_also(&second.key_span, message, "give each client once", also);
+        self::twice(check, pair[0].1, pair[1].1);
         twice = true;
     }
     clients.sort_by_key(|(client, _)| client.span.start);
     twice
+}
+
+/// Reports a client that stands there a second time.
+pub fn twice(check: &mut Check<'_>, first: &Entry, second: &Entry) {
+    let message = format!("`{}` and `{}` are the same", first.key, second.key);
+    let also = (&first.key_span, "the first");
+    check.findings.error_also(&second.key_span, message, "give each client once", also);
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::allow::AllowRule;
 use crate::availability;
 use crate::diagnostic::{Findings, Source, Span, shorten};
 use crate::group::{ClientGroup, header, path_of_place};
@@ -49,6 +50,8 @@ pub enum Value {
     IoMax(IoMax),
     /// Clients with their groups.
     Clients(Vec<ClientGroup>),
+    /// Clients with what they may do.
+    Allow(Vec<AllowRule>),
     /// A table of parameters.
     Fields(Fields),
     /// A list.
@@ -144,6 +147,14 @@ impl Fields {
         match self.get(key) {
             Some(Value::Clients(clients)) => clients.clone(),
             None => Vec::new(),
+            other => unreachable!("{key} are clients, not {other:?}"),
+        }
+    }
+
+    /// Clients with what they may do, if given.
+    pub fn allow(&self, key: &str) -> Option<Vec<AllowRule>> {
+        match self.get(key)? {
+            Value::Allow(rules) => Some(rules.clone()),
             other => unreachable!("{key} are clients, not {other:?}"),
         }
     }

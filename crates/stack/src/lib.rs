@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allow;
 pub mod attributes;
 mod availability;
 mod build;

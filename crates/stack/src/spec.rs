@@ -14,6 +14,7 @@ use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::create::Policy;
 use drystone_targets::Faults;
 
+pub use crate::allow::{AllowRule, Allowed};
 use crate::diagnostic::{Diagnostic, Report, Source, Span};
 use crate::group;
 pub use crate::group::{Client, ClientGroup, GroupSpec};
@@ -617,6 +618,8 @@ pub struct ExportSpec {
     pub fuse: Option<FuseSpec>,
     /// Whether clients' writes are refused.
     pub read_only: bool,
+    /// The clients that may use it, if not all.
+    pub allow: Option<Vec<AllowRule>>,
     /// Text for listings.
     pub description: String,
     /// Whether it is also the export of clients that name none.

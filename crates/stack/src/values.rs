@@ -1,5 +1,6 @@
 //! Reads one value by its type.
 
+use crate::allow::parse_allow;
 use crate::clients::parse_clients;
 use crate::diagnostic::{Span, shorten};
 use crate::duration::{Unit, format_duration, parse_duration};
@@ -55,6 +56,7 @@ pub fn parse_value(
             None => refuse(check, node, path, "is not a text", &ty.expected()),
         },
         Type::Clients => parse_clients(check, node).map(Value::Clients),
+        Type::Allow => parse_allow(check, node).map(Value::Allow),
         simple => match parse_simple(simple, node) {
             Ok(value) => Some(value),
             Err(Refusal { reason, hint }) => refuse(check, node, path, &reason, &hint),
@@ -148,6 +150,7 @@ pub fn parse_simple(ty: &'static Type, node: &Node) -> Result<Value, Refusal> {
         | Type::Table
         | Type::IoMax
         | Type::Clients
+        | Type::Allow
         | Type::Fields(_)
         | Type::List(_) => unreachable!("{ty:?} is read by parse_value"),
     }

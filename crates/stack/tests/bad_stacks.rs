@@ -671,3 +671,83 @@ fn who_may_open_files() {
         (shared("fuse_gid = 7"), 11, 8, "\"e.img\"", "`fuse_gid` differs", "the same"),
     ]);
 }
+
+#[test]
+fn who_may_use_an_export() {
+    let export = |allow: &str, keys: &str| {
+        format!(
+            "[device.d]\ntype = \"null\"\n[export.e]\ndevice = \"d\"\nallow = {allow}\n{keys}\n"
+        )
+    };
+    let unix = "nbd = \"unix:s.sock\"";
+    let tcp = "nbd = \"tcp:127.0.0.1:1\"";
+    let one = |rule: &str| format!("{{ {rule} }}");
+    verify(vec![
+        (export("3", unix), 5, 9, "3", "`allow` is a whole number, not a table", "tls:alice"),
+        (export("{}", unix), 5, 9, "{}", "nobody could use", "name a client"),
+        (
+            export(&one("alice = \"read-only\""), unix),
+            5,
+            11,
+            "alice",
+            "not a client",
+            "net:ADDRESS/BITS",
+        ),
+        (
+            export(&one("\"net:192.0.2.1/24\" = \"read-only\""), tcp),
+            5,
+            11,
+            "\"net:192.0.2.1/24\"",
+            "not a client",
+            "zeroes behind the bits",
+        ),
+        (
+            export(&one("\"uid:1\" = \"write\""), unix),
+            5,
+            21,
+            "\"write\"",
+            "not what a client may do",
+            "read-write",
+        ),
+        (
+            export(&one("\"uid:1\" = \"read-only\", \"uid:01\" = \"read-only\""), unix),
+            5,
+            34,
+            "\"uid:01\"",
+            "are the same",
+            "once",
+        ),
+        (
+            export(&one("\"uid:1\" = \"read-only\""), tcp),
+            5,
+            21,
+            "\"read-only\"",
+            "no client has a user id",
+            "",
+        ),
+        (
+            export(&one("\"tls:a\" = \"read-only\""), tcp),
+            5,
+            21,
+            "\"read-only\"",
+            "no client shows a certificate",
+            "",
+        ),
+        (
+            export(&one("\"net:::1\" = \"read-only\""), unix),
+            5,
+            23,
+            "\"read-only\"",
+            "no client has an address",
+            "",
+        ),
+        (
+            export(&one("\"uid:1\" = \"read-only\""), &format!("{unix}\nfuse = \"e.img\"")),
+            5,
+            9,
+            "{ \"uid:1\" = \"read-only\" }",
+            "`allow` is for NBD",
+            "fuse_mode",
+        ),
+    ]);
+}

@@ -104,6 +104,7 @@ fn served(
         description: String::new(),
         multi_conn: true,
         tls_required: false,
+        allow: None,
     };
     let exports = vec![export("slow", Arc::new(slow), "g"), export("other", open("other"), "")];
     let folder = tempfile::tempdir().unwrap();

@@ -97,6 +97,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("fuse", "'v.img'"),
     ("fuse_loop", "@not"),
     ("fuse_allow_other", "@not"),
+    ("allow", "{ 'uid:7' = 'read-only' }"), // as for clients
     ("fuse_mode", "'0640'"),
     ("fuse_uid", "7"),
     ("fuse_gid", "7"),

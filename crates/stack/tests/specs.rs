@@ -228,6 +228,7 @@ fn every_value_arrives() {
             Listener::Tcp { host: "::1".to_owned(), port: 10_809 },
         ],
         fuse: None,
+        allow: None,
         read_only: true,
         description: "d".to_owned(),
         default: true,

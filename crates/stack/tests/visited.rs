@@ -99,7 +99,7 @@ fn export(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
         clients: Clients::default(),
     };
     let description = String::new();
-    Export { volume, description, multi_conn: true, tls_required: false }
+    Export { volume, description, multi_conn: true, tls_required: false, allow: None }
 }
 
 fn stream(address: &Path) -> UnixStream {

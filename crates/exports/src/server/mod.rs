@@ -5,6 +5,7 @@
 //! when they have ended. It is a `worker::FrontEnd` with a line in the table of `front_ends`;
 //! nothing else here knows of it.
 
+mod access;
 mod buffers;
 pub(crate) mod errno;
 mod flow;
@@ -15,6 +16,7 @@ mod volume;
 mod worker;
 mod zeroes;
 
+pub use access::{Access, AllowList, Network};
 pub use front_ends::Arrival;
 pub use inbox::Inbox;
 pub use membership::Membership;

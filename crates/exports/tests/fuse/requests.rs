@@ -432,6 +432,7 @@ fn all_front_ends_tell_the_same() {
             description: String::new(),
             multi_conn: true,
             tls_required: false,
+            allow: None,
         };
         let told = export.info(&Settings { max_request: 1 << 20, ..Settings::default() });
         assert_eq!((told.size_bytes, told.block_sizes.min), (WHOLE, 4096));

@@ -2,9 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 
+use drystone_exports::nbd::CommandFlags;
 use drystone_exports::nbd::client::Negotiation;
-use drystone_exports::nbd::proto::{OptionCode, ReplyCode};
+use drystone_exports::nbd::proto::{ErrorCode, OptionCode, ReplyCode, TransmissionFlags};
 use drystone_exports::nbd::server::{HANDSHAKES_MAX, Settings};
+
+use drystone_exports::server::{Access, AllowList};
 
 use crate::disk::Disk;
 use crate::served::{Served, export};
@@ -95,5 +98,52 @@ fn those_too_many_are_told() {
     while let Err(why) = asks.go("vol", &[]) {
         assert!(why.refusal() == Some(ReplyCode::ErrPolicy) && patience.elapsed().as_secs() < 60);
         asks = served.negotiate(0);
+    }
+}
+
+/// An export that a list keeps from a client does not exist for it; one that it may only read takes no writes.
+#[test]
+fn a_list_says_who_may_use_an_export() {
+    let own = rustix::process::geteuid().as_raw();
+    let disk = Disk::new(1 << 20, 512);
+    let listed = |name: &str, uid: u32, access| {
+        let mut list = AllowList::default();
+        list.allow_uid(uid, access);
+        list.allow_name("alice", Access::ReadWrite);
+        let mut export = export(name, disk.clone());
+        export.allow = Some(list);
+        export
+    };
+    let exports = vec![
+        listed("others", own + 1, Access::ReadWrite),
+        listed("read", own, Access::ReadOnly),
+        listed("write", own, Access::ReadWrite),
+        export("all", disk.clone()),
+    ];
+    let served = Served::new(exports, 1, Settings::default());
+    let names = served.negotiate(0).list().unwrap().into_iter().map(|(name, _)| name);
+    assert_eq!(names.collect::<Vec<_>>(), ["read", "write", "all"]);
+    // The first is the default one.
+    for name in ["others", ""] {
+        let refused = served.negotiate(0).info(name, &[]).unwrap_err().refusal();
+        assert_eq!(refused, Some(ReplyCode::ErrUnknown), "{name}");
+        let refused = served.negotiate(0).go(name, &[]).map(|_| ()).unwrap_err().refusal();
+        assert_eq!(refused, Some(ReplyCode::ErrUnknown), "{name}");
+        let mut structured = served.negotiate(0);
+        structured.structured_replies().unwrap();
+        let refused = structured.set_contexts(name, &["base:allocation"]).unwrap_err();
+        assert_eq!(refused.refusal(), Some(ReplyCode::ErrUnknown), "{name}");
+        assert!(served.negotiate(0).export_name(name).is_err(), "the connection is closed");
+    }
+    for (name, writes) in [("read", false), ("write", true), ("all", true)] {
+        let mut client = served.negotiate(0).go(name, &[]).unwrap();
+        let flags = client.description().flags;
+        assert_eq!(flags.contains(TransmissionFlags::READ_ONLY), !writes, "{name}");
+        assert_eq!(client.read(0, 512, CommandFlags::empty()).unwrap().len(), 512);
+        let written = client.write(0, &[1; 512], CommandFlags::empty());
+        match writes {
+            true => written.unwrap(),
+            false => assert_eq!(written.unwrap_err().failure(), Some(ErrorCode::Eperm)),
+        }
     }
 }

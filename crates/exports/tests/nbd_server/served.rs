@@ -37,7 +37,13 @@ pub fn export(name: &str, disk: Arc<Disk>) -> Export {
         membership: Membership::new(groups, ""),
         clients: Clients::default(),
     };
-    Export { volume, description: String::new(), multi_conn: true, tls_required: false }
+    Export {
+        volume,
+        description: String::new(),
+        multi_conn: true,
+        tls_required: false,
+        allow: None,
+    }
 }
 
 impl Served {

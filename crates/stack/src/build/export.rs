@@ -4,13 +4,13 @@ use std::path::Path;
 
 use drystone_core::{Priority, PriorityClass};
 
-use crate::diagnostic::shorten;
+use crate::diagnostic::{Span, shorten};
 use crate::fields::{Check, Fields};
 use crate::front_ends::{self, Section};
 use crate::group::{Client, from_shown};
 use crate::node::Entry;
 use crate::schema::{EXPORT, TLS};
-use crate::spec::{ExportSpec, TlsMode, TlsSpec};
+use crate::spec::{Allowed, ExportSpec, Listener, TlsMode, TlsSpec};
 
 use super::table_of;
 
@@ -33,6 +33,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         nbd: Vec::new(),
         fuse: None,
         read_only: fields.bool("read_only"),
+        allow: fields.allow("allow"),
         description: fields.text("description"),
         default: fields.bool("default"),
         multi_conn: fields.bool("multi_conn"),
@@ -55,6 +56,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
     let section = Section { fields: &fields, path: &path, name: &section.key_span, file };
     front_ends::read(check, &section, &mut export);
     check_clients(check, &export);
+    check_allow(check, &export);
     check_ways_in(check, &section, &export);
     (check.findings.errors() == errors).then_some(export)
 }
@@ -113,24 +115,49 @@ fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
 
 /// Clients can be told apart only where they come from a Unix socket, open a file, or show a certificate.
 fn check_clients(check: &mut Check<'_>, export: &ExportSpec) {
-    let users = front_ends::know_users(export);
-    let certificates = export.tls.mode != TlsMode::Off && export.tls.client_ca.is_some();
     for client in &export.clients {
-        let (known, why, hint) = match client.client {
-            Client::Uid(_) => (
-                users,
-                "no client has a user id",
-                "listen on a Unix socket, as in nbd = \"unix:nbd.sock\"",
-            ),
-            Client::Tls(_) => (
-                certificates,
-                "no client shows a certificate",
-                "add client_ca = \"CA.pem\" to `tls`",
-            ),
-        };
-        if !known {
-            let message = format!("`{}` has no effect: {why}", shorten(&client.client.to_string()));
-            check.findings.error(&client.span, message, hint);
+        check_known(check, export, &client.client, &client.span);
+    }
+}
+
+/// Reports a client of which the export cannot know that it is there.
+fn check_known(check: &mut Check<'_>, export: &ExportSpec, client: &Client, span: &Span) {
+    let certificates = export.tls.mode != TlsMode::Off && export.tls.client_ca.is_some();
+    let (known, why, hint) = match client {
+        Client::Uid(_) => (
+            front_ends::know_users(export),
+            "no client has a user id",
+            "listen on a Unix socket, as in nbd = \"unix:nbd.sock\"",
+        ),
+        Client::Tls(_) => {
+            (certificates, "no client shows a certificate", "add client_ca = \"CA.pem\" to `tls`")
+        }
+    };
+    if !known {
+        let message = format!("`{}` has no effect: {why}", shorten(&client.to_string()));
+        check.findings.error(span, message, hint);
+    }
+}
+
+/// The list of those who may use an export holds for NBD, so there must not be a way around it.
+fn check_allow(check: &mut Check<'_>, export: &ExportSpec) {
+    let Some(rules) = &export.allow else { return };
+    if export.fuse.is_some() {
+        let span = check.places.get(&format!("export/{}/allow", export.name));
+        let message = "`allow` is for NBD, and the export also appears as a file";
+        let hint = "make an export of its own for the file; fuse_mode, fuse_uid and fuse_gid say who may open that";
+        check.findings.error(&span, message, hint);
+    }
+    let has_tcp = export.nbd.iter().any(|place| matches!(place, Listener::Tcp { .. }));
+    for rule in rules {
+        match &rule.who {
+            Allowed::Client(client) => check_known(check, export, client, &rule.span),
+            Allowed::Network(network) if !has_tcp => {
+                let message = format!("`net:{network}` has no effect: no client has an address");
+                let hint = "listen on TCP, as in nbd = \"tcp:127.0.0.1:10809\"";
+                check.findings.error(&rule.span, message, hint);
+            }
+            Allowed::Network(_) => {}
         }
     }
 }

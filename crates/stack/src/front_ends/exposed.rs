@@ -14,21 +14,31 @@ use crate::spec::{ExportSpec, Listener, StackSpec, TlsMode, TlsSpec};
 pub(super) fn listeners(stack: &StackSpec, findings: &mut Findings) {
     for (listener, sharers) in stack.listeners() {
         let export = &stack.exports[sharers[0]];
+        let has_lists = sharers.iter().all(|at| stack.exports[*at].allow.is_some());
         if export.tls.mode == TlsMode::Optional && export.tls.client_ca.is_some() {
             let span = stack.places.export(&export.name, "tls/mode");
             let message = "`client_ca` protects nothing: with mode \"optional\" a client that does not encrypt needs no certificate";
             findings.warning(&span, message, "write mode = \"required\"");
-        } else if let Some((message, hint)) = open_to_all(listener, &export.tls) {
+        } else if let Some((message, hint)) = open_to_all(listener, &export.tls, has_lists) {
             findings.warning(&span_of(stack, export, listener), message, hint);
         }
     }
 }
 
 /// What is wrong with a listener that everybody can use, and what would be right.
-fn open_to_all(listener: &Listener, tls: &TlsSpec) -> Option<(String, &'static str)> {
+fn open_to_all(
+    listener: &Listener,
+    tls: &TlsSpec,
+    has_lists: bool,
+) -> Option<(String, &'static str)> {
     let asks = tls.mode == TlsMode::Required && tls.client_ca.is_some();
     match listener {
         _ if asks => None,
+        _ if has_lists
+            && (matches!(listener, Listener::Unix { .. }) || tls.mode == TlsMode::Required) =>
+        {
+            None
+        }
         Listener::Unix { mode, .. } if mode & 0o002 != 0 => Some((
             format!("every user of this machine can connect to {listener}: its mode is {mode:04o}"),
             "write mode=0660, which lets its owner and its group in",

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use drystone_exports::nbd::TlsPolicy;
 use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Settings};
 use drystone_exports::nbd::tls::{TlsConfig, TlsConfigError};
-use drystone_exports::server::{Clients, Membership, Volume};
+use drystone_exports::server::{AllowList, Clients, Membership, Volume};
 use drystone_throttle::Groups;
 
 use super::LiveDevice;
 use crate::diagnostic::Findings;
-use crate::spec::{Client, ClientGroup, ExportSpec, Listener, StackSpec, TlsMode};
+use crate::spec::{
+    AllowRule, Allowed, Client, ClientGroup, ExportSpec, Listener, StackSpec, TlsMode,
+};
 
 /// An address to listen on.
 #[derive(Debug, Clone)]
@@ -106,7 +108,21 @@ fn export(live: &LiveExport) -> Export {
         description: spec.description.clone(),
         multi_conn: spec.multi_conn,
         tls_required: spec.tls.mode == TlsMode::Required,
+        allow: spec.allow.as_deref().map(allow_list),
     }
+}
+
+/// The clients that may use an export.
+fn allow_list(rules: &[AllowRule]) -> AllowList {
+    let mut list = AllowList::default();
+    for AllowRule { who, access, .. } in rules {
+        match who {
+            Allowed::Client(Client::Uid(uid)) => list.allow_uid(*uid, *access),
+            Allowed::Client(Client::Tls(name)) => list.allow_name(name, *access),
+            Allowed::Network(network) => list.allow_network(*network, *access),
+        }
+    }
+    list
 }
 
 fn volume(spec: &ExportSpec, live: &LiveDevice, groups: &Arc<Groups>) -> Volume {

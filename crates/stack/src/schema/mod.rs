@@ -12,8 +12,9 @@ use crate::size::format_size;
 
 pub use render::{help_text, markdown};
 pub use tables::{
-    CLIENTS_DOC, DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, GROUP_IO, IO, IO_PRIO,
-    LATENCY_DOC, NOT_OF_VOLUMES, NULL_DEFAULT_SIZE, QUEUE, SERVER, TLS, VOLUME_KINDS, VOLUME_QUEUE,
+    ALLOW_DOC, CLIENTS_DOC, DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, GROUP_IO, IO,
+    IO_PRIO, LATENCY_DOC, NOT_OF_VOLUMES, NULL_DEFAULT_SIZE, QUEUE, SERVER, TLS, VOLUME_KINDS,
+    VOLUME_QUEUE,
 };
 
 /// One parameter.
@@ -108,6 +109,8 @@ pub enum Type {
     Group,
     /// Clients with their throttle groups.
     Clients,
+    /// Clients with what they may do.
+    Allow,
     /// A list of values; a single one stands for a list of one.
     List(&'static Type),
 }
@@ -145,6 +148,7 @@ impl Type {
             Type::IoMax => format!("{LINE} with any of {}", KEYS.join(", ")),
             Type::Group => "the path of a group, as in \"tenants/a\", or \"/\"".to_owned(),
             Type::Clients => CLIENTS_DOC.to_owned(),
+            Type::Allow => ALLOW_DOC.to_owned(),
             Type::Fields(params) => {
                 let keys: Vec<&str> = params.iter().map(|param| param.key).collect();
                 format!("a table of {}", keys.join(", "))

@@ -19,6 +19,9 @@ pub const NULL_DEFAULT_SIZE: &str = "250GiB";
 pub const LATENCY_DOC: &str =
     "a table of percentiles, as in { p50 = \"10us\", p99 = \"80us\", max = \"1ms\" }";
 
+/// What an `allow` table looks like.
+pub const ALLOW_DOC: &str = "a table of clients, as in { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \"net:192.0.2.0/24\" = \"read-only\" }";
+
 /// What a `clients` table looks like.
 pub const CLIENTS_DOC: &str = "a table of clients and groups, as in { \"uid:1000\" = \"tenants/a\", \"tls:alice\" = \"tenants/b\" }";
 
@@ -465,6 +468,12 @@ pub static EXPORT: &[Param] = &[
         "Let the kernel hold writes back in its page cache until fsync or for some seconds; of files in a folder.",
     ),
     param("read_only", Type::Bool, Value("false"), "Refuse writes of clients."),
+    param(
+        "allow",
+        Type::Allow,
+        Unset("whoever can connect"),
+        "The NBD clients that may use the export; for others it does not exist. By a name in the certificate (tls:NAME), by the user id of one on a Unix socket (uid:NUMBER), or by the address (net:ADDRESS or net:ADDRESS/BITS): the first of these that fits counts, and of addresses the smallest network. docs/tls.md",
+    ),
     param("description", Type::Text { max: 4096 }, Value(""), "Text that clients see in listings."),
     param(
         "default",

@@ -4,7 +4,8 @@ use super::Settings;
 use super::places::{Peer, Place, Places};
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
-use crate::server::{Volume, find};
+use crate::nbd::tls::PeerNames;
+use crate::server::{Access, AllowList, Volume, find};
 use drystone_core::Limits;
 use drystone_core::sync::LockCounters;
 use std::cell::RefCell;
@@ -21,6 +22,8 @@ pub struct Export {
     pub multi_conn: bool,
     /// Served over TLS only.
     pub tls_required: bool,
+    /// The clients that may use it; all if there is no list. For others it does not exist.
+    pub allow: Option<AllowList>,
 }
 
 impl Export {
@@ -118,18 +121,35 @@ impl ClientView<'_> {
         self.place.into_inner()
     }
 
+    /// Whether listings have it.
     fn shows(&self, export: &Export) -> bool {
-        self.tls || !export.tls_required
+        (self.tls || !export.tls_required) && self.access(export).is_some()
+    }
+
+    /// What the client may do, as far as it is known who it is.
+    fn access(&self, export: &Export) -> Option<Access> {
+        let Some(list) = &export.allow else { return Some(Access::ReadWrite) };
+        let names = self.peer.names.iter().flat_map(PeerNames::all);
+        list.access(names, self.peer.origin.uid(), self.peer.origin.address())
     }
 }
 
 impl ExportDirectory for ClientView<'_> {
     fn find(&self, name: &str) -> Lookup {
-        match self.table.index_of(name).map(|i| &self.table.exports[i]) {
-            None => Lookup::Unknown,
-            Some(export) if !self.shows(export) => Lookup::TlsRequired,
-            Some(export) => Lookup::Found(export.info(&self.table.settings)),
+        let Some(export) = self.table.index_of(name).map(|i| &self.table.exports[i]) else {
+            return Lookup::Unknown;
+        };
+        if export.tls_required && !self.tls {
+            return Lookup::TlsRequired;
         }
+        let Some(access) = self.access(export) else { return Lookup::Unknown };
+        let mut info = export.info(&self.table.settings);
+        // The connection refuses writes by this flag.
+        info.flags |= match access {
+            Access::ReadOnly => TransmissionFlags::READ_ONLY,
+            Access::ReadWrite => TransmissionFlags::empty(),
+        };
+        Lookup::Found(info)
     }
 
     fn admit(&self, _export: &ExportInfo) -> Result<(), &'static str> {

@@ -31,6 +31,13 @@ impl Origin {
         peer_uid(&socket).map_or(Origin::Unknown, Origin::User)
     }
 
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Origin::Address(address) => Some(*address),
+            _ => None,
+        }
+    }
+
     pub(super) fn uid(&self) -> Option<u32> {
         match self {
             Origin::User(uid) => Some(*uid),
