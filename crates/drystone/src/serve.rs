@@ -82,7 +82,8 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     signal.wait();
     output::complain(&format!(
-        "drystone: stopping; I/O that does not end is given up after {} s; once more stops at once",
+        "drystone: stopping: flushing devices; I/O that does not end is given up after {} s. Press Ctrl-C again to quit \
+         at once (unflushed data may be lost).",
         STOP_LIMIT.as_secs()
     ));
     handle.stop(StopMode::Drain)?;

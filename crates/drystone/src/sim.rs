@@ -35,11 +35,11 @@ pub struct SimArgs {
     /// What is simulated; --list lists them
     #[arg(long, value_name = "NAME", default_value = SCENARIOS[0].name)]
     scenario: String,
-    /// Print the way of the I/O that broke, with others that touch its sectors; where it is not known
-    /// which one did, of all
+    /// Trace the failing I/O and all others to the same sectors; all I/Os if it is not known which
+    /// one failed
     #[arg(long, requires = "seed", conflicts_with_all = ["runs", "minutes"])]
     trace: bool,
-    /// Print the way of all I/Os
+    /// Trace all I/Os
     #[arg(long, requires = "seed", conflicts_with_all = ["runs", "minutes", "trace"])]
     trace_all: bool,
     /// Do only these I/Os of the seed, as 3,7-9

@@ -115,7 +115,7 @@ fn has_loops(live: &LiveMount) -> bool {
 /// Says that file systems on its loop devices are written back by a process that may wait for that.
 fn warn_of_memory(error: &std::io::Error) {
     output::complain(&format!(
-        "drystone: this process cannot be an IO flusher, which takes CAP_SYS_RESOURCE ({error}): when memory is short \
-         it may wait for pages that only it can write back"
+        "drystone: warning: PR_SET_IO_FLUSHER was refused (needs CAP_SYS_RESOURCE): {error}. Under memory pressure a \
+         file system mounted on this device may deadlock."
     ));
 }
