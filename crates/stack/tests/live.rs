@@ -161,7 +161,8 @@ fn exports_are_grouped_by_address() {
     );
     assert_eq!(table(0).index_of(""), Some(1), "b is the default");
     assert_eq!(table(2).index_of(""), Some(0), "the only one is the default");
-    let stack = opened(folder.path(), &ALL.replace("default = true", "default = false"));
+    let elsewhere = TempDir::new().unwrap();
+    let stack = opened(elsewhere.path(), &ALL.replace("default = true", "default = false"));
     let several = &stack.tables()[stack.listeners()[0].table];
     assert_eq!(several.index_of(""), None, "of several without a default none is");
     assert_eq!(table(0).settings().max_in_flight, 7);
