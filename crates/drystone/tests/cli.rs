@@ -337,7 +337,7 @@ fn what_an_interrupted_lab_has_measured_is_kept() {
 fn a_bench_says_that_it_reads_holes() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
-    let device = ["bench", "--runtime", "1ms", "--device", "file,path=f.img,size=4MiB"];
+    let device = ["bench", "--runtime", "100ms", "--device", "file,path=f.img,size=4MiB"];
     let output = drystone(at, &device);
     assert!(stderr(&output).contains("f.img is sparse"), "{}", stderr(&output));
     let output = drystone(at, &[&device[..], &["--fill"]].concat());
