@@ -26,7 +26,10 @@ const ALLOWED: &[(&[&str], &str)] = &[
     (&["epoll_ctl", "epoll_create1", "timerfd_settime"], "the plain ring"),
     (&["accept4", "recvfrom", "recvmsg", "sendto", "sendmsg"], "sockets that do not block"),
     (&["poll", "ppoll"], "asks whether a socket has a reader, with no time to wait"),
-    (&["getsockopt", "setsockopt", "shutdown", "fcntl"], "sockets are set up and shut down"),
+    (
+        &["getsockopt", "setsockopt", "getpeername", "shutdown", "fcntl"],
+        "sockets, which do not wait",
+    ),
     (&["read", "readv", "write", "writev"], "event descriptors, timers, /dev/fuse: none blocks"),
     (&["close"], "sockets and event descriptors; files go to a helper"),
     (&["futex"], "locks, which are held for moments; parking where a context has no ring"),
