@@ -504,6 +504,17 @@ fn what_is_no_array_is_refused_in_a_sentence() {
     fs::write(folder.join("other.img"), &other).expect("a file");
     refused(&[first, "other.img"], "it appears to contain an ext2 file system");
     let whole = fs::read(folder.join(second)).expect("an image");
+    // A whole disk: the member is its second partition, by an MBR.
+    let mut disk = vec![0; 1 << 20];
+    disk[510..512].copy_from_slice(&[0x55, 0xAA]);
+    let (start, sectors) = (2048_u32, whole.len() as u32 / 512);
+    disk[446 + 16 + 4] = 0xFD;
+    disk[446 + 16 + 8..][..4].copy_from_slice(&start.to_le_bytes());
+    disk[446 + 16 + 12..][..4].copy_from_slice(&sectors.to_le_bytes());
+    disk.extend(&whole);
+    fs::write(folder.join("disk.img"), disk).expect("a file");
+    let said = "of which partition 2 (sectors 2048 to 18431) is a member of vec:r5-ls 0a0b0c0d:";
+    refused(&[first, "disk.img"], said);
     fs::write(folder.join("short.img"), &whole[..4 << 20]).expect("a file");
     refused(&[first, "short.img"], "need a device of 16384 sectors, this one has 8192");
     refused(&[first, second], "2 of 4 members can be used, expected at least 3");

@@ -168,6 +168,15 @@ fn image(path: &Path) -> Result<(Image, Candidate), Failure> {
             Contents::Known(what) => format!("; it appears to contain {what}"),
             Contents::Blank | Contents::Unknown => String::new(),
         };
+        let members = device.member_partitions()?;
+        if !members.is_empty() {
+            return Err(Failure::Refused(format!(
+                "{} cannot be used: {error}{holds}, of which {}; name the partition's own device (of an \
+                 image `losetup --partscan` makes some), or a copy of its sectors",
+                path.display(),
+                members.join(" and ")
+            )));
+        }
         return Err(Failure::Refused(format!(
             "{} cannot be used: {error}{holds}; leave it out to go on without it",
             path.display()

@@ -10,6 +10,7 @@ use drystone_drivers::file::OfflineFile;
 use drystone_raid::metadata::MetadataError;
 use drystone_raid::metadata::assemble::Candidate;
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
+use drystone_raid::metadata::partitions::{Partition, partitions};
 use drystone_raid::metadata::superblock::{
     Minor, SUPERBLOCK_BYTES_MAX, Superblock, is_magic, places, probe,
 };
@@ -113,6 +114,24 @@ impl Device {
         let found = self.probe()?;
         let name = self.path.display().to_string();
         Ok(Candidate::look(name, self.sectors, found, |sector, bytes| self.read(sector, bytes)))
+    }
+
+    /// Partitions that are members of arrays, one clause each.
+    pub fn member_partitions(&self) -> Result<Vec<String>, Failure> {
+        let mut members = Vec::new();
+        for Partition { number, start, sectors } in
+            partitions(self.sectors, |sector, bytes| self.read(sector, bytes))?
+        {
+            let read = |sector: u64| self.read(start.saturating_add(sector), SUPERBLOCK_BYTES_MAX);
+            if let Ok((_, own)) = probe(sectors, read)? {
+                let last = start + sectors - 1;
+                let array = own.called();
+                members.push(format!(
+                    "partition {number} (sectors {start} to {last}) is a member of {array}"
+                ));
+            }
+        }
+        Ok(members)
     }
 
     /// Places where md's magic number stands, of whatever version and state.

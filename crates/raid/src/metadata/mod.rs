@@ -17,6 +17,7 @@ pub mod create;
 pub mod examine;
 pub mod foreign;
 pub mod journal;
+pub mod partitions;
 pub mod places;
 pub mod ppl;
 pub mod room;
