@@ -12,6 +12,8 @@ use crate::server::PATIENCE;
 pub struct Outcome {
     /// Whether it reported success.
     pub succeeded: bool,
+    /// Its exit status, if no signal has ended it.
+    pub status: Option<i32>,
     /// Its standard output.
     pub stdout: String,
     /// Its standard error.
@@ -34,6 +36,7 @@ impl Outcome {
     fn of(output: Output, command: &str) -> Outcome {
         let outcome = Outcome {
             succeeded: output.status.success(),
+            status: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         };

@@ -299,6 +299,47 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
+/// What is shown as `rw` can be set to what it is.
+#[test]
+fn attributes_are_shown_as_what_they_are() {
+    let text = stack::array("raid5", 3, "8MiB", "");
+    let volume = "[device.r]\ntype = \"ram\"\nsize = \"1MiB\"\n\
+                  [device.v]\ntable = \"0 2048 linear r 0\"\n";
+    let server = Server::start(&format!("{text}{volume}{}", stack::export("v", "v", "")));
+    md(&server, "wait array");
+    for (device, some) in [("array", "md/rmw_level"), ("v", "queue/iostats"), ("m0", "size")] {
+        let shown = server.ask(&["show", device]).ok();
+        let rows = shown.lines().filter_map(|line| line.split_once(" rw "));
+        let rows: Vec<_> = rows.map(|(name, value)| (name.trim(), value.trim())).collect();
+        assert!(rows.iter().any(|(name, _)| *name == some), "{shown}");
+        // Of others it is another form that is shown than is set.
+        let plain = |(name, value): &&(&str, &str)| {
+            !["size", "queue/scheduler"].contains(name) && !value.is_empty()
+        };
+        for (name, value) in rows.iter().filter(plain) {
+            server.ask(&["set", device, &format!("{name}={value}")]).ok();
+        }
+    }
+}
+
+/// The exit status tells how an array is, as that of `mdadm --detail --test`.
+#[test]
+fn the_exit_status_tells_how_an_array_is() {
+    let mut server = Server::start(&stack::array("raid6", 4, "8MiB", ""));
+    let status = |server: &Server, line: &str| {
+        let words: Vec<&str> = ["md"].into_iter().chain(line.split_whitespace()).collect();
+        server.ask(&words).status.expect("a status")
+    };
+    assert_eq!(status(&server, "detail --test array"), 0);
+    md(&server, "fail array m0");
+    for command in ["detail", "status", "wait"] {
+        assert_eq!(status(&server, &format!("{command} --test array")), 1, "{command}");
+        assert_eq!(status(&server, &format!("{command} array")), 0, "{command}");
+        assert_eq!(status(&server, &format!("{command} -t none")), 4, "{command}");
+    }
+    assert!(server.sigterm().success(), "{}", server.messages());
+}
+
 /// An array that crashed while a member was missing may have wrong blocks: whoever insists is told where.
 #[test]
 fn what_may_be_wrong_of_an_array_that_is_forced_to_start_is_told() {

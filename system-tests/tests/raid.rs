@@ -281,3 +281,31 @@ fn a_member_that_was_replaced_is_told_from_one_that_is_missing() {
     let server = Server::start_in(&folder, &text, &[]);
     assert_eq!(attribute(&server, "md/degraded"), "0");
 }
+
+/// The default stack is in no file: what it takes to start it again is to be had as one.
+#[test]
+fn the_default_stack_can_be_had_as_a_file() {
+    let folder = system_tests::new_folder();
+    let program = program().to_str().expect("a path");
+    let text = run(folder.path(), &[program, "serve", "--print-default"]).ok();
+    assert!(!folder.path().join("drystone-data").exists(), "it was only printed");
+    std::fs::create_dir(folder.path().join("drystone-data")).expect("a folder");
+    let mut server = Server::start_in(&folder, &text.replace("4GiB", "8MiB"), &[]);
+    assert!(server.sigterm().success(), "{}", server.messages());
+    // The second disk is another one.
+    for n in 0..4 {
+        let path = folder.path().join(format!("drystone-data/disk{n}.img"));
+        let disk = if n == 1 {
+            std::fs::File::create(path)
+        } else {
+            std::fs::File::options().write(true).open(path)
+        };
+        disk.and_then(|disk| disk.set_len(4 << 30)).expect("it is as large");
+    }
+    let message = run(folder.path(), &[program, "serve", "--control", "c.sock"]).refused();
+    assert!(message.contains("`run = true` in [device.array]"), "{message}");
+    assert!(message.contains("`drystone serve --print-default > stack.toml`"), "{message}");
+    let text = text.replace("type = \"raid5\"", "type = \"raid5\"\nrun = true");
+    let server = Server::start_in(&folder, &text, &[]);
+    assert_eq!(attribute(&server, "md/degraded"), "1");
+}

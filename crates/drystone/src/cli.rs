@@ -136,6 +136,9 @@ enum Command {
 struct ServeArgs {
     /// The stack file [default: an embedded stack: RAID-5 over four sparse files in ./drystone-data]
     stack: Option<PathBuf>,
+    /// Print the embedded stack, to be changed and served from a file in this folder; serve nothing
+    #[arg(long, exclusive = true)]
+    print_default: bool,
     /// The control socket [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -210,7 +213,10 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::draw(&failure.to_string());
+            let text = failure.to_string();
+            if !text.is_empty() {
+                output::draw(&text);
+            }
             failure.status()
         }
     }
@@ -218,6 +224,10 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Serve(args) if args.print_default => {
+            output::print(drystone_stack::DEFAULT_STACK)?;
+            Ok(())
+        }
         Command::Serve(args) => serve(&args.options()?, crate::runtime::start),
         Command::Check { stack, json } => commands::check(&stack, json),
         Command::List(client) => commands::list(&client),
@@ -369,7 +379,7 @@ mod tests {
             let values: &[&str] = match option {
                 "control" => &[&control],
                 "threads" => &["7"],
-                "lockstat" | "mount" | "readonly" | "force" => &[],
+                "lockstat" | "mount" | "readonly" | "force" | "print-default" => &[],
                 "fuse" => &[&file],
                 "md" => &images,
                 "uuid" => &["0a0b0c0d:11223344:55667788:99aabbcc"],

@@ -136,7 +136,8 @@ fn detail(device: &DeviceDetail) -> String {
     }
     let rows = ATTRIBUTES.iter().filter_map(|attribute| {
         let value = device.attributes.get(attribute.name)?.trim();
-        Some(vec![attribute.name.to_owned(), attribute.mode.name().to_owned(), value.to_owned()])
+        let mode = attribute.mode_of(&device.kind, device.attributes.keys().map(String::as_str));
+        Some(vec![attribute.name.to_owned(), mode.name().to_owned(), value.to_owned()])
     });
     text + &output::columns(&rows.collect::<Vec<_>>())
 }

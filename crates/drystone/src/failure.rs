@@ -15,6 +15,8 @@ pub enum Failure {
     Usage(String),
     /// Like [`Failure::Refused`], already drawn in full.
     Report(String),
+    /// What was asked is answered by the exit status; the text, which may be empty, says why.
+    Status(u8, String),
 }
 
 impl Failure {
@@ -23,6 +25,7 @@ impl Failure {
         match self {
             Failure::Refused(_) | Failure::Report(_) => ExitCode::from(1),
             Failure::Usage(_) => ExitCode::from(2),
+            Failure::Status(status, _) => ExitCode::from(*status),
         }
     }
 }
@@ -33,7 +36,7 @@ impl std::fmt::Display for Failure {
             Failure::Refused(text) | Failure::Usage(text) => {
                 write!(f, "drystone: {}", one_line(text))
             }
-            Failure::Report(text) => f.write_str(text),
+            Failure::Report(text) | Failure::Status(_, text) => f.write_str(text),
         }
     }
 }

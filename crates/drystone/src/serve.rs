@@ -54,6 +54,10 @@ pub struct Rescue {
     pub nbd: Option<String>,
 }
 
+/// How the default stack is changed, where it cannot be served.
+const CHANGE_DEFAULT: &str = "drystone: to change the default stack, write it to a file in this folder and serve that: \
+     `drystone serve --print-default > stack.toml`";
+
 /// How a stack is started: [`crate::runtime::start`], or a test's own.
 pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>>;
 
@@ -69,7 +73,11 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     let stack = planned(options)?;
     let ending = signal.ending();
     let control = bind_control(&control_path(&stack)?, ending)?;
-    let handle = start(&stack, ending)?;
+    let is_default = options.stack.is_none() && options.rescue.is_none();
+    let handle = start(&stack, ending).map_err(|error| match Failure::from(error) {
+        Failure::Report(text) if is_default => Failure::Report(format!("{text}\n{CHANGE_DEFAULT}")),
+        failure => failure,
+    })?;
     if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
         let _ = handle.stop(StopMode::Now);
         return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));

@@ -182,6 +182,7 @@ fn what_cannot_be_made_is_refused() {
         ("create -l 5 -n 3 d0 d1", 1, "2 devices are named, expected 3"),
         ("create -l 5 -n 3 d0 d1 d2", 1, "d2 is too small"),
         ("create -l 5 -n 3 d0 d1 d9", 1, "d9 does not exist"),
+        ("create /dev/md977 -l 5 -n 3 d0 d1 d2", 2, "here only members are named: leave it out"),
         ("create -l 5 -n 3 d0 d1 d0", 1, "d0 is named twice"),
         ("create -l 5 -n 3 d0 missing missing", 1, "at most 1"),
         ("create -l 1 -n 3 d0 d1 d3", 2, "write 4, 5 or 6"),

@@ -581,7 +581,10 @@ fn answer(request: &Value) -> Value {
         }),
         "md-detail" => {
             let (name, level) = ("md0".to_owned(), "raid5".to_owned());
-            json!({ "arrays": [ArrayReport { name, level, ..ArrayReport::default() }] })
+            let (raid_devices, active_devices) = (3, 2);
+            let array =
+                ArrayReport { name, level, raid_devices, active_devices, ..ArrayReport::default() };
+            json!({ "arrays": [array] })
         }
         "table" | "status" | "info" => json!({ "volumes": [] }),
         _ => json!({ "members": ["d"], "mode": "poll", "value": "2" }),

@@ -130,9 +130,24 @@ fn sectors(text: &str) -> Result<u64, String> {
     }
 }
 
+/// mdadm's first word is the array, which has no device here.
+fn check_is_no_array(paths: &[PathBuf]) -> Result<(), Failure> {
+    let is_array =
+        |path: &&PathBuf| path.to_string_lossy().starts_with("/dev/md") && !path.exists();
+    match paths.first().filter(is_array) {
+        Some(path) => Err(Failure::Usage(format!(
+            "{} is the array's device to mdadm; here only members are named: leave it out, and start the \
+             array with `drystone serve` or `drystone md assemble`",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// `drystone md create`.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let options = options(args)?;
+    check_is_no_array(&args.paths)?;
     let named = args.paths.iter().filter(|path| path.as_os_str() != MISSING);
     check_names(&named.cloned().collect::<Vec<_>>())?;
     let mut devices = Vec::new();

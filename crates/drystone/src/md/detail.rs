@@ -7,7 +7,7 @@ use clap::Args;
 use drystone_raid::metadata::examine::{size_words, time_words};
 use drystone_stack::md::{ArrayReport, MemberReport, SyncReport};
 
-use super::asked::reports;
+use super::asked::{TestArgs, reports};
 use crate::cli::ClientArgs;
 use crate::client::Client;
 use crate::failure::Failure;
@@ -20,18 +20,24 @@ pub struct DetailArgs {
     #[arg(required = true, value_name = "ARRAY")]
     arrays: Vec<String>,
     #[command(flatten)]
+    test: TestArgs,
+    #[command(flatten)]
     client: ClientArgs,
 }
 
 /// `drystone md detail`.
 pub fn run(args: &DetailArgs) -> Result<(), Failure> {
+    args.test.judged(show(args))
+}
+
+fn show(args: &DetailArgs) -> Result<Vec<ArrayReport>, Failure> {
     let mut client = Client::connect(args.client.control.as_deref())?;
     let reports = reports(&mut client, &args.arrays)?;
     match args.client.json {
         true => output::print_json(&serde_json::json!({ "arrays": reports }))?,
         false => output::print(&reports.iter().map(text).collect::<String>())?,
     };
-    Ok(())
+    Ok(reports)
 }
 
 /// The lines of one array.

@@ -33,7 +33,7 @@ pub struct AssembleArgs {
     /// The array's UUID: devices of others are left out
     #[arg(short, long, value_parser = uuid)]
     uuid: Option<Uuid>,
-    /// Start it without members that may only be late
+    /// Start degraded, without members that are missing
     #[arg(short = 'R', long)]
     run: bool,
     /// Start it although something may be lost; with --print also take members that have not kept up

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use drystone_stack::md::{ArrayReport, BitmapReport, MemberReport, SyncReport};
 
-use super::asked::reports;
+use super::asked::{TestArgs, reports};
 use crate::cli::{ClientArgs, interval};
 use crate::client::Client;
 use crate::failure::Failure;
@@ -36,6 +36,8 @@ pub struct StatusArgs {
     )]
     watch: Option<Duration>,
     #[command(flatten)]
+    test: TestArgs,
+    #[command(flatten)]
     client: ClientArgs,
 }
 
@@ -46,11 +48,17 @@ pub struct WaitArgs {
     #[arg(required = true, value_name = "ARRAY")]
     arrays: Vec<String>,
     #[command(flatten)]
+    test: TestArgs,
+    #[command(flatten)]
     client: ClientArgs,
 }
 
 /// `drystone md status`.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    args.test.judged(show(args))
+}
+
+fn show(args: &StatusArgs) -> Result<Vec<ArrayReport>, Failure> {
     let mut client = Client::connect(args.client.control.as_deref())?;
     let mut screen = Screen::default();
     loop {
@@ -63,7 +71,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
             Some(pause) if is_read && arrays.iter().any(|array| array.sync.is_some()) => {
                 sleep(pause)
             }
-            _ => return Ok(()),
+            _ => return Ok(arrays),
         }
         client.reconnect()?;
     }
@@ -71,6 +79,10 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
 
 /// `drystone md wait`.
 pub fn wait(args: &WaitArgs) -> Result<(), Failure> {
+    args.test.judged(waited(args))
+}
+
+fn waited(args: &WaitArgs) -> Result<Vec<ArrayReport>, Failure> {
     let mut client = Client::connect(args.client.control.as_deref())?;
     let mut arrays = reports(&mut client, &args.arrays)?;
     while arrays.iter().any(|array| array.sync.is_some()) {
@@ -80,7 +92,7 @@ pub fn wait(args: &WaitArgs) -> Result<(), Failure> {
     if args.client.json {
         output::print_json(&serde_json::json!({ "arrays": arrays }))?;
     }
-    Ok(())
+    Ok(arrays)
 }
 
 /// Texts that take each other's place on a terminal, and follow one another elsewhere.

@@ -319,7 +319,7 @@ pub static COMMANDS: &[Command] = &[
                 "One a line: names of devices, or absolute paths, which are opened if no device stands on them.",
             ),
             optional("uuid", Type::Text { max: 64 }, "That of the array: others are left out."),
-            optional("run", Type::Bool, "Start it without members that may only be late."),
+            optional("run", Type::Bool, "Start degraded, without members that are missing."),
             optional("force", Type::Bool, "Start it although something may be lost."),
             optional("read_only", Type::Bool, "Write nothing, to the members neither."),
         ],

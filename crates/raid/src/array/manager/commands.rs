@@ -3,7 +3,7 @@
 use super::place::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
-use crate::array::control::Command;
+use crate::array::control::{Command, Request};
 use crate::array::disk::DiskState;
 use crate::array::look::erase_superblocks;
 use crate::array::open::{candidate, disk};
@@ -51,11 +51,25 @@ impl Manager {
         }
     }
 
-    /// What has begun because of a command can be seen before it is said to be done.
+    /// What has begun because of a command can be seen before it is said to be done, and what was to end has
+    /// ended (Linux `stop_sync_thread`).
     pub(super) fn tell_outcomes(&mut self) {
-        for (request, outcome) in self.obeyed.drain(..) {
-            request.end(outcome, self.io.ctx.locks());
-        }
+        let is_asked = |action| matches!(action, SyncAction::Check | SyncAction::Repair);
+        let action = self.sync.as_ref().map(|sync| sync.action);
+        let still_runs = |request: &Request| match request.command() {
+            Command::Idle => action.is_some_and(is_asked),
+            Command::Freeze(true) => action.is_some(),
+            _ => false,
+        };
+        let is_over = self.is_over;
+        let locks = self.io.ctx.locks();
+        self.obeyed.retain_mut(|(request, outcome)| {
+            let waits = outcome.is_ok() && !is_over && still_runs(request);
+            if !waits {
+                request.end(std::mem::replace(outcome, Ok(())), locks);
+            }
+            waits
+        });
     }
 
     fn obey(&mut self, command: &Command) -> Result<()> {
@@ -344,6 +358,15 @@ impl Manager {
         if self.sync.is_some() || self.sync_asked.is_some() {
             let text = format!("{} is being synchronised already", self.shared.name);
             return Err(busy(text));
+        }
+        let lost = self.common.raid_disks as usize - self.in_sync();
+        if lost >= self.shared.conf().layout.level().parity_disks() as usize {
+            let text = format!(
+                "{} lacks {lost} of {} members: without them there is nothing that parity could be \
+                 compared with",
+                self.shared.name, self.common.raid_disks
+            );
+            return Err(Error::invalid(text));
         }
         self.frozen = false;
         self.sync_asked = Some(action);

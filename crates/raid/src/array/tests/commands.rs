@@ -202,6 +202,39 @@ fn a_block_that_a_member_takes_again_is_good_again() {
     assert!(!is_bad(&status(&stand)) && stand.reads(0, 3, 256 << 10));
 }
 
+/// A check that is to end has ended when that is said to be done: the next one may begin.
+#[test]
+fn idle_is_done_when_what_was_asked_for_has_ended() {
+    let mut stand = started(4);
+    for _ in 0..20 {
+        stand.command(Command::Sync(SyncAction::Check)).unwrap();
+        stand.command(Command::Idle).unwrap();
+        assert!(is_idle(&status(&stand)));
+        stand.command(Command::Sync(SyncAction::Check)).unwrap();
+        stand.command(Command::Freeze(true)).unwrap();
+        assert!(is_idle(&status(&stand)));
+    }
+}
+
+/// Zero mismatches would be said of what was never compared.
+#[test]
+fn a_check_needs_something_to_compare() {
+    for (level, lost) in [(Level::Raid4, 1), (Level::Raid5, 1), (Level::Raid6, 2)] {
+        let mut stand = Stand::new(4);
+        stand.create(level, true);
+        stand.start();
+        for victim in 0..lost {
+            stand.command(Command::Sync(SyncAction::Check)).unwrap();
+            stand.until("checked", is_idle);
+            stand.command(Command::Fail(format!("d{victim}"))).unwrap();
+        }
+        for action in [SyncAction::Check, SyncAction::Repair] {
+            let error = stand.command(Command::Sync(action)).unwrap_err();
+            assert!(error.message.contains("nothing that parity could be compared"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn an_array_that_begins_nothing_says_so() {
     let mut stand = started(4);
