@@ -23,6 +23,7 @@ pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     used_twice(stack, findings);
     too_small(stack, &stack.sizes, findings);
     front_ends::check(stack, findings);
+    short_timeouts(stack, findings);
     unused(stack, broken, findings);
 }
 
@@ -263,6 +264,28 @@ fn exported_members(
             format!("`{}` is part of `{user}`, so clients must not write to it", export.device),
             format!("export `{user}`, or add read_only = true"),
             (&member.span, "used here"),
+        );
+    }
+}
+
+/// Members with shorter time-outs get a warning. A disk that wakes up or corrects an error is silent
+/// for tenths of a second to seconds, and a member whose writes count as lost fails.
+const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
+
+fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
+    for device in
+        stack.devices.iter().filter(|device| device.queue.io_timeout < MEMBER_TIMEOUT_MIN_NS)
+    {
+        let has = |user: &&DeviceSpec| user.members().iter().any(|m| m.device == device.name);
+        let is_array = |user: &&DeviceSpec| matches!(user.kind, DeviceKind::Raid(_));
+        let Some(array) = stack.devices.iter().filter(is_array).find(has) else { continue };
+        findings.warning(
+            &stack.places.get(&format!("device/{}/queue/io_timeout", device.name)),
+            format!(
+                "`{}` may fail as a member of `{}` at its first hiccup",
+                device.name, array.name
+            ),
+            "take 1s or more; the default is 30s",
         );
     }
 }

@@ -482,6 +482,22 @@ fn unused_devices_are_a_warning() {
 }
 
 #[test]
+fn members_that_fail_at_each_hiccup_are_a_warning() {
+    let leaf = |name: &str, timeout: &str| {
+        format!(
+            "[device.{name}]\ntype = \"ram\"\nsize = \"64MiB\"\nqueue = {{ io_timeout = \"{timeout}\" }}\n"
+        )
+    };
+    let members = leaf("a", "1s") + &leaf("b", "999ms") + &leaf("c", "30s") + &leaf("alone", "1ms");
+    let array = "[device.md]\ntype = \"raid5\"\nmembers = [\"a\", \"b\", \"c\"]\n";
+    let exports =
+        ["md", "alone"].map(|d| format!("[export.{d}]\ndevice = \"{d}\"\nnbd = \"unix:{d}\"\n"));
+    let stack = check(&(members + array + &exports.concat())).unwrap();
+    let warnings: Vec<_> = stack.warnings.iter().map(|w| (w.line, w.message.as_str())).collect();
+    assert_eq!(warnings, [(8, "`b` may fail as a member of `md` at its first hiccup")]);
+}
+
+#[test]
 fn delays() {
     const HINT: &str = "delay DEVICE OFFSET MILLISECONDS";
     verify(vec![

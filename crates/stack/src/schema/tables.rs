@@ -399,7 +399,7 @@ pub static QUEUE: &[Param] = &[
         "io_timeout",
         Type::Duration { unit: Unit::Milliseconds, min: 1_000_000, max: 24 * HOUR },
         Value("30s"),
-        "Time after which a request counts as lost.",
+        "Time after which a request counts as lost; a member of an array may fail then.",
     ),
     param("iostats", Type::Bool, Value("true"), "Whether I/O is counted."),
     param(
