@@ -134,6 +134,11 @@ fn detail(device: &DeviceDetail) -> String {
     if let Some(lasting) = Lasting::of(|name| device.attributes.get(name).cloned()) {
         text.push_str(&format!("fault: {lasting}\n"));
     }
+    if device.attributes.get("path_replaced").is_some_and(|value| value.trim() == "1") {
+        text.push_str(
+            "note: its path names another file now, or none; it goes on with the one it opened\n",
+        );
+    }
     let rows = ATTRIBUTES.iter().filter_map(|attribute| {
         let value = device.attributes.get(attribute.name)?.trim();
         let mode = attribute.mode_of(&device.kind, device.attributes.keys().map(String::as_str));

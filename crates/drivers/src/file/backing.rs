@@ -4,6 +4,7 @@ use super::open;
 use drystone_core::blocking::might_block;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
 /// An open file, or what stands for one in a simulator. Called from any thread; nothing here is on
 /// the way of an I/O.
@@ -21,6 +22,11 @@ pub trait Backing: Send + Sync {
     /// threads, and never waits.
     fn is_shorter_than(&self, bytes: u64) -> bool {
         self.size().is_ok_and(|size| size < bytes)
+    }
+
+    /// Whether `path` still names this file. For threads that may block.
+    fn is_at(&self, _path: &Path) -> bool {
+        true
     }
 
     /// Make it `bytes` long, which is longer than it is, without allocating space.
@@ -68,6 +74,11 @@ impl Backing for OpenFile {
     fn is_shorter_than(&self, bytes: u64) -> bool {
         // A block device does not take a write beyond its end.
         !self.block_device && open::is_shorter_than(&self.fd, bytes)
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        might_block("stat");
+        open::is_at(&self.fd, path)
     }
 
     fn extend(&self, bytes: u64) -> io::Result<()> {

@@ -212,6 +212,7 @@ impl Driver for File {
             "detect_holes" => u8::from(s.holes.is_detected()).to_string(),
             "direct" => u8::from(self.is_direct()).to_string(),
             "cut_short" => u8::from(s.cut_short.load(Relaxed)).to_string(),
+            "path_replaced" => u8::from(!s.backing.is_at(&s.path)).to_string(),
             "flush_failed" => u8::from(s.flush_failed.load(Relaxed)).to_string(),
             _ => return None,
         })

@@ -273,6 +273,15 @@ pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
     }
 }
 
+/// Whether `path` names the open file. What cannot be found out does not count against it.
+pub(super) fn is_at(fd: &OwnedFd, path: &Path) -> bool {
+    let (Ok(opened), found) = (stat(fd), std::fs::metadata(path)) else { return true };
+    match found {
+        Ok(there) => (there.dev(), there.ino()) == (opened.st_dev, opened.st_ino),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
 fn stat(fd: &OwnedFd) -> io::Result<libc::stat> {
     // SAFETY: fstat fills the struct of zeroes.
     unsafe {

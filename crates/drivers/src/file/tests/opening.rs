@@ -150,3 +150,19 @@ fn direct_io_can_be_demanded_or_declined() {
         Err(error) => assert!(error.message.contains("direct I/O"), "{error}"),
     }
 }
+
+#[test]
+fn a_path_that_names_another_file_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path(), Some(MIB));
+    let (path, other) = (&options.path, dir.path().join("other.img"));
+    let file = File::open(&options).unwrap();
+    let is_replaced = || file.attribute("path_replaced").unwrap();
+    assert_eq!(is_replaced(), "0");
+    std::fs::rename(path, &other).unwrap();
+    assert_eq!(is_replaced(), "1", "it names nothing");
+    std::fs::write(path, [0; 4096]).unwrap();
+    assert_eq!(is_replaced(), "1", "it names another file");
+    std::fs::rename(&other, path).unwrap();
+    assert_eq!(is_replaced(), "0");
+}
