@@ -4,7 +4,7 @@
 //! into the trees that are shared.
 
 use crate::channel::{RequestChannel, Way};
-use crate::driver::{Driver, DriverQueue};
+use crate::driver::{AT_ONCE_BYTES_MAX, Driver, DriverQueue};
 use crate::scheduler::{Alone, Scheduler};
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
@@ -63,11 +63,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline(never)]
     pub(crate) fn go_as_units(&mut self, env: &mut Env) {
         let mut bios = self.outbox.take();
-        // One that is polled or needs a flush afterwards may stay with any driver, and a long one that
-        // has no data.
+        // One that is polled or needs a flush afterwards may stay with any driver.
         let special = BioFlags::POLLED | BioFlags::FUA;
         let enough = bios.len() <= PLUG_MAX_BIOS
-            && !bios.iter().any(|bio| bio.flags.intersects(special) || !bio.op.has_data())
+            && !bios.iter().any(|bio| bio.flags.intersects(special))
+            && bytes_without_data(&bios) <= AT_ONCE_BYTES_MAX
             && self.may_go_alone(bios.len())
             && self.spare.mask.count_ones() >= self.tags_for(bios.len());
         if !enough {
@@ -83,4 +83,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.issue_granted(env);
         self.give_back(env);
     }
+}
+
+/// How long a unit without data may become if all of `bios` merge: a long one may stay with any driver.
+fn bytes_without_data(bios: &BioList) -> u64 {
+    let bytes = bios.iter().filter(|bio| !bio.op.has_data()).map(|bio| bio.bytes);
+    bytes.fold(0, u64::saturating_add)
 }
