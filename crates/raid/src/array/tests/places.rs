@@ -57,8 +57,11 @@ fn serves(stand: &mut Stand) {
     stand.stop();
     stand.start();
     assert!(stand.reads(0, 2, BYTES));
-    stand.command(Command::Sync(SyncAction::Check)).unwrap();
-    assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
+    // Without a member there is nothing to compare parity with.
+    if stand.until("start", is_idle).degraded() == 0 {
+        stand.command(Command::Sync(SyncAction::Check)).unwrap();
+        assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
+    }
     stand.stop();
 }
 
