@@ -124,6 +124,13 @@ pub enum FileOp {
         /// Bytes.
         length: u64,
     },
+    /// Discard a range of a block device (`BLKDISCARD`): by a helper thread on both engines.
+    Discard {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
 }
 
 // SAFETY: the pointers are memory that the starter of the operation vouches for from any thread.

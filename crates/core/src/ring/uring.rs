@@ -85,6 +85,8 @@ pub struct UringRing {
     /// Events of watches.
     news: Vec<RingEvent>,
     free_files: Vec<u32>,
+    /// The descriptors of the registered files, by place.
+    files: Vec<RawFd>,
     /// Registered memory, by its place in the ring's table.
     memory: Vec<Arc<Arena>>,
     /// Where helper threads put what they did.
@@ -141,6 +143,7 @@ impl UringRing {
             unsubmitted: false,
             news: Vec::new(),
             memory: Vec::new(),
+            files: vec![-1; FILES as usize],
             free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
         };
@@ -357,6 +360,7 @@ macro_rules! file_entry {
             FileOp::Allocate { mode, offset, length } => {
                 opcode::Fallocate::new($fd, length).offset(offset).mode(mode).build()
             }
+            FileOp::Discard { .. } => unreachable!("a helper does it"),
         }
     };
 }
@@ -374,6 +378,13 @@ pub(super) fn file_entry(file: RingFile, op: FileOp, memory: Option<u16>) -> squ
 
 impl Ring for UringRing {
     unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
+        if let FileOp::Discard { .. } = op {
+            let fd = match file {
+                RingFile::Fd(fd) => fd,
+                RingFile::Registered(index) => self.files[index as usize],
+            };
+            return self.hand_over(Job::file(fd, op, token, &self.outbox));
+        }
         self.in_flight += 1;
         let memory = self.place_of(&op);
         self.push(file_entry(file, op, memory).user_data(token.0));
@@ -382,7 +393,10 @@ impl Ring for UringRing {
     fn register(&mut self, fd: RawFd) -> RingFile {
         let Some(index) = self.free_files.pop() else { return RingFile::Fd(fd) };
         match self.uring.submitter().register_files_update(index, &[fd]) {
-            Ok(_) => RingFile::Registered(index),
+            Ok(_) => {
+                self.files[index as usize] = fd;
+                RingFile::Registered(index)
+            }
             Err(_) => {
                 self.free_files.push(index);
                 RingFile::Fd(fd)

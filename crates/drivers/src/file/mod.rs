@@ -59,6 +59,8 @@ pub(crate) struct FileShared {
     pub(crate) size_bytes: AtomicU64,
     /// Holes can be punched.
     pub(crate) punch_hole: AtomicBool,
+    /// How ranges are discarded, if at all.
+    pub(crate) discard: Option<Discard>,
     /// Ranges can be zeroed without being freed.
     pub(crate) zero_range: AtomicBool,
     /// Which ranges hold data.
@@ -67,6 +69,16 @@ pub(crate) struct FileShared {
     pub(crate) flush_failed: AtomicBool,
     /// It became shorter than the device: see the invariants.
     pub(crate) cut_short: AtomicBool,
+}
+
+/// How ranges of a file are discarded. Found out when it is opened; where the system cannot after all, as when
+/// a device below was exchanged, the advice is not taken: clients were told that they may give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Discard {
+    /// In whole units of so many bytes, a power of two.
+    pub(crate) granularity: u32,
+    /// By the block device itself; else holes are punched.
+    pub(crate) is_of_device: bool,
 }
 
 impl FileShared {
@@ -114,6 +126,10 @@ impl File {
                 poll_queues: false,
                 size_bytes: AtomicU64::new(size),
                 punch_hole: AtomicBool::new(true),
+                discard: Some(Discard {
+                    granularity: physical_block_size.max(4096),
+                    is_of_device: false,
+                }),
                 zero_range: AtomicBool::new(true),
                 holes: Holes::new(true),
                 flush_failed: AtomicBool::new(false),
@@ -182,8 +198,8 @@ impl Driver for File {
         Limits {
             physical_block_size: s.physical_block_size,
             max_segments: 512,
-            max_discard_bytes: if punch { no_limit } else { 0 },
-            discard_granularity: s.physical_block_size.max(4096),
+            max_discard_bytes: if s.discard.is_some() { no_limit } else { 0 },
+            discard_granularity: s.discard.map_or(4096, |discard| discard.granularity),
             max_write_zeroes_bytes: no_limit,
             fast_zero: punch,
             write_cache: true,

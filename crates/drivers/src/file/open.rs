@@ -1,8 +1,8 @@
 //! Opening files and block devices: creation, size, locks, what the file system can do.
 
-use super::FileShared;
 use super::backing::OpenFile;
 use super::holes::Holes;
+use super::{Discard, FileShared};
 use drystone_core::blocking::{Aside, might_block};
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use drystone_core::{Error, Result};
 use std::ffi::CString;
 use std::fs::Metadata;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ fn open_locked(
     };
     let (fd, direct) = fd;
     let physical = physical_block_size(&fd, block_device);
-    let shared = FileShared {
+    let mut shared = FileShared {
         path: path.clone(),
         read_only: options.read_only,
         memory_alignment: if direct { alignment.unwrap_or(1) } else { 1 },
@@ -100,13 +100,14 @@ fn open_locked(
         poll_queues: direct && has_poll_queues(&fd, block_device),
         size_bytes: AtomicU64::new(size),
         punch_hole: AtomicBool::new(false),
+        discard: None,
         zero_range: AtomicBool::new(false),
         holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
         flush_failed: AtomicBool::new(false),
         cut_short: AtomicBool::new(false),
         backing: Aside::new(Box::new(OpenFile { fd, block_device })),
     };
-    probe(&shared, block_device);
+    probe(&mut shared, block_device);
     Ok(shared)
 }
 
@@ -263,7 +264,7 @@ pub(super) fn too_long(what: String, error: io::Error) -> Error {
 pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
     const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
     if !block_device {
-        return Ok(stat(fd)?.st_size as u64);
+        return Ok(stat(fd.as_raw_fd())?.st_size as u64);
     }
     let mut bytes = 0u64;
     // SAFETY: the ioctl writes one u64.
@@ -275,18 +276,18 @@ pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
 
 /// Whether `path` names the open file. What cannot be found out does not count against it.
 pub(super) fn is_at(fd: &OwnedFd, path: &Path) -> bool {
-    let (Ok(opened), found) = (stat(fd), std::fs::metadata(path)) else { return true };
+    let (Ok(opened), found) = (stat(fd.as_raw_fd()), std::fs::metadata(path)) else { return true };
     match found {
         Ok(there) => (there.dev(), there.ino()) == (opened.st_dev, opened.st_ino),
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
-fn stat(fd: &OwnedFd) -> io::Result<libc::stat> {
+fn stat(fd: RawFd) -> io::Result<libc::stat> {
     // SAFETY: fstat fills the struct of zeroes.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        match libc::fstat(fd.as_raw_fd(), &mut stat) {
+        match libc::fstat(fd, &mut stat) {
             0 => Ok(stat),
             _ => Err(io::Error::last_os_error()),
         }
@@ -388,7 +389,8 @@ fn physical_block_size(fd: &OwnedFd, block_device: bool) -> u32 {
     if block_device && unsafe { libc::ioctl(fd.as_raw_fd(), BLKPBSZGET, &raw mut bytes) } == 0 {
         return bytes.clamp(512, 1 << 20).next_power_of_two();
     }
-    stat(fd).map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
+    stat(fd.as_raw_fd())
+        .map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
 }
 
 /// What kind of file system it is, as statfs(2) tells.
@@ -415,14 +417,9 @@ fn tells_holes(fd: &OwnedFd) -> bool {
 
 /// Whether the device that the file lies on has poll queues, as sysfs tells.
 fn has_poll_queues(fd: &OwnedFd, block_device: bool) -> bool {
-    let Ok(stat) = stat(fd) else { return false };
+    let Ok(stat) = stat(fd.as_raw_fd()) else { return false };
     let device = if block_device { stat.st_rdev } else { stat.st_dev };
-    let (major, minor) = (libc::major(device), libc::minor(device));
-    let of = |folder: &str| {
-        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{folder}queue/io_poll"))
-    };
-    // A partition has no queue of its own: it stands in its disk's folder.
-    of("").or_else(|_| of("../")).is_ok_and(|value| value.trim() == "1")
+    queue_file(device, "io_poll").is_some_and(|value| value.trim() == "1")
 }
 
 /// Switch direct I/O on. With [`Direct::Auto`] a refusal is no error.
@@ -442,12 +439,13 @@ fn set_direct(fd: OwnedFd, options: &FileOptions) -> Result<(OwnedFd, bool)> {
 }
 
 /// Find out what the file system can do, behind the end of the file where nothing is lost.
-fn probe(shared: &FileShared, block_device: bool) {
+fn probe(shared: &mut FileShared, block_device: bool) {
     if shared.read_only {
         return;
     }
     if block_device {
-        // The kernel falls back to writing zeroes by itself; discard is tried when asked for.
+        // The kernel falls back to writing zeroes by itself.
+        shared.discard = discard_of_device(shared.fd(), shared.physical_block_size);
         shared.zero_range.store(true, Relaxed);
         shared.punch_hole.store(true, Relaxed);
         return;
@@ -462,5 +460,28 @@ fn probe(shared: &FileShared, block_device: bool) {
         let punch = libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | keep, behind, 4096) == 0;
         shared.zero_range.store(zero && punch, Relaxed);
         shared.punch_hole.store(punch, Relaxed);
+        let granularity = shared.physical_block_size.max(4096);
+        shared.discard = punch.then_some(Discard { granularity, is_of_device: false });
     }
+}
+
+/// Whether a block device discards, and in what units, as sysfs tells.
+fn discard_of_device(fd: RawFd, physical_block_size: u32) -> Option<Discard> {
+    let stat = stat(fd).ok()?;
+    let number = |name: &str| queue_file(stat.st_rdev, name)?.trim().parse::<u32>().ok();
+    // More than a number of 32 bits holds is not 0 either.
+    let most = queue_file(stat.st_rdev, "discard_max_bytes")?;
+    let granularity = number("discard_granularity").unwrap_or(0).max(physical_block_size);
+    let granularity = granularity.min(1 << 30).next_power_of_two();
+    (most.trim() != "0").then_some(Discard { granularity, is_of_device: true })
+}
+
+/// What sysfs says of the queue of a block device. A partition has none of its own: it stands in its disk's
+/// folder.
+fn queue_file(device: libc::dev_t, name: &str) -> Option<String> {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let of = |folder: &str| {
+        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{folder}queue/{name}"))
+    };
+    of("").or_else(|_| of("../")).ok()
 }

@@ -261,7 +261,7 @@ impl FileQueue {
     fn again(&mut self, rq: &Request) -> Option<FileOp> {
         match rq.unit.op {
             Op::Flush => Some(FileOp::DataSync),
-            Op::Discard => Some(discard_op(rq)),
+            Op::Discard => Some(discard_op(&self.shared, rq)),
             Op::WriteZeroes => self.zero_op(rq),
             _ if self.parts[rq.slot() as usize].iovecs.is_empty() => Some(self.data_op(rq)),
             _ => Some(self.vectored_op(rq)),
@@ -276,10 +276,8 @@ impl FileQueue {
             Op::Flush if errno == libc::ECANCELED => {}
             Op::Flush if mistake!("flush_failure_forgotten") => {}
             Op::Flush => s.flush_failed.store(true, Release),
-            Op::Discard if unsupported => {
-                s.punch_hole.store(false, Relaxed);
-                return Err(Status::NotSupported);
-            }
+            // It was offered, and is advice.
+            Op::Discard if unsupported => return Ok(None),
             Op::WriteZeroes if unsupported && !self.parts[rq.slot() as usize].by_hand => {
                 let unmap = !rq.unit.flags.contains(BioFlags::NOUNMAP);
                 let flag =
@@ -373,9 +371,13 @@ fn rq_cancelled(rq: &Request) -> bool {
 /// Mark in `driver_data` of a request whose operation was asked to end early.
 const CANCELLED: u64 = 1;
 
-fn discard_op(rq: &Request) -> FileOp {
+fn discard_op(shared: &FileShared, rq: &Request) -> FileOp {
+    let (offset, length) = (rq.offset(), rq.unit.bytes);
+    if shared.discard.is_some_and(|discard| discard.is_of_device) {
+        return FileOp::Discard { offset, length };
+    }
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    FileOp::Allocate { mode, offset: rq.offset(), length: rq.unit.bytes }
+    FileOp::Allocate { mode, offset, length }
 }
 
 fn fill_bounce(rq: &Request, bounce: &IoBuf) {
@@ -422,7 +424,7 @@ impl DriverQueue for FileQueue {
         let op = match rq.unit.op {
             Op::Read | Op::Write => self.data_op(rq),
             Op::Flush => FileOp::DataSync,
-            Op::Discard => discard_op(rq),
+            Op::Discard => discard_op(&self.shared, rq),
             Op::WriteZeroes => match self.zero_op(rq) {
                 Some(op) => op,
                 None => return Issue::Done(Status::NotSupported),

@@ -389,6 +389,9 @@ unsafe fn disk_op(op: FileOp) -> (DiskOp, usize, Memory) {
                 };
                 (op, 0, Memory::default())
             }
+            FileOp::Discard { offset, length } => {
+                (DiskOp::Discard { offset, length }, 0, Memory::default())
+            }
         }
     }
 }
