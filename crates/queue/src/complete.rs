@@ -265,7 +265,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     }
 
     /// What failed is told later ([`Device::failures`](drystone_core::Device::failures)).
-    fn note(&self, failure: &Failure) {
+    pub(crate) fn note(&self, failure: &Failure) {
         if failure.status.is_failure() {
             self.shared.stats.failures.note(failure);
         }

@@ -16,6 +16,7 @@ use crate::scheduler::{Caller, Outlet, Place, Scheduler, SchedulerKind};
 use crate::tags::TagBatch;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
+use drystone_core::failures::Failure;
 use drystone_core::{Bio, BioFlags, BioList, Env, Status};
 use std::sync::atomic::{Ordering::*, fence};
 
@@ -204,9 +205,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn ended_at_once(&mut self, env: &mut Env, home: u32, rq: &mut Request, status: Status) {
         self.ended[lane_of(rq.unit.op, rq.unit.priority)] += 1;
         self.account_inline(env, &rq.unit);
-        if !status.is_ok() && make_lone(&mut rq.unit.bios, status) {
-            // They are the scheduler's still, whoever's they are.
-            return self.returned.append(&mut rq.unit.bios);
+        if !status.is_ok() {
+            if make_lone(&mut rq.unit.bios, status) {
+                // They are the scheduler's still, whoever's they are.
+                return self.returned.append(&mut rq.unit.bios);
+            }
+            let (op, offset, bytes) = (rq.unit.op, rq.offset(), rq.unit.bytes);
+            self.note(&Failure { op, status, offset, bytes });
         }
         let own = home == self.port.index;
         if own {

@@ -103,6 +103,8 @@ fn bad_blocks_fail_nothing_beside_them() {
             failed.retain(|bio| !bio.status.is_ok());
             let failed: Vec<_> = failed.iter().map(|bio| (bio.user_data, bio.status)).collect();
             assert_eq!(failed, [(1, Status::IoError)], "{scheduler:?}, {irqmode:?}, {flags:?}");
+            let noted = rig.device.failures().unwrap().take();
+            assert_eq!(noted.count(), 1, "{scheduler:?}, {irqmode:?}, {flags:?}");
         }
     }
 }

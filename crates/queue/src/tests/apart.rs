@@ -57,6 +57,7 @@ fn only_bios_that_touch_bad_sectors_fail() {
             taken.sort_unstable();
             assert_eq!(taken, [(8, 1024), (10, 1024), (12, 1024), (14, 1024)], "each once, alone");
             assert_eq!(rig.cx.outstanding(), 0);
+            assert_eq!(rig.device.failures().unwrap().take().count(), 2, "they can be told of");
         }
     }
 }
