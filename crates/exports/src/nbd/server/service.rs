@@ -152,7 +152,10 @@ impl Service {
             Command::Write => self.write(request, payload, pool, stream, bios),
             Command::Flush => self.bare(request, BioOp::Flush, pool, bios),
             Command::Trim => self.bare(request, BioOp::Discard, pool, bios),
-            Command::WriteZeroes if self.zeroes_itself => {
+            // One that has to be fast fails at the device rather than being slow.
+            Command::WriteZeroes
+                if self.zeroes_itself || request.flags.contains(CommandFlags::FAST_ZERO) =>
+            {
                 self.bare(request, BioOp::WriteZeroes, pool, bios)
             }
             Command::WriteZeroes => self.zero_by_writes(request, pool, stream, bios),
