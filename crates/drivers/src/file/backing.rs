@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
-/// An open file, or what stands for one in a simulator. Called from any thread; nothing here is on
-/// the way of an I/O.
+/// An open file, or what stands for one in a simulator. Called from any thread; but for
+/// [`Backing::is_shorter_than`] nothing here is on the way of an I/O.
 pub trait Backing: Send + Sync {
     /// What a ring knows it by. Valid for as long as this lives.
     fn descriptor(&self) -> RawFd;
@@ -52,6 +52,8 @@ pub trait Backing: Send + Sync {
 pub(super) struct OpenFile {
     pub(super) fd: OwnedFd,
     pub(super) block_device: bool,
+    /// Its length is known without asking a server or waiting for one.
+    pub(super) has_known_length: bool,
 }
 
 impl Drop for OpenFile {
@@ -73,7 +75,7 @@ impl Backing for OpenFile {
 
     fn is_shorter_than(&self, bytes: u64) -> bool {
         // A block device does not take a write beyond its end.
-        !self.block_device && open::is_shorter_than(&self.fd, bytes)
+        !self.block_device && self.has_known_length && open::is_shorter_than(&self.fd, bytes)
     }
 
     fn is_at(&self, path: &Path) -> bool {

@@ -10,7 +10,8 @@
 //!   its end would make it longer again, with a hole for what it held. No write is acknowledged, nor a read that
 //!   ended beside it, before it was seen that the file had its length after the write. The one write that restores
 //!   the length, that of the device's last block, is begun only while the file has it: what is cut off in the
-//!   moment between the two is not noticed.
+//!   moment between the two is not noticed. On 9p and CIFS, which would have the thread wait for a server, only reads
+//!   that end early notice it.
 //! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 

@@ -105,7 +105,11 @@ fn open_locked(
         holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
         flush_failed: AtomicBool::new(false),
         cut_short: AtomicBool::new(false),
-        backing: Aside::new(Box::new(OpenFile { fd, block_device })),
+        backing: Aside::new(Box::new(OpenFile {
+            has_known_length: has_known_length(&fd),
+            fd,
+            block_device,
+        })),
     };
     probe(&mut shared, block_device);
     Ok(shared)
@@ -400,6 +404,13 @@ fn file_system(fd: &OwnedFd) -> Option<i64> {
         let mut stat: libc::statfs = std::mem::zeroed();
         (libc::fstatfs(fd.as_raw_fd(), &mut stat) == 0).then_some(stat.f_type)
     }
+}
+
+/// Whether `statx` tells a file's length at once. 9p asks its server and CIFS may wait for what is being written, both
+/// in spite of `AT_STATX_DONT_SYNC` (Linux `v9fs_vfs_getattr_dotl`, `cifs_getattr`).
+fn has_known_length(fd: &OwnedFd) -> bool {
+    const ASKS: [i64; 3] = [0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
+    file_system(fd).is_some_and(|kind| !ASKS.contains(&kind))
 }
 
 /// Whether the file system is memory: nothing in it waits for a device.

@@ -195,13 +195,27 @@ impl RamStore {
         let (first, last) = (from.div_ceil(granule), end / granule);
         rest.from = end;
         if first >= last {
-            return self.overwrite_with_zeroes(from, end);
+            return self.zero_parts(from, end);
         }
-        self.overwrite_with_zeroes(from, first * granule);
+        self.zero_parts(from, first * granule);
         let next = self.free_some(first, last);
         match next == last {
-            true => self.overwrite_with_zeroes(last * granule, end),
+            true => self.zero_parts(last * granule, end),
             false => rest.from = next * granule,
+        }
+    }
+
+    /// Zero parts of granules. One that holds no data reads as zeroes, and gets no memory for it.
+    fn zero_parts(&self, from: usize, end: usize) {
+        let granule = GRANULE as usize;
+        let mut at = from;
+        while at < end {
+            let next = end.min((at / granule + 1) * granule);
+            let (word, bit) = (&self.written[at / granule / 64], 1 << (at / granule % 64));
+            if word.load(Acquire) & bit != 0 {
+                self.overwrite_with_zeroes(at, next);
+            }
+            at = next;
         }
     }
 
