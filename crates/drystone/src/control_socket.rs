@@ -150,7 +150,8 @@ fn refuse(stream: &UnixStream, line: &str) {
 /// Lets the client go that has been idle for longest. Whether there was one.
 fn make_room(guests: &[Weak<Guest>]) -> bool {
     let mut guests: Vec<Arc<Guest>> = guests.iter().filter_map(Weak::upgrade).collect();
-    guests.sort_by_key(|guest| guest.state.load(SeqCst));
+    // Each is read once: they change meanwhile, and a sort may panic where the order does.
+    guests.sort_by_cached_key(|guest| guest.state.load(SeqCst));
     guests.iter().any(|guest| guest.give_way())
 }
 

@@ -90,8 +90,8 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     signal.wait();
     output::complain(&format!(
-        "drystone: stopping: flushing devices; I/O that does not end is given up after {} s. Press Ctrl-C again to quit \
-         at once (unflushed data may be lost).",
+        "drystone: stopping: flushing devices; I/O that does not end is given up {} s after files are no longer in use. \
+         Press Ctrl-C again to quit at once (unflushed data may be lost).",
         STOP_LIMIT.as_secs()
     ));
     handle.stop(StopMode::Drain)?;

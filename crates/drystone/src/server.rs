@@ -207,7 +207,12 @@ impl ServerHandle for Server {
         // Who uses files was waited for; nobody who could still save anything is cut off by this.
         let limit =
             (mode == StopMode::Drain).then(|| StopLimit::start(STOP_LIMIT, self.given_up()));
-        let _limit = limit.transpose()?;
+        let _limit = limit.transpose().unwrap_or_else(|why| {
+            output::complain(&format!(
+                "drystone: the stop has no time limit, for want of a thread: {why}"
+            ));
+            None
+        });
         let ended = self.end();
         if mode == StopMode::Now {
             return ended;
