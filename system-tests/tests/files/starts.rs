@@ -141,7 +141,10 @@ fn a_signal_for_the_whole_group_leaves_nothing() {
     let mut server = with_slow_losetup(1, &["setsid"]);
     shell(server.dir(), "kill -INT -- -\"$1\"", &[&server.pid().to_string()]).ok();
     assert!(server.wait().success(), "{}", server.messages());
-    assert!(!server.messages().contains("refused"), "{}", server.messages());
+    // The one refusal that machines without the capability see.
+    let messages = server.messages();
+    let mut others = messages.lines().filter(|line| !line.contains("PR_SET_IO_FLUSHER"));
+    assert!(others.all(|line| !line.contains("refused")), "{messages}");
     nothing_is_left(&server, &before);
 }
 
