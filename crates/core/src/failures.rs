@@ -169,7 +169,9 @@ mod models {
                 })
             });
             let during = failures.take();
-            noting.map(|thread| thread.join().unwrap());
+            for thread in noting {
+                thread.join().unwrap();
+            }
             let after = failures.take();
             assert_eq!(during.count() + after.count(), 2, "each is told once");
             for failure in [during.first, after.first].into_iter().flatten() {
