@@ -117,7 +117,9 @@ pub fn open(
         false => BitmapStorage::load(&mut io, &disks, &headers, assembly)?,
     };
     let journal_notice = look_into_journal(&mut io, &disks, candidates, (found, options))?;
-    let mut replay = Replay::read(&mut io, &disks, assembly)?;
+    // Members of two ages are made to fit by the resync; their logs are older than that.
+    let is_mixed = found.members != assembly.members && assembly.lost() == 0;
+    let mut replay = Replay::read(&mut io, &disks, assembly, !is_mixed)?;
     if replay.is_some() && !options.read_only {
         check_logs_take_writes(&mut io, &disks)?;
     }

@@ -59,11 +59,16 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// Read the logs, if the array has them. What they say is looked at only if it was not stopped
-    /// cleanly.
+    /// cleanly, and if they are asked.
     ///
     /// # Errors
     /// An area cannot be used.
-    pub(crate) fn read(io: &mut Io, disks: &[Disk], assembly: &Assembly) -> Result<Option<Self>> {
+    pub(crate) fn read(
+        io: &mut Io,
+        disks: &[Disk],
+        assembly: &Assembly,
+        is_asked: bool,
+    ) -> Result<Option<Self>> {
         if !assembly.has_ppl {
             return Ok(None);
         }
@@ -93,7 +98,7 @@ impl Replay {
             replay.conf.generation = replay.conf.generation.max(header.generation);
             // A replacement has copies of what the member has that it is to replace.
             let is_copy = matches!(disks[place].state, DiskState::Replacement(_));
-            if assembly.resync_from.is_some() && !is_copy {
+            if is_asked && assembly.resync_from.is_some() && !is_copy {
                 for (sector, entry) in header.entries_at(at) {
                     let partial = (start + sector, start + sectors);
                     let done = replay.entry(io, disks, place, assembly, entry, partial);

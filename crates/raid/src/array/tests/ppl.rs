@@ -107,6 +107,38 @@ fn without_a_member_of_linux_what_was_never_written_is_right() {
     }
 }
 
+/// What the logs say is older than the mixture that the members are then.
+#[test]
+fn members_of_two_ages_are_resynced_whatever_the_logs_say() {
+    for is_clean in [false, true] {
+        let (mut stand, _) = stand(4);
+        stand.until("clean", |status| status.state == ArrayState::Clean);
+        let old = images(&stand);
+        assert!(stand.write(0, 9, LOOKED_AT / 2).is_ok());
+        if is_clean {
+            stand.stop();
+        } else {
+            stand.crash();
+            assert!((0..4).any(|device| !newest(&stand, device).entries.is_empty()));
+        }
+        for memory in &stand.memories[..2] {
+            let mut own = memory.superblock();
+            own.events += 100;
+            memory.put(8, &own.to_bytes());
+        }
+        let images = [&images(&stand)[..2], &old[2..]].concat();
+        let mut again = Stand::of(images);
+        assert!(again.try_open().is_err(), "two members are too old");
+        again.is_forced = true;
+        again.start();
+        let status = again.until("resync", is_idle);
+        assert!(status.mismatch_cnt > 0 && status.degraded() == 0);
+        assert_eq!(mismatches(&mut again), 0);
+        again.stop();
+        assert!(again.memories.iter().all(|memory| memory.superblock().is_clean()));
+    }
+}
+
 /// A write, cut off after every one of the writes that it makes to members; then read with all members,
 /// and without each of them.
 fn at_every_write(disks: usize, lost: Option<usize>, write: Range<u64>) {

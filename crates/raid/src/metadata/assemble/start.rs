@@ -224,7 +224,7 @@ pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
     }
     // With members to spare parity is made to fit, or what is computed later would be a mixture too.
     let is_redundant = assembly.lost() < assembly.layout.level().parity_disks();
-    if is_redundant && !assembly.has_ppl {
+    if is_redundant {
         assembly.resync_from = Some(0);
         if !by_bitmap && assembly.bitmap == BitmapUse::Good {
             assembly.bitmap = BitmapUse::Stale;
