@@ -12,6 +12,7 @@ use super::status::BitmapStatus;
 use crate::engine::Bitmap;
 use crate::metadata::assemble::{Assembly, BitmapUse};
 use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES, byte_of};
+use crate::metadata::places::Places;
 use drystone_core::clock::Ns;
 use drystone_core::{Error, Result, SECTOR_SIZE};
 use std::ops::Range;
@@ -240,7 +241,8 @@ fn bytes_on(disk: &Disk, header: &BitmapHeader) -> usize {
     bytes.next_multiple_of(disk.block_bytes()) as usize
 }
 
-/// The bits must not lie where something else is.
+/// The bits must not lie where something else is. Every member is given the bitmap of `header`, whatever a
+/// header of its own says.
 fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
     let wrong = |error| Error::invalid(format!("{}: {error}", disk.name));
     if disk.places.bitmap().map_err(wrong)?.is_none() {
@@ -254,14 +256,26 @@ fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
             disk.name, header.chunk_bytes
         )));
     }
-    check_blocks(disk)
+    let device_sectors = disk.device.info().size_bytes / SECTOR_SIZE;
+    let places = Places::of(&disk.superblock, device_sectors, Some(header)).map_err(wrong)?;
+    if disk.places.bad_blocks().is_some() && places.bad_blocks().is_none() {
+        return Err(Error::invalid(format!(
+            "the bitmap of {}, whose bits need {sectors} sectors, reaches into its bad block log",
+            disk.name
+        )));
+    }
+    check_places(disk, &places)
 }
 
 /// The bitmap is written in whole blocks of the device, and nothing else with it.
 pub(super) fn check_blocks(disk: &Disk) -> Result<()> {
+    check_places(disk, &disk.places)
+}
+
+fn check_places(disk: &Disk, places: &Places) -> Result<()> {
     let wrong = |error| Error::invalid(format!("{}: {error}", disk.name));
-    disk.places.bitmap().map_err(wrong)?;
-    match disk.places.bitmap_in_blocks(&disk.superblock, disk.block_bytes() / SECTOR_SIZE) {
+    places.bitmap().map_err(wrong)?;
+    match places.bitmap_in_blocks(&disk.superblock, disk.block_bytes() / SECTOR_SIZE) {
         Some(error) => Err(wrong(error)),
         None => Ok(()),
     }

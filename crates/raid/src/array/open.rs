@@ -189,7 +189,9 @@ fn members(
             && let Ok((_, superblock)) = &candidates[index].found
         {
             let header = candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok());
-            let mut disk = disk(io, device, superblock, state, header.as_ref())?;
+            // A spare may not have been told how much of it is used.
+            let superblock = Superblock { size: assembly.fresh.size, ..superblock.clone() };
+            let mut disk = disk(io, device, &superblock, state, header.as_ref())?;
             disk.by_bitmap = is_by_bitmap(assembly, index);
             disks.push(disk);
             headers.push(header);

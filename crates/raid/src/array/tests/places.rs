@@ -285,3 +285,54 @@ fn the_logical_block_of_the_array_is_kept() {
     stand.stop();
     assert!(stand.memories.iter().all(|memory| memory.superblock().logical_block_size == 4096));
 }
+
+/// A stopped array whose bitmap takes two sectors, with a spare.
+fn with_two_sectors_of_bits() -> Stand {
+    let mut stand = Stand::of(vec![vec![0; 16 << 20]; 4]);
+    stand.create_with(Level::Raid5, true, Some(Policy::Bitmap), Some(4096));
+    stand.start();
+    stand.add_device(vec![0; 16 << 20]);
+    let (name, device) = ("d4".to_owned(), stand.devices[4].clone());
+    stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
+    stand.stop();
+    let header = BitmapHeader::parse(&stand.memories[0].get(BITMAP, 512)).unwrap();
+    assert_eq!(header.sectors_for(stand.memories[0].superblock().size), 2);
+    stand
+}
+
+/// Bits are written to every member by one header, not by what each of them says of its own.
+#[test]
+fn a_bitmap_that_is_longer_than_a_member_says_changes_nothing() {
+    type Change = fn(&mut Superblock);
+    let before_data: Change = |own| {
+        let offset = own.data_offset - own.super_offset - 1;
+        own.bitmap_or_ppl = (offset as u32).to_le_bytes();
+    };
+    let before_list: Change = |own| {
+        own.bitmap_or_ppl = 8u32.to_le_bytes();
+        (own.bblog_offset, own.bblog_size) = (9, 8);
+    };
+    let in_data: Change = |own| {
+        own.size = 0;
+        own.bitmap_or_ppl = ((own.data_offset - own.super_offset) as u32).to_le_bytes();
+    };
+    for (device, with, what) in [
+        (1, before_data, "d1: the bitmap of 2 sectors at offset"),
+        (
+            1,
+            before_list,
+            "the bitmap of d1, whose bits need 2 sectors, reaches into its bad block log",
+        ),
+        (4, in_data, "d4: the bitmap of 1 sectors at offset"),
+    ] {
+        let mut stand = with_two_sectors_of_bits();
+        // It has no header that can be read.
+        stand.memories[device].put(BITMAP, &[0; 512]);
+        change(&stand, device, with);
+        let before = images(&stand);
+        let why = refusal(&mut stand);
+        assert!(why.contains(what), "{why}");
+        assert!(images(&stand) == before, "something was written");
+        assert_eq!(stand.look().2.unwrap().lost(), 0);
+    }
+}

@@ -398,7 +398,7 @@ impl Stand {
         };
         let new = |n: usize| NewDevice {
             name: format!("d{n}"),
-            sectors: BYTES as u64 / SECTOR_SIZE,
+            sectors: self.memories[n].sectors(),
             uuid: uuid(100 + n as u8),
         };
         let devices: Vec<_> = (0..self.devices.len()).map(|n| Some(new(n))).collect();
