@@ -32,7 +32,7 @@ drystone-core  turn_leave_fence    loom_turn
 drystone-core  turn_recheck        loom_turn
 drystone-core  turn_want           loom_turn_a_look
 drystone-core  turn_want_order     loom_turn_of_two_looks
-drystone-core  failure_half_noted  loom_failures
+drystone-core  failure_claimed_twice loom_failures
 drystone-core  passage_enter_fence loom_passage
 drystone-core  passage_close_fence loom_passage
 drystone-core  passage_leave_fence loom_passage

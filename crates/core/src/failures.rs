@@ -78,7 +78,7 @@ impl Failures {
     pub fn note(&self, failure: &Failure) {
         let is_free = self.state.load(Relaxed) == NONE;
         // Pairs with the release in `take`: what was noted before has been read.
-        if !is_free || self.state.compare_exchange(NONE, WRITING, Acquire, Relaxed).is_err() {
+        if !is_free || !self.claim() {
             self.more.fetch_add(1, Relaxed);
             return;
         }
@@ -87,8 +87,16 @@ impl Failures {
         self.what.store(kind << BYTES_BITS | bytes, Relaxed);
         self.place.store(failure.offset, Relaxed);
         // Publishes both words to `take`.
-        let order = if crate::mutated!("failure_half_noted") { Relaxed } else { Release };
-        self.state.store(THERE, order);
+        self.state.store(THERE, Release);
+    }
+
+    /// Become the one who notes the first failure.
+    fn claim(&self) -> bool {
+        if crate::mutated!("failure_claimed_twice") {
+            self.state.store(WRITING, Relaxed);
+            return true;
+        }
+        self.state.compare_exchange(NONE, WRITING, Acquire, Relaxed).is_ok()
     }
 
     /// What was noted since the last call.
