@@ -344,8 +344,21 @@ fn a_member_with_the_error_flag_is_read_and_not_written() {
     // Without it nothing keeps the others from being written.
     let array = made(&without(devices.clone(), &[2]));
     assert_eq!((array.lost(), array.read_only), (1, None));
+    assert!(unexpected(&array.start).contains("member 2 is missing"), "{:?}", array.start);
     let array = made(&without(devices, &[0]));
     assert!(array.members[2].is_in_sync() && array.lost() == 1, "it is needed");
+}
+
+#[test]
+fn a_member_with_the_error_flag_that_is_forced_in_is_not_written() {
+    let mut devices = candidates("r5-ls");
+    (0..4).for_each(|device| change(&mut devices, device, |own| own.roles[2] = 0x8002));
+    (2..4).for_each(|device| change(&mut devices, device, |own| own.events -= 2));
+    let mut array = made(&devices);
+    assert_eq!((array.lost(), &array.read_only), (2, &None), "it takes no part");
+    array.force(&devices);
+    assert_eq!(array.lost(), 0);
+    assert!(array.read_only.expect("a reason").starts_with("member 2 has the error flag"));
 }
 
 #[test]
@@ -389,6 +402,11 @@ fn a_stale_member_that_missed_little_is_told_by_the_bitmap() {
         header.events_cleared = 10;
     }
     assert_eq!(made(&devices).members[1], Member::Stale { device: 1, by_bitmap: true });
+    // Of another history, which the bitmap does not know.
+    change(&mut devices, 1, |own| {
+        (0..own.roles.len()).filter(|n| *n != 1).for_each(|n| own.roles[n] = 0xFFFE);
+    });
+    assert_eq!(made(&devices).members[1], Member::Stale { device: 1, by_bitmap: false });
 }
 
 #[test]

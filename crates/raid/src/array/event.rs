@@ -193,7 +193,7 @@ impl fmt::Display for ArrayEvent {
             ArrayEvent::SyncBegan { action, members, percent } => {
                 write!(f, "{} begins at {percent} %", subject(*action, members))?;
                 if *action == SyncAction::Resync {
-                    f.write_str(", because the array was not stopped cleanly or was new")?;
+                    f.write_str(", because the array was not stopped cleanly, was new, or had members forced in")?;
                 }
                 Ok(())
             }

@@ -714,9 +714,14 @@ impl Assembly {
         let headers =
             in_sync.filter_map(|m| candidates[m.device()?].bitmap.as_ref()?.as_ref().ok());
         let Some(cleared) = headers.map(|header| header.events_cleared).next() else { return };
+        // What one of another history has written itself is marked nowhere.
+        let is_ours =
+            |c| superblock(c).is_some_and(|(_, own)| self.other_history(c, own).is_none());
+        let ours: Vec<bool> = candidates.iter().map(is_ours).collect();
         for member in &mut self.members {
             if let Member::Stale { device, by_bitmap } = member {
-                *by_bitmap = events(&candidates[*device]).is_some_and(|events| events >= cleared);
+                *by_bitmap = ours[*device]
+                    && events(&candidates[*device]).is_some_and(|events| events >= cleared);
             }
         }
     }

@@ -220,7 +220,9 @@ impl Manager {
             && own.data_size >= self.used
             && own.bitmap_offset().is_some()
             && role < common.raid_disks;
-        (fits && is_whole && is_of_age && is_free && is_ours).then_some(role)
+        // What it holds where it had errors may be damaged, which the bitmap does not mark.
+        let is_sound = !own.has_error_flag(own.dev_number);
+        (fits && is_sound && is_whole && is_of_age && is_free && is_ours).then_some(role)
     }
 
     /// The superblock of a new spare: laid out as that of a member.

@@ -277,6 +277,22 @@ fn who_was_away_for_too_long_is_rebuilt_as_any_other() {
 }
 
 #[test]
+fn who_had_the_error_flag_is_rebuilt_as_any_other() {
+    let mut stand = stand(Level::Raid5, 5);
+    take_out(&mut stand, "d1");
+    let mut own = stand.memories[1].superblock();
+    own.roles[1] = 0x8001;
+    stand.memories[1].put(8, &own.to_bytes());
+    stand.power.take();
+    put_in(&mut stand, 1);
+    stand.until("recovery", is_whole);
+    let entries = stand.power.take();
+    let writes = |entry: &Entry| entry.op == Op::Write && entry.device == 1;
+    let all = header(&stand.memories[0]).bits();
+    assert_eq!(chunks(&stand, &entries, writes).len() as u64, all);
+}
+
+#[test]
 fn a_bit_stays_while_a_write_is_under_way() {
     let mut stand = stand(Level::Raid5, 4);
     let layout = stand.array.as_ref().unwrap().0.status().layout;

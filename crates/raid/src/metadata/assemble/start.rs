@@ -231,6 +231,7 @@ pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
         }
     }
     assembly.find_lost_logs(candidates);
+    assembly.read_only = read_only(assembly);
     assembly.start = decide(assembly, candidates);
 }
 
@@ -256,10 +257,11 @@ fn named(assembly: &Assembly) -> String {
 /// not come later.
 fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let expected = |role: usize| {
-        let number = Role::Active(role as u16).number();
+        let mut numbers = 0..assembly.fresh.roles.len() as u32;
+        let is_given = |number| assembly.fresh.role_of(number) == Role::Active(role as u16);
         let member = &assembly.members[role];
         let may_come = member.device().is_none() && !matches!(member, Member::Damaged { .. });
-        assembly.fresh.roles.contains(&number) && may_come
+        may_come && numbers.any(is_given)
     };
     let missing = (0..assembly.members.len()).filter(|role| expected(*role));
     let sentences: Vec<String> = missing.map(|role| absence(assembly, candidates, role)).collect();
