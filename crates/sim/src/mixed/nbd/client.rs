@@ -44,6 +44,8 @@ pub(super) struct Client {
 enum Excuse {
     /// Nothing but being in a handshake.
     Handshake,
+    /// Nothing but asking for an export with `EXPORT_NAME`, which can only be refused by closing.
+    ExportName,
     /// Nothing but sending nothing for so long.
     Quiet(Ns),
     /// It broke the protocol.
@@ -198,6 +200,9 @@ impl Client {
         let before = device.info().size_bytes;
         let name = if export.default && self.rng.bool() { "" } else { &export.name };
         let old_way = self.rng.u32(0..4) == 0;
+        if old_way {
+            self.excuse = Excuse::ExportName;
+        }
         if old_way && (self.extended || device.info().limits.logical_block_size > 512) {
             // The server has no other way of refusing it.
             self.count("export name refused");
@@ -401,14 +406,18 @@ impl Client {
     fn judge_end(&self, error: &ClientError) {
         match error {
             ClientError::Io(_) if self.has_reason() => {}
-            // There were too many when it chose its export, by now perhaps no more.
             ClientError::Refused { code, .. }
                 if *code == ReplyCode::ErrPolicy.wire()
                     && self.excuse == Excuse::Handshake
-                    && self.at().max_connections < 64 => {}
+                    && self.may_lack_a_place() => {}
             _ => self.fail(&format!("{error} ({:?})", self.excuse)),
         }
         self.count("early end");
+    }
+
+    /// Whether all places may have been taken when it chose its export, by now perhaps no more.
+    fn may_lack_a_place(&self) -> bool {
+        self.at().max_connections < 64
     }
 
     fn has_reason(&self) -> bool {
@@ -420,7 +429,10 @@ impl Client {
         let late = |quiet: Ns, most: Ns| quiet + LATENCY_NS >= most;
         match self.excuse {
             Excuse::Nonsense => true,
-            Excuse::Handshake => late(now - self.connected_ns, at.handshake_ns),
+            Excuse::ExportName if self.may_lack_a_place() => true,
+            Excuse::Handshake | Excuse::ExportName => {
+                late(now - self.connected_ns, at.handshake_ns)
+            }
             Excuse::Quiet(quiet) => at.idle_ns > 0 && late(quiet, at.idle_ns),
         }
     }

@@ -167,6 +167,10 @@ impl Requests {
         if self.read_only && !matches!(op, Op::Read | Op::Flush) {
             return self.forbidden(client, op, &range);
         }
+        let fast = command_flags.contains(CommandFlags::FAST_ZERO);
+        if fast && !self.flags.contains(TransmissionFlags::SEND_FAST_ZERO) {
+            return self.fast_zeroes_not_offered(client, command_flags, &range);
+        }
         let wanted = Wanted { target: self.target, range, op, flags, nonsense: false };
         let (io, bio) = wanted.begin(&client.run, None);
         client.run.note_begin(number, client.number, &io, &bio);
@@ -190,6 +194,21 @@ impl Requests {
             Asked::Nonsense { what: "write to a read-only export", expected: ErrorCode::Eperm };
         self.begin(client, nonsense, |connection| {
             connection.send(command_of(op), CommandFlags::empty(), offset, length, &data)
+        })
+    }
+
+    /// A flag that the export does not announce is refused, whatever its device can do by now.
+    fn fast_zeroes_not_offered(
+        &mut self,
+        client: &Client,
+        flags: CommandFlags,
+        range: &Range<u64>,
+    ) -> Result<()> {
+        let (offset, length) = self.bytes(client, range);
+        let what = "fast zeroes that are not offered";
+        self.expect_refusal(client, what, ErrorCode::Einval, |raw| {
+            raw.command = Command::WriteZeroes.wire();
+            (raw.flags, raw.offset, raw.length) = (flags.bits(), offset, length);
         })
     }
 
