@@ -5,7 +5,8 @@
 //! a debug build ends there if the thread is a data thread. `system-tests/tests/data_threads.rs` looks at the same from
 //! outside, by strace.
 //!
-//! Invariant: a thread is a data thread from when it enters [`as_data_thread`] until it leaves it.
+//! Invariant: a thread is a data thread from when it enters [`as_data_thread`] until it leaves it. The program says which
+//! threads are: in a simulator all contexts are fibers of one thread, which is none.
 
 use crate::clock::SystemClock;
 use crate::ring::drop_on_helper;

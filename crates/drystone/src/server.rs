@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use drystone_core::blocking::as_data_thread;
 use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::sync::LockCounters;
@@ -141,7 +142,8 @@ impl Server {
             if let Err(error) = worker.register_memory(REGISTERED_BYTES) {
                 unregistered = Some(error);
             }
-            let thread = threads::start(&format!("data{number}"), move || worker.run());
+            let thread =
+                threads::start(&format!("data{number}"), move || as_data_thread(|| worker.run()));
             self.workers.push(thread.context("cannot start a data thread")?);
         }
         if let Some(error) = unregistered {

@@ -11,7 +11,6 @@
 use super::Inbox;
 use super::buffers::Reserve;
 use super::front_ends::FrontEnds;
-use drystone_core::blocking::as_data_thread;
 use drystone_core::clock::Ns;
 use drystone_core::context::PollMode;
 use drystone_core::ring::RingEvent;
@@ -167,10 +166,6 @@ impl Worker {
     /// Serve until [`Inbox::stop`], then finish what is in flight, close every connection, and
     /// answer FUSE sessions until their mounts are gone (or [`Inbox::abort`]).
     pub fn run(&mut self) {
-        as_data_thread(|| self.serve());
-    }
-
-    fn serve(&mut self) {
         while !(self.stopping && self.front_ends.is_empty()) {
             self.round();
         }
