@@ -226,6 +226,11 @@ impl Admin {
     fn check(&self) {
         let mut checked = self.order("check", Command::Sync(SyncAction::Check));
         while checked.is_err() && self.wait_until_settled() {
+            let status = self.status();
+            if status.degraded() >= status.layout.level().parity_disks() as usize {
+                // Refused: there is nothing to compare.
+                return;
+            }
             // Something was about to begin.
             self.run.world.sleep(LOOK_NS);
             checked = self.order("check", Command::Sync(SyncAction::Check));
