@@ -8,7 +8,7 @@ use crate::diagnostic::{Findings, Span, shorten};
 use crate::front_ends;
 use crate::nearest::nearest;
 use crate::size::format_size;
-use crate::spec::{DeviceKind, DeviceSpec, Member, SECTOR_BYTES, Segment, StackSpec};
+use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec, SECTOR_BYTES, Segment, StackSpec};
 
 /// Most volumes that stand on one another. What asks a volume asks its members in turn, so this
 /// bounds the depth of calls; far more than anybody builds.
@@ -46,15 +46,26 @@ pub fn too_small(stack: &StackSpec, sizes: &BTreeMap<String, u64>, findings: &mu
     }
 }
 
-/// Works out the sizes of volumes whose members' sizes are known by now, and reports members of
-/// which nothing can be used.
-pub fn complete_sizes(stack: &mut StackSpec, findings: &mut Findings) {
+/// Tells the size in bytes of an array, by its name, if that is known.
+pub type ArraySize<'a> = &'a dyn Fn(&str, &RaidSpec, &StackSpec) -> Option<u64>;
+
+/// Works out the sizes of volumes whose members' sizes are known by now, and of arrays by `array_size`, and
+/// reports members of which nothing can be used.
+pub fn complete_sizes(stack: &mut StackSpec, array_size: ArraySize<'_>, findings: &mut Findings) {
     for index in members_first(&stack.devices, None) {
         let device = &stack.devices[index];
-        let DeviceKind::Volume(volume) = &device.kind else { continue };
         if stack.sizes.contains_key(&device.name) {
             continue;
         }
+        let volume = match &device.kind {
+            DeviceKind::Volume(volume) => volume,
+            DeviceKind::Raid(raid) => {
+                let size = array_size(&device.name, raid, stack);
+                stack.sizes.extend(size.map(|size| (device.name.clone(), size)));
+                continue;
+            }
+            _ => continue,
+        };
         match volume.table(&|name| stack.sizes.get(name).copied()) {
             Ok(None) => {}
             Ok(Some(table)) => {
@@ -270,7 +281,15 @@ fn exported_members(
 
 /// Members with shorter time-outs get a warning. A disk that wakes up or corrects an error is silent
 /// for tenths of a second to seconds, and a member whose writes count as lost fails.
-const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
+pub const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
+
+/// What may come of a time-out that is shorter.
+pub fn short_timeout(device: &str, array: &str) -> String {
+    format!("`{device}` may fail as a member of `{array}` at its first hiccup")
+}
+
+/// How long it should be.
+pub const MEMBER_TIMEOUT_HINT: &str = "take 1s or more; the default is 30s";
 
 fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
     for device in
@@ -281,11 +300,8 @@ fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
         let Some(array) = stack.devices.iter().filter(is_array).find(has) else { continue };
         findings.warning(
             &stack.places.get(&format!("device/{}/queue/io_timeout", device.name)),
-            format!(
-                "`{}` may fail as a member of `{}` at its first hiccup",
-                device.name, array.name
-            ),
-            "take 1s or more; the default is 30s",
+            short_timeout(&device.name, &array.name),
+            MEMBER_TIMEOUT_HINT,
         );
     }
 }

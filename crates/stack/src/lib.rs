@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod allow;
+mod arrays;
 pub mod attributes;
 mod availability;
 mod build;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::arrays;
 use crate::build;
 use crate::diagnostic::{Findings, Report, Source};
 use crate::files;
@@ -87,7 +88,8 @@ pub fn load_with(path: &Path, options: &LoadOptions) -> Result<StackSpec, LoadEr
 /// # Errors
 /// What is wrong with the files that it names.
 pub fn load_default(base: &Path) -> Result<StackSpec, Report> {
-    let source = Source { name: "the default stack".to_owned(), text: DEFAULT_STACK.to_owned() };
+    let name = "the default stack (drystone serve --print-default)".to_owned();
+    let source = Source { name, text: DEFAULT_STACK.to_owned() };
     check(DEFAULT_STACK_NAME, source, base)
 }
 
@@ -102,7 +104,7 @@ pub fn check(name: &str, source: Source, base: &Path) -> Result<StackSpec, Repor
 fn check_files(mut stack: StackSpec) -> Result<StackSpec, Report> {
     let mut findings = Findings::default();
     files::check(&mut stack, &mut findings);
-    graph::complete_sizes(&mut stack, &mut findings);
+    graph::complete_sizes(&mut stack, &arrays::size, &mut findings);
     graph::too_small(&stack, &stack.sizes, &mut findings);
     let refused = findings.errors() > 0;
     let report = findings.into_report(stack.source.clone());

@@ -398,6 +398,40 @@ chunk = \"64KiB\"
 ";
 
 #[test]
+fn a_member_that_is_made_impatient_is_a_warning() {
+    use drystone_stack::control::{Control, ServerInfo, request};
+    let folder = TempDir::new().unwrap();
+    let lone = "[device.alone]\ntype = \"ram\"\nsize = \"2MiB\"\n";
+    let stack = opened(folder.path(), &format!("{ARRAY}{lone}"));
+    let server = ServerInfo { version: String::new(), pid: 1, stack: String::new() };
+    let runtime = stack.runtime(Box::new(|_| std::thread::yield_now()));
+    let set = |device, attribute, value| -> serde_json::Value {
+        let arguments = [("device", device), ("attribute", attribute), ("value", value)];
+        let line = Control::new(&runtime, &server).handle(&request("set", &arguments));
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()["result"].take()
+    };
+    let told = set("a1", "queue/io_timeout", "1");
+    let text = "`a1` may fail as a member of `array` at its first hiccup: take 1s or more; the default is 30s";
+    assert_eq!((&told["value"], &told["warning"]), (&"1".into(), &text.into()));
+    for (device, attribute, value) in [
+        ("a1", "queue/io_timeout", "1000"),
+        ("alone", "queue/io_timeout", "1"),
+        ("a1", "queue/nomerges", "1"),
+    ] {
+        let told = set(device, attribute, value);
+        assert_eq!(
+            (&told["value"], &told["warning"]),
+            (&value.into(), &serde_json::Value::Null),
+            "{told}"
+        );
+    }
+    // One that was impatient before it became a member.
+    let made = Control::new(&runtime, &server)
+        .handle(&request("md-add", &[("device", "array"), ("member", "alone")]));
+    assert!(made.contains("`alone` may fail as a member of `array`"), "{made}");
+}
+
+#[test]
 fn an_array_has_attributes_of_its_own() {
     let folder = TempDir::new().unwrap();
     let stack = opened(folder.path(), ARRAY);

@@ -71,7 +71,7 @@ pub fn parse_with_file(
         source: source.clone(),
         places,
     };
-    graph::complete_sizes(&mut stack, &mut findings);
+    graph::complete_sizes(&mut stack, &|_, _, _| None, &mut findings);
     graph::check(&stack, &broken, &mut findings);
     crate::group::check(&stack, &broken_groups, &mut findings);
     availability::check(&stack, &mut findings);

@@ -25,7 +25,11 @@ impl Control<'_> {
         };
         let change = change(command, rest)?;
         let done = self.runtime.manage(name, &change).map_err(error);
-        Some(done.map(|members| json!({ "device": name, "members": members })))
+        let takes_in = matches!(change, ArrayChange::Add { .. } | ArrayChange::Assemble(_));
+        Some(done.map(|members| {
+            let warning = if takes_in { self.timeout_warning(&members) } else { None };
+            json!({ "device": name, "members": members, "warning": warning })
+        }))
     }
 }
 

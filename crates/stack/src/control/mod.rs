@@ -16,6 +16,8 @@ use serde_json::{Map, Value, json};
 
 use crate::attributes::{Mode, attribute};
 use crate::diagnostic::shorten;
+use crate::graph::{MEMBER_TIMEOUT_HINT, MEMBER_TIMEOUT_MIN_NS, short_timeout};
+use crate::md::MemberReport;
 use crate::nearest::nearest;
 use crate::node::{Node, Raw};
 use crate::runtime::{LockReport, Runtime, SetError, Snapshot};
@@ -31,6 +33,9 @@ pub use volumes::DEFAULT_TIMEOUT_NS;
 pub const MAX_LINE_BYTES: usize = 512 << 10; // a table of 4096 lines of 100 bytes, and room
 /// The number of this protocol; it grows when something is taken away or means something else.
 pub const PROTOCOL: u64 = 1;
+
+/// The attribute whose low values make members fail.
+const TIMEOUT: &str = "queue/io_timeout";
 
 /// Which server this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,7 +200,33 @@ impl<'r> Control<'r> {
             .device(device)
             .and_then(|device| device.attributes.get(attribute.name).cloned());
         let now = now.unwrap_or_else(|| text.to_owned());
-        Ok(json!({ "device": device, "attribute": attribute.name, "value": now }))
+        let warning = match attribute.name {
+            TIMEOUT => self.timeout_warning(&[device.to_owned()]),
+            _ => None,
+        };
+        Ok(
+            json!({ "device": device, "attribute": attribute.name, "value": now, "warning": warning }),
+        )
+    }
+
+    /// What to say if one of the devices is a member of an array, and has a time-out that makes it fail soon.
+    fn timeout_warning(&self, devices: &[String]) -> Option<String> {
+        let is_short = |name: &&String| {
+            let device = self.runtime.device(name);
+            let timeout =
+                device.and_then(|device| device.attributes.get(TIMEOUT)?.trim().parse().ok());
+            timeout.is_some_and(|ms: u64| ms < MEMBER_TIMEOUT_MIN_NS / 1_000_000)
+        };
+        let mut short = devices.iter().filter(is_short).peekable();
+        short.peek()?;
+        let arrays = self.runtime.arrays(None).unwrap_or_default();
+        let array_of = |name: &String| {
+            let is_it = |member: &MemberReport| member.device.as_ref() == Some(name);
+            arrays.iter().find(|array| array.devices.iter().any(is_it))
+        };
+        let texts: Vec<String> =
+            short.filter_map(|name| Some(short_timeout(name, &array_of(name)?.name))).collect();
+        (!texts.is_empty()).then(|| format!("{}: {MEMBER_TIMEOUT_HINT}", texts.join(", ")))
     }
 
     fn iostat(&self) -> Value {
@@ -651,7 +682,10 @@ mod tests {
             arguments["device"] = json!("array");
             let line = json!({ "command": command, "arguments": arguments }).to_string();
             let answer = answer_of(&fake, &line);
-            assert_eq!(answer["result"], json!({ "device": "array", "members": ["m0"] }));
+            assert_eq!(
+                answer["result"],
+                json!({ "device": "array", "members": ["m0"], "warning": null })
+            );
             let last = fake.changes.lock(&fake.locks.counters()).pop();
             assert_eq!(last.as_deref(), Some(expected), "{line}");
         }

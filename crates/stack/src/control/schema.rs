@@ -101,6 +101,7 @@ const FILE: Type = Type::Text { max: 4096 };
 const MEMBERS: Shape = &[
     ("device", "the array's name"),
     ("members", "the names of the devices that it was about, or that the array has"),
+    ("warning", "a sentence on what may come of it, or null"),
 ];
 const ARRAYS: &str = "a list of { name, version, creation_time, level, array_size, used_dev_size, raid_devices, total_devices, active_devices, \
      working_devices, failed_devices, spare_devices, consistency_policy, bitmap, update_time, state, array_state, read_only, \
@@ -149,6 +150,7 @@ pub static COMMANDS: &[Command] = &[
             ("device", "the device's name"),
             ("attribute", "the attribute's name"),
             ("value", "its value now, as a text"),
+            ("warning", "a sentence on what may come of it, or null"),
         ],
     },
     Command {
@@ -453,7 +455,7 @@ pub const CODES: [(&str, &str); 11] = [
 
 const EXAMPLE: &str = "\
 {\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":2},\"id\":1}
-{\"id\":1,\"result\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":\"2\"}}
+{\"id\":1,\"result\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":\"2\",\"warning\":null}}
 {\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":3}}
 {\"error\":{\"code\":\"out-of-range\",\"message\":\"`queue/nomerges`: `3` is out of range; permitted: a whole number from 0 to 2\"}}
 {\"command\":\"lockstat\",\"arguments\":{\"hold\":true}}

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use drystone_core::ring::Engine;
 use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals, threads};
 use drystone_raid::array::{self, ArrayOptions, Manager, Opened, Tell, WallClock};
-use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_name};
+use drystone_raid::layout::{Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
-use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
+use drystone_raid::metadata::create::{self, NewDevice};
 use drystone_raid::metadata::foreign::Contents;
-use drystone_raid::metadata::superblock::Minor;
 use drystone_raid::metadata::{MetadataError, Uuid};
 
 use super::device::{OpenError, Surroundings};
 use super::table::Find;
+use crate::arrays::new_array;
 use crate::diagnostic::shorten;
 use crate::events::What;
 use crate::spec::{DeviceSpec, RaidSpec};
@@ -227,25 +227,10 @@ impl Opening<'_> {
     }
 
     fn create(&self, members: &[Arc<dyn Device>]) -> Result<Vec<Candidate>, OpenError> {
-        let raid = self.raid;
-        let chunk = raid.chunk_sectors.unwrap_or(CHUNK_SECTORS_DEFAULT);
-        let number = raid.layout.unwrap_or(LAYOUT_DEFAULT);
-        let layout = Layout::new(raid.level, number, self.disks(), chunk);
-        let options = CreateOptions {
-            layout: layout.map_err(|message| self.error("members", message, ""))?,
-            minor: Minor::V1_2,
-            spare_devices: (members.len() as u32).saturating_sub(self.disks()),
-            policy: raid.policy,
-            bitmap_chunk: None,
-            size: None,
-            data_offset: None,
-            set_name: create::set_name("", &self.spec.name),
-            set_uuid: raid.uuid.unwrap_or_else(|| Uuid((self.at.hosting.random)())),
-            ctime: (self.at.hosting.wall_clock)(),
-            // What was just made reads as zeroes, whose parity is zero.
-            assume_clean: true,
-            force: false,
-        };
+        let uuid = Uuid((self.at.hosting.random)());
+        let ctime = (self.at.hosting.wall_clock)();
+        let options = new_array(&self.spec.name, self.raid, uuid, ctime);
+        let options = options.map_err(|message| self.error("members", message, ""))?;
         let device = |device: &Arc<dyn Device>| {
             let info = device.info();
             let uuid = Uuid((self.at.hosting.random)());

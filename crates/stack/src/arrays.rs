@@ -1,0 +1,91 @@
+//! How large arrays will be, by what their members hold now. Looks, never changes anything.
+//!
+//! Only arrays on files and block devices can be told of: other members hold what they hold only once they are open.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+
+use drystone_raid::layout::{LAYOUT_DEFAULT, Layout};
+use drystone_raid::metadata::Uuid;
+use drystone_raid::metadata::assemble::{Candidate, assemble};
+use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
+use drystone_raid::metadata::superblock::{Minor, SUPERBLOCK_BYTES_MAX, probe};
+
+use crate::spec::{DeviceKind, RaidSpec, SECTOR_BYTES, StackSpec};
+
+/// Bytes of the array `name`; `None` if its members make none, or are not known yet.
+pub(crate) fn size(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
+    let members = raid.members.iter().filter(|member| !stack.absent.contains(&member.device));
+    let mut candidates = Vec::new();
+    for member in members {
+        let DeviceKind::File(file) = &stack.device(&member.device)?.kind else { return None };
+        match File::open(&file.path) {
+            Ok(file) => candidates.push(candidate(&member.device, file).ok()?),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(_) => return None,
+        }
+    }
+    let sectors = match candidates.is_empty() {
+        true => new_sectors(name, raid, stack)?,
+        false => {
+            let found = assemble(&candidates, raid.uuid).ok()?;
+            found.layout.array_sectors(found.used())?
+        }
+    };
+    sectors.checked_mul(SECTOR_BYTES)
+}
+
+fn candidate(name: &str, mut file: File) -> io::Result<Candidate> {
+    let sectors = file.seek(SeekFrom::End(0))? / SECTOR_BYTES;
+    let read = |sector: u64, bytes: usize| -> io::Result<Vec<u8>> {
+        let left = sectors.saturating_sub(sector).saturating_mul(SECTOR_BYTES);
+        let mut out = vec![0; bytes.min(usize::try_from(left).unwrap_or(usize::MAX))];
+        file.read_exact_at(&mut out, sector.saturating_mul(SECTOR_BYTES))?;
+        Ok(out)
+    };
+    let found = probe(sectors, |sector| read(sector, SUPERBLOCK_BYTES_MAX))?;
+    Ok(Candidate::look(name.to_owned(), sectors, found, read))
+}
+
+/// Sectors of an array that the start makes.
+fn new_sectors(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
+    let device = |name: &String| {
+        let sectors = stack.sizes.get(name)? / SECTOR_BYTES;
+        Some(Some(NewDevice { name: name.clone(), sectors, uuid: Uuid([0; 16]) }))
+    };
+    let devices = raid.members.iter().map(|member| device(&member.device));
+    let devices: Vec<_> = devices.collect::<Option<_>>()?;
+    let options = new_array(name, raid, Uuid([0; 16]), 0).ok()?;
+    let plan = create::plan(&options, &devices).ok()?;
+    options.layout.array_sectors(plan.used)
+}
+
+/// The array that a start makes of members that are all new.
+///
+/// # Errors
+/// There is no such array.
+pub(crate) fn new_array(
+    name: &str,
+    raid: &RaidSpec,
+    uuid: Uuid,
+    ctime: u64,
+) -> Result<CreateOptions, String> {
+    let disks = raid.raid_devices.unwrap_or(raid.members.len() as u32);
+    let chunk = raid.chunk_sectors.unwrap_or(CHUNK_SECTORS_DEFAULT);
+    Ok(CreateOptions {
+        layout: Layout::new(raid.level, raid.layout.unwrap_or(LAYOUT_DEFAULT), disks, chunk)?,
+        minor: Minor::V1_2,
+        spare_devices: (raid.members.len() as u32).saturating_sub(disks),
+        policy: raid.policy,
+        bitmap_chunk: None,
+        size: None,
+        data_offset: None,
+        set_name: create::set_name("", name),
+        set_uuid: raid.uuid.unwrap_or(uuid),
+        ctime,
+        // What was just made reads as zeroes, whose parity is zero.
+        assume_clean: true,
+        force: false,
+    })
+}
