@@ -148,6 +148,12 @@ struct ServeArgs {
     /// Measure for how long locks are held, as `drystone lockstat --hold on` does
     #[arg(long)]
     lockstat: bool,
+    /// Print the addresses as one line of JSON when clients can connect, instead of text
+    #[arg(long)]
+    json: bool,
+    /// Leave out notes and commands to try; errors, warnings and events are told
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     files: FileOptions,
     /// Serve the array on these files or block devices, named in any order
@@ -185,6 +191,8 @@ impl ServeArgs {
             control: self.control,
             threads: self.threads,
             lockstat: self.lockstat,
+            json: self.json,
+            quiet: self.quiet,
             files: self.files,
             rescue: is_rescue.then_some(Rescue { wanted, nbd: self.nbd }),
         })
@@ -213,10 +221,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let text = failure.to_string();
-            if !text.is_empty() {
-                output::draw(&text);
-            }
+            output::fail(&failure);
             failure.status()
         }
     }
@@ -336,7 +341,10 @@ mod tests {
         let Command::Serve(args) = cli.command else { panic!("serve was written") };
         let options = args.options()?;
         let stack = crate::serve::planned(&options)?;
-        Ok(format!("{:?} {:?} {:?} {:?}", stack.name, stack.server, stack.devices, stack.exports))
+        // What the last two do, `tests/serve.rs` holds.
+        let told = (options.json, options.quiet);
+        let served = (stack.name, stack.server, stack.devices, stack.exports);
+        Ok(format!("{served:?} {told:?}"))
     }
 
     /// Three images of an array's members, and a stack file of them.
@@ -379,7 +387,8 @@ mod tests {
             let values: &[&str] = match option {
                 "control" => &[&control],
                 "threads" => &["7"],
-                "lockstat" | "mount" | "readonly" | "force" | "print-default" => &[],
+                "lockstat" | "mount" | "readonly" | "force" | "print-default" | "json"
+                | "quiet" => &[],
                 "fuse" => &[&file],
                 "md" => &images,
                 "uuid" => &["0a0b0c0d:11223344:55667788:99aabbcc"],

@@ -58,11 +58,11 @@ impl Client {
 
     /// Says which server it is, where there are others: the environment is easily forgotten.
     fn tell_which(&self) {
-        if sockets(&folder::control_folder()).is_ok_and(|all| all.len() > 1) {
+        let own = self.path.canonicalize().ok();
+        let is_other = |path: &PathBuf| path.canonicalize().ok() != own && Self::open(path).is_ok();
+        if sockets(&folder::control_folder()).is_ok_and(|all| all.iter().any(is_other)) {
             let path = self.path.display();
-            output::complain(&format!(
-                "drystone: asking the server at {path} (${CONTROL_VARIABLE})"
-            ));
+            output::note(&format!("asking the server at {path} (${CONTROL_VARIABLE})"));
         }
     }
 
@@ -125,7 +125,9 @@ impl Client {
             )));
         }
         let answer = self.exchange(&line).map_err(|error| self.lost(&error))?;
-        response(&answer).map_err(|error| Failure::Refused(error.message))
+        let answer = response(&answer).map_err(|error| Failure::Refused(error.message))?;
+        answer["warning"].as_str().into_iter().for_each(output::warning);
+        Ok(answer)
     }
 
     fn lost(&self, error: &io::Error) -> Failure {

@@ -160,8 +160,8 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
     if attribute == "size" {
         // A file system that was grown does not fit after the next start, unless the file says so too.
         let size = shown(attribute, answer["value"].as_str().unwrap_or(value));
-        output::complain(&format!(
-            "note: `{device}` has this size until the server stops; to keep it, write size = \"{size}\" into \
+        output::note(&format!(
+            "`{device}` has this size until the server stops; to keep it, write size = \"{size}\" into \
              the stack file"
         ));
     }

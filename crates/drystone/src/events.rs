@@ -48,9 +48,7 @@ impl Drop for Teller {
 
 fn tell(mut reader: EventReader, clock: &dyn Clock, ended: &Receiver<()>) {
     let write = |events: Vec<Event>| {
-        events
-            .iter()
-            .for_each(|event| output::complain(&line(event, clock.now(), SystemTime::now())));
+        events.iter().for_each(|event| output::tell(&line(event, clock.now(), SystemTime::now())));
     };
     write(reader.take());
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PAUSE) {

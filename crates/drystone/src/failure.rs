@@ -34,7 +34,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Refused(text) | Failure::Usage(text) => {
-                write!(f, "drystone: {}", one_line(text))
+                write!(f, "error: {}", one_line(text))
             }
             Failure::Report(text) | Failure::Status(_, text) => f.write_str(text),
         }

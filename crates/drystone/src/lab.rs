@@ -165,7 +165,7 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     let pages = ["index.html", "index.md"].map(|name| folder.join(name));
     let [html, markdown] = [Draft::new(&pages[0])?, Draft::new(&pages[1])?];
     let stop = stop_on_signals()?;
-    let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
+    let say = &mut |line: &str| output::note(line);
     let keep = &mut |outcome: &Outcome| {
         let path = folder.join(format!("{}.json", outcome.experiment));
         Draft::new(&path)?.write(&format!("{}\n", outcome.json()))
@@ -228,7 +228,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     let html = draft(&args.html)?;
     let markdown = draft(&args.markdown)?;
     let options = options(args, html.is_some(), &stop_on_signals()?, found);
-    let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
+    let say = &mut |line: &str| output::note(line);
     let outcome = drystone_lab::run(&args.name, &options, say)?;
     write(json, || format!("{}\n", outcome.json()))?;
     write(html, || outcome.html())?;
@@ -250,7 +250,7 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
         runtime_ns: args.runtime,
         threads: args.threads,
     };
-    let say = &mut |line: &str| output::complain(&format!("drystone: {line}"));
+    let say = &mut |line: &str| output::note(line);
     let outcome = drystone_lab::model(&args.name, &options, say)?;
     write(json, || format!("{}\n", outcome.json()))?;
     write(html, || outcome.html())?;

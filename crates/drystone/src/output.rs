@@ -1,6 +1,10 @@
 //! Writing to standard output and standard error without dying when nobody reads.
+//!
+//! Standard error has one form: `error:`, `warning:` or `note:` and a sentence, by [`error`], [`warning`] and
+//! [`note`]; findings in a text are drawn with the lines they point at.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use drystone_stack::diagnostic::{Diagnostic, Report, Severity};
 use drystone_stack::{LoadError, one_line};
@@ -29,8 +33,41 @@ pub fn written(result: io::Result<()>) -> Result<bool, Failure> {
     }
 }
 
+/// Whether notes are left out: `--quiet`.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves notes out from now on.
+pub fn be_quiet() {
+    QUIET.store(true, Relaxed);
+}
+
+/// Says why a command failed. The caller ends with a status that is not 0.
+pub fn error(text: &str) {
+    tell(&format!("error: {text}"));
+}
+
+/// Says that something is or may become wrong, while the command goes on.
+pub fn warning(text: &str) {
+    tell(&format!("warning: {text}"));
+}
+
+/// Says what is good to know; `--quiet` leaves it out.
+pub fn note(text: &str) {
+    if !QUIET.load(Relaxed) {
+        tell(&format!("note: {text}"));
+    }
+}
+
+/// Writes a failure to standard error, if it has words.
+pub fn fail(failure: &Failure) {
+    let text = failure.to_string();
+    if !text.is_empty() {
+        draw(&text);
+    }
+}
+
 /// Writes a line to standard error, if anybody reads it. Whatever control characters are in names stay in the line.
-pub fn complain(text: &str) {
+pub fn tell(text: &str) {
     draw(&one_line(text.trim_end()));
 }
 

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use drystone_stack::control::ServerInfo;
+use drystone_stack::runtime::ExportSummary;
 use drystone_stack::{
     DEFAULT_STACK_FOLDER, LoadError, LoadOptions, StackSpec, load_default, load_with, one_line,
 };
+use serde_json::json;
 
 use crate::calendar;
 use crate::control_socket::ControlSocket;
@@ -33,6 +35,10 @@ pub struct ServeOptions {
     pub threads: Option<u32>,
     /// Measure hold times of locks from the start.
     pub lockstat: bool,
+    /// Tell addresses as JSON.
+    pub json: bool,
+    /// No notes, and no commands to try.
+    pub quiet: bool,
     /// Files beside those of the stack.
     pub files: FileOptions,
     /// An array on images, to be served for reading only, instead of a stack file.
@@ -55,7 +61,7 @@ pub struct Rescue {
 }
 
 /// How the default stack is changed, where it cannot be served.
-const CHANGE_DEFAULT: &str = "drystone: to change the default stack, write it to a file in this folder and serve that: \
+const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a file in this folder and serve that: \
      `drystone serve --print-default > stack.toml`";
 
 /// How a stack is started: [`crate::runtime::start`], or a test's own.
@@ -67,30 +73,37 @@ pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>
 /// # Errors
 /// Whatever keeps the stack from starting, or data that could not be flushed at the end.
 pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
+    if options.quiet {
+        output::be_quiet();
+    }
     let signal = StopSignal::install()
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
     let _folder = if options.uses_default() { Some(DataFolder::make()?) } else { None };
     let stack = planned(options)?;
     let ending = signal.ending();
     let control = bind_control(&control_path(&stack)?, ending)?;
-    let is_default = options.stack.is_none() && options.rescue.is_none();
     let handle = start(&stack, ending).map_err(|error| match Failure::from(error) {
-        Failure::Report(text) if is_default => Failure::Report(format!("{text}\n{CHANGE_DEFAULT}")),
+        failure if options.uses_default() => of_default(failure),
         failure => failure,
     })?;
-    if let Err(error) = control.answer(handle.runtime(), server_info(&stack)) {
+    let (runtime, server) = (handle.runtime(), server_info(&stack));
+    let told = match options.json {
+        true => ready_json(&server, control.path(), &handle.announce(), &runtime.exports()),
+        false => announcement(&stack, &handle.announce(), control.path(), options.quiet),
+    };
+    if let Err(error) = control.answer(runtime, server) {
         let _ = handle.stop(StopMode::Now);
         return Err(Failure::Refused(format!("cannot answer on the control socket: {error}")));
     }
     // The stack is served all the same: `drystone list` tells the addresses.
     if !ending.is_asked()
-        && let Err(error) = output::print(&announcement(&stack, &handle.announce(), control.path()))
+        && let Err(error) = output::print(&told)
     {
-        output::draw(&error.to_string());
+        output::fail(&error);
     }
     signal.wait();
-    output::complain(&format!(
-        "drystone: stopping: flushing devices; I/O that does not end is given up {} s after files are no longer in use. \
+    output::note(&format!(
+        "stopping: flushing devices; I/O that does not end is given up {} s after files are no longer in use. \
          Press Ctrl-C again to quit at once (unflushed data may be lost).",
         STOP_LIMIT.as_secs()
     ));
@@ -104,7 +117,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
 /// What is wrong with the stack, or does not go with it.
 pub fn planned(options: &ServeOptions) -> Result<StackSpec, Failure> {
     let mut stack = match &options.rescue {
-        Some(rescue) => rescue_stack(rescue, options.control.as_deref())?,
+        Some(rescue) => rescue_stack(rescue, options)?,
         None => stack(options)?,
     };
     calendar::judge_certificates(&mut stack);
@@ -149,7 +162,7 @@ impl DataFolder {
         })?;
         if is_new {
             let shown = path.display();
-            output::complain(&format!("drystone: new array of 12 GiB in {shown}"));
+            output::note(&format!("new array of 12 GiB in {shown}"));
         }
         Ok(DataFolder { path, is_new })
     }
@@ -172,20 +185,37 @@ fn current_folder() -> Result<PathBuf, Failure> {
 /// The embedded default stack in the current folder, where its [`DataFolder`] is.
 fn default_stack() -> Result<StackSpec, Failure> {
     let base = current_folder()?;
-    load_default(&base).map_err(|report| output::load_failure(LoadError::Invalid(report)))
+    load_default(&base)
+        .map_err(|report| of_default(output::load_failure(LoadError::Invalid(report))))
+}
+
+/// Says where the lines are to be found that a report on the default stack points at.
+fn of_default(failure: Failure) -> Failure {
+    match failure {
+        Failure::Report(text) => Failure::Report(format!("{text}\n{CHANGE_DEFAULT}")),
+        failure => failure,
+    }
 }
 
 /// The stack of an array on images, nothing of which is written. Says what was found on them.
-fn rescue_stack(rescue: &Rescue, control: Option<&Path>) -> Result<StackSpec, Failure> {
+fn rescue_stack(rescue: &Rescue, options: &ServeOptions) -> Result<StackSpec, Failure> {
     let images = Images::open(&rescue.wanted)?;
     let name = name_of(&images);
     let nbd = match &rescue.nbd {
         Some(address) => address.clone(),
-        None => unix_address(&named_control_path(control, &name)?.with_extension("nbd"))?,
+        None => {
+            let control = named_control_path(options.control.as_deref(), &name)?;
+            unix_address(&control.with_extension("nbd"))?
+        }
     };
     let stack = checked(&name, stack_text(&images, &name, &nbd, true)?)?;
-    let lines = images.report().into_iter().map(|line| format!("drystone: {}\n", one_line(&line)));
-    output::print(&lines.collect::<String>())?;
+    let report = images.report();
+    if options.json {
+        report.iter().for_each(|line| output::note(line));
+    } else {
+        let lines = report.iter().map(|line| format!("{}\n", one_line(line)));
+        output::print(&lines.collect::<String>())?;
+    }
     Ok(stack)
 }
 
@@ -209,29 +239,56 @@ fn server_info(stack: &StackSpec) -> ServerInfo {
     }
 }
 
+/// What `serve --json` prints, in one line: all that a script needs to reach the server.
+fn ready_json(
+    server: &ServerInfo,
+    control: &Path,
+    addresses: &[String],
+    exports: &[ExportSummary],
+) -> String {
+    let told = json!({
+        "version": server.version,
+        "pid": server.pid,
+        "stack": server.stack,
+        "control": control.display().to_string(),
+        "addresses": addresses,
+        "exports": exports,
+    });
+    format!("{told}\n")
+}
+
 /// What `serve` prints: each URI on a line of its own, and commands to try.
-fn announcement(stack: &StackSpec, uris: &[String], control: &Path) -> String {
-    let mut out = format!("drystone: serving stack {}\n", one_line(&stack.name));
-    out.push_str(&format!(
-        "drystone: control socket {}\n",
-        one_line(&control.display().to_string())
-    ));
+fn announcement(stack: &StackSpec, uris: &[String], control: &Path, is_quiet: bool) -> String {
+    let mut out = format!("serving stack {}\n", one_line(&stack.name));
+    out.push_str(&format!("control socket {}\n", one_line(&control.display().to_string())));
     for uri in uris {
         out.push_str(&one_line(uri));
         out.push('\n');
     }
-    if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {
-        out.push_str(&format!(
-            "Try:\n  nbdinfo '{uri}'\n  qemu-img convert -p -O qcow2 '{uri}' copy.qcow2\n  \
-             fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=16 \
-             --time_based --runtime=5\n"
-        ));
+    if is_quiet {
+        return out;
     }
-    let device = uris.iter().find(|uri| uri.starts_with("/dev/loop"));
-    if let Some(device) = device {
-        let hint = crate::front_ends::fuse::hint(Path::new(device));
-        out.push_str(&hint.map(|hint| format!("Try:\n  {hint}\n")).unwrap_or_default());
+    let hints: String = hints(uris).iter().map(|hint| format!("  {hint}\n")).collect();
+    if !hints.is_empty() {
+        out.push_str("Try:\n");
+        out.push_str(&hints);
     }
     out.push_str("Stop with Ctrl-C.\n");
     out
+}
+
+/// Commands to try.
+fn hints(uris: &[String]) -> Vec<String> {
+    let mut hints = Vec::new();
+    if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {
+        let uri = one_line(uri);
+        hints.push(format!("nbdinfo '{uri}'"));
+        hints.push(format!("qemu-img convert -p -O qcow2 '{uri}' copy.qcow2"));
+        hints.push(format!(
+            "fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=16 --time_based --runtime=5"
+        ));
+    }
+    let device = uris.iter().find(|uri| uri.starts_with("/dev/loop"));
+    hints.extend(device.and_then(|device| crate::front_ends::fuse::hint(Path::new(device))));
+    hints
 }

@@ -59,7 +59,7 @@ impl Server {
         at.locks.time_holds(spec.server.lockstat);
         let descriptors = descriptors::raise();
         let short = descriptors::shortage(spec, threads, descriptors);
-        short.inspect(|text| output::complain(&format!("drystone: {text}")));
+        short.inspect(|text| output::warning(text));
         let mut front_ends = front_ends::all();
         front_ends.iter_mut().for_each(|front_end| front_end.prepare(spec));
         let stack = LiveStack::open(spec, &at)?;
@@ -147,8 +147,8 @@ impl Server {
             self.workers.push(thread.context("cannot start a data thread")?);
         }
         if let Some(error) = unregistered {
-            output::complain(&format!(
-                "drystone: {error}; buffers stay unregistered, which costs direct I/O some speed \
+            output::note(&format!(
+                "{error}; buffers stay unregistered, which costs direct I/O some speed \
                  (see the limit of locked memory, ulimit -l)"
             ));
         }
@@ -160,8 +160,8 @@ impl Server {
         let ending = self.ending.clone();
         move || {
             let _held = ending.leave();
-            output::complain(&format!(
-                "drystone: I/O did not end in {} s and is given up: what was not flushed may be lost, and arrays \
+            output::error(&format!(
+                "I/O did not end in {} s and is given up: what was not flushed may be lost, and arrays \
                  that were not stopped are resynchronised at the next start",
                 STOP_LIMIT.as_secs()
             ));
@@ -193,7 +193,7 @@ impl ServerHandle for Server {
 
     fn stop(mut self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
         for text in self.stack.without_room() {
-            output::complain(&format!("drystone: {text}; to stop once more gives them up"));
+            output::warning(&format!("{text}; to stop once more gives them up"));
         }
         // Before anybody is waited for, who may himself wait for a limit, or for a suspended volume.
         self.stack.stop();
@@ -204,15 +204,13 @@ impl ServerHandle for Server {
         }
         if let Err(why) = &left {
             // What is not unmounted is served until nobody has it open.
-            output::complain(&format!("drystone: {why:#}"));
+            output::warning(&format!("{why:#}"));
         }
         // Who uses files was waited for; nobody who could still save anything is cut off by this.
         let limit =
             (mode == StopMode::Drain).then(|| StopLimit::start(STOP_LIMIT, self.given_up()));
         let _limit = limit.transpose().unwrap_or_else(|why| {
-            output::complain(&format!(
-                "drystone: the stop has no time limit, for want of a thread: {why}"
-            ));
+            output::warning(&format!("the stop has no time limit, for want of a thread: {why}"));
             None
         });
         let ended = self.end();
@@ -230,14 +228,14 @@ fn warn_of_arrays(stack: &LiveStack) {
     for live in stack.devices() {
         let Some(array) = &live.array else { continue };
         for why in array.left_out() {
-            output::complain(&format!("drystone: array `{}`: left out: {why}", live.name));
+            output::warning(&format!("array `{}`: left out: {why}", live.name));
         }
         for notice in array.notices() {
-            output::complain(&format!("drystone: array `{}`: {notice}", live.name));
+            output::warning(&format!("array `{}`: {notice}", live.name));
         }
         if let Some(suspects) = array.suspects() {
             // Its ranges stand on lines of their own.
-            output::draw(&format!("drystone: array `{}`: {suspects}", live.name));
+            output::draw(&format!("warning: array `{}`: {suspects}", live.name));
         }
     }
 }
@@ -271,8 +269,8 @@ fn open_contexts(
     if let (Engine::Auto, Some("plain")) = (engine, contexts.first_mut().map(Context::engine)) {
         let reason = ring::open(Engine::Uring, set.clock().clone()).err();
         let reason = reason.map_or("not for every thread".to_owned(), |error| error.message);
-        output::complain(&format!(
-            "drystone: io_uring is not available ({reason}); epoll and helper threads do its work"
+        output::note(&format!(
+            "io_uring is not available ({reason}); epoll and helper threads do its work"
         ));
     }
     Ok(contexts)

@@ -82,7 +82,7 @@ impl StopSignal {
                     Reaction::Exit => {}
                 }
                 let _held = own.leave();
-                output::complain("drystone: stopped at once; what was not flushed may be lost");
+                output::warning("stopped at once; what was not flushed may be lost");
                 process::exit(128 + signal);
             }
         };

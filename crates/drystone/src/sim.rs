@@ -179,7 +179,7 @@ fn many(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failur
         if told.elapsed() > Duration::from_secs(10) {
             told = Instant::now();
             let (seeds, seconds) = (so_far.seeds, started.elapsed().as_secs());
-            output::complain(&format!("{seeds} seeds in {seconds} s"));
+            output::note(&format!("{seeds} seeds in {seconds} s"));
         }
     });
     if let Some((seed, outcome)) = &summary.failed {
@@ -220,19 +220,19 @@ fn replay(scenario: &Scenario, order: &Order) -> String {
 /// Tells at once what has failed, and then looks for a smaller failure.
 fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
     let why = outcome.failure.as_ref().map(ToString::to_string).unwrap_or_default();
-    output::complain(&format!("seed {} failed: {why}", order.seed));
-    output::complain(&format!("again: {}", replay(scenario, order)));
+    output::error(&format!("seed {} failed: {why}", order.seed));
+    output::note(&format!("again: {}", replay(scenario, order)));
     if args.no_shrink || order.keep.is_some() || order.trace {
         return Failure::Refused("a simulated stack has failed".to_owned());
     }
-    output::complain("looking for a smaller failure");
+    output::note("looking for a smaller failure");
     let keep = runner::smallest(scenario, order, outcome.ios);
     let count = keep.len();
     let order = Order { keep: Some(keep), ..order.clone() };
     let why = (scenario.run)(&order).failure.map(|why| why.to_string()).unwrap_or_default();
     let (all, again) = (outcome.ios, replay(scenario, &order));
     Failure::Report(format!(
-        "drystone: a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: {again} --trace"
+        "error: a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: {again} --trace"
     ))
 }
 

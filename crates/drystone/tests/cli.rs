@@ -187,7 +187,7 @@ fn output_that_cannot_be_written_is_a_failure() {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let message = stderr(&output);
-        let sentence = "drystone: cannot write to the standard output: No space left on device";
+        let sentence = "error: cannot write to the standard output: No space left on device";
         assert!(message.starts_with(sentence) && message.lines().count() == 1, "{message}");
     }
 }

@@ -154,10 +154,7 @@ fn what_is_in_use_or_holds_something_is_refused() {
         .write_all_at(b"XFSB", 0)
         .unwrap();
     let message = refused(path, create, 1);
-    assert_eq!(
-        message,
-        "drystone: d1 appears to contain an XFS file system; --force overwrites it\n"
-    );
+    assert_eq!(message, "error: d1 appears to contain an XFS file system; --force overwrites it\n");
     assert!(refused(path, "examine d0", 1).contains("No md superblock detected on d0"));
     assert!(
         refused(path, "examine d1", 1)
@@ -251,4 +248,99 @@ fn places_that_no_device_has_are_shown_all_the_same() {
             assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
         }
     }
+}
+
+/// Of arrays that are there, that lack a member, and that a start would make.
+#[test]
+fn check_tells_the_size_of_arrays() {
+    for metadata in ["1.0", "1.1", "1.2"] {
+        let folder = folder_with(&[8 * MIB; 3]);
+        let stack = |members: &[&str]| {
+            let device = |name: &&str| {
+                format!(
+                    "[device.{name}]\ntype = \"file\"\npath = \"{name}\"\nsize = \"8MiB\"\n\
+                     create = \"never\"\n"
+                )
+            };
+            let devices: String = members.iter().map(device).collect();
+            let stack = format!(
+                "{devices}[device.a]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\nrun = true\n\
+                 [export.e]\ndevice = \"v\"\nnbd = \"unix:e.sock\"\n\
+                 [device.v]\ntype = \"linear\"\nmembers = [\"a\"]\n"
+            );
+            fs::write(folder.path().join("s.toml"), stack).unwrap();
+        };
+        let check = || {
+            let mut command = common::program(folder.path());
+            common::good(&["check"], command.args(["check", "--json", "s.toml"]).output().unwrap())
+        };
+        let sizes = || {
+            let json: serde_json::Value = serde_json::from_str(&check()).unwrap();
+            let devices = json["devices"].as_array().unwrap().clone();
+            ["a", "v"].map(|name| {
+                devices.iter().find(|device| device["name"] == name).unwrap()["size"].as_u64()
+            })
+        };
+        let line = format!("create -l 5 -n 3 -c 64K --assume-clean -z 4M -e {metadata} d0 d1 d2");
+        done(folder.path(), &line);
+        stack(&["d0", "d1", "d2"]);
+        assert_eq!(sizes(), [Some(8 * MIB); 2], "{metadata}");
+        fs::remove_file(folder.path().join("d1")).unwrap();
+        assert_eq!(sizes(), [Some(8 * MIB); 2], "{metadata}, without a member");
+        for name in ["d0", "d2"] {
+            fs::write(folder.path().join(name), vec![0; 8 << 20]).unwrap();
+        }
+        assert_eq!(sizes(), [None; 2], "{metadata}, of what holds no array");
+    }
+    let folder = TempDir::new().unwrap();
+    fs::create_dir(folder.path().join("drystone-data")).unwrap();
+    fs::write(folder.path().join("s.toml"), drystone_stack::DEFAULT_STACK).unwrap();
+    let mut command = common::program(folder.path());
+    let told = common::good(&["check"], command.args(["check", "s.toml"]).output().unwrap());
+    // What three of four members of 4 GiB hold beside superblock and bitmap, as `create` has it.
+    let sized: Vec<&str> = told.lines().filter(|line| line.contains("array  raid5")).collect();
+    assert!(sized[0].contains("KiB  4 members") || sized[0].contains("MiB  4 members"), "{told}");
+}
+
+#[test]
+fn superblocks_are_told_as_json() {
+    let folder = folder_with(&[8 * MIB; 3]);
+    let line = "create -l 5 -n 3 -b internal -c 64K -z 4M -N box:x --assume-clean \
+                -u 0a0b0c0d:11223344:55667788:99aabbcc d0 d1 d2";
+    done(folder.path(), line);
+    let json = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&done(folder.path(), &format!("examine --json {line}"))).unwrap()
+    };
+    let told = json("d0 d1");
+    assert_eq!(told["devices"].as_array().unwrap().len(), 2);
+    let first = &told["devices"][0];
+    for (key, value) in [
+        ("path", "d0".into()),
+        ("uuid", "0a0b0c0d:11223344:55667788:99aabbcc".into()),
+        ("set_name", "box:x".into()),
+        ("level", "raid5".into()),
+        ("raid_devices", 3.into()),
+        ("array_size", (8 * MIB).into()),
+        ("used_dev_size", (4 * MIB).into()),
+        ("super_offset", 8.into()),
+        ("state", "clean".into()),
+        ("layout", "left-symmetric".into()),
+        ("chunk_size", 65536.into()),
+        ("checksum_correct", true.into()),
+        ("role_devices", serde_json::json!([1, 1, 1])),
+    ] {
+        assert_eq!(first[key], value, "{key}: {first}");
+    }
+    assert_eq!(told["devices"][1]["device_role"]["role"], 1, "{told}");
+    let bitmap = &json("--bitmap d0")["devices"][0];
+    let counted = (&bitmap["sync_size"], &bitmap["bits"]);
+    assert_eq!(counted, (&(4 * MIB).into(), &1.into()), "{bitmap}");
+    let list = &json("--badblocks d0")["devices"][0];
+    assert_eq!(list["bad_blocks"], serde_json::json!([]), "{list}");
+    // What can be shown is shown, and what cannot is the failure.
+    fs::write(folder.path().join("blank"), vec![0; 65536]).unwrap();
+    let output = md(folder.path(), "examine --json blank d2");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &told["devices"][0]["path"]), (Some(1), &"d2".into()));
+    assert!(text(&output.stderr).starts_with("error: No md superblock detected on blank"));
 }

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 
 use clap::CommandFactory;
@@ -192,29 +193,37 @@ const HELD_ELSEWHERE: &[(&str, &str, &str, &str)] = &[
 /// Commands that nobody types, and `serve`, which is walked elsewhere.
 const NOT_HERE: &[&str] = &["serve", "lab serve-variant"];
 
+/// Threads that walk over forms, each with a folder and servers of its own: what they start waits more than it works.
+const WALKERS: usize = 4;
+
 #[test]
 fn no_option_is_ignored() {
     let mut wrong = Vec::new();
-    let mut seen = 0;
-    let rig = Rig::new();
-    let root = Cli::command();
-    let leaves = leaves(&root, "");
-    for (path, command) in &leaves {
-        let forms: Vec<_> = FORMS.iter().filter(|form| is_of(form, path)).collect();
+    let mut walks = Vec::new();
+    for (path, command) in leaves(&Cli::command(), "") {
+        let forms: Vec<_> = FORMS.iter().filter(|form| is_of(form, &path)).collect();
         if NOT_HERE.contains(&path.as_str()) {
             continue;
         }
         if forms.is_empty() {
             wrong.push(format!("`{path}` has no form in FORMS"));
         }
-        for form in forms {
-            let base = LazyCell::new(|| rig.run(form));
-            for option in options(command) {
-                seen += 1;
-                wrong.extend(rig.ignored(form, &option, &base));
-            }
-        }
+        walks.extend(forms.into_iter().map(|form| (*form, options(&command))));
     }
+    let seen: usize = walks.iter().map(|(_, options)| options.len()).sum();
+    let next = AtomicUsize::new(0);
+    let walk = || {
+        let (rig, mut wrong) = (Rig::new(), Vec::new());
+        while let Some((form, options)) = walks.get(next.fetch_add(1, Relaxed)) {
+            let base = LazyCell::new(|| rig.run(form));
+            wrong.extend(options.iter().filter_map(|option| rig.ignored(form, option, &base)));
+        }
+        wrong
+    };
+    std::thread::scope(|scope| {
+        let walkers: Vec<_> = (0..WALKERS).map(|_| scope.spawn(walk)).collect();
+        walkers.into_iter().for_each(|walker| wrong.extend(walker.join().unwrap()));
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(seen > 200, "only {seen} options were looked at");
 }

@@ -36,6 +36,8 @@ use tempfile::TempDir;
 const STACK: &str = "FAKE_STACK";
 const CONTROL: &str = "FAKE_CONTROL";
 const FAULT: &str = "FAKE_FAULT";
+/// Its options.
+const OPTIONS: &str = "FAKE_OPTIONS";
 
 fn main() -> ExitCode {
     if std::env::var_os(STACK).is_some() {
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
 
 const TESTS: &[(&str, fn())] = &[
     ("announces_and_stops", announces_and_stops),
+    ("a_script_reads_addresses_as_json", a_script_reads_addresses_as_json),
+    ("a_quiet_start_has_no_hints", a_quiet_start_has_no_hints),
     ("answers_clients", answers_clients),
     ("a_change_that_waits_holds_nobody_up", a_change_that_waits_holds_nobody_up),
     ("inherited_ignore_is_undone", inherited_ignore_is_undone),
@@ -72,8 +76,14 @@ const TESTS: &[(&str, fn())] = &[
 
 fn server() -> ExitCode {
     let path = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let options =
-        ServeOptions { stack: path(STACK), control: path(CONTROL), ..ServeOptions::default() };
+    let is_asked = |option: &str| std::env::var(OPTIONS).is_ok_and(|all| all.contains(option));
+    let options = ServeOptions {
+        stack: path(STACK),
+        control: path(CONTROL),
+        json: is_asked("--json"),
+        quiet: is_asked("--quiet"),
+        ..ServeOptions::default()
+    };
     match serve(&options, start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -364,6 +374,52 @@ fn announces_and_stops() {
     }
 }
 
+fn a_script_reads_addresses_as_json() {
+    let folder = folder();
+    let at = folder.path();
+    let mut serve = command(at, "s.toml", "c.sock");
+    let mut child = serve.env(OPTIONS, "--json").stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&told["stack"], &told["pid"]), (&"s".into(), &child.id().into()), "{told}");
+    let base = fs::canonicalize(at).unwrap();
+    let uri = format!("nbd+unix:///e?socket={}/e.sock", base.display());
+    assert_eq!(told["addresses"], serde_json::json!([uri]), "{told}");
+    assert_eq!(told["exports"][0]["name"], "e", "{told}");
+    // It can be asked by then.
+    let listed = client(at, &["list", "--control", told["control"].as_str().unwrap()]);
+    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    let (mut rest, mut errors) = (String::new(), String::new());
+    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut errors).unwrap();
+    assert_eq!(rest, "stopped Drain\n", "the line is all that it prints");
+    assert!(errors.starts_with("note: stopping: flushing devices;"), "{errors}");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn a_quiet_start_has_no_hints() {
+    let folder = folder();
+    let mut serve = command(folder.path(), "s.toml", "c.sock");
+    let mut child = serve.env(OPTIONS, "--quiet").stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut told = String::new();
+    while !told.contains("nbd+unix://") {
+        assert!(out.read_line(&mut told).unwrap() > 0, "{told}");
+    }
+    until_live(&folder.path().join("c.sock"));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    let mut errors = String::new();
+    std::io::Read::read_to_string(&mut out, &mut told).unwrap();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut errors).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!((lines[0], lines.len()), ("serving stack s", 4), "{told}");
+    assert_eq!(errors, "", "a note is no warning");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 fn answers_clients() {
     let folder = folder();
     let at = folder.path();
@@ -511,11 +567,18 @@ fn several_servers_are_listed() {
         by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
         let output = by_variable.arg("list").env("DRYSTONE_CONTROL", name).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
-        let note = format!("asking the server at {}", path.display());
+        let note = format!("note: asking the server at {}", path.display());
         assert!(text(&output).contains(&note), "{}", text(&output));
     }
     first.stop(Signal::TERM);
     assert_eq!(client(at, &["list"]).status.code(), Some(0));
+    // Another one elsewhere, of which the environment tells: it is named beside the one in the folder.
+    let elsewhere = Server::spawn(&mut command(at, "s.toml", "c.sock"));
+    let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
+    by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
+    let output = by_variable.arg("list").env("DRYSTONE_CONTROL", "c.sock").output().unwrap();
+    assert!(text(&output).contains("note: asking the server at c.sock"), "{}", text(&output));
+    elsewhere.stop(Signal::TERM);
     second.stop(Signal::TERM);
 }
 

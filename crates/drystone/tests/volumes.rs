@@ -62,7 +62,7 @@ fn volumes_are_made_shown_and_removed() {
     assert_eq!(server.ok(&["remove", "w"]), "");
     assert!(!server.ok(&["list"]).contains("\nw "));
     assert!(!server.ok(&["iostat"]).lines().any(|line| line.starts_with("w ")));
-    server.refuses(&["remove", "w"], 1, "drystone: there is no device `w`");
+    server.refuses(&["remove", "w"], 1, "error: there is no device `w`");
     server.refuses(&["remove", "v"], 1, "`v` is in use by export `v`");
     server.refuses(&["remove", "a"], 1, "`a` is a ram device: only volumes have tables");
     server.refuses(&["remove"], 2, "<NAME>");

@@ -73,8 +73,8 @@ impl Subject {
             _ => None,
         });
         for path in files.filter(|path| is_sparse(path)) {
-            output::complain(&format!(
-                "drystone: {} is sparse: its holes are read without the disk; --fill writes it first",
+            output::note(&format!(
+                "{} is sparse: its holes are read without the disk; --fill writes it first",
                 path.display()
             ));
         }
@@ -193,9 +193,7 @@ fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
 fn enable_poll(device: &dyn Device, mode: PollMode) {
     let refused = device.set_attribute("queue/io_poll", "1").is_err();
     if refused && mode == PollMode::Poll {
-        output::complain(
-            "drystone: the device has no queues to poll; completions are looked for without sleep",
-        );
+        output::note("the device has no queues to poll; completions are looked for without sleep");
     }
 }
 

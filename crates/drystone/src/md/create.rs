@@ -160,7 +160,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let new = devices.iter().map(|device| device.as_ref().map(new_device).transpose());
     let new = new.collect::<Result<Vec<_>, Failure>>()?;
     let plan = plan(&options, &new).map_err(Failure::Refused)?;
-    erased.iter().flatten().for_each(|text| output::complain(text));
+    erased.iter().flatten().for_each(|text| output::warning(text));
     output::print(&told(args, &options, &plan))?;
     write(&devices, &plan)?;
     let name = if options.set_name.is_empty() { "array" } else { &options.set_name };
@@ -239,7 +239,7 @@ fn check_contents(device: &Device, force: bool) -> Result<Option<String>, Failur
     };
     match device.contents()? {
         Contents::Known(what) if force => {
-            Ok(Some(format!("drystone: {name} appears to contain {what}{array}, which is lost")))
+            Ok(Some(format!("{name} appears to contain {what}{array}, which is lost")))
         }
         Contents::Known(what) => Err(Failure::Refused(format!(
             "{name} appears to contain {what}{array}; --force overwrites it"

@@ -10,7 +10,9 @@ use drystone_raid::metadata::examine::{bad_blocks_text, bitmap_text, superblock_
 use drystone_raid::metadata::foreign::Contents;
 use drystone_raid::metadata::superblock::{Features, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_stack::one_line;
+use serde_json::{Value, json};
 
+use super::examine_json::{bad_blocks_json, bitmap_json, superblock_json};
 use super::member::Device;
 use crate::failure::Failure;
 use crate::output;
@@ -30,39 +32,104 @@ pub struct ExamineArgs {
     /// Show the bad blocks instead, as `mdadm --examine-badblocks` does
     #[arg(long)]
     badblocks: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// `drystone md examine`: all that can be shown is; the first device of which nothing can is the
 /// failure.
 pub fn run(args: &ExamineArgs) -> Result<(), Failure> {
     let mut failure = None;
+    let mut devices = Vec::new();
     for path in &args.paths {
-        match Device::for_reading(path).and_then(|device| text(&device, args)) {
-            Ok(text) => {
+        let found = Device::for_reading(path).and_then(|device| Found::read(&device, args));
+        match found.and_then(|found| if args.json { found.json() } else { found.text() }) {
+            Ok(Shown::Json(value)) => devices.push(value),
+            Ok(Shown::Text(text)) => {
                 output::print(&text)?;
             }
             Err(error) if failure.is_none() => failure = Some(error),
-            Err(error) => output::draw(&error.to_string()),
+            Err(error) => output::fail(&error),
         }
+    }
+    if args.json {
+        output::print_json(&json!({ "devices": devices }))?;
     }
     failure.map_or(Ok(()), Err)
 }
 
-fn text(device: &Device, args: &ExamineArgs) -> Result<String, Failure> {
-    let name = one_line(&device.path.display().to_string()).into_owned();
-    let refused = |error: MetadataError| Failure::Refused(format!("{name}: {error}"));
-    let (bytes, found) = superblock(device)?;
-    if args.badblocks {
-        return bad_blocks(device, &found);
+/// How a device is shown.
+enum Shown {
+    Text(String),
+    Json(Value),
+}
+
+/// What is asked for of a device.
+struct Found {
+    name: String,
+    sectors: u64,
+    what: What,
+}
+
+enum What {
+    /// The superblock, its bytes, and its bitmap's header.
+    Superblock(Box<Superblock>, Vec<u8>, Option<BitmapHeader>),
+    /// Header and bits.
+    Bitmap(Vec<u8>),
+    /// `None`: the device has no list.
+    BadBlocks(Option<BadBlocks>),
+}
+
+impl Found {
+    fn read(device: &Device, args: &ExamineArgs) -> Result<Self, Failure> {
+        let name = one_line(&device.path.display().to_string()).into_owned();
+        let (bytes, found) = superblock(device)?;
+        let what = if args.badblocks {
+            What::BadBlocks(bad_blocks(device, &found)?)
+        } else {
+            let area = bitmap_area(device, &found)?;
+            match (args.bitmap, area) {
+                (true, Some(area)) => What::Bitmap(area),
+                (true, None) => {
+                    return Err(Failure::Refused(format!(
+                        "{name}: the array has no internal bitmap"
+                    )));
+                }
+                (false, area) => {
+                    let header = area.and_then(|area| BitmapHeader::parse(&area).ok());
+                    What::Superblock(Box::new(found), bytes, header)
+                }
+            }
+        };
+        Ok(Found { name, sectors: device.sectors, what })
     }
-    let area = bitmap_area(device, &found)?;
-    if args.bitmap {
-        let none = || MetadataError::Absent("the array has no internal bitmap".to_owned());
-        let area = area.ok_or_else(none).map_err(refused)?;
-        return bitmap_text(&name, &area).map_err(refused);
+
+    fn refused(&self) -> impl Fn(MetadataError) -> Failure + use<> {
+        let name = self.name.clone();
+        move |error| Failure::Refused(format!("{name}: {error}"))
     }
-    let header = area.and_then(|area| BitmapHeader::parse(&area).ok());
-    superblock_text(&name, &bytes, device.sectors, header.as_ref()).map_err(refused)
+
+    fn text(&self) -> Result<Shown, Failure> {
+        let text = match &self.what {
+            What::Superblock(_, bytes, header) => {
+                superblock_text(&self.name, bytes, self.sectors, header.as_ref())
+            }
+            What::Bitmap(area) => bitmap_text(&self.name, area),
+            What::BadBlocks(list) => Ok(bad_blocks_text(&self.name, list.as_ref())),
+        };
+        text.map(Shown::Text).map_err(self.refused())
+    }
+
+    fn json(&self) -> Result<Shown, Failure> {
+        let mut value = match &self.what {
+            What::Superblock(found, bytes, _) => superblock_json(found, bytes),
+            What::Bitmap(area) => bitmap_json(area).map_err(self.refused())?,
+            What::BadBlocks(list) => bad_blocks_json(list.as_ref()),
+        };
+        value["path"] = json!(self.name);
+        Ok(Shown::Json(value))
+    }
 }
 
 /// The superblock that md would use, or else any that is there, broken as it may be.
@@ -77,7 +144,7 @@ fn superblock(device: &Device) -> Result<(Vec<u8>, Superblock), Failure> {
     for sector in device.magic_places()? {
         let bytes = device.read(sector, SUPERBLOCK_BYTES_MAX)?;
         if let Ok(found) = Superblock::decode(&bytes) {
-            output::complain(&format!("drystone: {name}: {error}"));
+            output::warning(&format!("{name}: {error}"));
             return Ok((bytes, found));
         }
     }
@@ -103,16 +170,14 @@ fn bitmap_area(device: &Device, found: &Superblock) -> Result<Option<Vec<u8>>, F
     Ok(Some(device.read(at, bytes as usize)?))
 }
 
-fn bad_blocks(device: &Device, found: &Superblock) -> Result<String, Failure> {
+/// The bad blocks; `None` if the device has no list of them.
+fn bad_blocks(device: &Device, found: &Superblock) -> Result<Option<BadBlocks>, Failure> {
     let name = one_line(&device.path.display().to_string()).into_owned();
     let at = found.super_offset.checked_add_signed(found.bblog_offset.into());
-    let Some(at) = at.filter(|_| found.bblog_offset != 0) else {
-        return Ok(bad_blocks_text(&name, None));
-    };
+    let Some(at) = at.filter(|_| found.bblog_offset != 0) else { return Ok(None) };
     if !found.feature_map.contains(Features::BAD_BLOCKS) {
-        return Ok(bad_blocks_text(&name, Some(&BadBlocks::default())));
+        return Ok(Some(BadBlocks::default()));
     }
     let list = BadBlocks::parse(&device.read(at, LOG_BYTES)?, found.bblog_shift);
-    let list = list.map_err(|error| Failure::Refused(format!("{name}: {error}")))?;
-    Ok(bad_blocks_text(&name, Some(&list)))
+    list.map(Some).map_err(|error| Failure::Refused(format!("{name}: {error}")))
 }

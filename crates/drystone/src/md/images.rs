@@ -205,7 +205,7 @@ fn one_array(found: &[(Image, Candidate)]) -> Result<(), Failure> {
     let line = |(uuid, text): &(Uuid, String)| format!("\n  --uuid {uuid} for {}", one_line(text));
     let lines = arrays.iter().map(line);
     Err(Failure::Report(format!(
-        "drystone: the images are of {} arrays; say which:{}",
+        "error: the images are of {} arrays; say which:{}",
         arrays.len(),
         lines.collect::<String>()
     )))

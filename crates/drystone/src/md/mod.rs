@@ -6,6 +6,7 @@ pub mod assemble;
 mod create;
 mod detail;
 mod examine;
+mod examine_json;
 pub mod images;
 mod manage;
 mod member;

@@ -194,7 +194,7 @@ impl<'a> Lane<'a> {
         }
         if let Err(error) = cx.register_memory(arena.clone()) {
             // If nobody reads the standard error, nobody misses it.
-            let _ = writeln!(io::stderr(), "drystone: {error}; buffers stay unregistered");
+            let _ = writeln!(io::stderr(), "note: {error}; buffers stay unregistered");
         }
         let mut idle = BioList::new();
         for index in 0..work.depth {

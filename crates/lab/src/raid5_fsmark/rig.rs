@@ -188,7 +188,7 @@ impl Drop for Rig<'_> {
         done.extend(below.iter().map(detach));
         done.push(detach_dead(&self.file()).map_err(Into::into));
         for error in done.into_iter().filter_map(Result::err) {
-            eprintln!("drystone: left behind: {error:#}");
+            eprintln!("warning: left behind: {error:#}");
         }
     }
 }

@@ -175,7 +175,7 @@ impl Files {
         }
         if self.mount.transport() == Transport::Ring {
             let path = self.path.display();
-            output::complain(&format!("drystone: {path}: requests come over io_uring"));
+            output::note(&format!("{path}: requests come over io_uring"));
         }
         self.tell_sizes()
     }
@@ -270,7 +270,7 @@ fn wait_while(why: &str, busy: impl Fn() -> anyhow::Result<bool>) -> anyhow::Res
         }
         thread::sleep(MOMENT);
     }
-    output::complain(&format!("drystone: {why}: waiting until it is not"));
+    output::warning(&format!("{why}: waiting until it is not"));
     while busy()? {
         thread::sleep(PAUSE);
     }

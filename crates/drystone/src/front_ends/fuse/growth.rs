@@ -63,7 +63,7 @@ impl Grown {
 
     fn complain(&self, why: &str) {
         let name = self.attached.path().display();
-        output::complain(&format!("drystone: {name} keeps its size: {why}"));
+        output::warning(&format!("{name} keeps its size: {why}"));
     }
 }
 

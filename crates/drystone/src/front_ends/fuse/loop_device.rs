@@ -101,8 +101,8 @@ pub fn tell_of_lost() {
     for device in devices() {
         if backing_file(&device).is_some_and(|name| is_lost(&name, Path::exists)) {
             let name = device.display();
-            output::complain(&format!(
-                "drystone: the file of {name} is in no folder any more; if its server is gone, \
+            output::note(&format!(
+                "the file of {name} is in no folder any more; if its server is gone, \
                  `losetup -d {name}` takes it away"
             ));
         }

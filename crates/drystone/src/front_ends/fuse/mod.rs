@@ -47,7 +47,7 @@ impl FrontEnd for Fuse {
             match self.mount(live, at) {
                 // Of the machine, not of this stack: others can still be served.
                 Err(error) if lacks_fuse(&error) && !at.stack.listeners().is_empty() => {
-                    output::complain(&format!("drystone: no files: {error}; other exports go on"));
+                    output::warning(&format!("no files: {error}; other exports go on"));
                     break;
                 }
                 mounted => mounted?,
@@ -114,8 +114,8 @@ fn has_loops(live: &LiveMount) -> bool {
 
 /// Says that file systems on its loop devices are written back by a process that may wait for that.
 fn warn_of_memory(error: &std::io::Error) {
-    output::complain(&format!(
-        "drystone: warning: PR_SET_IO_FLUSHER was refused (needs CAP_SYS_RESOURCE): {error}. Under memory pressure a \
+    output::warning(&format!(
+        "PR_SET_IO_FLUSHER was refused (needs CAP_SYS_RESOURCE): {error}. Under memory pressure a \
          file system mounted on this device may deadlock."
     ));
 }

@@ -120,9 +120,7 @@ fn detach_dead(path: &Path) -> anyhow::Result<()> {
         let name = device.path().display().to_string();
         device.detach()?;
         let rest = if device.is_attached() { "; it goes once it is not mounted" } else { "" };
-        output::complain(&format!(
-            "drystone: {name} was left by a server that is gone: detached{rest}"
-        ));
+        output::note(&format!("{name} was left by a server that is gone: detached{rest}"));
     }
     Ok(kernel::detach_dead(path)?)
 }
