@@ -37,8 +37,8 @@ pub struct Cli {
 enum Command {
     /// Run a stack in the foreground until Ctrl-C
     ///
-    /// With --readonly no device of the stack file is written to. With --readonly --md an array is found
-    /// on images of its members, which may be incomplete, and served without writing to them.
+    /// With --readonly no device of the stack file is written to. With --readonly --md the server finds an array
+    /// on images of its members, some of which may be missing, and serves it without writing to them.
     Serve(ServeArgs),
     /// Explain a stack file as a tree, or point at what is wrong with it
     Check {
@@ -83,12 +83,12 @@ enum Command {
     /// Show how often locks were taken and waited for, in the columns of /proc/lock_stat
     ///
     /// One line for each class of lock that was used, summed over the whole server; times are
-    /// microseconds (with --json nanoseconds). A contention is a lock that was not free: whoever
-    /// found it so waited, or gave up, which has no wait time. Waits are always counted. Hold times
+    /// microseconds (with --json nanoseconds). A contention is an attempt to take a
+    /// lock that was not free: the thread then waited, or gave up, which has no wait time. Waits are always counted. Hold times
     /// are `-` unless they are measured (--hold on): that costs two clock readings for each lock
-    /// taken. Four classes are no locks and never held: context_gate (contended passages only),
+    /// taken. Four classes are not locks and are never held: context_gate (contended passages only),
     /// scheduler_grant (moments of waiting for another thread's work), plain_idle (the sleep of
-    /// helper threads, which nobody waits for) and stripe_idle (the sleep of those who wait for a stripe). `control` counts the lock of these statistics too.
+    /// idle helper threads) and stripe_idle (the sleep of threads that wait for a stripe). `control` counts the lock of these statistics too.
     Lockstat {
         /// Print the figures, then count anew from zero
         #[arg(long)]
@@ -101,7 +101,7 @@ enum Command {
     },
     /// Show or change how a server's data threads wait: interrupt, poll or adaptive
     PollMode {
-        /// interrupt: asleep; poll: polling all the while, a core each; adaptive: as pays off
+        /// interrupt: sleep; poll: poll all the time, one core for each thread; adaptive: the faster of both
         mode: Option<String>,
         #[command(flatten)]
         client: ClientArgs,
@@ -166,7 +166,7 @@ struct ServeArgs {
     /// With --md: which array, if the images are of several
     #[arg(long, requires = "md", conflicts_with = "stack", value_parser = uuid)]
     uuid: Option<Uuid>,
-    /// With --md: serve the array though something of it may be wrong, and say what
+    /// With --md: serve the array although part of its data may be wrong, and print which part
     #[arg(long, requires = "md", conflicts_with = "stack")]
     force: bool,
     /// With --md: where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd beside the control socket]

@@ -164,7 +164,7 @@ fn what_is_in_use_or_holds_something_is_refused() {
     let served = drystone_drivers::file::OfflineFile::open(&path.join("d2"), false).unwrap();
     let message = refused(path, "create --force -l 5 -n 3 d0 d1 d2", 1);
     assert!(message.contains("d2 is in use by process"), "{message}");
-    assert!(refused(path, "examine d2", 1).contains("may be changing"));
+    assert!(refused(path, "examine d2", 1).contains("it may be changing"));
     drop(served);
     assert!(refused(path, "examine d0", 1).contains("No md superblock"), "nothing was written");
     done(path, "create --force -l 5 -n 3 d0 d1 d2");

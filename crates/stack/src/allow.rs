@@ -37,7 +37,7 @@ pub fn parse_allow(check: &mut Check<'_>, node: &Node) -> Option<Vec<AllowRule>>
         return None;
     };
     if entries.is_empty() {
-        let message = "`allow` is empty, so nobody could use the export";
+        let message = "`allow` is empty, so no client could use the export";
         check.findings.error(&node.span, message, "name a client, or remove the export");
     }
     let mut rules: Vec<(AllowRule, &Entry)> = Vec::new();

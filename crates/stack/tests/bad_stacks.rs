@@ -700,7 +700,7 @@ fn who_may_use_an_export() {
     let one = |rule: &str| format!("{{ {rule} }}");
     verify(vec![
         (export("3", unix), 5, 9, "3", "`allow` is a whole number, not a table", "tls:alice"),
-        (export("{}", unix), 5, 9, "{}", "nobody could use", "name a client"),
+        (export("{}", unix), 5, 9, "{}", "no client could use", "name a client"),
         (
             export(&one("alice = \"read-only\""), unix),
             5,

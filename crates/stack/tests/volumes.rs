@@ -431,7 +431,7 @@ fn a_swap_waits_with_growing_pauses_and_holds_nobody_else_up() {
         assert!(other.volume("high").unwrap().suspended);
         for change in [Change::Remove, Change::Clear, Change::Resume { within: 0 }] {
             let error = other.change("high", &change).unwrap_err();
-            assert_eq!(error.message, "`high` is being changed by somebody else: try again");
+            assert_eq!(error.message, "`high` is being changed by another client: try again");
         }
         if count == 9 {
             other.change("low", &Change::Resume { within: 0 }).unwrap();

@@ -87,7 +87,7 @@ impl Images {
             Start::Whole | Start::Degraded { .. } => Ok(()),
             Start::Force(_) if force => Ok(()),
             Start::Force(why) => {
-                Err(Failure::Refused(format!("{name}: {why}; --force takes it all the same")))
+                Err(Failure::Refused(format!("{name}: {why}; --force serves it anyway")))
             }
             Start::No(why) => Err(Failure::Refused(format!("{name}: {why}"))),
         }

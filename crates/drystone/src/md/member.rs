@@ -62,7 +62,7 @@ impl Device {
                 Ok(device(OpenDevice::Locked(file), bytes))
             }
             Err(error) if error.kind == ErrorKind::Busy => {
-                output::warning(&format!("{error}: what is shown may be changing"));
+                output::warning(&format!("{error}: it may be changing while it is shown"));
                 let opened = File::open(path).and_then(|mut file| {
                     use std::io::Seek;
                     let bytes = file.seek(io::SeekFrom::End(0))?;

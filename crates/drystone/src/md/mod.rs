@@ -39,25 +39,25 @@ pub enum MdCommand {
     Detail(DetailArgs),
     /// Show the arrays of a running server, as /proc/mdstat does
     Status(StatusArgs),
-    /// Wait until an array is not synchronised any more, as `mdadm --wait` does
+    /// Wait until the resync, rebuild or check of an array has ended, as `mdadm --wait` does
     Wait(WaitArgs),
-    /// Give an array a device, as `mdadm --add` does: a member that comes back, or a spare
+    /// Add a device to an array, as `mdadm --add` does: a member that returns, or a spare
     ///
-    /// A file or block device that is no device of the stack is opened, and closed again when it is removed.
+    /// A path that is no device of the stack is opened, and closed again when it is removed.
     Add(AddArgs),
-    /// Have an array use a member no longer, as `mdadm --fail` does
+    /// Mark a member as failed, as `mdadm --fail` does
     ///
-    /// `detached` stands for all whose files are gone.
+    /// `detached` stands for all members whose files are gone.
     Fail(DevicesArgs),
-    /// Have an array let go of a device that failed, or a spare, as `mdadm --remove` does
+    /// Remove a failed device or a spare from an array, as `mdadm --remove` does
     ///
-    /// `failed` stands for all that have, `detached` for all whose files are gone.
+    /// `failed` stands for all failed devices, `detached` for all whose files are gone.
     Remove(DevicesArgs),
-    /// Have a spare take the place of a member that stays in use meanwhile, as `mdadm --replace` does
+    /// Replace a member by a spare while the member stays in use, as `mdadm --replace` does
     Replace(DevicesArgs),
-    /// Compare parity with data all over an array; md/mismatch_cnt then tells how much does not fit
+    /// Compare all parity of an array with its data; md/mismatch_cnt counts the sectors that differ
     Check(ArrayArgs),
-    /// The same, and make parity anew where it does not fit
+    /// The same, and recompute parity where it differs
     Repair(ArrayArgs),
     /// Stop an array that nothing uses, as `mdadm --stop` does
     Stop(ArrayArgs),

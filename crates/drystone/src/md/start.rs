@@ -19,7 +19,7 @@ use crate::output;
 #[command(override_usage = "drystone md assemble [OPTIONS] <NAME> <DEV>...\n       \
                             drystone md assemble --print [--name <NAME>] [OPTIONS] <IMG>...")]
 pub struct AssembleArgs {
-    /// What the array is to be called in the stack; with --print the first image
+    /// The array's name in the stack; with --print the first image
     first: String,
     /// Files or block devices, in any order, or devices of the stack
     #[arg(value_name = "DEV")]
@@ -27,7 +27,7 @@ pub struct AssembleArgs {
     /// Print a stack file that serves the array instead; change nothing, and ask no server
     #[arg(long, conflicts_with_all = ["run", "readonly", "control", "json"])]
     print: bool,
-    /// With --print: what the array is called [default: its own name]
+    /// With --print: the array's name in the stack file [default: its own name]
     #[arg(long, requires = "print", conflicts_with_all = ["run", "readonly", "control", "json"])]
     name: Option<String>,
     /// The array's UUID: devices of others are left out
@@ -36,10 +36,10 @@ pub struct AssembleArgs {
     /// Start degraded, without members that are missing
     #[arg(short = 'R', long)]
     run: bool,
-    /// Start it although something may be lost; with --print also take members that have not kept up
+    /// Start it although data may be lost; with --print also take stale members
     #[arg(short, long)]
     force: bool,
-    /// Write nothing, to the members neither
+    /// Write nothing, not even to the members
     #[arg(short = 'o', long)]
     readonly: bool,
     #[command(flatten)]

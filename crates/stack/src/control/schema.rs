@@ -188,7 +188,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "info",
-        doc: "Tells what volumes there are and how they are, as dmsetup info.",
+        doc: "Lists volumes with their states, as dmsetup info.",
         arguments: &[ANY_VOLUME],
         result: &[(
             "volumes",
@@ -215,7 +215,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "suspend",
-        doc: "Keeps new I/O of a volume, as dmsetup suspend, and waits until all before it has ended.",
+        doc: "Holds back new I/O of a volume, as dmsetup suspend, and waits until all earlier I/O has ended.",
         arguments: &[
             VOLUME,
             optional("noflush", Type::Bool, "Do not wait for what is in flight."),
@@ -252,7 +252,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "md-detail",
-        doc: "Tells of arrays what mdadm --detail and /proc/mdstat do.",
+        doc: "Reports on arrays, as mdadm --detail and /proc/mdstat do.",
         arguments: &[optional("device", NAME, "The array's name; without it all.")],
         result: &[("arrays", ARRAYS)],
     },
@@ -274,32 +274,32 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "md-fail",
-        doc: "Has an array use a member no longer, as mdadm --fail.",
+        doc: "Marks a member as failed, as mdadm --fail.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
     },
     Command {
         name: "md-remove",
-        doc: "Has an array let go of a failed device or a spare, as mdadm --remove; one that was \
+        doc: "Removes a failed device or a spare from an array, as mdadm --remove; a device that was \
               opened for the array is closed.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
     },
     Command {
         name: "md-replace",
-        doc: "Has a spare take the place of a member that stays in use meanwhile, as mdadm --replace.",
+        doc: "Replaces a member by a spare while the member stays in use, as mdadm --replace.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
     },
     Command {
         name: "md-check",
-        doc: "Begins to compare parity with data all over an array, as mdadm --action=check.",
+        doc: "Begins to compare all parity of an array with its data, as mdadm --action=check.",
         arguments: &[ARRAY],
         result: MEMBERS,
     },
     Command {
         name: "md-repair",
-        doc: "The same, and makes parity anew where it does not fit, as mdadm --action=repair.",
+        doc: "The same, and recomputes parity where it differs, as mdadm --action=repair.",
         arguments: &[ARRAY],
         result: MEMBERS,
     },
@@ -411,7 +411,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "poll-mode",
-        doc: "Tells how data threads wait for completions and requests, or changes that.",
+        doc: "Reports or changes how data threads wait for completions and requests.",
         arguments: &[optional(
             "mode",
             Type::Choice(&PollMode::NAMES),
@@ -421,7 +421,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "version",
-        doc: "Tells which server this is.",
+        doc: "Identifies the server.",
         arguments: &[],
         result: &[
             ("version", "the program's version"),
@@ -437,7 +437,7 @@ pub const CODES: [(&str, &str); 11] = [
     ("bad-request", "the line is no request: not JSON, too long, keys missing or unknown"),
     ("unknown-command", "there is no such command"),
     ("not-found", "there is no such device, attribute or group"),
-    ("out-of-range", "the value is not permitted; the message names what is"),
+    ("out-of-range", "the value is not permitted; the message names the permitted ones"),
     ("unsupported", "the attribute is read-only, or this device cannot change it"),
     ("failed", "the change was tried and failed"),
     ("exists", "there is a device of that name, or such a group"),
@@ -446,10 +446,10 @@ pub const CODES: [(&str, &str); 11] = [
         "in-use",
         "an export or a table uses the device, or it holds something; or an export, a client or a group below uses the group",
     ),
-    ("timed-out", "the volume did not get quiet in time, or the array did not do it"),
+    ("timed-out", "the volume did not get quiet in time, or the array did not finish in time"),
     (
         "busy",
-        "somebody else is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection of a new client, or of an idle one)",
+        "another client is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection of a new client, or of an idle one)",
     ),
 ];
 

@@ -48,7 +48,7 @@ fn failed(error: drystone_core::Error) -> ChangeError {
 
 /// The right to change a device, unless somebody else has it.
 pub(super) fn claim(live: &Arc<LiveDevice>) -> Result<Claim> {
-    let message = || format!("`{}` is being changed by somebody else: try again", live.name);
+    let message = || format!("`{}` is being changed by another client: try again", live.name);
     live.claim().ok_or_else(|| ChangeError { refused: Refused::Busy, message: message() })
 }
 

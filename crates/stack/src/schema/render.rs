@@ -28,7 +28,7 @@ fn sections() -> Vec<Section> {
             "Attributes of the request queue, named as in sysfs.",
             QUEUE,
         ),
-        ("[export.NAME]", "What clients reach; NAME is the NBD export's name.", EXPORT),
+        ("[export.NAME]", "A device that clients can use; NAME is the NBD export's name.", EXPORT),
         ("io.prio of an export", "The priority of all of its I/O.", IO_PRIO),
         ("tls = { ... } of an export", "Encryption of its listeners.", TLS),
         (

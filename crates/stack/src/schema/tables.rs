@@ -143,7 +143,7 @@ static RAID: &[Param] = &[
         Unset(
             "that of the array, for a new one bitmap if a member has more than 100 GiB, else resync",
         ),
-        "What makes parity fit after a crash, by mdadm's names.",
+        "How parity is made consistent after a crash, by mdadm's names.",
     ),
     param(
         "uuid",
@@ -178,7 +178,7 @@ static FILE: &[Param] = &[
     param(
         "size",
         DEVICE_SIZE,
-        Unset("the size of what exists"),
+        Unset("the size of the existing file or device"),
         "Size of the device; a file that does not exist is created sparse with it, a smaller one is refused.",
     ),
     param(
@@ -220,7 +220,7 @@ static NULL: &[Param] = &[
         "irqmode",
         Type::Numbered(&["none", "thread", "timer"]),
         Value("none"),
-        "Who completes: the submitter inline, another thread, or a timer.",
+        "How requests complete: inline in the submitter, by another thread, or by a timer.",
     ),
     param(
         "completion_nsec",
@@ -274,7 +274,7 @@ static NULL: &[Param] = &[
         "memory_backed",
         Type::Bool,
         Value("false"),
-        "Keep what is written; without it reads return what is in the buffer.",
+        "Store the data that is written; otherwise reads leave the buffer as it is.",
     ),
     param("discard", Type::Bool, Value("false"), "Offer discard; needs memory_backed."),
     param(
@@ -333,7 +333,7 @@ pub static DEVICE_COMMON: &[Param] = &[
         "queue",
         Type::Fields(QUEUE),
         Unset("each key's own default"),
-        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats, and an array nothing of it.",
+        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats; an array has neither.",
     ),
 ];
 
@@ -441,7 +441,7 @@ pub static EXPORT: &[Param] = &[
         "fuse_allow_other",
         Type::Bool,
         Value("false"),
-        "Let other users open the file, as `fuse_mode` permits; without this only the user who runs the server does, root included among the others.",
+        "Let other users open the file, as `fuse_mode` permits; otherwise only the user who runs the server can, not even root.",
     ),
     param(
         "fuse_mode",
@@ -458,7 +458,7 @@ pub static EXPORT: &[Param] = &[
     param(
         "fuse_gid",
         USER,
-        Unset("the group of who runs the server"),
+        Unset("the group of the user who runs the server"),
         "Group of the file, by number, with fuse_allow_other.",
     ),
     param(
@@ -471,7 +471,7 @@ pub static EXPORT: &[Param] = &[
     param(
         "allow",
         Type::Allow,
-        Unset("whoever can connect"),
+        Unset("every client that can connect"),
         "The NBD clients that may use the export; for others it does not exist. By a name in the certificate (tls:NAME), by the user id of one on a Unix socket (uid:NUMBER), or by the address (net:ADDRESS or net:ADDRESS/BITS): the first of these that fits counts, and of addresses the smallest network. docs/tls.md",
     ),
     param("description", Type::Text { max: 4096 }, Value(""), "Text that clients see in listings."),
@@ -491,7 +491,7 @@ pub static EXPORT: &[Param] = &[
         "io",
         Type::Fields(IO),
         Unset("no-change"),
-        "What all of its I/O is marked with: write io.prio.class = \"idle\".",
+        "The priority class of all its I/O: write io.prio.class = \"idle\".",
     ),
     param(
         "prio_level",
@@ -577,7 +577,7 @@ pub static GROUP: &[Param] = &[param(
     "io",
     Type::Fields(GROUP_IO),
     Unset("no limits of its own"),
-    "What its I/O is bound by: write io.max = [...].",
+    "The limits of its I/O: write io.max = [...].",
 )];
 
 /// The `io` table of a group.

@@ -223,7 +223,7 @@ impl Files {
             Err(error) => Err(anyhow!(error)),
         })?;
         // The kernel tells the sessions, unless somebody else has taken it away lazily.
-        let why = format!("{path} was unmounted or hidden by somebody else, and is still open");
+        let why = format!("{path} was unmounted or hidden by another process, and is still open");
         wait_while(&why, || Ok(self.mount.sessions_serving() > 0))?;
         self.remove_made();
         Ok(())

@@ -176,7 +176,7 @@ impl Arrays<'_> {
             None => String::new(),
         };
         let message = format!(
-            "`{}` appears to contain {what}{of}: --force adds it all the same, and that is lost",
+            "`{}` appears to contain {what}{of}: --force adds it anyway and destroys that",
             live.name
         );
         refused(Refused::InUse, message)
@@ -287,7 +287,7 @@ fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> R
         Some(disk) => {
             let message = format!(
                 "`{}` is a copy of `{}`, which the array has: both have the device UUID {}; --force \
-                 adds it all the same, and what it holds is lost",
+                 adds it anyway and overwrites its contents",
                 live.name, disk.name, own.device_uuid
             );
             refused(Refused::InUse, message)
