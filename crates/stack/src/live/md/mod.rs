@@ -50,12 +50,16 @@ fn of_array(error: Error) -> ChangeError {
 
 /// An error of a device that cannot be opened, with what would be right.
 fn of_opening(error: OpenError) -> ChangeError {
-    // A command has switches where a stack file has keys.
-    let hint = error.hint.replace("`run = true`", "`--run`");
-    match hint.replace("`force = true`", "`--force`").as_str() {
+    match with_switches(&error.hint, &error.device).as_str() {
         "" => failed(error.message),
         hint => failed(format!("{}: {hint}", error.message)),
     }
+}
+
+/// A hint on the keys of a stack file, for a command: that has switches instead.
+fn with_switches(hint: &str, array: &str) -> String {
+    let hint = hint.replace(&format!("`run = true` in [device.{array}]"), "`--run`");
+    hint.replace("`run = true`", "`--run`").replace("`force = true`", "`--force`")
 }
 
 /// Tells of a stack's arrays, and changes them.
@@ -306,6 +310,25 @@ fn find<'s>(state: &'s State, name: &str) -> Result<(&'s Arc<LiveDevice>, &'s Ar
         None => {
             let message = format!("`{name}` is a {} device, no array", live.device.info().kind);
             refused(Refused::Unsupported, message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_of_commands_name_switches() {
+        for (hint, expected) in [
+            (
+                "`run = true` in [device.a] starts the array degraded",
+                "`--run` starts the array degraded",
+            ),
+            ("only if it is lost, set `run = true`", "only if it is lost, set `--run`"),
+            ("`force = true` starts it", "`--force` starts it"),
+        ] {
+            assert_eq!(with_switches(hint, "a"), expected);
         }
     }
 }
