@@ -95,6 +95,10 @@ impl VolumeChannel {
     #[cold]
     fn refresh_live(&mut self, env: &mut Env) {
         let (epoch, live) = self.shared.live.get(&env.locks);
+        if live.closed {
+            // What was let through goes on, by the table that it was let through by.
+            self.send_due(env, Ns::MAX);
+        }
         let former = std::mem::replace(&mut self.live, live);
         let is_first = std::mem::replace(&mut self.epoch, epoch) == 0;
         let table = self.live.table.as_deref();

@@ -114,6 +114,28 @@ fn as_device(volume: &Volume) -> Arc<dyn Device> {
 
 const EVERY: [Op; 5] = [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush];
 
+/// A context hears at once of a suspension and of the end that follows it: what waits goes on.
+#[test]
+fn the_end_of_a_volume_loses_nothing_that_waits() {
+    let (disk, other) = (Disk::new("a", SECTORS), Disk::new("b", SECTORS));
+    let mut rig = Rig::new(vec![line(0, SECTORS, delay(vec![class(&disk, 0, 60_000)]))]);
+    rig.user.submit(bio(Op::Write, 3));
+    assert!(rig.user.turn().is_empty() && seen(&disk).is_empty(), "it waits");
+    let volume = rig.volume.clone();
+    other.state.lock().unwrap().meanwhile = Some(Box::new(move || {
+        volume.start_suspend();
+        volume.close();
+    }));
+    let other = rig.user.cx.open(&(other as Arc<dyn Device>)).unwrap();
+    let mut list = drystone_core::BioList::new();
+    list.push(bio(Op::Read, 5));
+    rig.user.cx.submit(other, &mut list);
+    let ended: Vec<_> = rig.user.turn().iter().map(|bio| (bio.user_data, bio.status)).collect();
+    assert_eq!(ended.len(), 2, "{ended:?}");
+    assert!(ended.iter().all(|(_, status)| *status == Status::Ok), "{ended:?}");
+    assert_eq!(seen(&disk), [(Op::Write, 3)]);
+}
+
 /// Each class has a device, an offset and a time of its own.
 #[test]
 fn three_classes() {

@@ -34,6 +34,8 @@ pub struct State {
     /// Wakes the channels that keep bios.
     words: Vec<Arc<Message>>,
     pub polls: bool,
+    /// Done once, when the next bios come, inside the call of their context.
+    pub meanwhile: Option<Box<dyn FnOnce() + Send>>,
 }
 
 pub struct Disk {
@@ -193,6 +195,8 @@ impl Channel for DiskChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         let now = env.time.submit_time();
         bios.stamp(now);
+        let meanwhile = self.state.lock().unwrap().meanwhile.take();
+        meanwhile.into_iter().for_each(|act| act());
         let hold = {
             let mut state = self.state.lock().unwrap();
             let seen = |bio: &Bio| Seen {
