@@ -667,6 +667,8 @@ pub struct FuseSpec {
     pub gid: Option<u32>,
     /// Whether the kernel may hold writes back.
     pub writeback_cache: bool,
+    /// Whether `O_TRUNC` changes nothing.
+    pub ignore_truncate: bool,
 }
 
 impl FuseSpec {
@@ -680,6 +682,7 @@ impl FuseSpec {
             uid: None,
             gid: None,
             writeback_cache: false,
+            ignore_truncate: false,
         }
     }
 

@@ -102,6 +102,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("fuse_uid", "7"),
     ("fuse_gid", "7"),
     ("fuse_writeback_cache", "@not"),
+    ("fuse_ignore_truncate", "@not"),
     ("description", "'text'"),
     ("default", "@not"),
     ("multi_conn", "@not"),

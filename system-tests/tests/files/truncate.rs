@@ -134,3 +134,39 @@ assert os.pread(f, size, 0) == b'O' * 5000 + bytes(5000) + b'end' + bytes(size -
     files.run("/usr/bin/python3 short.py \"$1\"", &file).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
+
+/// As with a block device, where that is wished for: `O_TRUNC` leaves what is not written to, and costs nothing.
+#[test]
+fn opening_to_overwrite_can_change_nothing() {
+    if !has_fuse() {
+        return;
+    }
+    let array = stack::array("raid5", 3, "20MiB", "") + "fuse = \"DIR/vol.img\"\n";
+    let cached = ram("fuse_writeback_cache = true\n").replace("64MiB", "8MiB");
+    for text in [array, cached, ram("").replace("64MiB", "8MiB")] {
+        let folder = if text.contains("writeback") { with_folder() } else { new_folder() };
+        let mut files = Files::start_in(&folder, &(text + "fuse_ignore_truncate = true\n"));
+        let file = files.announced(false);
+        let script = r#"
+import os, subprocess, sys
+path = sys.argv[1]
+f = os.open(path, os.O_RDWR); size = os.fstat(f).st_size
+os.pwrite(f, b'O' * size, 0); os.fsync(f)
+def changed(begin):
+    assert os.fstat(f).st_size == size, os.fstat(f)
+    os.fsync(f); os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert os.pread(f, size, 0) == begin + b'O' * (size - len(begin)), begin
+subprocess.run(['/bin/sh', '-c', 'echo x > "$1"', 'sh', path], check=True)
+changed(b'x\n')
+os.truncate(path, 0)
+changed(b'x\n')
+subprocess.run(['dd', 'if=/dev/zero', 'of=' + path, 'bs=4k', 'count=2'], check=True, stderr=subprocess.DEVNULL)
+changed(bytes(8192))
+os.ftruncate(f, 0); os.ftruncate(f, size)
+assert os.pread(f, size, 0) == bytes(size), 'ftruncate zeroes as ever'
+"#;
+        fs::write(files.server.path("keep.py"), script).expect("a script");
+        files.run("/usr/bin/python3 keep.py \"$1\"", &file).ok();
+        assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    }
+}

@@ -63,6 +63,7 @@ pub fn options(kind: Kind) -> MountOptions {
         gid: 8,
         permissions: 0o644,
         writeback_cache: false,
+        ignore_truncate: false,
         direct_io: false,
         over_ring: false,
         now_s: || 1_700_000_000,

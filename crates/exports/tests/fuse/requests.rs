@@ -336,6 +336,29 @@ fn what_is_cut_off_becomes_zeroes() {
     }
 }
 
+/// `open` with `O_TRUNC` changes nothing where that is wished for; `ftruncate`, which names a handle, does.
+#[test]
+fn opening_to_overwrite_can_change_nothing() {
+    let disk = Disk::new(SIZE, 512);
+    disk.bytes.lock().unwrap().copy_from_slice(&pattern(SIZE));
+    let options = MountOptions { ignore_truncate: true, ..options(Kind::File) };
+    let volumes = vec![volume("vol", Arc::new(Handle(disk.clone())), &groups())];
+    let mut kernel = Kernel::new(options, volumes, 1, Engine::Auto);
+    kernel.initialise();
+    let answer = kernel.call(SETATTR, 1, &setattr(1 << 3, 0)).unwrap();
+    assert_eq!(u64_at(&answer, 24), SIZE as u64, "the size that it keeps");
+    assert!(*disk.bytes.lock().unwrap() == pattern(SIZE));
+    cut(&mut kernel, 4096);
+    let mut model = pattern(SIZE);
+    model[4096..].fill(0);
+    assert!(*disk.bytes.lock().unwrap() == model, "truncate to another size");
+    let handle = u64_at(&kernel.call(OPEN, 1, &bytes![2_u32, 0_u32]).unwrap(), 0);
+    let mut by_handle = setattr(1 << 3 | 1 << 6, 0);
+    by_handle[8..16].copy_from_slice(&handle.to_le_bytes());
+    kernel.call(SETATTR, 1, &by_handle).unwrap();
+    assert!(disk.bytes.lock().unwrap().iter().all(|byte| *byte == 0), "ftruncate to 0");
+}
+
 fn cut(kernel: &mut Kernel, size: u64) {
     let (wanted, time) = (1 << 3, 1 << 4);
     let answer = kernel.call(SETATTR, 1, &setattr(wanted | time, size)).unwrap();

@@ -39,6 +39,7 @@ impl FrontEnd for Fuse {
             uid: fields.number32_if("fuse_uid"),
             gid: fields.number32_if("fuse_gid"),
             writeback_cache: fields.bool("fuse_writeback_cache"),
+            ignore_truncate: fields.bool("fuse_ignore_truncate"),
         });
     }
 
@@ -97,7 +98,8 @@ const OF_OTHERS: [&str; 3] = ["fuse_mode", "fuse_uid", "fuse_gid"];
 
 /// Keys that say something of a file which there is not.
 fn without_file(check: &mut Check<'_>, section: &Section<'_>) {
-    let switches = ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache"];
+    let switches =
+        ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache", "fuse_ignore_truncate"];
     let on = switches.into_iter().filter(|key| section.fields.bool(key));
     for key in on.chain(OF_OTHERS) {
         let place = format!("{}/{key}", section.path);
@@ -136,6 +138,7 @@ fn agree(
         ("fuse_uid", fuse.uid != with.uid),
         ("fuse_gid", fuse.gid != with.gid),
         ("fuse_writeback_cache", fuse.writeback_cache != with.writeback_cache),
+        ("fuse_ignore_truncate", fuse.ignore_truncate != with.ignore_truncate),
     ];
     for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
         let folder = fuse.path.display();

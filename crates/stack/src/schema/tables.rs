@@ -467,6 +467,12 @@ pub static EXPORT: &[Param] = &[
         Value("false"),
         "Let the kernel hold writes back in its page cache until fsync or for some seconds; of files in a folder.",
     ),
+    param(
+        "fuse_ignore_truncate",
+        Type::Bool,
+        Value("false"),
+        "Opening the file with O_TRUNC (as `>` in a shell does), and truncating its path to 0, change nothing, as with a block device; otherwise all of the device becomes zeroes.",
+    ),
     param("read_only", Type::Bool, Value("false"), "Refuse writes of clients."),
     param(
         "allow",

@@ -83,6 +83,7 @@ impl Files {
             gid: fuse.gid.unwrap_or_else(|| rustix::process::getegid().as_raw()),
             permissions: fuse.permissions(),
             writeback_cache: fuse.writeback_cache,
+            ignore_truncate: fuse.ignore_truncate,
             direct_io: fuse.loop_device,
             over_ring: true,
             now_s,

@@ -42,8 +42,8 @@ pub enum Operation<'a> {
         owner: bool,
         /// Another size.
         size: Option<u64>,
-        /// Through which handle the size is changed; 0 where the file was named by a path.
-        handle: u64,
+        /// Through which handle the size is changed; none where the file was named by a path.
+        handle: Option<u64>,
     },
     /// Open a file.
     Open {
@@ -250,7 +250,7 @@ fn set_attributes(r: &mut Reader<'_>) -> Option<Operation<'static>> {
         mode: valid & wanted::MODE != 0,
         owner: valid & wanted::OWNER != 0,
         size: (valid & wanted::SIZE != 0).then_some(size),
-        handle: if valid & wanted::HANDLE != 0 { handle } else { 0 },
+        handle: (valid & wanted::HANDLE != 0).then_some(handle),
     })
 }
 

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A device keeps its size. But whoever cuts a file, and perhaps makes it long again, relies on zeroes
-//! behind the cut: a copy leaves out what is zero. So these are written before the answer.
+//! behind the cut: a copy leaves out what is zero. So these are written before the answer, but for a file
+//! whose export says that opening it to be overwritten changes nothing ([`super::MountOptions::ignore_truncate`]).
 //!
 //! Invariants:
 //! * The answer has the size that was asked for, and must not be relied upon. Because it differs from the
@@ -40,7 +41,7 @@ impl Session {
     pub(super) fn start_cut(
         &mut self,
         request: &Request<'_>,
-        handle: u64,
+        handle: Option<u64>,
         size: u64,
         round: &mut Round,
     ) {
@@ -49,6 +50,10 @@ impl Session {
             Ok(place) if place.read_only => return self.answer(request.unique, errno::EROFS),
             Ok(place) if size > place.size => return self.answer(request.unique, errno::EFBIG),
             Ok(place) if size == place.size => return self.attributes(request),
+            // No handle: `open`, whose `O_TRUNC` the kernel makes a request of its own, or `truncate`.
+            Ok(_) if size == 0 && handle.is_none() && self.mount.options().ignore_truncate => {
+                return self.attributes(request);
+            }
             Ok(place) => place,
             Err(error) => return self.answer(request.unique, error),
         };
@@ -72,11 +77,8 @@ impl Session {
 
     /// `O_TRUNC` and `truncate` come without a handle: they belong to the throttle group that a handle of
     /// the asker would have.
-    fn handle_of_cut(&self, request: &Request<'_>, handle: u64, volume: usize) -> u64 {
-        match handle {
-            0 => handle_in(self.mount.group_for(volume, request.uid)),
-            handle => handle,
-        }
+    fn handle_of_cut(&self, request: &Request<'_>, handle: Option<u64>, volume: usize) -> u64 {
+        handle.unwrap_or_else(|| handle_in(self.mount.group_for(volume, request.uid)))
     }
 
     /// The rest of a block is zeroed: whole blocks follow.

@@ -40,6 +40,8 @@ pub struct MountOptions {
     /// Let the page cache hold writes back. Of folders only: the kernel then keeps the size of a file
     /// itself, and begins with 0 for one that is the mount point.
     pub writeback_cache: bool,
+    /// `O_TRUNC`, and cutting the path to nothing, change nothing, as of a block device. `ftruncate` zeroes as ever.
+    pub ignore_truncate: bool,
     /// Bypass the page cache for whoever opens a file, not only with `O_DIRECT`: for a loop device,
     /// which has a cache of its own.
     pub direct_io: bool,
