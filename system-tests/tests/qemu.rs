@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use system_tests::{Server, requires, run, shell, stack};
+use system_tests::{Server, new_folder, requires, run, shell, stack};
 
 fn make_image(folder: &Path, mib: u32) {
     let script = "truncate -s ${1}M in.img
@@ -142,4 +142,70 @@ fn writing_to_a_read_only_export_is_refused() {
         "{message}"
     );
     run(server.dir(), &["qemu-io", "-r", "-f", "raw", "-c", "read -P 0 0 1M", &uri]).ok();
+}
+
+/// The stack of an image that is only read.
+fn reader() -> String {
+    let device = "[device.d]\ntype = \"file\"\npath = \"DIR/in.img\"\nread_only = true\n";
+    device.to_owned() + &stack::export("vol", "d", "")
+}
+
+/// Ended with the test, also when it fails.
+struct Daemon(std::process::Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn an_image_that_is_only_read_has_other_readers_and_no_writer() {
+    if !requires("qemu-img") || !requires("qemu-io") {
+        return;
+    }
+    let folder = new_folder();
+    make_image(folder.path(), 16);
+    let mut server = Server::start_in(&folder, &reader(), &[]);
+    let uri = server.uri("vol");
+    run(server.dir(), &["qemu-img", "convert", "-f", "raw", "-O", "raw", "in.img", "out.img"]).ok();
+    run(server.dir(), &["qemu-img", "compare", "-f", "raw", "-F", "raw", "out.img", &uri]).ok();
+    let write = run(server.dir(), &["qemu-io", "-f", "raw", "-c", "write 0 512", "in.img"]);
+    assert!(!write.succeeded && write.stderr.contains("\"write\" lock"), "{write:#?}");
+}
+
+#[test]
+fn an_image_that_qemu_writes_to_is_refused_to_a_reader() {
+    if !requires("qemu-storage-daemon") {
+        return;
+    }
+    let folder = new_folder();
+    make_image(folder.path(), 16);
+    let daemon = |read_only: &str| {
+        let node = format!("driver=file,node-name=n,filename=in.img,read-only={read_only}");
+        let export = "type=nbd,id=e,node-name=n,name=q,writable=".to_owned()
+            + if read_only == "on" { "off" } else { "on" };
+        let daemon = std::process::Command::new("qemu-storage-daemon")
+            .args(["--nbd-server", "addr.type=unix,addr.path=q.sock"])
+            .args(["--blockdev", &node, "--export", &export, "--pidfile", "q.pid"])
+            .current_dir(folder.path())
+            .spawn();
+        let mut daemon = Daemon(daemon.expect("it starts"));
+        while !folder.path().join("q.pid").exists() {
+            assert!(daemon.0.try_wait().expect("it is ours").is_none(), "it ended");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        daemon
+    };
+    let end = |daemon: Daemon| {
+        drop(daemon);
+        shell(folder.path(), "rm -f q.pid q.sock", &[]).ok();
+    };
+    let writer = daemon("off");
+    let said = Server::spawn_in(&folder, &reader(), &[]).refusal();
+    assert!(said.contains(&format!("in.img is in use by process {}", writer.0.id())), "{said}");
+    end(writer);
+    let other = daemon("on");
+    Server::start_in(&folder, &reader(), &[]).uri("vol");
+    end(other);
 }

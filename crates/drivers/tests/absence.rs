@@ -334,6 +334,7 @@ fn open(path: &std::path::Path) -> Arc<dyn Device> {
     let options = FileOptions {
         path: path.to_owned(),
         size_bytes: Some(CONTEXTS as u64 * BLOCKS * 512),
+        mode: None,
         direct: Direct::No,
         read_only: false,
         detect_holes: None,

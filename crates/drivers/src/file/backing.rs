@@ -1,6 +1,6 @@
 //! What a file can do besides the operations that a ring carries out on it.
 
-use super::open;
+use super::{locks, open};
 use drystone_core::blocking::might_block;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -59,7 +59,7 @@ pub(super) struct OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         might_block("close");
-        open::unlock(&self.fd);
+        locks::unlock(&self.fd);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * A file opened for writing is locked against every other writer for as long as the device
-//!   lives (open-file-description lock; `O_EXCL` on block devices).
+//!   lives (open-file-description lock; `O_EXCL` on block devices). One opened for reading is locked
+//!   against every writer, QEMU included (`locks`).
 //! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device succeeds any more: the
 //!   kernel may have dropped the pages it could not write, so a later success would be a lie.
 //!   Only opening the device again ends that.
@@ -17,6 +18,7 @@
 
 mod backing;
 mod holes;
+mod locks;
 mod offline;
 mod open;
 mod queue;

@@ -1,5 +1,6 @@
 //! Files and block devices for commands that work on them while nobody serves them.
 
+use super::locks::lock;
 use super::open::{self, FileOptions};
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
@@ -29,7 +30,7 @@ impl OfflineFile {
         let options = FileOptions { path: path.to_owned(), read_only, ..FileOptions::default() };
         let block_device = open::is_block_device(path)?;
         let fd = open::open_fd(&options, 0, block_device)?;
-        open::lock(&fd, &options)?;
+        lock(&fd, &options)?;
         let size = open::size_of(&fd, block_device);
         let size_bytes = size.map_err(|error| Error::os(path.display(), error))?;
         Ok(OfflineFile { file: fs::File::from(fd), size_bytes })

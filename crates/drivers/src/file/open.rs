@@ -2,6 +2,7 @@
 
 use super::backing::OpenFile;
 use super::holes::Holes;
+use super::locks::lock;
 use super::{Discard, FileShared};
 use drystone_core::blocking::{Aside, might_block};
 use drystone_core::error::ErrorKind;
@@ -14,7 +15,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,6 +36,8 @@ pub struct FileOptions {
     /// Size in bytes. A file that does not exist is made sparse with this size; one that exists
     /// must be at least as large, and only this much of it is used.
     pub size_bytes: Option<u64>,
+    /// Permission bits of a file that is made, whatever the umask; without them, 0600 less the umask.
+    pub mode: Option<u32>,
     /// Direct I/O.
     pub direct: Direct,
     /// Never write.
@@ -78,6 +80,9 @@ fn open_locked(
     new: bool,
 ) -> Result<FileShared> {
     let path = &options.path;
+    if let (true, Some(mode)) = (new, options.mode) {
+        set_mode(&fd, mode, path)?;
+    }
     if let (true, Some(size)) = (new, options.size_bytes) {
         let what = format!("{} cannot be made {size} bytes long", path.display());
         extend(&fd, size).map_err(|e| too_long(what, e))?;
@@ -115,6 +120,18 @@ fn open_locked(
     Ok(shared)
 }
 
+/// Of the open file: the path may lead to another one by now.
+fn set_mode(fd: &OwnedFd, mode: u32, path: &Path) -> Result<()> {
+    // SAFETY: fchmod takes no pointers.
+    match unsafe { libc::fchmod(fd.as_raw_fd(), mode) } {
+        0 => Ok(()),
+        _ => {
+            let what = format!("{} cannot have mode {mode:o}", path.display());
+            Err(Error::os(what, io::Error::last_os_error()))
+        }
+    }
+}
+
 pub(super) fn is_block_device(path: &Path) -> Result<bool> {
     let meta = std::fs::metadata(path).map_err(|e| Error::os(path.display(), e))?;
     let kind = meta.file_type();
@@ -147,60 +164,10 @@ pub(super) fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// How long to wait for a lock that no living process seems to hold: a process that was killed
-/// keeps its locks until the kernel has taken its rings apart, some milliseconds later.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// How often to look meanwhile.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
-/// Lock the whole file: shared for readers, exclusive for a writer.
-pub(super) fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
-    let mut waited = Duration::ZERO;
-    while !try_lock(fd, options)? {
-        let holder = find_holder(&options.path);
-        if holder.is_some() || waited >= LOCK_PATIENCE {
-            return Err(held(&options.path, holder, "another process"));
-        }
-        std::thread::sleep(LOCK_PAUSE);
-        waited += LOCK_PAUSE;
-    }
-    Ok(())
-}
-
-/// True when the file is locked, false when somebody else has it.
-fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
-    let kind = if options.read_only { libc::F_RDLCK } else { libc::F_WRLCK };
-    // SAFETY: a flock of zeroes covers the whole file.
-    let mut range: libc::flock = unsafe { std::mem::zeroed() };
-    range.l_type = kind as i16;
-    range.l_whence = libc::SEEK_SET as i16;
-    // SAFETY: fcntl reads one flock.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range) } == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        // A file system without locks: nothing to ask.
-        Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS) => Ok(true),
-        _ => Err(Error::os(format!("{} cannot be locked", options.path.display()), error)),
-    }
-}
-
 /// In use by `holder`, or by what is `unseen`.
-fn held(path: &Path, holder: Option<u32>, unseen: &str) -> Error {
+pub(super) fn held(path: &Path, holder: Option<u32>, unseen: &str) -> Error {
     let by = holder.map_or(unseen.to_owned(), |pid| format!("process {pid}"));
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
-}
-
-/// The process that holds a lock of the file, as far as /proc shows.
-fn find_holder(path: &Path) -> Option<u32> {
-    let wanted = std::fs::metadata(path).ok()?;
-    let same = |m: &Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
-    find_process(|pid, fd| {
-        let info = || std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"));
-        is_open(pid, fd, same) && info().is_ok_and(|text| text.contains("\nlock:"))
-    })
 }
 
 /// A process that has the device open, through whichever node: who opened it exclusively leaves
@@ -216,12 +183,12 @@ pub(super) fn find_opener(path: &Path) -> Option<u32> {
 }
 
 /// Whether a descriptor of a process is of the file that is looked for.
-fn is_open(pid: u32, fd: &str, same: impl FnOnce(&Metadata) -> bool) -> bool {
+pub(super) fn is_open(pid: u32, fd: &str, same: impl FnOnce(&Metadata) -> bool) -> bool {
     std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).is_ok_and(|meta| same(&meta))
 }
 
 /// The first process with a descriptor that `wanted` says yes to, given both numbers.
-fn find_process(wanted: impl Fn(u32, &str) -> bool) -> Option<u32> {
+pub(super) fn find_process(wanted: impl Fn(u32, &str) -> bool) -> Option<u32> {
     let has = |pid: u32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         fds.into_iter().any(|fd| fd.file_name().to_str().is_some_and(|fd| wanted(pid, fd)))
@@ -229,16 +196,6 @@ fn find_process(wanted: impl Fn(u32, &str) -> bool) -> Option<u32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
     pids.find(|pid| has(*pid))
-}
-
-/// Let go of the lock at once: a ring that still knows the file would keep it a little longer.
-pub(super) fn unlock(fd: &OwnedFd) {
-    // SAFETY: a flock of zeroes covers the whole file; fcntl reads it.
-    unsafe {
-        let mut range: libc::flock = std::mem::zeroed();
-        range.l_type = libc::F_UNLCK as i16;
-        libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &range);
-    }
 }
 
 /// Make a file longer without allocating space.

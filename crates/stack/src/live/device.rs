@@ -1,9 +1,7 @@
 //! Opens one device of a checked stack.
 
 use std::cell::OnceCell;
-use std::fs::{Permissions, set_permissions};
 use std::marker::PhantomData;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -232,6 +230,7 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
         let options = FileOptions {
             path: file.path.clone(),
             size_bytes: file.size,
+            mode: Some(file.mode),
             direct: match file.direct {
                 Direct::Auto => file::Direct::Auto,
                 Direct::Always => file::Direct::Yes,
@@ -241,22 +240,11 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
             detect_holes: file.detect_holes,
         };
         let driver = File::open(&options).map_err(self.refused("path"))?;
-        let queued = self.set_mode(file, existed).and_then(|()| self.queue(driver, self.shape()));
+        let queued = self.queue(driver, self.shape());
         if queued.is_err() && !existed {
             remove_file(&file.path);
         }
         queued
-    }
-
-    /// A file that was just made gets the mode that was asked for, whatever the umask.
-    fn set_mode(&self, file: &FileSpec, existed: bool) -> Result<(), OpenError> {
-        if existed {
-            return Ok(());
-        }
-        set_permissions(&file.path, Permissions::from_mode(file.mode)).map_err(|error| {
-            let path = file.path.display();
-            self.error("mode", format!("{path} cannot have mode {:o}: {error}", file.mode), "")
-        })
     }
 
     fn ram(&self, ram: &RamSpec) -> Result<Arc<dyn Device>, OpenError> {

@@ -166,3 +166,64 @@ fn a_path_that_names_another_file_is_noticed() {
     std::fs::rename(&other, path).unwrap();
     assert_eq!(is_replaced(), "0");
 }
+
+/// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves in the result who is in the way.
+fn byte_lock(file: &std::fs::File, command: i32, kind: i32, byte: i64) -> (i32, libc::flock) {
+    // SAFETY: a flock of zeroes; fcntl reads and writes one.
+    unsafe {
+        let mut range: libc::flock = std::mem::zeroed();
+        (range.l_type, range.l_start, range.l_len) = (kind as i16, byte, 1);
+        (libc::fcntl(file.as_raw_fd(), command, &raw mut range), range)
+    }
+}
+
+#[test]
+fn a_reader_is_refused_beside_a_writer_that_locks_as_qemu_does() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(file(dir.path(), MIB));
+    let reader = FileOptions { read_only: true, ..options(dir.path(), None) };
+    for (byte, is_refused) in
+        [(100, false), (101, true), (102, false), (103, true), (200, true), (201, false)]
+    {
+        let other = std::fs::File::open(&reader.path).unwrap();
+        assert_eq!(byte_lock(&other, libc::F_OFD_SETLK, libc::F_RDLCK, byte).0, 0);
+        if is_refused {
+            let error = refused(&reader);
+            assert_eq!(error.kind, ErrorKind::Busy, "byte {byte}");
+            let process = format!("in use by process {}", std::process::id());
+            assert!(error.message.contains(&process), "{error}");
+        } else {
+            File::open(&reader).unwrap_or_else(|error| panic!("byte {byte}: {error}"));
+        }
+        assert_eq!(refused(&options(dir.path(), None)).kind, ErrorKind::Busy, "a writer never");
+    }
+}
+
+#[test]
+fn a_reader_tells_qemu_that_it_reads_and_lets_nobody_write() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(file(dir.path(), MIB));
+    let _reader =
+        File::open(&FileOptions { read_only: true, ..options(dir.path(), None) }).unwrap();
+    let other = std::fs::File::open(dir.path().join("disk.img")).unwrap();
+    let is_locked = |byte| {
+        let (done, found) = byte_lock(&other, libc::F_OFD_GETLK, libc::F_WRLCK, byte);
+        assert_eq!(done, 0);
+        found.l_type != libc::F_UNLCK as i16
+    };
+    let locked: Vec<i64> = (0..300).filter(|byte| is_locked(*byte)).collect();
+    assert_eq!(locked, [100, 201, 203], "reads; shares neither writing nor resizing");
+}
+
+#[test]
+fn only_who_makes_a_file_sets_its_mode() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let with = |mode| FileOptions { mode: Some(mode), ..options(dir.path(), Some(MIB)) };
+    let mode =
+        || std::fs::metadata(dir.path().join("disk.img")).unwrap().permissions().mode() & 0o777;
+    drop(File::open(&with(0o666)).unwrap());
+    assert_eq!(mode(), 0o666, "whatever the umask");
+    drop(File::open(&with(0o600)).unwrap());
+    assert_eq!(mode(), 0o666, "it was there");
+}

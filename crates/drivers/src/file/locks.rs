@@ -1,0 +1,174 @@
+//! Locks of files and block devices: open-file-description locks, which QEMU reads too.
+//!
+//! Invariants:
+//! * A writer holds the whole file exclusively: nobody else, QEMU included, has any lock of it.
+//! * A reader holds, shared, only bytes that QEMU gives a meaning (`block/file-posix.c`): a lock of byte 100 + n says
+//!   "I use permission n", one of byte 200 + n says "I do not share permission n". It reads, and shares neither
+//!   writing nor resizing; so it keeps writers out, QEMU's and ours, and lets readers in.
+//! * A reader takes its locks before it looks for writers, as QEMU does: of two that begin at once, at
+//!   least one sees the other.
+
+use super::FileOptions;
+use super::open::{find_process, held, is_open};
+use drystone_core::{Error, Result};
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// QEMU's permissions (`include/block/block-common.h`).
+const CONSISTENT_READ: i64 = 0;
+const WRITE: i64 = 1;
+const RESIZE: i64 = 3;
+/// The byte that says that a permission is in use.
+const USED: i64 = 100;
+/// The byte that says that a permission is not shared.
+const UNSHARED: i64 = 200;
+
+/// What a reader locks.
+const READER: [i64; 3] = [USED + CONSISTENT_READ, UNSHARED + WRITE, UNSHARED + RESIZE];
+/// What nobody may have locked beside a reader.
+const AGAINST_READERS: [i64; 3] = [USED + WRITE, USED + RESIZE, UNSHARED + CONSISTENT_READ];
+
+/// How long to wait for a lock that no living process seems to hold: a process that was killed
+/// keeps its locks until the kernel has taken its rings apart, some milliseconds later.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How often to look meanwhile.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Lock the file, against everybody for a writer, against writers for a reader. May wait: not for a data thread.
+pub(super) fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
+    let mut waited = Duration::ZERO;
+    while !try_lock(fd, options)? {
+        // Not while we wait either, nor are we the holder that is looked for.
+        unlock(fd);
+        let holder = find_holder(&options.path, options.read_only);
+        if holder.is_some() || waited >= LOCK_PATIENCE {
+            return Err(held(&options.path, holder, "another process"));
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        waited += LOCK_PAUSE;
+    }
+    Ok(())
+}
+
+/// Let go of the lock at once: a ring that still knows the file would keep it a little longer.
+pub(super) fn unlock(fd: &OwnedFd) {
+    let _ = call(fd, libc::F_OFD_SETLK, libc::F_UNLCK, None);
+}
+
+/// True when the file is locked, false when somebody else has it.
+fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
+    let tried = match options.read_only {
+        false => set(fd, libc::F_WRLCK, None),
+        true => try_lock_reader(fd),
+    };
+    tried.map_err(|e| Error::os(format!("{} cannot be locked", options.path.display()), e))
+}
+
+fn try_lock_reader(fd: &OwnedFd) -> io::Result<bool> {
+    for byte in READER {
+        if !set(fd, libc::F_RDLCK, Some(byte))? {
+            return Ok(false);
+        }
+    }
+    for byte in AGAINST_READERS {
+        if is_locked(fd, byte)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// False when somebody else has it. A file system without locks has nobody to ask.
+fn set(fd: &OwnedFd, kind: i32, byte: Option<i64>) -> io::Result<bool> {
+    match call(fd, libc::F_OFD_SETLK, kind, byte) {
+        Ok(_) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+            _ if is_without_locks(&error) => Ok(true),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Whether somebody else has any lock of the byte.
+fn is_locked(fd: &OwnedFd, byte: i64) -> io::Result<bool> {
+    match call(fd, libc::F_OFD_GETLK, libc::F_WRLCK, Some(byte)) {
+        Ok(found) => Ok(found.l_type != libc::F_UNLCK as i16),
+        Err(error) if is_without_locks(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_without_locks(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS))
+}
+
+/// One byte, or the whole file.
+fn call(fd: &OwnedFd, command: i32, kind: i32, byte: Option<i64>) -> io::Result<libc::flock> {
+    // SAFETY: a flock of zeroes covers the whole file.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as i16;
+    range.l_whence = libc::SEEK_SET as i16;
+    if let Some(byte) = byte {
+        (range.l_start, range.l_len) = (byte, 1);
+    }
+    // SAFETY: fcntl reads and writes one flock.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut range) } {
+        0 => Ok(range),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The process that keeps us out, as far as /proc shows.
+fn find_holder(path: &Path, read_only: bool) -> Option<u32> {
+    let wanted = std::fs::metadata(path).ok()?;
+    let same = |m: &Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
+    find_process(|pid, fd| {
+        let info = || std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"));
+        is_open(pid, fd, same)
+            && info().is_ok_and(|text| text.lines().any(|line| keeps_out(line, read_only)))
+    })
+}
+
+/// Whether a line of /proc/PID/fdinfo is a lock that keeps a reader, or a writer, out:
+/// `lock: 1: OFDLCK ADVISORY READ -1 fe:00:42 100 101`, with `EOF` for no end.
+fn keeps_out(line: &str, read_only: bool) -> bool {
+    let Some(lock) = line.strip_prefix("lock:") else { return false };
+    let words: Vec<&str> = lock.split_whitespace().collect();
+    let [.., kind, _pid, _inode, first, last] = words[..] else { return true };
+    let (first, last) = (first.parse().unwrap_or(0), last.parse().unwrap_or(i64::MAX));
+    let covers = |byte: &i64| (first..=last).contains(byte);
+    // flock(2) is another matter, and only byte locks keep us out.
+    let is_flock = words.contains(&"FLOCK");
+    let reader = kind == "WRITE" && READER.iter().any(covers);
+    !is_flock && (!read_only || reader || AGAINST_READERS.iter().any(covers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keeps_out;
+
+    #[test]
+    fn who_keeps_a_reader_out_is_told_from_other_readers() {
+        let line = |kind, range| format!("lock:\t1: OFDLCK ADVISORY {kind} -1 fe:00:42 {range}");
+        for (kind, range, reader) in [
+            ("READ", "100 100", false),
+            ("READ", "201 201", false),
+            ("READ", "100 101", true),
+            ("READ", "103 103", true),
+            ("READ", "200 200", true),
+            ("WRITE", "0 EOF", true),
+            ("WRITE", "100 100", true),
+            ("WRITE", "0 10", false),
+        ] {
+            assert_eq!(keeps_out(&line(kind, range), true), reader, "{kind} {range}");
+            assert!(keeps_out(&line(kind, range), false), "any lock keeps a writer out");
+        }
+        assert!(!keeps_out("lock:\t1: FLOCK  ADVISORY  WRITE 7 fe:00:42 0 EOF", false));
+        assert!(!keeps_out("flags:\t0100002", false));
+    }
+}
