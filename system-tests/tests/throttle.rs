@@ -351,3 +351,29 @@ fn change_limits(control: &str, over: &AtomicBool) -> usize {
     ["all", "all/a"].iter().for_each(|path| set(path, "rbps=max wbps=max riops=max wiops=max"));
     changes
 }
+
+/// Writes that wait for a limit leave the connection's window of reads alone. Until the read is answered far
+/// fewer writes have ended than would have to if it waited for a place among them: 8 of 40, or 72 of 200.
+#[test]
+fn a_read_overtakes_writes_that_wait_for_a_limit() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let read_behind = |limit: &str, count: u32, length: u32, most: u32| {
+        let group = format!("[group.slow]\nio.max = \"d {limit}\"");
+        let mut server = Server::start(&stack("group = \"slow\"", &group));
+        let uri = server.uri("vol");
+        let text = format!(
+            "
+        data = nbd.Buffer.from_bytearray(bytearray(b'w' * {length}))
+        writes = [h.aio_pwrite(data, n * {length}) for n in range({count})]
+        h.pread(4096, 60 * 1048576)
+        done = sum(h.aio_command_completed(c) for c in writes)
+        assert done <= {most}, done"
+        );
+        python(server.dir(), &uri, &text).ok();
+        assert!(server.sigterm().success(), "{}", server.messages());
+    };
+    read_behind("wbps=256KiB", 40, 1 << 20, 7);
+    read_behind("wiops=2", 200, 4096, 71);
+}

@@ -39,6 +39,13 @@ impl Flow {
         self.requests >= self.requests_max || self.bytes >= self.bytes_max
     }
 
+    /// A request of so many bytes fits; one always does where no bytes are in flight.
+    #[inline]
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let fits = self.bytes == 0 || self.bytes + bytes <= self.bytes_max;
+        self.requests < self.requests_max && fits
+    }
+
     /// Nothing is in flight.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
@@ -64,9 +71,13 @@ mod tests {
         flow.begin(0);
         assert!(flow.is_full());
         flow.end(2, 0);
-        flow.begin(100);
+        assert!(flow.has_room(101), "one request of any length may be");
+        flow.begin(60);
+        assert!(flow.has_room(40) && !flow.has_room(41) && !flow.is_full());
+        flow.begin(40);
+        assert!(!flow.has_room(0), "two requests are in flight");
         assert!(flow.is_full() && !flow.is_idle() && flow.bytes() == 100);
-        flow.end(1, 100);
+        flow.end(2, 100);
         assert!(flow.is_idle() && !flow.is_full());
         assert!(!Flow::new(0, 1).is_full(), "one request may always be");
     }

@@ -533,8 +533,8 @@ pub static EXPORT: &[Param] = &[
     param(
         "max_in_flight",
         Type::Integer { min: 1, max: 4096 },
-        Value("128"),
-        "Requests in flight for each connection.",
+        Value("256"),
+        "Requests of a connection in flight in each direction: so many reads, and as many others.",
     ),
     param(
         "max_request",

@@ -4,22 +4,23 @@
 //! * A connection is dropped only when no receive, no send and no bio of it is under way.
 //! * In the handshake nothing is parsed or received while a reply is owed, so that no client makes the
 //!   server keep more than one.
-//! * `flow` counts requests and their bytes from when they were read until their reply was
-//!   sent. At a bound nothing more is parsed or received, so a client that does not read its
-//!   replies costs no more than its bounds.
+//! * `windows` counts requests and their bytes from when they were taken until their reply was
+//!   sent. One that finds no room is `held`; while it is nothing more is parsed or received, so a client
+//!   that does not read its replies costs no more than its windows.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
 use super::coalesce::Coalesce;
 use super::exports::ExportTable;
 use super::places::{Origin, Peer, Place};
-use super::service::{Service, queue_refusal, request_bytes};
+use super::service::{Service, queue_refusal};
 use super::stream::{Sent, Stream};
+use super::window::{Cost, Windows};
 use super::{Incoming, ListenerTls};
 use crate::nbd::handshake::{Event, Handshake, Negotiated, OUTPUT_MAX_BYTES};
-use crate::nbd::request::Request;
+use crate::nbd::request::{Refusal, Request};
 use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
-use crate::server::{Client, DATA_AT, Flow, Pool, Reserve};
+use crate::server::{Client, DATA_AT, Pool, Reserve};
 use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
@@ -64,6 +65,21 @@ struct Payload {
     got: usize,
 }
 
+/// A message that was parsed.
+enum Taken {
+    Request(Request),
+    Refused(Refusal),
+}
+
+impl Taken {
+    fn cost(&self) -> Cost {
+        match self {
+            Taken::Request(request) => Cost::of(request),
+            Taken::Refused(_) => Cost::REFUSAL,
+        }
+    }
+}
+
 /// What a connection wants from its ring next.
 pub(super) enum Want {
     Receive(IoBuf, std::ops::Range<usize>),
@@ -100,7 +116,9 @@ pub(super) struct Connection {
     client: Option<Client>,
     /// The throttle group of our bios is not removed while this lives.
     member: Option<Member>,
-    flow: Flow,
+    windows: Windows,
+    /// It was parsed, and waits until its window has room.
+    held: Option<Taken>,
     /// TLS was told that nothing more comes.
     goodbye: bool,
     /// What was waiting for a limit when the client went has been withdrawn.
@@ -120,7 +138,7 @@ impl Connection {
         now: Ns,
     ) -> Self {
         let settings = incoming.table.settings();
-        let flow = Flow::new(settings.max_in_flight, settings.max_bytes_in_flight);
+        let windows = Windows::new(settings.max_in_flight, settings.max_bytes_in_flight);
         let mut connection = Connection {
             peer: Peer { origin: Origin::of(&incoming.socket), names: None },
             // A TCP socket too: the type only stands for a socket that can be shut down.
@@ -141,7 +159,8 @@ impl Connection {
             device: None,
             client: None,
             member: None,
-            flow,
+            windows,
+            held: None,
             goodbye: false,
             withdrawn: false,
             active_ns: now,
@@ -198,7 +217,8 @@ impl Connection {
 
     /// True at a bound: nothing new is taken. A write whose data is arriving is not new.
     fn is_paused(&self) -> bool {
-        let bound = self.flow.is_full() || self.stream.unsent_bytes() >= GO_BYTES;
+        let holds = self.held.as_ref().is_some_and(|taken| !self.windows.has_room(taken.cost()));
+        let bound = holds || self.stream.unsent_bytes() >= GO_BYTES;
         bound && self.payload.is_none() || self.owes_reply()
     }
 
@@ -234,7 +254,7 @@ impl Connection {
     /// Nothing was heard of the client for too long. Close, unless its I/O is what takes long;
     /// then true.
     pub(super) fn end_idle(&mut self) -> bool {
-        if self.flow.is_idle() {
+        if self.windows.is_idle() {
             self.drain();
         } else if self.stream.sending || self.payload.is_some() {
             // It does not take its replies, or does not send the data it announced.
@@ -287,14 +307,14 @@ impl Connection {
     ) -> Option<Vec<SendPart>> {
         if result.is_some_and(|result| result <= 0) {
             let lost = self.stream.send_failed();
-            self.flow.end(lost.count, lost.bytes);
+            self.windows.end(lost);
             self.kill();
             return None;
         }
         match self.stream.sent(&mut self.pool, parts, result.unwrap_or(0) as usize) {
             Sent::Rest(parts) => Some(parts),
             Sent::All(replies) => {
-                self.flow.end(replies.count, replies.bytes);
+                self.windows.end(replies);
                 None
             }
         }
@@ -339,9 +359,9 @@ impl Connection {
                 _ => service.go_on(bios),
             }
         }
-        let before = self.flow.bytes();
+        let before = self.windows.bytes();
         while self.life == Life::Open && !self.is_paused() {
-            if self.flow.bytes() - before >= GO_BYTES {
+            if self.windows.bytes() - before >= GO_BYTES {
                 return true;
             }
             let used = match self.phase.take() {
@@ -480,7 +500,10 @@ impl Connection {
     ) -> bool {
         let more = match self.payload.take() {
             Some(payload) => self.take_payload(payload, &mut service, bios),
-            None => self.next_request(&mut transmission, &mut service, bios),
+            None => match self.held.take() {
+                Some(taken) => self.begin(taken, &mut service, bios),
+                None => self.next_request(&mut transmission, &mut service, bios),
+            },
         };
         self.phase = Some(Phase::Transmission(transmission, service));
         more
@@ -500,10 +523,30 @@ impl Connection {
         let parsed = transmission.next(input);
         self.stream.consume(parsed.consumed);
         match parsed.item {
-            Item::NeedMore => return parsed.consumed > 0 && self.stream.may_have_more(),
+            Item::NeedMore => parsed.consumed > 0 && self.stream.may_have_more(),
             Item::Request(request) => {
                 self.coalesce.request();
-                self.flow.begin(request_bytes(&request));
+                self.begin(Taken::Request(request), service, bios)
+            }
+            Item::Refused(refusal) => self.begin(Taken::Refused(refusal), service, bios),
+            Item::Close(_) => {
+                self.drain();
+                true
+            }
+        }
+    }
+
+    /// Begin with what was parsed if its window has room, else hold it. True if there may be more.
+    #[inline]
+    fn begin(&mut self, taken: Taken, service: &mut Service, bios: &mut BioList) -> bool {
+        let cost = taken.cost();
+        if !self.windows.has_room(cost) {
+            self.held = Some(taken);
+            return false;
+        }
+        self.windows.begin(cost);
+        match taken {
+            Taken::Request(request) => {
                 if request.payload_bytes() > 0 {
                     let buf = self.pool.take(request.length as usize);
                     self.payload = Some(Payload { request, buf, got: 0 });
@@ -511,11 +554,9 @@ impl Connection {
                     service.start(request, None, &mut self.pool, &mut self.stream, bios);
                 }
             }
-            Item::Refused(refusal) => {
-                self.flow.begin(0);
-                queue_refusal(transmission.style(), &refusal, &mut self.pool, &mut self.stream);
+            Taken::Refused(refusal) => {
+                queue_refusal(service.style(), &refusal, &mut self.pool, &mut self.stream);
             }
-            Item::Close(_) => self.drain(),
         }
         true
     }

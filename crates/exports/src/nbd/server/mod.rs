@@ -4,8 +4,8 @@
 //! worker for its whole life, so no lock is between connections; the first worker accepts and
 //! deals new sockets out through the doors ([`crate::server::Inbox`]) of all.
 //!
-//! Bounds, so that no client harms another: connections in all and of one client, requests and bytes in
-//! flight of each, a time for the handshake, a time without any request ([`Settings`]). Connections that
+//! Bounds, so that no client harms another: connections in all and of one client, reads and writes in
+//! flight of each and their bytes, a time for the handshake, a time without any request ([`Settings`]). Connections that
 //! have not chosen an export have a bound of their own ([`HANDSHAKES_MAX`]), from which the oldest of
 //! whoever has most of them goes: so nobody keeps others out by opening connections. A client that does
 //! not read its replies keeps only its own requests waiting: they count until their reply is
@@ -18,6 +18,7 @@ mod exports;
 mod places;
 mod service;
 mod stream;
+mod window;
 
 pub use connections::Listener;
 pub use exports::{Export, ExportTable};
@@ -40,9 +41,9 @@ pub struct Settings {
     pub max_connections: u32,
     /// Most of them of one client: of one certificate, or else of one user id or address.
     pub max_connections_per_client: u32,
-    /// Most requests in flight of a connection.
+    /// Most requests in flight of a connection in each direction: so many reads, and as many others.
     pub max_in_flight: u32,
-    /// With so many bytes of requests in flight, or more, a connection takes no further ones in.
+    /// Most bytes of a connection's requests in flight in each direction; a longer request goes alone.
     pub max_bytes_in_flight: u64,
     /// Longest read or write request, bytes.
     pub max_request: u32,
@@ -60,8 +61,8 @@ impl Default for Settings {
         Settings {
             max_connections: 4096,
             max_connections_per_client: 4096,
-            max_in_flight: 128,
-            max_bytes_in_flight: 32 << 20,
+            max_in_flight: 256,
+            max_bytes_in_flight: 64 << 20,
             max_request: 64 << 20,
             handshake_timeout_ns: 10_000_000_000,
             idle_timeout_ns: 0,

@@ -11,6 +11,7 @@
 //!   called before anything else is done with the connection.
 
 use super::stream::Stream;
+use super::window::{BARE_BYTES, Cost};
 use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
 use crate::nbd::proto::{Command, CommandFlags, ErrorCode};
 use crate::nbd::reply::{ReplyStyle, ReplyTag};
@@ -27,11 +28,10 @@ use std::sync::Arc;
 /// a time on ext4. The client asks on from where the answer ends.
 const EXTENTS_MAX: usize = 256;
 /// A cache request reads at most this much; what is beyond it is advice not taken.
-const CACHE_BYTES: u64 = 1 << 20;
+const CACHE_BYTES: u64 = BARE_BYTES;
 
-/// Zeroes are written in pieces of this where the device does not do it by itself; a request for zeroes
-/// counts for as much in its connection's bound.
-const ZERO_BYTES: u64 = CACHE_BYTES;
+/// Zeroes are written in pieces of this where the device does not do it by itself.
+const ZERO_BYTES: u64 = BARE_BYTES;
 
 /// A request that is being carried out.
 struct Op {
@@ -107,6 +107,11 @@ impl Service {
             stopping: false,
             connection,
         }
+    }
+
+    /// How the client wants its replies.
+    pub(super) fn style(&self) -> ReplyStyle {
+        self.style
     }
 
     /// Operations that have bios under way.
@@ -334,13 +339,13 @@ impl Service {
                 self.style.status_chunk(out, request.tag(), id, extents, query, done)
             });
         }
-        stream.reply_queued(request_bytes(request));
+        stream.reply_queued(Cost::of(request));
     }
 
     fn out_of_memory(&mut self, request: Request, pool: &mut Pool, stream: &mut Stream) {
         let tag = request.tag();
         queue_error(self.style, tag, ErrorCode::Enomem, "memory is short", pool, stream);
-        stream.reply_queued(request_bytes(&request));
+        stream.reply_queued(Cost::of(&request));
     }
 
     /// A bio came back. When it was the last of its operation, the reply is queued.
@@ -412,7 +417,7 @@ impl Service {
     #[inline]
     fn reply(&mut self, op: Op, pool: &mut Pool, stream: &mut Stream) {
         let (style, tag) = (self.style, op.request.tag());
-        let bytes = request_bytes(&op.request);
+        let cost = Cost::of(&op.request);
         if !op.status.is_ok() {
             self.reply_error(op, pool, stream);
         } else if op.request.command != Command::Read {
@@ -421,7 +426,7 @@ impl Service {
         } else if let Some(buf) = op.data {
             queue_data(style, tag, op.request.length as usize, buf, stream);
         }
-        stream.reply_queued(bytes);
+        stream.reply_queued(cost);
     }
 
     #[cold]
@@ -439,14 +444,6 @@ impl Service {
 /// The operation that a bio is of.
 fn op_of(bio: &Bio) -> u32 {
     bio.user_data as u32 & ((1 << OP_BITS) - 1)
-}
-
-/// Bytes that a request counts for in its connection's bound.
-pub(super) fn request_bytes(request: &Request) -> u64 {
-    match request.command {
-        Command::Read | Command::Write => request.length,
-        _ => request.length.min(CACHE_BYTES),
-    }
 }
 
 fn write_flags(request: &Request) -> BioFlags {
@@ -492,5 +489,5 @@ pub(super) fn queue_refusal(
     stream: &mut Stream,
 ) {
     queue_error(style, refusal.tag, refusal.error, refusal.message, pool, stream);
-    stream.reply_queued(0);
+    stream.reply_queued(Cost::REFUSAL);
 }

@@ -7,6 +7,7 @@
 //!   decrypted into a buffer of their own first.
 //! * `queued` holds what is to be sent, in order; it becomes the next send as a whole.
 
+use super::window::{Cost, Costs};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
 use crate::server::{DATA_AT, Pool};
 use drystone_core::IoBuf;
@@ -35,9 +36,9 @@ pub(super) struct Stream {
     queued: Vec<SendPart>,
     /// An idle list for the next send.
     spare: Vec<SendPart>,
-    /// Replies in `queued`, and in the send under way.
-    queued_replies: Replies,
-    sending_replies: Replies,
+    /// What the requests took whose replies are in `queued`, and in the send under way.
+    queued_replies: Costs,
+    sending_replies: Costs,
     pub(super) receiving: bool,
     pub(super) sending: bool,
     /// Memory was too short for a reply: the client would wait for ever, so close.
@@ -56,8 +57,8 @@ impl Stream {
             tls: None,
             queued: Vec::new(),
             spare: Vec::new(),
-            queued_replies: Replies::default(),
-            sending_replies: Replies::default(),
+            queued_replies: Costs::default(),
+            sending_replies: Costs::default(),
             receiving: false,
             sending: false,
         }
@@ -190,13 +191,13 @@ impl Stream {
     }
 
     /// Everything of one more reply is in the queue.
-    pub(super) fn reply_queued(&mut self, bytes: u64) {
-        self.queued_replies += Replies { count: 1, bytes };
+    pub(super) fn reply_queued(&mut self, cost: Cost) {
+        self.queued_replies += cost;
     }
 
     /// Bytes of requests whose replies are not sent yet.
     pub(super) fn unsent_bytes(&self) -> u64 {
-        self.queued_replies.bytes + self.sending_replies.bytes
+        self.queued_replies.bytes() + self.sending_replies.bytes()
     }
 
     /// True when a send could be started.
@@ -275,26 +276,12 @@ impl Stream {
     }
 
     /// The send failed: nothing of it will ever be sent.
-    pub(super) fn send_failed(&mut self) -> Replies {
+    pub(super) fn send_failed(&mut self) -> Costs {
         self.sending = false;
         self.queued.clear();
         let mut lost = std::mem::take(&mut self.sending_replies);
         lost += std::mem::take(&mut self.queued_replies);
         lost
-    }
-}
-
-/// Requests whose replies are queued, and the bytes they were for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Replies {
-    pub(super) count: u32,
-    pub(super) bytes: u64,
-}
-
-impl std::ops::AddAssign for Replies {
-    fn add_assign(&mut self, other: Self) {
-        self.count += other.count;
-        self.bytes += other.bytes;
     }
 }
 
@@ -312,7 +299,7 @@ fn enlarge(buf: &mut Option<IoBuf>, range: &mut Range<usize>) {
 /// What became of a send.
 pub(super) enum Sent {
     /// All of it was sent, which ended these replies.
-    All(Replies),
+    All(Costs),
     /// These parts are still to be sent, at once.
     Rest(Vec<SendPart>),
 }
