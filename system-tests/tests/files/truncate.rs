@@ -170,3 +170,40 @@ assert os.pread(f, size, 0) == bytes(size), 'ftruncate zeroes as ever'
         assert!(files.server.sigterm().success(), "{}", files.server.messages());
     }
 }
+
+/// A loop device announces discards only where its file takes holes, and is not touched by the question.
+#[test]
+fn a_loop_device_announces_discards_where_they_work() {
+    if !has_loop() || !requires("blkdiscard") || !requires("mkfs.ext4") {
+        return;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    if (numbers.next(), numbers.next()) < (Some(6), Some(10)) {
+        println!("SKIPPED: Linux {} announces discards for every file", release.trim());
+        return;
+    }
+    let look = "cat /sys/block/${1#/dev/}/queue/discard_max_bytes; mkfs.ext4 -F $2 \"$1\" 2>&1";
+    let letters = "head -c 65536 /dev/zero | tr '\\0' O";
+    let fill = &format!("{letters} | dd of=\"$1\" bs=64k iflag=fullblock conv=fsync 2>dd.log");
+    let compare = &format!("{letters} | cmp -n 65536 - \"$1\"");
+    let ram = ram("fuse_loop = true\n").replace("64MiB", "16MiB");
+    let folder = new_folder();
+    let mut files = Files::start_in(&folder, &array(""));
+    let device = files.announced(true);
+    files.run(fill, &device).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    drop(files);
+    for (text, works) in [(array(""), false), (ram, true)] {
+        let mut files = Files::start_in(&folder, &text);
+        let device = files.announced(true);
+        if !works {
+            files.run(compare, &device).ok();
+        }
+        let said = shell(files.server.dir(), look, &[&device, ""]).ok();
+        assert_eq!(!said.starts_with("0\n"), works, "{said}");
+        assert_eq!(said.contains("Discarding device blocks"), works, "{said}");
+        assert!(!said.contains("failed"), "{said}");
+        assert!(files.server.sigterm().success(), "{}", files.server.messages());
+    }
+}

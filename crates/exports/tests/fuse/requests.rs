@@ -336,6 +336,20 @@ fn what_is_cut_off_becomes_zeroes() {
     }
 }
 
+/// While holes are refused nothing is punched; ranges are zeroed as ever.
+#[test]
+fn holes_can_be_refused_for_a_while() {
+    let (disk, mut kernel) = served();
+    disk.bytes.lock().unwrap().copy_from_slice(&pattern(SIZE));
+    kernel.mount.refuse_holes(true);
+    assert_eq!(kernel.call(FALLOCATE, 1, &fallocate(0, 512, 3)), Err(EOPNOTSUPP));
+    assert!(*disk.bytes.lock().unwrap() == pattern(SIZE));
+    kernel.call(FALLOCATE, 1, &fallocate(0, 512, 0x11)).unwrap();
+    kernel.mount.refuse_holes(false);
+    kernel.call(FALLOCATE, 1, &fallocate(512, 512, 3)).unwrap();
+    assert_eq!(disk.bytes.lock().unwrap()[..1024], [0; 1024]);
+}
+
 /// `open` with `O_TRUNC` changes nothing where that is wished for; `ftruncate`, which names a handle, does.
 #[test]
 fn opening_to_overwrite_can_change_nothing() {

@@ -137,10 +137,15 @@ impl Files {
             if ending.is_asked() {
                 break;
             }
-            let (file, geometry) = (self.file(index), volume.geometry());
+            let (file, shape) = (self.file(index), volume.shape());
             let made = ending.making(|| {
                 self.makes_loop.store(true, SeqCst);
-                let made = LoopDevice::make(&file, geometry);
+                let made = LoopDevice::make(&file, shape.geometry);
+                if shape.limits.max_write_zeroes_bytes == 0 {
+                    self.mount.refuse_holes(true);
+                    made.iter().for_each(|made| made.try_discard(shape.geometry));
+                    self.mount.refuse_holes(false);
+                }
                 made.iter().for_each(|made| self.loops.lock(&self.locks).push(made.clone()));
                 self.makes_loop.store(false, SeqCst);
                 made

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use drystone_exports::server::Geometry;
@@ -49,6 +49,16 @@ impl LoopDevice {
         let path = PathBuf::from(said?.trim());
         let attachment = attachment(&path).unwrap_or_default();
         Ok(LoopDevice { path, attachment })
+    }
+
+    /// Has the kernel find that the file takes no holes, and so announce no discards: it does so for every file of a
+    /// file system that could, until one is refused (from Linux 6.10 on; before, it goes on). The server must
+    /// refuse holes meanwhile, so that the one that is tried here costs nothing. Best effort: where there is no
+    /// `blkdiscard`, discards stay announced, and are refused.
+    pub fn try_discard(&self, geometry: Geometry) {
+        let mut command = Command::new("blkdiscard");
+        command.args(["--offset=0", &format!("--length={}", geometry.block)]).arg(&self.path);
+        let _ = command.process_group(0).stdin(Stdio::null()).output();
     }
 
     /// All that have this file, or one in this folder, behind them. The path has no symbolic links.

@@ -253,6 +253,9 @@ impl Session {
         let flags = match zeroing(mode) {
             _ if range.is_empty() => return self.answer(request.unique, errno::EINVAL),
             Err(error) => return self.answer(request.unique, error),
+            Ok(_) if mode & falloc::PUNCH_HOLE != 0 && self.mount.refuses_holes() => {
+                return self.answer(request.unique, errno::EOPNOTSUPP);
+            }
             Ok(_) if grows(mode) && range.end > place.size => {
                 return self.answer(request.unique, errno::ENOSPC);
             }

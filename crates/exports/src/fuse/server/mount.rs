@@ -119,6 +119,8 @@ pub struct Mount {
     /// The kernel keeps its page cache true to what passes it by.
     direct_is_coherent: AtomicBool,
     volumes: Vec<Shared>,
+    /// No holes are punched.
+    refuses_holes: AtomicBool,
     handles: Lock<Handles>,
     sessions: Box<[Told]>,
     /// Sessions that serve.
@@ -148,6 +150,7 @@ impl Mount {
             made_s,
             direct_is_coherent: AtomicBool::new(false),
             options,
+            refuses_holes: AtomicBool::new(false),
             volumes: volumes.into_iter().map(shared).collect(),
             handles: Lock::new(LockClass::Control, Handles::default()),
             sessions: (0..sessions).map(|_| Told::default()).collect(),
@@ -163,6 +166,17 @@ impl Mount {
     /// How it looks from outside.
     pub fn options(&self) -> &MountOptions {
         &self.options
+    }
+
+    /// Refuse to punch holes, whatever the devices can do, or no longer. Any thread may call; requests that
+    /// begin later are answered so.
+    pub fn refuse_holes(&self, on: bool) {
+        self.refuses_holes.store(on, SeqCst);
+    }
+
+    /// Whether holes are refused.
+    pub(super) fn refuses_holes(&self) -> bool {
+        self.refuses_holes.load(SeqCst)
     }
 
     /// The volumes, in order.
