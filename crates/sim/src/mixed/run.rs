@@ -337,7 +337,9 @@ impl Run {
     /// Whether one of these sectors of a target has been bad, or may have been.
     fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
         let Some((disk, at)) = target.lies_at else { return true };
-        let from = (disk, at.saturating_add(range.start));
+        // What has to be durable fails also once another FUA write of the disk has failed, wherever that was.
+        let is_durable = range.end == u64::MAX;
+        let from = (disk, if is_durable { 0 } else { at.saturating_add(range.start) });
         let to = (disk, at.saturating_add(range.end));
         self.spoilt.borrow().range(from..to).next().is_some()
     }
