@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use drystone_raid::metadata::assemble::{Candidate, Start, assemble};
 use drystone_raid::metadata::superblock::probe;
@@ -248,6 +248,25 @@ fn places_that_no_device_has_are_shown_all_the_same() {
             assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
         }
     }
+}
+
+/// A member that is a pipe is refused at once: nobody waits for its writer.
+#[test]
+fn check_opens_no_pipe() {
+    let folder = folder_with(&[8 * MIB; 2]);
+    assert!(Command::new("mkfifo").arg(folder.path().join("d2")).status().unwrap().success());
+    let device = |n| format!("[device.d{n}]\ntype = \"file\"\npath = \"d{n}\"\n");
+    let array = "[device.a]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\n\
+                 [export.e]\ndevice = \"a\"\nnbd = \"unix:e.sock\"\n";
+    let devices: String = (0..3).map(device).collect();
+    fs::write(folder.path().join("s.toml"), devices + array).unwrap();
+    let program = common::program(folder.path());
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(program.get_program()).args(["check", "s.toml"]);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("d2 is neither a file nor a block device"), "{said}");
 }
 
 /// Of arrays that are there, that lack a member, and that a start would make.

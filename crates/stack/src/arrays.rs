@@ -2,9 +2,10 @@
 //!
 //! Only arrays on files and block devices can be told of: other members hold what they hold only once they are open.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
 
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout};
 use drystone_raid::metadata::Uuid;
@@ -20,7 +21,7 @@ pub(crate) fn size(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64
     let mut candidates = Vec::new();
     for member in members {
         let DeviceKind::File(file) = &stack.device(&member.device)?.kind else { return None };
-        match File::open(&file.path) {
+        match open(&file.path) {
             Ok(file) => candidates.push(candidate(&member.device, file).ok()?),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(_) => return None,
@@ -34,6 +35,15 @@ pub(crate) fn size(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64
         }
     };
     sectors.checked_mul(SECTOR_BYTES)
+}
+
+/// A pipe is not opened: that would wait for its writer.
+fn open(path: &Path) -> io::Result<File> {
+    let kind = fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    File::open(path)
 }
 
 fn candidate(name: &str, mut file: File) -> io::Result<Candidate> {
