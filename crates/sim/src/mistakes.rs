@@ -58,7 +58,10 @@ pub const MISTAKES: [Mistake; 17] = [
         "repair_races_writes",
         "a stripe is synchronised while others write to it, each with a cache of its own",
     ),
-    of_arrays("stale_member_read", "a member is taken back that has missed writes"),
+    Mistake {
+        scenarios: &["raid", "raid-crash", "raid-metadata"],
+        ..plain("stale_member_read", "a member is taken back that has missed writes")
+    },
     of_arrays("stripe_acknowledged_early", "a write to an array ends before its members have it"),
     plain("wake_up_dropped", "a message is left for a context that sleeps, and nobody wakes it"),
     within("take_in_two_steps", "a list that others add to is read first, and emptied then"),

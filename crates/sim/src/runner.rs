@@ -33,7 +33,7 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 6] = [
+pub const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
@@ -67,6 +67,12 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "the same of small arrays, whole, degraded, and of which members fail and come back, whose parity has \
            to fit after it",
         run: mixed::crash::run_raid,
+    },
+    Scenario {
+        name: "raid-metadata",
+        what: "an array of whose members some are edited before it starts: the data is right, or it is refused and \
+           nothing is changed",
+        run: mixed::run_metadata,
     },
 ];
 

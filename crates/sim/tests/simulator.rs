@@ -141,6 +141,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
         let met = match scenario.name {
             "raid" => &MET_BY_ARRAYS[..],
             "raid-crash" => &MET_BY_CRASHES[..],
+            "raid-metadata" => &MET_BY_EDITS[..],
             "bad-sectors" => &MET_BY_BAD_SECTORS[..],
             _ => &[],
         };
@@ -154,6 +155,7 @@ fn seeds_of(scenario: &Scenario) -> u64 {
     match scenario.name {
         "raid" => 200,
         "raid-crash" => 36,
+        "raid-metadata" => 40,
         _ => 60,
     }
 }
@@ -217,6 +219,22 @@ const MET_BY_CRASHES: [&str; 15] = [
     "array: started beside an old member",
     "array: started in a recovery",
     "array: started in a recovery by bitmap",
+];
+
+/// What the fixed seeds of `raid-metadata` must have met.
+const MET_BY_EDITS: [&str; 12] = [
+    "edited: started",
+    "edited: refused",
+    "edited: a member left out",
+    "edited: an older copy",
+    "edited: a wrong checksum",
+    "edited: no superblock",
+    "edited: a bitmap that disagrees",
+    "edited: the role of another",
+    "edited: another age",
+    "edited: another size or shape",
+    "edited: other places or features",
+    "edited: disks change places",
 ];
 
 /// What the fixed seeds of `bad-sectors` must have met.

@@ -4,6 +4,7 @@ mod array;
 mod builder;
 mod control;
 pub mod crash;
+mod edits;
 mod io;
 mod life;
 mod load;
@@ -79,6 +80,13 @@ pub fn run_raid(order: &Order) -> Outcome {
     run_plan(order, rng, plan)
 }
 
+/// Run a seed of `raid-metadata`.
+pub fn run_metadata(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let plan = Plan::raid(&mut rng, RAID_IOS);
+    run_plan_by(order, rng, plan, Operator::operate_on_edited)
+}
+
 /// Run a seed of `bad-sectors`.
 pub fn run_bad_sectors(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);
@@ -94,13 +102,17 @@ pub fn run_nbd(order: &Order) -> Outcome {
     run_plan(order, rng, plan)
 }
 
-fn run_plan(order: &Order, mut rng: Rng, plan: Plan) -> Outcome {
+fn run_plan(order: &Order, rng: Rng, plan: Plan) -> Outcome {
+    run_plan_by(order, rng, plan, Operator::operate)
+}
+
+fn run_plan_by(order: &Order, mut rng: Rng, plan: Plan, operate: fn(Operator)) -> Outcome {
     let world = World::new(order.trace);
     let mut scheduler = Scheduler::new(world.clone(), plan.policy, rng.u64(..));
     let stack = plan::stack_file(&plan.text, &plan.volumes);
     let run = Run::new(world.clone(), plan, order.keep.clone(), rng.u64(..));
     let (operator, begin) = (Operator::new(run.clone(), rng.u64(..)), world.now());
-    world.spawn("operator", move || operator.operate());
+    world.spawn("operator", move || operate(operator));
     let failure = scheduler.run(order.mistake).err();
     if failure.is_some() && order.trace {
         world.describe_rings();

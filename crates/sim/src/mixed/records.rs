@@ -69,7 +69,7 @@ fn is_old(own: &Superblock, fresh: &Superblock) -> bool {
     fresh.role_of(own.dev_number) == Role::Faulty || own.events.saturating_add(1) < fresh.events
 }
 
-fn superblock(run: &Run, disk: usize) -> Option<Superblock> {
+pub(super) fn superblock(run: &Run, disk: usize) -> Option<Superblock> {
     run.world.disk(disk, |disk| {
         let read = |sector: u64| {
             let from = sector as usize * 512;

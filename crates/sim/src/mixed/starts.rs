@@ -54,7 +54,7 @@ impl Operator {
         is_coming
     }
 
-    fn start_once(&mut self, compare: bool, was_hurt: bool) -> Option<Rc<Started>> {
+    pub(super) fn start_once(&mut self, compare: bool, was_hurt: bool) -> Option<Rc<Started>> {
         let run = &self.run;
         run.off.set(false);
         *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
@@ -78,20 +78,7 @@ impl Operator {
             }
         };
         records.iter_mut().for_each(|records| records.opened(run));
-        let groups = super::control::make_groups(&stack);
-        count_schedulers(run, &stack);
-        let set = stack.contexts().clone();
-        let start = Rc::new(Started {
-            stack,
-            set,
-            handles: RefCell::default(),
-            groups: RefCell::new(groups),
-            loads: Cell::new(0),
-            controls: Cell::new(0),
-            served: Served::default(),
-            orphans: RefCell::default(),
-            limit: Cell::new(0),
-        });
+        let start = run.started(stack);
         if compare {
             self.forget();
             self.compare(&start);
@@ -114,6 +101,24 @@ impl Operator {
 }
 
 impl Run {
+    /// A stack that was opened begins to run.
+    pub(super) fn started(&self, stack: LiveStack) -> Rc<Started> {
+        let groups = super::control::make_groups(&stack);
+        count_schedulers(self, &stack);
+        let set = stack.contexts().clone();
+        Rc::new(Started {
+            stack,
+            set,
+            handles: RefCell::default(),
+            groups: RefCell::new(groups),
+            loads: Cell::new(0),
+            controls: Cell::new(0),
+            served: Served::default(),
+            orphans: RefCell::default(),
+            limit: Cell::new(0),
+        })
+    }
+
     pub(super) fn has_array(&self) -> bool {
         self.plan.targets.iter().any(|target| target.redundancy.is_some())
     }
