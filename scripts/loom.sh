@@ -54,6 +54,12 @@ drystone-throttle halves_sequence      loom_throttle_halves
 drystone-throttle lane_closed          loom_throttle_limit_lifted
 drystone-throttle lane_epoch           loom_throttle_group_removed
 drystone-throttle lane_parked          loom_throttle_limit_lifted
+drystone-drivers length_clear      loom_length_of_a_queue_with_a_mark
+drystone-drivers length_look_late  loom_length_of_a_queue_with_a_mark
+drystone-drivers length_marks_last loom_length_of_a_queue_with_a_mark
+drystone-drivers length_in_flight  loom_length_of_a_queue_with_a_mark
+drystone-drivers length_leave      loom_length_of_a_queue_with
+drystone-drivers read_beside_cut   loom_length_of_a_queue_with
 drystone-raid bitmap_set           loom_bitmap_sets
 drystone-raid bitmap_used          loom_bitmap_clears
 drystone-raid bitmap_look          loom_bitmap_clears

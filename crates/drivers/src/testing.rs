@@ -52,6 +52,13 @@ impl Rig {
         Rig { set, device, cx, dev }
     }
 
+    /// Another context on the same device.
+    pub(crate) fn beside(&self, ring: Box<dyn Ring>) -> Self {
+        let mut cx = self.set.context(ring);
+        let dev = cx.open(&self.device).expect("a channel");
+        Rig { set: self.set.clone(), device: self.device.clone(), cx, dev }
+    }
+
     pub(crate) fn submit(&mut self, bios: impl IntoIterator<Item = Box<Bio>>) {
         let mut list = BioList::new();
         list.extend(bios);

@@ -11,6 +11,8 @@
 //!   seen. "Data" is always a permitted answer, so the last run of data is remembered: looking for the end of
 //!   a long one takes as long as it is (tmpfs looks at each page), and whoever goes through a file asks for it
 //!   again and again.
+//! * A hole that a write made in a file that was cut short is none: the length is looked at after the holes, and
+//!   of a file that was cut short all is data.
 //! * Answers that make no sense end the query: each step goes forward, or the rest is data.
 //! * The calls may take long. They are for threads that may block ([`drystone_core::extent::ExtentQuery`]).
 
@@ -81,7 +83,13 @@ pub(super) fn extents(
     let what = |e| Error::os(format!("{}: allocation query", shared.path.display()), e);
     let known = if shared.holes.is_detected() {
         let actual = shared.backing.size().map_err(what)?;
-        walk(shared, offset..end, actual, max, &mut list).map_err(what)?
+        let known = walk(shared, offset..end, actual, max, &mut list).map_err(what)?;
+        if shared.is_cut_short() {
+            list = ExtentList::new();
+            Some(offset)
+        } else {
+            known
+        }
     } else {
         Some(offset)
     };
@@ -145,7 +153,7 @@ mod tests {
     use std::io;
     use std::os::fd::RawFd;
     use std::path::Path;
-    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
     use std::sync::{Arc, Mutex};
 
     const MIB: u64 = 1 << 20;
@@ -159,6 +167,7 @@ mod tests {
         data: Arc<Mutex<Seek>>,
         hole: Arc<Mutex<Seek>>,
         asked: Arc<AtomicU32>,
+        size: Arc<AtomicU64>,
     }
 
     impl Backing for Told {
@@ -167,7 +176,7 @@ mod tests {
         }
 
         fn size(&self) -> io::Result<u64> {
-            Ok(SIZE)
+            Ok(self.size.load(SeqCst))
         }
 
         fn extend(&self, _bytes: u64) -> io::Result<()> {
@@ -197,7 +206,8 @@ mod tests {
 
     fn told(data: Seek, hole: Seek) -> (File, Told) {
         let data = Arc::new(Mutex::new(data));
-        let told = Told { data, hole: Arc::new(Mutex::new(hole)), asked: Arc::default() };
+        let size = Arc::new(AtomicU64::new(SIZE));
+        let told = Told { data, hole: Arc::new(Mutex::new(hole)), asked: Arc::default(), size };
         (File::over(Box::new(told.clone()), Path::new("told"), 4096).unwrap(), told)
     }
 
@@ -251,6 +261,19 @@ mod tests {
         // A hole is never remembered: what is written there is seen.
         *told.data.lock().unwrap() = same;
         assert_eq!(file.extents(MIB, MIB, 10).unwrap(), [Extent::data(MIB, MIB)]);
+    }
+
+    /// A write behind the end makes it longer again, with a hole for what it held.
+    #[test]
+    fn a_file_cut_short_has_no_holes() {
+        let (file, told) = told(|at| Ok(at.max(SIZE / 2)), end);
+        let asked = |file: &File| file.extents(0, SIZE, 10).unwrap();
+        let (hole, data) = (Extent::hole(0, SIZE / 2), Extent::data(SIZE / 2, SIZE / 2));
+        assert_eq!(asked(&file), [hole, data]);
+        told.size.store(SIZE - MIB, SeqCst);
+        assert_eq!(asked(&file), [Extent::data(0, SIZE)]);
+        told.size.store(SIZE, SeqCst);
+        assert_eq!(asked(&file), [Extent::data(0, SIZE)], "what was seen is not forgotten");
     }
 
     #[test]

@@ -8,16 +8,20 @@
 //!   kernel may have dropped the pages it could not write, so a later success would be a lie.
 //!   Only opening the device again ends that.
 //! * A file that became shorter than its device below us fails all I/O from when that is seen, for a write beyond
-//!   its end would make it longer again, with a hole for what it held. No write is acknowledged, nor a read that
-//!   ended beside it, before it was seen that the file had its length after the write. The one write that restores
-//!   the length, that of the device's last block, is begun only while the file has it: what is cut off in the
-//!   moment between the two is not noticed. On 9p and CIFS, which would have the thread wait for a server, only reads
-//!   that end early notice it.
+//!   its end would make it longer again, with a hole for what it held. Nothing is acknowledged that ended after a
+//!   write of any context before it was seen that the file had its length after that write (`length`): no read
+//!   tells zeroes of such a hole, and no allocation query calls it one. Where nothing writes, the length is not
+//!   looked at, and reads behind the end notice it, because they end early.
+//! * Not noticed is what is cut off between the look and the write, or growth, that restores the length: that of the
+//!   device's last block is begun only while the file has it. Nor does a read that the page cache serves while the
+//!   file is being cut notice that the rest of the last page was zeroed. On 9p and CIFS, which would have the thread
+//!   wait for a server, only reads that end early notice a cut.
 //! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
 mod backing;
 mod holes;
+mod length;
 mod locks;
 mod offline;
 mod open;
@@ -25,12 +29,13 @@ mod queue;
 
 pub use backing::Backing;
 use holes::Holes;
+use length::Length;
 pub use offline::OfflineFile;
 pub use open::{Direct, FileOptions};
 pub use queue::FileQueue;
 
 use drystone_core::blocking::Aside;
-use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
+use drystone_core::primitive::{AtomicBool, Ordering::*};
 use drystone_core::{Env, Error, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
 use std::os::fd::RawFd;
@@ -59,7 +64,7 @@ pub(crate) struct FileShared {
     pub(crate) memory_fs: bool,
     /// The device below polls, and I/O goes to it directly.
     pub(crate) poll_queues: bool,
-    pub(crate) size_bytes: AtomicU64,
+    pub(crate) length: Arc<Length>,
     /// Holes can be punched.
     pub(crate) punch_hole: AtomicBool,
     /// How ranges are discarded, if at all.
@@ -70,8 +75,6 @@ pub(crate) struct FileShared {
     pub(crate) holes: Holes,
     /// A flush failed: see the invariants.
     pub(crate) flush_failed: AtomicBool,
-    /// It became shorter than the device: see the invariants.
-    pub(crate) cut_short: AtomicBool,
 }
 
 /// How ranges of a file are discarded. Found out when it is opened; where the system cannot after all, as when
@@ -92,11 +95,7 @@ impl FileShared {
 
     /// Whether it is shorter than the device, now or before. Never waits.
     pub(crate) fn is_cut_short(&self) -> bool {
-        let size = self.size_bytes.load(Acquire);
-        if !self.cut_short.load(Relaxed) && self.backing.is_shorter_than(size) {
-            self.cut_short.store(true, Relaxed);
-        }
-        self.cut_short.load(Relaxed)
+        self.length.look(&**self.backing)
     }
 }
 
@@ -127,7 +126,7 @@ impl File {
                 physical_block_size,
                 memory_fs: false,
                 poll_queues: false,
-                size_bytes: AtomicU64::new(size),
+                length: Length::new(size),
                 punch_hole: AtomicBool::new(true),
                 discard: Some(Discard {
                     granularity: physical_block_size.max(4096),
@@ -136,7 +135,6 @@ impl File {
                 zero_range: AtomicBool::new(true),
                 holes: Holes::new(true),
                 flush_failed: AtomicBool::new(false),
-                cut_short: AtomicBool::new(false),
             }),
         })
     }
@@ -148,7 +146,7 @@ impl File {
 
     /// The size as it was when last looked at, in bytes.
     fn size(&self) -> u64 {
-        self.shared.size_bytes.load(Acquire)
+        self.shared.length.bytes()
     }
 
     /// Make the file `bytes` long, or take over that it has grown.
@@ -178,7 +176,7 @@ impl File {
                 .extend(wanted)
                 .map_err(|e| open::too_long(format!("{path} cannot grow to {wanted} bytes"), e))?;
         }
-        s.size_bytes.store(wanted, Release);
+        s.length.has_grown(wanted);
         Ok(())
     }
 }
@@ -230,7 +228,7 @@ impl Driver for File {
             "path" => s.path.display().to_string(),
             "detect_holes" => u8::from(s.holes.is_detected()).to_string(),
             "direct" => u8::from(self.is_direct()).to_string(),
-            "cut_short" => u8::from(s.cut_short.load(Relaxed)).to_string(),
+            "cut_short" => u8::from(s.length.was_cut_short()).to_string(),
             "path_replaced" => u8::from(!s.backing.is_at(&s.path)).to_string(),
             "flush_failed" => u8::from(s.flush_failed.load(Relaxed)).to_string(),
             _ => return None,

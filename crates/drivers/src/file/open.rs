@@ -2,11 +2,12 @@
 
 use super::backing::OpenFile;
 use super::holes::Holes;
+use super::length::Length;
 use super::locks::lock;
 use super::{Discard, FileShared};
 use drystone_core::blocking::{Aside, might_block};
 use drystone_core::error::ErrorKind;
-use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use drystone_core::primitive::{AtomicBool, Ordering::Relaxed};
 use drystone_core::{Error, Result};
 use std::ffi::CString;
 use std::fs::Metadata;
@@ -103,13 +104,12 @@ fn open_locked(
         physical_block_size: physical,
         memory_fs: !block_device && is_in_memory(&fd),
         poll_queues: direct && has_poll_queues(&fd, block_device),
-        size_bytes: AtomicU64::new(size),
+        length: Length::new(size),
         punch_hole: AtomicBool::new(false),
         discard: None,
         zero_range: AtomicBool::new(false),
         holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
         flush_failed: AtomicBool::new(false),
-        cut_short: AtomicBool::new(false),
         backing: Aside::new(Box::new(OpenFile {
             has_known_length: has_known_length(&fd),
             fd,

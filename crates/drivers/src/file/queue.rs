@@ -3,10 +3,12 @@
 //! Invariants:
 //! * `parts[slot]` holds what the kernel may refer to for the request in that slot (vectors,
 //!   bounce buffer) and is changed only while nothing of it is with the ring.
-//! * Requests that change the file end well only by [`DriverQueue::ending`], which sees that it was not cut short.
+//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::ended_at_once`], which see that the file was
+//!   not cut short (`length`). Those that change it are counted in `mark` from before they are issued.
 //! * A request has one operation with the ring at a time; `progress` of its bytes are done.
 
 use super::FileShared;
+use super::length::Mark;
 use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
 use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;
@@ -42,8 +44,7 @@ pub struct FileQueue {
     shared: Arc<FileShared>,
     file: RingFile,
     channel: u32,
-    /// A request that changes the file has ended since that was last looked at.
-    has_changed: bool,
+    mark: Mark,
     parts: Vec<Part>,
     zeroes: Option<IoBuf>,
     /// For polled reads and writes, where the device below has poll queues.
@@ -58,9 +59,9 @@ impl FileQueue {
     pub(super) fn new(shared: Arc<FileShared>, env: &mut Env, channel: u32, slots: u32) -> Self {
         FileQueue {
             file: env.ring.register(shared.fd()),
+            mark: Mark::new(shared.length.clone()),
             shared,
             channel,
-            has_changed: false,
             parts: (0..slots).map(|_| Part::new()).collect(),
             zeroes: None,
             polled: None,
@@ -111,7 +112,6 @@ impl FileQueue {
             Ok(None) => Status::Ok,
             Err(status) => status,
         };
-        self.has_changed |= rq.unit.op != Op::Read;
         self.finish(rq, status);
         rq.status = status;
         done.push(slot);
@@ -120,7 +120,7 @@ impl FileQueue {
     /// Read or write at once, without the ring, on a file system that is memory: it never waits
     /// for a device, and the ring would hand each operation to another thread (tmpfs cannot say
     /// "not now"). `None` when not all was done: then the ring does it.
-    fn in_memory(&self, rq: &Request) -> Option<Issue> {
+    fn in_memory(&self, rq: &Request) -> Option<Status> {
         let segment = rq.single_segment().filter(|_| self.shared.memory_fs)?;
         let (fd, offset) = (self.shared.fd(), rq.offset() as i64);
         // SAFETY: the memory belongs to the request's bio for the length of the call.
@@ -131,11 +131,41 @@ impl FileQueue {
                 _ => return None,
             }
         };
-        if done != segment.len as isize {
-            return None;
+        (done == segment.len as isize).then_some(Status::Ok)
+    }
+
+    /// What a request ends with that ended without the ring.
+    fn ended_at_once(&mut self, rq: &Request, status: Status) -> Status {
+        self.over(rq);
+        let is_cut = self.mark.look(&**self.shared.backing);
+        if is_cut && status.is_ok() { Status::Offline } else { status }
+    }
+
+    /// Nothing of the request is with the kernel any more.
+    fn over(&mut self, rq: &Request) {
+        if rq.unit.op != Op::Read {
+            self.mark.change_ended();
         }
-        let is_cut = rq.unit.op == Op::Write && self.shared.is_cut_short();
-        Some(Issue::Done(if is_cut { Status::Offline } else { Status::Ok }))
+    }
+
+    /// Do the request, or start it.
+    fn issue(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
+        if let Some(status) = self.in_memory(rq) {
+            return Issue::Done(status);
+        }
+        let op = match rq.unit.op {
+            Op::Read | Op::Write => self.data_op(rq),
+            Op::Flush => FileOp::DataSync,
+            Op::Discard => discard_op(&self.shared, rq),
+            Op::WriteZeroes => match self.zero_op(rq) {
+                Some(op) => op,
+                None => return Issue::Done(Status::NotSupported),
+            },
+        };
+        if !self.start_polled(rq, op) {
+            self.start(env, rq.slot(), op);
+        }
+        Issue::Started
     }
 
     fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
@@ -337,6 +367,7 @@ impl FileQueue {
 
     /// The request is over: copy back what was bounced, forget what it needed.
     fn finish(&mut self, rq: &Request, status: Status) {
+        self.over(rq);
         let part = &mut self.parts[rq.slot() as usize];
         if let Some(bounce) = part.bounce.take()
             && status.is_ok()
@@ -354,7 +385,7 @@ impl FileQueue {
     /// It writes the last block: a file that was cut short would have its length again.
     fn ends_with_device(&self, rq: &Request) -> bool {
         let writes = matches!(rq.unit.op, Op::Write | Op::WriteZeroes);
-        writes && rq.offset() + rq.unit.bytes >= self.shared.size_bytes.load(Relaxed)
+        writes && rq.offset() + rq.unit.bytes >= self.shared.length.bytes()
     }
 
     fn flush_lost(&self, rq: &Request) -> bool {
@@ -413,27 +444,18 @@ impl DriverQueue for FileQueue {
         if self.flush_lost(rq) {
             return Issue::Done(Status::IoError);
         }
-        if self.shared.cut_short.load(Relaxed)
+        if self.shared.length.was_cut_short()
             || self.ends_with_device(rq) && self.shared.is_cut_short()
         {
             return Issue::Done(Status::Offline);
         }
-        if let Some(done) = self.in_memory(rq) {
-            return done;
+        if rq.unit.op != Op::Read {
+            self.mark.change_begins();
         }
-        let op = match rq.unit.op {
-            Op::Read | Op::Write => self.data_op(rq),
-            Op::Flush => FileOp::DataSync,
-            Op::Discard => discard_op(&self.shared, rq),
-            Op::WriteZeroes => match self.zero_op(rq) {
-                Some(op) => op,
-                None => return Issue::Done(Status::NotSupported),
-            },
-        };
-        if !self.start_polled(rq, op) {
-            self.start(env, rq.slot(), op);
+        match self.issue(env, rq) {
+            Issue::Done(status) => Issue::Done(self.ended_at_once(rq, status)),
+            issue => issue,
         }
-        Issue::Started
     }
 
     fn ring_event(
@@ -447,7 +469,7 @@ impl DriverQueue for FileQueue {
     }
 
     fn ending(&mut self, slots: &mut Slots, done: &[u32]) {
-        if !std::mem::take(&mut self.has_changed) || !self.shared.is_cut_short() {
+        if !self.mark.look(&**self.shared.backing) {
             return;
         }
         for slot in done {

@@ -5,6 +5,7 @@ use super::*;
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::{self, FileOp};
 use drystone_queue::queue::QueueOptions;
+use std::os::unix::fs::FileExt;
 
 /// A file of 4 MiB on a ring that fails as told.
 fn faulty(dir: &Path, engine: Engine) -> (Rig, Faults) {
@@ -171,6 +172,60 @@ fn no_write_behind_the_end_of_a_file_cut_short_is_acknowledged() {
             assert_eq!(rig.read(MIB + 4096, 4096), Err(Status::Offline), "no hole is read");
             assert!(length(dir) < 4 * MIB);
         });
+    }
+}
+
+/// A bio of two pieces: it goes by the ring also where a file lies in memory.
+fn in_pieces(op: Op, offset: u64) -> Box<Bio> {
+    let pieces = [IoBuf::zeroed(4096), IoBuf::zeroed(4096)].map(|buf| (buf, 0..4096));
+    Bio::vectored(op, Sector::from_bytes(offset), pieces)
+}
+
+/// Cuts the file of a rig, and writes behind its new end as a context does whose write is in flight.
+fn cut_and_write(dir: &Path) {
+    cut(dir, MIB);
+    let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();
+    disk.write_all_at(&[5; 8192], 2 * MIB).unwrap();
+}
+
+/// Two contexts on a file full of data whose operations of several pieces are said to have ended well.
+fn two_contexts(dir: &Path, engine: Engine) -> (Rig, Rig) {
+    let (mut first, faults) = faulty(dir, engine);
+    assert_eq!(first.write(0, &pattern(4 * MIB as usize, 3), NONE), Status::Ok);
+    let clock = SystemClock::new();
+    let (ring, others) = FaultRing::around(ring::open(engine, clock).unwrap());
+    for faults in [&faults, &others] {
+        plan(faults, |op| match op {
+            FileOp::Readv { .. } | FileOp::Writev { .. } => Some(Fault::Result(8192)),
+            _ => None,
+        });
+    }
+    let second = first.beside(ring);
+    (first, second)
+}
+
+/// The write made the file longer again, and nobody has looked at its length since.
+#[test]
+fn no_read_beside_a_write_to_a_file_cut_short_is_told_a_hole() {
+    for (engine, dir) in ENGINES.into_iter().flat_map(|engine| places().map(|dir| (engine, dir))) {
+        let (mut writer, mut reader) = two_contexts(dir.path(), engine);
+        writer.submit([in_pieces(Op::Write, 2 * MIB)]);
+        cut_and_write(dir.path());
+        assert_eq!(reader.read(MIB + 4096, 4096).err(), Some(Status::Offline), "a hole is read");
+        assert_eq!(writer.drain()[0].status, Status::Offline);
+    }
+}
+
+/// The other context has seen what became of the file while the read was under way.
+#[test]
+fn no_read_ends_well_after_it_was_seen_that_a_file_was_cut_short() {
+    for (engine, dir) in ENGINES.into_iter().flat_map(|engine| places().map(|dir| (engine, dir))) {
+        let (mut writer, mut reader) = two_contexts(dir.path(), engine);
+        reader.submit([in_pieces(Op::Read, MIB + 4096)]);
+        writer.submit([in_pieces(Op::Write, 2 * MIB)]);
+        cut_and_write(dir.path());
+        assert_eq!(writer.drain()[0].status, Status::Offline);
+        assert_eq!(reader.drain()[0].status, Status::Offline);
     }
 }
 
