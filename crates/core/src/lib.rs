@@ -51,7 +51,7 @@ pub mod turn;
 pub mod units;
 
 pub use bio::Bio;
-pub use buf::{Arena, IoBuf};
+pub use buf::{Arena, IoBuf, trim_heap};
 pub use context::{Context, ContextSet, DevIndex, Env};
 pub use device::{Channel, Device, DeviceInfo};
 pub use error::{Error, Result};

@@ -22,6 +22,7 @@ mod io_flusher;
 mod lab;
 mod log_writes;
 mod md;
+mod memory;
 mod output;
 mod paths;
 pub mod runtime;

@@ -16,7 +16,7 @@ use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::ring::{self, Engine};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Context, ContextSet, threads};
-use drystone_exports::server::{Inbox, Worker};
+use drystone_exports::server::{Budget, Inbox, Worker};
 use drystone_raid::ShardCounts;
 use drystone_stack::StackSpec;
 use drystone_stack::live::{LiveStack, Pause, Surroundings};
@@ -26,6 +26,7 @@ use crate::descriptors;
 use crate::ending::Ending;
 use crate::events::Teller;
 use crate::front_ends::{self, At, FrontEnd};
+use crate::memory;
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
 use crate::stop_limit::{STOP_LIMIT, StopLimit};
@@ -39,6 +40,8 @@ pub struct Server {
     /// Clients may have come, and written.
     lets_in: bool,
     locks: Arc<LockCounters>,
+    /// What buffers of NBD clients' requests are taken from.
+    budget: Arc<Budget>,
     /// The lowest number of a descriptor that no client gets.
     descriptors_max: i32,
     ending: Ending,
@@ -72,8 +75,10 @@ impl Server {
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
         let (lets_in, descriptors_max) = (false, descriptors::max_of_clients(descriptors));
+        let budget = Budget::new(spec.server.memory.unwrap_or_else(memory::for_clients));
         let mut server = Server {
             stack,
+            budget,
             inboxes,
             workers,
             front_ends,
@@ -139,6 +144,7 @@ impl Server {
         for (number, mut cx) in contexts.into_iter().enumerate() {
             cx.follow_poll_mode(self.stack.poll_switch().clone());
             let mut worker = Worker::new(cx, self.inboxes[number].clone());
+            worker.share_budget(self.budget.clone());
             if let Err(error) = worker.register_memory(REGISTERED_BYTES) {
                 unregistered = Some(error);
             }

@@ -139,6 +139,8 @@ pub struct ServerSpec {
     pub threads: u32,
     /// How they wait.
     pub poll_mode: PollMode,
+    /// Bytes that buffers of NBD clients' requests may take together, if not what suits the machine.
+    pub memory: Option<u64>,
     /// The control socket, if not the usual one.
     pub control: Option<PathBuf>,
     /// Measure hold times of locks from the start. No key of the file: an option of the program.

@@ -120,6 +120,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("peer_timeout", "'7s'"),
     ("threads", "3"),
     ("poll_mode", "'poll'"),
+    ("memory", "'64MiB'"),
     ("control", "'c.sock'"),
 ];
 

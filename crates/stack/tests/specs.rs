@@ -156,7 +156,7 @@ fn a_tree_with_many_ways_stays_small() {
 #[test]
 fn every_value_arrives() {
     let stack = stack(
-        "[server]\nthreads = 3\ncontrol = \"c.sock\"\n\
+        "[server]\nthreads = 3\nmemory = \"1GiB\"\ncontrol = \"c.sock\"\n\
          [device.n]\ntype = \"null\"\nsize = \"1GiB\"\nirqmode = 2\n\
          latency = { min = 1, p50 = \"10us\", \"p99.9\" = \"80us\", max = \"1ms\" }\n\
          seek_min_nsec = 1000\nseek_max_nsec = \"1ms\"\n\
@@ -174,9 +174,10 @@ fn every_value_arrives() {
          [group.\"t/u\"]\n[group.t]\nio.max = \"n rbps=2M wiops=max\"\n",
     );
     let control = Some("/srv/c.sock".into());
+    let (poll_mode, memory) = (PollMode::Adaptive, Some(1 << 30));
     assert_eq!(
         stack.server,
-        ServerSpec { threads: 3, poll_mode: PollMode::Adaptive, control, lockstat: false }
+        ServerSpec { threads: 3, poll_mode, memory, control, lockstat: false }
     );
     let null = NullSpec {
         size: 1 << 30,

@@ -1,19 +1,28 @@
 //! Buffers of one connection or session, used again and again: so none is allocated in steady state, and
 //! none that held one client's data is ever sent to another.
 //!
-//! Invariant: every buffer has room for a reply header before its data ([`DATA_AT`]), and its
-//! data is aligned for direct I/O.
+//! Invariants:
+//! * Every buffer has room for a reply header before its data ([`DATA_AT`]), and its data is aligned for
+//!   direct I/O.
+//! * A pool's share of the [`super::Budget`] covers the buffers that it has made, idle ones too: who wants one
+//!   for a request's data asks for it first ([`Pool::reserve`]). Beside them there are only replies without
+//!   data, and what a worker lends, which has a bound of its own.
 
+use super::budget::{MINIMUM, Share};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Arena, Bio, BioList, IoBuf, Priority};
+use drystone_core::{Arena, Bio, BioList, IoBuf, Priority, trim_heap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Where data begins in a buffer; the header of its reply ends there.
 pub(crate) const DATA_AT: usize = IoBuf::ALIGN;
-/// Classes of buffers: room for 4 KiB of data times 4 to the power of the class.
-const CLASSES: usize = 8;
-/// Bytes of idle buffers that a pool keeps unless it is told otherwise.
-const KEEP_BYTES: usize = 8 << 20;
+/// Classes of buffers: room for 4 KiB of data times 4 to the power of the class. Longer ones are made to
+/// measure, and not kept.
+const CLASSES: usize = 6;
+/// Bytes of idle buffers that a pool keeps while memory is plenty.
+const KEEP_BYTES: u64 = 8 << 20;
+/// Bytes of freed buffers for which the heap is trimmed.
+const TRIM_BYTES: u64 = 4 << 20;
 /// Idle bios that a connection keeps.
 const KEEP_BIOS: usize = 256;
 
@@ -22,6 +31,8 @@ const KEEP_BIOS: usize = 256;
 /// for; it is taken only when a connection's own pool has nothing.
 pub(crate) struct Reserve {
     arena: Option<Arc<Arena>>,
+    /// Bytes that pools freed since the heap was trimmed.
+    freed: AtomicU64,
     idle: Lock<[Vec<IoBuf>; CLASSES]>,
     locks: Arc<LockCounters>,
 }
@@ -30,7 +41,7 @@ impl Reserve {
     /// A reserve that cuts its buffers from `arena`; without one it is always empty.
     pub(crate) fn new(arena: Option<Arc<Arena>>, locks: Arc<LockCounters>) -> Arc<Self> {
         let idle = Lock::new(LockClass::Buffers, Default::default());
-        Arc::new(Reserve { arena, idle, locks })
+        Arc::new(Reserve { arena, freed: AtomicU64::new(0), idle, locks })
     }
 
     /// A buffer with exactly this much room for data, a length that pools have; `None` if there is none.
@@ -43,6 +54,17 @@ impl Reserve {
         if let Some(class) = buf.len().checked_sub(DATA_AT).and_then(class_of) {
             self.give(class, buf);
         }
+    }
+
+    /// Pools have freed enough for a trim.
+    pub(crate) fn wants_trim(&self) -> bool {
+        self.freed.load(Relaxed) >= TRIM_BYTES
+    }
+
+    /// Let what they have freed go back to the system.
+    pub(crate) fn trim(&self) {
+        self.freed.store(0, Relaxed);
+        trim_heap();
     }
 
     fn take(&self, class: usize) -> Option<IoBuf> {
@@ -60,10 +82,11 @@ impl Reserve {
 /// A pool of buffers and bios.
 pub(crate) struct Pool {
     reserve: Arc<Reserve>,
+    share: Share,
+    /// Bytes of the buffers that the pool has made, whoever has them now.
+    held: u64,
     idle: [Vec<IoBuf>; CLASSES],
-    idle_bytes: usize,
-    /// Bytes of idle buffers that it keeps.
-    pub(crate) keep_bytes: usize,
+    idle_bytes: u64,
     bios: BioList,
     /// What every bio is marked with.
     pub(crate) priority: Priority,
@@ -75,28 +98,84 @@ fn class_of(data_bytes: usize) -> Option<usize> {
     (0..CLASSES).find(|class| data_bytes <= 4096 << (2 * class))
 }
 
+/// Bytes of a buffer of a class.
+fn class_bytes(class: usize) -> usize {
+    DATA_AT + (4096 << (2 * class))
+}
+
 impl Pool {
-    pub(crate) fn new(reserve: Arc<Reserve>) -> Self {
+    pub(crate) fn new(reserve: Arc<Reserve>, share: Share) -> Self {
         Pool {
             reserve,
+            share,
+            held: 0,
             idle: Default::default(),
             idle_bytes: 0,
-            keep_bytes: KEEP_BYTES,
             bios: BioList::new(),
             priority: Priority::default(),
             group: 0,
         }
     }
 
+    /// Whether there may be a buffer with room for `data_bytes` now, which is to be taken at once. If not,
+    /// the pool waits for it ([`Pool::waits`]): ask again for the same then.
+    #[inline]
+    pub(crate) fn reserve(&mut self, data_bytes: usize) -> bool {
+        if self.share.has_asked() {
+            return self.share.take_granted();
+        }
+        let bytes = match class_of(data_bytes) {
+            Some(class) if !self.idle[class].is_empty() => return true,
+            Some(class) => class_bytes(class),
+            None => DATA_AT + data_bytes,
+        };
+        self.held + bytes as u64 <= self.share.room() || self.reserve_more(bytes as u64)
+    }
+
+    #[cold]
+    fn reserve_more(&mut self, bytes: u64) -> bool {
+        if self.share.take(self.lacks(bytes)) {
+            return true;
+        }
+        // What is idle here does not help others.
+        self.shrink_to(0);
+        if self.lacks(bytes) == 0 || self.share.take(self.lacks(bytes)) {
+            return true;
+        }
+        // As much as it takes when nothing else is left here.
+        self.share.wait_for(bytes);
+        self.share.take_granted()
+    }
+
+    /// Bytes that the share lacks for so many more.
+    fn lacks(&self, bytes: u64) -> u64 {
+        (self.held + bytes).saturating_sub(self.share.room())
+    }
+
+    /// It waits for memory, and its thread is woken when there is some.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.share.waits()
+    }
+
+    /// Wait no more.
+    pub(crate) fn wait_no_more(&mut self) {
+        self.share.wait_no_more();
+    }
+
+    /// It has more than each pool may have.
+    #[inline]
+    pub(crate) fn has_share(&self) -> bool {
+        !self.share.is_empty()
+    }
+
     /// A buffer with room for `data_bytes` from [`DATA_AT`] on. Its contents are whatever this
     /// connection last had in it. `None` when memory is short.
     pub(crate) fn take(&mut self, data_bytes: usize) -> Option<IoBuf> {
-        let Some(class) = class_of(data_bytes) else {
-            return IoBuf::try_zeroed(DATA_AT + data_bytes);
-        };
+        let Some(class) = class_of(data_bytes) else { return self.make(DATA_AT + data_bytes) };
         match self.idle[class].pop() {
             Some(buf) => {
-                self.idle_bytes -= buf.len();
+                self.idle_bytes -= buf.len() as u64;
                 Some(buf)
             }
             None => self.take_new(class),
@@ -104,20 +183,62 @@ impl Pool {
     }
 
     #[cold]
-    fn take_new(&self, class: usize) -> Option<IoBuf> {
+    fn take_new(&mut self, class: usize) -> Option<IoBuf> {
         let lent = self.reserve.take(class);
-        lent.or_else(|| IoBuf::try_zeroed(DATA_AT + (4096 << (2 * class))))
+        lent.or_else(|| self.make(class_bytes(class)))
+    }
+
+    fn make(&mut self, bytes: usize) -> Option<IoBuf> {
+        let made = IoBuf::try_zeroed(bytes)?;
+        self.held += bytes as u64;
+        Some(made)
     }
 
     /// Give a buffer back.
     pub(crate) fn give(&mut self, buf: IoBuf) {
-        let Some(class) = buf.len().checked_sub(DATA_AT).and_then(class_of) else { return };
-        let exact = buf.len() == DATA_AT + (4096 << (2 * class));
-        if exact && self.idle_bytes + buf.len() <= self.keep_bytes {
-            self.idle_bytes += buf.len();
-            self.idle[class].push(buf);
-        } else if buf.is_in_arena() {
+        let class = buf.len().checked_sub(DATA_AT).and_then(class_of);
+        let class = class.filter(|class| buf.len() == class_bytes(*class));
+        let bytes = buf.len() as u64;
+        match class {
+            Some(class) if self.idle_bytes + bytes <= self.keeps() => {
+                self.idle_bytes += bytes;
+                self.idle[class].push(buf);
+            }
+            _ => self.discard(buf),
+        }
+        self.share.settle(self.held);
+    }
+
+    /// Bytes of idle buffers that it keeps.
+    #[inline]
+    fn keeps(&self) -> u64 {
+        let most = if self.share.is_wanted() { MINIMUM } else { KEEP_BYTES };
+        most.min(self.share.room())
+    }
+
+    fn discard(&mut self, buf: IoBuf) {
+        if !buf.is_in_arena() {
+            self.held -= buf.len() as u64;
+            self.reserve.freed.fetch_add(buf.len() as u64, Relaxed);
+        } else if let Some(class) = class_of(buf.len() - DATA_AT) {
             self.reserve.give(class, buf);
+        }
+    }
+
+    /// Let go of what is idle, beyond what each pool may have.
+    pub(crate) fn shrink(&mut self) {
+        self.shrink_to(MINIMUM);
+        self.share.settle_all(self.held);
+    }
+
+    fn shrink_to(&mut self, bytes: u64) {
+        for class in (0..CLASSES).rev() {
+            while self.idle_bytes > bytes
+                && let Some(buf) = self.idle[class].pop()
+            {
+                self.idle_bytes -= buf.len() as u64;
+                self.discard(buf);
+            }
         }
     }
 
@@ -140,6 +261,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        self.reserve.freed.fetch_add(self.held, Relaxed);
         for (class, idle) in self.idle.iter_mut().enumerate() {
             let lent = idle.drain(..).filter(IoBuf::is_in_arena);
             lent.for_each(|buf| self.reserve.give(class, buf));
@@ -149,17 +271,36 @@ impl Drop for Pool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Budget;
     use super::*;
+    use drystone_core::ContextSet;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::ring::Engine;
 
-    fn pool(arena: Option<Arc<Arena>>) -> Pool {
-        let locks = LockCounters::new(drystone_core::clock::ManualClock::new(1));
-        Pool::new(Reserve::new(arena, locks))
+    fn pool_of(reserve: Arc<Reserve>, budget: &Arc<Budget>) -> Pool {
+        let cx = ContextSet::new(ManualClock::new(1)).open(Engine::Plain).unwrap();
+        let share = Share::new(budget.clone(), cx.locks().sibling(), cx.handle().clone());
+        Pool::new(reserve, share)
+    }
+
+    fn pool(arena: Option<Arc<Arena>>, budget: &Arc<Budget>) -> Pool {
+        pool_of(Reserve::new(arena, LockCounters::new(ManualClock::new(1))), budget)
+    }
+
+    fn free(budget: &Budget) -> u64 {
+        budget.free(&LockCounters::new(ManualClock::new(1)))
+    }
+
+    fn take(pool: &mut Pool, bytes: usize) -> IoBuf {
+        assert!(pool.reserve(bytes), "{bytes} bytes are there");
+        pool.take(bytes).unwrap()
     }
 
     #[test]
     fn lent_buffers_go_on_without_their_contents() {
-        let mut first = pool(Arena::new(1 << 16));
-        let mut second = Pool::new(first.reserve.clone());
+        let budget = Budget::new(0);
+        let mut first = pool(Arena::new(1 << 16), &budget);
+        let mut second = pool_of(first.reserve.clone(), &budget);
         let mut buf = first.take(4096).unwrap();
         assert!(buf.is_in_arena());
         let address = buf.as_ptr();
@@ -171,13 +312,28 @@ mod tests {
         assert!(buf.iter().all(|b| *b == 0), "another client's data");
         let more: Vec<_> = (0..9).map(|_| second.take(4096).unwrap()).collect();
         assert!(!more[8].is_in_arena(), "when the reserve is used up, memory is taken as ever");
+        assert_eq!(second.held, 2 * 8192, "what is lent counts elsewhere");
+    }
+
+    #[test]
+    fn what_was_freed_is_trimmed_once() {
+        let mut pool = pool(None, &Budget::unlimited());
+        let reserve = pool.reserve.clone();
+        let kept = take(&mut pool, 1 << 20);
+        let bufs: Vec<_> = (0..12).map(|_| take(&mut pool, 1 << 20)).collect();
+        bufs.into_iter().for_each(|buf| pool.give(buf));
+        assert!(reserve.wants_trim(), "five are not kept");
+        reserve.trim();
+        assert!(!reserve.wants_trim());
+        drop((pool, kept));
+        assert!(reserve.wants_trim(), "the client has gone");
     }
 
     #[test]
     fn buffers_come_back() {
-        let mut pool = pool(None);
+        let mut pool = pool(None, &Budget::unlimited());
         for bytes in [1, 4096, 4097, 1 << 20, 65 << 20] {
-            let buf = pool.take(bytes).unwrap();
+            let buf = take(&mut pool, bytes);
             assert!(buf.len() >= DATA_AT + bytes);
             let kept = pool.idle_bytes;
             pool.give(buf);
@@ -187,9 +343,83 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let mut pool = pool(None);
-        let bufs: Vec<_> = (0..100).map(|_| pool.take(1 << 20).unwrap()).collect();
+        let budget = Budget::new(256 << 20);
+        let mut pool = pool(None, &budget);
+        let bufs: Vec<_> = (0..100).map(|_| take(&mut pool, 1 << 20)).collect();
         bufs.into_iter().for_each(|b| pool.give(b));
-        assert!(pool.idle_bytes <= KEEP_BYTES && pool.idle_bytes > 0);
+        assert!(pool.idle_bytes <= KEEP_BYTES && pool.idle_bytes > 7 << 20);
+        assert_eq!(pool.idle_bytes, pool.held);
+        assert_eq!(budget.total() - free(&budget), 8 << 20, "for what is kept, and a chunk");
+        pool.shrink();
+        assert!(pool.held <= MINIMUM && free(&budget) == budget.total());
+    }
+
+    #[test]
+    fn what_pools_hold_is_bounded_by_the_budget() {
+        let budget = Budget::new(64 << 20);
+        let mut pools: Vec<_> = (0..10).map(|_| pool(None, &budget)).collect();
+        let mut bufs = Vec::new();
+        for bytes in [100, 4096, 20_000, 1 << 20, 3 << 20, 20 << 20] {
+            for (number, pool) in pools.iter_mut().enumerate() {
+                while bufs.len() < 100_000 && !pool.waits() && pool.reserve(bytes) {
+                    bufs.push((number, pool.take(bytes).unwrap()));
+                }
+            }
+        }
+        let held: u64 = pools.iter().map(|pool| pool.held).sum();
+        assert_eq!(held, bufs.iter().map(|(_, buf)| buf.len() as u64).sum::<u64>());
+        let most = budget.total() + 10 * MINIMUM;
+        assert!(held <= most && held > most - (4 << 20), "{held} of {most} bytes");
+        assert_eq!(free(&budget), 0);
+        assert!(pools.iter().all(Pool::waits), "each that asks waits");
+        bufs.into_iter().for_each(|(number, buf)| pools[number].give(buf));
+        drop(pools);
+        assert_eq!(free(&budget), budget.total(), "all of it goes back");
+    }
+
+    #[test]
+    fn whoever_waits_is_served_in_order_and_whoever_goes_gives_way() {
+        let budget = Budget::new(4 << 20);
+        let mut pools: Vec<_> = (0..4).map(|_| pool(None, &budget)).collect();
+        let whole = take(&mut pools[0], 4 << 20);
+        assert!(!pools[1].reserve(4 << 20) && pools[1].waits());
+        assert!(!pools[2].reserve(3 << 20) && pools[2].waits());
+        let small = take(&mut pools[3], 200 << 10);
+        assert!(!pools[3].reserve(200 << 10), "each has its minimum, and waits for more");
+        pools[0].give(whole);
+        assert!(!pools[0].waits() && !pools[1].waits(), "the first in line has it all");
+        assert!(pools[2].waits() && !pools[2].reserve(3 << 20) && pools[3].waits());
+        drop(pools.remove(1));
+        assert!(!pools[1].waits(), "the next in line");
+        let next = take(&mut pools[1], 3 << 20);
+        assert!(pools[2].waits(), "it has the class of 4 MiB");
+        drop(pools.remove(2));
+        assert!(!pools[0].reserve(4 << 20), "who has left the line is not waited for");
+        pools[1].give(next);
+        assert_eq!((pools[1].held, pools[1].has_share()), (0, false), "nothing idle is kept");
+        let again = take(&mut pools[0], 4 << 20);
+        drop((again, small));
+    }
+
+    #[test]
+    fn nobody_takes_what_another_waits_for() {
+        let budget = Budget::new(4 << 20);
+        let mut pools: Vec<_> = (0..3).map(|_| pool(None, &budget)).collect();
+        let first = take(&mut pools[0], 1 << 20);
+        assert!(!pools[1].reserve(4 << 20));
+        assert!(free(&budget) == 3 << 20 && !pools[2].reserve(1 << 20));
+        pools[0].give(first);
+        assert!(!pools[1].waits() && pools[2].waits());
+    }
+
+    #[test]
+    fn a_request_that_is_longer_than_the_budget_goes_alone() {
+        let budget = Budget::new(1 << 20);
+        let (mut one, mut other) = (pool(None, &budget), pool(None, &budget));
+        let long = take(&mut one, 64 << 20);
+        assert!(!other.reserve(64 << 20));
+        one.give(long);
+        assert!(!other.waits());
+        drop(take(&mut other, 64 << 20));
     }
 }

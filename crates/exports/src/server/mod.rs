@@ -6,6 +6,7 @@
 //! nothing else here knows of it.
 
 mod access;
+mod budget;
 mod buffers;
 pub(crate) mod errno;
 mod flow;
@@ -17,6 +18,7 @@ mod worker;
 mod zeroes;
 
 pub use access::{Access, AllowList, Network};
+pub use budget::Budget;
 pub use front_ends::Arrival;
 pub use inbox::Inbox;
 pub use membership::Membership;

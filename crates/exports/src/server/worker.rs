@@ -8,9 +8,10 @@
 //! * A ring event and a bio find their front end by the tag in the value that they carry
 //!   ([`super::front_ends`]).
 
-use super::Inbox;
+use super::budget::{Budget, Share};
 use super::buffers::Reserve;
 use super::front_ends::FrontEnds;
+use super::{Inbox, Pool};
 use drystone_core::clock::Ns;
 use drystone_core::context::PollMode;
 use drystone_core::ring::RingEvent;
@@ -91,6 +92,8 @@ pub(crate) struct Work {
     pub(crate) inbox: Arc<Inbox>,
     /// Where pools of buffers get theirs.
     pub(crate) reserve: Arc<Reserve>,
+    /// What all of them may have together.
+    pub(crate) budget: Arc<Budget>,
     /// Bios of this round, by device.
     bios: Vec<(DevIndex, BioList)>,
     /// Bios that nobody wants any more; those of this round are submitted first.
@@ -98,6 +101,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// A pool of buffers for a client.
+    pub(crate) fn pool(&self) -> Pool {
+        let thread = self.cx.handle().clone();
+        Pool::new(self.reserve.clone(), Share::new(self.budget.clone(), self.locks.clone(), thread))
+    }
+
     /// Submit `bios` (emptied) with all others of this round.
     #[inline]
     pub(crate) fn queue(&mut self, device: DevIndex, bios: &mut BioList) {
@@ -139,7 +148,8 @@ impl Worker {
     pub fn new(cx: Context, inbox: Arc<Inbox>) -> Self {
         let locks = cx.locks().sibling();
         let reserve = Reserve::new(None, locks.clone());
-        let work = Work { cx, locks, inbox, reserve, bios: Vec::new(), gone: Vec::new() };
+        let (budget, bios, gone) = (Budget::unlimited(), Vec::new(), Vec::new());
+        let work = Work { cx, locks, inbox, reserve, budget, bios, gone };
         Worker {
             front_ends: FrontEnds::default(),
             work,
@@ -161,6 +171,13 @@ impl Worker {
         self.work.cx.register_memory(arena.clone())?;
         self.work.reserve = Reserve::new(Some(arena), self.work.locks.clone());
         Ok(())
+    }
+
+    /// Let the buffers of NBD clients be taken from `budget`, which workers may share; otherwise only each
+    /// connection has its bound. Those of FUSE sessions are bounded by themselves
+    /// ([`crate::fuse::server`]). Before [`Worker::run`].
+    pub fn share_budget(&mut self, budget: Arc<Budget>) {
+        self.work.budget = budget;
     }
 
     /// Serve until [`Inbox::stop`], then finish what is in flight, close every connection, and

@@ -4,5 +4,6 @@
 #[path = "../fuse/disk.rs"]
 mod disk;
 mod handshake;
+mod memory;
 mod served;
 mod zeroes;

@@ -11,7 +11,7 @@ use drystone_core::sync::{LockCounters, LockRegistry};
 use drystone_core::{ContextSet, Priority};
 use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{Export, ExportTable, Incoming, ListenerTls, Settings};
-use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
+use drystone_exports::server::{Budget, Clients, Inbox, Membership, Volume, Worker};
 use drystone_throttle::Groups;
 
 use crate::disk::{Disk, Handle};
@@ -48,11 +48,21 @@ pub fn export(name: &str, disk: Arc<Disk>) -> Export {
 
 impl Served {
     pub fn new(exports: Vec<Export>, threads: usize, settings: Settings) -> Self {
+        Self::with_budget(exports, threads, settings, Budget::unlimited())
+    }
+
+    pub fn with_budget(
+        exports: Vec<Export>,
+        threads: usize,
+        settings: Settings,
+        budget: Arc<Budget>,
+    ) -> Self {
         let set = ContextSet::new(SystemClock::new());
         let contexts: Vec<_> = (0..threads).map(|_| set.open(Engine::Auto).unwrap()).collect();
         let inboxes: Vec<_> = contexts.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let run = |(cx, inbox): (_, &Arc<Inbox>)| {
             let mut worker = Worker::new(cx, inbox.clone());
+            worker.share_budget(budget.clone());
             std::thread::spawn(move || worker.run())
         };
         let threads = contexts.into_iter().zip(&inboxes).map(run).collect();

@@ -281,7 +281,8 @@ fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {
     }
     let (threads, control) = (fields.number32("threads"), fields.path("control"));
     let poll_mode = fields.choice("poll_mode").and_then(PollMode::from_name).unwrap_or_default();
-    Some(ServerSpec { threads, poll_mode, control, lockstat: false })
+    let memory = fields.number_if("memory");
+    Some(ServerSpec { threads, poll_mode, memory, control, lockstat: false })
 }
 
 /// The keys of the `queue` table can be written without it: `null,scheduler=mq-deadline`.

@@ -160,6 +160,7 @@ fn settings(spec: &ExportSpec) -> Settings {
         handshake_timeout_ns: spec.handshake_timeout,
         idle_timeout_ns: spec.idle_timeout,
         peer_timeout_ns: spec.peer_timeout,
+        stall_timeout_ns: own.stall_timeout_ns,
     }
 }
 

@@ -627,6 +627,12 @@ pub static SERVER: &[Param] = &[
         "How data threads wait: asleep (interrupt), polling all the while, which takes a core for each (poll), or polling for at most 100us at a time where that has shortened waits by a sixth, and asleep otherwise (adaptive). `drystone poll-mode` changes it at run time.",
     ),
     param(
+        "memory",
+        Type::Size { min: 16 << 20, max: 1 << 44, multiple: 1 << 20 },
+        Unset("a quarter of what the process may have, at least 256MiB"),
+        "What buffers of NBD clients' requests may take, all connections together. A request that finds none left waits in line, and one that is longer than all of it goes alone; every connection has 288KiB beside it, so small requests do not wait. A client that has taken no byte of its replies, or sent none of its data, for 30 s is cut off if others wait. Idle buffers go back to the system after a second. FUSE files have their own memory from the start, 13 MiB for each mount and data thread.",
+    ),
+    param(
         "control",
         Type::Path,
         Unset("$XDG_RUNTIME_DIR/drystone/NAME.sock; for root /run/drystone/NAME.sock"),

@@ -5,8 +5,9 @@
 //! * In the handshake nothing is parsed or received while a reply is owed, so that no client makes the
 //!   server keep more than one.
 //! * `windows` counts requests and their bytes from when they were taken until their reply was
-//!   sent. One that finds no room is `held`; while it is nothing more is parsed or received, so a client
-//!   that does not read its replies costs no more than its windows.
+//!   sent. One that finds no room is `held`, as is one for whose data there is no memory; while it is nothing
+//!   more is parsed or received, so a client that does not read its replies costs no more than its windows.
+//! * Memory for a request's data is asked for once its window has room, just before it is taken.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
 use super::coalesce::Coalesce;
@@ -20,7 +21,7 @@ use crate::nbd::handshake::{Event, Handshake, Negotiated, OUTPUT_MAX_BYTES};
 use crate::nbd::request::{Refusal, Request};
 use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
-use crate::server::{Client, DATA_AT, Pool, Reserve};
+use crate::server::{Client, DATA_AT, Pool};
 use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
@@ -117,8 +118,12 @@ pub(super) struct Connection {
     /// The throttle group of our bios is not removed while this lives.
     member: Option<Member>,
     windows: Windows,
-    /// It was parsed, and waits until its window has room.
+    /// It was parsed, and waits until its window has room, and the pool memory.
     held: Option<Taken>,
+    /// Bytes came or went since the last sweep.
+    moved: bool,
+    /// Sweeps since the client last took or sent any, while it owed that and others waited for memory.
+    stalls: u64,
     /// TLS was told that nothing more comes.
     goodbye: bool,
     /// What was waiting for a limit when the client went has been withdrawn.
@@ -134,7 +139,7 @@ impl Connection {
         incoming: Incoming,
         number: usize,
         table: usize,
-        reserve: &Arc<Reserve>,
+        pool: Pool,
         now: Ns,
     ) -> Self {
         let settings = incoming.table.settings();
@@ -152,7 +157,7 @@ impl Connection {
             phase: Some(Phase::Handshake(Box::new(Handshake::new(incoming.tls.policy)))),
             tls: incoming.tls,
             stream: Stream::new(),
-            pool: Pool::new(reserve.clone()),
+            pool,
             payload: None,
             coalesce: Coalesce::new(),
             delaying: false,
@@ -161,6 +166,8 @@ impl Connection {
             member: None,
             windows,
             held: None,
+            moved: true,
+            stalls: 0,
             goodbye: false,
             withdrawn: false,
             active_ns: now,
@@ -217,7 +224,8 @@ impl Connection {
 
     /// True at a bound: nothing new is taken. A write whose data is arriving is not new.
     fn is_paused(&self) -> bool {
-        let holds = self.held.as_ref().is_some_and(|taken| !self.windows.has_room(taken.cost()));
+        let has_room = |taken: &Taken| self.windows.has_room(taken.cost()) && !self.pool.waits();
+        let holds = self.held.as_ref().is_some_and(|taken| !has_room(taken));
         let bound = holds || self.stream.unsent_bytes() >= GO_BYTES;
         bound && self.payload.is_none() || self.owes_reply()
     }
@@ -254,7 +262,7 @@ impl Connection {
     /// Nothing was heard of the client for too long. Close, unless its I/O is what takes long;
     /// then true.
     pub(super) fn end_idle(&mut self) -> bool {
-        if self.windows.is_idle() {
+        if self.windows.is_idle() && self.held.is_none() {
             self.drain();
         } else if self.stream.sending || self.payload.is_some() {
             // It does not take its replies, or does not send the data it announced.
@@ -263,11 +271,40 @@ impl Connection {
         self.life == Life::Open
     }
 
+    /// It waits for memory; its worker is woken when there is some.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        self.pool.waits()
+    }
+
+    /// It is to be swept: it has memory that others may want.
+    pub(super) fn has_share(&self) -> bool {
+        self.pool.has_share()
+    }
+
+    /// Now and then: let go of memory that was not used since. True if the client was cut off because it has
+    /// neither taken its replies nor sent its data for `stalls_max` times while others waited for memory
+    /// (`short`).
+    pub(super) fn sweep(&mut self, short: bool, stalls_max: u64) -> bool {
+        let moved = std::mem::take(&mut self.moved);
+        if !moved {
+            self.pool.shrink();
+        }
+        let owes = self.stream.sending || self.payload.is_some();
+        let stalls = short && owes && !moved && self.pool.has_share() && self.life != Life::Dead;
+        self.stalls = if stalls { self.stalls + 1 } else { 0 };
+        let over = self.stalls > 0 && self.stalls >= stalls_max;
+        if over {
+            self.kill();
+        }
+        over
+    }
+
     /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut short.
     pub(super) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
         self.coalesce.receive();
         self.has_spoken |= result.is_some_and(|result| result > 0);
+        self.moved = true;
         self.stream.received(buf, result.unwrap_or(0).max(0) as usize);
         if result.is_some_and(|result| result <= 0) {
             self.end_of_input();
@@ -277,6 +314,7 @@ impl Connection {
     /// A receive into a write's data ended; as above.
     pub(super) fn received_payload(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
+        self.moved = true;
         if let Some(payload) = &mut self.payload {
             payload.buf = Some(buf);
             payload.got += result.unwrap_or(0).max(0) as usize;
@@ -305,6 +343,7 @@ impl Connection {
         parts: Vec<SendPart>,
         result: Option<i32>,
     ) -> Option<Vec<SendPart>> {
+        self.moved = true;
         if result.is_some_and(|result| result <= 0) {
             let lost = self.stream.send_failed();
             self.windows.end(lost);
@@ -353,6 +392,10 @@ impl Connection {
         table: &ExportTable,
         bios: &mut BioList,
     ) -> bool {
+        if self.life != Life::Open {
+            self.held = None;
+            self.pool.wait_no_more();
+        }
         if let Some(Phase::Transmission(_, service)) = &mut self.phase {
             match self.life {
                 Life::Dead => service.give_up(&mut self.pool),
@@ -540,7 +583,11 @@ impl Connection {
     #[inline]
     fn begin(&mut self, taken: Taken, service: &mut Service, bios: &mut BioList) -> bool {
         let cost = taken.cost();
-        if !self.windows.has_room(cost) {
+        let bytes = match &taken {
+            Taken::Request(request) => Service::buffer_bytes(request) as usize,
+            Taken::Refused(_) => 0,
+        };
+        if !self.windows.has_room(cost) || bytes > 0 && !self.pool.reserve(bytes) {
             self.held = Some(taken);
             return false;
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * Everything here belongs to the worker's thread. New connections come through its door.
-//! * Without connections that have a deadline there is none: an idle server sleeps.
+//! * Without connections that have a deadline or a share of the budget there is none: an idle server sleeps.
 
 use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
@@ -57,6 +57,8 @@ fn value(about: About, number: usize) -> u64 {
 
 /// How long a stopping server waits for clients to take the replies that they are owed.
 const DRAIN_NS: Ns = 5_000_000_000;
+/// How often connections are swept that have more memory than their minimum.
+const SWEEP_NS: Ns = 1_000_000_000;
 /// How long accepting pauses when the process is out of descriptors or memory.
 const ACCEPT_PAUSE_NS: Ns = 100_000_000;
 
@@ -80,6 +82,10 @@ pub(crate) struct Connections {
     resume_at: Ns,
     /// When a connection is to be looked at for having taken too long.
     deadlines: BTreeSet<(Ns, usize)>,
+    /// When connections are swept; 0 is never.
+    sweep_at: Ns,
+    /// Connections that wait for memory.
+    short: Vec<usize>,
     /// The time of this round; kept only while there are deadlines.
     now: Ns,
     stopping: bool,
@@ -138,7 +144,7 @@ impl Connections {
         let number = self.free.pop().unwrap_or(self.connections.len());
         let timeout = incoming.table.settings().handshake_timeout_ns;
         let (table, now) = (self.number_of(&incoming.table), work.cx.now());
-        let connection = Some(Connection::new(incoming, number, table, &work.reserve, now));
+        let connection = Some(Connection::new(incoming, number, table, work.pool(), now));
         match self.connections.get_mut(number) {
             Some(place) => *place = connection,
             None => self.connections.push(connection),
@@ -209,6 +215,12 @@ impl Connections {
         if let (Some(device), false) = (connection.device(), bios.is_empty()) {
             work.queue(device, &mut bios);
         }
+        if connection.has_share() && self.sweep_at == 0 {
+            self.sweep_at = work.cx.now() + SWEEP_NS;
+        }
+        if connection.waits_for_memory() && !self.short.contains(&number) {
+            self.short.push(number);
+        }
         self.start_wanted(work, number);
     }
 
@@ -269,6 +281,42 @@ impl Connections {
         }
         work.cx.close(connection.into_socket());
         self.free.push(number);
+        if work.reserve.wants_trim() && self.sweep_at == 0 {
+            self.sweep_at = work.cx.now() + SWEEP_NS;
+        }
+    }
+
+    // --- memory
+
+    /// Go on with the connections that have got the memory they waited for.
+    fn go_on_with_memory(&mut self) {
+        let Connections { short, touched, connections, .. } = self;
+        short.retain(|number| {
+            let waits = connections[*number].as_ref().is_some_and(Connection::waits_for_memory);
+            if !waits {
+                touched.push(*number);
+            }
+            waits
+        });
+    }
+
+    /// Let connections give back what they do not use, and let what was freed go back to the system.
+    fn sweep(&mut self, work: &mut Work) {
+        let (mut shared, is_short) = (false, work.budget.is_short());
+        for (number, connection) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = connection.as_mut().filter(|it| it.has_share()) else {
+                continue;
+            };
+            let settings = self.tables[connection.table].settings();
+            if connection.sweep(is_short, settings.stall_timeout_ns / SWEEP_NS) {
+                self.touched.push(number);
+            }
+            shared |= connection.has_share();
+        }
+        if work.reserve.wants_trim() {
+            work.reserve.trim();
+        }
+        self.sweep_at = if shared { self.now + SWEEP_NS } else { 0 };
     }
 
     // --- deadlines
@@ -332,14 +380,15 @@ impl FrontEnd for Connections {
     fn deadline(&self) -> Option<Ns> {
         let resume = (!self.delayed.is_empty()).then_some(self.resume_at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        resume.into_iter().chain(deadline).min()
+        let sweep = (self.sweep_at != 0).then_some(self.sweep_at);
+        resume.into_iter().chain(deadline).chain(sweep).min()
     }
 
     fn begin_round(&mut self, work: &mut Work) {
         if !self.delayed.is_empty() {
             self.resume(work);
         }
-        if !self.deadlines.is_empty() {
+        if !self.deadlines.is_empty() || self.sweep_at != 0 {
             self.now = work.cx.now();
         }
     }
@@ -352,9 +401,15 @@ impl FrontEnd for Connections {
         }
     }
 
-    fn collected(&mut self, _work: &mut Work) {
+    fn collected(&mut self, work: &mut Work) {
         if !self.deadlines.is_empty() {
             self.expire();
+        }
+        if self.sweep_at != 0 && self.sweep_at <= self.now {
+            self.sweep(work);
+        }
+        if !self.short.is_empty() {
+            self.go_on_with_memory();
         }
     }
 

@@ -9,7 +9,11 @@
 //! have not chosen an export have a bound of their own ([`HANDSHAKES_MAX`]), from which the oldest of
 //! whoever has most of them goes: so nobody keeps others out by opening connections. A client that does
 //! not read its replies keeps only its own requests waiting: they count until their reply is
-//! sent, and nothing more is read from it.
+//! sent, and nothing more is read from it. What all of them may have together is bounded by the
+//! [`Budget`](crate::server::Budget): a request that finds none left waits in line, and a client that has
+//! moved no byte for [`Settings::stall_timeout_ns`], although it owes some, is cut off if others wait for the
+//! memory that it has. Beside the budget a connection has a minimum of its own (288 KiB), buffers
+//! to receive into, and those of TLS: 0.6 MiB, 1.5 MiB with TLS.
 
 mod coalesce;
 mod connection;
@@ -54,6 +58,9 @@ pub struct Settings {
     /// Time without a sign of life after which a TCP client is given up, ns. Its kernel gives one even
     /// while the client is idle.
     pub peer_timeout_ns: u64,
+    /// Time without a moved byte after which a client is cut off that owes one (it has replies to take, or
+    /// data to send), if others wait for the memory that its requests have, ns; whole seconds count.
+    pub stall_timeout_ns: u64,
 }
 
 impl Default for Settings {
@@ -67,6 +74,7 @@ impl Default for Settings {
             handshake_timeout_ns: 10_000_000_000,
             idle_timeout_ns: 0,
             peer_timeout_ns: 300_000_000_000,
+            stall_timeout_ns: 30_000_000_000,
         }
     }
 }

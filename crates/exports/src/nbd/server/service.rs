@@ -142,6 +142,16 @@ impl Service {
         self.stopping = true;
     }
 
+    /// Bytes of the buffer that `request` takes for its data.
+    pub(super) fn buffer_bytes(request: &Request) -> u64 {
+        match request.command {
+            Command::Read | Command::Write => request.length,
+            Command::Cache => request.length.min(CACHE_BYTES),
+            Command::WriteZeroes => request.length.min(ZERO_BYTES),
+            Command::Flush | Command::Trim | Command::BlockStatus | Command::Disc => 0,
+        }
+    }
+
     /// Carry `request` out: push its bios to `bios`, or reply at once. `payload` holds a write's
     /// data from [`DATA_AT`] on.
     pub(super) fn start(

@@ -5,7 +5,8 @@
 //!   their events.
 //! * Without TLS the received bytes are parsed where the kernel put them; with TLS they are
 //!   decrypted into a buffer of their own first.
-//! * `queued` holds what is to be sent, in order; it becomes the next send as a whole.
+//! * `queued` holds what is to be sent, in order; it becomes the next send as a whole. With TLS it is encrypted
+//!   no further than one send goes, into buffers of the connection that are used again.
 
 use super::window::{Cost, Costs};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
@@ -18,8 +19,10 @@ use std::ops::Range;
 const RECEIVE_BYTES: usize = 256 << 10;
 /// The same during the handshake, when thousands of clients may do nothing at all.
 const HANDSHAKE_BYTES: usize = 4 << 10;
-/// Bytes of ciphertext in one part of a send.
-const CIPHER_BYTES: usize = 64 << 10;
+/// Bytes of ciphertext in one part of a send: a length that is mapped, so that it goes back to the system.
+const CIPHER_BYTES: usize = 256 << 10;
+/// Parts of ciphertext of one send: what is not sent yet waits in the clear, where it is anyway.
+const CIPHER_PARTS: usize = 2;
 /// Most parts of one send: the kernel's limit of vectors.
 const PARTS_MAX: usize = 1024;
 
@@ -32,6 +35,8 @@ pub(super) struct Stream {
     plain: Option<IoBuf>,
     plain_range: Range<usize>,
     tls: Option<TlsSession>,
+    /// Idle buffers for ciphertext to send.
+    cipher: Vec<IoBuf>,
     /// What is to be sent, in the clear.
     queued: Vec<SendPart>,
     /// An idle list for the next send.
@@ -55,6 +60,7 @@ impl Stream {
             plain: None,
             plain_range: 0..0,
             tls: None,
+            cipher: Vec::new(),
             queued: Vec::new(),
             spare: Vec::new(),
             queued_replies: Costs::default(),
@@ -230,9 +236,26 @@ impl Stream {
     }
 
     fn take_encrypted(&mut self, pool: &mut Pool, parts: &mut Vec<SendPart>) {
-        let Some(tls) = &mut self.tls else { return };
-        let mut finished = 0;
-        while parts.len() < PARTS_MAX {
+        for _ in 0..CIPHER_PARTS {
+            let idle = self.cipher.pop();
+            let Some(mut buf) = idle.or_else(|| IoBuf::try_zeroed(CIPHER_BYTES)) else {
+                self.lost = true;
+                return;
+            };
+            let n = self.encrypt(pool, &mut buf);
+            if n == 0 {
+                self.cipher.push(buf);
+                return;
+            }
+            parts.push(SendPart { buf, range: 0..n });
+        }
+    }
+
+    /// Fill `out` with what is to be sent; how much of it.
+    fn encrypt(&mut self, pool: &mut Pool, out: &mut [u8]) -> usize {
+        let Some(tls) = &mut self.tls else { return 0 };
+        let (mut filled, mut finished) = (0, 0);
+        loop {
             while let Some(part) = self.queued.get_mut(finished) {
                 let n = tls.write_plaintext(&part.buf[part.range.clone()]);
                 part.range.start += n;
@@ -241,18 +264,14 @@ impl Stream {
                 }
                 finished += 1;
             }
-            let Some(mut buf) = pool.take(CIPHER_BYTES) else {
-                self.lost = true;
-                break;
-            };
-            let n = tls.take_ciphertext(&mut buf[DATA_AT..DATA_AT + CIPHER_BYTES]);
+            let n = tls.take_ciphertext(&mut out[filled..]);
+            filled += n;
             if n == 0 {
-                pool.give(buf);
                 break;
             }
-            parts.push(SendPart { buf, range: DATA_AT..DATA_AT + n });
         }
         self.queued.drain(..finished).for_each(|part| pool.give(part.buf));
+        filled
     }
 
     /// A send ended after `n` bytes. Returns how many replies are now sent; what was not sent
@@ -265,7 +284,13 @@ impl Stream {
             fits
         });
         let whole = whole.count();
-        parts.drain(..whole).for_each(|p| pool.give(p.buf));
+        for part in parts.drain(..whole) {
+            match self.tls {
+                // What was sent in the clear was sent before the session began.
+                Some(_) => self.cipher.push(part.buf),
+                None => pool.give(part.buf),
+            }
+        }
         if parts.is_empty() {
             self.spare = parts;
             return Sent::All(std::mem::take(&mut self.sending_replies));

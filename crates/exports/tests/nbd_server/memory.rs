@@ -1,0 +1,134 @@
+//! The memory of requests: one budget for all connections.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use drystone_core::Op;
+use drystone_core::clock::ManualClock;
+use drystone_core::sync::LockCounters;
+use drystone_exports::nbd::client::Connection;
+use drystone_exports::nbd::proto::{Command, CommandFlags};
+use drystone_exports::nbd::server::Settings;
+use drystone_exports::server::Budget;
+
+use crate::disk::Disk;
+use crate::served::{Served, export};
+
+const LONG: u64 = 16 << 20;
+const NONE: CommandFlags = CommandFlags::empty();
+
+/// A disk behind two data threads, and the budget, in which one request of [`LONG`] bytes finds room.
+struct Fixture {
+    disk: Arc<Disk>,
+    budget: Arc<Budget>,
+    user: Arc<LockCounters>,
+    served: Served,
+}
+
+impl Fixture {
+    fn new(settings: Settings) -> Self {
+        let disk = Disk::new(LONG as usize, 512);
+        disk.bytes.lock().unwrap().fill(7);
+        let budget = Budget::new(LONG + (1 << 20));
+        let exports = vec![export("vol", disk.clone())];
+        let served = Served::with_budget(exports, 2, settings, budget.clone());
+        Fixture { disk, budget, user: LockCounters::new(ManualClock::new(1)), served }
+    }
+
+    /// A client that has asked for a long read.
+    fn asks(&self, at: usize) -> Connection<UnixStream> {
+        let mut client = self.served.client(at);
+        client.send(Command::Read, NONE, 0, LONG, &[]).unwrap();
+        client
+    }
+
+    /// The same, of one that waits behind so many others.
+    fn asks_behind(&self, others: usize, at: usize) -> Connection<UnixStream> {
+        let client = self.asks(at);
+        until("it waits", || self.waiting() == others + 1);
+        client
+    }
+
+    fn free(&self) -> u64 {
+        self.budget.free(&self.user)
+    }
+
+    fn waiting(&self) -> usize {
+        self.budget.waiting(&self.user)
+    }
+
+    fn reads(&self) -> usize {
+        self.disk.count(Op::Read)
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("not within a minute: {what}");
+}
+
+fn takes(client: &mut Connection<UnixStream>) {
+    let data = client.receive().unwrap().data;
+    assert!(data.len() as u64 == LONG && data.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn requests_of_all_connections_wait_for_one_budget() {
+    let all = Fixture::new(Settings::default());
+    let mut first = all.asks(0);
+    until("the first is read", || all.reads() == 1);
+    let mut others: Vec<_> = (0..4).map(|number| all.asks_behind(number, number % 2)).collect();
+    assert_eq!((all.reads(), all.budget.total() - all.free()), (1, LONG));
+    // Whoever wants little is served all the same, on each thread.
+    for at in 0..2 {
+        let mut small = all.served.client(at);
+        assert_eq!(small.read(4096, 65536, NONE).unwrap(), [7; 65536]);
+        small.write(0, &[7; 65536], NONE).unwrap();
+    }
+    assert_eq!((all.reads(), all.waiting()), (3, 4));
+    takes(&mut first);
+    others.iter_mut().for_each(takes);
+    assert_eq!(all.waiting(), 0);
+    drop((first, others));
+    until("all of it is free again", || all.free() == all.budget.total());
+}
+
+#[test]
+fn what_an_idle_client_has_goes_back() {
+    let all = Fixture::new(Settings::default());
+    let mut client = all.served.client(0);
+    for _ in 0..8 {
+        client.send(Command::Read, NONE, 0, 1 << 20, &[]).unwrap();
+    }
+    (0..8).for_each(|_| assert_eq!(client.receive().unwrap().data.len(), 1 << 20));
+    until("all of it is free again", || all.free() == all.budget.total());
+    assert_eq!(client.read(0, 512, NONE).unwrap(), [7; 512]);
+}
+
+#[test]
+fn who_goes_while_it_waits_does_no_harm() {
+    let all = Fixture::new(Settings::default());
+    let mut first = all.asks(0);
+    until("the first is read", || all.reads() == 1);
+    let second = all.asks_behind(0, 0);
+    let mut third = all.asks_behind(1, 1);
+    drop(second);
+    takes(&mut first);
+    takes(&mut third);
+}
+
+#[test]
+fn who_takes_nothing_is_cut_off_when_others_wait() {
+    let all = Fixture::new(Settings { stall_timeout_ns: 1_000_000_000, ..Settings::default() });
+    let mut stalled = all.asks(0);
+    until("it is read", || all.reads() == 1);
+    let mut waiting = all.asks(1);
+    takes(&mut waiting);
+    assert!(stalled.receive().is_err(), "cut off before its reply was whole");
+}
