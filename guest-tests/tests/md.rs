@@ -97,7 +97,15 @@ fn candidate(path: &Path, name: String) -> Candidate {
         .ok()
         .and_then(|(_, own)| own.super_offset.checked_add_signed(own.bitmap_offset()?.into()));
     let bitmap = at.map(|at| BitmapHeader::parse(&read(at).expect("a bitmap")));
-    Candidate { name, found, bitmap, damage: None, log_damage: None, journal: None }
+    Candidate {
+        name,
+        found,
+        bitmap,
+        damage: None,
+        log_damage: None,
+        device_sectors: u64::MAX,
+        journal: None,
+    }
 }
 
 #[test]

@@ -61,6 +61,7 @@ fn start(folder: &Path, names: &[&str]) -> Result<Start, String> {
             bitmap: None,
             damage: None,
             log_damage: None,
+            device_sectors: 1 << 20,
             journal: None,
         }
     };

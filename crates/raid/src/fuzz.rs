@@ -37,6 +37,7 @@ pub fn fuzz_superblock(input: &[u8]) {
             bitmap: None,
             damage: None,
             log_damage: None,
+            device_sectors: sectors,
             journal: None,
         }
     });
@@ -82,7 +83,10 @@ pub fn fuzz_places(input: &[u8]) {
         let Ok((_, own)) = &candidates[device].found else {
             panic!("a member without a superblock")
         };
-        assert!(own.size == used && own.data_size >= used, "a member of another size");
+        assert!(own.size == used || own.events < array.fresh.events, "a member of another size");
+        assert!(own.data_size >= used, "a member that is too small");
+        let own = Superblock { size: used, ..own.clone() };
+        assert!(Places::of(&own, sectors, None).is_ok(), "a member without room");
         assert!(candidates[device].damage.is_none(), "a member that is damaged");
     }
 }

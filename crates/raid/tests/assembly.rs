@@ -27,6 +27,7 @@ fn candidates(vector: &str) -> Vec<Candidate> {
             bitmap,
             damage: None,
             log_damage: None,
+            device_sectors: 1 << 20,
             journal: None,
         }
     };
@@ -433,6 +434,7 @@ fn devices_that_contradict_one_another_are_refused() {
         bitmap: None,
         damage: None,
         log_damage: None,
+        device_sectors: 1 << 20,
         journal: None,
     };
     assert!(refusal(&[blank]).contains("sda: there is no md superblock"));

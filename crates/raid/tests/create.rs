@@ -278,6 +278,7 @@ fn started(images: &[Image]) -> Result<Start, String> {
         bitmap: Some(Ok(BitmapHeader::new(Uuid([9; 16]), 28672, 1 << 26))),
         damage: None,
         log_damage: None,
+        device_sectors: 1 << 20,
         journal: None,
     };
     assemble(&images.iter().map(candidate).collect::<Vec<_>>(), None).map(|array| array.start)

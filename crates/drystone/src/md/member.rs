@@ -113,7 +113,8 @@ impl Device {
     pub fn candidate(&self) -> Result<Candidate, Failure> {
         let found = self.probe()?;
         let name = self.path.display().to_string();
-        Ok(Candidate::look(name, self.sectors, found, |sector, bytes| self.read(sector, bytes)))
+        let read = |sector, bytes| self.read(sector, bytes);
+        Ok(Candidate::look(name, self.sectors, found, read).with_journal(read))
     }
 
     /// Partitions that are members of arrays, one clause each.

@@ -10,7 +10,7 @@ use super::event::ArrayEvent;
 use super::io::Io;
 use super::journal::what_members_lack;
 use super::manager::{Manager, ManagerSpec};
-use super::ppl::{LogTodo, Replay, check_logs_take_writes};
+use super::ppl::{self, LogTodo, Replay, check_logs_take_writes};
 use super::suspects::Suspects;
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::metadata::MetadataError;
@@ -67,21 +67,34 @@ pub struct Opened {
 /// A device cannot be opened; the message says why.
 pub fn find(ctx: Context, devices: &[Arc<dyn Device>]) -> Result<(Context, Vec<Candidate>)> {
     let mut io = Io::new(ctx);
-    let found = devices.iter().map(|device| candidate(&mut io, device)).collect::<Result<_>>()?;
+    let mut look = |device| {
+        let found = candidate(&mut io, device)?;
+        Ok(found.with_journal(reader(&mut io, device)?))
+    };
+    let found = devices.iter().map(&mut look).collect::<Result<_>>()?;
     Ok((io.ctx, found))
 }
 
+/// What is on a device, but for what a journal holds.
 pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
     let info = device.info();
-    let index = io.open(device)?;
-    let mut read = |sector: u64, bytes: usize| {
-        let bytes = bytes.next_multiple_of(info.limits.logical_block_size as usize);
-        io.read(index, sector, bytes).map(|block| block.to_vec())
-    };
+    let mut read = reader(io, device)?;
     let sectors = info.size_bytes / SECTOR_SIZE;
     let found = superblock::probe(sectors, |sector| read(sector, SUPERBLOCK_BYTES_MAX));
     let found = found.unwrap_or_else(|status| Err(unreadable("the superblock", status)));
     Ok(Candidate::look(info.name.clone(), sectors, found, read))
+}
+
+/// Reads so many bytes, or a few more, from a sector of a device on, and waits for that.
+fn reader<'a>(
+    io: &'a mut Io,
+    device: &Arc<dyn Device>,
+) -> Result<impl FnMut(u64, usize) -> std::result::Result<Vec<u8>, Status> + use<'a>> {
+    let block = device.info().limits.logical_block_size as usize;
+    let index = io.open(device)?;
+    Ok(move |sector, bytes: usize| {
+        io.read(index, sector, bytes.next_multiple_of(block)).map(|block| block.to_vec())
+    })
 }
 
 fn unreadable(what: &str, status: Status) -> MetadataError {
@@ -140,7 +153,9 @@ pub fn open(
     let shared = Shared::new(&options.name, conf, &locks);
     // A crash is forgotten once the logs have put right what it left.
     let is_whole = replay.is_some_and(|replay| !options.read_only && replay.is_whole(assembly));
+    // Only once all logs can be relied on does a resync begin beyond the start.
     let resync_from = assembly.resync_from.filter(|_| !is_whole);
+    let resync_from = resync_from.map(|from| if from <= ppl::RESYNC_PENDING { 0 } else { from });
     let shared_too = shared.clone();
     let left_out = assembly.left_out.iter().map(|(_, why)| why.clone()).collect();
     let notices = journal_notice.into_iter().chain(not_used).chain(notices.unwrap_or_default());
@@ -373,6 +388,7 @@ fn created(name: String, member: &NewMember) -> Candidate {
         bitmap: bitmap.map(|write| BitmapHeader::parse(&write.bytes)),
         damage: None,
         log_damage: None,
+        device_sectors: 0,
         journal: None,
     }
 }

@@ -24,6 +24,10 @@ use std::sync::Arc;
 
 /// Bytes of a stripe's block.
 const BLOCK_BYTES: usize = STRIPE_SECTORS as usize * SECTOR_SIZE as usize;
+/// `resync_offset` of a dirty array whose logs do not make it whole, for it has to be resynced for another reason
+/// (it is new, or members of two ages were put together). Linux ends a resync by its logs only where this is 0
+/// (`raid5-ppl.c`, `ppl_init_log`), and begins it here else.
+pub(super) const RESYNC_PENDING: u64 = STRIPE_SECTORS;
 /// Most bytes of an area that are written at once.
 const WRITE_BYTES: usize = 128 << 10;
 

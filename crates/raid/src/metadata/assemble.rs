@@ -40,21 +40,30 @@ pub struct Candidate {
     pub damage: Option<MetadataError>,
     /// What [`ppl::damage`] says of it: what its log had to say is not known.
     pub log_damage: Option<MetadataError>,
-    /// What [`super::journal::of`] found: nothing if it is no journal.
+    /// Sectors of the device.
+    pub device_sectors: u64,
+    /// What [`Candidate::with_journal`] found: nothing if it is no journal.
     pub journal: Option<Result<Journal, MetadataError>>,
 }
 
 impl Candidate {
     /// What is on a device of so many sectors, whose superblock is `found`. `read` gives so many bytes from a
-    /// sector of it on.
+    /// sector of it on. A journal is not read: see [`Candidate::with_journal`].
     pub fn look<E: fmt::Display>(
         name: String,
         device_sectors: u64,
         found: Result<(Minor, Superblock), MetadataError>,
         mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
     ) -> Self {
-        let mut candidate =
-            Candidate { name, found, bitmap: None, damage: None, log_damage: None, journal: None };
+        let mut candidate = Candidate {
+            name,
+            found,
+            bitmap: None,
+            damage: None,
+            log_damage: None,
+            device_sectors,
+            journal: None,
+        };
         let Ok((_, own)) = &candidate.found else { return candidate };
         let is_on_device = |place: &u64| *place < device_sectors;
         let place = own
@@ -69,8 +78,17 @@ impl Candidate {
                 candidate.log_damage = ppl::damage(own, &places, &mut read);
             }
         }
-        candidate.journal = journal::of(own, read);
         candidate
+    }
+
+    /// The same with what its journal holds, if it is one: all of that is read, which may be gigabytes.
+    #[must_use]
+    pub fn with_journal<E: fmt::Display>(
+        mut self,
+        read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
+    ) -> Self {
+        self.journal = superblock(&self).and_then(|(_, own)| journal::of(own, read));
+        self
     }
 }
 
@@ -439,7 +457,7 @@ impl Assembly {
             self.leave_out(device, own, why, Member::Faulty { device });
         } else if let Some(why) = self.unfit(candidate, own) {
             self.leave_out(device, own, why, Member::Stale { device, by_bitmap: false });
-        } else if let Some(why) = self.contradiction(own) {
+        } else if let Some(why) = self.contradiction(candidate, own) {
             let why = format!("{}: {why}", candidate.name);
             self.leave_out(device, own, why, Member::Damaged { device });
         } else {
@@ -527,10 +545,14 @@ impl Assembly {
     }
 
     /// What a superblock says that cannot be, beside that of the array.
-    fn contradiction(&self, own: &Superblock) -> Option<String> {
+    fn contradiction(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (size, fresh) = (own.size, &self.fresh);
-        // A spare is told of a new size when it gets a role.
+        // A spare is told of a new size when it gets a role. A crash while the size changes leaves members that
+        // were not told of it: they are one event behind.
         if own.role() != Role::Spare && size != fresh.size {
+            if own.events < fresh.events {
+                return self.no_room(candidate, own);
+            }
             return Some(format!(
                 "its superblock says that {size} sectors are used on each member, expected {} as in the freshest \
                  one",
@@ -540,6 +562,14 @@ impl Assembly {
         let number = own.dev_number as usize;
         (number >= fresh.roles.len().max(fresh.roles_max()))
             .then(|| format!("its number is {number}, expected below {}", fresh.roles_max()))
+    }
+
+    /// What is in the way of the array's size on a member that was not told of it, if something is.
+    fn no_room(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
+        let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
+        let grown = Superblock { size: self.fresh.size, ..own.clone() };
+        let why = Places::of(&grown, candidate.device_sectors, header).err()?;
+        Some(format!("it was not told that {} sectors of it are used: {why}", self.fresh.size))
     }
 
     /// What to do about devices of another history, if there are any: they can be used together if the device

@@ -360,28 +360,6 @@ impl Superblock {
                 offset.saturating_add(size)
             )));
         }
-        self.check_bad_block_log(device_sectors)
-    }
-
-    fn check_bad_block_log(&self, device_sectors: u64) -> Result<(), MetadataError> {
-        if !self.feature_map.contains(Features::BAD_BLOCKS) {
-            return Ok(());
-        }
-        let (offset, size) = (self.bblog_offset, self.bblog_size);
-        if offset == 0 || size > 8 {
-            return Err(invalid(format!(
-                "the bad block log has {size} sectors at offset {offset}, expected up to 8, not \
-                 at offset 0"
-            )));
-        }
-        let start = self.super_offset.checked_add_signed(offset.into());
-        let end = start.and_then(|start| start.checked_add(size.into()));
-        if end.is_none_or(|end| end > device_sectors) {
-            return Err(invalid(format!(
-                "the bad block log at offset {offset} is not on the device of {device_sectors} \
-                 sectors"
-            )));
-        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use super::{Failed, Manager, Record};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
+use crate::array::ppl;
 use crate::metadata::superblock::{CLEAN, Role, Superblock};
 use drystone_core::Bio;
 use drystone_core::primitive::Ordering::*;
@@ -69,17 +70,15 @@ impl Manager {
             return;
         }
         // What the update said to be durable may not be on these.
-        let mut failed = self.flush_members();
-        let place_is_whole = |place: &usize| !failed.contains(place);
-        let behind: Vec<usize> = behind.into_iter().filter(place_is_whole).collect();
-        let started: Vec<_> =
-            behind.into_iter().map(|place| (place, self.start_write(place))).collect();
+        let failed = self.flush_members();
+        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Flush));
+        let behind = behind.into_iter().filter(|place| !failed.contains(place));
+        let started: Vec<_> = behind.map(|place| (place, self.start_write(place))).collect();
         for (place, tickets) in started {
             if !self.io.wait_for_all(&tickets) {
-                failed.push(place);
+                self.fail_disk(place, Failed::Superblock);
             }
         }
-        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Superblock));
     }
 
     /// Count the update. False if spares need not hear of it: it says nothing but that the array is
@@ -104,9 +103,15 @@ impl Manager {
 
     fn update_common(&mut self) {
         let fits_below = self.shared.fits_below.load(Acquire);
+        let has_logs = self.shared.conf().ppl.is_some();
         let common = Arc::make_mut(&mut self.common);
         // What is being written may not fit, wherever it is.
-        common.resync_offset = if self.record == Record::Clean { fits_below } else { 0 };
+        common.resync_offset = match self.record {
+            Record::Clean => fits_below,
+            // The logs tell what is being written, and nothing of what the resync has yet to put right.
+            _ if has_logs && fits_below != CLEAN => ppl::RESYNC_PENDING,
+            Record::Dirty | Record::Settling(_) => 0,
+        };
         common.utime = (self.wall_clock)();
         let roles = &mut common.roles;
         // Who is not there is no member.

@@ -1,6 +1,6 @@
 //! What is asked of a manager: when it is said to be done, and what it refuses.
 
-use super::stand::Memory;
+use super::stand::{Entry, Memory};
 use super::*;
 use crate::metadata::superblock::{MAGIC, places};
 use drystone_core::clock::{Clock, ManualClock};
@@ -85,6 +85,23 @@ fn superblocks_of_other_arrays_do_not_stay_on_a_spare() {
         assert!(is_own || memory.get(sector, 4096) == [0; 4096], "sector {sector}");
     }
     assert_eq!(memory.superblock().device_uuid, uuid(4));
+}
+
+/// It may hold gigabytes, and all writes of the array would wait for the manager that reads them.
+#[test]
+fn a_journal_of_another_array_is_not_read_to_make_a_spare_of_its_device() {
+    let journal = Stand::of_vector("r5-ls-journal").memories[4].clone();
+    let own = journal.superblock();
+    let mut stand = started(4);
+    stand.add_device(journal.image());
+    stand.power.take();
+    add(&mut stand).unwrap();
+    let begin = own.data_offset + own.recovery_offset;
+    let is_of_journal =
+        |entry: &Entry| entry.device == 4 && entry.op == Op::Read && entry.sectors.contains(&begin);
+    let entries = stand.power.take();
+    assert!(entries.iter().any(|entry| entry.device == 4 && entry.op == Op::Read));
+    assert_eq!(entries.iter().find(|entry| is_of_journal(entry)).map(|e| e.sectors.clone()), None);
 }
 
 #[test]

@@ -32,6 +32,14 @@ fn damage_list(stand: &Stand, device: usize) {
     change(stand, device, |own| own.feature_map |= Features::BAD_BLOCKS);
 }
 
+/// A list that is off the device.
+fn damage_list_place(stand: &Stand, device: usize) {
+    change(stand, device, |own| {
+        own.feature_map |= Features::BAD_BLOCKS;
+        own.bblog_offset = 2_000_000_000;
+    });
+}
+
 /// A log in the middle of a member's data.
 fn damage_log_place(stand: &Stand, device: usize) {
     change(stand, device, |own| {
@@ -49,7 +57,8 @@ fn log_place(own: &Superblock) -> u64 {
 type Damage = fn(&Stand, usize);
 
 /// Of what array, and what is said of it.
-const DAMAGES: [(Policy, Damage, &str); 2] = [
+const DAMAGES: [(Policy, Damage, &str); 3] = [
+    (Policy::Resync, damage_list_place, "the bad block log of 8 sectors at offset 2000000000"),
     (Policy::Resync, damage_list, "entry 0 of the bad block log is 0 units"),
     (Policy::Ppl, damage_log_place, "the partial parity log of 2048 sectors at offset"),
 ];

@@ -99,6 +99,26 @@ fn bad_blocks_and_failed_members_are_told_of() {
     assert!(told.contains("`d1` has failed, because it did not flush; 3 of 4"), "{told}");
 }
 
+/// Members that a crash kept from the last update are given it first, and all members are flushed before.
+#[test]
+fn a_member_that_does_not_flush_as_others_are_brought_level_is_told_of_as_such() {
+    let (mut stand, told) = telling(4, Level::Raid5);
+    stand.start();
+    stand.stop();
+    for device in [0, 1, 3] {
+        let mut own = stand.memories[device].superblock();
+        own.events += 1;
+        stand.memories[device].put(8, &own.to_bytes());
+    }
+    stand.start();
+    lines(&told);
+    stand.memories[1].is_dead.store(true, Relaxed);
+    assert!(stand.write(0, 2, 4096).is_ok());
+    stand.until("the failure", |status| status.degraded() == 1);
+    let told = lines(&told).join("\n");
+    assert!(told.contains("`d1` has failed, because it did not flush; 3 of 4"), "{told}");
+}
+
 /// It is not asked block by block whether it takes something after all, though it has a bad block list.
 #[test]
 fn a_member_that_has_gone_fails_at_once() {

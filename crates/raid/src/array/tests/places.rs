@@ -336,3 +336,37 @@ fn a_bitmap_that_is_longer_than_a_member_says_changes_nothing() {
         assert_eq!(stand.look().2.unwrap().lost(), 0);
     }
 }
+
+/// A crash while `mdadm --grow --size` tells the members leaves some that were not told: they are an event behind.
+#[test]
+fn members_that_were_not_told_of_a_new_size_are_used_with_it() {
+    for policy in [Policy::Ppl, Policy::Bitmap, Policy::Resync] {
+        let mut stand = stopped(policy);
+        let size = stand.memories[0].superblock().size;
+        (0..2).for_each(|device| change(&stand, device, |own| own.events += 1));
+        (2..4).for_each(|device| change(&stand, device, |own| own.size -= 256));
+        stand.start();
+        assert_eq!(stand.array.as_ref().unwrap().0.status().degraded(), 0, "{policy:?}");
+        stand.stop();
+        serves(&mut stand);
+        assert!(stand.memories.iter().all(|memory| memory.superblock().size == size));
+    }
+}
+
+#[test]
+fn a_member_that_has_no_room_for_a_new_size_takes_no_part() {
+    let mut stand = stopped(Policy::Ppl);
+    (0..3).for_each(|device| change(&stand, device, |own| own.events += 1));
+    // Behind the data that it knows of is its log.
+    change(&stand, 3, |own| {
+        own.size = 128;
+        set_ppl_offset(own, own.data_offset as i16 + 1024);
+    });
+    let before = stand.memories[3].image();
+    let assembly = stand.look().2.unwrap();
+    assert_eq!(assembly.members[3], Member::Damaged { device: 3 });
+    let why = &assembly.left_out[0].1;
+    assert!(why.contains("it was not told that") && why.contains("reaches into the data"), "{why}");
+    serves(&mut stand);
+    assert!(stand.memories[3].image() == before, "it was written");
+}

@@ -5,6 +5,7 @@ use super::*;
 use crate::layout::Level;
 use crate::metadata::create::Policy;
 use crate::metadata::ppl::{self, PplHeader};
+use crate::metadata::superblock::Superblock;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, IoBuf, Op, Sector};
 use proptest::prelude::*;
@@ -137,6 +138,41 @@ fn members_of_two_ages_are_resynced_whatever_the_logs_say() {
         again.stop();
         assert!(again.memories.iter().all(|memory| memory.superblock().is_clean()));
     }
+}
+
+/// Its logs make good what was being written when the power went, and nothing of what the resync had yet to do.
+#[test]
+fn a_resync_that_was_not_for_a_crash_outlives_one() {
+    let (mut stand, _) = stand(4);
+    stand.until("clean", |status| status.state == ArrayState::Clean);
+    // Parity does not fit in the last rows.
+    let own = stand.memories[3].superblock();
+    stand.memories[3].put(own.data_offset + own.used() - CHUNK, &[7; 4096]);
+    stand.stop();
+    // As an array is that was stopped in its first resync.
+    for memory in &stand.memories {
+        let new = Superblock { resync_offset: CHUNK, ..memory.superblock() };
+        memory.put(8, &new.to_bytes());
+    }
+    for _ in 0..2 {
+        // It does not come to its end.
+        let opened = stand.open();
+        stand.memories[3].hold_from(own.used() - CHUNK);
+        stand.start_opened(opened);
+        assert!(stand.write(0, 9, LOOKED_AT / 2).is_ok());
+        stand.memories[3].release();
+        stand.crash();
+        assert!((0..4).any(|device| !newest(&stand, device).entries.is_empty()));
+    }
+    stand.start();
+    assert!(stand.until("resync", is_idle).mismatch_cnt > 0);
+    assert_eq!(mismatches(&mut stand), 0);
+    // What was cut off while it fitted everywhere is made whole by the logs, without a resync.
+    assert!(stand.write(0, 8, LOOKED_AT / 2).is_ok());
+    stand.crash();
+    assert!(stand.memories.iter().all(|memory| memory.superblock().resync_offset == 0));
+    stand.start();
+    assert!(is_idle(&stand.array.as_ref().unwrap().0.status()), "nothing is synchronised");
 }
 
 /// A write, cut off after every one of the writes that it makes to members; then read with all members,

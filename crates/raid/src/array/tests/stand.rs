@@ -441,6 +441,10 @@ impl Stand {
 
     pub(super) fn start(&mut self) {
         let opened = self.open();
+        self.start_opened(opened);
+    }
+
+    pub(super) fn start_opened(&mut self, opened: Opened) {
         let mut user = self.set.open(Engine::Plain).unwrap();
         let index = user.open(&(Arc::new(opened.array.clone()) as Arc<dyn Device>)).unwrap();
         self.array = Some((opened.array, opened.manager));
