@@ -281,6 +281,32 @@ RAID_PLACES = {
     "empty": b"\1",
 }
 
+# The first byte is the length of the pieces in which the bytes arrive.
+CONTROL_LINE = {
+    "list": b'@{"command":"list"}\n',
+    "id": b'@{ "id" : 123456789012345678901234567890 , "command":"version"}\n',
+    "id-text": b'\5{"id":"a\\u00e9","command":"version"}\n',
+    "set": b'@{"command":"set","arguments":{"device":"disk","attribute":"queue/nomerges","value":2},"id":1}\n',
+    "set-refused": b'@{"command":"set","arguments":{"device":"disk","attribute":"queue/nr_requests","value":"2"}}\n',
+    "show": b'@{"command":"show","arguments":{"device":"disk"}}\n',
+    "create": b'@{"command":"create","arguments":{"device":"v","table":"0 8 zero\\n8 8 error"}}\n',
+    "reload": b'@{"command":"reload","arguments":{"device":"disk","table":"0 8 linear a 0","force":true}}\n',
+    "suspend": b'@{"command":"suspend","arguments":{"device":"disk","timeout":"10s","noflush":true}}\n',
+    "message": b'@{"command":"message","arguments":{"device":"disk","sector":8,"message":"mark here"}}\n',
+    "md": b'@{"command":"md-add","arguments":{"device":"md0","member":"m0","path":"/x/m0","force":false}}\n'
+          b'{"command":"md-check","arguments":{"device":"none"}}\n{"command":"md-detail"}\n',
+    "group": b'@{"command":"group-set","arguments":{"path":"a/b","device":"disk","rbps":"1MiB","wiops":"max"}}\n'
+             b'{"command":"group-create","arguments":{"path":"a"}}\n{"command":"group-stat","arguments":{"reset":true}}\n',
+    "lockstat": b'\1{"command":"lockstat","arguments":{"reset":true,"hold":false}}\n',
+    "poll-mode": b'@{"command":"poll-mode","arguments":{"mode":"adaptive"}}\n',
+    "twice": b'@{"command":"list","command":"version"}\n',
+    "unknown": b'@{"command":"lsit","arguments":3,"x":null}\n',
+    "no-json": b'@list\n\n[]\n1\n"\n',
+    "no-utf8": b'@{"command":"\xff\xfe"}\n',
+    "deep": b'@' + b'[' * 300 + b'\n',
+    "cut-off": b'@{"command":"list"',
+}
+
 DM_TABLE = {
     "linear": "0 8 linear a 0",
     "two": "0 8 linear a 0\n8 8 linear b 8\n",
@@ -439,7 +465,7 @@ def main():
     targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
                "stack_file": STACK_FILE, "raid_superblock": RAID_SUPERBLOCK,
                "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "raid_places": RAID_PLACES,
-               "dm_table": DM_TABLE, "write_log": WRITE_LOG, "certificate": CERTIFICATE,
+               "dm_table": DM_TABLE, "control_line": CONTROL_LINE, "write_log": WRITE_LOG, "certificate": CERTIFICATE,
                "fuse_request": FUSE_REQUEST}
     for target, inputs in targets.items():
         folder = FOLDER / target

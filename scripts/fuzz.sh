@@ -3,7 +3,7 @@
 # (RUSTUP_TOOLCHAIN, or else the one named nightly); cargo-fuzz works too and is not needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-TARGET=${1:?usage: scripts/fuzz.sh nbd_handshake|nbd_transmission|stack_file|raid_superblock|raid_bitmap|raid_ppl [SECONDS]}
+TARGET=${1:?usage: scripts/fuzz.sh nbd_handshake|nbd_transmission|stack_file|raid_superblock|raid_bitmap|raid_ppl|raid_places|fuse_request|dm_table|write_log|certificate|control_line [SECONDS]}
 TRIPLE=$(uname -m)-unknown-linux-gnu
 export RUSTUP_TOOLCHAIN=${RUSTUP_TOOLCHAIN:-nightly} CARGO_TARGET_DIR=$PWD/fuzz/target
 # What libFuzzer needs of the compiler: counters on edges, a table of them, traced comparisons.

@@ -77,6 +77,11 @@ fn certificate() {
     smoke("certificate", drystone_exports::nbd::fuzz::fuzz_certificate);
 }
 
+#[test]
+fn control_line() {
+    smoke("control_line", drystone_stack::control::fuzz_control);
+}
+
 /// The run must notice a target that panics, or it proves nothing.
 #[test]
 fn a_panicking_target_is_noticed() {

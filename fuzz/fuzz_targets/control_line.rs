@@ -1,0 +1,6 @@
+//! Feeds bytes to the control socket's protocol, before a server that notes what is asked of it.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    drystone_stack::control::fuzz_control(input);
+});
