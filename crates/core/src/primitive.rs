@@ -83,6 +83,10 @@ const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 #[cfg(not(loom))]
 fn membarrier(command: libc::c_int) -> bool {
+    // Miri does not have it.
+    if cfg!(miri) {
+        return false;
+    }
     // SAFETY: membarrier takes no pointers.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
