@@ -18,11 +18,19 @@ struct Loop(String);
 impl Loop {
     /// On a new file `loop.img` of `folder`.
     fn attach(folder: &Path) -> Option<Loop> {
+        Loop::attach_file(&folder.join("loop.img"), 16 << 20, 512)
+    }
+
+    /// On a new file of so many bytes, with logical blocks of `block` bytes.
+    fn attach_file(path: &Path, bytes: u64, block: u32) -> Option<Loop> {
         if !demand(Path::new("/dev/loop-control").exists(), "there are no loop devices") {
             return None;
         }
-        let line = "truncate -s 16M loop.img && losetup --find --show loop.img";
-        Some(Loop(shell(folder, line, &[]).ok().trim().to_owned()))
+        fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a file");
+        let folder = path.parent().expect("a folder");
+        let line = format!("losetup --sector-size {block} --find --show \"$1\"");
+        let path = path.to_str().expect("a UTF-8 path");
+        Some(Loop(shell(folder, &line, &[path]).ok().trim().to_owned()))
     }
 
     /// A file of its queue, or its statistics, in sysfs.
@@ -105,4 +113,130 @@ fn a_device_without_discards_offers_no_trim() {
     }
     let Some(device) = Loop::attach(folder.0.path()) else { return };
     serve(&device, "auto", "assert not h.can_trim()\nh.zero(4096, 0)");
+}
+
+/// The value of an attribute of a device.
+fn shown(server: &Server, device: &str, name: &str) -> String {
+    let listed = server.ask(&["show", device]).ok();
+    let line = listed.lines().find(|line| line.split_whitespace().next() == Some(name));
+    line.expect("the attribute").split_whitespace().skip(2).collect::<Vec<_>>().join(" ")
+}
+
+/// A stack of a file device `d` with further keys.
+fn file_with(path: &str, keys: &str) -> String {
+    format!(
+        "[device.d]\ntype = \"file\"\npath = {path:?}\n{keys}\n{}",
+        stack::export("vol", "d", "")
+    )
+}
+
+const LEAST: &str = "
+least, size = h.get_block_size(nbd.SIZE_MINIMUM), h.get_size()
+assert size == 16 << 20, size
+h.pwrite(b'x' * 65536, 0)
+h.zero(least, least)
+h.trim(least, 3 * least)
+h.pwrite(b'y' * least, 5 * least)
+h.pwrite(b'z' * least, size - least)
+h.flush()
+assert h.pread(least, 0) == b'x' * least
+assert h.pread(least, least) == h.pread(least, 3 * least) == bytes(least)
+assert h.pread(least, 2 * least) == b'x' * least
+assert h.pread(2 * least, 5 * least) == b'y' * least + b'x' * least
+assert h.pread(least, size - least) == b'z' * least
+";
+
+#[test]
+fn a_device_of_large_blocks_is_served_with_them() {
+    if !requires("/usr/bin/python3") || !requires("losetup") {
+        return;
+    }
+    let folder = new_folder();
+    // Its last 512 bytes are no block.
+    let path = folder.path().join("loop.img");
+    let Some(device) = Loop::attach_file(&path, (16 << 20) + 512, 4096) else { return };
+    for (keys, is_direct) in [
+        ("", "1"),
+        ("direct = true\nlogical_block_size = 4096", "1"),
+        ("direct = true\nengine = \"plain\"", "1"),
+        ("direct = false", "0"),
+    ] {
+        let mut server = Server::start(&file_with(&device.0, keys));
+        assert_eq!(shown(&server, "d", "direct"), is_direct, "{keys}");
+        assert_eq!(shown(&server, "d", "queue/logical_block_size"), "4096");
+        let uri = server.uri("vol");
+        python(server.dir(), &uri, LEAST).ok();
+        assert!(server.sigterm().success());
+        let told = "is used without its last 512 bytes, which are no whole block of 4096 bytes";
+        assert_eq!(server.messages().matches(told).count(), 1, "{}", server.messages());
+    }
+    for (keys, sentence) in [
+        ("logical_block_size = 512", "it has logical blocks of 4096 bytes"),
+        ("size = 1536", "1536 bytes are not a positive multiple of 4096"),
+    ] {
+        let mut server = Server::spawn_in(&new_folder(), &file_with(&device.0, keys), &[]);
+        let messages = server.refusal();
+        assert!(messages.contains(sentence), "{messages}");
+    }
+}
+
+/// An ext4 file system on a disk of large blocks.
+struct Mounted(
+    Arc<TempDir>,
+    #[expect(dead_code, reason = "it is detached after the unmount")] Loop,
+);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+impl Mounted {
+    fn new(folder: &Path) -> Option<Mounted> {
+        let device = Loop::attach_file(&folder.join("disk.img"), 64 << 20, 4096)?;
+        let place = new_folder();
+        shell(folder, "mkfs.ext4 -q \"$1\"", &[&device.0]).ok();
+        let mounted = Command::new("mount").arg(&device.0).arg(place.path()).status();
+        let is_mounted = mounted.is_ok_and(|status| status.success());
+        demand(is_mounted, "ext4 cannot be mounted").then(|| Mounted(place, device))
+    }
+}
+
+#[test]
+fn a_file_on_a_disk_of_large_blocks_is_direct_where_somebody_asks_for_such_blocks() {
+    let tools = ["/usr/bin/python3", "losetup", "mkfs.ext4", "mount"];
+    if !tools.iter().all(|tool| requires(tool)) {
+        return;
+    }
+    let folder = new_folder();
+    let Some(mounted) = Mounted::new(folder.path()) else { return };
+    let path = mounted.0.path().join("file.img");
+    let path = path.to_str().expect("a UTF-8 path");
+    fs::File::create(path).and_then(|file| file.set_len(16 << 20)).expect("a file");
+    for (keys, is_direct, block, told) in [
+        (
+            "",
+            "0",
+            "512",
+            "d`: PATH goes through the page cache: direct I/O needs blocks of 4096 bytes",
+        ),
+        ("direct = true", "1", "4096", "d`: PATH has logical blocks of 4096 bytes"),
+        ("logical_block_size = 4096", "1", "4096", ""),
+        ("direct = false", "0", "512", ""),
+    ] {
+        let mut server = Server::start(&file_with(path, keys));
+        assert_eq!(shown(&server, "d", "direct"), is_direct, "{keys}");
+        assert_eq!(shown(&server, "d", "queue/logical_block_size"), block, "{keys}");
+        let uri = server.uri("vol");
+        python(server.dir(), &uri, LEAST).ok();
+        assert!(server.sigterm().success());
+        let messages = server.messages();
+        let count = messages.matches("device `d`: ").count();
+        assert_eq!(count, usize::from(!told.is_empty()), "{messages}");
+        assert!(messages.contains(&told.replace("PATH", path)), "{messages}");
+    }
+    let wrong = "direct = true\nlogical_block_size = 512";
+    let messages = Server::spawn_in(&new_folder(), &file_with(path, wrong), &[]).refusal();
+    assert!(messages.contains("direct I/O needs blocks of 4096 bytes"), "{messages}");
 }

@@ -336,6 +336,7 @@ fn open(path: &std::path::Path) -> Arc<dyn Device> {
         size_bytes: Some(CONTEXTS as u64 * BLOCKS * 512),
         mode: None,
         direct: Direct::No,
+        logical_block_size: None,
         read_only: false,
         detect_holes: None,
     };

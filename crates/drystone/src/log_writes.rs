@@ -306,8 +306,8 @@ impl Target<'_> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match fallocate(&self.file, hole, from, bytes) {
             Ok(()) => return Ok(()),
-            // It has no holes.
-            Err(rustix::io::Errno::OPNOTSUPP) => {}
+            // It has no holes, or larger blocks than what was logged.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(self.failed(&error.into())),
         }
         let zeroes = vec![0; COPY_BYTES.min(bytes as usize)];

@@ -66,6 +66,7 @@ impl Server {
         let mut front_ends = front_ends::all();
         front_ends.iter_mut().for_each(|front_end| front_end.prepare(spec));
         let stack = LiveStack::open(spec, &at)?;
+        tell_notices(&stack);
         warn_of_arrays(&stack);
         let pause_of_start: Pause = Box::new(pause);
         stack.await_arrays(&pause_of_start);
@@ -226,6 +227,14 @@ impl ServerHandle for Server {
         let pause: Pause = Box::new(pause);
         let finished = self.stack.finish(&pause).map_err(|why| anyhow!(why));
         left.and(ended).and(finished)
+    }
+}
+
+/// Says what users may not expect of what devices stand on.
+fn tell_notices(stack: &LiveStack) {
+    for live in stack.devices() {
+        let notice = live.device.attribute("notice");
+        notice.inspect(|text| output::note(&format!("device `{}`: {text}", live.name)));
     }
 }
 

@@ -78,6 +78,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
         "Shown in sectors of 512 bytes; set in bytes or with a unit, as 20GiB: a file can grow.",
     ),
     shown("ro", "1 if writes are refused."),
+    shown("direct", "1 if I/O of a file goes past the page cache of the host (O_DIRECT)."),
     shown(
         "flush_failed",
         "1 after a flush of a file failed: none succeeds until the device is opened anew.",

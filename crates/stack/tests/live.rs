@@ -189,7 +189,7 @@ fn refusals_point_into_the_file() {
     assert!(!at.join("d.img").exists(), "a refused device leaves no file");
     fs::write(at.join("odd.img"), [0; 5 * 512]).unwrap();
     let odd = "[device.d]\ntype = \"file\"\npath = \"odd.img\"\nlogical_block_size = 4096\n";
-    refused(at, odd, "4096", &["2560 bytes", "blocks of 4096"]);
+    refused(at, odd, "\"odd.img\"", &["2560 bytes", "multiple of 4096"]);
 }
 
 #[test]

@@ -16,9 +16,10 @@
 //!   device's last block is begun only while the file has it. Nor does a read that the page cache serves while the
 //!   file is being cut notice that the rest of the last page was zeroed. On 9p and CIFS, which would have the thread
 //!   wait for a server, only reads that end early notice a cut.
-//! * Direct I/O is used only where every 512-byte sector can be addressed with it; memory that
+//! * Direct I/O is used only where every logical block can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
+mod access;
 mod backing;
 mod holes;
 mod length;
@@ -35,8 +36,9 @@ pub use open::{Direct, FileOptions};
 pub use queue::FileQueue;
 
 use drystone_core::blocking::Aside;
+use drystone_core::buf::Segment;
 use drystone_core::primitive::{AtomicBool, Ordering::*};
-use drystone_core::{Env, Error, Extent, Limits, Result};
+use drystone_core::{Env, Error, Extent, Limits, Result, SECTOR_SIZE};
 use drystone_queue::{Driver, HwQueues};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
@@ -57,9 +59,15 @@ pub(crate) struct FileShared {
     pub(crate) path: PathBuf,
     pub(crate) backing: Aside<Box<dyn Backing>>,
     pub(crate) read_only: bool,
-    /// Required alignment of memory; 1 without direct I/O.
+    /// Bytes of a logical block.
+    pub(crate) block_size: u32,
+    /// I/O bypasses the page cache.
+    pub(crate) direct: bool,
+    /// Alignment of memory that direct I/O needs.
     pub(crate) memory_alignment: usize,
     pub(crate) physical_block_size: u32,
+    /// What users may not expect of it, one sentence without its subject.
+    pub(crate) notice: Option<String>,
     /// The file lies in memory (tmpfs, ramfs).
     pub(crate) memory_fs: bool,
     /// The device below polls, and I/O goes to it directly.
@@ -93,6 +101,14 @@ impl FileShared {
         self.backing.descriptor()
     }
 
+    /// Whether I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes only segments of
+    /// whole blocks (Linux `bdev_iter_is_aligned`).
+    fn takes(&self, segment: Segment) -> bool {
+        !self.direct
+            || (segment.ptr as usize).is_multiple_of(self.memory_alignment)
+                && segment.len.is_multiple_of(self.block_size as usize)
+    }
+
     /// Whether it is shorter than the device, now or before. Never waits.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.length.look(&**self.backing)
@@ -104,7 +120,7 @@ impl File {
     ///
     /// # Errors
     /// A sentence with the path: not there, not permitted, held by another process (with its
-    /// number where it can be found), too small, not a whole number of sectors, no space.
+    /// number where it can be found), too small, not a whole number of blocks, no direct I/O, no space.
     pub fn open(options: &FileOptions) -> Result<Self> {
         Ok(File { shared: Arc::new(open::open(options)?) })
     }
@@ -116,14 +132,17 @@ impl File {
     /// It is empty, or not a whole number of sectors.
     pub fn over(backing: Box<dyn Backing>, path: &Path, physical_block_size: u32) -> Result<Self> {
         let size = backing.size().map_err(|e| Error::os(path.display(), e))?;
-        open::check_size(path, size)?;
+        open::check_size(path, size, SECTOR_SIZE as u32)?;
         Ok(File {
             shared: Arc::new(FileShared {
                 path: path.to_owned(),
                 backing: Aside::new(backing),
                 read_only: false,
+                block_size: SECTOR_SIZE as u32,
+                direct: false,
                 memory_alignment: 1,
                 physical_block_size,
+                notice: None,
                 memory_fs: false,
                 poll_queues: false,
                 length: Length::new(size),
@@ -141,7 +160,7 @@ impl File {
 
     /// True when I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
-        self.shared.memory_alignment > 1
+        self.shared.direct
     }
 
     /// The size as it was when last looked at, in bytes.
@@ -158,10 +177,11 @@ impl File {
             .parse()
             .map_err(|_| Error::invalid(format!("size: '{value}' is not a number of bytes")))?;
         let now = self.size();
-        if wanted < now || !wanted.is_multiple_of(512) {
+        let block = s.block_size;
+        if wanted < now || !wanted.is_multiple_of(block.into()) {
             return Err(Error::invalid(format!(
                 "size: {wanted} is not permitted: {path} has {now} bytes and can only grow, by \
-                 whole sectors of 512 bytes"
+                 whole blocks of {block} bytes"
             )));
         }
         if s.is_cut_short() {
@@ -197,6 +217,7 @@ impl Driver for File {
         let punch = s.punch_hole.load(Relaxed);
         let no_limit = i64::MAX as u64 & !4095;
         Limits {
+            logical_block_size: s.block_size,
             physical_block_size: s.physical_block_size,
             max_segments: 512,
             max_discard_bytes: if s.discard.is_some() { no_limit } else { 0 },
@@ -227,6 +248,7 @@ impl Driver for File {
         Some(match name {
             "path" => s.path.display().to_string(),
             "detect_holes" => u8::from(s.holes.is_detected()).to_string(),
+            "notice" => format!("{} {}", s.path.display(), s.notice.as_ref()?),
             "direct" => u8::from(self.is_direct()).to_string(),
             "cut_short" => u8::from(s.length.was_cut_short()).to_string(),
             "path_replaced" => u8::from(!s.backing.is_at(&s.path)).to_string(),

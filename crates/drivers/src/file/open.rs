@@ -1,5 +1,6 @@
 //! Opening files and block devices: creation, size, locks, what the file system can do.
 
+use super::access::{self, Access, set_direct};
 use super::backing::OpenFile;
 use super::holes::Holes;
 use super::length::Length;
@@ -20,10 +21,10 @@ use std::path::{Path, PathBuf};
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// If the file system can do it for every 512-byte sector.
+    /// If the host can do it for every logical block that the device has anyway.
     #[default]
     Auto,
-    /// Yes, or refuse to open.
+    /// Yes, with logical blocks as large as that needs, or refuse to open.
     Yes,
     /// No.
     No,
@@ -41,14 +42,14 @@ pub struct FileOptions {
     pub mode: Option<u32>,
     /// Direct I/O.
     pub direct: Direct,
+    /// Bytes of a logical block, a power of two from 512 to 4096. Without them, those of a block device of the host;
+    /// of a file 512, or what direct I/O needs if that is demanded.
+    pub logical_block_size: Option<u32>,
     /// Never write.
     pub read_only: bool,
     /// Ask the file system which ranges are holes; without an answer here, where it can be relied on.
     pub detect_holes: Option<bool>,
 }
-
-/// `statx` field of the alignment for direct I/O (Linux 6.1), and its place in the result.
-const STATX_DIOALIGN: u32 = 0x2000;
 
 pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
     let path = &options.path;
@@ -88,20 +89,19 @@ fn open_locked(
         let what = format!("{} cannot be made {size} bytes long", path.display());
         extend(&fd, size).map_err(|e| too_long(what, e))?;
     }
-    let size = checked_size(options, &fd, block_device)?;
-    let alignment = direct_alignment(options, &fd, block_device)?;
-    let fd = match alignment {
-        // The lock belongs to the open file, so the flag is set on it instead of opening anew.
-        Some(_) => set_direct(fd, options)?,
-        None => (fd, false),
-    };
-    let (fd, direct) = fd;
-    let physical = physical_block_size(&fd, block_device);
+    let mut access = access::choose(options, &fd, block_device)?;
+    let size = checked_size(options, &fd, block_device, &mut access)?;
+    set_direct(&fd, options, &mut access)?;
+    let physical = access::physical_block_size(&fd, block_device).max(access.block_size);
+    let direct = access.direct.is_some();
     let mut shared = FileShared {
         path: path.clone(),
         read_only: options.read_only,
-        memory_alignment: if direct { alignment.unwrap_or(1) } else { 1 },
+        block_size: access.block_size,
+        direct,
+        memory_alignment: access.direct.unwrap_or(1) as usize,
         physical_block_size: physical,
+        notice: access.notice,
         memory_fs: !block_device && is_in_memory(&fd),
         poll_queues: direct && has_poll_queues(&fd, block_device),
         length: Length::new(size),
@@ -244,7 +244,7 @@ pub(super) fn is_at(fd: &OwnedFd, path: &Path) -> bool {
     }
 }
 
-fn stat(fd: RawFd) -> io::Result<libc::stat> {
+pub(super) fn stat(fd: RawFd) -> io::Result<libc::stat> {
     // SAFETY: fstat fills the struct of zeroes.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
@@ -255,7 +255,13 @@ fn stat(fd: RawFd) -> io::Result<libc::stat> {
     }
 }
 
-fn checked_size(options: &FileOptions, fd: &OwnedFd, block_device: bool) -> Result<u64> {
+/// The size of the device. What a block device has behind its last whole block cannot be addressed, as in Linux.
+fn checked_size(
+    options: &FileOptions,
+    fd: &OwnedFd,
+    block_device: bool,
+    access: &mut Access,
+) -> Result<u64> {
     let path = options.path.display();
     let actual = size_of(fd, block_device).map_err(|e| Error::os(&path, e))?;
     let size = options.size_bytes.unwrap_or(actual);
@@ -264,45 +270,24 @@ fn checked_size(options: &FileOptions, fd: &OwnedFd, block_device: bool) -> Resu
             "{path} has {actual} bytes, fewer than the size of {size} that was asked for"
         )));
     }
-    check_size(&options.path, size)?;
+    let rest = size % u64::from(access.block_size);
+    if block_device && options.size_bytes.is_none() && size > rest {
+        access.note_rest(rest);
+        return Ok(size - rest);
+    }
+    check_size(&options.path, size, access.block_size)?;
     Ok(size)
 }
 
-/// A device is made of whole sectors.
-pub(super) fn check_size(path: &Path, size: u64) -> Result<()> {
-    if size > 0 && size.is_multiple_of(512) {
+/// A device is made of whole blocks.
+pub(super) fn check_size(path: &Path, size: u64, block: u32) -> Result<()> {
+    if size > 0 && size.is_multiple_of(block.into()) {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{}: {size} bytes are not a positive multiple of 512; give a size that is",
+        "{}: {size} bytes are not a positive multiple of {block}, a block of it; give a size that is",
         path.display()
     )))
-}
-
-/// The alignment of memory that direct I/O needs, if it is wanted and can address sectors.
-fn direct_alignment(
-    options: &FileOptions,
-    fd: &OwnedFd,
-    block_device: bool,
-) -> Result<Option<usize>> {
-    if options.direct == Direct::No {
-        return Ok(None);
-    }
-    let (memory, offset) = statx_alignment(fd).unwrap_or(match block_device {
-        true => (512, logical_block_size(fd)),
-        // An older kernel does not tell: a file system may demand up to its block size.
-        false => (4096, 4096),
-    });
-    if offset != 0 && offset <= 512 {
-        return Ok(Some(memory.max(1) as usize));
-    }
-    if options.direct == Direct::Yes {
-        return Err(Error::new(
-            ErrorKind::NotSupported,
-            format!("{}: direct I/O cannot address sectors of 512 bytes", options.path.display()),
-        ));
-    }
-    Ok(None)
 }
 
 /// Whether a file is shorter than that, by what the kernel knows of it without asking a server.
@@ -314,44 +299,6 @@ pub(super) fn is_shorter_than(fd: &OwnedFd, bytes: u64) -> bool {
         let done = libc::statx(fd.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_SIZE, &mut stat);
         done == 0 && stat.stx_size < bytes
     }
-}
-
-fn statx_alignment(fd: &OwnedFd) -> Option<(u32, u32)> {
-    // SAFETY: statx fills the struct of zeroes; an empty path means the descriptor itself.
-    let stat = unsafe {
-        let mut stat: libc::statx = std::mem::zeroed();
-        let done = libc::statx(
-            fd.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            STATX_DIOALIGN,
-            &mut stat,
-        );
-        (done == 0).then_some(stat)?
-    };
-    (stat.stx_mask & STATX_DIOALIGN != 0)
-        .then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
-}
-
-fn logical_block_size(fd: &OwnedFd) -> u32 {
-    const BLKSSZGET: libc::c_ulong = 0x1268;
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: the ioctl writes one int.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), BLKSSZGET, &raw mut bytes) } {
-        0 => bytes as u32,
-        _ => 4096,
-    }
-}
-
-fn physical_block_size(fd: &OwnedFd, block_device: bool) -> u32 {
-    const BLKPBSZGET: libc::c_ulong = 0x127B;
-    let mut bytes: libc::c_uint = 0;
-    // SAFETY: the ioctl writes one unsigned int.
-    if block_device && unsafe { libc::ioctl(fd.as_raw_fd(), BLKPBSZGET, &raw mut bytes) } == 0 {
-        return bytes.clamp(512, 1 << 20).next_power_of_two();
-    }
-    stat(fd.as_raw_fd())
-        .map_or(4096, |s| (s.st_blksize as u32).clamp(512, 65536).next_power_of_two())
 }
 
 /// What kind of file system it is, as statfs(2) tells.
@@ -371,7 +318,7 @@ fn has_known_length(fd: &OwnedFd) -> bool {
 }
 
 /// Whether the file system is memory: nothing in it waits for a device.
-fn is_in_memory(fd: &OwnedFd) -> bool {
+pub(super) fn is_in_memory(fd: &OwnedFd) -> bool {
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
     file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
@@ -388,22 +335,6 @@ fn has_poll_queues(fd: &OwnedFd, block_device: bool) -> bool {
     let Ok(stat) = stat(fd.as_raw_fd()) else { return false };
     let device = if block_device { stat.st_rdev } else { stat.st_dev };
     queue_file(device, "io_poll").is_some_and(|value| value.trim() == "1")
-}
-
-/// Switch direct I/O on. With [`Direct::Auto`] a refusal is no error.
-fn set_direct(fd: OwnedFd, options: &FileOptions) -> Result<(OwnedFd, bool)> {
-    // SAFETY: fcntl with integer arguments.
-    let set = unsafe {
-        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-        libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_DIRECT) == 0
-    };
-    match (set, options.direct) {
-        (false, Direct::Yes) => {
-            let reason = io::Error::last_os_error();
-            Err(Error::os(format!("{}: no direct I/O", options.path.display()), reason))
-        }
-        _ => Ok((fd, set)),
-    }
 }
 
 /// Find out what the file system can do, behind the end of the file where nothing is lost.

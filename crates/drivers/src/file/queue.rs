@@ -179,14 +179,11 @@ impl FileQueue {
         let write = rq.unit.op == Op::Write;
         let dsync = rq.unit.flags.contains(BioFlags::FUA) && !mistake!("fua_forgotten");
         let offset = rq.offset();
-        if let Some(segment) = rq.single_segment() {
-            let align = self.shared.memory_alignment;
-            if (segment.ptr as usize | segment.len).is_multiple_of(align) {
-                return match write {
-                    true => FileOp::Write { segment, offset, dsync },
-                    false => FileOp::Read { segment, offset },
-                };
-            }
+        if let Some(segment) = rq.single_segment().filter(|segment| self.shared.takes(*segment)) {
+            return match write {
+                true => FileOp::Write { segment, offset, dsync },
+                false => FileOp::Read { segment, offset },
+            };
         }
         self.gather(rq);
         self.vectored_op(rq)
@@ -194,12 +191,12 @@ impl FileQueue {
 
     /// Collect the request's vectors, through a bounce buffer if memory is not aligned.
     fn gather(&mut self, rq: &Request) {
-        let align = self.shared.memory_alignment;
+        let shared = &self.shared;
         let part = &mut self.parts[rq.slot() as usize];
         part.iovecs.clear();
         let mut aligned = true;
         rq.each_segment(|s| {
-            aligned &= (s.ptr as usize | s.len).is_multiple_of(align);
+            aligned &= shared.takes(s);
             part.iovecs.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len });
         });
         if aligned {
@@ -331,10 +328,10 @@ impl FileQueue {
         if progress >= rq.unit.bytes {
             return Ok(None);
         }
-        let direct = self.shared.memory_alignment > 1;
-        if n == 0 || direct && !progress.is_multiple_of(512) {
+        let s = &self.shared;
+        if n == 0 || s.direct && !progress.is_multiple_of(s.block_size.into()) {
             // The file ends before the device does: it was cut short below us.
-            return Err(match self.shared.is_cut_short() {
+            return Err(match s.is_cut_short() {
                 true => Status::Offline,
                 false => Status::IoError,
             });

@@ -236,6 +236,7 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
                 Direct::Always => file::Direct::Yes,
                 Direct::Never => file::Direct::No,
             },
+            logical_block_size: self.spec.logical_block_size,
             read_only: self.spec.read_only,
             detect_holes: file.detect_holes,
         };

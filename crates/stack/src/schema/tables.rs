@@ -192,7 +192,7 @@ static FILE: &[Param] = &[
         "direct",
         Type::Choice(&["auto", "true", "false"]),
         Value("auto"),
-        "O_DIRECT: whenever the file system can, always, or never.",
+        "O_DIRECT: where the host can do it in blocks of the device's size (auto), always, with logical blocks as large as that needs, or never.",
     ),
     param(
         "detect_holes",
@@ -321,7 +321,7 @@ pub static DEVICE_COMMON: &[Param] = &[
         "logical_block_size",
         BLOCK_SIZE,
         Unset("the driver's"),
-        "Smallest unit of an I/O; of volumes that of their members.",
+        "Smallest unit of an I/O: of a block device of the host what that has, or more; of a file 512 bytes if nothing else is said and `direct = true` needs no more; of volumes that of their members.",
     ),
     param(
         "physical_block_size",
