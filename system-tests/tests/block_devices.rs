@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use system_tests::client::demand;
 use system_tests::server::denies_io_uring;
-use system_tests::{Server, new_folder, python, requires, shell, stack};
+use system_tests::{Server, new_folder, program, python, requires, run, shell, stack};
 use tempfile::TempDir;
 
 /// A loop device, detached when this is dropped.
@@ -239,4 +239,77 @@ fn a_file_on_a_disk_of_large_blocks_is_direct_where_somebody_asks_for_such_block
     let wrong = "direct = true\nlogical_block_size = 512";
     let messages = Server::spawn_in(&new_folder(), &file_with(path, wrong), &[]).refusal();
     assert!(messages.contains("direct I/O needs blocks of 4096 bytes"), "{messages}");
+}
+
+/// Arrays on devices of large blocks: made, written, rebuilt, stopped and assembled anew.
+#[test]
+fn an_array_on_devices_of_large_blocks_is_as_any() {
+    if !requires("/usr/bin/python3") || !requires("losetup") {
+        return;
+    }
+    let program = program().to_str().expect("a UTF-8 path");
+    for (metadata, policy) in [("1.2", "bitmap"), ("1.1", "resync"), ("1.0", "ppl")] {
+        // In memory, since a flush of such a device takes long where a disk is below.
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
+        let path = |n| folder.path().join(format!("m{n}.img"));
+        let loops = (0..4).map(|n| Loop::attach_file(&path(n), 8 << 20, 4096));
+        let Some(loops) = loops.collect::<Option<Vec<_>>>() else { return };
+        let devices: Vec<&str> = loops.iter().map(|device| &device.0[..]).collect();
+        let shape = ["-l", "5", "-n", "3", "-c", "64", "-e", metadata];
+        let policy = ["--consistency-policy", policy];
+        let create = |more: &[&str]| {
+            let words = [&[program, "md", "create"], &shape[..], &policy, more, &devices[..3]];
+            run(folder.path(), &words.concat())
+        };
+        if metadata != "1.0" {
+            let refused = create(&["--data-offset", "2049"]).refused();
+            assert!(refused.contains("begins inside a block of"), "{refused}");
+        }
+        create(&[]).ok();
+        let member = |n: usize| {
+            let path = devices[n];
+            format!("[device.m{n}]\ntype = \"file\"\npath = {path:?}\ndirect = true\n")
+        };
+        let members: String = (0..3).map(member).collect();
+        let array = "[device.array]\ntype = \"raid5\"\nmembers = [\"m0\", \"m1\", \"m2\"]\n";
+        let text = format!("{members}{array}{}", stack::export("vol", "array", ""));
+        let mut server = Server::start(&text);
+        let md = |server: &Server, words: &[&str]| server.ask(&[&["md"], words].concat()).ok();
+        md(&server, &["wait", "array"]);
+        assert_eq!(shown(&server, "m0", "direct"), "1");
+        assert_eq!(shown(&server, "array", "queue/logical_block_size"), "4096");
+        let uri = server.uri("vol");
+        let write = |seed: u32| {
+            format!(
+                "
+import random
+r, size = random.Random({seed}), h.get_size()
+for n in range(20):
+    length = 4096 * r.randint(1, 40)
+    at = 4096 * r.randint(0, (size - length) // 4096)
+    h.pwrite(r.randbytes(length), at)
+import hashlib
+print(hashlib.sha256(b''.join(h.pread(1 << 20, at) for at in range(0, size >> 20 << 20, 1 << 20))).hexdigest())"
+            )
+        };
+        python(server.dir(), &uri, &write(1)).ok();
+        md(&server, &["fail", "array", "m1"]);
+        md(&server, &["remove", "array", "m1"]);
+        let held = python(server.dir(), &uri, &write(2)).ok();
+        md(&server, &["add", "array", devices[3]]);
+        md(&server, &["wait", "array"]);
+        assert!(server.sigterm().success(), "{}", server.messages());
+        let examined = run(folder.path(), &[program, "md", "examine", devices[3]]).ok();
+        assert!(examined.contains("State : clean"), "{examined}");
+        let text = text.replace(&format!("{:?}", devices[1]), &format!("{:?}", devices[3]));
+        let mut server = Server::start(&text);
+        md(&server, &["check", "array"]);
+        md(&server, &["wait", "array"]);
+        assert_eq!(shown(&server, "array", "md/mismatch_cnt"), "0");
+        assert_eq!(shown(&server, "array", "md/degraded"), "0");
+        let uri = server.uri("vol");
+        let read = write(0).replace("range(20)", "range(0)");
+        assert_eq!(python(server.dir(), &uri, &read).ok(), held, "metadata {metadata}");
+        assert!(server.sigterm().success(), "{}", server.messages());
+    }
 }

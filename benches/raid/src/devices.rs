@@ -128,7 +128,9 @@ fn new_devices(members: &[Arc<dyn Device>]) -> Vec<Option<NewDevice>> {
     let device = |(number, member): (usize, &Arc<dyn Device>)| {
         let info = member.info();
         let uuid = Uuid([number as u8 + 2; 16]);
-        Some(NewDevice { name: info.name, sectors: info.size_bytes / SECTOR_SIZE, uuid })
+        let block_sectors = u64::from(info.limits.logical_block_size) / SECTOR_SIZE;
+        let sectors = info.size_bytes / SECTOR_SIZE;
+        Some(NewDevice { name: info.name, sectors, block_sectors, uuid })
     };
     members.iter().enumerate().map(device).collect()
 }

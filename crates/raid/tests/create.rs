@@ -37,7 +37,7 @@ fn options(level: Level, disks: u32, chunk: u64) -> CreateOptions {
 fn devices(sectors: &[u64]) -> Vec<Option<NewDevice>> {
     let device = |(index, sectors): (usize, &u64)| {
         let (name, uuid) = (format!("sd{index}"), Uuid([index as u8; 16]));
-        (*sectors > 0).then_some(NewDevice { name, sectors: *sectors, uuid })
+        (*sectors > 0).then_some(NewDevice { name, sectors: *sectors, block_sectors: 1, uuid })
     };
     sectors.iter().enumerate().map(device).collect()
 }
@@ -177,7 +177,7 @@ fn a_clean_array_is_that_of_mdadm_byte_for_byte() {
     let options = CreateOptions { ctime: seen.ctime, ..options_of("r5-1T-meta") };
     let device = |image| {
         let uuid = superblock(image).unwrap().1.device_uuid;
-        NewDevice { name: String::new(), sectors: TIB, uuid }
+        NewDevice { name: String::new(), sectors: TIB, block_sectors: 1, uuid }
     };
     let devices: Vec<_> = images.iter().map(|image| Some(device(image))).collect();
     for (image, member) in images.iter().zip(plan(&options, &devices).unwrap().members) {
@@ -193,6 +193,21 @@ fn a_clean_array_is_that_of_mdadm_byte_for_byte() {
         assert_eq!(header.set_bits(&seen[HEADER_BYTES..]).count(), 0);
         assert!(seen[HEADER_BYTES + header.bits() as usize / 8 + 1..].iter().all(|b| *b == 0xFF));
     }
+}
+
+#[test]
+fn data_begins_with_a_block_of_every_device() {
+    let mut devices = devices(&[64 * MIB; 3]);
+    let of = |data_offset| CreateOptions { data_offset, ..options(Level::Raid5, 3, 64 * KIB) };
+    assert!(plan(&of(Some(2052)), &devices).is_ok());
+    let last = devices[2].as_mut().unwrap();
+    (last.block_sectors, last.name) = (8, "c".to_owned());
+    let why = plan(&of(Some(2052)), &devices).unwrap_err();
+    assert!(
+        why.contains("data at sector 2052 begins inside a block of c, which has 4096"),
+        "{why}"
+    );
+    assert!(plan(&of(Some(2056)), &devices).is_ok() && plan(&of(None), &devices).is_ok());
 }
 
 #[test]

@@ -62,7 +62,9 @@ fn candidate(name: &str, mut file: File) -> io::Result<Candidate> {
 fn new_sectors(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
     let device = |name: &String| {
         let sectors = stack.sizes.get(name)? / SECTOR_BYTES;
-        Some(Some(NewDevice { name: name.clone(), sectors, uuid: Uuid([0; 16]) }))
+        let (name, uuid) = (name.clone(), Uuid([0; 16]));
+        // Where data begins when a start makes an array fits blocks of every size.
+        Some(Some(NewDevice { name, sectors, block_sectors: 1, uuid }))
     };
     let devices = raid.members.iter().map(|member| device(&member.device));
     let devices: Vec<_> = devices.collect::<Option<_>>()?;

@@ -1,5 +1,6 @@
 //! Files and block devices for commands that work on them while nobody serves them.
 
+use super::access::logical_block_size;
 use super::locks::lock;
 use super::open::{self, FileOptions};
 use drystone_core::error::ErrorKind;
@@ -13,6 +14,7 @@ use std::path::Path;
 pub struct OfflineFile {
     file: fs::File,
     size_bytes: u64,
+    block_size: u32,
 }
 
 impl OfflineFile {
@@ -32,8 +34,11 @@ impl OfflineFile {
         let fd = open::open_fd(&options, 0, block_device)?;
         lock(&fd, &options)?;
         let size = open::size_of(&fd, block_device);
-        let size_bytes = size.map_err(|error| Error::os(path.display(), error))?;
-        Ok(OfflineFile { file: fs::File::from(fd), size_bytes })
+        let size = size.map_err(|error| Error::os(path.display(), error))?;
+        let block_size = if block_device { logical_block_size(&fd) } else { 512 };
+        // A served block device ends with its last whole block.
+        let size_bytes = if block_device { size - size % u64::from(block_size) } else { size };
+        Ok(OfflineFile { file: fs::File::from(fd), size_bytes, block_size })
     }
 
     /// The open file.
@@ -41,7 +46,13 @@ impl OfflineFile {
         &self.file
     }
 
-    /// Its size in bytes.
+    /// Bytes of its logical block: of a block device that of the host, of a file 512. The page cache is
+    /// between this and ordinary calls, which may be of any length.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Its size in bytes, of a block device in whole blocks.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }

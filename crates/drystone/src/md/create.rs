@@ -227,7 +227,8 @@ fn random_uuid() -> Result<Uuid, Failure> {
 
 fn new_device(device: &Device) -> Result<NewDevice, Failure> {
     let name = device.path.display().to_string();
-    Ok(NewDevice { name, sectors: device.sectors, uuid: random_uuid()? })
+    let (sectors, block_sectors) = (device.sectors, device.block_sectors());
+    Ok(NewDevice { name, sectors, block_sectors, uuid: random_uuid()? })
 }
 
 /// What a device holds is named, and refused unless it may be overwritten.

@@ -74,6 +74,14 @@ impl Device {
         }
     }
 
+    /// Sectors of its logical block.
+    pub fn block_sectors(&self) -> u64 {
+        match &self.file {
+            OpenDevice::Locked(file) => u64::from(file.block_size()) / 512,
+            OpenDevice::Shared(_) => 1,
+        }
+    }
+
     fn file(&self) -> &File {
         match &self.file {
             OpenDevice::Locked(file) => file.file(),

@@ -104,6 +104,20 @@ impl Io {
         }
     }
 
+    /// Read so many bytes from `sector` on, wherever that lies in a block of `block_bytes` of the device.
+    pub(crate) fn read_in_blocks(
+        &mut self,
+        (device, block_bytes): (DevIndex, u32),
+        sector: u64,
+        bytes: usize,
+    ) -> Result<Vec<u8>, Status> {
+        let skipped = sector % (u64::from(block_bytes) / SECTOR_SIZE);
+        let at = (skipped * SECTOR_SIZE) as usize;
+        let whole = (at + bytes).next_multiple_of(block_bytes as usize);
+        let read = self.read(device, sector - skipped, whole)?;
+        Ok(read[at..at + bytes].to_vec())
+    }
+
     /// As [`Io::start_write`], for the bytes `run` of what begins at `sector`.
     pub(crate) fn start_write_at(
         &mut self,

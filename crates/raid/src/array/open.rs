@@ -85,16 +85,13 @@ pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candida
     Ok(Candidate::look(info.name.clone(), sectors, found, read))
 }
 
-/// Reads so many bytes, or a few more, from a sector of a device on, and waits for that.
+/// Reads so many bytes from a sector of a device on, and waits for that.
 fn reader<'a>(
     io: &'a mut Io,
     device: &Arc<dyn Device>,
 ) -> Result<impl FnMut(u64, usize) -> std::result::Result<Vec<u8>, Status> + use<'a>> {
-    let block = device.info().limits.logical_block_size as usize;
-    let index = io.open(device)?;
-    Ok(move |sector, bytes: usize| {
-        io.read(index, sector, bytes.next_multiple_of(block)).map(|block| block.to_vec())
-    })
+    let blocks = (io.open(device)?, device.info().limits.logical_block_size);
+    Ok(move |sector, bytes| io.read_in_blocks(blocks, sector, bytes))
 }
 
 fn unreadable(what: &str, status: Status) -> MetadataError {
@@ -283,7 +280,10 @@ pub(super) fn disk(
 ) -> Result<Disk> {
     let info = device.info();
     let wrong = |error: MetadataError| Error::invalid(format!("{}: {error}", info.name));
-    let places = Places::of(superblock, info.size_bytes / SECTOR_SIZE, bitmap).map_err(wrong)?;
+    let block_sectors = u64::from(info.limits.logical_block_size) / SECTOR_SIZE;
+    let places = Places::of(superblock, info.size_bytes / SECTOR_SIZE, bitmap)
+        .and_then(|places| places.in_blocks(superblock, block_sectors))
+        .map_err(wrong)?;
     let mut disk = Disk {
         name: info.name.clone().into(),
         places,

@@ -1,6 +1,7 @@
 //! Whole arrays over memory: superblocks, members that fail, synchronisation.
 
 mod bitmap;
+mod blocks;
 mod commands;
 mod damage;
 mod dropped;

@@ -64,6 +64,8 @@ pub struct NewDevice {
     pub name: String,
     /// Its size.
     pub sectors: u64,
+    /// Sectors of its logical block.
+    pub block_sectors: u64,
     /// A random one.
     pub uuid: Uuid,
 }
@@ -142,6 +144,7 @@ pub fn plan(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Result<Pl
         Some(offset) => offset,
         None => room::data_offset(minor, first.sectors, chunk, asked_ppl),
     };
+    check_data_offset(data_offset, devices)?;
     let (used, larger) = used_sectors(options, devices, data_offset)?;
     let policy = options.policy.unwrap_or(match used > BITMAP_UNASKED_SECTORS {
         true => Policy::Bitmap,
@@ -227,6 +230,19 @@ fn check_policy(options: &CreateOptions) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// The data begins with a block of every device; then so does all before it.
+fn check_data_offset(data_offset: u64, devices: &[Option<NewDevice>]) -> Result<(), String> {
+    let is_inside = |device: &&NewDevice| !data_offset.is_multiple_of(device.block_sectors);
+    match devices.iter().flatten().find(is_inside) {
+        None => Ok(()),
+        Some(NewDevice { name, block_sectors, .. }) => Err(format!(
+            "data at sector {data_offset} begins inside a block of {name}, which has {} bytes: the data offset \
+             has to be a multiple of that",
+            block_sectors * 512
+        )),
+    }
 }
 
 /// Sectors to use of each member, and the device that has more than one percent too much.

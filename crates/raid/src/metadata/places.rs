@@ -84,12 +84,39 @@ impl Places {
                 )));
             }
             Err(error) => {
-                places.unused = Some(format!(
-                    "{error}: it is empty and not used, so a block that cannot be written fails the member"
-                ));
+                places.unused = Some(not_used(&error));
             }
         }
         Ok(places)
+    }
+
+    /// The same on a device whose logical blocks have so many sectors. Nothing is said of the bitmap, see
+    /// [`Places::bitmap_in_blocks`].
+    ///
+    /// # Errors
+    /// Something that the member cannot do without does not begin with a block.
+    pub fn in_blocks(self, own: &Superblock, block_sectors: u64) -> Result<Self, MetadataError> {
+        let check = |name: &str, start: u64| match start.is_multiple_of(block_sectors) {
+            true => Ok(()),
+            false => Err(invalid(format!(
+                "{name} at sector {start} begins inside a block of the device, which has {} bytes: use a device \
+                 with smaller blocks",
+                block_sectors * SECTOR_SIZE
+            ))),
+        };
+        check("the data", own.data_offset)?;
+        if let Some(area) = &self.ppl {
+            check("the partial parity log", area.start)?;
+        }
+        let Some(area) = &self.bad_blocks else { return Ok(self) };
+        match check("the bad block log", area.start) {
+            Ok(()) => Ok(self),
+            Err(error) if own.feature_map.contains(Features::BAD_BLOCKS) => Err(error),
+            Err(error) => {
+                let unused = Some(not_used(&error));
+                Ok(Places { bad_blocks: None, unused, ..self })
+            }
+        }
     }
 
     fn others(&self) -> Vec<Named> {
@@ -146,6 +173,11 @@ impl Places {
             ))
         })
     }
+}
+
+/// Of a bad block log.
+fn not_used(why: &MetadataError) -> String {
+    format!("{why}: it is empty and not used, so a block that cannot be written fails the member")
 }
 
 /// The blocks of which something has a part.

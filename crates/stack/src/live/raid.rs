@@ -234,7 +234,12 @@ impl Opening<'_> {
         let device = |device: &Arc<dyn Device>| {
             let info = device.info();
             let uuid = Uuid((self.at.hosting.random)());
-            Some(NewDevice { name: info.name, sectors: info.size_bytes / SECTOR_SIZE, uuid })
+            Some(NewDevice {
+                name: info.name,
+                sectors: info.size_bytes / SECTOR_SIZE,
+                block_sectors: u64::from(info.limits.logical_block_size) / SECTOR_SIZE,
+                uuid,
+            })
         };
         let devices: Vec<_> = members.iter().map(device).collect();
         let plan = create::plan(&options, &devices);

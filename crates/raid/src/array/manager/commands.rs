@@ -139,15 +139,14 @@ impl Manager {
         let own = own.filter(|_| found.damage.is_none());
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
-            None => {
-                let own = self.superblock_for(name, device, uuid)?;
-                self.erase_others(name, device, own.super_offset)?;
-                (own, DiskState::Spare)
-            }
+            None => (self.superblock_for(name, device, uuid)?, DiskState::Spare),
         };
         let header = self.bitmap.as_ref().map(BitmapStorage::header);
         let mut added = disk(&mut self.io, device, &superblock, (state, 0), header)?;
         check_bitmap(&added)?;
+        if state == DiskState::Spare {
+            self.erase_others(name, device, superblock.super_offset)?;
+        }
         (added.by_bitmap, added.wants_bitmap) = (state != DiskState::Spare, true);
         added.log_todo = LogTodo::All;
         self.disks.push(added);

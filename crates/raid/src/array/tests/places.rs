@@ -247,6 +247,51 @@ fn a_bitmap_near_the_superblock_is_written_as_far_as_its_bits_need() {
 }
 
 #[test]
+fn what_begins_inside_a_block_of_the_device_is_refused_or_not_used() {
+    type Change = fn(&mut Superblock);
+    let data: Change = |own| {
+        own.data_offset += 1;
+        (own.data_size, own.size) = (own.data_size - 1, own.size - 128);
+    };
+    let log: Change = |own| set_ppl_offset(own, 9);
+    let list: Change = |own| own.bblog_offset += 1;
+    for (policy, with, refused) in [
+        (Policy::Resync, data, Some("the data at sector 2049 begins inside a block")),
+        (Policy::Ppl, log, Some("the partial parity log at sector 17 begins inside a block")),
+        (Policy::Resync, list, None),
+    ] {
+        for block in [512, 4096] {
+            let stand = stopped(policy);
+            change_all(&stand, with);
+            let mut stand = Stand::of(images(&stand));
+            stand.memories.iter().for_each(|memory| memory.block.store(block, Relaxed));
+            let before = images(&stand);
+            if let (4096, Some(sentence)) = (block, refused) {
+                let why = refusal(&mut stand);
+                assert!(why.contains(sentence) && why.contains("which has 4096 bytes"), "{why}");
+                assert!(images(&stand) == before, "something was written");
+                continue;
+            }
+            stand.start();
+            let told = notices(&stand);
+            assert_eq!(told.contains("begins inside a block"), block == 4096, "{told}");
+            assert!(stand.write(0, 3, BYTES).is_ok() && stand.reads(0, 3, BYTES));
+            stand.stop();
+        }
+    }
+    // What the list says is not known.
+    let stand = stopped(Policy::Resync);
+    change_all(&stand, |own| {
+        own.bblog_offset += 1;
+        own.feature_map |= Features::BAD_BLOCKS;
+    });
+    let mut stand = Stand::of(images(&stand));
+    stand.memories.iter().for_each(|memory| memory.block.store(4096, Relaxed));
+    let why = refusal(&mut stand);
+    assert!(why.contains("the bad block log at sector 25 begins inside a block"), "{why}");
+}
+
+#[test]
 fn a_size_of_part_of_a_chunk_is_rounded_and_kept() {
     for policy in [Policy::Resync, Policy::Bitmap, Policy::Ppl] {
         let mut stand = stopped(policy);

@@ -194,6 +194,9 @@ impl Memory {
 
     pub(super) fn serve(&self, bio: &mut Bio) -> Status {
         let (start, end) = (bio.sector.0, bio.end_sector().0);
+        let block = u64::from(self.block.load(Relaxed)) / SECTOR_SIZE;
+        let is_whole = start.is_multiple_of(block) && end.is_multiple_of(block);
+        assert!(bio.op == Op::Flush || is_whole, "{:?} of {start}..{end}: no whole blocks", bio.op);
         if self.has_gone.load(Relaxed) {
             return Status::Offline;
         }
@@ -399,6 +402,7 @@ impl Stand {
         let new = |n: usize| NewDevice {
             name: format!("d{n}"),
             sectors: self.memories[n].sectors(),
+            block_sectors: u64::from(self.memories[n].block.load(Relaxed)) / SECTOR_SIZE,
             uuid: uuid(100 + n as u8),
         };
         let devices: Vec<_> = (0..self.devices.len()).map(|n| Some(new(n))).collect();
