@@ -32,7 +32,7 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 17] = [
+pub const MISTAKES: [Mistake; 18] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
@@ -58,6 +58,13 @@ pub const MISTAKES: [Mistake; 17] = [
         "repair_races_writes",
         "a stripe is synchronised while others write to it, each with a cache of its own",
     ),
+    Mistake {
+        scenarios: &["shrinks"],
+        ..plain(
+            "read_beside_cut",
+            "a context that has written nothing does not look whether a file was cut off",
+        )
+    },
     Mistake {
         scenarios: &["raid", "raid-crash", "raid-metadata"],
         ..plain("stale_member_read", "a member is taken back that has missed writes")

@@ -33,7 +33,7 @@ pub struct Order {
 }
 
 /// All scenarios, the default one first.
-pub const SCENARIOS: [Scenario; 7] = [
+pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on disks \
@@ -73,6 +73,11 @@ pub const SCENARIOS: [Scenario; 7] = [
         what: "an array of whose members some are edited before it starts: the data is right, or it is refused and \
            nothing is changed",
         run: mixed::run_metadata,
+    },
+    Scenario {
+        name: "shrinks",
+        what: "arrays and disks whose files are cut off while they are used: errors, never zeroes for what was there",
+        run: mixed::run_shrinks,
     },
 ];
 

@@ -143,6 +143,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
             "raid-crash" => &MET_BY_CRASHES[..],
             "raid-metadata" => &MET_BY_EDITS[..],
             "bad-sectors" => &MET_BY_BAD_SECTORS[..],
+            "shrinks" => &MET_BY_CUTS[..],
             _ => &[],
         };
         let missed: Vec<_> = met.iter().filter(|name| counts.get(name) == 0).collect();
@@ -240,6 +241,17 @@ const MET_BY_EDITS: [&str; 12] = [
 /// What the fixed seeds of `bad-sectors` must have met.
 const MET_BY_BAD_SECTORS: [&str; 5] =
     ["on leaf", "on delay", "disk: bad_reads", "disk: bad_writes", "failed"];
+
+/// What the fixed seeds of `shrinks` must have met.
+const MET_BY_CUTS: [&str; 7] = [
+    "on leaf",
+    "on delay",
+    "on an array",
+    "a file is cut off",
+    "array: a member's file is cut off",
+    "array: a member failed that was cut off",
+    "disk: past_end",
+];
 
 /// The proof that the simulator can find anything at all.
 #[test]

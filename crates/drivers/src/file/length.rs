@@ -150,7 +150,7 @@ impl Mark {
             self.set(false);
         }
         let is_cut = match mistake!("read_beside_cut") && !self.is_set {
-            true => self.length.was_cut_short(),
+            true => false,
             false => self.length.look_if_changed(backing),
         };
         if may_clear {

@@ -97,6 +97,8 @@ counts! {
     kills,
     /// Times the device vanished.
     vanishes,
+    /// Times its file was cut off.
+    cuts,
     /// Blocks that had more than one version when the power went.
     cut_blocks,
     /// Of these, blocks that kept their newest version.

@@ -49,6 +49,15 @@ pub enum DiskOp {
     },
 }
 
+/// A file that was cut off.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// What lay from here on is lost.
+    at: u64,
+    /// Where the file ends now: writes make it longer again.
+    end: u64,
+}
+
 /// An operation in flight on one disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId {
@@ -108,6 +117,7 @@ pub struct Disk {
     slots: Vec<Slot>,
     free: Vec<u32>,
     pub(super) is_on: bool,
+    cut: Option<Cut>,
     /// Data of a read that is not simply what the cache holds.
     pub(super) scratch: Vec<u8>,
 }
@@ -133,6 +143,7 @@ impl Disk {
             slots: Vec::new(),
             free: Vec::new(),
             is_on: true,
+            cut: None,
             scratch: Vec::new(),
         }
     }
@@ -261,9 +272,41 @@ impl Disk {
         self.slots.len() - self.free.len()
     }
 
-    /// Bytes.
+    /// Bytes that its file has now.
     pub fn size(&self) -> u64 {
-        self.media.size()
+        self.cut.map_or(self.media.size(), |cut| cut.end)
+    }
+
+    /// The file ends after so many bytes from now on, whole units: what lay behind is lost for good. A write that
+    /// reaches farther makes it longer again, with a hole; but its last unit is cut off again at once, for a file
+    /// that has its length again is one that nobody can tell was cut.
+    pub fn cut_off(&mut self, size: u64) {
+        assert!(self.cut.is_none(), "it was cut off before");
+        assert!(size < self.media.size() && size.is_multiple_of(super::UNIT));
+        self.counts.cuts += 1;
+        self.end_at(Cut { at: size, end: size });
+    }
+
+    /// Where it was cut off.
+    pub fn cut_at(&self) -> Option<u64> {
+        self.cut.map(|cut| cut.at)
+    }
+
+    /// A file that was cut off is as long as before, with zeroes where nothing was written since.
+    pub fn restore_length(&mut self) {
+        self.cut = None;
+    }
+
+    /// Something was written up to `end`.
+    pub(super) fn has_written_to(&mut self, end: u64) {
+        if let Some(cut) = self.cut.filter(|cut| cut.end < end) {
+            self.end_at(Cut { end: end.min(self.media.size() - super::UNIT), ..cut });
+        }
+    }
+
+    fn end_at(&mut self, cut: Cut) {
+        self.media.zero(cut.end, self.media.size() - cut.end, true, true);
+        self.cut = Some(cut);
     }
 
     /// What it was made as.

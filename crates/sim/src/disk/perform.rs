@@ -65,7 +65,7 @@ impl Disk {
     }
 
     fn read(&mut self, offset: u64, length: u64, fate: Fate) -> (i64, Source) {
-        let mut length = self.clip(offset, length);
+        let mut length = self.clip(offset, length, self.size());
         if self.faults.reads_fail {
             self.counts.device_read_errors += 1;
             return (-EIO, Source::None);
@@ -94,9 +94,9 @@ impl Disk {
         (length as i64, Source::Scratch)
     }
 
-    /// What of a range lies on the disk.
-    fn clip(&mut self, offset: u64, length: u64) -> u64 {
-        let clipped = length.min(self.media.size().saturating_sub(offset));
+    /// What of a range lies on a disk of `size` bytes.
+    fn clip(&mut self, offset: u64, length: u64, size: u64) -> u64 {
+        let clipped = length.min(size.saturating_sub(offset));
         self.counts.past_end += u64::from(clipped < length);
         clipped
     }
@@ -160,7 +160,7 @@ impl Disk {
             self.counts.device_write_errors += 1;
             return self.give_up(change, -EIO);
         }
-        let length = self.clip(change.offset, change.length);
+        let length = self.clip(change.offset, change.length, self.media.size());
         if length == 0 && change.length > 0 {
             self.counts.no_space += 1;
             return self.give_up(change, -ENOSPC);
@@ -240,8 +240,12 @@ impl Disk {
     }
 
     fn put(&mut self, change: Change, durable: bool) {
+        let (offset, end) = (change.offset, change.end());
         match change.data {
-            Some(data) => self.media.write(change.offset, data, durable),
+            Some(data) => {
+                self.media.write(offset, data, durable);
+                self.has_written_to(end);
+            }
             None => self.media.zero(change.offset, change.length, durable, change.frees),
         }
         if !durable {

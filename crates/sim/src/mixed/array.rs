@@ -6,6 +6,7 @@
 //! * A disk counts as hurt from before its first fault until it is known to be a whole member again.
 
 use super::run::{Operator, Run, Started, one};
+use crate::disk::Disk;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, IoBuf, Sector, Status};
@@ -126,7 +127,7 @@ impl Admin {
     /// The disk is a member, and nothing is known against it.
     fn is_good(&self, status: &ArrayStatus, disk: usize) -> bool {
         let is_member = matches!(Self::state(status, disk), Some((DiskState::InSync(_), false)));
-        let is_on = self.run.world.disk(disk, |disk| disk.is_on());
+        let is_on = self.run.world.disk(disk, |disk| disk.is_on() && disk.cut_at().is_none());
         is_member && is_on && !self.run.hurt.borrow().contains(&disk)
     }
 
@@ -156,7 +157,8 @@ impl Admin {
         self.echo();
         // What the manager has heard of by now it has done when it answers.
         let answered = self.order("asked", Command::Speed { min: None, max: None });
-        if answered.is_err() || !self.run.world.disk(disk, |disk| disk.is_on()) {
+        let is_whole = |disk: &mut Disk| disk.is_on() && disk.cut_at().is_none();
+        if answered.is_err() || !self.run.world.disk(disk, is_whole) {
             return;
         }
         let name = Self::name(disk);

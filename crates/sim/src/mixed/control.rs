@@ -42,7 +42,7 @@ pub(super) fn make_groups(stack: &LiveStack) -> Vec<u32> {
 
 /// What changes.
 pub(super) struct Control {
-    run: Rc<Run>,
+    pub(super) run: Rc<Run>,
     start: Rc<Started>,
     rng: Rng,
     runtime: LiveRuntime,
@@ -73,7 +73,9 @@ impl Control {
                 }
             }
             let plan = self.run.plan.faults.clone();
-            (0..self.run.world.disks()).for_each(|disk| self.chances(disk, &plan));
+            if !plan.cuts {
+                (0..self.run.world.disks()).for_each(|disk| self.chances(disk, &plan));
+            }
         }
         for change in 1..=changes {
             let at = begin + share * change / (changes + 1);
@@ -89,12 +91,24 @@ impl Control {
         self.start.controls.set(controls);
     }
 
-    fn count(&self, what: &str) {
+    pub(super) fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// One of the disks.
+    pub(super) fn disk(&mut self) -> usize {
+        self.rng.u64(0..self.run.world.disks() as u64) as usize
+    }
+
+    pub(super) fn count(&self, what: &str) {
         self.run.world.note(|| what.to_owned());
         self.run.counts.borrow_mut().add(what, 1);
     }
 
     fn change(&mut self) {
+        if self.run.plan.faults.cuts {
+            return self.cut_off();
+        }
         match self.rng.u32(0..20) {
             0..3 => self.reload(),
             3 => self.suspend(),

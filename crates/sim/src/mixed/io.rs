@@ -184,6 +184,9 @@ impl Io {
             {
                 wrong(&format!("ended with {status:?}"))
             }
+            Status::NoSpace if run.plan.faults.cuts && !nonsense => {
+                wrong(&format!("ended with {status:?}, and its file was cut off at the most"))
+            }
             _ if nonsense || to.fails || run.may_fail(to, self.reach()) => Ok(()),
             Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),

@@ -56,6 +56,9 @@ impl Life {
     }
 
     fn something(&mut self) {
+        if self.run.plan.faults.cuts {
+            return self.cut_off();
+        }
         match self.rng.u32(0..22) {
             0 => self.order("check asked", Command::Sync(SyncAction::Check)),
             1 => self.order("repair asked", Command::Sync(SyncAction::Repair)),

@@ -4,6 +4,7 @@ mod array;
 mod builder;
 mod control;
 pub mod crash;
+mod cuts;
 mod edits;
 mod io;
 mod life;
@@ -77,6 +78,13 @@ pub fn run(order: &Order) -> Outcome {
 pub fn run_raid(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);
     let plan = Plan::raid(&mut rng, RAID_IOS);
+    run_plan(order, rng, plan)
+}
+
+/// Run a seed of `shrinks`.
+pub fn run_shrinks(order: &Order) -> Outcome {
+    let mut rng = Rng::with_seed(order.seed);
+    let plan = Plan::shrinks(&mut rng, RAID_IOS);
     run_plan(order, rng, plan)
 }
 

@@ -121,6 +121,8 @@ pub struct FaultPlan {
     pub device_errors: bool,
     /// A disk vanishes until the next start.
     pub vanish: bool,
+    /// Files of disks are cut off, and nothing else goes wrong.
+    pub cuts: bool,
 }
 
 /// All of it.
@@ -182,6 +184,23 @@ impl Plan {
         let mut builder = Builder::small(rng, MEMBER_SECTORS);
         builder.array(Happening::Nothing);
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
+    }
+
+    /// An array, or parts of disks, whose files are cut off while they are used.
+    pub fn shrinks(rng: &mut Rng, ios: u64) -> Self {
+        let faults = FaultPlan { cuts: true, ..FaultPlan::default() };
+        if rng.bool() {
+            let changes = of(rng, &[1, 2, 6]);
+            return Plan { faults, changes, ..Self::raid(rng, ios) };
+        }
+        let policy = Policy::random(rng);
+        let contexts = rng.u64(1..=4);
+        let mix = Mix::random(rng);
+        let changes = of(rng, &[1, 4, 12]);
+        let mut builder = Builder::new(rng);
+        builder.honest_disks();
+        builder.straight_targets();
+        Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
     /// Small bios beside one another, on disks with bad sectors.

@@ -44,7 +44,7 @@ const STOPS: u32 = 10;
 const TRIES: u32 = 20;
 
 /// What a disk does that its users may see as an error.
-const HARD: [&str; 11] = [
+const HARD: [&str; 12] = [
     "cancelled",
     "cancels_refused",
     "read_errors",
@@ -56,6 +56,7 @@ const HARD: [&str; 11] = [
     "no_space",
     "no_device",
     "vanishes",
+    "cuts",
 ];
 
 /// What it does only where a sector is bad.

@@ -63,6 +63,7 @@ impl Operator {
                 disk.power_on();
                 *disk.faults() = Default::default();
             });
+            run.replace_cut_off(disk);
         }
         run.hurt.borrow_mut().clear();
         run.count_anew();

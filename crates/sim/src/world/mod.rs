@@ -26,7 +26,7 @@ use net::{ConnectionId, Net, NetDue, To};
 use ring::{RingState, SimRing};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 /// Number of a fiber.
 pub type FiberId = usize;
@@ -136,7 +136,14 @@ impl World {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.try_lock().expect("nobody is in the world while somebody else is")
+        match self.0.state.try_lock() {
+            Ok(state) => state,
+            // A fiber panicked in there. That ends the run, and is told.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                unreachable!("nobody is in the world while somebody else is")
+            }
+        }
     }
 
     /// The time.

@@ -1,0 +1,96 @@
+//! Files of disks that are cut off while they are used.
+
+use super::array::Admin;
+use super::control::Control;
+use super::life::Life;
+use super::run::Run;
+use crate::disk::UNIT;
+use drystone_core::clock::Ns;
+use drystone_raid::array::{Command, DiskState};
+use fastrand::Rng;
+
+/// The longest that is looked on what comes of it.
+const LOOK_NS: Ns = 200_000_000;
+const SECTOR: u64 = 512;
+/// Sectors at the beginning of a disk in which parts of disks are that are used.
+const USED_SECTORS: u64 = 600;
+
+impl Run {
+    /// Cut a disk's file off, at a place below so many sectors. False if it was before.
+    fn cut_off(&self, disk: usize, sectors: u64, rng: &mut Rng) -> bool {
+        self.world.disk(disk, |disk| {
+            if disk.cut_at().is_some() {
+                return false;
+            }
+            let units = (sectors * SECTOR).min(disk.size()) / UNIT;
+            disk.cut_off(rng.u64(1..units) * UNIT);
+            true
+        })
+    }
+
+    /// Before a start: whoever looks after the disks has put another one in the place of one that was cut off, as
+    /// large as it was. A file that is no member of anything has its length again, and zeroes where it was cut.
+    pub(super) fn replace_cut_off(&self, disk: usize) {
+        let Some(end) = self.world.disk(disk, |disk| disk.cut_at()) else { return };
+        self.world.disk(disk, |disk| disk.restore_length());
+        if self.has_array() {
+            let size = self.world.disk(disk, |disk| disk.size());
+            self.world.disk(disk, |disk| disk.poke(0, &vec![0; size as usize]));
+            self.wiped.borrow_mut().insert(disk);
+            // Others may not have heard that it has failed.
+            return self.was_adding.set(true);
+        }
+        let mut oracles = self.oracles.borrow_mut();
+        for (oracle, target) in oracles.iter_mut().zip(&self.plan.targets) {
+            if let Some((of, at)) = target.lies_at
+                && of == disk
+            {
+                let first = (end / SECTOR).saturating_sub(at);
+                oracle.may_hold_anything(first, oracle.sectors());
+            }
+        }
+    }
+}
+
+impl Life {
+    /// A member's file is cut off. It fails when it is used; one that is not used meanwhile is failed by hand.
+    pub(super) fn cut_off(&mut self) {
+        let disk = self.disk();
+        let in_sync = |admin: &Admin| {
+            let status = admin.status();
+            let is_member =
+                matches!(Admin::state(&status, disk), Some((DiskState::InSync(_), false)));
+            is_member && status.sync.is_none()
+        };
+        if !in_sync(&self.admin) || !self.admin.may_hurt(disk) {
+            return;
+        }
+        let sectors = self.run.world.disk(disk, |disk| disk.size()) / SECTOR;
+        if !self.run.cut_off(disk, sectors, &mut self.rng) {
+            return self.admin.heal(disk);
+        }
+        self.run.world.note(|| format!("the file of disk {disk} is cut off"));
+        self.run.counts.borrow_mut().add("array: a member's file is cut off", 1);
+        let ns = self.rng.u64(0..LOOK_NS);
+        self.run.world.sleep(ns);
+        let state = Admin::state(&self.admin.status(), disk);
+        let has_failed = matches!(state, Some((DiskState::Faulty(_), _)));
+        let mut counts = self.run.counts.borrow_mut();
+        counts.add("array: a member failed that was cut off", u64::from(has_failed));
+        drop(counts);
+        if !has_failed {
+            self.order("fail", Command::Fail(Admin::name(disk)));
+        }
+    }
+}
+
+impl Control {
+    /// A disk's file is cut off; all that lies behind ends with errors from now on.
+    pub(super) fn cut_off(&mut self) {
+        let disk = self.disk();
+        let run = self.run.clone();
+        if run.cut_off(disk, USED_SECTORS, self.rng()) {
+            self.count("a file is cut off");
+        }
+    }
+}
