@@ -59,6 +59,17 @@ bitflags! {
     }
 }
 
+impl Features {
+    /// What is so of an array and not of one of its devices. Linux writes it anew with each update
+    /// (`super_1_sync`); a device that says otherwise was not told.
+    pub(crate) const OF_ARRAY: Self = Self::RESHAPE_ACTIVE
+        .union(Self::RESHAPE_BACKWARDS)
+        .union(Self::NEW_OFFSET)
+        .union(Self::CLUSTERED)
+        .union(Self::JOURNAL)
+        .union(Self::RAID0_LAYOUT);
+}
+
 /// Where the superblock stands; not stored, but told by where it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Minor {

@@ -4,7 +4,7 @@ use super::{Failed, Manager, Record};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
 use crate::array::ppl;
-use crate::metadata::superblock::{CLEAN, Role, Superblock};
+use crate::metadata::superblock::{CLEAN, Features, Role, Superblock};
 use drystone_core::Bio;
 use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
@@ -223,5 +223,7 @@ impl Disk {
             (common.events, common.utime, common.resync_offset);
         (own.raid_disks, own.size) = (common.raid_disks, common.size);
         own.roles.clone_from(&common.roles);
+        let of_array = common.feature_map & Features::OF_ARRAY;
+        own.feature_map = own.feature_map.difference(Features::OF_ARRAY) | of_array;
     }
 }

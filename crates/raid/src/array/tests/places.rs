@@ -382,6 +382,18 @@ fn a_bitmap_that_is_longer_than_a_member_says_changes_nothing() {
     }
 }
 
+/// It would be the freshest superblock of the next start, which is refused for such a flag.
+#[test]
+fn flags_that_the_freshest_superblock_does_not_have_are_not_kept() {
+    for flag in [Features::CLUSTERED, Features::RESHAPE_ACTIVE, Features::JOURNAL] {
+        let mut stand = stopped(Policy::Resync);
+        (1..4).for_each(|device| change(&stand, device, |own| own.events += 1));
+        change(&stand, 0, |own| own.feature_map |= flag);
+        serves(&mut stand);
+        assert!(!stand.memories[0].superblock().feature_map.contains(flag), "{flag:?}");
+    }
+}
+
 /// A crash while `mdadm --grow --size` tells the members leaves some that were not told: they are an event behind.
 #[test]
 fn members_that_were_not_told_of_a_new_size_are_used_with_it() {
