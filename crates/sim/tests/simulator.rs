@@ -83,7 +83,7 @@ const MET: [(&str, u64); 63] = [
     ("disk: shorts", 10),
     ("disk: interrupted", 100),
     ("disk: again", 10),
-    ("disk: no_space", 5),
+    ("disk: no_space", 2),
     ("disk: vanishes", 2),
     ("disk: lies", 100),
 ];
@@ -278,7 +278,7 @@ fn every_mistake_is_found() {
 /// The first seed of a search: 1, but where those before the one that finds the mistake take long.
 fn searched_from(mistake: &str, scenario: &str) -> u64 {
     match (mistake, scenario) {
-        ("failure_off_record", "raid") => 200,
+        ("failure_off_record", "raid") => 20,
         ("log_too_late", "raid") => 80,
         ("log_too_late", "raid-crash") => 20,
         ("repair_races_writes", "raid-crash") => 20,
