@@ -113,7 +113,8 @@ for plain in greedy:
 for n in range(256):
     assert h.pread(4096, 1048576) == b'b' * 4096
 grown = resident_kib() - resident_before
-assert grown < 1024 * 1024, f'16 clients that do not read take {grown} KiB'
+# The window of reads of each has 64 MiB, and a little for what is beside.
+assert grown < 16 * (64 + 4) * 1024, f'16 clients that do not read take {grown} KiB'
 for plain in greedy:
     plain.close()",
     );
