@@ -65,7 +65,7 @@ fn long_reads_that_nobody_takes_are_bounded() {
 
 #[test]
 fn the_memory_of_short_reads_goes_back() {
-    // Without io_uring the heaps of helper threads have some MiB more.
+    // Without io_uring 103 MiB were seen, which is 6 MiB more than with 640; what has them was not found out.
     takes_nothing("", (250, 4 << 10), 1024);
 }
 
