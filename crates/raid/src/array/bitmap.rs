@@ -158,7 +158,7 @@ impl BitmapStorage {
         // The array takes an event back now and then, and with it what was cleared by then.
         let cleared = self.header.events_cleared.min(events);
         // One more than the array's is as good, and is written once only.
-        let is_good = self.header.events == events || self.header.events == events + 1;
+        let is_good = matches!(self.header.events.checked_sub(events), Some(0 | 1));
         let at = if is_good { self.header.events } else { events };
         self.set_events(at, cleared);
     }

@@ -3,6 +3,7 @@
 mod bitmap;
 mod blocks;
 mod commands;
+mod counts;
 mod damage;
 mod dropped;
 mod events;

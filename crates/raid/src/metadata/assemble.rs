@@ -548,9 +548,9 @@ impl Assembly {
     fn contradiction(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (size, fresh) = (own.size, &self.fresh);
         // A spare is told of a new size when it gets a role. A crash while the size changes leaves members that
-        // were not told of it: they are one event behind.
+        // were not told of it: they are one event behind. An array with a journal cannot be resized.
         if own.role() != Role::Spare && size != fresh.size {
-            if own.events < fresh.events {
+            if own.events < fresh.events && own.role() != Role::Journal {
                 return self.no_room(candidate, own);
             }
             return Some(format!(

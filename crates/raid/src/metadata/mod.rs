@@ -26,6 +26,10 @@ pub mod superblock;
 /// Bytes of a sector.
 pub const SECTOR_BYTES: usize = 512;
 
+/// Most that a count on disk may be which rises while an array is used: half of what its field holds, so that
+/// no array counts beyond the field, and none that was ever used has counted so far.
+pub const COUNT_MAX: u64 = u64::MAX / 2;
+
 /// Why metadata was not taken. `Display` is one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetadataError {
@@ -59,6 +63,17 @@ impl std::error::Error for MetadataError {}
 /// `MetadataError::Invalid`, short.
 fn invalid(text: impl Into<String>) -> MetadataError {
     MetadataError::Invalid(text.into())
+}
+
+/// A count that leaves room to go on from it.
+///
+/// # Errors
+/// It is beyond [`COUNT_MAX`]; `what` names it.
+fn check_count(what: &str, count: u64) -> Result<(), MetadataError> {
+    match count {
+        0..=COUNT_MAX => Ok(()),
+        _ => Err(invalid(format!("{what} is {count}, expected up to {COUNT_MAX}"))),
+    }
 }
 
 /// The 16 bytes by which md tells arrays and devices apart.

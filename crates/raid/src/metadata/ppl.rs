@@ -15,7 +15,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 use super::places::Places;
 use super::superblock::Superblock;
-use super::{MetadataError, Uuid, invalid, put, u32_at, u64_at};
+use super::{MetadataError, Uuid, check_count, invalid, put, u32_at, u64_at};
 use crate::layout::{Layout, Level, Place, STRIPE_SECTORS};
 
 /// Bytes of a header.
@@ -81,7 +81,8 @@ impl PplHeader {
     /// What a header says.
     ///
     /// # Errors
-    /// It is of another array or of none, has too many entries, or its checksum is wrong.
+    /// It is of another array or of none, has too many entries, its checksum is wrong, or its generation leaves
+    /// no room for later ones.
     pub fn parse(bytes: &[u8], signature: u32) -> Result<Self, MetadataError> {
         let found = u32_at(bytes, RESERVED_BYTES);
         if bytes.len() < HEADER_BYTES || found != signature {
@@ -101,6 +102,8 @@ impl PplHeader {
                 "the PPL header has {count} entries, expected up to {ENTRIES_MAX}"
             )));
         }
+        let generation = u64_at(bytes, 520);
+        check_count("the generation of the PPL header", generation)?;
         let entry = |index| {
             let at = ENTRIES_AT + index * ENTRY_BYTES;
             PplEntry {
@@ -112,7 +115,7 @@ impl PplHeader {
             }
         };
         let entries = (0..count).map(entry).collect();
-        Ok(PplHeader { signature, generation: u64_at(bytes, 520), entries })
+        Ok(PplHeader { signature, generation, entries })
     }
 
     /// The header's bytes; entries beyond [`ENTRIES_MAX`] are left out.

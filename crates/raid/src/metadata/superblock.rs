@@ -6,7 +6,10 @@
 
 use bitflags::bitflags;
 
-use super::{MetadataError, SECTOR_BYTES, Uuid, at, i32_at, invalid, put, u16_at, u32_at, u64_at};
+use super::{
+    MetadataError, SECTOR_BYTES, Uuid, at, check_count, i32_at, invalid, put, u16_at, u32_at,
+    u64_at,
+};
 use crate::layout::{Layout, Level};
 
 /// First four bytes of a superblock.
@@ -315,6 +318,7 @@ impl Superblock {
                 found.dev_number
             )));
         }
+        check_count("the number of updates (events)", found.events)?;
         check_padding(bytes, found.logical_block_size)?;
         found.check_places(device_sectors)?;
         Ok(found)

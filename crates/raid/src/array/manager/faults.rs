@@ -36,7 +36,10 @@ impl Manager {
             return;
         }
         match report.fault {
-            Fault::Corrected => self.disks[place].corrected += STRIPE_SECTORS as u32,
+            Fault::Corrected => {
+                let corrected = &mut self.disks[place].corrected;
+                *corrected = corrected.saturating_add(STRIPE_SECTORS as u32);
+            }
             Fault::Write => {
                 self.disks[place].write_error = true;
                 self.record_bad_block(place, report);

@@ -140,3 +140,18 @@ fn payloads_that_make_no_sense_end_the_journal() {
             .contains("the journal has a block for")
     );
 }
+
+/// An array with a journal keeps its size, so a journal of another size is none of this array.
+#[test]
+fn a_journal_that_says_another_size_is_not_read() {
+    let block = vec![9; BLOCK_BYTES];
+    let far = journal_data(uuid_of_array(), u64::MAX - 7, &block);
+    for behind in [0, 1] {
+        let mut stand = stand(&far, std::slice::from_ref(&block));
+        let mut own = stand.memories[JOURNAL].superblock();
+        (own.size, own.events) = (u64::MAX - 127, own.events - behind);
+        stand.memories[JOURNAL].put(8, &own.to_bytes());
+        let why = refusal(&mut stand);
+        assert!(why.contains("is not among the devices that can be used"), "{why}");
+    }
+}
