@@ -55,7 +55,7 @@ fn bad_blocks_are_listed_as_mdadm_lists_them() {
     };
     let image = testing::member("r5-ls-badblocks", 1).unwrap();
     let log = image.read_sectors(8 + 16, 8);
-    let list = BadBlocks::parse(&log, 0).unwrap();
+    let list = BadBlocks::parse(&log, 0, image.sectors()).unwrap();
     assert_eq!(bad_blocks_text(name, Some(&list)).trim_end(), wanted.trim_end());
     assert!(bad_blocks_text("m0", Some(&BadBlocks::default())).contains("empty"));
     assert!(bad_blocks_text("m0", None).contains("No bad-blocks list"));

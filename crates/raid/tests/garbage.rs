@@ -63,11 +63,15 @@ proptest! {
     }
 
     #[test]
-    fn logs_of_bad_blocks(words in prop::collection::vec(any::<u64>(), 0..600), shift in any::<u8>()) {
+    fn logs_of_bad_blocks(
+        words in prop::collection::vec(any::<u64>(), 0..600),
+        shift in any::<u8>(),
+        sectors in any::<u64>(),
+    ) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        if let Ok(list) = BadBlocks::parse(&bytes, shift) {
+        if let Ok(list) = BadBlocks::parse(&bytes, shift, sectors) {
             let _ = list.overlap(0..u64::MAX);
-            prop_assert_eq!(BadBlocks::parse(&list.to_bytes(), shift), Ok(list));
+            prop_assert_eq!(BadBlocks::parse(&list.to_bytes(), list.shift(), sectors), Ok(list));
         }
     }
 

@@ -157,7 +157,7 @@ fn a_log_of_bad_blocks_is_kept() {
     let image = testing::member("r5-ls-badblocks", 1).unwrap();
     let (_, found) = superblock(&image).unwrap();
     let log = image.read_sectors(found.super_offset + found.bblog_offset as u64, 8);
-    let list = BadBlocks::parse(&log, found.bblog_shift).unwrap();
+    let list = BadBlocks::parse(&log, found.bblog_shift, image.sectors()).unwrap();
     let ranges: Vec<_> = list.iter().collect();
     assert_eq!(ranges, [(2056, 8), (4096, 512), (8192, 512), (8704, 88)]);
     assert!(list.to_bytes()[..] == log[..]);

@@ -178,6 +178,6 @@ fn bad_blocks(device: &Device, found: &Superblock) -> Result<Option<BadBlocks>, 
     if !found.feature_map.contains(Features::BAD_BLOCKS) {
         return Ok(Some(BadBlocks::default()));
     }
-    let list = BadBlocks::parse(&device.read(at, LOG_BYTES)?, found.bblog_shift);
+    let list = BadBlocks::parse(&device.read(at, LOG_BYTES)?, found.bblog_shift, device.sectors);
     list.map(Some).map_err(|error| Failure::Refused(format!("{name}: {error}")))
 }

@@ -106,6 +106,7 @@ impl Disk {
         map.set(Features::RECOVERY_BITMAP, rebuilds && self.by_bitmap);
         map.set(Features::REPLACEMENT, matches!(self.state, DiskState::Replacement(_)));
         map.set(Features::BAD_BLOCKS, !self.bad_blocks.is_empty());
+        self.superblock.bblog_shift = self.bad_blocks.shift();
         self.superblock.recovery_offset = if rebuilds { recovered } else { 0 };
         self.superblock.cnt_corrected_read = self.corrected;
     }

@@ -281,7 +281,8 @@ pub(super) fn disk(
     let info = device.info();
     let wrong = |error: MetadataError| Error::invalid(format!("{}: {error}", info.name));
     let block_sectors = u64::from(info.limits.logical_block_size) / SECTOR_SIZE;
-    let places = Places::of(superblock, info.size_bytes / SECTOR_SIZE, bitmap)
+    let device_sectors = info.size_bytes / SECTOR_SIZE;
+    let places = Places::of(superblock, device_sectors, bitmap)
         .and_then(|places| places.in_blocks(superblock, block_sectors))
         .map_err(wrong)?;
     let mut disk = Disk {
@@ -304,7 +305,7 @@ pub(super) fn disk(
         patches: None,
     };
     let read = |place, bytes| io.read(disk.index, place, bytes).map(|block| block.to_vec());
-    let list = bad_blocks::read(superblock, &disk.places, read).map_err(wrong)?;
+    let list = bad_blocks::read(superblock, &disk.places, device_sectors, read).map_err(wrong)?;
     disk.bad_blocks = Arc::new(list);
     Ok(disk)
 }

@@ -74,7 +74,7 @@ impl Candidate {
         match Places::of(own, device_sectors, header) {
             Err(error) => candidate.damage = Some(error),
             Ok(places) => {
-                candidate.damage = bad_blocks::read(own, &places, &mut read).err();
+                candidate.damage = bad_blocks::read(own, &places, device_sectors, &mut read).err();
                 candidate.log_damage = ppl::damage(own, &places, &mut read);
             }
         }

@@ -24,23 +24,25 @@ const END: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The list of the device of a superblock, empty if that says of none. `read` gives so many bytes from
-/// a sector of the device on.
+/// The list of the device of a superblock, which has so many sectors; empty if that says of none. `read` gives
+/// so many bytes from a sector of the device on.
 ///
 /// # Errors
 /// It cannot be read, or is damaged.
 pub fn read<E: fmt::Display>(
     own: &Superblock,
     places: &Places,
+    device_sectors: u64,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<BadBlocks, MetadataError> {
     let is_any = own.feature_map.contains(Features::BAD_BLOCKS);
     let Some(place) = places.bad_blocks().filter(|_| is_any) else {
-        return Ok(BadBlocks::new(own.bblog_shift).unwrap_or_default());
+        // The unit of an empty list says nothing, to Linux too (`super_1_load`): the next one is in sectors.
+        return Ok(BadBlocks::default());
     };
     let log = read(place.start, LOG_BYTES);
     let log = log.map_err(|error| invalid(format!("the bad block log cannot be read: {error}")))?;
-    BadBlocks::parse(&log, own.bblog_shift)
+    BadBlocks::parse(&log, own.bblog_shift, device_sectors)
 }
 
 /// Bad sectors of a member.
@@ -63,33 +65,40 @@ impl BadBlocks {
         Ok(BadBlocks { ranges: Vec::new(), shift })
     }
 
-    /// The list that a log holds. One of nothing but zeros was never written, and is empty: the superblock
-    /// that says that there is a list was written after it, or that write has failed and nothing relies on it.
+    /// The list that a log holds, on a device of so many sectors. One of nothing but zeros was never written, and
+    /// is empty: the superblock that says that there is a list was written after it, or that write has failed and
+    /// nothing relies on it. What has no entries is empty whatever its unit is.
     ///
     /// # Errors
-    /// An entry of no length, or one beyond any device.
-    pub fn parse(log: &[u8], shift: u8) -> Result<Self, MetadataError> {
-        let mut list = Self::new(shift)?;
-        if log.iter().all(|byte| *byte == 0) {
-            return Ok(list);
-        }
+    /// An entry of no length, one that is not on the device, or entries of a unit beyond any device.
+    pub fn parse(log: &[u8], shift: u8, device_sectors: u64) -> Result<Self, MetadataError> {
         let entries = (0..log.len().min(LOG_BYTES) / 8).map(|index| u64_at(log, index * 8));
-        for (index, entry) in entries.take_while(|entry| *entry != END).enumerate() {
+        let mut entries = entries.take_while(|entry| *entry != END).enumerate().peekable();
+        if entries.peek().is_none() || log.iter().all(|byte| *byte == 0) {
+            return Ok(Self::new(shift).unwrap_or_default());
+        }
+        let mut list = Self::new(shift)?;
+        // The last unit may be a part of one.
+        let units_max = device_sectors.min(u64::MAX >> 9).div_ceil(1 << shift);
+        for (index, entry) in entries {
             let (start, units) = (entry >> 10, entry & 0x3FF);
-            let end = start.checked_add(units).filter(|end| *end <= u64::MAX >> shift >> 9);
-            match end.filter(|_| (1..=ENTRY_UNITS_MAX).contains(&units)) {
-                // Entries are at most as many after they are joined.
-                Some(end) => list.ranges.push(start << shift..end << shift),
-                None => {
-                    return Err(invalid(format!(
-                        "entry {index} of the bad block log is {units} units at {start}, expected \
-                         1 to {ENTRY_UNITS_MAX} on the device"
-                    )));
-                }
-            }
+            let end = start.checked_add(units).filter(|end| *end <= units_max);
+            let end = end.filter(|_| (1..=ENTRY_UNITS_MAX).contains(&units)).ok_or_else(|| {
+                invalid(format!(
+                    "entry {index} of the bad block log is {units} units at {start}, expected 1 to \
+                     {ENTRY_UNITS_MAX} on the device, which has {units_max}"
+                ))
+            })?;
+            // Entries are at most as many after they are joined.
+            list.ranges.push(start << shift..end << shift);
         }
         list.ranges = joined(list.ranges);
         Ok(list)
+    }
+
+    /// Logarithm of the sectors of a unit, which the superblock has to say with the log.
+    pub fn shift(&self) -> u8 {
+        self.shift
     }
 
     /// The log's bytes.
@@ -204,7 +213,7 @@ mod tests {
         list.add(8192..8792).unwrap();
         assert_eq!(list.iter().collect::<Vec<_>>(), [(8192, 512), (8704, 88)]);
         assert_eq!(u64_at(&list.to_bytes(), 8), 8912984);
-        assert_eq!(BadBlocks::parse(&list.to_bytes(), 0), Ok(list));
+        assert_eq!(BadBlocks::parse(&list.to_bytes(), 0, 8792), Ok(list));
     }
 
     #[test]
@@ -225,19 +234,32 @@ mod tests {
 
     #[test]
     fn a_log_that_was_never_written_is_empty() {
-        assert!(BadBlocks::parse(&[0; LOG_BYTES], 0).unwrap().is_empty());
+        for (shift, kept) in [(0, 0), (3, 3), (255, 0)] {
+            for byte in [0, 0xFF] {
+                let list = BadBlocks::parse(&[byte; LOG_BYTES], shift, 16384).unwrap();
+                assert!(list.is_empty() && list.shift() == kept, "{list:?}");
+            }
+        }
         let mut log = [0; LOG_BYTES];
         log[LOG_BYTES - 1] = 1;
-        assert!(BadBlocks::parse(&log, 0).is_err(), "an entry of no length before others");
+        assert!(BadBlocks::parse(&log, 0, 16384).is_err(), "an entry of no length before others");
     }
 
     #[test]
     fn entries_that_cannot_be_are_refused() {
-        for (entry, shift) in [(7u64 << 10, 0), (1 << 10, 0), (600, 0), ((END & !0x3FF) | 1, 32)] {
-            let error = BadBlocks::parse(&entry.to_le_bytes(), shift).unwrap_err();
-            assert!(error.message().contains("expected 1 to 512"), "{error}");
+        let at = |start: u64, units: u64| start << 10 | units;
+        let beyond =
+            [(at(7, 0), 0), (600, 0), (at(!0 >> 10, 1), 32), (at(993, 8), 0), (at(124, 2), 3)];
+        for (entry, shift) in beyond {
+            let error = BadBlocks::parse(&entry.to_le_bytes(), shift, 1000).unwrap_err();
+            assert!(error.message().contains("expected 1 to 512 on the device"), "{error}");
         }
-        assert!(BadBlocks::parse(&[0xFF; 8], 200).unwrap_err().message().contains("bblog_shift"));
+        let error = BadBlocks::parse(&at(1, 8).to_le_bytes(), 200, 1000).unwrap_err();
+        assert!(error.message().contains("bblog_shift is 200, expected up to 32"), "{error}");
+        // What ends with the device, and with a unit of which the device has a part.
+        for (entry, shift) in [(at(992, 8), 0), (at(62, 1), 4), (at(0, 1), 10)] {
+            assert!(BadBlocks::parse(&entry.to_le_bytes(), shift, 1000).is_ok(), "{shift}");
+        }
     }
 
     proptest! {
@@ -265,7 +287,8 @@ mod tests {
                 }
                 let listed: BTreeSet<u64> = list.iter().flat_map(|(s, n)| s..s + n).collect();
                 prop_assert_eq!(&listed, &set);
-                prop_assert_eq!(BadBlocks::parse(&list.to_bytes(), shift), Ok(list.clone()));
+                let read = BadBlocks::parse(&list.to_bytes(), shift, 4096);
+                prop_assert_eq!(read, Ok(list.clone()));
                 let asked = start / 2..start / 2 + 40;
                 let first = set.range(asked.clone()).next().copied();
                 prop_assert_eq!(list.overlap(asked).map(|range| range.start), first);

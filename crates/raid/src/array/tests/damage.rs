@@ -215,3 +215,53 @@ fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
         assembly.logs_lost[0].starts_with("d1: partial parity log: the PPL header cannot be read")
     );
 }
+
+/// A member's list has no entries, so what its unit is says nothing: the next list is in sectors, and found again.
+#[test]
+fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
+    for shift in [3, 20, 33, 255] {
+        for is_flagged in [false, true] {
+            let mut stand = stopped(Policy::Resync);
+            change(&stand, 0, |own| {
+                own.bblog_shift = shift;
+                own.feature_map.set(Features::BAD_BLOCKS, is_flagged);
+            });
+            stand.start();
+            assert_eq!(stand.array.as_ref().unwrap().0.status().degraded(), 0, "it takes part");
+            let bad = stand.memories[0].superblock().data_offset + 8;
+            stand.memories[0].bad_sector.store(bad, Relaxed);
+            assert!(stand.write(0, 2, BYTES).is_ok());
+            let status = stand.until("it is listed", |status| status.disks[0].has_bad_blocks);
+            assert_eq!(status.degraded(), 0);
+            stand.crash();
+            let own = stand.memories[0].superblock();
+            let expected = if is_flagged && shift <= 32 { shift } else { 0 };
+            assert_eq!(own.bblog_shift, expected);
+            let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+            let entry = u64::from_le_bytes(stand.memories[0].get(place, 8).try_into().unwrap());
+            let units = 8u64.div_ceil(1 << expected);
+            assert_eq!(entry, bad >> expected << 10 | units, "{shift}");
+            // All but that is read from the member again.
+            stand.start();
+            assert!(stand.array.as_ref().unwrap().0.left_out().is_empty());
+            assert!(stand.reads(0, 2, BYTES));
+            stand.stop();
+        }
+    }
+}
+
+#[test]
+fn a_list_of_sectors_that_the_device_does_not_have_is_damaged() {
+    let mut stand = stopped(Policy::Resync);
+    let (own, sectors) = (stand.memories[1].superblock(), stand.memories[1].sectors());
+    let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+    let log = [(sectors << 10 | 8).to_le_bytes(), [0xFF; 8]].concat();
+    stand.memories[1].put(place, &log);
+    change(&stand, 1, |own| own.feature_map |= Features::BAD_BLOCKS);
+    stand.start();
+    let left_out = stand.array.as_ref().unwrap().0.left_out().to_vec();
+    let says = format!("entry 0 of the bad block log is 8 units at {sectors}, expected 1 to 512");
+    assert!(left_out[0].contains(&says), "{left_out:?}");
+    assert!(stand.reads(0, 1, BYTES));
+    stand.stop();
+}
