@@ -1,5 +1,6 @@
 //! Whole arrays over memory: superblocks, members that fail, synchronisation.
 
+mod added;
 mod bitmap;
 mod blocks;
 mod commands;

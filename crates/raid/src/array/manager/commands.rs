@@ -4,7 +4,7 @@ use super::place::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
 use crate::array::control::{Command, Request};
-use crate::array::disk::DiskState;
+use crate::array::disk::{Disk, DiskState};
 use crate::array::look::erase_superblocks;
 use crate::array::open::{candidate, disk};
 use crate::array::ppl::LogTodo;
@@ -35,6 +35,7 @@ impl Manager {
             }
             let outcome = self.obey(request.command());
             self.record_changes();
+            let outcome = outcome.and_then(|()| self.check_recorded(request.command()));
             if let (Command::Remove(_), Ok(())) = (request.command(), &outcome) {
                 let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
                 self.removing.push((request, deadline));
@@ -48,6 +49,44 @@ impl Manager {
         if self.changed && !self.read_only {
             self.write_superblocks();
             self.publish();
+        }
+    }
+
+    /// Who is added, or is to replace a member, has a superblock that says so: without one the next start knows
+    /// nothing of it.
+    ///
+    /// # Errors
+    /// It did not take it, and has failed. One that was to be added is let go: no context has had it yet.
+    fn check_recorded(&mut self, command: &Command) -> Result<()> {
+        let array = self.shared.name.clone();
+        match command {
+            Command::Add { name, .. } => {
+                let place = self.place_of(name)?;
+                if !self.disks[place].is_faulty() {
+                    return Ok(());
+                }
+                let disk = self.disks.remove(place);
+                self.let_go.push(disk.number());
+                self.io.release(disk.index);
+                self.changed = true;
+                self.record_changes();
+                Err(Error::invalid(format!(
+                    "{name} is not added to {array}: it did not write and flush its superblock and what else a \
+                     member keeps; use another device"
+                )))
+            }
+            Command::Replace(name) => {
+                let role = self.disks[self.place_of(name)?].state.role();
+                let is_chosen = |disk: &Disk| matches!(disk.state, DiskState::Replacement(own) if Some(own) == role);
+                match role.is_none() || self.disks.iter().any(is_chosen) {
+                    true => Ok(()),
+                    false => Err(Error::invalid(format!(
+                        "{name} is not replaced: the spare chosen for it did not write and flush its superblock, \
+                         and has failed"
+                    ))),
+                }
+            }
+            _ => Ok(()),
         }
     }
 

@@ -90,6 +90,8 @@ pub(super) struct Memory {
     pub(super) bytes: Lock<Vec<u8>>,
     pub(super) locks: Arc<LockCounters>,
     pub(super) is_dead: AtomicBool,
+    /// Flushes fail, and so do writes that come with one.
+    pub(super) flush_fails: AtomicBool,
     /// Reads and writes that touch this sector fail, once it is not all ones.
     pub(super) bad_sector: AtomicU64,
     /// Writes that touch this sector fail, once it is not all ones.
@@ -119,6 +121,7 @@ impl Memory {
             bytes: Lock::new(LockClass::Other, bytes),
             locks: LockCounters::new(ManualClock::new(1)),
             is_dead: AtomicBool::new(false),
+            flush_fails: AtomicBool::new(false),
             bad_sector: AtomicU64::new(u64::MAX),
             read_only_sector: AtomicU64::new(u64::MAX),
             unreadable: AtomicU64::new(u64::MAX),
@@ -202,6 +205,9 @@ impl Memory {
         }
         let bad = self.bad_sector.load(Relaxed);
         if self.is_dead.load(Relaxed) || bio.op != Op::Flush && (start..end).contains(&bad) {
+            return Status::IoError;
+        }
+        if bio.is_flush() && self.flush_fails.load(Relaxed) {
             return Status::IoError;
         }
         let fixed = self.read_only_sector.load(Relaxed);

@@ -1,0 +1,113 @@
+//! Devices that are added, or are to replace a member, and do not keep what they are told.
+
+use super::*;
+use crate::metadata::superblock::Role;
+
+const BYTES: usize = 192 << 10;
+/// The device that is added.
+const NEW: usize = 4;
+
+/// An array that holds ones, and a device with a cache that can be added to it.
+fn started(policy: Policy) -> Stand {
+    let mut stand = Stand::new(4);
+    stand.create_with(Level::Raid5, true, Some(policy), None);
+    stand.add_device(vec![0; stand.memories[0].image().len()]);
+    stand.memories[NEW].has_cache.store(true, Relaxed);
+    let new = (stand.memories.pop().unwrap(), stand.devices.pop().unwrap());
+    stand.start();
+    assert!(stand.write(0, 1, BYTES).is_ok());
+    stand.memories.push(new.0);
+    stand.devices.push(new.1);
+    stand
+}
+
+fn add(stand: &mut Stand, device: usize) -> drystone_core::Result<()> {
+    let (name, device, uuid) =
+        (format!("d{device}"), stand.devices[device].clone(), uuid(device as u8));
+    stand.command(Command::Add { name, device, uuid })
+}
+
+fn names(stand: &Stand) -> Vec<String> {
+    let status = stand.array.as_ref().unwrap().0.status();
+    status.disks.iter().map(|disk| disk.name.to_string()).collect()
+}
+
+fn all_fits(stand: &mut Stand) {
+    stand.until("the end", |status| is_idle(status) && status.degraded() == 0);
+    stand.command(Command::Sync(SyncAction::Check)).unwrap();
+    assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
+    assert!(stand.reads(0, 1, BYTES));
+}
+
+/// What was told to be added is there at the next start; what was not is no device of the array, and may be tried
+/// again.
+#[test]
+fn a_device_that_does_not_flush_is_not_added() {
+    for policy in [Policy::Resync, Policy::Bitmap, Policy::Ppl] {
+        for is_degraded in [false, true] {
+            let mut stand = started(policy);
+            if is_degraded {
+                stand.command(Command::Fail("d1".to_owned())).unwrap();
+            }
+            let before = names(&stand);
+            stand.memories[NEW].flush_fails.store(true, Relaxed);
+            let why = add(&mut stand, NEW).unwrap_err().message;
+            assert!(why.starts_with("d4 is not added to md0: it did not write and flush"), "{why}");
+            assert_eq!(names(&stand), before, "it is let go");
+            let own = stand.memories[0].superblock();
+            assert!(own.roles[4..].iter().all(|role| *role == Role::Spare.number()));
+            assert!(stand.reads(0, 1, BYTES) && stand.write(0, 1, BYTES).is_ok());
+            assert_eq!(
+                stand.array.as_ref().unwrap().0.status().degraded(),
+                usize::from(is_degraded),
+                "nobody else failed"
+            );
+            stand.memories[NEW].flush_fails.store(false, Relaxed);
+            add(&mut stand, NEW).unwrap();
+            all_fits(&mut stand);
+            stand.stop();
+            let assembly = stand.look().2.unwrap();
+            let has_part = match is_degraded {
+                true => assembly.members[1].device() == Some(NEW),
+                false => assembly.spares == [NEW],
+            };
+            assert!(has_part, "{assembly:?}");
+        }
+    }
+}
+
+/// A member that comes back, and lacks only what the bitmap marks.
+#[test]
+fn a_former_member_that_does_not_flush_is_not_added() {
+    let mut stand = started(Policy::Bitmap);
+    stand.memories[1].has_cache.store(true, Relaxed);
+    stand.command(Command::Fail("d1".to_owned())).unwrap();
+    stand.command(Command::Remove("d1".to_owned())).unwrap();
+    assert!(stand.write(0, 1, BYTES).is_ok());
+    stand.memories[1].flush_fails.store(true, Relaxed);
+    let why = add(&mut stand, 1).unwrap_err().message;
+    assert!(why.starts_with("d1 is not added to md0"), "{why}");
+    assert_eq!(names(&stand), ["d0", "d2", "d3"]);
+    stand.memories[1].flush_fails.store(false, Relaxed);
+    add(&mut stand, 1).unwrap();
+    all_fits(&mut stand);
+}
+
+#[test]
+fn a_spare_that_does_not_flush_replaces_nobody() {
+    let mut stand = started(Policy::Resync);
+    add(&mut stand, NEW).unwrap();
+    stand.memories[NEW].flush_fails.store(true, Relaxed);
+    let why = stand.command(Command::Replace("d1".to_owned())).unwrap_err().message;
+    assert!(why.starts_with("d1 is not replaced: the spare chosen for it did not"), "{why}");
+    assert_eq!(stand.states()[1], DiskState::InSync(1));
+    assert!(matches!(stand.states()[NEW], DiskState::Faulty(_)));
+    stand.memories[NEW].flush_fails.store(false, Relaxed);
+    stand.command(Command::Remove("d4".to_owned())).unwrap();
+    add(&mut stand, NEW).unwrap();
+    stand.command(Command::Replace("d1".to_owned())).unwrap();
+    stand.until("the end", |status| {
+        status.disks.iter().any(|disk| &*disk.name == "d4" && disk.state == DiskState::InSync(1))
+    });
+    all_fits(&mut stand);
+}
