@@ -7,9 +7,11 @@
 //!   writing nor resizing; so it keeps writers out, QEMU's and ours, and lets readers in.
 //! * A reader takes its locks before it looks for writers, as QEMU does: of two that begin at once, at
 //!   least one sees the other.
+//! * Who makes a file waits for the lock while the file is empty: somebody who found it there, before it had its
+//!   length, has the lock for a moment, and is refused. So of several that make a file at once one always gets it.
 
 use super::FileOptions;
-use super::open::{find_process, held, is_open};
+use super::open::{find_process, held, is_open, size_of};
 use drystone_core::{Error, Result};
 use std::fs::Metadata;
 use std::io;
@@ -38,14 +40,16 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Lock the file, against everybody for a writer, against writers for a reader. May wait: not for a data thread.
-pub(super) fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
+/// Lock the file, against everybody for a writer, against writers for a reader. `makes`: the file was not there
+/// before. May wait: not for a data thread.
+pub(super) fn lock(fd: &OwnedFd, options: &FileOptions, makes: bool) -> Result<()> {
     let mut waited = Duration::ZERO;
     while !try_lock(fd, options)? {
         // Not while we wait either, nor are we the holder that is looked for.
         unlock(fd);
         let holder = find_holder(&options.path, options.read_only);
-        if holder.is_some() || waited >= LOCK_PATIENCE {
+        let is_made = !makes || size_of(fd, false).is_ok_and(|size| size > 0);
+        if holder.is_some() && is_made || waited >= LOCK_PATIENCE {
             return Err(held(&options.path, holder, "another process"));
         }
         std::thread::sleep(LOCK_PAUSE);
@@ -55,7 +59,7 @@ pub(super) fn lock(fd: &OwnedFd, options: &FileOptions) -> Result<()> {
 }
 
 /// Let go of the lock at once: a ring that still knows the file would keep it a little longer.
-pub(super) fn unlock(fd: &OwnedFd) {
+pub(super) fn unlock(fd: &impl AsRawFd) {
     let _ = call(fd, libc::F_OFD_SETLK, libc::F_UNLCK, None);
 }
 
@@ -108,7 +112,7 @@ fn is_without_locks(error: &io::Error) -> bool {
 }
 
 /// One byte, or the whole file.
-fn call(fd: &OwnedFd, command: i32, kind: i32, byte: Option<i64>) -> io::Result<libc::flock> {
+fn call(fd: &impl AsRawFd, command: i32, kind: i32, byte: Option<i64>) -> io::Result<libc::flock> {
     // SAFETY: a flock of zeroes covers the whole file.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = kind as i16;
@@ -150,7 +154,31 @@ fn keeps_out(line: &str, read_only: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::keeps_out;
+    use super::*;
+
+    /// Somebody found the file while it was made, and has the lock until it sees that it is empty.
+    #[test]
+    fn who_makes_a_file_waits_for_one_who_found_it_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        let options = FileOptions { path: path.clone(), ..FileOptions::default() };
+        let open = || -> OwnedFd {
+            let mut how = std::fs::File::options();
+            how.read(true).write(true).create(true).truncate(false).open(&path).unwrap().into()
+        };
+        let (maker, other) = (open(), open());
+        lock(&other, &options, false).unwrap();
+        assert!(lock(&maker, &options, false).is_err(), "who found it there does not wait");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| lock(&maker, &options, true));
+            // It has looked, and has found the lock taken.
+            std::thread::sleep(5 * LOCK_PAUSE);
+            unlock(&other);
+            waits.join().unwrap().expect("the file is its maker's");
+        });
+        super::super::open::extend(&maker, 4096).unwrap();
+        assert!(lock(&other, &options, true).is_err(), "the file is made");
+    }
 
     #[test]
     fn who_keeps_a_reader_out_is_told_from_other_readers() {

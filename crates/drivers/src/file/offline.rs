@@ -1,15 +1,15 @@
 //! Files and block devices for commands that work on them while nobody serves them.
 
 use super::access::logical_block_size;
-use super::locks::lock;
+use super::locks::{lock, unlock};
 use super::open::{self, FileOptions};
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
 use std::fs;
 use std::path::Path;
 
-/// A file or block device, locked as a served one is for as long as this lives; its owner reads and
-/// writes it with ordinary calls.
+/// A file or block device, locked as a served one is for as long as this lives, also where a child of fork has
+/// inherited it; its owner reads and writes it with ordinary calls.
 #[derive(Debug)]
 pub struct OfflineFile {
     file: fs::File,
@@ -32,7 +32,7 @@ impl OfflineFile {
         let options = FileOptions { path: path.to_owned(), read_only, ..FileOptions::default() };
         let block_device = open::is_block_device(path)?;
         let fd = open::open_fd(&options, 0, block_device)?;
-        lock(&fd, &options)?;
+        lock(&fd, &options, false)?;
         let size = open::size_of(&fd, block_device);
         let size = size.map_err(|error| Error::os(path.display(), error))?;
         let block_size = if block_device { logical_block_size(&fd) } else { 512 };
@@ -55,6 +55,12 @@ impl OfflineFile {
     /// Its size in bytes, of a block device in whole blocks.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+}
+
+impl Drop for OfflineFile {
+    fn drop(&mut self) {
+        unlock(&self.file);
     }
 }
 

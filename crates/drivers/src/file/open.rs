@@ -62,7 +62,7 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
     }
     let block_device = existed && is_block_device(path)?;
     let fd = open_fd(options, 0, block_device)?;
-    lock(&fd, options)?;
+    lock(&fd, options, !existed)?;
     // Several may have found nothing there: the file is new for whoever has the lock first, and
     // only that one may take it away again.
     let new = !existed && size_of(&fd, false).is_ok_and(|size| size == 0);

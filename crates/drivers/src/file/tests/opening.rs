@@ -49,38 +49,6 @@ fn who_has_a_device_open_is_found() {
 }
 
 #[test]
-fn another_process_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    drop(file(dir.path(), MIB));
-    let path = dir.path().join("disk.img");
-    // flock(1) takes locks of another kind; python takes ours.
-    let script = "import fcntl,sys,struct\n\
-                  f=open(sys.argv[1],'r+b')\n\
-                  fcntl.fcntl(f,37,struct.pack('hhllhh',fcntl.F_WRLCK,0,0,0,0,0)+b'\\0'*4)\n\
-                  print('held',flush=True)\n\
-                  sys.stdin.read()";
-    let child = std::process::Command::new("python3")
-        .args(["-c", script])
-        .arg(&path)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn();
-    let Ok(mut child) = child else {
-        println!("SKIPPED another_process_is_named: there is no python3");
-        return;
-    };
-    let mut line = String::new();
-    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    assert_eq!(line, "held\n");
-    let error = refused(&options(dir.path(), None));
-    assert!(error.message.contains(&format!("process {}", child.id())), "{error}");
-    drop(child.stdin.take());
-    child.wait().unwrap();
-    File::open(&options(dir.path(), None)).expect("free again");
-}
-
-#[test]
 fn readers_share() {
     for dir in places() {
         drop(file(dir.path(), MIB));
