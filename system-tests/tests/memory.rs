@@ -73,3 +73,63 @@ fn the_memory_of_short_reads_goes_back() {
 fn reads_over_tls_that_nobody_takes_are_bounded() {
     takes_nothing(stack::TLS_REQUIRED, (3, 32 << 20), 1536);
 }
+
+/// Clients of a group with a low limit ask for far more writes than there is memory. Others of its device, in another
+/// group and in none, get on with long requests while those wait.
+#[test]
+fn a_limited_group_leaves_memory_to_others() {
+    if !requires("nbdsh") {
+        return;
+    }
+    let folder = new_folder();
+    let export = |name: &str, group: &str| {
+        let export = stack::export(name, "d", &format!("group = \"{group}\""));
+        export.replace("nbd.sock", &format!("{name}.sock"))
+    };
+    let exports = [export("vol", "slow"), export("other", "other"), export("free", "/")].concat();
+    let text = format!(
+        "[server]\nthreads = 2\nmemory = \"16MiB\"\n[device.d]\ntype = \"ram\"\nsize = \"64MiB\"\n\
+         {exports}[group.slow]\nio.max = \"d wbps=64KiB\"\n[group.other]\n"
+    );
+    let mut server = Server::start_in(&folder, &text, &[]);
+    let uri = server.uri("vol");
+    let script = format!(
+        "
+        def resident():
+            text = open('/proc/{pid}/status').read()
+            return int(text.split('VmRSS:')[1].split()[0])
+        def to(name):
+            handle = nbd.NBD()
+            handle.set_uri_allow_local_file(True)
+            handle.connect_uri(uri.replace('vol', name))
+            return handle
+        before = resident()
+        flood = [connect() for _ in range(4)]
+        data = nbd.Buffer.from_bytearray(bytearray(b'f' * 1048576))
+        writes = [(c, c.aio_pwrite(data, n * 1048576)) for c in flood for n in range(32)]
+        def written():
+            global writes
+            for client in flood:
+                client.poll(0)
+            writes = [(c, cookie) for c, cookie in writes if not c.aio_command_completed(cookie)]
+            return 128 - len(writes)
+        eventually(lambda: written() < 128 and resident() > before + 8192, 'the flood is there')
+        begin = written()
+        others = [to('other'), to('free')]
+        done, left = [0, 0], [[], []]
+        while sum(done) < 64 and written() < begin + 2:
+            for number, client in enumerate(others):
+                while done[number] + len(left[number]) < 32 and len(left[number]) < 2:
+                    left[number].append(client.aio_pread(nbd.Buffer(2097152), 0))
+                client.poll(5)
+                rest = [c for c in left[number] if not client.aio_command_completed(c)]
+                done[number] += len(left[number]) - len(rest)
+                left[number] = rest
+        assert sum(done) == 64, f'{{done}} reads beside {{written() - begin}} writes'
+        print(f'64 reads beside {{written() - begin}} writes of the flood')
+        assert written() < 128, 'the flood still waits'",
+        pid = server.pid()
+    );
+    print!("{}", python(server.dir(), &uri, &script).ok());
+    assert!(server.sigterm().success(), "{}", server.messages());
+}

@@ -1,52 +1,35 @@
 //! The memory that requests of clients may have, all together.
 //!
 //! Each client has [`MINIMUM`] bytes of its own and takes more from the one [`Budget`] of the process, by
-//! chunks. What is not there is waited for in line.
+//! chunks. What is not there, or would be too much for one, is waited for in line; the [`Ledger`] says who is served.
 //!
 //! Invariants:
-//! * `free` and what all shares have (granted to those that wait, too) is the whole.
-//! * Who waits is served in order, and nobody takes while somebody waits: so no request is too long to get
-//!   its turn, whatever others keep asking for.
-//! * Everything but the hints is under the lock.
+//! * What shares have (granted to those that wait, too) is what the ledger has for their clients.
+//! * Everything but the hint is under the lock.
 //!
 //! Why whoever waits gets on: what a share has is for buffers. Those that are idle are freed by the next
-//! sweep, or as soon as one is given back. Those of a device come back, by its time-out at the latest.
+//! sweep, or as soon as one is given back. Those of a device come back, by its time-out at the latest, and those
+//! that wait for a limit when it lets them pass.
 //! Those of replies and of data on its way are the client's affair: one that neither takes nor sends
-//! anything is cut off while others wait. And nobody waits for more than the whole.
+//! anything is cut off while somebody waits who has nothing. And nobody waits for more than the whole.
 
+use super::ledger::{ClientId, Key, Ledger};
 use drystone_core::context::Handle;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Bytes of buffers that each client may have whatever others do: 36 requests of 4 KiB, or one of 256 KiB.
 pub(crate) const MINIMUM: u64 = 288 << 10;
 /// What is beyond that comes in multiples of this, so that the budget is rarely asked.
 const CHUNK: u64 = 1 << 20;
 
-/// How much is left.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-enum Pressure {
-    None,
-    /// Less than half is free: nobody keeps what is idle.
-    Scarce,
-    /// Somebody waits.
-    Short,
-}
-
 /// Memory for requests of clients of a process. Any thread may use it.
 pub struct Budget {
     total: u64,
-    /// A hint that is read without the lock.
-    pressure: AtomicU8,
-    state: Lock<State>,
-}
-
-struct State {
-    free: u64,
-    line: VecDeque<Arc<Waiter>>,
+    /// Less than half is free, or somebody waits: nobody keeps what is idle. A hint that is read without the lock.
+    scarce: AtomicBool,
+    ledger: Lock<Ledger<Arc<Waiter>>>,
 }
 
 /// A client that waits.
@@ -62,8 +45,8 @@ impl Budget {
     /// A budget of so many bytes; at least one chunk of 1 MiB.
     pub fn new(bytes: u64) -> Arc<Self> {
         let total = (bytes / CHUNK).max(1) * CHUNK;
-        let state = Lock::new(LockClass::Buffers, State { free: total, line: VecDeque::new() });
-        Arc::new(Budget { total, pressure: AtomicU8::new(Pressure::None as u8), state })
+        let ledger = Lock::new(LockClass::Buffers, Ledger::new(total));
+        Arc::new(Budget { total, scarce: AtomicBool::new(false), ledger })
     }
 
     /// A budget that never ends.
@@ -78,41 +61,30 @@ impl Budget {
 
     /// Bytes that nobody has.
     pub fn free(&self, user: &LockCounters) -> u64 {
-        self.state.lock(user).free
+        self.ledger.lock(user).free()
     }
 
     /// How many clients wait for some.
     pub fn waiting(&self, user: &LockCounters) -> usize {
-        self.state.lock(user).line.len()
-    }
-
-    /// Somebody waits for memory.
-    pub(crate) fn is_short(&self) -> bool {
-        self.pressure.load(Relaxed) == Pressure::Short as u8
+        self.ledger.lock(user).waiting()
     }
 
     fn is_scarce(&self) -> bool {
-        self.pressure.load(Relaxed) != Pressure::None as u8
+        self.scarce.load(Relaxed)
     }
 
     /// Change something, then serve those that wait as far as there is memory for them.
-    fn change<T>(&self, user: &LockCounters, act: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock(user);
-        let told = act(&mut state);
+    fn change<T>(&self, user: &LockCounters, act: impl FnOnce(&mut Ledger<Arc<Waiter>>) -> T) -> T {
+        let mut ledger = self.ledger.lock(user);
+        let told = act(&mut ledger);
         let mut served = Vec::new();
-        let State { free, line } = &mut *state;
-        while let Some(first) = line.pop_front_if(|first| first.bytes <= *free) {
-            *free -= first.bytes;
-            first.granted.store(true, Release);
-            served.push(first);
-        }
-        let pressure = match state.free < self.total / 2 {
-            _ if !state.line.is_empty() => Pressure::Short,
-            true => Pressure::Scarce,
-            false => Pressure::None,
-        };
-        self.pressure.store(pressure as u8, Relaxed);
-        drop(state);
+        ledger.serve(|waiter| {
+            waiter.granted.store(true, Release);
+            served.push(waiter);
+        });
+        let scarce = ledger.free() < self.total / 2 || ledger.has_waiting();
+        self.scarce.store(scarce, Relaxed);
+        drop(ledger);
         served.iter().for_each(|waiter| waiter.thread.wake());
         told
     }
@@ -128,6 +100,8 @@ pub(crate) struct Share {
     budget: Arc<Budget>,
     user: Arc<LockCounters>,
     thread: Arc<Handle>,
+    /// Among the clients of the budget, once it has joined them.
+    client: Option<ClientId>,
     bytes: u64,
     waiter: Option<Arc<Waiter>>,
 }
@@ -135,7 +109,18 @@ pub(crate) struct Share {
 impl Share {
     /// Nothing yet. `thread` is woken when what was waited for is there.
     pub(crate) fn new(budget: Arc<Budget>, user: Arc<LockCounters>, thread: Arc<Handle>) -> Self {
-        Share { budget, user, thread, bytes: 0, waiter: None }
+        Share { budget, user, thread, client: None, bytes: 0, waiter: None }
+    }
+
+    /// The client is one of this consumer from now on; once, before it has or wants anything.
+    pub(super) fn join(&mut self, consumer: Key) {
+        debug_assert!(self.client.is_none(), "a client joins once");
+        self.client = Some(self.budget.ledger.lock(&self.user).enter(consumer));
+    }
+
+    /// Among the clients of the budget. Who wants anything has joined them.
+    fn client(&self) -> ClientId {
+        self.client.expect("it has joined a consumer")
     }
 
     /// Bytes that the client may have.
@@ -156,14 +141,17 @@ impl Share {
         !self.is_empty() && self.budget.is_scarce()
     }
 
-    /// Take so many bytes more, if they are there and nobody waits.
+    /// Somebody waits for memory who has none, and would get on with what the client has.
+    pub(super) fn is_wanted_by_others(&self) -> bool {
+        let is_wanted = |client| self.budget.ledger.lock(&self.user).is_wanted_from(client);
+        self.budget.is_scarce() && self.client.is_some_and(is_wanted)
+    }
+
+    /// Take so many bytes more, if they are there and not too much for one.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let wanted = self.budget.chunks(bytes);
-        let taken = self.budget.change(&self.user, |state| {
-            let there = state.line.is_empty() && state.free >= wanted;
-            state.free -= if there { wanted } else { 0 };
-            there
-        });
+        let client = self.client();
+        let taken = self.budget.change(&self.user, |ledger| ledger.take(client, wanted));
         self.bytes += if taken { wanted } else { 0 };
         taken
     }
@@ -173,7 +161,8 @@ impl Share {
         debug_assert!(self.waiter.is_none(), "one request waits at a time");
         let (bytes, granted) = (self.budget.chunks(bytes), AtomicBool::new(false));
         let waiter = Arc::new(Waiter { bytes, granted, thread: self.thread.clone() });
-        self.budget.change(&self.user, |state| state.line.push_back(waiter.clone()));
+        let client = self.client();
+        self.budget.change(&self.user, |ledger| ledger.wait(client, bytes, waiter.clone()));
         self.waiter = Some(waiter);
     }
 
@@ -186,9 +175,10 @@ impl Share {
     /// Wait no more; what was granted meanwhile goes to others.
     pub(super) fn wait_no_more(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        self.budget.change(&self.user, |state| match waiter.granted.load(Acquire) {
-            true => state.free += waiter.bytes,
-            false => state.line.retain(|other| !Arc::ptr_eq(other, &waiter)),
+        let client = self.client();
+        self.budget.change(&self.user, |ledger| match waiter.granted.load(Acquire) {
+            true => ledger.give_back(client, waiter.bytes),
+            false => ledger.wait_no_more(client),
         });
     }
 
@@ -225,7 +215,8 @@ impl Share {
         let spare = self.bytes.saturating_sub(needed) / CHUNK * CHUNK;
         if spare > 0 {
             self.bytes -= spare;
-            self.budget.change(&self.user, |state| state.free += spare);
+            let client = self.client();
+            self.budget.change(&self.user, |ledger| ledger.give_back(client, spare));
         }
     }
 }
@@ -234,5 +225,8 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.wait_no_more();
         self.give_back(0);
+        if let Some(client) = self.client {
+            self.budget.change(&self.user, |ledger| ledger.leave(client));
+        }
     }
 }

@@ -9,8 +9,9 @@
 //!   data, and what a worker lends, which has a bound of its own.
 
 use super::budget::{MINIMUM, Share};
+use super::ledger::Key;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Arena, Bio, BioList, IoBuf, Priority, trim_heap};
+use drystone_core::{Arena, Bio, BioList, Device, IoBuf, Priority, trim_heap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -91,7 +92,7 @@ pub(crate) struct Pool {
     /// What every bio is marked with.
     pub(crate) priority: Priority,
     /// As is this: its throttle group.
-    pub(crate) group: u32,
+    group: u32,
 }
 
 fn class_of(data_bytes: usize) -> Option<usize> {
@@ -115,6 +116,15 @@ impl Pool {
             priority: Priority::default(),
             group: 0,
         }
+    }
+
+    /// Its requests are for this device and of this throttle group, whose clients share what one consumer of the
+    /// budget may have. Once, before anything is reserved.
+    pub(crate) fn join(&mut self, device: &Arc<dyn Device>, group: u32) {
+        // Clients keep their device, so no other has its address.
+        let device = Arc::as_ptr(device).cast::<()>().addr();
+        self.group = group;
+        self.share.join(Key { device, group });
     }
 
     /// Whether there may be a buffer with room for `data_bytes` now, which is to be taken at once. If not,
@@ -167,6 +177,11 @@ impl Pool {
     #[inline]
     pub(crate) fn has_share(&self) -> bool {
         !self.share.is_empty()
+    }
+
+    /// Somebody waits who has nothing, and would get on with what this pool has.
+    pub(crate) fn is_wanted_by_others(&self) -> bool {
+        self.share.is_wanted_by_others()
     }
 
     /// A buffer with room for `data_bytes` from [`DATA_AT`] on. Its contents are whatever this
@@ -277,10 +292,16 @@ mod tests {
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;
 
-    fn pool_of(reserve: Arc<Reserve>, budget: &Arc<Budget>) -> Pool {
+    /// A pool of a client of the consumer `group`.
+    fn pool_in(group: u32, reserve: Arc<Reserve>, budget: &Arc<Budget>) -> Pool {
         let cx = ContextSet::new(ManualClock::new(1)).open(Engine::Plain).unwrap();
-        let share = Share::new(budget.clone(), cx.locks().sibling(), cx.handle().clone());
+        let mut share = Share::new(budget.clone(), cx.locks().sibling(), cx.handle().clone());
+        share.join(Key { device: 1, group });
         Pool::new(reserve, share)
+    }
+
+    fn pool_of(reserve: Arc<Reserve>, budget: &Arc<Budget>) -> Pool {
+        pool_in(0, reserve, budget)
     }
 
     fn pool(arena: Option<Arc<Arena>>, budget: &Arc<Budget>) -> Pool {
@@ -357,7 +378,9 @@ mod tests {
     #[test]
     fn what_pools_hold_is_bounded_by_the_budget() {
         let budget = Budget::new(64 << 20);
-        let mut pools: Vec<_> = (0..10).map(|_| pool(None, &budget)).collect();
+        let locks = LockCounters::new(ManualClock::new(1));
+        let pool = |group| pool_in(group, Reserve::new(None, locks.clone()), &budget);
+        let mut pools: Vec<_> = (0..10).map(pool).collect();
         let mut bufs = Vec::new();
         for bytes in [100, 4096, 20_000, 1 << 20, 3 << 20, 20 << 20] {
             for (number, pool) in pools.iter_mut().enumerate() {
@@ -369,8 +392,7 @@ mod tests {
         let held: u64 = pools.iter().map(|pool| pool.held).sum();
         assert_eq!(held, bufs.iter().map(|(_, buf)| buf.len() as u64).sum::<u64>());
         let most = budget.total() + 10 * MINIMUM;
-        assert!(held <= most && held > most - (4 << 20), "{held} of {most} bytes");
-        assert_eq!(free(&budget), 0);
+        assert!(held <= most && held > most / 4 * 3, "{held} of {most} bytes");
         assert!(pools.iter().all(Pool::waits), "each that asks waits");
         bufs.into_iter().for_each(|(number, buf)| pools[number].give(buf));
         drop(pools);

@@ -12,6 +12,7 @@ pub(crate) mod errno;
 mod flow;
 mod front_ends;
 mod inbox;
+mod ledger;
 mod membership;
 mod volume;
 mod worker;

@@ -30,6 +30,8 @@ pub struct Disk {
     pub zeroes_in_vain: bool,
     /// Longest time of an I/O; 0 ends it in the call.
     pub delay_ns: AtomicU64,
+    /// Shortest time of one that does not.
+    pub least_ns: AtomicU64,
     /// The operations that came, with their flags and throttle groups.
     pub counts: Mutex<Vec<(Op, BioFlags, u32)>>,
     /// Writes that its statistics tell of.
@@ -50,6 +52,7 @@ impl Disk {
             zeroes: true,
             zeroes_in_vain: false,
             delay_ns: AtomicU64::new(0),
+            least_ns: AtomicU64::new(0),
             counts: Mutex::default(),
             written: AtomicU64::new(0),
             most_held: AtomicU64::new(0),
@@ -215,7 +218,11 @@ impl Channel for DiskChannel {
             self.begin(&mut bio);
             match delay {
                 0 => self.end(env, bio),
-                _ => self.held.push((env.time.now() + self.disk.random() % delay, bio)),
+                _ => {
+                    let least = self.disk.least_ns.load(Relaxed);
+                    let at = env.time.now() + least + self.disk.random() % delay;
+                    self.held.push((at, bio));
+                }
             }
         }
         self.disk.most_held.fetch_max(self.held.len() as u64, Relaxed);

@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use drystone_core::Op;
@@ -131,4 +132,17 @@ fn who_takes_nothing_is_cut_off_when_others_wait() {
     let mut waiting = all.asks(1);
     takes(&mut waiting);
     assert!(stalled.receive().is_err(), "cut off before its reply was whole");
+}
+
+#[test]
+fn who_waits_for_the_device_is_not_cut_off() {
+    let all = Fixture::new(Settings { stall_timeout_ns: 1_000_000_000, ..Settings::default() });
+    // As long as a limit might keep it: some sweeps.
+    all.disk.delay_ns.store(1, Relaxed);
+    all.disk.least_ns.store(3_500_000_000, Relaxed);
+    let mut first = all.asks(0);
+    until("the first is with the device", || all.reads() == 1);
+    let mut second = all.asks_behind(0, 1);
+    takes(&mut first);
+    takes(&mut second);
 }

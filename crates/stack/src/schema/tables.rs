@@ -630,7 +630,7 @@ pub static SERVER: &[Param] = &[
         "memory",
         Type::Size { min: 16 << 20, max: 1 << 44, multiple: 1 << 20 },
         Unset("a quarter of what the process may have, at least 256MiB"),
-        "What buffers of NBD clients' requests may take, all connections together. A request that finds none left waits in line, and one that is longer than all of it goes alone; every connection has 288KiB beside it, so small requests do not wait. A client that has taken no byte of its replies, or sent none of its data, for 30 s is cut off if others wait. Idle buffers go back to the system after a second. FUSE files have their own memory from the start, 13 MiB for each mount and data thread.",
+        "What buffers of NBD clients' requests may take, all connections together. The clients of one device and throttle group together get at most twice what is free at that moment, and each of them twice what those may still take, so whoever fills memory with requests that wait for a limit leaves some to all others; a request beyond that waits, as does one that finds too little left, and one that is longer than all of it goes alone. Every connection has 288KiB beside it, so small requests do not wait. A client that has taken no byte of its replies, or sent none of its data, for 30 s is cut off if somebody waits who has nothing. Idle buffers go back to the system after a second. FUSE files have their own memory from the start, 13 MiB for each mount and data thread.",
     ),
     param(
         "control",

@@ -282,16 +282,16 @@ impl Connection {
     }
 
     /// Now and then: let go of memory that was not used since. True if the client was cut off because it has
-    /// neither taken its replies nor sent its data for `stalls_max` times while others waited for memory
-    /// (`short`).
-    pub(super) fn sweep(&mut self, short: bool, stalls_max: u64) -> bool {
+    /// neither taken its replies nor sent its data for `stalls_max` times while others waited for the memory
+    /// that it has.
+    pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
         let moved = std::mem::take(&mut self.moved);
         if !moved {
             self.pool.shrink();
         }
         let owes = self.stream.sending || self.payload.is_some();
-        let stalls = short && owes && !moved && self.pool.has_share() && self.life != Life::Dead;
-        self.stalls = if stalls { self.stalls + 1 } else { 0 };
+        let stalls = owes && !moved && self.pool.has_share() && self.life != Life::Dead;
+        self.stalls = if stalls && self.pool.is_wanted_by_others() { self.stalls + 1 } else { 0 };
         let over = self.stalls > 0 && self.stalls >= stalls_max;
         if over {
             self.kill();
@@ -522,7 +522,7 @@ impl Connection {
             return false;
         };
         self.client = Some(client);
-        self.pool.group = member.id();
+        self.pool.join(&served.0, member.id());
         self.member = Some(member);
         let ids = negotiated.contexts.iter().map(|c| c.id).collect();
         let min_block = negotiated.export.block_sizes.min;

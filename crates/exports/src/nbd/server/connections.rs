@@ -302,13 +302,13 @@ impl Connections {
 
     /// Let connections give back what they do not use, and let what was freed go back to the system.
     fn sweep(&mut self, work: &mut Work) {
-        let (mut shared, is_short) = (false, work.budget.is_short());
+        let mut shared = false;
         for (number, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection.as_mut().filter(|it| it.has_share()) else {
                 continue;
             };
             let settings = self.tables[connection.table].settings();
-            if connection.sweep(is_short, settings.stall_timeout_ns / SWEEP_NS) {
+            if connection.sweep(settings.stall_timeout_ns / SWEEP_NS) {
                 self.touched.push(number);
             }
             shared |= connection.has_share();

@@ -10,9 +10,10 @@
 //! whoever has most of them goes: so nobody keeps others out by opening connections. A client that does
 //! not read its replies keeps only its own requests waiting: they count until their reply is
 //! sent, and nothing more is read from it. What all of them may have together is bounded by the
-//! [`Budget`](crate::server::Budget): a request that finds none left waits in line, and a client that has
-//! moved no byte for [`Settings::stall_timeout_ns`], although it owes some, is cut off if others wait for the
-//! memory that it has. Beside the budget a connection has a minimum of its own (288 KiB), buffers
+//! [`Budget`](crate::server::Budget): of that the clients of one device and throttle group leave a part to others,
+//! as each of them does. A request that finds too little waits in line, and a client that has
+//! moved no byte for [`Settings::stall_timeout_ns`], although it owes some, is cut off if somebody who has
+//! nothing waits for the memory that it has. Beside the budget a connection has a minimum of its own (288 KiB), buffers
 //! to receive into, and those of TLS: 0.6 MiB, 1.5 MiB with TLS.
 
 mod coalesce;

@@ -1,0 +1,340 @@
+//! Who has how much of the budget, and who gets what is free: dynamic thresholds, as switches share the
+//! memory of their ports (A. K. Choudhury and E. L. Hahne, "Dynamic Queue Length Thresholds for
+//! Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998).
+//!
+//! A consumer is all clients of one device and throttle group. It may hold [`ALPHA`] times what is free, and a
+//! client [`ALPHA`] times what its consumer may still take. So whoever fills memory with requests that wait
+//! leaves a part of it, which is what others begin with; with what they take, the thresholds of all sink.
+//!
+//! Invariants:
+//! * `free`, `set_aside` and what all clients hold is the whole.
+//! * A client waits for one request at most; of a consumer's line the first is served whose client is below
+//!   its threshold or holds nothing, and while there is such a one no other client of the consumer takes any.
+//! * Consumers do not wait for one another, with one exception: the `head`, see below.
+//!
+//! Why whoever waits gets on: a client that waits takes nothing else, so some time it holds nothing, and is
+//! passed over no more. Then nobody of its consumer takes any before it, so either it is below the consumer's
+//! threshold or the consumer holds nothing some time. The first of the consumers that wait and hold nothing is the
+//! head, which gets its request however long it is. A request of no more than a fair part, the whole by the number of
+//! consumers, is waited for beside the others: what any consumer gives back that holds more than that part
+//! is set aside for the head. When none of them holds more there is enough. For a longer one nobody else is
+//! served until it is.
+
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+
+/// How many times what is free one may hold. One consumer alone leaves a third, two leave a fifth. Powers
+/// of two are usual; 1 leaves half of the memory unused, 8 a ninth, less than one long request.
+const ALPHA: u64 = 2;
+
+/// A device and a throttle group on it: whose requests wait for one another anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// A number of the device, different for any two that have clients.
+    pub(crate) device: usize,
+    /// Of the throttle group.
+    pub(crate) group: u32,
+}
+
+/// A client; given by [`Ledger::enter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientId(usize);
+
+struct Client {
+    consumer: usize,
+    held: u64,
+}
+
+struct Waiting<W> {
+    client: usize,
+    bytes: u64,
+    waiter: W,
+}
+
+struct Consumer<W> {
+    key: Key,
+    clients: u32,
+    held: u64,
+    line: VecDeque<Waiting<W>>,
+}
+
+impl<W> Consumer<W> {
+    fn is_active(&self) -> bool {
+        self.held > 0 || !self.line.is_empty()
+    }
+}
+
+/// The books. `W` is what is told when a request that waited is served.
+pub(super) struct Ledger<W> {
+    total: u64,
+    free: u64,
+    /// What is kept for the head.
+    set_aside: u64,
+    clients: Slab<Client>,
+    consumers: Slab<Consumer<W>>,
+    /// Consumers with somebody in line; whoever was served goes behind the others.
+    hungry: VecDeque<usize>,
+    /// Consumers that hold anything or wait.
+    active: u64,
+}
+
+impl<W> Ledger<W> {
+    /// All of it is free.
+    pub(super) fn new(total: u64) -> Self {
+        let (clients, consumers) = (Slab::default(), Slab::default());
+        let hungry = VecDeque::new();
+        Ledger { total, free: total, set_aside: 0, clients, consumers, hungry, active: 0 }
+    }
+
+    /// Bytes that nobody holds.
+    pub(super) fn free(&self) -> u64 {
+        self.free + self.set_aside
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.hungry.iter().map(|number| self.consumers[*number].line.len()).sum()
+    }
+
+    /// Somebody waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.hungry.is_empty()
+    }
+
+    /// A client of this consumer, which holds nothing.
+    pub(super) fn enter(&mut self, key: Key) -> ClientId {
+        let known = self.consumers.position(|consumer| consumer.key == key);
+        let consumer = known.unwrap_or_else(|| {
+            let line = VecDeque::new();
+            self.consumers.insert(Consumer { key, clients: 0, held: 0, line })
+        });
+        self.consumers[consumer].clients += 1;
+        ClientId(self.clients.insert(Client { consumer, held: 0 }))
+    }
+
+    /// The client goes; it holds nothing and does not wait.
+    pub(super) fn leave(&mut self, ClientId(client): ClientId) {
+        let Client { consumer: number, held } = self.clients.remove(client);
+        assert!(held == 0, "a client that goes has given all back");
+        let consumer = &mut self.consumers[number];
+        consumer.clients -= 1;
+        if consumer.clients == 0 {
+            self.consumers.remove(number);
+        }
+    }
+
+    /// Take so many bytes if that keeps nobody else waiting.
+    pub(super) fn take(&mut self, ClientId(client): ClientId, bytes: u64) -> bool {
+        let consumer = self.clients[client].consumer;
+        let line = &self.consumers[consumer].line;
+        let passes = !line.iter().any(|other| self.is_next(other.client, other.bytes));
+        let taken = passes && !self.is_frozen() && self.may_have(consumer, client, bytes);
+        if taken {
+            self.hand_out(client, bytes);
+        }
+        taken
+    }
+
+    /// Stand in line for so many bytes, no more than the whole; [`Ledger::serve`] follows.
+    pub(super) fn wait(&mut self, ClientId(client): ClientId, bytes: u64, waiter: W) {
+        let number = self.clients[client].consumer;
+        self.change(number, |consumer| consumer.line.push_back(Waiting { client, bytes, waiter }));
+        if self.consumers[number].line.len() == 1 {
+            self.hungry.push_back(number);
+        }
+    }
+
+    /// Leave the line; [`Ledger::serve`] follows.
+    pub(super) fn wait_no_more(&mut self, ClientId(client): ClientId) {
+        let number = self.clients[client].consumer;
+        self.change(number, |consumer| consumer.line.retain(|other| other.client != client));
+        if self.consumers[number].line.is_empty() {
+            self.hungry.retain(|other| *other != number);
+        }
+    }
+
+    /// Take back what the client held; [`Ledger::serve`] follows.
+    pub(super) fn give_back(&mut self, ClientId(client): ClientId, bytes: u64) {
+        let number = self.clients[client].consumer;
+        let wanted = match self.head_bytes() {
+            Some(wanted) if self.consumers[number].held > self.fair_part() => wanted,
+            _ => 0,
+        };
+        self.clients[client].held -= bytes;
+        self.change(number, |consumer| consumer.held -= bytes);
+        let kept = bytes.min(wanted.saturating_sub(self.set_aside));
+        (self.set_aside, self.free) = (self.set_aside + kept, self.free + bytes - kept);
+    }
+
+    /// Serve those that wait, as far as there is memory for them. They are told to `served`.
+    pub(super) fn serve(&mut self, mut served: impl FnMut(W)) {
+        while let Some(waiter) = self.serve_head() {
+            served(waiter);
+        }
+        // One of each consumer in turn.
+        let (mut idle, frozen) = (0, self.is_frozen());
+        while idle < self.hungry.len() && !frozen {
+            let number = self.hungry[0];
+            match self.serve_one_of(number) {
+                Some(waiter) => {
+                    served(waiter);
+                    idle = 0;
+                }
+                None => {
+                    self.hungry.rotate_left(1);
+                    idle += 1;
+                }
+            }
+        }
+    }
+
+    /// A consumer waits that holds nothing, or a client that holds nothing while others of its consumer do:
+    /// `client`'s memory is wanted by somebody who has none.
+    pub(super) fn is_wanted_from(&self, ClientId(client): ClientId) -> bool {
+        let of_own = &self.consumers[self.clients[client].consumer];
+        let without = |other: &Waiting<W>| self.clients[other.client].held == 0;
+        self.head().is_some() || of_own.line.iter().any(without)
+    }
+
+    // --- the head
+
+    /// The first of the consumers that wait and hold nothing.
+    fn head(&self) -> Option<usize> {
+        self.hungry.iter().copied().find(|number| self.consumers[*number].held == 0)
+    }
+
+    fn head_bytes(&self) -> Option<u64> {
+        Some(self.consumers[self.head()?].line.front()?.bytes)
+    }
+
+    /// What each would have if all consumers had the same.
+    fn fair_part(&self) -> u64 {
+        self.total / self.active.max(1)
+    }
+
+    /// The head waits for more than a fair part, so nobody else is served.
+    fn is_frozen(&self) -> bool {
+        self.head_bytes().is_some_and(|bytes| bytes > self.fair_part())
+    }
+
+    fn serve_head(&mut self) -> Option<W> {
+        let Some((head, bytes)) = self.head().zip(self.head_bytes()) else {
+            self.free += std::mem::take(&mut self.set_aside);
+            return None;
+        };
+        if self.free + self.set_aside < bytes {
+            return None;
+        }
+        self.free += std::mem::take(&mut self.set_aside);
+        self.serve_at(head, 0)
+    }
+
+    // --- thresholds
+
+    /// Its consumer's next request: it is below the threshold of a client, or holds nothing.
+    fn is_next(&self, client: usize, bytes: u64) -> bool {
+        let Client { consumer, held } = self.clients[client];
+        let taken = self.consumers[consumer].held.saturating_add(bytes);
+        let room = self.threshold(bytes).saturating_sub(taken).saturating_mul(ALPHA);
+        held == 0 || held.saturating_add(bytes) <= room
+    }
+
+    /// What a consumer may hold once `bytes` more are taken.
+    fn threshold(&self, bytes: u64) -> u64 {
+        self.free.saturating_sub(bytes).saturating_mul(ALPHA)
+    }
+
+    /// There is so much, and neither of both is beyond its threshold with it.
+    fn may_have(&self, consumer: usize, client: usize, bytes: u64) -> bool {
+        let held = self.consumers[consumer].held;
+        let below = held == 0 || held.saturating_add(bytes) <= self.threshold(bytes);
+        bytes <= self.free && below && self.is_next(client, bytes)
+    }
+
+    fn serve_one_of(&mut self, number: usize) -> Option<W> {
+        let Consumer { held, line, .. } = &self.consumers[number];
+        if *held > 0 && *held >= self.threshold(0) {
+            // The usual case, whatever its clients wait for: the line may be long.
+            return None;
+        }
+        let next = line.iter().position(|other| self.is_next(other.client, other.bytes))?;
+        let Waiting { client, bytes, .. } = line[next];
+        if self.may_have(number, client, bytes) { self.serve_at(number, next) } else { None }
+    }
+
+    // --- books
+
+    fn serve_at(&mut self, number: usize, place: usize) -> Option<W> {
+        let waiting = self.change(number, |consumer| consumer.line.remove(place))?;
+        self.hand_out(waiting.client, waiting.bytes);
+        self.hungry.retain(|other| *other != number);
+        if !self.consumers[number].line.is_empty() {
+            self.hungry.push_back(number);
+        }
+        Some(waiting.waiter)
+    }
+
+    fn hand_out(&mut self, client: usize, bytes: u64) {
+        self.free -= bytes;
+        self.clients[client].held += bytes;
+        let number = self.clients[client].consumer;
+        self.change(number, |consumer| consumer.held += bytes);
+    }
+
+    fn change<T>(&mut self, number: usize, act: impl FnOnce(&mut Consumer<W>) -> T) -> T {
+        let consumer = &mut self.consumers[number];
+        let before = u64::from(consumer.is_active());
+        let told = act(consumer);
+        self.active = self.active - before + u64::from(consumer.is_active());
+        told
+    }
+}
+
+/// Things by number; a number that is free is given again.
+struct Slab<T> {
+    things: Vec<Option<T>>,
+    vacant: Vec<usize>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab { things: Vec::new(), vacant: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    fn insert(&mut self, thing: T) -> usize {
+        let number = self.vacant.pop().unwrap_or(self.things.len());
+        match self.things.get_mut(number) {
+            Some(place) => *place = Some(thing),
+            None => self.things.push(Some(thing)),
+        }
+        number
+    }
+
+    fn remove(&mut self, number: usize) -> T {
+        self.vacant.push(number);
+        self.things[number].take().expect("its number was given")
+    }
+
+    fn position(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+        self.things.iter().position(|thing| thing.as_ref().is_some_and(&is_it))
+    }
+}
+
+impl<T> Index<usize> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, number: usize) -> &T {
+        self.things[number].as_ref().expect("its number was given")
+    }
+}
+
+impl<T> IndexMut<usize> for Slab<T> {
+    fn index_mut(&mut self, number: usize) -> &mut T {
+        self.things[number].as_mut().expect("its number was given")
+    }
+}
+
+#[cfg(test)]
+mod tests;
