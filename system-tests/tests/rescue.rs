@@ -513,8 +513,28 @@ fn what_is_no_array_is_refused_in_a_sentence() {
     disk[446 + 16 + 12..][..4].copy_from_slice(&sectors.to_le_bytes());
     disk.extend(&whole);
     fs::write(folder.join("disk.img"), disk).expect("a file");
-    let said = "of which partition 2 (sectors 2048 to 18431) is a member of vec:r5-ls 0a0b0c0d:";
-    refused(&[first, "disk.img"], said);
+    let place = "partition 2 (start sector 2048, size 8MiB) is a member of vec:r5-ls 0a0b0c0d:";
+    let instead = |name: &str| {
+        format!(
+            "; name /dev/loopNp2 instead, where `losetup --read-only --partscan --find --show {name}`, as root, \
+             prints /dev/loopN"
+        )
+    };
+    for part in [&format!("error: disk.img is a whole disk: its {place}"), &instead("disk.img")] {
+        refused(&[first, "disk.img"], part);
+        let shown =
+            run(folder, &[program().to_str().expect("a path"), "md", "examine", "disk.img"]);
+        assert!(shown.refused().contains(part.trim_start_matches("error: ")));
+    }
+    fs::copy(folder.join("disk.img"), folder.join("disk2.img")).expect("a copy");
+    // Each is named once, in a line of its own.
+    let message = assemble(folder, &["disk.img", first, "disk2.img", "blank.img"]).refused();
+    let lines: Vec<&str> = message.lines().collect();
+    assert_eq!(lines.len(), 4, "{message}");
+    assert_eq!(lines[0], "error: 3 images cannot be used:");
+    assert!(lines[1].starts_with("  disk.img is a whole disk: its partition 2 "), "{message}");
+    assert!(lines[2].ends_with(&instead("disk2.img")), "{message}");
+    assert!(lines[3].starts_with("  blank.img cannot be used: there is no md"), "{message}");
     fs::write(folder.join("short.img"), &whole[..4 << 20]).expect("a file");
     refused(&[first, "short.img"], "need a device of 16384 sectors, this one has 8192");
     refused(&[first, second], "2 of 4 members can be used, expected at least 3");

@@ -512,8 +512,10 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
         let named = format!("`d{n}` appears to contain {what}");
         refused(folder.path(), &array(""), members, &[&named, "no md 1.x array"]);
         let Err(report) = open(folder.path(), &array("")) else { panic!("was opened") };
-        let line = "drystone md create --level 5 --raid-devices 3 PATH...";
-        assert!(report.to_string().contains(line), "{report}");
+        // Nobody is led to overwrite a disk whose partitions may be the members.
+        let line = format!("table = \"0 SECTORS linear d{n} START\"");
+        assert!(report.to_string().contains(&line), "{report}");
+        assert!(!report.to_string().contains("md create"), "{report}");
         assert!(std::fs::read(&path).unwrap() == table, "it is not written");
         blank(n);
     }

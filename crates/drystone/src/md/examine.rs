@@ -155,6 +155,9 @@ fn superblock(device: &Device) -> Result<(Vec<u8>, Superblock), Failure> {
     if let Contents::Known(what) = device.contents()? {
         text += &format!(", which holds {what}");
     }
+    if let Some(why) = device.whole_disk()? {
+        text += &format!(": {why}");
+    }
     Err(Failure::Refused(text))
 }
 

@@ -52,8 +52,7 @@ impl Images {
     pub fn open(wanted: &Wanted) -> Result<Self, Failure> {
         member::check_names(&wanted.paths)?;
         let (mut images, mut candidates, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let found: Vec<_> =
-            wanted.paths.iter().map(|path| image(path)).collect::<Result<_, _>>()?;
+        let found = all(&wanted.paths)?;
         if wanted.uuid.is_none() {
             one_array(&found)?;
         }
@@ -159,30 +158,45 @@ impl Images {
     }
 }
 
-/// The image at a path, which must be of an array.
-fn image(path: &Path) -> Result<(Image, Candidate), Failure> {
+/// The images at these paths, all of which must be of an array.
+fn all(paths: &[PathBuf]) -> Result<Vec<(Image, Candidate)>, Failure> {
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    for path in paths {
+        match image(path)? {
+            Ok(image) => found.push(image),
+            Err(why) => wrong.push(why),
+        }
+    }
+    match wrong.as_slice() {
+        [] => Ok(found),
+        [why] => Err(Failure::Refused(why.clone())),
+        all => {
+            let lines = all.iter().map(|why| format!("\n  {}", one_line(why)));
+            Err(Failure::Report(format!(
+                "error: {} images cannot be used:{}",
+                all.len(),
+                lines.collect::<String>()
+            )))
+        }
+    }
+}
+
+/// The image at a path, or why it is of no array.
+fn image(path: &Path) -> Result<Result<(Image, Candidate), String>, Failure> {
     let device = Device::locked(path, true)?;
     let candidate = device.candidate()?;
-    if let Err(error) = &candidate.found {
-        let holds = match device.contents()? {
-            Contents::Known(what) => format!("; it appears to contain {what}"),
-            Contents::Blank | Contents::Unknown => String::new(),
-        };
-        let members = device.member_partitions()?;
-        if !members.is_empty() {
-            return Err(Failure::Refused(format!(
-                "{} cannot be used: {error}{holds}, of which {}; name the partition's own device (of an \
-                 image `losetup --partscan` makes some), or a copy of its sectors",
-                path.display(),
-                members.join(" and ")
-            )));
-        }
-        return Err(Failure::Refused(format!(
-            "{} cannot be used: {error}{holds}; leave it out to go on without it",
-            path.display()
-        )));
+    let Err(error) = &candidate.found else {
+        return Ok(Ok((Image { path: path.to_owned(), bytes: device.bytes }, candidate)));
+    };
+    if let Some(why) = device.whole_disk()? {
+        return Ok(Err(why));
     }
-    Ok((Image { path: path.to_owned(), bytes: device.bytes }, candidate))
+    let holds = match device.contents()? {
+        Contents::Known(what) => format!("; it appears to contain {what}"),
+        Contents::Blank | Contents::Unknown => String::new(),
+    };
+    let path = path.display();
+    Ok(Err(format!("{path} cannot be used: {error}{holds}; leave it out to go on without it")))
 }
 
 fn uuid_of(candidate: &Candidate) -> Option<Uuid> {

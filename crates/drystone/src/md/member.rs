@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use drystone_core::error::ErrorKind;
@@ -14,6 +14,7 @@ use drystone_raid::metadata::partitions::{Partition, partitions};
 use drystone_raid::metadata::superblock::{
     Minor, SUPERBLOCK_BYTES_MAX, Superblock, is_magic, places, probe,
 };
+use drystone_stack::size::format_size;
 
 use crate::failure::Failure;
 use crate::output;
@@ -125,22 +126,47 @@ impl Device {
         Ok(Candidate::look(name, self.sectors, found, read).with_journal(read))
     }
 
-    /// Partitions that are members of arrays, one clause each.
-    pub fn member_partitions(&self) -> Result<Vec<String>, Failure> {
-        let mut members = Vec::new();
+    /// Of a whole disk whose partitions are members of arrays: which they are, and what to name instead of it.
+    pub fn whole_disk(&self) -> Result<Option<String>, Failure> {
+        let (mut members, mut devices) = (Vec::new(), Vec::new());
         for Partition { number, start, sectors } in
             partitions(self.sectors, |sector, bytes| self.read(sector, bytes))?
         {
             let read = |sector: u64| self.read(start.saturating_add(sector), SUPERBLOCK_BYTES_MAX);
             if let Ok((_, own)) = probe(sectors, read)? {
-                let last = start + sectors - 1;
-                let array = own.called();
-                members.push(format!(
-                    "partition {number} (sectors {start} to {last}) is a member of {array}"
-                ));
+                let size = format_size(sectors.saturating_mul(512));
+                let place = format!("start sector {start}, size {size}");
+                members
+                    .push(format!("partition {number} ({place}) is a member of {}", own.called()));
+                devices.push(self.partition_device(number));
             }
         }
-        Ok(members)
+        if members.is_empty() {
+            return Ok(None);
+        }
+        let path = self.path.display();
+        let whence = match self.is_block_device() {
+            true => String::new(),
+            false => format!(
+                ", where `losetup --read-only --partscan --find --show {path}`, as root, prints /dev/loopN"
+            ),
+        };
+        let (members, devices) = (members.join(" and "), devices.join(" or "));
+        Ok(Some(format!("{path} is a whole disk: its {members}; name {devices} instead{whence}")))
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.file().metadata().is_ok_and(|meta| meta.file_type().is_block_device())
+    }
+
+    /// What Linux calls a partition of this disk; of an image, of its loop device.
+    fn partition_device(&self, number: u64) -> String {
+        let disk = match self.is_block_device() {
+            true => self.path.display().to_string(),
+            false => "/dev/loopN".to_owned(),
+        };
+        let needs_mark = disk.ends_with(|last: char| last.is_ascii_digit() || last == 'N');
+        format!("{disk}{}{number}", if needs_mark { "p" } else { "" })
     }
 
     /// Places where md's magic number stands, of whatever version and state.

@@ -147,8 +147,14 @@ impl Opening<'_> {
             // They count as missing, and are told of as left out.
             return Ok(candidates);
         }
-        let message = match (self.foreign(blank.iter().map(|(member, _)| *member))?, all) {
-            (Some(message), _) => message,
+        let foreign = self.foreign(blank.iter().map(|(member, _)| *member))?;
+        if let Some((name, what)) = &foreign
+            && what.contains("partition table")
+        {
+            return Err(self.error("members", holds(name, what), partition_line(name)));
+        }
+        let message = match (foreign, all) {
+            (Some((name, what)), _) => holds(&name, what),
             (None, true) => format!("`{}` and the other members hold no array", first.name),
             (None, false) => format!("`{}` is of no array, but other members are", first.name),
         };
@@ -194,19 +200,17 @@ impl Opening<'_> {
         )
     }
 
-    /// What the first of these devices holds that holds something other than an array.
+    /// The first of these devices that holds something other than an array, and what that is.
     fn foreign<'d>(
         &self,
         devices: impl Iterator<Item = &'d Arc<dyn Device>>,
-    ) -> Result<Option<String>, OpenError> {
+    ) -> Result<Option<(String, &'static str)>, OpenError> {
         for device in devices {
             let found = array::contents(self.context()?, device);
             if let Contents::Known(what) =
                 found.map_err(|error| self.error("members", error.message, ""))?
             {
-                let name = device.info().name;
-                let message = format!("`{name}` appears to contain {what}, and no md 1.x array");
-                return Ok(Some(message));
+                return Ok(Some((device.info().name, what)));
             }
         }
         Ok(None)
@@ -314,6 +318,18 @@ impl Opening<'_> {
             None => Ok(()),
         }
     }
+}
+
+fn holds(name: &str, what: &str) -> String {
+    format!("`{name}` appears to contain {what}, and no md 1.x array")
+}
+
+/// How a partition becomes a member.
+fn partition_line(disk: &str) -> String {
+    format!(
+        "if a partition of it is the member, name a volume of it instead: table = \"0 SECTORS linear {disk} START\"; \
+         `drystone md examine PATH` tells where partitions lie that are members"
+    )
 }
 
 /// How an array is read that must not be written.
