@@ -34,7 +34,7 @@ impl Client {
         match (control, variable) {
             (Some(named), _) => Self::named(named),
             (None, Some(named)) => {
-                let client = Self::named(Path::new(&named))?;
+                let client = Self::named(Path::new(&named)).map_err(of_variable)?;
                 client.tell_which();
                 Ok(client)
             }
@@ -50,10 +50,34 @@ impl Client {
 
     /// The server at a path, or of that name in the folder of control sockets.
     fn named(named: &Path) -> Result<Self, Failure> {
-        let is_word = named.components().count() == 1 && !named.exists();
-        let by_name = folder::control_folder().join(named).with_extension("sock");
-        let path = if is_word && by_name.exists() { &by_name } else { named };
-        Self::open(path).map_err(|error| unreachable(path, &error))
+        let by_name = folder::socket_of(named).filter(|path| !named.exists() && path.exists());
+        if by_name.is_some() {
+            folder::check(&folder::control_folder())?;
+        }
+        let path = by_name.as_deref().unwrap_or(named);
+        Self::open(path).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => unreachable(path, &error),
+            ErrorKind::NotFound if is_name(named) => {
+                let name = named.display();
+                let message =
+                    format!("no server is named `{name}` (and there is no socket {name})");
+                Failure::Refused(message + &Self::running())
+            }
+            _ => match unreachable(path, &error) {
+                Failure::Refused(message) => Failure::Refused(message + &Self::running()),
+                other => other,
+            },
+        })
+    }
+
+    /// A clause with the servers in the usual folder that answer; empty if there are none.
+    fn running() -> String {
+        let folder = folder::control_folder();
+        let all = folder::check(&folder).and_then(|()| sockets(&folder)).unwrap_or_default();
+        let live = all.iter().filter(|path| Self::open(path).is_ok());
+        let names = live.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+        let names: Vec<String> = names.collect();
+        if names.is_empty() { String::new() } else { format!("; running: {}", names.join(", ")) }
     }
 
     /// Says which server it is, where there are others: the environment is easily forgotten.
@@ -166,6 +190,19 @@ impl Client {
                 return Err(io::Error::other("its answer is too long"));
             }
         }
+    }
+}
+
+/// Whether it can only be meant as a name: a path has a slash, or is that of a socket.
+fn is_name(named: &Path) -> bool {
+    folder::socket_of(named).is_some() && named.extension().is_none_or(|end| end != "sock")
+}
+
+/// Says that the environment named the server.
+fn of_variable(failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(message) => Failure::Refused(format!("{CONTROL_VARIABLE}: {message}")),
+        other => other,
     }
 }
 

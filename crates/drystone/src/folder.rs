@@ -21,6 +21,13 @@ pub fn control_folder() -> PathBuf {
     }
 }
 
+/// The socket in that folder of the server of this name; `None` if it is not a name but a path.
+pub fn socket_of(name: &Path) -> Option<PathBuf> {
+    let text = name.to_str().filter(|text| !text.is_empty() && !text.contains('/'))?;
+    let stem = text.strip_suffix(".sock").unwrap_or(text);
+    (!stem.starts_with('.')).then(|| control_folder().join(format!("{stem}.sock")))
+}
+
 fn folder_of(uid: u32, runtime_dir: Option<PathBuf>) -> PathBuf {
     match (uid, runtime_dir) {
         (0, _) => PathBuf::from("/run/drystone"),

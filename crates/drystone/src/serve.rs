@@ -29,7 +29,7 @@ pub struct ServeOptions {
     pub stack: Option<PathBuf>,
     /// Write to no device of the stack file.
     pub read_only: bool,
-    /// The control socket, if not the stack's or the usual one.
+    /// The control socket, if not the stack's or the usual one: a path, or a name for the usual folder.
     pub control: Option<PathBuf>,
     /// Data threads, if not the stack's; 0 is as many as cores.
     pub threads: Option<u32>,
@@ -78,7 +78,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     let signal = StopSignal::install()
         .map_err(|error| Failure::Refused(format!("cannot catch signals: {error}")))?;
-    let _folder = if options.uses_default() { Some(DataFolder::make()?) } else { None };
+    let mut folder = if options.uses_default() { Some(DataFolder::make()?) } else { None };
     let stack = planned(options)?;
     let ending = signal.ending();
     let control = bind_control(&control_path(&stack)?, ending)?;
@@ -86,6 +86,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
         failure if options.uses_default() => of_default(failure),
         failure => failure,
     })?;
+    folder.iter_mut().for_each(DataFolder::keep);
     let (runtime, server) = (handle.runtime(), server_info(&stack));
     let told = match options.json {
         true => ready_json(&server, control.path(), &handle.announce(), &runtime.exports()),
@@ -149,32 +150,50 @@ fn stack(options: &ServeOptions) -> Result<StackSpec, Failure> {
 /// The folder of the default stack's files.
 struct DataFolder {
     path: PathBuf,
+    /// It was made by this start, which has not succeeded yet.
     is_new: bool,
+    /// So is the array in it.
+    is_new_array: bool,
 }
 
 impl DataFolder {
-    /// Makes it in the current folder if need be, and says so.
+    /// Makes it in the current folder if need be.
     fn make() -> Result<Self, Failure> {
         let path = current_folder()?.join(DEFAULT_STACK_FOLDER);
-        let is_new = !path.exists();
-        std::fs::create_dir_all(&path).map_err(|error| {
-            Failure::Refused(format!("cannot make {}: {error}", path.display()))
-        })?;
-        if is_new {
-            let shown = path.display();
-            output::note(&format!("new array of 12 GiB in {shown}"));
+        let is_new = match std::fs::create_dir(&path) {
+            Ok(()) => true,
+            Err(_) if path.is_dir() => false,
+            Err(error) => {
+                let shown = path.display();
+                return Err(Failure::Refused(format!("cannot make {shown}: {error}")));
+            }
+        };
+        let is_new_array = !disks(&path).any(|disk| disk.exists());
+        Ok(DataFolder { path, is_new, is_new_array })
+    }
+
+    /// The start has succeeded: what it made stays, and is told of.
+    fn keep(&mut self) {
+        if self.is_new_array {
+            output::note(&format!("new array of 12 GiB in {}", self.path.display()));
         }
-        Ok(DataFolder { path, is_new })
+        self.is_new = false;
     }
 }
 
-/// After a start that was refused nothing is in it.
+/// After a start that was refused nothing is left of a folder that it made: nobody has written to its disks.
 impl Drop for DataFolder {
     fn drop(&mut self) {
         if self.is_new {
+            disks(&self.path).for_each(|disk| _ = std::fs::remove_file(disk));
             let _ = std::fs::remove_dir(&self.path);
         }
     }
+}
+
+/// The files of the default stack.
+fn disks(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    (0..4).map(|n| folder.join(format!("disk{n}.img")))
 }
 
 fn current_folder() -> Result<PathBuf, Failure> {
@@ -226,6 +245,11 @@ fn control_path(stack: &StackSpec) -> Result<PathBuf, Failure> {
 /// The control socket that was asked for, or else that of a stack of this name.
 fn named_control_path(wanted: Option<&Path>, name: &str) -> Result<PathBuf, Failure> {
     match wanted {
+        // A name, by which clients find it wherever they are; a path has a slash or a dot.
+        Some(named) if !named.to_string_lossy().contains(['/', '.']) => {
+            folder::make_control_folder()?;
+            Ok(folder::socket_of(named).unwrap_or_else(|| named.to_owned()))
+        }
         Some(path) => Ok(path.to_owned()),
         None => Ok(folder::make_control_folder()?.join(format!("{name}.sock"))),
     }

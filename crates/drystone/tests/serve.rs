@@ -98,6 +98,9 @@ fn fault() -> String {
 }
 
 fn start(stack: &StackSpec, _: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
+    if stack.name == "default" {
+        fs::write("drystone-data/disk0.img", "")?;
+    }
     anyhow::ensure!(fault() != "start", "device d: on fire");
     Ok(Box::new(FakeServer { stack: stack.clone() }))
 }
@@ -570,8 +573,30 @@ fn several_servers_are_listed() {
         let note = format!("note: asking the server at {}", path.display());
         assert!(text(&output).contains(&note), "{}", text(&output));
     }
+    let unknown = client(at, &["list", "--control", "u"]);
+    assert_eq!(unknown.status.code(), Some(1), "{}", text(&unknown));
+    let sentence = "error: no server is named `u` (and there is no socket u); running: s, t\n";
+    assert_eq!(text(&unknown), sentence);
+    let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
+    by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
+    let unknown = by_variable.arg("list").env("DRYSTONE_CONTROL", "./no.sock").output().unwrap();
+    let sentence = "error: DRYSTONE_CONTROL: no server answers at ./no.sock: ";
+    assert!(text(&unknown).starts_with(sentence), "{}", text(&unknown));
+    assert!(text(&unknown).ends_with("; running: s, t\n"), "{}", text(&unknown));
+    // A name with a dot is a name.
+    fs::write(at.join("u.v.toml"), GOOD).unwrap();
+    let third = Server::spawn(&mut command(at, "u.v.toml", ""));
+    let output = client(at, &["list", "--control", "u.v"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    third.stop(Signal::TERM);
     first.stop(Signal::TERM);
     assert_eq!(client(at, &["list"]).status.code(), Some(0));
+    // One that was started by a name is found by it.
+    let named = Server::spawn(&mut command(at, "s.toml", "w"));
+    assert!(at.join("run/w.sock").exists());
+    let output = client(at, &["list", "--control", "w"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    named.stop(Signal::TERM);
     // Another one elsewhere, of which the environment tells: it is named beside the one in the folder.
     let elsewhere = Server::spawn(&mut command(at, "s.toml", "c.sock"));
     let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
@@ -624,21 +649,37 @@ fn a_full_disk_does_not_keep_it_from_serving() {
 
 fn the_default_stack_makes_its_folder() {
     let folder = TempDir::new().unwrap();
-    let server = Server::spawn(&mut command(folder.path(), "", ""));
+    let mut server = Server::spawn(command(folder.path(), "", "").stderr(Stdio::piped()));
     assert!(folder.path().join("run/default.sock").exists());
     assert!(folder.path().join("drystone-data").is_dir());
     let base = fs::canonicalize(folder.path()).unwrap();
     let uri = format!("nbd+unix:///?socket={}/drystone-data/nbd.sock", base.display());
     assert!(server.lines.contains(&uri), "{:?}", server.lines);
-    // A second one is refused, and nothing of it is left.
+    // A second one is refused, and nothing of it is left; so is one that fails when its disks are made.
     let other = TempDir::new().unwrap();
-    let mut second = command(other.path(), "", "");
-    let second = second.env("DRYSTONE_RUNTIME_DIR", folder.path().join("run"));
-    let output = second.stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    assert!(text(&output).contains("new array of 12 GiB in "), "{}", text(&output));
-    assert!(!other.path().join("drystone-data").exists(), "the folder is left");
-    server.stop(Signal::INT);
+    let at = |run: &Path| {
+        let mut second = command(other.path(), "", "");
+        second.env("DRYSTONE_RUNTIME_DIR", run).stderr(Stdio::piped());
+        second
+    };
+    let second = at(&folder.path().join("run")).output().unwrap();
+    let failing = at(&other.path().join("run")).env(FAULT, "start").output().unwrap();
+    for output in [second, failing] {
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        assert!(!text(&output).contains("new array"), "none was made: {}", text(&output));
+        assert!(!other.path().join("drystone-data").exists(), "the folder is left");
+    }
+    server.signal(Signal::INT);
+    assert_eq!(server.status(), Some(0));
+    let mut told = String::new();
+    let mut errors = server.child.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut errors, &mut told).unwrap();
+    let note = format!("note: new array of 12 GiB in {}/drystone-data", base.display());
+    assert!(told.contains(&note), "{told}");
+    // What was there before stays, whatever becomes of a start; it is not new either.
+    let failing = command(folder.path(), "", "").env(FAULT, "start").output().unwrap();
+    assert_eq!(failing.status.code(), Some(1), "{}", text(&failing));
+    assert!(folder.path().join("drystone-data/disk0.img").exists());
 }
 
 fn bad_clients_do_no_harm() {
