@@ -98,7 +98,8 @@ impl Figures {
 fn few(number: f64) -> String {
     match number {
         0.0 => "0".to_owned(),
-        few if few < 0.01 => format!("{few:.2e}"),
+        few if few < 0.000_001 => "less than 0.000001".to_owned(),
+        few if few < 0.01 => format!("{few:.6}"),
         more => format!("{more:.2}"),
     }
 }
@@ -199,8 +200,9 @@ mod tests {
         assert_eq!(json["clock_reads_per_io"], 0.025);
         assert_eq!(json["allocations_per_io"], 0.005);
         assert_eq!(json["latency_ns"]["p50"], Value::Null);
-        assert!(figures.lines().contains("5.00e-3 allocations"), "{}", figures.lines());
+        assert!(figures.lines().contains(", 0.005000 allocations"), "{}", figures.lines());
         assert!(figures.lines().starts_with("average: IOPS="), "{}", figures.lines());
-        assert_eq!((few(0.0), few(2.306)), ("0".to_owned(), "2.31".to_owned()));
+        let numbers = [0.0, 2.306, 0.00164, 0.000_000_3].map(few);
+        assert_eq!(numbers, ["0", "2.31", "0.001640", "less than 0.000001"]);
     }
 }
