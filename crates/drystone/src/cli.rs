@@ -27,7 +27,7 @@ use crate::volumes::{self, VolumeCommand};
 ///
 /// Exit status: 0 done, 1 refused, 2 wrong usage.
 #[derive(Debug, Parser)]
-#[command(name = "drystone", version, disable_help_subcommand = true)]
+#[command(name = "drystone", version, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -139,8 +139,8 @@ struct ServeArgs {
     /// Print the embedded stack, to be changed and served from a file in this folder; serve nothing
     #[arg(long, exclusive = true)]
     print_default: bool,
-    /// The control socket [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
-    #[arg(long, value_name = "PATH")]
+    /// The control socket: a path, or a name in the usual folder [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
+    #[arg(long, value_name = "NAME|PATH")]
     control: Option<PathBuf>,
     /// Data threads; 0 is as many as cores [default: the stack file's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
@@ -255,17 +255,20 @@ fn run(command: Command) -> Result<(), Failure> {
 }
 
 fn help(topic: &[String]) -> Result<(), Failure> {
+    let words: Vec<&str> = topic.iter().map(String::as_str).collect();
+    output::print(&help_on(&words)?)?;
+    Ok(())
+}
+
+fn help_on(words: &[&str]) -> Result<String, Failure> {
     let mut root = Cli::command();
     root.build();
-    let words: Vec<&str> = topic.iter().map(String::as_str).collect();
-    let text = match words[..] {
+    Ok(match *words {
         [] => root.render_long_help().to_string(),
         ["stack"] => drystone_stack::schema::help_text(),
         ["control"] => drystone_stack::control::help_text(),
-        _ => command_of(&mut root, &words)?.render_long_help().to_string(),
-    };
-    output::print(&text)?;
-    Ok(())
+        _ => command_of(&mut root, words)?.render_long_help().to_string(),
+    })
 }
 
 /// The command that the words name.
@@ -332,6 +335,29 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// The words of each command, those of commands of commands after their own.
+    fn all_commands(command: &clap::Command, words: &[String]) -> Vec<Vec<String>> {
+        let below = command.get_subcommands().flat_map(|below| {
+            let own = [words, &[below.get_name().to_owned()]].concat();
+            all_commands(below, &own)
+        });
+        [words.to_vec()].into_iter().chain(below).collect()
+    }
+
+    #[test]
+    fn no_help_has_a_line_of_more_than_100_columns() {
+        let mut topics = all_commands(&Cli::command(), &[]);
+        topics.retain(|words| words.last().is_none_or(|last| last != "serve-variant"));
+        topics.extend([vec!["stack".to_owned()], vec!["control".to_owned()]]);
+        assert!(topics.len() > 40, "{topics:?}");
+        for topic in topics {
+            let words: Vec<&str> = topic.iter().map(String::as_str).collect();
+            for line in help_on(&words).unwrap().lines() {
+                assert!(line.chars().count() <= 100, "help {}: {line}", words.join(" "));
+            }
+        }
     }
 
     /// What `drystone serve` with these words would serve, or why it refuses.

@@ -139,10 +139,11 @@ fn detail(device: &DeviceDetail) -> String {
             "note: its path names another file now, or none; it goes on with the one it opened\n",
         );
     }
+    let modes = device.modes();
     let rows = ATTRIBUTES.iter().filter_map(|attribute| {
-        let value = device.attributes.get(attribute.name)?.trim();
-        let mode = attribute.mode_of(&device.kind, device.attributes.keys().map(String::as_str));
-        Some(vec![attribute.name.to_owned(), mode.name().to_owned(), value.to_owned()])
+        let name = attribute.name;
+        let value = device.attributes.get(name)?.trim();
+        Some(vec![name.to_owned(), modes.get(name)?.to_string(), shown(name, value)])
     });
     text + &output::columns(&rows.collect::<Vec<_>>())
 }
@@ -168,10 +169,10 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
     Ok(())
 }
 
-/// A value in the unit in which it is set: a size in bytes, though sysfs has it in sectors.
+/// A value for people: a size with its unit.
 fn shown(attribute: &str, now: &str) -> String {
     match (attribute, now.trim().parse::<u64>()) {
-        ("size", Ok(sectors)) => format_size(sectors.saturating_mul(512)),
+        ("size", Ok(bytes)) => format_size(bytes),
         _ => now.to_owned(),
     }
 }

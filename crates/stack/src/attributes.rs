@@ -75,7 +75,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     settable(
         "size",
         Type::Size { min: 512, max: 1 << 62, multiple: 512 },
-        "Shown in sectors of 512 bytes; set in bytes or with a unit, as 20GiB: a file can grow.",
+        "Bytes, where sysfs has sectors; set in bytes or with a unit, as 20GiB: a file can grow.",
     ),
     shown("ro", "1 if writes are refused."),
     shown("direct", "1 if I/O of a file goes past the page cache of the host (O_DIRECT)."),

@@ -7,7 +7,7 @@ use drystone_core::context::PollSwitch;
 use drystone_core::sync::{ClassStats, LockRegistry, LockStats, LockTimes};
 use serde::{Deserialize, Serialize};
 
-use crate::attributes::{Attribute, Setting};
+use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine, StatLine};
 use crate::md::{ArrayChange, ArrayReport};
 
@@ -306,6 +306,15 @@ pub struct DeviceDetail {
     pub exports: Vec<String>,
     /// Values by attribute name, written as sysfs writes them.
     pub attributes: BTreeMap<String, String>,
+}
+
+impl DeviceDetail {
+    /// `rw` for each attribute that this device takes, `ro` for those that `set` refuses, by name.
+    pub fn modes(&self) -> BTreeMap<&'static str, &'static str> {
+        let names = || self.attributes.keys().map(String::as_str);
+        let shown = ATTRIBUTES.iter().filter(|one| self.attributes.contains_key(one.name));
+        shown.map(|one| (one.name, one.mode_of(&self.kind, names()).name())).collect()
+    }
 }
 
 /// An export in a listing.

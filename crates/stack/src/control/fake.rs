@@ -51,8 +51,12 @@ impl Runtime for Fake {
             description: String::new(),
             members: Vec::new(),
             exports: vec!["e".to_owned()],
-            attributes: [("queue/nomerges".to_owned(), self.nomerges.load(Relaxed).to_string())]
-                .into(),
+            // As the device has them: sectors.
+            attributes: [
+                ("queue/nomerges".to_owned(), self.nomerges.load(Relaxed).to_string()),
+                ("size".to_owned(), "2097152\n".to_owned()),
+            ]
+            .into(),
         })
     }
 

@@ -173,7 +173,15 @@ impl<'r> Control<'r> {
 
     fn show(&self, name: &str) -> Result<Value, ControlError> {
         match self.runtime.device(name) {
-            Some(device) => Ok(json!(device)),
+            Some(mut device) => {
+                let modes = device.modes();
+                for (name, value) in &mut device.attributes {
+                    *value = in_unit_that_it_takes(name, std::mem::take(value));
+                }
+                let mut shown = json!(device);
+                shown["modes"] = json!(modes);
+                Ok(shown)
+            }
             None => Err(self.no_device(name)),
         }
     }
@@ -202,7 +210,7 @@ impl<'r> Control<'r> {
             .runtime
             .device(device)
             .and_then(|device| device.attributes.get(attribute.name).cloned());
-        let now = now.unwrap_or_else(|| text.to_owned());
+        let now = now.map_or_else(|| text.to_owned(), |now| in_unit_that_it_takes(name, now));
         let warning = match attribute.name {
             TIMEOUT => self.timeout_warning(&[device.to_owned()]),
             _ => None,
@@ -269,6 +277,14 @@ impl<'r> Control<'r> {
         let near = nearest(name, names.iter().map(String::as_str));
         let hint = near.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default();
         ControlError::new("not-found", format!("there is no device `{}`{hint}", shorten(name)))
+    }
+}
+
+/// A value as `set` takes it: a size in bytes, where sysfs and the device have sectors.
+fn in_unit_that_it_takes(attribute: &str, shown: String) -> String {
+    match shown.trim().parse::<u64>() {
+        Ok(sectors) if attribute == "size" => sectors.saturating_mul(512).to_string(),
+        _ => shown,
     }
 }
 

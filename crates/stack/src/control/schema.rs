@@ -7,7 +7,7 @@ use crate::attributes::ATTRIBUTES;
 use crate::build::MAX_NAME_BYTES;
 use crate::duration::Unit;
 use crate::group::MAX_GROUP_LEVELS;
-use crate::schema::Type;
+use crate::schema::{Type, indented};
 
 use super::{MAX_LINE_BYTES, PROTOCOL};
 
@@ -132,6 +132,10 @@ pub static COMMANDS: &[Command] = &[
             ("members", "names of the devices it stands on"),
             ("exports", "names of the exports that serve it"),
             ("attributes", "an object of attribute names with their values as texts"),
+            (
+                "modes",
+                "an object of the same names with rw, or ro for those that this device's set refuses",
+            ),
         ],
     },
     Command {
@@ -482,23 +486,28 @@ pub fn help_text() -> String {
     out.push_str("\nCommands\n");
     for command in COMMANDS {
         let names: Vec<String> = command.arguments.iter().map(Argument::usage).collect();
-        let _ = writeln!(out, "\n  {} {}", command.name, names.join(" "));
-        let _ = writeln!(out, "      {}", command.doc);
+        let _ = write!(out, "\n  {}\n", [&[command.name.to_owned()], &*names].concat().join(" "));
+        out.push_str(&indented(command.doc));
         for argument in command.arguments {
-            let _ = writeln!(out, "      {}: {}", argument.name, argument.doc);
+            out.push_str(&indented(&format!("{}: {}", argument.name, argument.doc)));
         }
     }
     out.push_str("\nAttributes\n");
     for attribute in ATTRIBUTES {
-        let _ = writeln!(out, "\n  {} ({})", attribute.name, attribute.mode.name());
-        let _ = writeln!(out, "      {}", attribute.doc);
+        let _ = write!(
+            out,
+            "\n  {} ({})\n{}",
+            attribute.name,
+            attribute.mode.name(),
+            indented(attribute.doc)
+        );
         if attribute.ty.is_some() {
-            let _ = writeln!(out, "      Permitted: {}.", attribute.permitted());
+            out.push_str(&indented(&format!("Permitted: {}.", attribute.permitted())));
         }
     }
-    out.push_str("\nErrors\n\n");
+    out.push_str("\nErrors\n");
     for (code, meaning) in CODES {
-        let _ = writeln!(out, "  {code}: {meaning}");
+        let _ = write!(out, "\n  {code}\n{}", indented(meaning));
     }
     out
 }

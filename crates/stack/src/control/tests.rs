@@ -194,6 +194,18 @@ fn the_examples_of_the_docs_hold() {
 }
 
 #[test]
+fn a_size_is_shown_in_the_unit_that_set_takes() {
+    let shown = ask(&request("show", &[("device", "disk")]));
+    assert_eq!(shown["result"]["attributes"]["size"], (1u64 << 30).to_string());
+    assert_eq!(shown["result"]["size"], 1u64 << 30);
+    // Of RAM the size cannot be set.
+    let modes = json!({ "queue/nomerges": "rw", "size": "ro" });
+    assert_eq!(shown["result"]["modes"], modes);
+    assert_eq!(in_unit_that_it_takes("size", "2048\n".to_owned()), "1048576");
+    assert_eq!(in_unit_that_it_takes("queue/nr_requests", "2048".to_owned()), "2048");
+}
+
+#[test]
 fn bad_requests_get_a_code_and_one_sentence() {
     let set = |attribute: &str, value: &str| {
         request("set", &[("device", "disk"), ("attribute", attribute), ("value", value)])

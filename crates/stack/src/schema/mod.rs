@@ -10,6 +10,7 @@ use crate::duration::{Unit, format_duration};
 use crate::iomax::{KEYS, LINE};
 use crate::size::format_size;
 
+pub(crate) use render::indented;
 pub use render::{help_text, markdown};
 pub use tables::{
     ALLOW_DOC, CLIENTS_DOC, DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, GROUP_IO, IO,

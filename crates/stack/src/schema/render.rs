@@ -164,7 +164,7 @@ pub fn help_text() -> String {
 }
 
 /// The text in lines of at most 80 columns, six of them empty.
-fn indented(text: &str) -> String {
+pub(crate) fn indented(text: &str) -> String {
     let mut out = String::new();
     let mut column = 0;
     for word in text.split(' ') {
