@@ -220,7 +220,9 @@ fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
 #[test]
 fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
     for shift in [3, 20, 33, 255] {
-        for is_flagged in [false, true] {
+        // Who says that there are bad blocks, and a unit that no list has, is damaged.
+        for is_flagged in if shift > 32 { &[false][..] } else { &[false, true] } {
+            let is_flagged = *is_flagged;
             let mut stand = stopped(Policy::Resync);
             change(&stand, 0, |own| {
                 own.bblog_shift = shift;
@@ -235,7 +237,7 @@ fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
             assert_eq!(status.degraded(), 0);
             stand.crash();
             let own = stand.memories[0].superblock();
-            let expected = if is_flagged && shift <= 32 { shift } else { 0 };
+            let expected = if is_flagged { shift } else { 0 };
             assert_eq!(own.bblog_shift, expected);
             let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
             let entry = u64::from_le_bytes(stand.memories[0].get(place, 8).try_into().unwrap());
