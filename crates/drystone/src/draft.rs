@@ -9,6 +9,11 @@ use anyhow::Context as _;
 
 use crate::output;
 
+/// Whether a path stands for the standard output.
+pub fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 /// Where a text goes; `-` is the standard output.
 pub struct Draft {
     path: PathBuf,
@@ -35,7 +40,7 @@ impl Draft {
     /// # Errors
     /// When it cannot be written; what was there before is still there.
     pub fn write(&self, text: &str) -> anyhow::Result<()> {
-        if self.is_standard_output() {
+        if is_standard_output(&self.path) {
             output::print(text)?;
             return Ok(());
         }
@@ -58,14 +63,11 @@ impl Draft {
         written
     }
 
-    fn is_standard_output(&self) -> bool {
-        self.path.as_os_str() == "-"
-    }
-
     /// A pipe, a terminal or `/dev/null` is not replaced.
     fn is_written_in_place(&self) -> bool {
         let is_file = |meta: std::fs::Metadata| meta.is_file();
-        self.is_standard_output() || std::fs::metadata(&self.path).is_ok_and(|meta| !is_file(meta))
+        is_standard_output(&self.path)
+            || std::fs::metadata(&self.path).is_ok_and(|meta| !is_file(meta))
     }
 
     fn beside(&self) -> PathBuf {

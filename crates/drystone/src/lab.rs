@@ -14,7 +14,7 @@ use drystone_stack::duration::{Unit, parse_duration};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::draft::Draft;
+use crate::draft::{Draft, is_standard_output};
 use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::io_flusher;
@@ -80,7 +80,7 @@ pub struct RunArgs {
     /// Only cases with this in their name (raid5-fsmark); may be repeated: all of them
     #[arg(long, value_name = "WORD")]
     only: Vec<String>,
-    /// Also write the figures as one JSON object
+    /// Also write the figures as one JSON object; - is the standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Also write one HTML page with charts; measures some more numbers of threads for them
@@ -111,7 +111,7 @@ pub struct ModelArgs {
     /// Most threads of the measured points
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Also write the figures as one JSON object
+    /// Also write the figures as one JSON object; - is the standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Also write one HTML page
@@ -233,7 +233,15 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     write(json, || format!("{}\n", outcome.json()))?;
     write(html, || outcome.html())?;
     write(markdown, || outcome.markdown())?;
-    output::print(&outcome.text())?;
+    print(&outcome.text(), &[&args.json, &args.html, &args.markdown])
+}
+
+/// Prints what is for people: beside what the standard output has of `files`, if it has one.
+fn print(text: &str, files: &[&Option<PathBuf>]) -> anyhow::Result<()> {
+    match files.iter().any(|file| file.as_deref().is_some_and(is_standard_output)) {
+        true => output::draw(text),
+        false => _ = output::print(text)?,
+    }
     Ok(())
 }
 
@@ -254,8 +262,7 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
     let outcome = drystone_lab::model(&args.name, &options, say)?;
     write(json, || format!("{}\n", outcome.json()))?;
     write(html, || outcome.html())?;
-    output::print(&outcome.text())?;
-    Ok(())
+    print(&outcome.text(), &[&args.json, &args.html])
 }
 
 /// A child of `raid5-fsmark`: what it writes back may go through this process.
@@ -302,7 +309,7 @@ fn write(draft: Option<Draft>, text: impl FnOnce() -> String) -> anyhow::Result<
 }
 
 /// Asked by the first Ctrl-C; the second ends the process at once, and so does the first before this.
-fn stop_on_signals() -> anyhow::Result<Stop> {
+pub(crate) fn stop_on_signals() -> anyhow::Result<Stop> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.flag())?;

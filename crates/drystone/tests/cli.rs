@@ -334,9 +334,53 @@ fn what_an_interrupted_lab_has_measured_is_kept() {
 }
 
 #[test]
+fn what_an_interrupted_bench_has_measured_is_kept() {
+    let folder = TempDir::new().unwrap();
+    let at = folder.path();
+    fs::write(at.join("b.json"), "the figures of yesterday").unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_drystone"));
+    let words = "bench --device null --runtime 3600s --warmup 1ms --json b.json";
+    let bench = bench.args(words.split(' ')).current_dir(at).stdout(Stdio::piped());
+    let mut bench = bench.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(bench.stdout.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let pid = rustix::process::Pid::from_child(&bench);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let text = std::io::read_to_string(&mut said).unwrap();
+    assert!(text.contains("average: IOPS="), "{text}");
+    let told = std::io::read_to_string(bench.stderr.take().unwrap()).unwrap();
+    assert_eq!(bench.wait().unwrap().code(), Some(0), "{told}");
+    assert!(told.contains("note: stopped early"), "{told}");
+    let json: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(at.join("b.json")).unwrap()).unwrap();
+    assert!(json["configuration"]["stopped_early"] == true && json["ios"].as_u64() > Some(0));
+}
+
+#[test]
+fn json_has_the_standard_output_to_itself() {
+    let folder = TempDir::new().unwrap();
+    let runs = ["bench --device null --runtime 1500ms --warmup 1ms --json -", SHORT_LAB];
+    for run in runs {
+        let words: Vec<&str> = run.split(' ').collect();
+        let output = drystone(folder.path(), &words);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let json: Result<serde_json::Value, _> = serde_json::from_str(&stdout(&output));
+        assert!(json.is_ok(), "{run}: {}", stdout(&output));
+        assert!(!stderr(&output).is_empty(), "{run}: the lines are there too");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+const SHORT_LAB: &str = "lab run plug-time --threads 1 --runs 1 --runtime 5ms --json -";
+
+#[test]
 fn a_bench_says_that_it_reads_holes() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
+    let writes = ["bench", "--runtime", "100ms", "--device", "file,path=w.img,size=256MiB"];
+    let output = drystone(at, &[&writes[..], &["--rw", "randwrite"]].concat());
+    let told = stderr(&output);
+    assert!(told.contains("w.img is sparse: a write to one of its holes"), "{told}");
     let device = ["bench", "--runtime", "100ms", "--device", "file,path=f.img,size=4MiB"];
     let output = drystone(at, &device);
     assert!(stderr(&output).contains("f.img is sparse"), "{}", stderr(&output));

@@ -8,7 +8,7 @@ use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identif
 use crate::failure::Failure;
 
 /// Refuses a device that holds a file system, a partition table or a member of an array. `option` is what would
-/// overwrite it.
+/// overwrite it, `name` what the user calls it.
 ///
 /// # Errors
 /// What it holds, or that it cannot be read.
@@ -17,6 +17,7 @@ pub fn check(
     index: DevIndex,
     device: &dyn Device,
     option: &str,
+    name: &str,
 ) -> anyhow::Result<()> {
     let info = device.info();
     let block = u64::from(info.limits.logical_block_size);
@@ -26,8 +27,7 @@ pub fn check(
     let tail = read(cx, index, from, end - from)?;
     match identify(&head, &tail, info.size_bytes / 512) {
         Contents::Known(what) => {
-            let text =
-                format!("{option}: the device appears to contain {what}; --force overwrites it");
+            let text = format!("{option}: {name} appears to contain {what}; --force overwrites it");
             Err(Failure::Refused(text).into())
         }
         Contents::Blank | Contents::Unknown => Ok(()),

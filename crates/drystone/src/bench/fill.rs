@@ -3,6 +3,7 @@
 use anyhow::{bail, ensure};
 use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, Sector};
 
+use drystone_lab::Stop;
 use drystone_lab::engine::failure;
 
 /// Bytes of a write.
@@ -25,8 +26,13 @@ pub fn check(device: &dyn Device) -> anyhow::Result<()> {
 /// Writes all of the device, with bytes that are not zero.
 ///
 /// # Errors
-/// When memory is short, or a write fails.
-pub fn fill(cx: &mut Context, index: DevIndex, device: &dyn Device) -> anyhow::Result<()> {
+/// When memory is short, a write fails, or it is to stop.
+pub fn fill(
+    cx: &mut Context,
+    index: DevIndex,
+    device: &dyn Device,
+    stop: &Stop,
+) -> anyhow::Result<()> {
     let info = device.info();
     let block = u64::from(info.limits.logical_block_size);
     let end = info.size_bytes / block * block;
@@ -40,6 +46,7 @@ pub fn fill(cx: &mut Context, index: DevIndex, device: &dyn Device) -> anyhow::R
     }
     loop {
         let mut out = BioList::new();
+        let end = if stop.is_asked() { at } else { end };
         while let Some(mut bio) = idle.pop() {
             ensure!(bio.status.is_ok(), "--fill: {}", failure(&bio));
             if at < end {
@@ -51,6 +58,7 @@ pub fn fill(cx: &mut Context, index: DevIndex, device: &dyn Device) -> anyhow::R
         }
         cx.submit(index, &mut out);
         if cx.outstanding() == 0 {
+            ensure!(!stop.is_asked(), "--fill: stopped after {at} bytes; nothing was measured");
             return Ok(());
         }
         while cx.reap(&mut idle) == 0 {

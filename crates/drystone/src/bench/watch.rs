@@ -10,6 +10,7 @@ use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
+use drystone_lab::Stop;
 use drystone_lab::engine::{self, Crew, Shared, Work, machine, phase};
 use drystone_stack::live::{Surroundings, engine_of, open_device, open_one};
 use drystone_stack::spec::{DeviceKind, DeviceSpec, StackSpec};
@@ -17,8 +18,9 @@ use serde_json::{Value, json};
 
 use super::report::{Figures, Rate};
 use super::{BenchArgs, CpuList, Pattern, contents, fill};
-use crate::draft::Draft;
+use crate::draft::{Draft, is_standard_output};
 use crate::failure::Failure;
+use crate::lab::stop_on_signals;
 use crate::{alloc, output};
 
 /// Opened and ready to start.
@@ -28,7 +30,11 @@ struct Run<'a> {
     shared: Shared,
     works: Vec<Work>,
     engine: &'static str,
+    stop: Stop,
 }
+
+/// How long a Ctrl-C may be unnoticed.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// What the watcher has seen of the measured time.
 struct Watched {
@@ -62,8 +68,20 @@ impl Subject {
         }
     }
 
-    /// Says which files that are read have more holes than data: a hole is read without the disk.
-    fn tell_of_holes(&self) {
+    /// What the user calls it.
+    fn name(&self) -> String {
+        match self {
+            Subject::Device(spec) => match &spec.kind {
+                DeviceKind::File(file) => file.path.display().to_string(),
+                _ => "the device".to_owned(),
+            },
+            Subject::InStack(_, name) => format!("`{name}`"),
+        }
+    }
+
+    /// Says which files have more holes than data: a hole is read without the disk, and gets blocks when it is
+    /// written to.
+    fn tell_of_holes(&self, writes: bool) {
         let devices = match self {
             Subject::Device(spec) => std::slice::from_ref(&**spec),
             Subject::InStack(stack, _) => &stack.devices,
@@ -73,10 +91,12 @@ impl Subject {
             _ => None,
         });
         for path in files.filter(|path| is_sparse(path)) {
-            output::note(&format!(
-                "{} is sparse: its holes are read without the disk; --fill writes it first",
-                path.display()
-            ));
+            let path = path.display();
+            let why = match writes {
+                true => "a write to one of its holes also has to find a place on the disk",
+                false => "its holes are read without the disk",
+            };
+            output::note(&format!("{path} is sparse: {why}; --fill writes it first"));
         }
     }
 
@@ -104,13 +124,11 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
         }
         None => {}
     }
+    let stop = stop_on_signals()?;
     let json = args.json.as_deref().map(Draft::new).transpose()?;
     let at = Surroundings::new(args.threads, SystemClock::new());
     let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
-    if args.overwrites().is_none() {
-        subject.tell_of_holes();
-    }
     if args.mode() != PollMode::Interrupt {
         enable_poll(&*device, args.mode());
     }
@@ -126,22 +144,29 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     }
     if let Some(option) = args.overwrites().filter(|_| !args.force) {
         let (cx, index) = &mut contexts[0];
-        contents::check(cx, *index, &*device, option)?;
+        contents::check(cx, *index, &*device, option, &subject.name())?;
     }
     if args.fill {
         let (cx, index) = &mut contexts[0];
-        fill::fill(cx, *index, &*device)?;
+        fill::fill(cx, *index, &*device, &stop)?;
+    }
+    if !args.fill {
+        subject.tell_of_holes(args.writes());
     }
     let engine = contexts[0].0.engine();
     let shared = Shared::new(args.threads as usize, alloc::count);
-    let run = Run { args, device, shared, works, engine };
+    let run = Run { args, device, shared, works, engine, stop };
     let figures = run.measure(contexts)?;
+    let is_stopped = run.stop.is_asked();
+    ensure!(figures.ios() > 0 || !is_stopped, "stopped before anything was measured");
     ensure!(figures.ios() > 0, "no I/O completed in the measured time; take a longer --runtime");
-    if let Some(json) = json {
+    if is_stopped {
+        output::note("stopped early: the averages are of the time until then");
+    }
+    if let Some(json) = &json {
         json.write(&format!("{}\n", figures.json(run.configuration())))?;
     }
-    output::print(&figures.lines())?;
-    Ok(())
+    run.print(&figures.lines())
 }
 
 fn is_sparse(path: &Path) -> bool {
@@ -213,7 +238,7 @@ impl Run<'_> {
     /// Leads the lanes through the phases up to the end of the measured time.
     fn watch(&self, crew: &Crew<'_, '_>) -> anyhow::Result<Watched> {
         crew.enter(phase::WARM_UP);
-        crew.pause(Instant::now() + Duration::from_nanos(self.args.warmup))?;
+        self.pause(crew, Instant::now() + Duration::from_nanos(self.args.warmup))?;
         let (helpers, latency) = (machine::helpers_cpu_ns(&crew.threads), self.latencies());
         crew.enter(phase::MEASURE);
         self.print_seconds(crew)?;
@@ -221,6 +246,23 @@ impl Run<'_> {
             latency: self.latencies().since(&latency),
             helpers_cpu_ns: machine::helpers_cpu_ns(&crew.threads).saturating_sub(helpers),
         })
+    }
+
+    /// Waits, but no longer than until it is to stop.
+    fn pause(&self, crew: &Crew<'_, '_>, end: Instant) -> anyhow::Result<()> {
+        while Instant::now() < end && !self.stop.is_asked() {
+            crew.pause(end.min(Instant::now() + GLANCE))?;
+        }
+        Ok(())
+    }
+
+    /// Writes lines for people: beside the JSON if that is what the standard output has.
+    fn print(&self, lines: &str) -> anyhow::Result<()> {
+        match self.args.json.as_deref().is_some_and(is_standard_output) {
+            true => output::draw(lines),
+            false => _ = output::print(lines)?,
+        }
+        Ok(())
     }
 
     /// Waits for the end of the measured time, with a line for each second of it.
@@ -231,9 +273,12 @@ impl Run<'_> {
         loop {
             let next = at + Duration::from_secs(1);
             if next > end {
-                return crew.pause(end);
+                return self.pause(crew, end);
             }
-            crew.pause(next)?;
+            self.pause(crew, next)?;
+            if self.stop.is_asked() {
+                return Ok(());
+            }
             let (now, seconds) = (crew.progress(), at.elapsed().as_secs_f64());
             let completed = now.completed - before.completed;
             let rate = Rate {
@@ -243,7 +288,7 @@ impl Run<'_> {
                 submitted: now.submitted - before.submitted,
                 calls: now.calls - before.calls,
             };
-            output::print(&format!("{}\n", rate.line()))?;
+            self.print(&format!("{}\n", rate.line()))?;
             (before, at) = (now, next);
         }
     }
@@ -275,6 +320,7 @@ impl Run<'_> {
             "bs": args.bs,
             "rw": format!("{:?}", args.rw).to_lowercase(),
             "runtime_ns": args.runtime,
+            "stopped_early": self.stop.is_asked(),
             "warmup_ns": args.warmup,
             "fill": args.fill,
             "mode": args.mode().name(),
