@@ -164,6 +164,24 @@ fn certificates_must_be_readable() {
 }
 
 #[test]
+fn a_key_belongs_to_its_certificate() {
+    let folder = TempDir::new().unwrap();
+    let tls = "tls = { mode = \"required\", cert = \"c.pem\", key = \"k.pem\" }";
+    let text = file("a", "path = \"a.img\"\nsize = \"1MiB\"") + tls;
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = rcgen::KeyPair::generate().unwrap();
+    write("k.pem", &other.serialize_pem());
+    for (cert, wrong) in [("nothing", "\"c.pem\""), (&*made.cert.pem(), "\"k.pem\"")] {
+        write("c.pem", cert);
+        let (word, _, hint) = bad(&folder, &text);
+        assert_eq!((&*word, &*hint), (wrong, "name PEM files that belong together"));
+    }
+    write("k.pem", &made.signing_key.serialize_pem());
+    good(&folder, &text);
+}
+
+#[test]
 fn unreadable_files_say_why() {
     let folder = TempDir::new().unwrap();
     let error = load(&folder.path().join("none.toml")).unwrap_err().to_string();
@@ -329,9 +347,9 @@ fn keys_that_others_may_read_are_warned_of() {
     let folder = TempDir::new().unwrap();
     sized(&folder.path().join("a.img"), 1 << 20);
     let key = folder.path().join("key.pem");
-    for name in ["cert.pem", "key.pem", "ca.pem"] {
-        fs::write(folder.path().join(name), "").unwrap();
-    }
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(folder.path().join("cert.pem"), made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let tls = "tls = { mode = \"required\", cert = \"cert.pem\", key = \"key.pem\" }\n";
     let device = "[device.d]\ntype = \"file\"\npath = \"a.img\"\n";
     let export =
@@ -372,6 +390,9 @@ fn certificates_out_of_date_are_warned_of() {
         let found = drystone_stack::certificate_warnings(&stack, seconds);
         found.into_iter().map(|found| format!("{} {}", found.word, found.message)).collect()
     };
+    // Behind one that is good it is that of an authority.
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let expired = fs::read_to_string(folder.path().join("cert.pem")).unwrap();
     const FIRST: u64 = 1_577_836_800;
     const LAST: u64 = 1_609_459_200;
     assert!(at(FIRST).is_empty() && at(LAST).is_empty());
@@ -383,4 +404,7 @@ fn certificates_out_of_date_are_warned_of() {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("\"cert.pem\"") && found[0].ends_with(why), "{found:?}");
     }
+    fs::write(folder.path().join("cert.pem"), own.cert.pem() + &expired).unwrap();
+    let found = at(LAST + 1);
+    assert!(found[0].contains("of an authority, number 2 in") && found[0].contains("expired"));
 }

@@ -1,13 +1,15 @@
-//! Warnings of server certificates that clients will not accept today.
+//! Certificates of the server: whether they can be used, and warnings of those that clients will not accept today.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use drystone_exports::nbd::tls::{Moment, Validity};
+use drystone_exports::nbd::TlsPolicy;
+use drystone_exports::nbd::server::ListenerTls;
+use drystone_exports::nbd::tls::{Moment, TlsConfig, TlsConfigError, Validity};
 
 use crate::diagnostic::{Diagnostic, Findings};
-use crate::spec::StackSpec;
+use crate::spec::{ExportSpec, StackSpec, TlsMode};
 
 /// Warnings of certificates in the stack's server certificate files that are not valid at `now_s`, in seconds since
 /// 1970. Reads the files; one that cannot be read has been reported by [`crate::load`].
@@ -20,19 +22,82 @@ pub fn certificate_warnings(stack: &StackSpec, now_s: u64) -> Vec<Diagnostic> {
             continue;
         };
         let pem = fs::read(path).unwrap_or_default();
-        let wrong = Validity::of_pem(&pem).into_iter().find_map(|validity| why_not(&validity, now));
-        if let Some(why) = wrong {
+        let chain = Validity::of_pem(&pem);
+        let wrong = |(n, validity): (usize, &Validity)| Some((n, why_not(validity, now)?));
+        if let Some((n, (why, hint))) = chain.iter().enumerate().find_map(wrong) {
             let span = stack.places.export(&export.name, "tls/cert");
-            let message = format!("the certificate {} {why}", path.display());
-            findings.warning(&span, message, "clients that verify it will not connect: renew it");
+            // The server's own is the first; those of authorities between it and the client's follow.
+            let which = match n {
+                0 => "the certificate".to_owned(),
+                n => format!("the certificate of an authority, number {} in", n + 1),
+            };
+            let message = format!("{which} {} {why}", path.display());
+            findings.warning(
+                &span,
+                message,
+                format!("clients that verify it will not connect: {hint}"),
+            );
         }
     }
     findings.into_report(stack.source.clone()).diagnostics
 }
 
-fn why_not(validity: &Validity, now: Moment) -> Option<String> {
+/// Why it is not accepted at `now`, and what to do.
+fn why_not(validity: &Validity, now: Moment) -> Option<(String, &'static str)> {
     if now > validity.not_after {
-        return Some(format!("expired on {}", validity.not_after));
+        return Some((format!("expired on {}", validity.not_after), "renew it"));
     }
-    (now < validity.not_before).then(|| format!("is valid only from {}", validity.not_before))
+    (now < validity.not_before).then(|| {
+        let why = format!("is valid only from {}", validity.not_before);
+        (why, "wait until then, or set the clock of this machine if it is wrong")
+    })
+}
+
+/// How connections of an export's listeners treat TLS, by the files that it names; `None` after an error.
+pub(crate) fn tls(
+    stack: &StackSpec,
+    spec: &ExportSpec,
+    findings: &mut Findings,
+) -> Option<ListenerTls> {
+    let policy = match spec.tls.mode {
+        TlsMode::Off => return Some(ListenerTls::off()),
+        TlsMode::Optional => TlsPolicy::Optional,
+        TlsMode::Required => TlsPolicy::Required,
+    };
+    let mut wrong = |key: &str, message: String| {
+        let span = stack.places.export(&spec.name, &format!("tls/{key}"));
+        findings.error(&span, message, "name PEM files that belong together");
+    };
+    let mut read = |key: &str, path: Option<&Path>| {
+        let path = path?;
+        let bytes = fs::read(path);
+        bytes.map_err(|error| wrong(key, format!("{}: {error}", path.display()))).ok()
+    };
+    let cert = read("cert", spec.tls.cert.as_deref())?;
+    let key = read("key", spec.tls.key.as_deref())?;
+    let client_ca = match &spec.tls.client_ca {
+        Some(path) => Some(read("client_ca", Some(path))?),
+        None => None,
+    };
+    match TlsConfig::from_pem(&cert, &key, client_ca.as_deref()) {
+        Ok(config) => Some(ListenerTls { policy, config: Some(config) }),
+        Err(error) => {
+            wrong(key_of(&error), error.to_string());
+            None
+        }
+    }
+}
+
+/// The key of the `tls` table that an error is about.
+fn key_of(error: &TlsConfigError) -> &'static str {
+    let what = match error {
+        TlsConfigError::Pem { what, .. } | TlsConfigError::Unusable { what, .. } => what,
+        TlsConfigError::NoCertificate(what) => what,
+        TlsConfigError::Verifier(_) => "client",
+    };
+    match what {
+        what if what.starts_with("client") => "client_ca",
+        what if what.ends_with("key") => "key",
+        _ => "cert",
+    }
 }

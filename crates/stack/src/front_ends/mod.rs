@@ -16,6 +16,7 @@ pub(crate) mod fuse;
 pub(crate) mod nbd;
 
 pub use certificates::certificate_warnings;
+pub(crate) use certificates::tls;
 
 /// What a stack file says of one front end.
 pub(crate) trait FrontEnd: Sync {

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::diagnostic::{Findings, Span};
 use crate::fields::{Check, Value};
 use crate::files::{Identity, Kind, Seen, Used, folder};
-use crate::spec::{ExportSpec, Listener, StackSpec};
+use crate::spec::{ExportSpec, Listener, StackSpec, TlsSpec};
 use crate::uri::nbd_uri;
 
 use super::{FrontEnd, Section, exposed};
@@ -199,15 +199,26 @@ fn socket(path: &Path, span: &Span, findings: &mut Findings) {
 }
 
 fn tls_files(stack: &StackSpec, findings: &mut Findings) {
+    // Exports that share a listener name the same files: what is wrong with them is said once.
+    let mut seen: Vec<&TlsSpec> = Vec::new();
     for export in &stack.exports {
         let tls = &export.tls;
+        if seen.contains(&tls) {
+            continue;
+        }
+        seen.push(tls);
+        let mut is_readable = true;
         for (key, file) in [("cert", &tls.cert), ("key", &tls.key), ("client_ca", &tls.client_ca)] {
             let Some(path) = file else { continue };
             if let Err(error) = File::open(path) {
                 let span = stack.places.get(&format!("export/{}/tls/{key}", export.name));
                 let message = format!("{}: {error}", path.display());
                 findings.error(&span, message, "name a PEM file that can be read");
+                is_readable = false;
             }
+        }
+        if is_readable {
+            super::tls(stack, export, findings);
         }
     }
 }

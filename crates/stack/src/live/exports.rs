@@ -1,18 +1,16 @@
 //! What a live stack serves: a volume for each export, and what each front end needs to serve them: for NBD an
 //! export table for each address that is listened on, for FUSE a mount for each place.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use drystone_exports::nbd::TlsPolicy;
 use drystone_exports::nbd::server::{Export, ExportTable, ListenerTls, Settings};
-use drystone_exports::nbd::tls::{TlsConfig, TlsConfigError};
 use drystone_exports::server::{AllowList, Clients, Membership, Volume};
 use drystone_throttle::Groups;
 
 use super::LiveDevice;
 use crate::diagnostic::Findings;
+use crate::front_ends::tls;
 use crate::spec::{
     AllowRule, Allowed, Client, ClientGroup, ExportSpec, Listener, StackSpec, TlsMode,
 };
@@ -161,49 +159,5 @@ fn settings(spec: &ExportSpec) -> Settings {
         idle_timeout_ns: spec.idle_timeout,
         peer_timeout_ns: spec.peer_timeout,
         stall_timeout_ns: own.stall_timeout_ns,
-    }
-}
-
-fn tls(stack: &StackSpec, spec: &ExportSpec, findings: &mut Findings) -> Option<ListenerTls> {
-    let policy = match spec.tls.mode {
-        TlsMode::Off => return Some(ListenerTls::off()),
-        TlsMode::Optional => TlsPolicy::Optional,
-        TlsMode::Required => TlsPolicy::Required,
-    };
-    let mut wrong = |key: &str, message: String| {
-        let span = stack.places.export(&spec.name, &format!("tls/{key}"));
-        findings.error(&span, message, "name PEM files that belong together");
-    };
-    let mut read = |key: &str, path: Option<&Path>| {
-        let path = path?;
-        let bytes = fs::read(path);
-        bytes.map_err(|error| wrong(key, format!("{}: {error}", path.display()))).ok()
-    };
-    let cert = read("cert", spec.tls.cert.as_deref())?;
-    let key = read("key", spec.tls.key.as_deref())?;
-    let client_ca = match &spec.tls.client_ca {
-        Some(path) => Some(read("client_ca", Some(path))?),
-        None => None,
-    };
-    match TlsConfig::from_pem(&cert, &key, client_ca.as_deref()) {
-        Ok(config) => Some(ListenerTls { policy, config: Some(config) }),
-        Err(error) => {
-            wrong(key_of(&error), error.to_string());
-            None
-        }
-    }
-}
-
-/// The key of the `tls` table that an error is about.
-fn key_of(error: &TlsConfigError) -> &'static str {
-    let what = match error {
-        TlsConfigError::Pem { what, .. } | TlsConfigError::Unusable { what, .. } => what,
-        TlsConfigError::NoCertificate(what) => what,
-        TlsConfigError::Verifier(_) => "client",
-    };
-    match what {
-        what if what.starts_with("client") => "client_ca",
-        what if what.ends_with("key") => "key",
-        _ => "cert",
     }
 }
