@@ -25,6 +25,25 @@ pub fn planned_key(section: &str, key: &str) -> bool {
     PLANNED_KEYS.iter().any(|(name, keys)| *name == section && keys.contains(&key))
 }
 
+/// What to do instead, with a space at its end, for a kind that others have and that there is nothing like here.
+pub fn instead_of(name: &str) -> Option<&'static str> {
+    match name.to_ascii_lowercase().as_str() {
+        "mirror" | "raid1" | "raid-1" | "raid10" | "raid-10" => Some(
+            "there are no mirrors; `raid5` survives the loss of a disk too, of three or more. ",
+        ),
+        "qcow2" | "vmdk" | "vdi" | "vhdx" => {
+            Some("images are raw: `qemu-img convert -O raw` makes one for `file`. ")
+        }
+        "luks" | "crypt" => {
+            Some("encrypt above it: cryptsetup takes the loop device of `serve --mount`. ")
+        }
+        "nbd" | "iscsi" | "rbd" => {
+            Some("connect it as a block device, and name that in a `file`. ")
+        }
+        _ => None,
+    }
+}
+
 /// The kinds of device that can be served, for hints and help.
 pub fn available_kinds() -> String {
     let names: Vec<String> = DEVICE_KINDS.iter().map(|kind| format!("\"{}\"", kind.name)).collect();
@@ -53,7 +72,7 @@ pub fn check(stack: &StackSpec, findings: &mut Findings) {
             DeviceKind::Planned { kind, .. } => findings.error(
                 &span("type"),
                 format!("device type `{kind}` is not available in this version"),
-                format!("use {}", available_kinds()),
+                format!("{}use {}", instead_of(kind).unwrap_or_default(), available_kinds()),
             ),
             DeviceKind::File(_)
             | DeviceKind::Ram(_)

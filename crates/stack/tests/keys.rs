@@ -306,9 +306,16 @@ fn a_broken_export_makes_no_second_finding() {
 #[test]
 fn what_others_call_a_kind_leads_to_ours() {
     let stand = Stand::new();
-    for (word, kind) in [("mirror", "raid5"), ("raid0", "striped"), ("jbod", "linear")] {
+    for (word, kind) in
+        [("raid", "raid5"), ("raid0", "striped"), ("jbod", "linear"), ("raw", "file")]
+    {
         let report = stand.check(&stack(word, "", "")).expect_err("no kind");
         assert!(report.contains(&format!("did you mean `{kind}`?")), "{report}");
+    }
+    for word in ["mirror", "raid10", "raid1"] {
+        let report = stand.check(&stack(word, "", "")).expect_err("no kind");
+        assert!(report.contains("there are no mirrors; `raid5` survives"), "{report}");
+        assert!(!report.contains("did you mean"), "{report}");
     }
 }
 

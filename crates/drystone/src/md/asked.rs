@@ -22,6 +22,7 @@ pub fn reports(client: &mut Client, names: &[String]) -> Result<Vec<ArrayReport>
     }
     let mut all = Vec::new();
     for name in names {
+        check_name(name)?;
         all.extend(ask(&[("device", name)])?);
     }
     Ok(all)
@@ -67,7 +68,21 @@ pub fn change(
     command: &str,
     arguments: &[(&str, &str)],
 ) -> Result<Value, Failure> {
+    for (_, name) in arguments.iter().filter(|(key, _)| *key == "device") {
+        check_name(name)?;
+    }
     client.ask_for(command, arguments, Duration::from_nanos(MANAGER_PATIENCE_NS))
+}
+
+/// Refuses what mdadm calls an array.
+fn check_name(name: &str) -> Result<(), Failure> {
+    match name.starts_with("/dev/") {
+        false => Ok(()),
+        true => Err(Failure::Usage(format!(
+            "`{name}` is no array's name: here it is that of its device in the stack, as `drystone md status` \
+             shows it"
+        ))),
+    }
 }
 
 /// The names in a change's answer.

@@ -86,7 +86,13 @@ pub struct CreateArgs {
 
 fn level(text: &str) -> Result<Level, String> {
     let number = text.strip_prefix("raid").unwrap_or(text).parse().ok();
-    number.and_then(Level::from_number).ok_or_else(|| "write 4, 5 or 6".to_owned())
+    number.and_then(Level::from_number).ok_or_else(|| match text.trim_start_matches("raid") {
+        "0" | "stripe" => {
+            "write 4, 5 or 6; striping is a volume of a stack file, type = \"striped\"".to_owned()
+        }
+        "1" | "10" | "mirror" => "write 4, 5 or 6: there are no mirrors".to_owned(),
+        _ => "write 4, 5 or 6".to_owned(),
+    })
 }
 
 fn layout(text: &str) -> Result<u32, String> {

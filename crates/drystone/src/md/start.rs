@@ -55,7 +55,9 @@ pub fn run(args: &AssembleArgs) -> Result<(), Failure> {
         return print(&wanted, args.name.as_deref());
     }
     if args.devices.is_empty() {
-        let message = format!("which devices is `{}` to be on? NAME DEV...", args.first);
+        let name = &args.first;
+        let message =
+            format!("name the devices of `{name}` too: drystone md assemble {name} DEV...");
         return Err(Failure::Usage(message));
     }
     start(args)

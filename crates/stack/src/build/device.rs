@@ -104,8 +104,8 @@ fn kind_of(check: &mut Check<'_>, node: &Node) -> Option<What> {
         return Some(What::Planned(kind));
     }
     let near = nearest(word, DEVICE_KINDS.iter().map(|kind| kind.name));
-    let near = meant(word).or(near);
-    let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    let near = meant(word).or(near).map(|near| format!("did you mean `{near}`? "));
+    let near = availability::instead_of(word).map(str::to_owned).or(near).unwrap_or_default();
     let message = format!("`{}` is not a device type", shorten(word));
     check.findings.error(
         &node.span,
@@ -115,15 +115,15 @@ fn kind_of(check: &mut Check<'_>, node: &Node) -> Option<What> {
     None
 }
 
-/// What others call a kind that there is; of mirrors the kind that survives a disk as they do.
+/// What others call a kind that there is.
 fn meant(word: &str) -> Option<&'static str> {
     match word.to_ascii_lowercase().as_str() {
-        "mirror" | "raid10" | "raid-5" | "parity" => Some("raid5"),
+        "raid" | "raid-5" | "parity" => Some("raid5"),
         "raid-6" => Some("raid6"),
         "raid-4" => Some("raid4"),
         "stripe" | "raid0" | "raid-0" => Some("striped"),
         "concat" | "jbod" => Some("linear"),
-        "disk" | "image" | "loop" | "block" => Some("file"),
+        "disk" | "image" | "raw" | "loop" | "block" => Some("file"),
         "memory" | "tmpfs" | "brd" => Some("ram"),
         "null_blk" => Some("null"),
         _ => None,
