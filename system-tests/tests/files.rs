@@ -7,6 +7,8 @@
 
 #[path = "files/ends.rs"]
 mod ends;
+#[path = "files/interrupts.rs"]
+mod interrupts;
 #[path = "files/starts.rs"]
 mod starts;
 #[path = "files/truncate.rs"]

@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod disk;
+mod interrupts;
 mod kernel;
 mod life;
 mod properties;

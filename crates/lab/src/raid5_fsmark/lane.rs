@@ -123,7 +123,7 @@ impl Lane<'_> {
                 proto::statistics(short, &Statistics { bytes: self.bytes, files: 1 })
             }
             Operation::Release { .. } | Operation::Destroy => 0,
-            Operation::Forget | Operation::Interrupt => return Ok(Answer::Silence),
+            Operation::Forget | Operation::Interrupt { .. } => return Ok(Answer::Silence),
             Operation::Allocate { .. } => return Err(Errno::OPNOTSUPP),
             _ => return Err(Errno::NOSYS),
         }))

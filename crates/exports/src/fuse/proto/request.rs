@@ -98,8 +98,11 @@ pub enum Operation<'a> {
     },
     /// A folder is closed.
     ReleaseFolder,
-    /// Whoever asked something gives up.
-    Interrupt,
+    /// Whoever asked something gives up. Has no reply.
+    Interrupt {
+        /// The number of what he asked.
+        unique: u64,
+    },
     /// The mount ends.
     Destroy,
     /// `fallocate`.
@@ -222,7 +225,7 @@ fn read_operation(opcode: u32, mut r: Reader<'_>) -> Option<Operation<'_>> {
             Operation::ReadFolder { offset, length, plus: opcode == 44 }
         }
         29 => Operation::ReleaseFolder,
-        36 => Operation::Interrupt,
+        36 => Operation::Interrupt { unique: r.u64()? },
         38 => Operation::Destroy,
         43 => allocate(&mut r)?,
         46 => {

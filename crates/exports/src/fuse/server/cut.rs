@@ -36,6 +36,13 @@ pub(super) struct Cut {
     by_writes: bool,
 }
 
+impl Op {
+    /// It is a cut that is not complete.
+    fn is_cut_short(&self) -> bool {
+        matches!(&self.what, Work::Cut(cut) if !cut.rest.is_over())
+    }
+}
+
 impl Session {
     /// Another size, asked for by `request`.
     pub(super) fn start_cut(
@@ -109,6 +116,9 @@ impl Session {
     /// A bio of a cut is back: the next one, or the answer.
     pub(super) fn step_cut(&mut self, index: u32, round: &mut Round) {
         let Some(mut op) = self.ops[index as usize].take() else { return };
+        if op.interrupted && op.status.is_ok() && op.is_cut_short() {
+            op.status = Status::Cancelled;
+        }
         let goes_on = op.status.is_ok() && self.life == Life::Open;
         let next = if goes_on { self.next_zeroes(&mut op) } else { Ok(None) };
         let volume = op.volume;

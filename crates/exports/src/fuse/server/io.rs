@@ -80,6 +80,7 @@ impl Session {
         volume: usize,
         handle: u64,
     ) -> Op {
+        let (is_long, interrupted) = self.is_long(request);
         Op {
             unique: request.unique,
             volume,
@@ -90,6 +91,8 @@ impl Session {
             entry: self.answering,
             buf: None,
             passed: false,
+            is_long,
+            interrupted,
         }
     }
 
@@ -304,6 +307,7 @@ impl Session {
     #[inline]
     fn answer_it(&mut self, op: Op) {
         let unique = op.unique;
+        let interrupted = op.is_interrupted_by(op.status);
         if op.status.is_ok() {
             match (op.what, op.buf) {
                 (Work::Read { skip, length }, Some(buf)) => {
@@ -332,7 +336,7 @@ impl Session {
             self.give_all(&mut ragged.edges);
             self.spare.push(ragged);
         }
-        self.answer(unique, errno_of(op.status));
+        self.answer(unique, if interrupted { errno::EINTR } else { errno_of(op.status) });
     }
 }
 

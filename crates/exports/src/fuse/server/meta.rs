@@ -38,6 +38,7 @@ impl Session {
             Operation::Seek { handle, offset, whence } => {
                 self.start_seek(request, handle, offset, whence, work);
             }
+            Operation::Interrupt { unique } => self.interrupt(unique, work),
             _ => self.answer_at_once(request),
         }
     }
@@ -69,8 +70,7 @@ impl Session {
             Operation::ReleaseFolder | Operation::Destroy => self.answer(unique, 0),
             Operation::Forget => {}
             Operation::ChangeFolder => self.answer(unique, errno::EPERM),
-            // An I/O to a disk cannot be interrupted: to be told once is enough for the kernel.
-            Operation::Interrupt | Operation::Unknown { .. } => self.answer(unique, errno::ENOSYS),
+            Operation::Unknown { .. } => self.answer(unique, errno::ENOSYS),
             _ => unreachable!("has been started"),
         }
     }

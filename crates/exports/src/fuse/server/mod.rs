@@ -11,6 +11,7 @@
 
 mod buffers;
 mod cut;
+mod interrupt;
 mod io;
 mod look;
 mod meta;

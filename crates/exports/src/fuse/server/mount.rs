@@ -6,6 +6,7 @@
 //! * A handle stands for one `open`; while it is open its client counts, and its throttle group is not
 //!   removed. Its number carries the group, so that a read or write needs no look-up.
 
+use super::interrupt::Interrupts;
 use super::over_ring::Transport;
 use crate::fuse::proto::{self, Attributes, ROOT};
 use crate::server::{Client, Geometry, Volume, find};
@@ -122,6 +123,7 @@ pub struct Mount {
     /// No holes are punched.
     refuses_holes: AtomicBool,
     handles: Lock<Handles>,
+    interrupts: Interrupts,
     sessions: Box<[Told]>,
     /// Sessions that serve.
     serving: AtomicUsize,
@@ -153,6 +155,7 @@ impl Mount {
             refuses_holes: AtomicBool::new(false),
             volumes: volumes.into_iter().map(shared).collect(),
             handles: Lock::new(LockClass::Control, Handles::default()),
+            interrupts: Interrupts::new(),
             sessions: (0..sessions).map(|_| Told::default()).collect(),
             serving: AtomicUsize::new(0),
             rings: AtomicUsize::new(0),
@@ -237,8 +240,14 @@ impl Mount {
         }
     }
 
-    fn wake_all(&self) {
+    /// Have all sessions look again.
+    pub(super) fn wake_all(&self) {
         self.sessions.iter().filter_map(|told| told.context.get()).for_each(|cx| cx.wake());
+    }
+
+    /// Requests whose askers gave up.
+    pub(super) fn interrupts(&self) -> &Interrupts {
+        &self.interrupts
     }
 
     // --- how requests come

@@ -58,6 +58,10 @@ pub(super) struct Op {
     pub(super) buf: Option<IoBuf>,
     /// It went through its volume's passage.
     pub(super) passed: bool,
+    /// It may take long, so it ends early when its asker gives up.
+    pub(super) is_long: bool,
+    /// Which he has done.
+    pub(super) interrupted: bool,
 }
 
 /// A volume as this session uses it.
@@ -119,6 +123,8 @@ pub(super) struct Session {
     pub(super) waiting: usize,
     flow: Flow,
     pub(super) requests: u64,
+    /// Interrupts of the mount that it has looked at.
+    pub(super) interrupts_seen: u64,
     /// Sessions that are to look again.
     pub(super) wake: Vec<usize>,
     pub(super) locks: Arc<LockCounters>,
@@ -177,6 +183,7 @@ impl Session {
             waiting: 0,
             flow: Flow::new(IN_FLIGHT_MAX, u64::MAX),
             requests: 0,
+            interrupts_seen: 0,
             wake,
             locks: work.locks.clone(),
             tag: FUSE.bio() | (place as u64) << (PART_BITS + OP_BITS),
@@ -274,6 +281,17 @@ impl Session {
         self.tag | u64::from(op) << PART_BITS | part as u64
     }
 
+    /// The `user_data` of all bios of an operation.
+    pub(super) fn user_data_of_op(&self, op: u32) -> Range<u64> {
+        let first = self.user_data(op, 0);
+        first..first + (1 << PART_BITS)
+    }
+
+    /// The operation of a bio.
+    pub(super) fn op_of(bio: &Bio) -> u32 {
+        (bio.user_data >> PART_BITS) as u32 & ((1 << OP_BITS) - 1)
+    }
+
     /// Its place in its worker, as events name it.
     pub(super) fn place_in_worker(&self) -> u64 {
         Tag::rest_of_bio(self.tag) >> (PART_BITS + OP_BITS)
@@ -282,7 +300,7 @@ impl Session {
     /// A bio came back. When it was the last of its operation that is answered, or goes on.
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
-        let index = (bio.user_data >> PART_BITS) as u32 & ((1 << OP_BITS) - 1);
+        let index = Self::op_of(&bio);
         let part = bio.user_data as usize & ((1 << PART_BITS) - 1);
         if !bio.status.is_ok() {
             self.failed(index, &bio);
@@ -307,6 +325,9 @@ impl Session {
     fn failed(&mut self, index: u32, bio: &Bio) {
         if let Some(op) = self.ops[index as usize].as_mut().filter(|op| op.status.is_ok()) {
             op.status = bio.status;
+            if op.is_interrupted_by(bio.status) {
+                return;
+            }
             self.mount.shared(op.volume).volume.clients.note_failure(bio);
         }
     }
@@ -321,6 +342,7 @@ impl Session {
     /// Submit one bio with this round's others.
     pub(super) fn submit(&mut self, volume: usize, bio: Box<Bio>, work: &mut Work) {
         let Some(device) = self.used[volume].device else { return };
+        self.withdraw_if_interrupted(&bio, work);
         let mut bios = BioList::new();
         bios.push(bio);
         work.queue(device, &mut bios);

@@ -34,6 +34,9 @@ pub(crate) struct Sessions {
 impl Sessions {
     fn go_on(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+        if session.has_interrupts() {
+            session.follow_interrupts(work);
+        }
         session.step(work);
         if session.receive(work) && !self.again.contains(&place) {
             self.again.push(place);
@@ -180,10 +183,12 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// Nobody says which session a wake-up is for: those that wait for others, or their mount, look.
+    /// Nobody says which session a wake-up is for: those that wait for others, or their mount, or
+    /// have not seen all interrupts, look.
     fn collected(&mut self, _work: &mut Work) {
         for (place, session) in self.sessions.iter().enumerate() {
-            if session.as_ref().is_some_and(Session::waits_for_others) {
+            let looks = |it: &Session| it.waits_for_others() || it.has_interrupts();
+            if session.as_ref().is_some_and(looks) {
                 self.touched.push(place);
             }
         }
