@@ -69,6 +69,17 @@ enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
+    /// Open the file of a device anew, after a failed flush or when it was cut short
+    Reopen {
+        /// The device
+        #[arg(value_name = "DEV")]
+        device: String,
+        /// Also if the path leads to another file now
+        #[arg(long)]
+        replaced: bool,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
     /// Show the load of all devices, in the columns of iostat -x
     Iostat {
         /// Seconds between reports [default: one report since the start]
@@ -239,6 +250,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Show { device, client } => commands::show(&device, &client),
         Command::Set { device, assignment: (attribute, value), client } => {
             commands::set(&device, &attribute, &value, &client)
+        }
+        Command::Reopen { device, replaced, client } => {
+            commands::reopen(&device, replaced, &client)
         }
         Command::Iostat { interval, count, client } => commands::iostat(interval, count, &client),
         Command::Lockstat { reset, hold, client } => commands::lockstat(reset, hold, &client),

@@ -169,6 +169,23 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
     Ok(())
 }
 
+/// How long the server may take to open a file and to wait for its I/O, on a file system that is slow.
+const REOPEN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// `drystone reopen`.
+pub fn reopen(device: &str, replaced: bool, args: &ClientArgs) -> Result<(), Failure> {
+    let mut arguments = vec![("device", device)];
+    if replaced {
+        arguments.push(("replaced", "true"));
+    }
+    let answer =
+        Client::connect(args.control.as_deref())?.ask_for("reopen", &arguments, REOPEN_PATIENCE)?;
+    if args.json {
+        output::print_json(&answer)?;
+    }
+    Ok(())
+}
+
 /// A value for people: a size with its unit.
 fn shown(attribute: &str, now: &str) -> String {
     match (attribute, now.trim().parse::<u64>()) {

@@ -35,6 +35,8 @@ const FORMS: &[&str] = &[
     "group list",
     "group stat",
     "group stat a",
+    "reopen d",
+    "reopen d --replaced",
     "create v --table 0_8_linear_d_0",
     "create v --table-file table",
     "create v --notable",

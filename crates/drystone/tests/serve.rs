@@ -182,6 +182,10 @@ impl Runtime for FakeRuntime {
         }
     }
 
+    fn reopen(&self, _: &str, replaced: bool) -> Result<bool, ChangeError> {
+        Ok(!replaced)
+    }
+
     fn volume(&self, name: &str) -> Option<VolumeReport> {
         (name == "d").then(VolumeReport::default)
     }

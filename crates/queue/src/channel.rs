@@ -211,16 +211,17 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Take over a configuration or size that changed since the last call.
     #[inline]
-    pub(crate) fn refresh(&mut self, env: &Env) {
+    pub(crate) fn refresh(&mut self, env: &mut Env) {
         if self.shared.config.epoch() != self.epoch {
             self.refresh_config(env);
         }
     }
 
     #[cold]
-    fn refresh_config(&mut self, env: &Env) {
+    fn refresh_config(&mut self, env: &mut Env) {
         (self.epoch, self.config) = self.shared.config.get(&env.locks);
         self.size_bytes = self.shared.driver.size_bytes();
+        self.driver.refresh(env);
         // The time-out may have become shorter: look again at the next chance.
         self.timeout_check = self.timeout_check.min(1);
     }
@@ -532,7 +533,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 self.finish_inline(env);
             }
             if !self.done.is_empty() {
-                self.driver.ending(&mut self.slots, &self.done);
+                self.driver.ending(env, &mut self.slots, &self.done);
                 self.complete_done(env);
             }
             if self.is_moving() {

@@ -76,7 +76,8 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
-    /// Change an attribute of the driver's own; `None` if it has no such attribute.
+    /// Change an attribute of the driver's own; `None` if it has no such attribute. Then all its queues are told
+    /// ([`DriverQueue::refresh`]).
     fn set_attribute(&self, _name: &str, _value: &str) -> Option<Result<()>> {
         None
     }
@@ -140,7 +141,12 @@ pub trait DriverQueue: Send + 'static {
     /// What has ended since the last call is about to be given back: the requests in `done`, whose `status` may
     /// still be changed.
     #[inline]
-    fn ending(&mut self, _slots: &mut Slots, _done: &[u32]) {}
+    fn ending(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &[u32]) {}
+
+    /// Something has changed, perhaps an attribute of the driver: take that over. May be called in the middle of any
+    /// call, and is called though the context's owner is away.
+    #[inline]
+    fn refresh(&mut self, _env: &mut Env) {}
 
     /// True while a request is in flight that only [`DriverQueue::poll`] can find.
     fn must_poll(&self) -> bool {

@@ -381,7 +381,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     fn set_submit_queues(&self, name: &str, value: &str) -> Result<()> {
         let n = parse_in(name, value, 1, QUEUES_MAX.into())? as u32;
         self.set_config(|c| self.change_queues(c, n, c.map.hw().poll))?;
-        self.move_channels();
+        self.tell_channels();
         Ok(())
     }
 
@@ -392,7 +392,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             0 => self.end_polling(|c| self.change_queues(c, c.map.hw().default, 0)),
             _ => self.set_config(|c| self.change_queues(c, c.map.hw().default, n)),
         }?;
-        self.move_channels();
+        self.tell_channels();
         Ok(())
     }
 
@@ -400,9 +400,9 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         config.map.change(default, poll, config.nr_requests.min(self.depth()));
     }
 
-    /// Each channel goes to the queues that it is to use, even if its owner is away; at once if
-    /// nothing of it is in flight. Nothing waits for that.
-    fn move_channels(&self) {
+    /// Each channel takes over what has changed, and goes to the queues that it is to use, even if its owner is away; to
+    /// those at once if nothing of it is in flight. Nothing waits for that.
+    fn tell_channels(&self) {
         self.config().ports.iter().for_each(|port| send_and_kick(port.word.clone()));
     }
 
@@ -417,13 +417,15 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         })
     }
 
-    /// Let the driver change one of its own attributes; false if it has none of that name.
+    /// Let the driver change one of its own attributes, and its queues take that over; false if it has none of that
+    /// name.
     fn set_driver_attribute(&self, name: &str, value: &str) -> Result<bool> {
-        match self.shared.driver.set_attribute(name, value) {
-            Some(Ok(())) => self.refresh_limits(None).map(|()| true),
-            Some(Err(error)) => Err(error),
-            None => Ok(false),
-        }
+        let Some(changed) = self.shared.driver.set_attribute(name, value) else {
+            return Ok(false);
+        };
+        changed.and_then(|()| self.refresh_limits(None))?;
+        self.tell_channels();
+        Ok(true)
     }
 
     fn set_config(&self, change: impl FnOnce(&mut Config)) -> Result<()> {

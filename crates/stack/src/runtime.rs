@@ -13,8 +13,8 @@ use crate::md::{ArrayChange, ArrayReport};
 
 /// A live stack, as the control protocol sees it.
 ///
-/// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`] and setting
-/// what an array's manager takes care of wait for I/O. The caller owns what is returned.
+/// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`], [`Runtime::reopen`] and
+/// setting what an array's manager takes care of wait for I/O. The caller owns what is returned.
 pub trait Runtime: Send + Sync {
     /// All devices, in the order of the stack file.
     fn devices(&self) -> Vec<DeviceSummary>;
@@ -33,6 +33,14 @@ pub trait Runtime: Send + Sync {
         attribute: &'static Attribute,
         value: &Setting,
     ) -> Result<(), SetError>;
+
+    /// Opens the path of a file device anew, and uses that from now on: a failed flush and a file that was cut short are
+    /// forgotten. `replaced`: also if there is another file now. Waits for the file system, and for a while until
+    /// I/O on the file that was open before has ended, on the caller's thread; whether that has ended.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; then nothing has changed.
+    fn reopen(&self, device: &str, replaced: bool) -> Result<bool, ChangeError>;
 
     /// The volume of that name; `None` if there is no such device, or it is none.
     fn volume(&self, name: &str) -> Option<VolumeReport>;

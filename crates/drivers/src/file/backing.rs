@@ -1,10 +1,11 @@
 //! What a file can do besides the operations that a ring carries out on it.
 
-use super::{locks, open};
+use super::open;
 use drystone_core::blocking::might_block;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 
 /// An open file, or what stands for one in a simulator. Called from any thread; but for
 /// [`Backing::is_shorter_than`] nothing here is on the way of an I/O.
@@ -35,6 +36,19 @@ pub trait Backing: Send + Sync {
     /// When the system refuses.
     fn extend(&self, bytes: u64) -> io::Result<()>;
 
+    /// Make durable what was written, and hear of what was lost. May take long.
+    ///
+    /// # Errors
+    /// Something was lost.
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The same file opened once more; `None` if that cannot be done.
+    fn reopened(&self) -> Option<Box<dyn Backing>> {
+        None
+    }
+
     /// Where data next begins from `from`; at most `end`.
     ///
     /// # Errors
@@ -48,9 +62,9 @@ pub trait Backing: Send + Sync {
     fn next_hole(&self, from: u64, end: u64) -> io::Result<u64>;
 }
 
-/// A file or block device of the system, locked until this is dropped.
+/// A file or block device of the system.
 pub(super) struct OpenFile {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Arc<OwnedFd>,
     pub(super) block_device: bool,
     /// Its length is known without asking a server or waiting for one.
     pub(super) has_known_length: bool,
@@ -59,7 +73,6 @@ pub(super) struct OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         might_block("close");
-        locks::unlock(&self.fd);
     }
 }
 
@@ -86,6 +99,15 @@ impl Backing for OpenFile {
     fn extend(&self, bytes: u64) -> io::Result<()> {
         might_block("ftruncate");
         open::extend(&self.fd, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        might_block("fdatasync");
+        // SAFETY: fdatasync takes no pointers.
+        match unsafe { libc::fdatasync(self.fd.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn next_data(&self, from: u64, end: u64) -> io::Result<u64> {

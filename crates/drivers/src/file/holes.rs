@@ -16,7 +16,7 @@
 //! * Answers that make no sense end the query: each step goes forward, or the rest is data.
 //! * The calls may take long. They are for threads that may block ([`drystone_core::extent::ExtentQuery`]).
 
-use super::FileShared;
+use super::{FileShared, Opened};
 use drystone_core::extent::ExtentList;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::{Error, Extent, Result};
@@ -78,13 +78,14 @@ pub(super) fn extents(
     length: u64,
     max: usize,
 ) -> Result<Vec<Extent>> {
+    let opened = &*shared.opened();
     let mut list = ExtentList::new();
     let end = offset.saturating_add(length);
     let what = |e| Error::os(format!("{}: allocation query", shared.path.display()), e);
-    let known = if shared.holes.is_detected() {
-        let actual = shared.backing.size().map_err(what)?;
-        let known = walk(shared, offset..end, actual, max, &mut list).map_err(what)?;
-        if shared.is_cut_short() {
+    let known = if opened.holes.is_detected() {
+        let actual = opened.backing.size().map_err(what)?;
+        let known = walk(opened, offset..end, actual, max, &mut list).map_err(what)?;
+        if opened.is_cut_short() {
             list = ExtentList::new();
             Some(offset)
         } else {
@@ -105,7 +106,7 @@ pub(super) fn extents(
 /// Extents of `range`, at most one more than `max`. From where on nothing is known; `None` if only the number
 /// of extents ended it.
 fn walk(
-    shared: &FileShared,
+    opened: &Opened,
     range: Range<u64>,
     actual: u64,
     max: usize,
@@ -116,9 +117,9 @@ fn walk(
         if list.as_slice().len() > max {
             return Ok(None);
         }
-        let (data, mut hole) = match shared.holes.data_from(at) {
+        let (data, mut hole) = match opened.holes.data_from(at) {
             Some(to) => (at, to),
-            None => next_run(shared, at, actual)?,
+            None => next_run(opened, at, actual)?,
         };
         hole = hole.min(end);
         let data = data.min(end);
@@ -134,14 +135,14 @@ fn walk(
 
 /// Where data begins from `at`, and where it ends; the end is not behind the beginning if the file
 /// system's answer makes no sense.
-fn next_run(shared: &FileShared, at: u64, actual: u64) -> std::io::Result<(u64, u64)> {
-    let data = shared.backing.next_data(at, actual)?;
+fn next_run(opened: &Opened, at: u64, actual: u64) -> std::io::Result<(u64, u64)> {
+    let data = opened.backing.next_data(at, actual)?;
     if data >= actual {
         return Ok((data, data));
     }
-    shared.holes.known.store(ASKING, Relaxed);
-    let hole = shared.backing.next_hole(data, actual)?;
-    shared.holes.remember(data..hole);
+    opened.holes.known.store(ASKING, Relaxed);
+    let hole = opened.backing.next_hole(data, actual)?;
+    opened.holes.remember(data..hole);
     Ok((data, hole))
 }
 
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(told.asked.load(SeqCst), 2, "one look for data and one for its end");
         // Somebody makes all of it a hole by way of the device.
         *told.data.lock().unwrap() = end;
-        file.shared.holes.made();
+        file.shared.opened().holes.made();
         assert_eq!(file.extents(MIB, MIB, 10).unwrap(), [Extent::hole(MIB, MIB)]);
         // A hole is never remembered: what is written there is seen.
         *told.data.lock().unwrap() = same;

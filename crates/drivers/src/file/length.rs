@@ -17,6 +17,8 @@
 //! * So no read is acknowledged with the hole that a write has made. The mark was set before the write, and the
 //!   kernel did the write before the read that met it: the reader finds the mark set, and looks itself; or finds
 //!   it cleared, and then sees what was noted before that (Release and Acquire). It loads the marks first.
+//! * While an opening before this one is in use by queues ([`Doubt`]), everybody looks at the length himself: what they
+//!   change they note with the length of that opening. A queue looks at this one before it leaves the other.
 //! * A mark is written by its queue alone, twice for a row of changes. A queue that found none free counts as one
 //!   whose mark is set.
 
@@ -109,6 +111,25 @@ impl Length {
         }
         self.without_mark.fetch_add(1, Relaxed);
         None
+    }
+}
+
+/// As long as it lives the marks of a length do not tell all: the file is changed by others.
+#[derive(Debug)]
+pub(crate) struct Doubt(Arc<Length>);
+
+impl Doubt {
+    /// For a length that no queue has yet.
+    pub(crate) fn of(length: Arc<Length>) -> Self {
+        length.without_mark.fetch_add(1, Relaxed);
+        Doubt(length)
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        let order = if mutated!("length_doubt") { Relaxed } else { Release };
+        self.0.without_mark.fetch_sub(1, order);
     }
 }
 
@@ -300,6 +321,32 @@ mod loom_tests {
             writing.join().unwrap();
             cutting.join().unwrap();
             drop(idle);
+        });
+    }
+
+    /// The file is opened anew: one queue reads on the new opening while another one writes on the one before, and
+    /// leaves it.
+    #[test]
+    fn loom_length_of_a_file_opened_anew() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let (before, length) = (Length::new(BLOCKS), Length::new(BLOCKS));
+            let doubt = Doubt::of(length.clone());
+            let model = Arc::new(Model { file: Blocks(Mutex::new(BLOCKS)), length });
+            let (mut reader, writer) = (Mark::new(model.length.clone()), Mark::new(before));
+            let [writing, cutting] = [model.clone(), model.clone()];
+            let writing = loom::thread::spawn(move || {
+                writing.write(writer);
+                if !mutated!("length_left_unseen") {
+                    writing.length.look(&writing.file);
+                }
+                drop(doubt);
+            });
+            let cutting = loom::thread::spawn(move || *cutting.file.0.lock().unwrap() = 1);
+            model.read(&mut reader);
+            writing.join().unwrap();
+            cutting.join().unwrap();
         });
     }
 

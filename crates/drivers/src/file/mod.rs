@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! * A file opened for writing is locked against every other writer for as long as the device
-//!   lives (open-file-description lock; `O_EXCL` on block devices). One opened for reading is locked
+//!   lives, also while it is opened anew (open-file-description lock; `O_EXCL` on block devices). One opened for reading is locked
 //!   against every writer, QEMU included (`locks`).
 //! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device succeeds any more: the
 //!   kernel may have dropped the pages it could not write, so a later success would be a lie.
-//!   Only opening the device again ends that.
+//!   Only opening the file anew ends that (`reopen`).
 //! * A file that became shorter than its device below us fails all I/O from when that is seen, for a write beyond
 //!   its end would make it longer again, with a hole for what it held. Nothing is acknowledged that ended after a
 //!   write of any context before it was seen that the file had its length after that write (`length`): no read
@@ -21,26 +21,28 @@
 
 mod access;
 mod backing;
+mod claim;
 mod holes;
 mod length;
 mod locks;
 mod offline;
 mod open;
+mod opened;
 mod queue;
+mod reopen;
 
 pub use backing::Backing;
-use holes::Holes;
-use length::Length;
 pub use offline::OfflineFile;
 pub use open::{Direct, FileOptions};
+pub(crate) use opened::Opened;
+use opened::Opening;
 pub use queue::FileQueue;
 
-use drystone_core::blocking::Aside;
-use drystone_core::buf::Segment;
-use drystone_core::primitive::{AtomicBool, Ordering::*};
-use drystone_core::{Env, Error, Extent, Limits, Result, SECTOR_SIZE};
+use drystone_core::clock::SystemClock;
+use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
+use drystone_core::sync::LockCounters;
+use drystone_core::{Env, Error, Extent, Limits, Published, Result, SECTOR_SIZE};
 use drystone_queue::{Driver, HwQueues};
-use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,32 +59,43 @@ pub struct File {
 /// What the queues of a file share.
 pub(crate) struct FileShared {
     pub(crate) path: PathBuf,
-    pub(crate) backing: Aside<Box<dyn Backing>>,
     pub(crate) read_only: bool,
     /// Bytes of a logical block.
     pub(crate) block_size: u32,
-    /// I/O bypasses the page cache.
-    pub(crate) direct: bool,
-    /// Alignment of memory that direct I/O needs.
-    pub(crate) memory_alignment: usize,
     pub(crate) physical_block_size: u32,
-    /// What users may not expect of it, one sentence without its subject.
-    pub(crate) notice: Option<String>,
-    /// The file lies in memory (tmpfs, ramfs).
-    pub(crate) memory_fs: bool,
-    /// The device below polls, and I/O goes to it directly.
-    pub(crate) poll_queues: bool,
-    pub(crate) length: Arc<Length>,
-    /// Holes can be punched.
-    pub(crate) punch_hole: AtomicBool,
-    /// How ranges are discarded, if at all.
+    /// As clients were told, whatever it is opened as later.
     pub(crate) discard: Option<Discard>,
-    /// Ranges can be zeroed without being freed.
-    pub(crate) zero_range: AtomicBool,
-    /// Which ranges hold data.
-    pub(crate) holes: Holes,
-    /// A flush failed: see the invariants.
-    pub(crate) flush_failed: AtomicBool,
+    /// Bytes of the device.
+    bytes: AtomicU64,
+    /// How it was opened; `None` of a simulator's.
+    options: Option<FileOptions>,
+    opening: Published<Opening>,
+    /// Somebody opens it anew or makes it longer.
+    is_changing: AtomicBool,
+    /// Counts the lock of `opening` for those who are no queue.
+    locks: Arc<LockCounters>,
+}
+
+impl FileShared {
+    fn new(
+        path: &Path,
+        options: Option<&FileOptions>,
+        physical_block_size: u32,
+        opened: Opened,
+    ) -> Self {
+        FileShared {
+            path: path.to_owned(),
+            read_only: options.is_some_and(|options| options.read_only),
+            block_size: opened.block_size,
+            physical_block_size,
+            discard: opened.discard,
+            bytes: AtomicU64::new(opened.length.bytes()),
+            options: options.cloned(),
+            opening: Published::new(Opening::first(opened)),
+            is_changing: AtomicBool::new(false),
+            locks: LockCounters::new(SystemClock::new()),
+        }
+    }
 }
 
 /// How ranges of a file are discarded. Found out when it is opened; where the system cannot after all, as when
@@ -93,26 +106,6 @@ pub(crate) struct Discard {
     pub(crate) granularity: u32,
     /// By the block device itself; else holes are punched.
     pub(crate) is_of_device: bool,
-}
-
-impl FileShared {
-    /// What a ring knows the file by.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.backing.descriptor()
-    }
-
-    /// Whether I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes only segments of
-    /// whole blocks (Linux `bdev_iter_is_aligned`).
-    fn takes(&self, segment: Segment) -> bool {
-        !self.direct
-            || (segment.ptr as usize).is_multiple_of(self.memory_alignment)
-                && segment.len.is_multiple_of(self.block_size as usize)
-    }
-
-    /// Whether it is shorter than the device, now or before. Never waits.
-    pub(crate) fn is_cut_short(&self) -> bool {
-        self.length.look(&**self.backing)
-    }
 }
 
 impl File {
@@ -133,39 +126,24 @@ impl File {
     pub fn over(backing: Box<dyn Backing>, path: &Path, physical_block_size: u32) -> Result<Self> {
         let size = backing.size().map_err(|e| Error::os(path.display(), e))?;
         open::check_size(path, size, SECTOR_SIZE as u32)?;
-        Ok(File {
-            shared: Arc::new(FileShared {
-                path: path.to_owned(),
-                backing: Aside::new(backing),
-                read_only: false,
-                block_size: SECTOR_SIZE as u32,
-                direct: false,
-                memory_alignment: 1,
-                physical_block_size,
-                notice: None,
-                memory_fs: false,
-                poll_queues: false,
-                length: Length::new(size),
-                punch_hole: AtomicBool::new(true),
-                discard: Some(Discard {
-                    granularity: physical_block_size.max(4096),
-                    is_of_device: false,
-                }),
-                zero_range: AtomicBool::new(true),
-                holes: Holes::new(true),
-                flush_failed: AtomicBool::new(false),
+        let opened = Opened {
+            discard: Some(Discard {
+                granularity: physical_block_size.max(4096),
+                is_of_device: false,
             }),
-        })
+            ..Opened::over(backing, size, SECTOR_SIZE as u32)
+        };
+        Ok(File { shared: Arc::new(FileShared::new(path, None, physical_block_size, opened)) })
     }
 
     /// True when I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
-        self.shared.direct
+        self.shared.opened().alignment.is_direct()
     }
 
     /// The size as it was when last looked at, in bytes.
     fn size(&self) -> u64 {
-        self.shared.length.bytes()
+        self.shared.bytes.load(Acquire)
     }
 
     /// Make the file `bytes` long, or take over that it has grown.
@@ -184,19 +162,23 @@ impl File {
                  whole blocks of {block} bytes"
             )));
         }
-        if s.is_cut_short() {
+        let _turn = s.turn()?;
+        let opened = s.opened();
+        if opened.is_cut_short() {
             return Err(Error::invalid(format!(
                 "size: {path} was cut short below the device, which does nothing any more: put back what it \
                  held, and open it anew"
             )));
         }
-        let actual = s.backing.size().map_err(|e| Error::os(&path, e))?;
+        let actual = opened.backing.size().map_err(|e| Error::os(&path, e))?;
         if actual < wanted {
-            s.backing
+            opened
+                .backing
                 .extend(wanted)
                 .map_err(|e| open::too_long(format!("{path} cannot grow to {wanted} bytes"), e))?;
         }
-        s.length.has_grown(wanted);
+        opened.length.has_grown(wanted);
+        s.bytes.store(wanted, Release);
         Ok(())
     }
 }
@@ -214,7 +196,7 @@ impl Driver for File {
 
     fn limits(&self) -> Limits {
         let s = &self.shared;
-        let punch = s.punch_hole.load(Relaxed);
+        let punch = s.opened().punch_hole.load(Relaxed);
         let no_limit = i64::MAX as u64 & !4095;
         Limits {
             logical_block_size: s.block_size,
@@ -232,7 +214,11 @@ impl Driver for File {
     }
 
     fn hw_queues(&self) -> HwQueues {
-        HwQueues { default: QUEUES, poll: u32::from(self.shared.poll_queues), depth: DEPTH }
+        HwQueues {
+            default: QUEUES,
+            poll: u32::from(self.shared.opened().poll_queues),
+            depth: DEPTH,
+        }
     }
 
     fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FileQueue> {
@@ -245,20 +231,27 @@ impl Driver for File {
 
     fn attribute(&self, name: &str) -> Option<String> {
         let s = &self.shared;
+        let opened = s.opened();
         Some(match name {
             "path" => s.path.display().to_string(),
-            "detect_holes" => u8::from(s.holes.is_detected()).to_string(),
-            "notice" => format!("{} {}", s.path.display(), s.notice.as_ref()?),
-            "direct" => u8::from(self.is_direct()).to_string(),
-            "cut_short" => u8::from(s.length.was_cut_short()).to_string(),
-            "path_replaced" => u8::from(!s.backing.is_at(&s.path)).to_string(),
-            "flush_failed" => u8::from(s.flush_failed.load(Relaxed)).to_string(),
+            "detect_holes" => u8::from(opened.holes.is_detected()).to_string(),
+            "notice" => format!("{} {}", s.path.display(), opened.notice.as_ref()?),
+            "direct" => u8::from(opened.alignment.is_direct()).to_string(),
+            "cut_short" => u8::from(opened.length.was_cut_short()).to_string(),
+            "path_replaced" => u8::from(!opened.backing.is_at(&s.path)).to_string(),
+            "flush_failed" => u8::from(opened.flush_failed.load(Relaxed)).to_string(),
+            "reopening" => u8::from(s.is_exchanging()).to_string(),
             _ => return None,
         })
     }
 
     fn set_attribute(&self, name: &str, value: &str) -> Option<Result<()>> {
-        (name == "size_bytes").then(|| self.grow(value))
+        match name {
+            "size_bytes" => Some(self.grow(value)),
+            // Only to be written, as `rescan` in sysfs.
+            "reopen" => Some(self.reopen(value == "replaced")),
+            _ => None,
+        }
     }
 }
 

@@ -31,7 +31,7 @@ impl OfflineFile {
         }
         let options = FileOptions { path: path.to_owned(), read_only, ..FileOptions::default() };
         let block_device = open::is_block_device(path)?;
-        let fd = open::open_fd(&options, 0, block_device)?;
+        let fd = open::open_fd(path, open::open_flags(&options, block_device) & !libc::O_CREAT)?;
         lock(&fd, &options, false)?;
         let size = open::size_of(&fd, block_device);
         let size = size.map_err(|error| Error::os(path.display(), error))?;

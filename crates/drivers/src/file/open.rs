@@ -2,13 +2,14 @@
 
 use super::access::{self, Access, set_direct};
 use super::backing::OpenFile;
+use super::claim::{Claim, Identity};
 use super::holes::Holes;
-use super::length::Length;
 use super::locks::lock;
-use super::{Discard, FileShared};
+use super::opened::Alignment;
+use super::{Discard, FileShared, Opened};
 use drystone_core::blocking::{Aside, might_block};
 use drystone_core::error::ErrorKind;
-use drystone_core::primitive::{AtomicBool, Ordering::Relaxed};
+use drystone_core::primitive::AtomicBool;
 use drystone_core::{Error, Result};
 use std::ffi::CString;
 use std::fs::Metadata;
@@ -17,6 +18,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -61,14 +63,15 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
         ));
     }
     let block_device = existed && is_block_device(path)?;
-    let fd = open_fd(options, 0, block_device)?;
+    let fd = Arc::new(open_fd(path, open_flags(options, block_device))?);
     lock(&fd, options, !existed)?;
+    let identity = Identity::of(&fd, block_device).map_err(|e| Error::os(path.display(), e))?;
+    // The lock is held until this returns.
+    let claim = Claim::new(fd.clone(), identity);
     // Several may have found nothing there: the file is new for whoever has the lock first, and
     // only that one may take it away again.
     let new = !existed && size_of(&fd, false).is_ok_and(|size| size == 0);
-    // A second descriptor of the same open file: the lock is held until this returns.
-    let _held = fd.try_clone();
-    let opened = open_locked(options, fd, block_device, new);
+    let opened = open_locked(options, (fd, claim.clone()), block_device, new);
     if opened.is_err() && new {
         let _ = std::fs::remove_file(path);
     }
@@ -77,7 +80,7 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
 
 fn open_locked(
     options: &FileOptions,
-    fd: OwnedFd,
+    (fd, claim): (Arc<OwnedFd>, Arc<Claim>),
     block_device: bool,
     new: bool,
 ) -> Result<FileShared> {
@@ -90,34 +93,48 @@ fn open_locked(
         extend(&fd, size).map_err(|e| too_long(what, e))?;
     }
     let mut access = access::choose(options, &fd, block_device)?;
-    let size = checked_size(options, &fd, block_device, &mut access)?;
+    let bytes = checked_size(options, &fd, block_device, &mut access)?;
     set_direct(&fd, options, &mut access)?;
-    let physical = access::physical_block_size(&fd, block_device).max(access.block_size);
-    let direct = access.direct.is_some();
-    let mut shared = FileShared {
-        path: path.clone(),
-        read_only: options.read_only,
-        block_size: access.block_size,
-        direct,
-        memory_alignment: access.direct.unwrap_or(1) as usize,
-        physical_block_size: physical,
-        notice: access.notice,
-        memory_fs: !block_device && is_in_memory(&fd),
-        poll_queues: direct && has_poll_queues(&fd, block_device),
-        length: Length::new(size),
-        punch_hole: AtomicBool::new(false),
-        discard: None,
-        zero_range: AtomicBool::new(false),
-        holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
-        flush_failed: AtomicBool::new(false),
-        backing: Aside::new(Box::new(OpenFile {
-            has_known_length: has_known_length(&fd),
-            fd,
-            block_device,
-        })),
-    };
-    probe(&mut shared, block_device);
-    Ok(shared)
+    let block_size = access.block_size;
+    let physical = access::physical_block_size(&fd, block_device).max(block_size);
+    let ready = Ready { options, fd, block_device, access, block_size, bytes };
+    Ok(FileShared::new(path, Some(options), physical, ready.opened(claim)))
+}
+
+/// A file that is open, looked at and locked.
+pub(super) struct Ready<'a> {
+    pub(super) options: &'a FileOptions,
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) block_device: bool,
+    pub(super) access: Access,
+    /// Of the device: its logical block, and its length.
+    pub(super) block_size: u32,
+    pub(super) bytes: u64,
+}
+
+impl Ready<'_> {
+    /// Find out what it can do.
+    pub(super) fn opened(self, claim: Arc<Claim>) -> Opened {
+        let Ready { options, fd, block_device, access, .. } = self;
+        let alignment = access
+            .direct
+            .map_or(Alignment::NONE, |memory| Alignment::direct(memory, self.block_size));
+        let can = probe(&fd, options.read_only, block_device, self.block_size);
+        let backing =
+            OpenFile { has_known_length: has_known_length(&fd), fd: fd.clone(), block_device };
+        Opened {
+            claim: Some(Aside::new(claim)),
+            alignment,
+            notice: access.notice,
+            memory_fs: !block_device && is_in_memory(&fd),
+            poll_queues: alignment.is_direct() && has_poll_queues(&fd, block_device),
+            punch_hole: AtomicBool::new(can.punch_hole),
+            discard: can.discard,
+            zero_range: AtomicBool::new(can.zero_range),
+            holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
+            ..Opened::over(Box::new(backing), self.bytes, self.block_size)
+        }
+    }
 }
 
 /// Of the open file: the path may lead to another one by now.
@@ -141,15 +158,20 @@ pub(super) fn is_block_device(path: &Path) -> Result<bool> {
     Err(Error::invalid(format!("{} is neither a file nor a block device", path.display())))
 }
 
-pub(super) fn open_fd(options: &FileOptions, extra: i32, block_device: bool) -> Result<OwnedFd> {
+/// Flags for open(2): a missing file is made, a block device is not shared.
+pub(super) fn open_flags(options: &FileOptions, block_device: bool) -> i32 {
+    match (options.read_only, block_device) {
+        (true, _) => libc::O_RDONLY,
+        (false, true) => libc::O_RDWR | libc::O_EXCL,
+        (false, false) => libc::O_RDWR | libc::O_CREAT,
+    }
+}
+
+pub(super) fn open_fd(path: &Path, flags: i32) -> Result<OwnedFd> {
     might_block("open");
-    let path = &options.path;
     let c_path = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| Error::invalid("a path cannot hold a zero byte"))?;
-    let access = if options.read_only { libc::O_RDONLY } else { libc::O_RDWR };
-    let create = if block_device || options.read_only { 0 } else { libc::O_CREAT };
-    let exclusive = if block_device && !options.read_only { libc::O_EXCL } else { 0 };
-    let flags = access | create | exclusive | extra | libc::O_CLOEXEC;
+    let flags = flags | libc::O_CLOEXEC;
     // SAFETY: the path is a C string; the descriptor that comes back is ours alone.
     let fd = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
     if fd < 0 {
@@ -337,31 +359,38 @@ fn has_poll_queues(fd: &OwnedFd, block_device: bool) -> bool {
     queue_file(device, "io_poll").is_some_and(|value| value.trim() == "1")
 }
 
+/// What can be done with ranges of a file.
+#[derive(Default)]
+struct Can {
+    punch_hole: bool,
+    zero_range: bool,
+    discard: Option<Discard>,
+}
+
 /// Find out what the file system can do, behind the end of the file where nothing is lost.
-fn probe(shared: &mut FileShared, block_device: bool) {
-    if shared.read_only {
-        return;
+fn probe(fd: &OwnedFd, read_only: bool, block_device: bool, block_size: u32) -> Can {
+    let physical = access::physical_block_size(fd, block_device).max(block_size);
+    let Ok(size) = size_of(fd, block_device) else { return Can::default() };
+    if read_only {
+        return Can::default();
     }
     if block_device {
         // The kernel falls back to writing zeroes by itself.
-        shared.discard = discard_of_device(shared.fd(), shared.physical_block_size);
-        shared.zero_range.store(true, Relaxed);
-        shared.punch_hole.store(true, Relaxed);
-        return;
+        let discard = discard_of_device(fd.as_raw_fd(), physical);
+        return Can { punch_hole: true, zero_range: true, discard };
     }
-    let Ok(size) = shared.backing.size() else { return };
     let behind = size.next_multiple_of(1 << 20) as i64;
-    let fd = shared.fd();
-    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    let (fd, keep) = (fd.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE);
     // SAFETY: fallocate takes no pointers.
-    unsafe {
-        let zero = libc::fallocate(fd, libc::FALLOC_FL_ZERO_RANGE | keep, behind, 4096) == 0;
-        let punch = libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | keep, behind, 4096) == 0;
-        shared.zero_range.store(zero && punch, Relaxed);
-        shared.punch_hole.store(punch, Relaxed);
-        let granularity = shared.physical_block_size.max(4096);
-        shared.discard = punch.then_some(Discard { granularity, is_of_device: false });
-    }
+    let (zero, punch_hole) = unsafe {
+        (
+            libc::fallocate(fd, libc::FALLOC_FL_ZERO_RANGE | keep, behind, 4096) == 0,
+            libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | keep, behind, 4096) == 0,
+        )
+    };
+    let granularity = physical.max(4096);
+    let discard = punch_hole.then_some(Discard { granularity, is_of_device: false });
+    Can { punch_hole, zero_range: zero && punch_hole, discard }
 }
 
 /// Whether a block device discards, and in what units, as sysfs tells.

@@ -3,12 +3,14 @@
 //! Invariants:
 //! * `parts[slot]` holds what the kernel may refer to for the request in that slot (vectors,
 //!   bounce buffer) and is changed only while nothing of it is with the ring.
+//! * A request ends on the opening of the file that it began on ([`Use`]). A queue has at most two: no file is opened
+//!   anew before everybody has left the one before.
 //! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::ended_at_once`], which see that the file was
 //!   not cut short (`length`). Those that change it are counted in `mark` from before they are issued.
 //! * A request has one operation with the ring at a time; `progress` of its bytes are done.
 
-use super::FileShared;
 use super::length::Mark;
+use super::{FileShared, Opened};
 use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
 use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;
@@ -31,20 +33,52 @@ struct Part {
     progress: u64,
     /// Zeroes are being written by hand.
     by_hand: bool,
+    /// The exchange of the file by which it was begun.
+    epoch: u64,
 }
 
 impl Part {
     fn new() -> Self {
-        Part { iovecs: Vec::with_capacity(VECTORS), bounce: None, progress: 0, by_hand: false }
+        Part {
+            iovecs: Vec::with_capacity(VECTORS),
+            bounce: None,
+            progress: 0,
+            by_hand: false,
+            epoch: 0,
+        }
+    }
+}
+
+/// An opening of the file, as a queue uses it.
+struct Use {
+    opened: Arc<Opened>,
+    file: RingFile,
+    mark: Mark,
+    /// Requests that were begun on it and have not ended.
+    in_flight: u32,
+}
+
+impl Use {
+    fn new(opened: Arc<Opened>, env: &mut Env) -> Self {
+        let (file, mark) = (env.ring.register(opened.fd()), Mark::new(opened.length.clone()));
+        Use { opened, file, mark, in_flight: 0 }
+    }
+
+    /// For what has ended, before it is acknowledged: whether the file was cut short.
+    fn look(&mut self) -> bool {
+        self.mark.look(&**self.opened.backing)
     }
 }
 
 /// One context's queue of a file.
 pub struct FileQueue {
     shared: Arc<FileShared>,
-    file: RingFile,
+    /// What new requests begin on, and the exchange by which it does.
+    now: Use,
+    epoch: u64,
+    /// What requests are under way on that were begun before the file was opened anew.
+    before: Option<Use>,
     channel: u32,
-    mark: Mark,
     parts: Vec<Part>,
     zeroes: Option<IoBuf>,
     /// For polled reads and writes, where the device below has poll queues.
@@ -57,9 +91,11 @@ unsafe impl Send for FileQueue {}
 
 impl FileQueue {
     pub(super) fn new(shared: Arc<FileShared>, env: &mut Env, channel: u32, slots: u32) -> Self {
+        let (epoch, opened) = shared.current(&env.locks);
         FileQueue {
-            file: env.ring.register(shared.fd()),
-            mark: Mark::new(shared.length.clone()),
+            now: Use::new(opened, env),
+            epoch,
+            before: None,
             shared,
             channel,
             parts: (0..slots).map(|_| Part::new()).collect(),
@@ -69,20 +105,62 @@ impl FileQueue {
         }
     }
 
+    /// The opening that the request in `slot` was begun on.
+    fn use_of(&self, slot: u32) -> &Use {
+        match &self.before {
+            Some(before) if self.parts[slot as usize].epoch != self.epoch => before,
+            _ => &self.now,
+        }
+    }
+
+    fn use_of_mut(&mut self, slot: u32) -> &mut Use {
+        match &mut self.before {
+            Some(before) if self.parts[slot as usize].epoch != self.epoch => before,
+            _ => &mut self.now,
+        }
+    }
+
+    fn opened(&self, rq: &Request) -> &Opened {
+        &self.use_of(rq.slot()).opened
+    }
+
+    /// The file was opened anew: use that from now on.
+    #[cold]
+    fn follow(&mut self, env: &mut Env) {
+        debug_assert!(
+            self.before.is_none(),
+            "everybody leaves an opening before the next exchange"
+        );
+        let (epoch, opened) = self.shared.current(&env.locks);
+        self.before = Some(std::mem::replace(&mut self.now, Use::new(opened, env)));
+        self.epoch = epoch;
+        self.leave(env);
+    }
+
+    /// Give up the opening before, once nothing is under way on it.
+    #[cold]
+    fn leave(&mut self, env: &mut Env) {
+        if let Some(before) = self.before.take_if(|before| before.in_flight == 0) {
+            self.now.opened.is_cut_short();
+            env.ring.unregister(before.file);
+        }
+    }
+
     /// Start a polled read or write. False if it has to go the ordinary way.
     fn start_polled(&mut self, rq: &Request, op: FileOp) -> bool {
         let plain = matches!(op, FileOp::Read { .. } | FileOp::Write { dsync: false, .. });
-        let wanted = rq.unit.flags.contains(BioFlags::POLLED) && self.shared.poll_queues;
+        let wanted = rq.unit.flags.contains(BioFlags::POLLED) && self.opened(rq).poll_queues;
         if !wanted || !plain {
             return false;
         }
         if self.polled.is_none() {
             self.polled = PolledRing::open().ok();
         }
+        let fd = self.opened(rq).fd();
         let Some(ring) = &mut self.polled else { return false };
         let token = Env::token(self.channel, rq.slot().into());
         // SAFETY: as in `start`.
-        unsafe { ring.start(self.shared.fd(), op, token) }
+        unsafe { ring.start(fd, op, token) }
     }
 
     /// The file cannot be polled after all: the request goes the ordinary way.
@@ -121,8 +199,8 @@ impl FileQueue {
     /// for a device, and the ring would hand each operation to another thread (tmpfs cannot say
     /// "not now"). `None` when not all was done: then the ring does it.
     fn in_memory(&self, rq: &Request) -> Option<Status> {
-        let segment = rq.single_segment().filter(|_| self.shared.memory_fs)?;
-        let (fd, offset) = (self.shared.fd(), rq.offset() as i64);
+        let segment = rq.single_segment().filter(|_| self.opened(rq).memory_fs)?;
+        let (fd, offset) = (self.opened(rq).fd(), rq.offset() as i64);
         // SAFETY: the memory belongs to the request's bio for the length of the call.
         let done = unsafe {
             match rq.unit.op {
@@ -137,14 +215,16 @@ impl FileQueue {
     /// What a request ends with that ended without the ring.
     fn ended_at_once(&mut self, rq: &Request, status: Status) -> Status {
         self.over(rq);
-        let is_cut = self.mark.look(&**self.shared.backing);
+        let used = self.use_of_mut(rq.slot());
+        used.in_flight -= 1;
+        let is_cut = used.look();
         if is_cut && status.is_ok() { Status::Offline } else { status }
     }
 
     /// Nothing of the request is with the kernel any more.
     fn over(&mut self, rq: &Request) {
         if rq.unit.op != Op::Read {
-            self.mark.change_ended();
+            self.use_of_mut(rq.slot()).mark.change_ended();
         }
     }
 
@@ -156,7 +236,7 @@ impl FileQueue {
         let op = match rq.unit.op {
             Op::Read | Op::Write => self.data_op(rq),
             Op::Flush => FileOp::DataSync,
-            Op::Discard => discard_op(&self.shared, rq),
+            Op::Discard => discard_op(self.opened(rq), rq),
             Op::WriteZeroes => match self.zero_op(rq) {
                 Some(op) => op,
                 None => return Issue::Done(Status::NotSupported),
@@ -171,15 +251,17 @@ impl FileQueue {
     fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
         // SAFETY: the memory belongs to the request's bios or to `parts[slot]`, both kept until
         // the request is given back, which happens only in `ring_event`; the descriptor lives
-        // in `shared`, which a channel with requests in flight outlives.
-        unsafe { env.ring.file(self.file, op, Env::token(self.channel, slot.into())) }
+        // in the opening, which this queue keeps while requests are in flight on it.
+        unsafe { env.ring.file(self.use_of(slot).file, op, Env::token(self.channel, slot.into())) }
     }
 
     fn data_op(&mut self, rq: &Request) -> FileOp {
         let write = rq.unit.op == Op::Write;
         let dsync = rq.unit.flags.contains(BioFlags::FUA) && !mistake!("fua_forgotten");
         let offset = rq.offset();
-        if let Some(segment) = rq.single_segment().filter(|segment| self.shared.takes(*segment)) {
+        if let Some(segment) =
+            rq.single_segment().filter(|segment| self.opened(rq).alignment.takes(*segment))
+        {
             return match write {
                 true => FileOp::Write { segment, offset, dsync },
                 false => FileOp::Read { segment, offset },
@@ -191,12 +273,12 @@ impl FileQueue {
 
     /// Collect the request's vectors, through a bounce buffer if memory is not aligned.
     fn gather(&mut self, rq: &Request) {
-        let shared = &self.shared;
+        let alignment = self.opened(rq).alignment;
         let part = &mut self.parts[rq.slot() as usize];
         part.iovecs.clear();
         let mut aligned = true;
         rq.each_segment(|s| {
-            aligned &= shared.takes(s);
+            aligned &= alignment.takes(s);
             part.iovecs.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len });
         });
         if aligned {
@@ -229,7 +311,7 @@ impl FileQueue {
     }
 
     fn zero_op(&mut self, rq: &Request) -> Option<FileOp> {
-        let s = &self.shared;
+        let s = self.opened(rq);
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         let range = |mode| FileOp::Allocate { mode, offset: rq.offset(), length: rq.unit.bytes };
         if !rq.unit.flags.contains(BioFlags::NOUNMAP) && s.punch_hole.load(Relaxed) {
@@ -288,7 +370,7 @@ impl FileQueue {
     fn again(&mut self, rq: &Request) -> Option<FileOp> {
         match rq.unit.op {
             Op::Flush => Some(FileOp::DataSync),
-            Op::Discard => Some(discard_op(&self.shared, rq)),
+            Op::Discard => Some(discard_op(self.opened(rq), rq)),
             Op::WriteZeroes => self.zero_op(rq),
             _ if self.parts[rq.slot() as usize].iovecs.is_empty() => Some(self.data_op(rq)),
             _ => Some(self.vectored_op(rq)),
@@ -296,7 +378,7 @@ impl FileQueue {
     }
 
     fn failed(&mut self, rq: &mut Request, errno: i32) -> Result<Option<FileOp>, Status> {
-        let s = &self.shared;
+        let s = self.opened(rq);
         let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV);
         match rq.unit.op {
             // The kernel had not begun: nothing is lost.
@@ -328,8 +410,8 @@ impl FileQueue {
         if progress >= rq.unit.bytes {
             return Ok(None);
         }
-        let s = &self.shared;
-        if n == 0 || s.direct && !progress.is_multiple_of(s.block_size.into()) {
+        let s = self.opened(rq);
+        if n == 0 || s.alignment.is_direct() && !progress.is_multiple_of(s.block_size.into()) {
             // The file ends before the device does: it was cut short below us.
             return Err(match s.is_cut_short() {
                 true => Status::Offline,
@@ -375,19 +457,43 @@ impl FileQueue {
         part.iovecs.clear();
         (part.progress, part.by_hand) = (0, false);
         if matches!(rq.unit.op, Op::Discard | Op::WriteZeroes) {
-            self.shared.holes.made();
+            self.opened(rq).holes.made();
         }
     }
 
     /// It writes the last block: a file that was cut short would have its length again.
     fn ends_with_device(&self, rq: &Request) -> bool {
         let writes = matches!(rq.unit.op, Op::Write | Op::WriteZeroes);
-        writes && rq.offset() + rq.unit.bytes >= self.shared.length.bytes()
+        writes && rq.offset() + rq.unit.bytes >= self.opened(rq).length.bytes()
     }
 
     fn flush_lost(&self, rq: &Request) -> bool {
         let durable = rq.unit.op == Op::Flush || rq.unit.flags.contains(BioFlags::FUA);
-        durable && self.shared.flush_failed.load(Acquire)
+        durable && self.opened(rq).flush_failed.load(Acquire)
+    }
+}
+
+impl FileQueue {
+    /// The same while requests are under way on the opening before.
+    #[cold]
+    fn ending_on_both(&mut self, env: &mut Env, slots: &mut Slots, done: &[u32]) {
+        done.iter().for_each(|slot| self.use_of_mut(*slot).in_flight -= 1);
+        let is_cut = self.now.look();
+        let was_cut = self.before.as_mut().is_some_and(Use::look);
+        for slot in done {
+            let is_of_now = self.parts[*slot as usize].epoch == self.epoch;
+            if if is_of_now { is_cut } else { was_cut } {
+                end_offline(slots, *slot);
+            }
+        }
+        self.leave(env);
+    }
+}
+
+/// A request whose file was cut short has not ended well.
+fn end_offline(slots: &mut Slots, slot: u32) {
+    if let Some(rq) = slots.in_flight(slot).filter(|rq| rq.status.is_ok()) {
+        rq.status = Status::Offline;
     }
 }
 
@@ -399,9 +505,9 @@ fn rq_cancelled(rq: &Request) -> bool {
 /// Mark in `driver_data` of a request whose operation was asked to end early.
 const CANCELLED: u64 = 1;
 
-fn discard_op(shared: &FileShared, rq: &Request) -> FileOp {
+fn discard_op(opened: &Opened, rq: &Request) -> FileOp {
     let (offset, length) = (rq.offset(), rq.unit.bytes);
-    if shared.discard.is_some_and(|discard| discard.is_of_device) {
+    if opened.discard.is_some_and(|discard| discard.is_of_device) {
         return FileOp::Discard { offset, length };
     }
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -433,22 +539,32 @@ fn empty_bounce(rq: &Request, bounce: &IoBuf) {
 
 impl DriverQueue for FileQueue {
     fn close(&mut self, env: &mut Env) {
-        env.ring.unregister(self.file);
+        env.ring.unregister(self.now.file);
+        if let Some(before) = self.before.take() {
+            env.ring.unregister(before.file);
+        }
+    }
+
+    fn refresh(&mut self, env: &mut Env) {
+        if self.shared.epoch() != self.epoch {
+            self.follow(env);
+        }
     }
 
     fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
         rq.driver_data = 0;
+        self.parts[rq.slot() as usize].epoch = self.epoch;
         if self.flush_lost(rq) {
             return Issue::Done(Status::IoError);
         }
-        if self.shared.length.was_cut_short()
-            || self.ends_with_device(rq) && self.shared.is_cut_short()
-        {
+        let opened = &self.now.opened;
+        if opened.length.was_cut_short() || self.ends_with_device(rq) && opened.is_cut_short() {
             return Issue::Done(Status::Offline);
         }
         if rq.unit.op != Op::Read {
-            self.mark.change_begins();
+            self.now.mark.change_begins();
         }
+        self.now.in_flight += 1;
         match self.issue(env, rq) {
             Issue::Done(status) => Issue::Done(self.ended_at_once(rq, status)),
             issue => issue,
@@ -465,15 +581,15 @@ impl DriverQueue for FileQueue {
         self.operation_ended(env, event, slots, done);
     }
 
-    fn ending(&mut self, slots: &mut Slots, done: &[u32]) {
-        if !self.mark.look(&**self.shared.backing) {
+    fn ending(&mut self, env: &mut Env, slots: &mut Slots, done: &[u32]) {
+        if self.before.is_some() {
+            return self.ending_on_both(env, slots, done);
+        }
+        self.now.in_flight -= done.len() as u32;
+        if !self.now.look() {
             return;
         }
-        for slot in done {
-            if let Some(rq) = slots.in_flight(*slot).filter(|rq| rq.status.is_ok()) {
-                rq.status = Status::Offline;
-            }
-        }
+        done.iter().for_each(|slot| end_offline(slots, *slot));
     }
 
     fn poll(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {

@@ -76,6 +76,10 @@ impl Runtime for Fake {
         Ok(())
     }
 
+    fn reopen(&self, _device: &str, replaced: bool) -> Result<bool, ChangeError> {
+        Ok(!replaced)
+    }
+
     fn volume(&self, name: &str) -> Option<VolumeReport> {
         (name == "disk").then(|| self.volumes().remove(0))
     }

@@ -153,6 +153,7 @@ impl<'r> Control<'r> {
             ("set", [Some(device), Some(attribute), Some(value)]) => {
                 self.set(device, attribute, value)
             }
+            ("reopen", [Some(device), replaced]) => self.reopen(device, *replaced == Some("true")),
             ("iostat", []) => Ok(self.iostat()),
             ("lockstat", [reset, hold]) => {
                 Ok(self.lockstat(*reset == Some("true"), hold.map(|hold| hold == "true")))
@@ -218,6 +219,14 @@ impl<'r> Control<'r> {
         Ok(
             json!({ "device": device, "attribute": attribute.name, "value": now, "warning": warning }),
         )
+    }
+
+    fn reopen(&self, device: &str, replaced: bool) -> Result<Value, ControlError> {
+        let has_ended = self.runtime.reopen(device, replaced).map_err(volumes::error)?;
+        let warning = (!has_ended).then_some(
+            "I/O that was under way has not ended: the file that was open before stays open until it has",
+        );
+        Ok(json!({ "device": device, "warning": warning }))
     }
 
     /// What to say if one of the devices is a member of an array, and has a time-out that makes it fail soon.

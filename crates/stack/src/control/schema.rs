@@ -158,6 +158,24 @@ pub static COMMANDS: &[Command] = &[
         ],
     },
     Command {
+        name: "reopen",
+        doc: "Opens the file of a device anew, while it is used: a failed flush and a file that was cut short are \
+              forgotten. What was lost by them stays lost. I/O under way ends with the file that was open before. A member \
+              that an array has failed stays failed: md-add takes it back.",
+        arguments: &[
+            required("device", NAME, "The name of a file device, or of an array's member."),
+            optional(
+                "replaced",
+                Type::Bool,
+                "Also if the path leads to another file, or disk, now.",
+            ),
+        ],
+        result: &[
+            ("device", "the device's name"),
+            ("warning", "a sentence if I/O that was under way has not ended in 10 s, or null"),
+        ],
+    },
+    Command {
         name: "create",
         doc: "Makes a volume, as dmsetup create.",
         arguments: &[

@@ -35,6 +35,17 @@ fn the_poll_mode_is_told_and_changed() {
     }
 }
 
+/// The fake's I/O does not end if its file was replaced.
+#[test]
+fn io_that_has_not_ended_is_told() {
+    let ask = |arguments: &[(&str, &str)]| ask(&request("reopen", arguments));
+    let answer = ask(&[("device", "disk")]);
+    assert_eq!(answer, json!({ "result": { "device": "disk", "warning": null } }));
+    let answer = ask(&[("device", "disk"), ("replaced", "true")]);
+    let warning = answer["result"]["warning"].as_str().unwrap_or_default();
+    assert!(warning.contains("has not ended"), "{answer}");
+}
+
 #[test]
 fn results_have_the_keys_of_the_schema() {
     for command in COMMANDS {
@@ -45,7 +56,7 @@ fn results_have_the_keys_of_the_schema() {
                 let value = match argument.name {
                     "device" => "disk",
                     "attribute" => "queue/nomerges",
-                    "reset" | "hold" | "now" | "noflush" | "force" | "run" => "true",
+                    "reset" | "hold" | "now" | "noflush" | "force" | "run" | "replaced" => "true",
                     "inactive" | "read_only" => "false",
                     "line" => "disk rbps=1",
                     "mode" => "poll",

@@ -14,6 +14,7 @@ mod groups;
 mod logs;
 mod md;
 mod raid;
+mod reopen;
 mod runtime;
 mod shape;
 mod table;

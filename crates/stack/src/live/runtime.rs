@@ -11,7 +11,7 @@ use drystone_targets::Table;
 
 use super::md::Arrays;
 use super::volumes::Changes;
-use super::{LiveDevice, LiveExport, LiveStack, Pause, groups, uses};
+use super::{LiveDevice, LiveExport, LiveStack, Pause, groups, reopen, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine};
 use crate::md::{ArrayChange, ArrayReport};
@@ -85,6 +85,10 @@ impl Runtime for LiveRuntime {
         let state = self.stack.devices.lock();
         let live = state.find(device).ok_or(SetError::NoSuchDevice)?;
         set(live, attribute.name, value)
+    }
+
+    fn reopen(&self, device: &str, replaced: bool) -> Result<bool, ChangeError> {
+        reopen::reopen(&self.stack, &self.pause, (device, replaced))
     }
 
     fn volume(&self, name: &str) -> Option<VolumeReport> {

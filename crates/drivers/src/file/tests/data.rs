@@ -128,7 +128,7 @@ fn zeroes_by_hand_where_the_file_system_cannot() {
     for engine in ENGINES {
         let dir = tempfile::tempdir().unwrap();
         let driver = file(dir.path(), 4 * MIB);
-        let shared = driver.shared.clone();
+        let shared = driver.shared.opened();
         shared.punch_hole.store(false, Relaxed);
         shared.zero_range.store(false, Relaxed);
         let mut rig = Rig::new(driver, engine);

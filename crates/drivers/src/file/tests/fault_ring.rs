@@ -12,6 +12,8 @@ pub(super) enum Fault {
     Result(i32),
     /// Only so many bytes of its first piece of memory are moved.
     Short(usize),
+    /// It is begun when the plan says something else of it; looked at when results are collected.
+    Held,
 }
 
 /// Decides for each operation.
@@ -24,12 +26,16 @@ pub(super) struct FaultRing {
     inner: Box<dyn Ring>,
     faults: Faults,
     ready: Vec<RingEvent>,
+    held: Vec<(RingFile, FileOp, Token)>,
 }
+
+// SAFETY: the operations point at memory that their requests own, whichever thread has the ring.
+unsafe impl Send for FaultRing {}
 
 impl FaultRing {
     pub(super) fn around(inner: Box<dyn Ring>) -> (Box<dyn Ring>, Faults) {
         let faults: Faults = Arc::new(Mutex::new(Box::new(|_| None)));
-        let ring = FaultRing { inner, faults: faults.clone(), ready: Vec::new() };
+        let ring = FaultRing { inner, faults: faults.clone(), ready: Vec::new(), held: Vec::new() };
         (Box::new(ring), faults)
     }
 }
@@ -60,6 +66,7 @@ impl Ring for FaultRing {
                 return self.ready.push(RingEvent { token, result, buffers: Buffers::None });
             }
             Some(Fault::Short(bytes)) => shorten(op, bytes),
+            Some(Fault::Held) => return self.held.push((file, op, token)),
             None => op,
         };
         // SAFETY: the caller's promise is the same; the operation touches no more than before.
@@ -103,12 +110,16 @@ impl Ring for FaultRing {
     }
 
     fn reap(&mut self, out: &mut Vec<RingEvent>) {
+        for (file, op, token) in std::mem::take(&mut self.held) {
+            // SAFETY: as when it was given; nothing of it was given back.
+            unsafe { self.file(file, op, token) };
+        }
         self.inner.reap(out);
         out.append(&mut self.ready);
     }
 
     fn in_flight(&self) -> usize {
-        self.inner.in_flight() + self.ready.len()
+        self.inner.in_flight() + self.ready.len() + self.held.len()
     }
 
     fn waker(&self) -> Arc<dyn Waker> {

@@ -4,6 +4,7 @@ mod data;
 mod fault_ring;
 mod faults;
 mod opening;
+mod reopening;
 mod retired;
 
 use super::*;

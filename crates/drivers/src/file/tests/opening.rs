@@ -136,7 +136,12 @@ fn a_path_that_names_another_file_is_noticed() {
 }
 
 /// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves in the result who is in the way.
-fn byte_lock(file: &std::fs::File, command: i32, kind: i32, byte: i64) -> (i32, libc::flock) {
+pub(super) fn byte_lock(
+    file: &std::fs::File,
+    command: i32,
+    kind: i32,
+    byte: i64,
+) -> (i32, libc::flock) {
     // SAFETY: a flock of zeroes; fcntl reads and writes one.
     unsafe {
         let mut range: libc::flock = std::mem::zeroed();

@@ -28,7 +28,7 @@ fn write(cx: &mut Context, device: DevIndex) {
 }
 
 /// Whether this process has the file open.
-fn is_open(path: &Path) -> bool {
+pub(super) fn is_open(path: &Path) -> bool {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link == path))
 }

@@ -1,0 +1,196 @@
+//! A file as it was opened once: what queues do I/O on until it is opened anew (`reopen`).
+//!
+//! Invariants:
+//! * A queue has an opening for as long as anything of the queue is with the kernel on it. The last that has it closes it.
+//! * Two openings of the same file, one after the other, have one `flush_failed`: a flush that fails on the one
+//!   before is told of on both.
+//! * While an opening is in use whose file has been opened anew, nobody trusts the marks of the new one's length
+//!   ([`Doubt`]); a queue looks at the new one's length before it leaves the old one.
+
+use super::backing::Backing;
+use super::claim::Claim;
+use super::holes::Holes;
+use super::length::{Doubt, Length};
+use super::{Discard, FileShared};
+use drystone_core::blocking::Aside;
+use drystone_core::buf::Segment;
+use drystone_core::primitive::{AtomicBool, Ordering::*};
+use drystone_core::sync::LockCounters;
+use drystone_core::{Error, Result};
+use std::os::fd::RawFd;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// See the module's text.
+pub(crate) struct Opened {
+    pub(crate) backing: Aside<Box<dyn Backing>>,
+    /// Of a file of the system.
+    pub(super) claim: Option<Aside<Arc<Claim>>>,
+    /// Bytes of a logical block of the device.
+    pub(crate) block_size: u32,
+    pub(crate) alignment: Alignment,
+    /// What users may not expect of it, one sentence without its subject.
+    pub(crate) notice: Option<String>,
+    /// The file lies in memory (tmpfs, ramfs).
+    pub(crate) memory_fs: bool,
+    /// The device below polls, and I/O goes to it directly.
+    pub(crate) poll_queues: bool,
+    pub(crate) length: Arc<Length>,
+    /// Holes can be punched.
+    pub(crate) punch_hole: AtomicBool,
+    /// How ranges are discarded, if at all.
+    pub(crate) discard: Option<Discard>,
+    /// Ranges can be zeroed without being freed.
+    pub(crate) zero_range: AtomicBool,
+    /// Which ranges hold data.
+    pub(crate) holes: Holes,
+    /// A flush failed: see the invariants of the module above.
+    pub(crate) flush_failed: Arc<AtomicBool>,
+    /// Set when the file has been opened anew.
+    pub(super) after: OnceLock<Doubt>,
+}
+
+/// What I/O needs of memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alignment {
+    /// Of its address; 0: I/O goes through the page cache and needs nothing.
+    memory: u32,
+    /// Of its length.
+    length: u32,
+}
+
+impl Alignment {
+    /// Through the page cache.
+    pub(super) const NONE: Self = Alignment { memory: 0, length: 0 };
+
+    /// Of direct I/O in blocks of so many bytes to memory that is aligned so.
+    pub(super) fn direct(memory: u32, block: u32) -> Self {
+        Alignment { memory: memory.max(1), length: block }
+    }
+
+    /// I/O bypasses the page cache.
+    pub(crate) fn is_direct(self) -> bool {
+        self.memory > 0
+    }
+
+    /// Whether I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes only segments of
+    /// whole blocks (Linux `bdev_iter_is_aligned`).
+    pub(crate) fn takes(self, segment: Segment) -> bool {
+        !self.is_direct()
+            || (segment.ptr as usize).is_multiple_of(self.memory as usize)
+                && segment.len.is_multiple_of(self.length as usize)
+    }
+}
+
+impl Opened {
+    /// What a simulator gave, of `bytes` bytes.
+    pub(super) fn over(backing: Box<dyn Backing>, bytes: u64, block_size: u32) -> Self {
+        Opened {
+            backing: Aside::new(backing),
+            claim: None,
+            block_size,
+            alignment: Alignment::NONE,
+            notice: None,
+            memory_fs: false,
+            poll_queues: false,
+            length: Length::new(bytes),
+            punch_hole: AtomicBool::new(true),
+            discard: None,
+            zero_range: AtomicBool::new(true),
+            holes: Holes::new(true),
+            flush_failed: Arc::new(AtomicBool::new(false)),
+            after: OnceLock::new(),
+        }
+    }
+
+    /// What a ring knows the file by.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.backing.descriptor()
+    }
+
+    /// Whether it is shorter than the device, now or before. Never waits.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        self.length.look(&**self.backing)
+    }
+
+    /// `next` is the same file, opened anew.
+    fn is_followed_by(&self, next: &mut Opened) {
+        next.flush_failed = self.flush_failed.clone();
+        // There is one exchange of an opening.
+        let _ = self.after.set(Doubt::of(next.length.clone()));
+    }
+}
+
+/// The opening that queues are to use, and the one before.
+#[derive(Clone)]
+pub(super) struct Opening {
+    opened: Arc<Opened>,
+    before: Weak<Opened>,
+}
+
+impl Opening {
+    pub(super) fn first(opened: Opened) -> Self {
+        Opening { opened: Arc::new(opened), before: Weak::new() }
+    }
+}
+
+impl FileShared {
+    /// Counts exchanges: a queue that has seen another count is to call [`FileShared::current`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.opening.epoch()
+    }
+
+    /// What to use from now on, with its count.
+    pub(crate) fn current(&self, user: &LockCounters) -> (u64, Arc<Opened>) {
+        let (epoch, opening) = self.opening.get(user);
+        (epoch, opening.opened.clone())
+    }
+
+    /// The same, for threads that are no queue's.
+    pub(crate) fn opened(&self) -> Arc<Opened> {
+        self.current(&self.locks).1
+    }
+
+    /// Whether I/O is under way on an opening that was exchanged, or a queue has not taken over the next one.
+    pub(crate) fn is_exchanging(&self) -> bool {
+        self.opening.get(&self.locks).1.before.strong_count() > 0
+    }
+
+    /// Have queues use `next` in the place of `before`, which it is the same file as, or is not. Each takes it over when
+    /// it is next told that something has changed.
+    pub(super) fn exchange(
+        &self,
+        before: &Arc<Opened>,
+        mut next: Opened,
+        is_same: bool,
+    ) -> Result<()> {
+        if is_same {
+            before.is_followed_by(&mut next);
+            next.flush_failed.store(false, Release);
+        }
+        let next = Arc::new(next);
+        self.opening.update(&self.locks, |opening| {
+            *opening = Opening { opened: next, before: Arc::downgrade(before) };
+            Ok(())
+        })
+    }
+
+    /// The right to change which file it is, or how long: one has it at a time.
+    pub(super) fn turn(&self) -> Result<Turn<'_>> {
+        if self.is_changing.swap(true, Acquire) {
+            let path = self.path.display();
+            let text =
+                format!("{path} is being opened anew, or made longer: try again when that is over");
+            return Err(Error::new(drystone_core::error::ErrorKind::Busy, text));
+        }
+        Ok(Turn(&self.is_changing))
+    }
+}
+
+/// See [`FileShared::turn`].
+pub(super) struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}

@@ -1,0 +1,173 @@
+//! Opening the file of a device anew, while the device is in use.
+//!
+//! ```text
+//!   who opens it                              each queue
+//!   opens the path, looks at it, locks it     I/O with the opening before
+//!   exchanges the opening, tells contexts     takes over the new one: new I/O goes there, and what was begun ends
+//!                                             where it began
+//!                                             the last I/O on the one before has ended: leaves it
+//!   is_exchanging() until all have left it    the last one closes it, on a thread that may wait
+//! ```
+//!
+//! Invariants:
+//! * What goes wrong before the exchange changes nothing: the file that is open stays in use.
+//! * The same file stays locked all the while, by the lock that the device has ([`Claim`]). Another one is locked before
+//!   the exchange, and the one before until its I/O has ended.
+//! * Nothing that was lost and that nobody has been told of is forgotten. The kernel tells a lost write to each opening
+//!   once, and one that was opened after the loss never hears of it if somebody else was told. So the one before
+//!   is asked (`fdatasync`) after the new one was opened: what is lost later, both are told.
+
+use super::access::{self, Access, set_direct};
+use super::claim::{Claim, Identity};
+use super::open::{
+    FileOptions, Ready, find_opener, held, is_block_device, open_fd, open_flags, size_of,
+};
+use super::opened::Opened;
+use super::{File, FileShared, locks};
+use drystone_core::error::ErrorKind;
+use drystone_core::primitive::Ordering::*;
+use drystone_core::{Error, Result};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl File {
+    /// Open the path anew, and use that from now on: a failed flush and a cut file are forgotten, and what was lost by
+    /// them stays lost. I/O under way ends with the file that was open until now; whether it has, the attribute
+    /// `reopening` tells. `replaced`: also if the path leads to another file now. May wait for the file
+    /// system: not for a data thread. The queues must be told ([`drystone_queue::Driver::set_attribute`] does).
+    ///
+    /// # Errors
+    /// A sentence; then the file that is open stays in use. It is another file, shorter than the device, needs larger
+    /// blocks, or is in use; something was lost that nobody has been told of; the file before this one is still in use
+    /// ([`ErrorKind::Busy`]); or what the system says.
+    pub fn reopen(&self, replaced: bool) -> Result<()> {
+        let shared = &*self.shared;
+        let _turn = shared.turn()?;
+        if shared.is_exchanging() {
+            let text = format!(
+                "{}: I/O on the file that was open before this one has not ended: until it has, the path cannot \
+                 be opened anew once more",
+                shared.path.display()
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        let before = shared.opened();
+        let (next, is_same) = open_anew(shared, &before, replaced)?;
+        shared.exchange(&before, next, is_same)
+    }
+}
+
+/// The file at the path now, and whether it is the one that is open.
+fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Opened, bool)> {
+    let (Some(options), Some(claim)) = (&shared.options, &before.claim) else {
+        return Ok((given_anew(shared, before)?, true));
+    };
+    let block_device = is_block_device(&options.path)?;
+    let found = Found::open(options, block_device)?;
+    let is_same = claim.identity.is_same(found.identity);
+    if !is_same && !replaced {
+        return Err(Error::invalid(format!(
+            "{} was replaced, it is not what the device has open: to use what is there now, say --replaced",
+            options.path.display()
+        )));
+    }
+    let mut access = found.access(shared, before.length.bytes(), options)?;
+    if is_same {
+        tell_losses(shared, before)?;
+        access.notice.clone_from(&before.notice);
+    }
+    let claim = if is_same { Arc::clone(claim) } else { found.claim(options)? };
+    let (block_size, bytes) = (shared.block_size, before.length.bytes());
+    let ready = Ready { options, fd: found.fd, block_device, access, block_size, bytes };
+    Ok((ready.opened(claim), is_same))
+}
+
+/// A simulator's file once more.
+fn given_anew(shared: &FileShared, before: &Opened) -> Result<Opened> {
+    let path = shared.path.display();
+    let backing = before.backing.reopened().ok_or_else(|| {
+        Error::new(ErrorKind::NotSupported, format!("{path} cannot be opened anew"))
+    })?;
+    let size = backing.size().map_err(|e| Error::os(&path, e))?;
+    check_length(shared, size, before.length.bytes())?;
+    tell_losses(shared, before)?;
+    let opened = Opened::over(backing, before.length.bytes(), shared.block_size);
+    Ok(Opened { discard: before.discard, ..opened })
+}
+
+/// What was written before must be durable, or somebody has been told that it is not.
+fn tell_losses(shared: &FileShared, before: &Opened) -> Result<()> {
+    if shared.read_only || before.flush_failed.load(Acquire) {
+        return Ok(());
+    }
+    before.backing.sync().map_err(|error| {
+        before.flush_failed.store(true, Release);
+        let path = shared.path.display();
+        let what = format!(
+            "{path}: what was written before may be lost, check it; then it can be opened anew"
+        );
+        Error::os(what, error)
+    })
+}
+
+fn check_length(shared: &FileShared, size: u64, bytes: u64) -> Result<()> {
+    match size < bytes {
+        true => Err(Error::invalid(format!(
+            "{} has {size} bytes, fewer than the {bytes} of the device: put back what it held first",
+            shared.path.display()
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// What is at the path now.
+struct Found {
+    fd: Arc<OwnedFd>,
+    identity: Identity,
+    block_device: bool,
+    /// Nobody else has the block device, not even this process.
+    is_exclusive: bool,
+}
+
+impl Found {
+    fn open(options: &FileOptions, block_device: bool) -> Result<Self> {
+        let path = &options.path;
+        let flags = open_flags(options, block_device) & !libc::O_CREAT;
+        let (fd, is_exclusive) = match open_fd(path, flags) {
+            // It may be the device that has it.
+            Err(error) if error.kind == ErrorKind::Busy => {
+                (open_fd(path, flags & !libc::O_EXCL)?, false)
+            }
+            opened => (opened?, true),
+        };
+        let identity = Identity::of(&fd, block_device).map_err(|e| Error::os(path.display(), e))?;
+        Ok(Found { fd: Arc::new(fd), identity, block_device, is_exclusive })
+    }
+
+    /// How I/O goes to it, if the device of `bytes` bytes can stand on it.
+    fn access(&self, shared: &FileShared, bytes: u64, options: &FileOptions) -> Result<Access> {
+        let (path, block) = (options.path.display(), shared.block_size);
+        let host = if self.block_device { access::logical_block_size(&self.fd) } else { block };
+        if host > block {
+            return Err(Error::invalid(format!(
+                "{path} has logical blocks of {host} bytes, and the device has smaller ones, of {block}"
+            )));
+        }
+        let size = size_of(&self.fd, self.block_device).map_err(|e| Error::os(&path, e))?;
+        check_length(shared, size, bytes)?;
+        let options = FileOptions { logical_block_size: Some(block), ..options.clone() };
+        let mut access = access::choose(&options, &self.fd, self.block_device)?;
+        set_direct(&self.fd, &options, &mut access)?;
+        Ok(access)
+    }
+
+    /// Take a lock of its own.
+    fn claim(&self, options: &FileOptions) -> Result<Arc<Claim>> {
+        if !self.is_exclusive {
+            let path = &options.path;
+            return Err(held(path, find_opener(path), "a mount or another device"));
+        }
+        locks::lock(&self.fd, options, false)?;
+        Ok(Claim::new(self.fd.clone(), self.identity))
+    }
+}

@@ -1,0 +1,57 @@
+//! Opening the file of a device anew while the stack is in use.
+
+use drystone_core::clock::Ns;
+use drystone_core::error::ErrorKind;
+
+use super::volumes::{check_stopped, claim, no_device, refused};
+use super::{LiveDevice, LiveStack, Pause};
+use crate::runtime::{ChangeError, Refused};
+
+/// How long the command waits until I/O on the file that was open before has ended: it may never end.
+const PATIENCE_NS: Ns = 10_000_000_000;
+/// How often it looks.
+const PAUSE_NS: Ns = 1_000_000;
+
+/// Opens the file of `name` anew, waits by `pause` until I/O on the one before has ended, and says whether it has.
+pub(super) fn reopen(
+    stack: &LiveStack,
+    pause: &Pause,
+    (name, replaced): (&str, bool),
+) -> Result<bool, ChangeError> {
+    let (live, _claim) = {
+        let state = stack.devices.lock();
+        check_stopped(&state)?;
+        let Some(live) = state.find(name) else {
+            let names = state.list.iter().map(|live| live.name.as_str());
+            return refused(Refused::NotFound, no_device(name, names));
+        };
+        (live.clone(), claim(live)?)
+    };
+    let kind = live.device.info().kind;
+    if kind != "file" {
+        return refused(Refused::Unsupported, no_file(&live, kind));
+    }
+    let how = if replaced { "replaced" } else { "" };
+    live.device.set_attribute("reopen", how).map_err(|error| ChangeError {
+        refused: if error.kind == ErrorKind::Busy { Refused::Busy } else { Refused::Failed },
+        message: format!("`{name}`: {}", error.message),
+    })?;
+    let until = stack.clock.now().saturating_add(PATIENCE_NS);
+    while is_reopening(&live) && stack.clock.now() < until {
+        pause(PAUSE_NS);
+    }
+    Ok(!is_reopening(&live))
+}
+
+fn is_reopening(live: &LiveDevice) -> bool {
+    live.device.attribute("reopening").is_some_and(|value| value == "1")
+}
+
+fn no_file(live: &LiveDevice, kind: &str) -> String {
+    let members = live.members();
+    let hint = match members.is_empty() {
+        true => String::new(),
+        false => format!(": it stands on {}", members.join(", ")),
+    };
+    format!("`{}` is a {kind} device, and only files are opened anew{hint}", live.name)
+}
