@@ -16,6 +16,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
         check_words(file, report);
         if file.path.extension().is_some_and(|extension| extension == "md") {
             check_links(file, tree, report);
+            check_tables(file, report);
         }
     }
 }
@@ -40,6 +41,81 @@ fn check_links(file: &SourceFile, tree: &Tree, report: &mut Report) {
             report.fail_at(&file.path, line, &format!("the link {target:?} points at no file"));
         }
     }
+    for (line, target) in links(&file.text) {
+        let Some((path, part)) = target.split_once('#').filter(|(path, _)| !is_elsewhere(path))
+        else {
+            continue;
+        };
+        let folder = file.path.parent().unwrap_or(Path::new(""));
+        let page = match path {
+            "" => Some(file),
+            path => resolve(&folder.join(path))
+                .and_then(|path| tree.files.iter().find(|file| file.path == path)),
+        };
+        let is_page = |page: &&SourceFile| page.path.extension().is_some_and(|end| end == "md");
+        let page = page.filter(is_page);
+        if page.is_some_and(|page| !headings(&page.text).iter().any(|heading| heading == part)) {
+            report.fail_at(&file.path, line, &format!("the link {target:?} points at no heading"));
+        }
+    }
+}
+
+/// The names by which links reach the headings of a page, as GitHub makes them.
+fn headings(text: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (_, line) in unfenced(text) {
+        let title = line.trim_start_matches('#');
+        if title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        // Of a link in it only the text counts.
+        let title: String = title.split("](").enumerate().fold(String::new(), |all, (n, part)| {
+            all + if n == 0 { part } else { part.split_once(')').map_or("", |(_, rest)| rest) }
+        });
+        let letters = title.trim().to_lowercase();
+        let letters = letters.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        let name: String = letters.map(|c| if c == ' ' { '-' } else { c }).collect();
+        let same = |known: &&String| {
+            let number = known.strip_prefix(&*name).and_then(|rest| rest.strip_prefix('-'));
+            **known == name || number.is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        names.push(match names.iter().filter(same).count() {
+            0 => name,
+            before => format!("{name}-{before}"),
+        });
+    }
+    names
+}
+
+/// Every row of a table has as many cells as its first.
+fn check_tables(file: &SourceFile, report: &mut Report) {
+    let mut first: Option<usize> = None;
+    for (line, text) in unfenced(&file.text) {
+        let text = text.trim();
+        if !text.starts_with('|') {
+            first = None;
+            continue;
+        }
+        let cells = text.replace("\\|", "").matches('|').count() - 1;
+        let expected = *first.get_or_insert(cells);
+        if cells != expected {
+            let why = format!("a row of {cells} cells in a table of {expected}");
+            report.fail_at(&file.path, line, &why);
+        }
+    }
+}
+
+/// The lines outside blocks of code, with their numbers.
+fn unfenced(text: &str) -> Vec<(usize, &str)> {
+    let (mut found, mut fenced) = (Vec::new(), false);
+    for (index, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~") {
+            fenced = !fenced;
+        } else if !fenced {
+            found.push((index + 1, line));
+        }
+    }
+    found
 }
 
 fn is_elsewhere(path: &str) -> bool {
@@ -70,16 +146,11 @@ fn resolve(path: &Path) -> Option<PathBuf> {
 
 /// Targets of `[text](target)` and `[name]: target` outside code, with their lines.
 fn links(text: &str) -> Vec<(usize, String)> {
-    let (mut found, mut fenced) = (Vec::new(), false);
-    for (index, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~") {
-            fenced = !fenced;
-        } else if !fenced {
-            let targets = inline_targets(&without_code(line));
-            found.extend(targets.into_iter().map(|target| (index + 1, target)));
-        }
-    }
-    found
+    let of_line = |(line, text): (usize, &str)| {
+        let targets = inline_targets(&without_code(text));
+        targets.into_iter().map(move |target| (line, target))
+    };
+    unfenced(text).into_iter().flat_map(of_line).collect()
 }
 
 /// Blanks what stands between backticks.
@@ -124,8 +195,37 @@ mod tests {
 
     #[test]
     fn links_that_hold_are_accepted() {
-        let text = "[a](a.md#part) [up](../README.md) [dir](../docs) [here](#x) [web](https://a/b)";
+        let text = "[up](../README.md) [dir](../docs) [web](https://a/b#c)";
         assert_eq!(failures("docs/a.md", text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn links_to_parts_of_a_page_name_its_headings() {
+        let page = "# A `b-c`, d\n## [E](x.md) f\n## E f\n```\n# no heading\n```\n";
+        let page = page.replace("x.md", "a.md");
+        for (part, holds) in [
+            ("a-b-c-d", true),
+            ("e-f", true),
+            ("e-f-1", true),
+            ("e-f-2", false),
+            ("no-heading", false),
+            ("A", false),
+        ] {
+            for path in ["", "a.md"] {
+                let text = format!("{page}[x]({path}#{part})\n");
+                assert_eq!(failures("docs/a.md", &text).is_empty(), holds, "{path}#{part}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_have_as_many_cells_as_their_table() {
+        let good = "| a | b |\n|---|---|\n| `x \\| y` | c |\n\n| one |\n|---|\n";
+        assert_eq!(failures("docs/a.md", good), Vec::<String>::new());
+        let bad = "| a | b |\n|---|---|\n| c |\n| d | e | f |\n";
+        let found = failures("docs/a.md", bad);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("docs/a.md:3: a row of 1 cells in a table of 2"), "{found:?}");
     }
 
     #[test]
