@@ -448,6 +448,22 @@ mod tests {
         assert_eq!((chart_threads(2), chart_threads(6)), (vec![], vec![4]));
     }
 
+    /// The README begins with a run that takes "about a minute".
+    #[test]
+    fn the_first_run_of_the_readme_is_short() {
+        let readme = include_str!("../../../README.md");
+        let first = readme.lines().find(|line| line.starts_with("drystone lab run "));
+        let first = first.expect("a run");
+        assert!(first.starts_with("drystone lab run mq-deadline --runs 1 --runtime 1s "));
+        assert!(first.contains("about a minute"), "{first}");
+        let options = Options { runs: 1, runtime_ns: 1_000_000_000, ..Options::default() };
+        let told = estimate(shown_threads(EXPERIMENT.threads).len(), &options);
+        let (_, time) = told.split_once("about ").expect("a time");
+        let words: Vec<u32> = time.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let seconds = words[0] * 60 + words[1];
+        assert!((30..=75).contains(&seconds), "{told}");
+    }
+
     #[test]
     fn every_variant_is_a_device() {
         for device in devices(Path::new("/dev/shm/a,b")) {
