@@ -33,17 +33,19 @@ pub enum Failed {
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failed::Asked => f.write_str("it was asked for"),
-            Failed::Replaced => f.write_str("its replacement has all that it held"),
+            Failed::Asked => f.write_str("was marked as failed by a command"),
+            Failed::Replaced => {
+                f.write_str("is used no longer: its replacement has all that it held")
+            }
             Failed::Gone => f.write_str("the device has gone, or its file was cut short"),
-            Failed::Write(byte) => write!(f, "it did not take a write at byte {byte}"),
+            Failed::Write(byte) => write!(f, "a write at byte {byte} of it failed"),
             Failed::Read(byte) => {
                 write!(f, "byte {byte} of it can neither be read nor computed from the others")
             }
-            Failed::Flush => f.write_str("it did not flush"),
-            Failed::Log => f.write_str("it did not take the partial parity log"),
-            Failed::Superblock => f.write_str("it did not take its superblock"),
-            Failed::Bitmap => f.write_str("it did not take the write-intent bitmap"),
+            Failed::Flush => f.write_str("a flush of it failed"),
+            Failed::Log => f.write_str("its partial parity log could not be written"),
+            Failed::Superblock => f.write_str("its superblock could not be written"),
+            Failed::Bitmap => f.write_str("its write-intent bitmap could not be written"),
         }
     }
 }
@@ -170,7 +172,7 @@ impl fmt::Display for ArrayEvent {
                 why: why @ (Failed::Asked | Failed::Replaced),
                 left,
             } => {
-                write!(f, "`{member}` is used no longer, because {why}; {left}")
+                write!(f, "`{member}` {why}; {left}")
             }
             ArrayEvent::MemberFailed { member, why, left } => {
                 write!(f, "`{member}` has failed, because {why}; {left}")
@@ -207,9 +209,12 @@ impl fmt::Display for ArrayEvent {
                     (SyncAction::Resync, _) => write!(f, "{subject} has ended"),
                     (_, 0) => write!(f, "{subject} has ended; it found no mismatch"),
                     (SyncAction::Repair, n) => {
-                        write!(f, "{subject} has ended; it made {n} sectors fit that did not")
+                        write!(f, "{subject} has ended; it corrected {n} sectors of parity")
                     }
-                    (_, n) => write!(f, "{subject} has ended; {n} sectors do not fit their parity"),
+                    (_, n) => write!(
+                        f,
+                        "{subject} has ended; {n} sectors of parity do not match the data"
+                    ),
                 }
             }
         }

@@ -30,7 +30,7 @@ fn a_member_that_is_failed_and_rebuilt_is_told_of() {
     assert_eq!(lines(&told), [""; 0], "nothing has happened");
     stand.command(Command::Fail("d1".to_owned())).unwrap();
     let left = "3 of 4 members are in sync, and no more may fail";
-    assert_eq!(lines(&told), [format!("`d1` is used no longer, because it was asked for; {left}")]);
+    assert_eq!(lines(&told), [format!("`d1` was marked as failed by a command; {left}")]);
     add(&mut stand, 4);
     stand.until("the rebuild", is_idle);
     assert_eq!(
@@ -70,8 +70,8 @@ fn what_a_check_finds_is_told() {
     let sector = stand.memories[0].superblock().data_offset;
     stand.memories[0].put(sector, &[9; 4096]);
     for (action, end) in [
-        (SyncAction::Check, "the check has ended; 8 sectors do not fit their parity"),
-        (SyncAction::Repair, "the repair has ended; it made 8 sectors fit that did not"),
+        (SyncAction::Check, "the check has ended; 8 sectors of parity do not match the data"),
+        (SyncAction::Repair, "the repair has ended; it corrected 8 sectors of parity"),
         (SyncAction::Check, "the check has ended; it found no mismatch"),
     ] {
         stand.command(Command::Sync(action)).unwrap();
@@ -96,7 +96,7 @@ fn bad_blocks_and_failed_members_are_told_of() {
     stand.write(0, 2, 64 << 10);
     stand.until("the failure", |status| status.degraded() == 1);
     let told = lines(&told).join("\n");
-    assert!(told.contains("`d1` has failed, because it did not flush; 3 of 4"), "{told}");
+    assert!(told.contains("`d1` has failed, because a flush of it failed; 3 of 4"), "{told}");
 }
 
 /// Members that a crash kept from the last update are given it first, and all members are flushed before.
@@ -116,7 +116,7 @@ fn a_member_that_does_not_flush_as_others_are_brought_level_is_told_of_as_such()
     assert!(stand.write(0, 2, 4096).is_ok());
     stand.until("the failure", |status| status.degraded() == 1);
     let told = lines(&told).join("\n");
-    assert!(told.contains("`d1` has failed, because it did not flush; 3 of 4"), "{told}");
+    assert!(told.contains("`d1` has failed, because a flush of it failed; 3 of 4"), "{told}");
 }
 
 /// It is not asked block by block whether it takes something after all, though it has a bad block list.
