@@ -233,7 +233,7 @@ fn a_member_that_is_gone_or_empty_counts_as_missing_if_told_to() {
         ("", None, key),
         ("", Some(0), key),
         ("", Some(8 << 20), blank),
-        ("size = \"8MiB\"\n", None, blank),
+        ("size = \"8MiB\"\n", None, key),
         ("size = \"8MiB\"\n", Some(0), key),
     ] {
         let text = |keys: &str| {
@@ -250,9 +250,18 @@ fn a_member_that_is_gone_or_empty_counts_as_missing_if_told_to() {
         make();
         let message = Server::spawn_in(&folder, &text(""), &[]).refusal();
         assert!(message.contains(sentence), "{size}{bytes:?}: {message}");
-        make();
+        assert_eq!(
+            member.exists(),
+            bytes.is_some(),
+            "{size}{bytes:?}: nothing is made in its place"
+        );
         let mut server = Server::start_in(&folder, &text("run = true"), &[]);
         assert_eq!(attribute(&server, "md/degraded"), "1", "{size}{bytes:?}");
+        assert_eq!(
+            member.exists(),
+            bytes.is_some(),
+            "{size}{bytes:?}: nothing is made in its place"
+        );
         assert!(server.uri("ram").starts_with("nbd"));
         assert!(server.sigterm().success(), "{}", server.messages());
         // On the others it is on record as missing now: it is made anew.

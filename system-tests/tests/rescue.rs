@@ -582,7 +582,8 @@ fn who_misses_an_image_is_told_of_a_stack_file_without_it() {
          [export.a]\ndevice = \"a\"\nnbd = \"unix:a.sock\"\n"
     );
     let message = Server::spawn_in(&images.folder, &stack, &[]).refusal();
-    assert!(message.contains("`d3` is of no array"), "{message}");
+    assert!(message.contains("r5-ls-3.img does not exist, and is not made"), "{message}");
+    assert!(!images.folder.path().join("r5-ls-3.img").exists());
     assert!(message.contains("`drystone md assemble --print /"), "{message}");
     assert!(message.contains("r5-ls-2.img` prints a stack file"), "{message}");
 }

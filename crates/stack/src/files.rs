@@ -228,11 +228,44 @@ fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
         let hint = "add size = \"10GiB\" to have it created, or name a file that exists";
         return Some(Flaw::lack(path_span, message, hint));
     }
+    if let Some(flaw) = of_an_array(file, name, stack) {
+        return Some(flaw);
+    }
     (!folder(&file.path).is_dir()).then(|| {
         let message = format!("{shown} cannot be created: its folder does not exist");
         let hint = format!("make the folder: mkdir -p {}", folder(&file.path).display());
         Flaw::lack(path_span, message, hint)
     })
+}
+
+/// Why a file is not made that is to be a member of an array, of which there are others: an array is made only
+/// together with all of its members, so this one is lost, or somewhere else.
+fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
+    let is_of = |device: &&DeviceSpec| {
+        let is_raid = matches!(device.kind, DeviceKind::Raid(_));
+        is_raid && device.members().iter().any(|member| member.device == name)
+    };
+    let array = stack.devices.iter().find(is_of)?;
+    let path = |device: &str| match &stack.device(device)?.kind {
+        DeviceKind::File(file) => Some(file.path.as_path()).filter(|path| path.exists()),
+        _ => None,
+    };
+    let others = array.members().into_iter().filter_map(|member| path(&member.device));
+    let others: Vec<String> = others.map(|path| path.display().to_string()).collect();
+    if others.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "{} does not exist, and is not made, because other members of `{}` exist",
+        file.path.display(),
+        array.name
+    );
+    let hint = format!(
+        "name the file that holds it, or leave `{name}` out of `members` if another device has replaced it: \
+         `drystone md assemble --print {}` prints a stack file of the others",
+        others.join(" ")
+    );
+    Some(Flaw::lack(stack.places.device(name, "path"), message, hint))
 }
 
 fn existing(

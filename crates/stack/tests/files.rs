@@ -52,6 +52,35 @@ fn a_missing_file_needs_a_size_and_is_not_created_by_checking() {
     assert!(!folder.path().join("a.img").exists());
 }
 
+/// An array is made with all of its members, so a single one is not: it is lost, or somewhere else.
+#[test]
+fn a_member_is_not_made_beside_others_that_exist() {
+    let folder = TempDir::new().unwrap();
+    let member =
+        |n| format!("[device.m{n}]\ntype = \"file\"\npath = \"m{n}.img\"\nsize = \"8MiB\"\n");
+    let text = |keys: &str| {
+        let members: String = (0..3).map(member).collect();
+        format!(
+            "{members}[device.a]\ntype = \"raid5\"\nmembers = [\"m0\", \"m1\", \"m2\"]\n{keys}\n\
+             [export.a]\ndevice = \"a\"\nnbd = \"unix:a.sock\"\n"
+        )
+    };
+    assert_eq!(good(&folder, &text("")).sizes.len(), 4, "all are made");
+    ["m0.img", "m2.img"].iter().for_each(|name| sized(&folder.path().join(name), 8 << 20));
+    let (word, message, hint) = bad(&folder, &text(""));
+    assert_eq!(word, "\"m1.img\"");
+    assert!(
+        message.ends_with(
+            "m1.img does not exist, and is not made, because other members of `a` exist"
+        ),
+        "{message}"
+    );
+    assert!(hint.contains("m2.img` prints a stack file of the others"), "{hint}");
+    assert!(hint.contains("set `run = true` in [device.a]"), "{hint}");
+    let stack = good(&folder, &text("run = true"));
+    assert!(stack.absent.contains("m1"), "{:?}", stack.absent);
+}
+
 #[test]
 fn what_may_be_created_is_respected() {
     let folder = TempDir::new().unwrap();
