@@ -40,6 +40,9 @@ pub fn instead_of(name: &str) -> Option<&'static str> {
         "nbd" | "iscsi" | "rbd" => {
             Some("connect it as a block device, and name that in a `file`. ")
         }
+        name if name.contains(['/', '.']) => Some(
+            "a file or block device is of type `file`, with `path`: as in file,path=disk.img. ",
+        ),
         _ => None,
     }
 }

@@ -29,7 +29,11 @@ pub enum LoadError {
         error: std::io::Error,
     },
     /// The file is no text.
-    #[error("{}: not a text: byte {offset} is not UTF-8", one_line(&path.display().to_string()))]
+    #[error(
+        "{} is no stack file: not a text: byte {offset} is not UTF-8, or 0; to serve an image, name it in a stack \
+         file: a section [device.NAME] with type = \"file\" and its path",
+        one_line(&path.display().to_string())
+    )]
     NotText {
         /// The file.
         path: PathBuf,
@@ -66,10 +70,12 @@ pub struct LoadOptions {
 pub fn load_with(path: &Path, options: &LoadOptions) -> Result<StackSpec, LoadError> {
     let unreadable = |error| LoadError::Unreadable { path: path.to_owned(), error };
     let bytes = read_bounded(path).map_err(unreadable)?;
-    let text = String::from_utf8(bytes).map_err(|error| LoadError::NotText {
-        path: path.to_owned(),
-        offset: error.utf8_error().valid_up_to(),
-    })?;
+    let no_text = |offset| LoadError::NotText { path: path.to_owned(), offset };
+    if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
+        return Err(no_text(offset));
+    }
+    let text =
+        String::from_utf8(bytes).map_err(|error| no_text(error.utf8_error().valid_up_to()))?;
     let whole = std::path::absolute(path).map_err(unreadable)?;
     let base = whole.parent().unwrap_or(Path::new("/"));
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());

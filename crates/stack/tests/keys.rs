@@ -312,6 +312,13 @@ fn what_others_call_a_kind_leads_to_ours() {
         let report = stand.check(&stack(word, "", "")).expect_err("no kind");
         assert!(report.contains(&format!("did you mean `{kind}`?")), "{report}");
     }
+    for word in ["disk.img", "/dev/sda"] {
+        let report = stand.check(&stack(word, "", "")).expect_err("no kind");
+        assert!(
+            report.contains("a file or block device is of type `file`, with `path`"),
+            "{report}"
+        );
+    }
     for word in ["mirror", "raid10", "raid1"] {
         let report = stand.check(&stack(word, "", "")).expect_err("no kind");
         assert!(report.contains("there are no mirrors; `raid5` survives"), "{report}");
