@@ -3,7 +3,9 @@
 
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::{File, FileOptions, OfflineFile};
+use drystone_queue::Driver;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 const MIB: u64 = 1 << 20;
 
@@ -57,6 +59,58 @@ fn what_is_closed_is_free_although_a_child_has_inherited_it() {
     drop((child, other));
 }
 
+/// A loop device that has a file attached, until this is dropped; `None` where there are none to be had.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn attach(path: &Path, options: &[&str]) -> Option<Self> {
+        let attach = ["30", "losetup", "--find", "--show"];
+        let output = Command::new("timeout").args(attach).args(options).arg(path).output();
+        let output = output.ok().filter(|output| output.status.success())?;
+        Some(LoopDevice(String::from_utf8(output.stdout).ok()?.trim().to_owned()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detach = ["30", "losetup", "--detach", &self.0];
+        let _ = Command::new("timeout").args(detach).status();
+    }
+}
+
+#[test]
+fn a_file_is_not_written_beside_a_loop_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    drop(File::open(&options).unwrap());
+    let Some(device) = LoopDevice::attach(&options.path, &[]) else {
+        println!("SKIPPED a_file_is_not_written_beside_a_loop_device: no loop device is to be had");
+        return;
+    };
+    let reader = FileOptions { read_only: true, ..options.clone() };
+    let says = format!("is attached to {}, which may write to it", device.0);
+    let error = File::open(&options).err().expect("refused");
+    assert!(error.kind == ErrorKind::Busy && error.message.contains(&says), "{error}");
+    let error = OfflineFile::open(&options.path, false).expect_err("refused");
+    assert!(error.kind == ErrorKind::Busy && error.message.contains(&says), "{error}");
+    // By whatever path it was attached, and whatever lies there now.
+    std::fs::hard_link(&options.path, dir.path().join("other.img")).unwrap();
+    let other = FileOptions { path: dir.path().join("other.img"), ..options.clone() };
+    assert!(File::open(&other).err().expect("refused").message.contains(&says));
+    OfflineFile::open(&options.path, true).expect("it may be looked at");
+    let notice = File::open(&reader).unwrap().attribute("notice").expect("a notice");
+    assert!(notice.contains(&says), "{notice}");
+    drop(device);
+    let device = LoopDevice::attach(&options.path, &["--read-only"]).expect("another one");
+    let notice = File::open(&options).unwrap().attribute("notice").expect("a notice");
+    assert!(notice.contains(&format!("is attached to {} as well", device.0)), "{notice}");
+    let notice = File::open(&reader).unwrap().attribute("notice").unwrap_or_default();
+    assert!(!notice.contains("attached"), "two readers: {notice}");
+    drop(device);
+    let notice = File::open(&options).unwrap().attribute("notice").unwrap_or_default();
+    assert!(!notice.contains("attached"), "{notice}");
+}
+
 #[test]
 fn another_process_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,11 +122,11 @@ fn another_process_is_named() {
                   fcntl.fcntl(f,37,struct.pack('hhllhh',fcntl.F_WRLCK,0,0,0,0,0)+b'\\0'*4)\n\
                   print('held',flush=True)\n\
                   sys.stdin.read()";
-    let child = std::process::Command::new("python3")
+    let child = Command::new("python3")
         .args(["-c", script])
         .arg(&options.path)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn();
     let Ok(mut child) = child else {
         println!("SKIPPED another_process_is_named: there is no python3");

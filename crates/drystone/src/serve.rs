@@ -104,8 +104,8 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     signal.wait();
     output::note(&format!(
-        "stopping: flushing devices; I/O that does not end is given up {} s after files are no longer in use. \
-         Press Ctrl-C again to quit at once (unflushed data may be lost).",
+        "stopping: flushing devices; I/O that does not end is given up {0} s after files are no longer in use, or when \
+         none has ended for {0} s. Press Ctrl-C again to quit at once (unflushed data may be lost).",
         STOP_LIMIT.as_secs()
     ));
     handle.stop(StopMode::Drain)?;

@@ -6,6 +6,7 @@
 //! - Front ends end first, while the data threads answer: whoever uses a file may have something to write.
 //! - Nothing is flushed before every worker has returned, so a flush covers all that clients wrote.
 
+use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use crate::front_ends::{self, At, FrontEnd};
 use crate::memory;
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
-use crate::stop_limit::{STOP_LIMIT, StopLimit};
+use crate::stop_limit::{Progress, STOP_LIMIT, StopLimit};
 
 /// A stack that is served.
 pub struct Server {
@@ -176,6 +177,15 @@ impl Server {
         }
     }
 
+    /// Gives up when I/O is in flight and none of any device ends, though somebody has a file open: he may be waiting for
+    /// that I/O.
+    fn limit_standstill(&self) -> Option<StopLimit> {
+        let stack = self.stack.clone();
+        let limit = (STOP_LIMIT, stack.clock().clone());
+        let started = StopLimit::of_standstill(limit, move || progress(&stack), self.given_up());
+        or_without_limit(started)
+    }
+
     /// Takes nothing new, lets what is in flight end, closes all connections.
     fn end(&mut self) -> anyhow::Result<()> {
         self.stack.stop();
@@ -202,6 +212,7 @@ impl ServerHandle for Server {
         for text in self.stack.without_room() {
             output::warning(&format!("{text}; to stop once more gives them up"));
         }
+        let _standstill = (mode == StopMode::Drain).then(|| self.limit_standstill());
         // Before anybody is waited for, who may himself wait for a limit, or for a suspended volume.
         self.stack.stop();
         self.front_ends.iter_mut().for_each(|front_end| front_end.close());
@@ -214,12 +225,8 @@ impl ServerHandle for Server {
             output::warning(&format!("{why:#}"));
         }
         // Who uses files was waited for; nobody who could still save anything is cut off by this.
-        let limit =
-            (mode == StopMode::Drain).then(|| StopLimit::start(STOP_LIMIT, self.given_up()));
-        let _limit = limit.transpose().unwrap_or_else(|why| {
-            output::warning(&format!("the stop has no time limit, for want of a thread: {why}"));
-            None
-        });
+        let _limit = (mode == StopMode::Drain)
+            .then(|| or_without_limit(StopLimit::start(STOP_LIMIT, self.given_up())));
         let ended = self.end();
         if mode == StopMode::Now {
             return ended;
@@ -228,6 +235,25 @@ impl ServerHandle for Server {
         let finished = self.stack.finish(&pause).map_err(|why| anyhow!(why));
         left.and(ended).and(finished)
     }
+}
+
+fn or_without_limit(started: io::Result<StopLimit>) -> Option<StopLimit> {
+    let without = |why: &io::Error| {
+        output::warning(&format!("the stop has no time limit, for want of a thread: {why}"));
+    };
+    started.inspect_err(without).ok()
+}
+
+/// How far I/O of all devices is that count it.
+fn progress(stack: &LiveStack) -> Progress {
+    let mut progress = Progress::default();
+    for live in stack.devices() {
+        for group in live.device.stats().groups {
+            progress.in_flight += group.started.saturating_sub(group.completed);
+            progress.ended += group.completed;
+        }
+    }
+    progress
 }
 
 /// Says what users may not expect of what devices stand on.

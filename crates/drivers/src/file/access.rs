@@ -156,6 +156,14 @@ impl Access {
         Access { direct: Some(alignment.memory.max(1)), ..Self::buffered(block_size) }
     }
 
+    /// Says one more thing that users may not expect.
+    pub(super) fn note(&mut self, more: Option<String>) {
+        self.notice = match (self.notice.take(), more) {
+            (Some(known), Some(more)) => Some(format!("{known}; it {more}")),
+            (known, more) => known.or(more),
+        };
+    }
+
     /// Says that the end of a block device is no whole block.
     pub(super) fn note_rest(&mut self, rest: u64) {
         if rest > 0 {

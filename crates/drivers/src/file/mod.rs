@@ -4,6 +4,7 @@
 //! * A file opened for writing is locked against every other writer for as long as the device
 //!   lives, also while it is opened anew (open-file-description lock; `O_EXCL` on block devices). One opened for reading is locked
 //!   against every writer, QEMU included (`locks`).
+//! * Nor is a file written that a loop device of the host has attached and may write to (`loops`): those take no locks.
 //! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device succeeds any more: the
 //!   kernel may have dropped the pages it could not write, so a later success would be a lie.
 //!   Only opening the file anew ends that (`reopen`).
@@ -25,6 +26,7 @@ mod claim;
 mod holes;
 mod length;
 mod locks;
+mod loops;
 mod offline;
 mod open;
 mod opened;

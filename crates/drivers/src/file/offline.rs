@@ -2,6 +2,7 @@
 
 use super::access::logical_block_size;
 use super::locks::{lock, unlock};
+use super::loops;
 use super::open::{self, FileOptions};
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
@@ -22,8 +23,8 @@ impl OfflineFile {
     /// against writers.
     ///
     /// # Errors
-    /// It does not exist, is neither a file nor a block device, is in use ([`ErrorKind::Busy`]), or
-    /// what the system says.
+    /// It does not exist, is neither a file nor a block device, is in use or is to be written beside a loop device that
+    /// may write to it ([`ErrorKind::Busy`]), or what the system says.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         if !path.exists() {
             let text = format!("{} does not exist", path.display());
@@ -33,6 +34,7 @@ impl OfflineFile {
         let block_device = open::is_block_device(path)?;
         let fd = open::open_fd(path, open::open_flags(&options, block_device) & !libc::O_CREAT)?;
         lock(&fd, &options, false)?;
+        loops::check(&fd, &options).inspect_err(|_| unlock(&fd))?;
         let size = open::size_of(&fd, block_device);
         let size = size.map_err(|error| Error::os(path.display(), error))?;
         let block_size = if block_device { logical_block_size(&fd) } else { 512 };

@@ -6,7 +6,7 @@ use super::claim::{Claim, Identity};
 use super::holes::Holes;
 use super::locks::lock;
 use super::opened::Alignment;
-use super::{Discard, FileShared, Opened};
+use super::{Discard, FileShared, Opened, loops};
 use drystone_core::blocking::{Aside, might_block};
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::AtomicBool;
@@ -68,10 +68,11 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
     let identity = Identity::of(&fd, block_device).map_err(|e| Error::os(path.display(), e))?;
     // The lock is held until this returns.
     let claim = Claim::new(fd.clone(), identity);
+    let beside = loops::check(&fd, options)?;
     // Several may have found nothing there: the file is new for whoever has the lock first, and
     // only that one may take it away again.
     let new = !existed && size_of(&fd, false).is_ok_and(|size| size == 0);
-    let opened = open_locked(options, (fd, claim.clone()), block_device, new);
+    let opened = open_locked(options, (fd, claim.clone()), (block_device, new), beside);
     if opened.is_err() && new {
         let _ = std::fs::remove_file(path);
     }
@@ -81,8 +82,8 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
 fn open_locked(
     options: &FileOptions,
     (fd, claim): (Arc<OwnedFd>, Arc<Claim>),
-    block_device: bool,
-    new: bool,
+    (block_device, new): (bool, bool),
+    beside: Option<String>,
 ) -> Result<FileShared> {
     let path = &options.path;
     if let (true, Some(mode)) = (new, options.mode) {
@@ -95,6 +96,7 @@ fn open_locked(
     let mut access = access::choose(options, &fd, block_device)?;
     let bytes = checked_size(options, &fd, block_device, &mut access)?;
     set_direct(&fd, options, &mut access)?;
+    access.note(beside);
     let block_size = access.block_size;
     let physical = access::physical_block_size(&fd, block_device).max(block_size);
     let ready = Ready { options, fd, block_device, access, block_size, bytes };

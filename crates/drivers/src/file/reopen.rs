@@ -23,7 +23,7 @@ use super::open::{
     FileOptions, Ready, find_opener, held, is_block_device, open_fd, open_flags, size_of,
 };
 use super::opened::Opened;
-use super::{File, FileShared, locks};
+use super::{File, FileShared, locks, loops};
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Error, Result};
@@ -76,7 +76,14 @@ fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Op
         tell_losses(shared, before)?;
         access.notice.clone_from(&before.notice);
     }
-    let claim = if is_same { Arc::clone(claim) } else { found.claim(options)? };
+    let claim = match is_same {
+        true => Arc::clone(claim),
+        false => {
+            let claim = found.claim(options)?;
+            access.note(loops::check(&found.fd, options)?);
+            claim
+        }
+    };
     let (block_size, bytes) = (shared.block_size, before.length.bytes());
     let ready = Ready { options, fd: found.fd, block_device, access, block_size, bytes };
     Ok((ready.opened(claim), is_same))

@@ -1,0 +1,145 @@
+//! Loop devices of the host that stand on a file. They take no byte locks, so whoever writes the file beside one is
+//! not found by them.
+//!
+//! Looked for once, when a file is opened, among what sysfs lists; what cannot be found out does not count. One that is attached
+//! later is not noticed.
+
+use super::FileOptions;
+use super::open::stat;
+use drystone_core::blocking::might_block;
+use drystone_core::error::ErrorKind;
+use drystone_core::{Error, Result};
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A loop device that has a file attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LoopDevice {
+    /// Its name: `loop3`.
+    pub(super) name: String,
+    /// What is written to it is written to the file.
+    pub(super) is_writable: bool,
+}
+
+/// Refuses to write to a file beside a loop device that may write to it, too. What users are to know of one that is
+/// harmless enough, a sentence without its subject, which is the file.
+pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String>> {
+    let Some(LoopDevice { name, is_writable }) = attached_to(fd) else { return Ok(None) };
+    match (options.read_only, is_writable) {
+        (false, true) => Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{} is attached to /dev/{name}, which may write to it: detach it first (losetup --detach /dev/{name})",
+                options.path.display()
+            ),
+        )),
+        (false, false) => Ok(Some(format!(
+            "is attached to /dev/{name} as well, to be read: what is written here may change below its readers"
+        ))),
+        (true, true) => Ok(Some(format!(
+            "is attached to /dev/{name}, which may write to it while it is read here"
+        ))),
+        (true, false) => Ok(None),
+    }
+}
+
+/// The loop device that has this file attached: one that may write to it, if there is any. None of a block device.
+pub(super) fn attached_to(fd: &OwnedFd) -> Option<LoopDevice> {
+    might_block("sysfs");
+    attached_in(Path::new("/sys/block"), Path::new("/dev"), fd)
+}
+
+/// The same where sysfs and the device nodes are elsewhere.
+fn attached_in(sys: &Path, dev: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
+    let stat = stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    let wanted = (stat.st_dev, stat.st_ino);
+    let mut found: Vec<LoopDevice> = fs::read_dir(sys)
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("loop"))
+        .filter(|name| stands_on(&sys.join(name), &dev.join(name), wanted))
+        .map(|name| {
+            let read_only = fs::read_to_string(sys.join(&name).join("ro"));
+            let is_writable = read_only.map_or(true, |text| text.trim() != "1");
+            LoopDevice { name, is_writable }
+        })
+        .collect();
+    found.sort_by_key(|device| !device.is_writable);
+    found.into_iter().next()
+}
+
+/// Whether the loop device of that folder in sysfs and of that node has the file attached.
+fn stands_on(folder: &Path, node: &Path, wanted: (u64, u64)) -> bool {
+    // Only there while something is attached.
+    let Ok(mut path) = fs::read(folder.join("loop/backing_file")) else { return false };
+    path.truncate(path.trim_ascii_end().len());
+    // The path may lead elsewhere by now, or be one of another file system's root; the device itself knows.
+    if let Some(file) = asked(node) {
+        return file == wanted;
+    }
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path));
+    fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == wanted)
+}
+
+/// File system and inode of what a loop device says that it has attached; `None` if it cannot be asked.
+fn asked(node: &Path) -> Option<(u64, u64)> {
+    const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+    let device = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
+    // `struct loop_info64` (linux/loop.h): lo_device, lo_inode, and more, of 232 bytes.
+    let mut info = [0u64; 29];
+    // SAFETY: the ioctl writes one struct of 232 bytes.
+    let asked = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
+    (asked == 0).then_some((info[0], info[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sysfs in which each of these has that file attached.
+    fn sysfs(devices: &[(&str, &[u8], &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, backing, read_only) in devices {
+            let device = folder.path().join(name);
+            fs::create_dir_all(device.join("loop")).unwrap();
+            fs::write(device.join("loop/backing_file"), backing).unwrap();
+            fs::write(device.join("ro"), read_only).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn whatever_sysfs_has_is_no_error() {
+        let images = tempfile::tempdir().unwrap();
+        let path = images.path().join("disk.img");
+        let file: OwnedFd = File::create(&path).unwrap().into();
+        let line = [path.as_os_str().as_encoded_bytes(), b"\n"].concat();
+        let nodes = images.path();
+        let found = |sys: &Path| {
+            attached_in(sys, nodes, &file).map(|device| (device.name, device.is_writable))
+        };
+        assert_eq!(found(Path::new("/no/such/folder")), None);
+        assert_eq!(found(&path), None, "a file");
+        let odd = sysfs(&[
+            ("loop0", b"", "0"),
+            ("loop1", b"\xff\xfe\0\n", "0"),
+            ("loop2", b"/no/such/file (deleted)\n", "0"),
+            ("sda", &line, "0"),
+        ]);
+        fs::create_dir(odd.path().join("loop3")).unwrap();
+        fs::create_dir_all(odd.path().join("loop4/loop/backing_file")).unwrap();
+        fs::write(odd.path().join("loop5"), "").unwrap();
+        assert_eq!(found(odd.path()), None);
+        let reader = sysfs(&[("loop0", &line, "1\n"), ("loop1", b"/etc/passwd\n", "0")]);
+        assert_eq!(found(reader.path()), Some(("loop0".to_owned(), false)));
+        let both =
+            sysfs(&[("loop7", &line, "1\n"), ("loop8", &line, "0\n"), ("loop9", &line, "1")]);
+        assert_eq!(found(both.path()), Some(("loop8".to_owned(), true)), "a writer first");
+        fs::remove_file(both.path().join("loop8/ro")).unwrap();
+        assert_eq!(found(both.path()), Some(("loop8".to_owned(), true)), "if it cannot be told");
+    }
+}
