@@ -161,6 +161,45 @@ fn arrays_read_as_linux_wrote_them() {
     }
 }
 
+/// The list of bad blocks in mdadm's words and as JSON; what lies in the bitmap is not taken for a list.
+#[test]
+fn bad_blocks_are_shown() {
+    let program = program().to_str().expect("a UTF-8 path");
+    let show = |images: &Images, words: &[&str]| {
+        run(images.folder.path(), &[&[program, "md", "examine", "--badblocks"], words].concat())
+    };
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    let images = Images::of("r5-ls-badblocks", &[]);
+    let (without, with) = ("r5-ls-badblocks-0.img", "r5-ls-badblocks-1.img");
+    let text = show(&images, &[with, without]).ok();
+    let line = |start: u64, sectors: u64| format!("{start:>20} for {sectors} sectors\n");
+    let lines = line(2056, 8) + &line(4096, 512) + &line(8192, 512) + &line(8704, 88);
+    assert_eq!(
+        text,
+        format!("Bad-blocks on {with}:\n{lines}Bad-blocks list is empty in {without}\n")
+    );
+    let found = json(&show(&images, &["--json", with, without]).ok());
+    let first = &found["devices"][0]["bad_blocks"][0];
+    assert_eq!((&first["sector"], &first["sectors"]), (&2056.into(), &8.into()), "{found}");
+    assert_eq!(found["devices"][1]["bad_blocks"], serde_json::json!([]));
+    let mut images = Images::of("r5-ls-bitmap", &[]);
+    let is_second: IsOne = |name| name.ends_with("-1.img");
+    let (one, two) = ("r5-ls-bitmap-0.img", "r5-ls-bitmap-1.img");
+    change(&mut images, |_| true, |own| own.bblog_offset = own.bitmap_offset().expect("a bitmap"));
+    change(&mut images, is_second, |own| own.feature_map |= Features::BAD_BLOCKS);
+    let outcome = show(&images, &[one, two]);
+    assert!(
+        outcome.stderr.contains("r5-ls-bitmap-0.img: the bad block log of 8 sectors"),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.contains("reaches into the bitmap: it is empty and not used"),
+        "{outcome:?}"
+    );
+    let why = outcome.refused();
+    assert!(why.contains("reaches into the bitmap: what it lists is not known"), "{why}");
+}
+
 /// What cannot be used of one member is no reason to refuse the others; what a NAS marks is read.
 #[test]
 fn members_that_are_damaged_or_marked_are_told_of() {

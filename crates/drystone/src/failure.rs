@@ -20,6 +20,12 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What it says, without the word that it begins with.
+    pub fn sentence(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix("error: ").unwrap_or(&text).to_owned()
+    }
+
     /// The exit status.
     pub fn status(&self) -> ExitCode {
         match self {

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use drystone_raid::metadata::MetadataError;
-use drystone_raid::metadata::bad_blocks::{BadBlocks, LOG_BYTES};
+use drystone_raid::metadata::bad_blocks::{self, BadBlocks};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::examine::{bad_blocks_text, bitmap_text, superblock_text};
 use drystone_raid::metadata::foreign::Contents;
-use drystone_raid::metadata::superblock::{Features, SUPERBLOCK_BYTES_MAX, Superblock};
+use drystone_raid::metadata::places::Places;
+use drystone_raid::metadata::superblock::{SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_stack::one_line;
 use serde_json::{Value, json};
 
@@ -86,7 +87,7 @@ impl Found {
         let name = one_line(&device.path.display().to_string()).into_owned();
         let (bytes, found) = superblock(device)?;
         let what = if args.badblocks {
-            What::BadBlocks(bad_blocks(device, &found)?)
+            What::BadBlocks(bad_blocks_of(device, &found)?)
         } else {
             let area = bitmap_area(device, &found)?;
             match (args.bitmap, area) {
@@ -173,14 +174,20 @@ fn bitmap_area(device: &Device, found: &Superblock) -> Result<Option<Vec<u8>>, F
     Ok(Some(device.read(at, bytes as usize)?))
 }
 
-/// The bad blocks; `None` if the device has no list of them.
-fn bad_blocks(device: &Device, found: &Superblock) -> Result<Option<BadBlocks>, Failure> {
-    let name = one_line(&device.path.display().to_string()).into_owned();
-    let at = found.super_offset.checked_add_signed(found.bblog_offset.into());
-    let Some(at) = at.filter(|_| found.bblog_offset != 0) else { return Ok(None) };
-    if !found.feature_map.contains(Features::BAD_BLOCKS) {
-        return Ok(Some(BadBlocks::default()));
+/// The bad blocks; `None` if the device has no list of them. A list that lies where something else does is not
+/// shown: what is there is not known to be a list.
+fn bad_blocks_of(device: &Device, found: &Superblock) -> Result<Option<BadBlocks>, Failure> {
+    if found.bblog_offset == 0 {
+        return Ok(None);
     }
-    let list = BadBlocks::parse(&device.read(at, LOG_BYTES)?, found.bblog_shift, device.sectors);
-    list.map(Some).map_err(|error| Failure::Refused(format!("{name}: {error}")))
+    let name = one_line(&device.path.display().to_string()).into_owned();
+    let refused = |error| Failure::Refused(format!("{name}: {error}"));
+    let area = bitmap_area(device, found)?;
+    let header = area.and_then(|area| BitmapHeader::parse(&area).ok());
+    let places = Places::of(found, device.sectors, header.as_ref()).map_err(refused)?;
+    if let Some(why) = places.unused() {
+        output::warning(&format!("{name}: {why}"));
+    }
+    let read = |sector, bytes| device.read(sector, bytes).map_err(|failure| failure.sentence());
+    bad_blocks::read(found, &places, device.sectors, read).map(Some).map_err(refused)
 }

@@ -122,7 +122,7 @@ impl Device {
     pub fn candidate(&self) -> Result<Candidate, Failure> {
         let found = self.probe()?;
         let name = self.path.display().to_string();
-        let read = |sector, bytes| self.read(sector, bytes);
+        let read = |sector, bytes| self.read(sector, bytes).map_err(|failure| failure.sentence());
         Ok(Candidate::look(name, self.sectors, found, read).with_journal(read))
     }
 
