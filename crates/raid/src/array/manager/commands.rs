@@ -277,8 +277,9 @@ impl Manager {
         let sectors = device.info().size_bytes / SECTOR_SIZE;
         // What superblocks say is used may be part of a chunk more than what is.
         let size = self.common.size;
-        let bitmap = self.bitmap.as_ref().map_or(0, |bitmap| bitmap.header().sectors_for(size));
-        let needs = Needs { used: size, bitmap };
+        let bitmap = self.bitmap.as_ref().map(BitmapStorage::header);
+        let block_sectors = u64::from(device.info().limits.logical_block_size) / SECTOR_SIZE;
+        let needs = Needs { used: size, bitmap, block_sectors };
         let own = placed(&models, sectors, needs).map_err(|needed| {
             Error::invalid(format!(
                 "{name} is not large enough to join {}: it has {} KiB, {} KiB are needed",
