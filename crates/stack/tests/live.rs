@@ -36,7 +36,12 @@ fn opened(folder: &Path, text: &str) -> LiveStack {
 
 /// Opens a stack that must be refused with one error at `word`, whose message has all `parts`.
 fn refused(folder: &Path, text: &str, word: &str, parts: &[&str]) {
-    let Err(report) = open(folder, text) else { panic!("was opened:\n{text}") };
+    refused_spec(&spec(folder, text), word, parts);
+}
+
+fn refused_spec(spec: &StackSpec, word: &str, parts: &[&str]) {
+    let opened = LiveStack::open(spec, &surroundings().1);
+    let Err(report) = opened else { panic!("was opened:\n{}", spec.source.text) };
     let [found] = &report.diagnostics[..] else { panic!("{report}") };
     assert_eq!(found.word, word, "{report}");
     for part in parts {
@@ -269,10 +274,19 @@ fn certificates_are_read_and_refused_where_they_stand() {
     assert!(tls.policy == TlsPolicy::Required && tls.config.is_some());
     assert!(stack.tables()[0].exports()[0].tls_required);
     let at = folder.path();
-    refused(at, &text("bad.pem", "key.pem", ""), "\"bad.pem\"", &["certificate"]);
-    refused(at, &text("cert.pem", "bad.pem", ""), "\"bad.pem\"", &["key"]);
-    let ca = ", client_ca = \"bad.pem\"";
-    refused(at, &text("cert.pem", "key.pem", ca), "\"bad.pem\"", &["client"]);
+    // They are good when the stack is checked, and no longer when it is opened; bad ones are refused by both.
+    let bad_later = |text: String, part: &str| {
+        write("bad.pem", &(made.cert.pem() + &made.signing_key.serialize_pem()));
+        let good = spec(at, &text);
+        write("bad.pem", "nothing");
+        refused_spec(&good, "\"bad.pem\"", &[part]);
+        let source = Source { name: "s.toml".to_owned(), text };
+        let report = check("s", source, at).expect_err("it is bad").to_string();
+        assert!(report.starts_with("error: ") && report.contains(part), "{report}");
+    };
+    bad_later(text("bad.pem", "key.pem", ""), "certificate");
+    bad_later(text("cert.pem", "bad.pem", ""), "key");
+    bad_later(text("cert.pem", "key.pem", ", client_ca = \"bad.pem\""), "client");
 }
 
 #[test]
