@@ -33,9 +33,10 @@ drystone-core  turn_recheck        loom_turn
 drystone-core  turn_want           loom_turn_a_look
 drystone-core  turn_want_order     loom_turn_of_two_looks
 drystone-core  failure_claimed_twice loom_failures
-drystone-core  passage_enter_fence loom_passage
-drystone-core  passage_close_fence loom_passage
-drystone-core  passage_leave_fence loom_passage
+drystone-core  range_shared_fence loom_range_lock
+drystone-core  range_exclusive_fence loom_range_lock
+drystone-core  range_unlock_fence loom_range_lock
+drystone-core  range_end_order    loom_range_lock
 drystone-queue tag_free            loom_tags_two_contexts
 drystone-queue tag_free_fence      loom_tags_two_contexts
 drystone-queue tag_wake_fence      loom_tags_three_contexts

@@ -131,7 +131,7 @@ fn file_with(path: &str, keys: &str) -> String {
 }
 
 const LEAST: &str = "
-least, size = h.get_block_size(nbd.SIZE_MINIMUM), h.get_size()
+least, size = max(h.get_block_size(nbd.SIZE_MINIMUM), 512), h.get_size()
 assert size == 16 << 20, size
 h.pwrite(b'x' * 65536, 0)
 h.zero(least, least)

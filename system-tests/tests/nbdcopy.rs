@@ -40,6 +40,21 @@ fn file_device() {
     there_and_back(&stack::file("24MiB"), &["--flush"]);
 }
 
+/// A file need not be whole blocks.
+#[test]
+fn any_number_of_bytes() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    let mut server = Server::start(&stack::file("2MiB"));
+    let uri = server.uri("vol");
+    shell(server.dir(), "head -c 1000001 /dev/urandom > in.img", &[]).ok();
+    run(server.dir(), &["nbdcopy", "--flush", "in.img", &uri]).ok();
+    run(server.dir(), &["nbdcopy", &uri, "out.img"]).ok();
+    run(server.dir(), &["cmp", "-n", "1000001", "in.img", "out.img"]).ok();
+    shell(server.dir(), "tail -c +1000002 out.img | tr -d '\\0' | cmp - /dev/null", &[]).ok();
+}
+
 #[test]
 fn four_connections() {
     there_and_back(&stack::file("24MiB"), &["--flush", "--connections=4", "--threads=4"]);

@@ -19,7 +19,7 @@ const ALLOWED: [Allow; 33] = [
     all("crates/core/src/list.rs", "the intrusive lists themselves"),
     all("crates/core/src/shared_list.rs", "an intrusive list that many threads add to"),
     all("crates/core/src/gate.rs", "its models look at what the gate guards"),
-    all("crates/core/src/passage.rs", "its models look at what the passage guards"),
+    all("crates/core/src/range_lock/model.rs", "its models look at what the lock guards"),
     all("crates/core/src/mailbox.rs", "a lock-free list of completions between contexts"),
     all("crates/core/src/clock.rs", "reads the system's clock and the cycle counter"),
     all("crates/core/src/primitive.rs", "membarrier is a system call without a safe wrapper"),

@@ -34,10 +34,10 @@ pub mod limits;
 pub mod list;
 pub mod mailbox;
 pub mod op;
-pub mod passage;
 pub mod primitive;
 pub mod published;
 pub mod quiet;
+pub mod range_lock;
 pub mod ring;
 
 pub mod shared_list;

@@ -97,7 +97,7 @@ enum Command {
     /// microseconds (with --json nanoseconds). A contention is an attempt to take a
     /// lock that was not free: the thread then waited, or gave up, which has no wait time. Waits are always counted. Hold times
     /// are `-` unless they are measured (--hold on): that costs two clock readings for each lock
-    /// taken. Four classes are not locks and are never held: context_gate (contended passages only),
+    /// taken. Four classes are not locks and are never held: context_gate (contended entries only),
     /// scheduler_grant (moments of waiting for another thread's work), plain_idle (the sleep of
     /// idle helper threads) and stripe_idle (the sleep of threads that wait for a stripe). `control` counts the lock of these statistics too.
     Lockstat {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use drystone_core::clock::SystemClock;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
+use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
@@ -100,6 +101,7 @@ fn served(
             priority: Priority::default(),
             membership: Membership::new(at.groups.clone(), group),
             clients: Clients::default(),
+            write_lock: RangeLock::new(),
         },
         description: String::new(),
         multi_conn: true,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use drystone_core::clock::SystemClock;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
+use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
@@ -97,6 +98,7 @@ fn export(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
         priority: Priority::default(),
         membership: Membership::new(groups.clone(), ""),
         clients: Clients::default(),
+        write_lock: RangeLock::new(),
     };
     let description = String::new();
     Export { volume, description, multi_conn: true, tls_required: false, allow: None }

@@ -11,7 +11,8 @@ pub const CONTEXTS_MAX: usize = 8;
 /// Block size constraints of an export, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Offsets and lengths must be multiples of this power of two, at most 64 KiB.
+    /// Clients shall ask for multiples of this, a power of two, at most 64 KiB. What they ask for is served also if
+    /// they do not.
     pub min: u32,
     /// Requests of this size and alignment are served best: a power of two, at least `min` and 512.
     pub preferred: u32,

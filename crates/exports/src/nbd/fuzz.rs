@@ -141,8 +141,6 @@ fn check_request(request: &Request, negotiated: &Negotiated) {
     }
     let end = u128::from(request.offset) + u128::from(request.length);
     assert!(request.length > 0 && end <= u128::from(export.size_bytes), "{request:?}");
-    let block = u64::from(export.block_sizes.min);
-    assert!(request.offset.is_multiple_of(block) && request.length.is_multiple_of(block));
     if matches!(request.command, Command::Read | Command::Write) {
         assert!(request.length <= u64::from(export.block_sizes.max_payload));
     }

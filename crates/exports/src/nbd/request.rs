@@ -44,8 +44,8 @@ impl ContextSet {
 /// A request that may be carried out.
 ///
 /// Guaranteed for all commands but `Flush` (whose offset and length are 0): the length is not 0, the
-/// range lies within the export, both ends are multiples of the minimum block size; a read or write
-/// fits the maximum payload; the command is one that the export serves, and so is each flag.
+/// range lies within the export (it need not be whole blocks); a read or write fits the maximum payload;
+/// the command is one that the export serves, and so is each flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What to do; never `Disc`, which ends the connection.

@@ -60,8 +60,6 @@ pub struct Transmission {
     phase: Phase,
     style: ReplyStyle,
     size_bytes: u64,
-    /// Minimum block size less one.
-    align_mask: u64,
     max_payload_bytes: u64,
     /// Longest payload of a refused request that is skipped.
     max_skip_bytes: u64,
@@ -93,7 +91,6 @@ impl Transmission {
             phase: Phase::Header,
             style: negotiated.style,
             size_bytes: negotiated.export.size_bytes,
-            align_mask: u64::from(sizes.min) - 1,
             // A chunk's 32-bit length covers the data and its offset.
             max_payload_bytes: u64::from(sizes.max_payload.min(u32::MAX - 8)),
             max_skip_bytes: u64::from(sizes.max_payload.max(PAYLOAD_TOLERATED_BYTES)),
@@ -318,9 +315,6 @@ impl Transmission {
     fn check_range(&self, request: &Request) -> Result<(), Refuse> {
         if request.length == 0 {
             return Err((ErrorCode::Einval, "the length is zero"));
-        }
-        if (request.offset | request.length) & self.align_mask != 0 {
-            return Err((ErrorCode::Einval, "the range is not aligned to the minimum block size"));
         }
         let fits =
             request.offset <= self.size_bytes && request.length <= self.size_bytes - request.offset;

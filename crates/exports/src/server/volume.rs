@@ -2,6 +2,7 @@
 
 use super::Membership;
 use drystone_core::failures::{Failure, Failures};
+use drystone_core::range_lock::RangeLock;
 use drystone_core::{Bio, Device, Limits, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,6 +23,9 @@ pub struct Volume {
     pub membership: Membership,
     /// Its clients, whichever front end they came by.
     pub clients: Clients,
+    /// What its clients write goes through this: one for each device, whatever exports it has, or two that write
+    /// parts of one block lose each other's bytes.
+    pub write_lock: Arc<RangeLock>,
 }
 
 /// How large a volume is, as clients are told.

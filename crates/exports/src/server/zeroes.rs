@@ -29,6 +29,11 @@ impl ZeroWrites {
         self.rest.is_empty()
     }
 
+    /// What is left.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.rest.clone()
+    }
+
     /// All that is left, for a device that zeroes by itself.
     pub(crate) fn take(&mut self) -> Range<u64> {
         let end = self.rest.end;

@@ -1,6 +1,6 @@
 //! A device in memory, whose I/O takes its time and ends in any order.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
 
 use drystone_core::clock::Ns;
@@ -28,6 +28,11 @@ pub struct Disk {
     pub zeroes: bool,
     /// It says that it does, but does not.
     pub zeroes_in_vain: bool,
+    /// It takes discards, which zero.
+    pub discards: bool,
+    /// What is submitted from now on is held until the release.
+    pub holds: AtomicBool,
+    pub released: AtomicBool,
     /// Longest time of an I/O; 0 ends it in the call.
     pub delay_ns: AtomicU64,
     /// Shortest time of one that does not.
@@ -51,6 +56,9 @@ impl Disk {
             fails: false,
             zeroes: true,
             zeroes_in_vain: false,
+            discards: false,
+            holds: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             delay_ns: AtomicU64::new(0),
             least_ns: AtomicU64::new(0),
             counts: Mutex::default(),
@@ -108,6 +116,7 @@ impl Device for Disk {
             logical_block_size: self.block,
             read_only: self.read_only,
             max_write_zeroes_bytes: if self.zeroes { u64::MAX } else { 0 },
+            max_discard_bytes: if self.discards { u64::MAX } else { 0 },
             ..Limits::default()
         };
         let size_bytes = self.size.load(Relaxed);
@@ -162,7 +171,8 @@ impl Device for Handle {
     }
 
     fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(DiskChannel { disk: self.0.clone(), held: Vec::with_capacity(256) }))
+        let held = Vec::with_capacity(256);
+        Ok(Box::new(DiskChannel { disk: self.0.clone(), held, look_at: 0 }))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
@@ -190,7 +200,13 @@ struct DiskChannel {
     disk: Arc<Disk>,
     /// Bios that end later, and when.
     held: Vec<(Ns, Box<Bio>)>,
+    /// When to look next whether what is held was released.
+    look_at: Ns,
 }
+
+/// When a bio ends that is held until the release, and how often that is looked at.
+const HELD: Ns = Ns::MAX;
+const LOOK_NS: Ns = 1_000_000;
 
 impl DiskChannel {
     /// Reads see what is there when they begin, writes are there when they end: as far apart as may be.
@@ -216,7 +232,9 @@ impl Channel for DiskChannel {
         while let Some(mut bio) = bios.pop() {
             self.disk.counts.lock().unwrap().push((bio.op, bio.flags, bio.group));
             self.begin(&mut bio);
+            let holds = self.disk.holds.load(SeqCst);
             match delay {
+                _ if holds => self.held.push((HELD, bio)),
                 0 => self.end(env, bio),
                 _ => {
                     let least = self.disk.least_ns.load(Relaxed);
@@ -235,12 +253,15 @@ impl Channel for DiskChannel {
     }
 
     fn deadline(&self) -> Option<Ns> {
-        self.held.iter().map(|(at, _)| *at).min()
+        self.held.iter().map(|(at, _)| *at).min().map(|at| at.min(self.look_at))
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
+        self.look_at = now + LOOK_NS;
+        let released = self.disk.released.load(SeqCst);
+        let ends = |at: Ns| at <= now || at == HELD && released;
         // Without allocations, for those who count them.
-        while let Some(place) = self.held.iter().position(|(at, _)| *at <= now) {
+        while let Some(place) = self.held.iter().position(|(at, _)| ends(*at)) {
             let (_, bio) = self.held.swap_remove(place);
             self.end(env, bio);
         }

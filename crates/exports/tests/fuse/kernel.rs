@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::context::PollMode;
+use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockCounters, LockRegistry};
 use drystone_core::{Context, ContextSet, Device, Priority};
@@ -83,6 +84,7 @@ pub fn volume(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Volu
         priority: Priority::default(),
         membership: Membership::new(groups.clone(), ""),
         clients: Clients::default(),
+        write_lock: RangeLock::new(),
     }
 }
 

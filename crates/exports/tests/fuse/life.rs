@@ -155,7 +155,7 @@ fn sessions_whose_rings_are_refused_end() {
 
 /// Sessions that end keep no others waiting, whatever they were waiting for.
 #[test]
-fn a_session_that_ends_opens_the_passage() {
+fn a_session_that_ends_lets_others_write() {
     let disk = Disk::new(SIZE, 512);
     let mut kernel = Kernel::file(Arc::new(Handle(disk.clone())), 3);
     for round in 0..20 {

@@ -52,7 +52,6 @@ fn export_name_closes_where_it_cannot_be_served() {
     assert!(refused(close(b"v\0l", |_| {})));
     assert!(refused(close(b"\xff", |_| {})));
     assert!(refused(close(&[b'a'; 4097], |_| {})));
-    assert!(refused(close(b"aligned", |_| {})), "4 KiB blocks need GO");
     assert!(refused(close(b"vol", |n| n.extended_headers().unwrap())));
     assert!(refused(close(b"vol", |n| n.stream().shut_down())));
     assert_eq!(close(b"vol", |_| {}), None);
@@ -102,14 +101,14 @@ fn info_tells_what_is_asked_and_go_tells_the_same() {
 }
 
 #[test]
-fn info_and_go_insist_on_block_sizes_only_where_they_are_not_the_default() {
+fn block_sizes_are_told_unasked_where_they_are_not_the_default() {
     let mut negotiation = negotiation();
-    let bare = negotiation.info("aligned", &[]);
-    assert_eq!(refusal(bare), Some(ReplyCode::ErrBlockSizeReqd));
-    let told = negotiation.info("aligned", &[InfoCode::BlockSize]).unwrap();
-    assert_eq!(told.block_sizes.unwrap().min, 4096);
-    negotiation.go("aligned", &[InfoCode::BlockSize]).unwrap();
-    assert_eq!(refusal(self::negotiation().go("aligned", &[])), Some(ReplyCode::ErrBlockSizeReqd));
+    for asked in [&[][..], &[InfoCode::BlockSize]] {
+        let told = negotiation.info("aligned", asked).unwrap();
+        assert_eq!(told.block_sizes.unwrap().min, 4096);
+        let connection = self::negotiation().go("aligned", asked).unwrap();
+        assert_eq!(connection.description(), &told);
+    }
 }
 
 #[test]

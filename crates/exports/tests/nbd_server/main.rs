@@ -5,5 +5,6 @@
 mod disk;
 mod handshake;
 mod memory;
+mod ragged;
 mod served;
 mod zeroes;

@@ -3,7 +3,6 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use drystone_core::Op;
 use drystone_core::clock::ManualClock;
@@ -14,7 +13,7 @@ use drystone_exports::nbd::server::Settings;
 use drystone_exports::server::Budget;
 
 use crate::disk::Disk;
-use crate::served::{Served, export};
+use crate::served::{Served, export, until};
 
 const LONG: u64 = 16 << 20;
 const NONE: CommandFlags = CommandFlags::empty();
@@ -62,16 +61,6 @@ impl Fixture {
     fn reads(&self) -> usize {
         self.disk.count(Op::Read)
     }
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..60_000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("not within a minute: {what}");
 }
 
 fn takes(client: &mut Connection<UnixStream>) {

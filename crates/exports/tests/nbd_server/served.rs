@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use drystone_core::clock::{ManualClock, SystemClock};
+use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockCounters, LockRegistry};
 use drystone_core::{ContextSet, Priority};
@@ -36,6 +37,7 @@ pub fn export(name: &str, disk: Arc<Disk>) -> Export {
         priority: Priority::default(),
         membership: Membership::new(groups, ""),
         clients: Clients::default(),
+        write_lock: RangeLock::new(),
     };
     Export {
         volume,
@@ -106,4 +108,15 @@ impl Drop for Served {
             assert!(ended.is_ok() || std::thread::panicking(), "a data thread panicked");
         }
     }
+}
+
+/// Wait until something is so.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("not within a minute: {what}");
 }

@@ -33,7 +33,7 @@ pub enum Act {
     InsertAndTakeAll,
 }
 
-/// A passage under a lock.
+/// What is done under a lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Section {
     /// Which lock.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use drystone_core::Device;
+use drystone_core::range_lock::RangeLock;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_raid::array::Array;
 use drystone_targets::{Table, Volume};
@@ -30,6 +31,8 @@ pub struct LiveDevice {
     pub volume: Option<Volume>,
     /// The same, if it is an array.
     pub array: Option<Array>,
+    /// What clients write to it goes through this, by whatever export.
+    pub(super) write_lock: Arc<RangeLock>,
     /// It was opened for an array, and goes when that lets it go.
     pub(super) comes_by_path: bool,
     claimed: AtomicBool,
@@ -41,7 +44,17 @@ impl LiveDevice {
         let claimed = AtomicBool::new(false);
         let name = name.to_owned();
         let (volume, array, comes_by_path) = (None, None, false);
-        Arc::new(LiveDevice { name, description, device, volume, array, comes_by_path, claimed })
+        let write_lock = RangeLock::new();
+        Arc::new(LiveDevice {
+            name,
+            description,
+            device,
+            volume,
+            array,
+            write_lock,
+            comes_by_path,
+            claimed,
+        })
     }
 
     /// A file or block device that an array is to have.
@@ -52,6 +65,7 @@ impl LiveDevice {
             device,
             volume: None,
             array: None,
+            write_lock: RangeLock::new(),
             comes_by_path: true,
             claimed: AtomicBool::new(false),
         })
@@ -65,6 +79,7 @@ impl LiveDevice {
             device: Arc::new(Throttled::new(volume.clone(), groups.attach(name))),
             volume: Some(volume),
             array: None,
+            write_lock: RangeLock::new(),
             comes_by_path: false,
             claimed: AtomicBool::new(false),
         })
@@ -78,6 +93,7 @@ impl LiveDevice {
             device: Arc::new(Throttled::new(array.clone(), groups.attach(name))),
             volume: None,
             array: Some(array),
+            write_lock: RangeLock::new(),
             comes_by_path: false,
             claimed: AtomicBool::new(false),
         })

@@ -131,6 +131,7 @@ fn volume(spec: &ExportSpec, live: &LiveDevice, groups: &Arc<Groups>) -> Volume 
         priority: spec.priority,
         membership: membership(spec, groups),
         clients: Clients::default(),
+        write_lock: live.write_lock.clone(),
     }
 }
 

@@ -67,7 +67,7 @@ impl Session {
         let handle = self.handle_of_cut(request, handle, place.volume);
         let edge = size..size.next_multiple_of(place.block);
         if !edge.is_empty() {
-            return self.start_ragged_cut(request, handle, &place, edge);
+            return self.start_ragged_cut(request, handle, &place, place.blocks(&edge));
         }
         let what = Work::Cut(self.cut(&place, size, size, self.answering));
         let op = self.new_op(what, request, place.volume, handle);
@@ -90,7 +90,7 @@ impl Session {
 
     /// The rest of a block is zeroed: whole blocks follow.
     pub(super) fn cut_rest(&mut self, mut op: Op, mut ragged: Box<Ragged>, round: &mut Round) {
-        let Range { start, end } = ragged.range();
+        let Range { start, end } = ragged.blocks.range();
         self.give_all(&mut ragged.edges);
         self.spare.push(ragged);
         let place = Place::of(op.volume, self.refresh(op.volume));
@@ -100,10 +100,12 @@ impl Session {
 
     /// Begin with whole blocks, as any write of such.
     fn cut_blocks(&mut self, mut op: Op, round: &mut Round) {
+        let Work::Cut(cut) = &op.what else { return };
+        let range = cut.rest.range();
         match self.next_zeroes(&mut op) {
             Ok(Some(bio)) => {
                 op.pending = 1;
-                self.submit_write(op, bio, round);
+                self.submit_write(op, bio, &range, round);
             }
             Ok(None) => self.answer_op(op),
             Err(status) => {

@@ -7,7 +7,7 @@ use super::seek::Seek;
 use super::session::{Op, Session};
 use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
 use crate::fuse::proto::{self, Request, falloc, open_flags};
-use crate::server::{DATA_AT, Geometry, Work as Round, errno};
+use crate::server::{Blocks, DATA_AT, Geometry, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
 use std::ops::Range;
 
@@ -46,14 +46,9 @@ impl Place {
         Place { volume, size, block, read_only }
     }
 
-    /// Whether `range` is whole blocks.
-    pub(super) fn is_whole(&self, range: &Range<u64>) -> bool {
-        (range.start | range.end) & (self.block - 1) == 0
-    }
-
-    /// The blocks that `range` touches.
-    pub(super) fn blocks(&self, range: &Range<u64>) -> Range<u64> {
-        range.start & !(self.block - 1)..range.end.next_multiple_of(self.block)
+    /// The blocks of `range`.
+    pub(super) fn blocks(&self, range: &Range<u64>) -> Blocks {
+        Blocks::of(range.clone(), self.block)
     }
 }
 
@@ -90,7 +85,7 @@ impl Session {
             status: Status::Ok,
             entry: self.answering,
             buf: None,
-            passed: false,
+            locked: false,
             is_long,
             interrupted,
         }
@@ -132,17 +127,14 @@ impl Session {
             return self.answer(request.unique, 0);
         }
         let blocks = place.blocks(&range);
-        let bytes = (blocks.end - blocks.start) as usize;
+        let bytes = blocks.all_bytes();
         let Some(buf) = self.take_room(bytes) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
-        let what = Work::Read {
-            skip: (range.start - blocks.start) as usize,
-            length: (range.end - range.start) as u32,
-        };
+        let what = Work::Read { skip: blocks.skip(), length: blocks.bytes() as u32 };
         let op = self.new_op(what, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::Read, BioFlags::SYNC);
-        bio.sector = Sector::from_bytes(blocks.start);
+        bio.sector = Sector::from_bytes(blocks.all().start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes));
         let index = self.add(op);
         bio.user_data = self.user_data(index, 0);
@@ -173,8 +165,9 @@ impl Session {
         if length == 0 {
             return self.answer_with(request.unique, |out| proto::written(out, 0));
         }
-        if !place.is_whole(&range) {
-            return self.start_ragged_write(request, handle, &place, (range, durable));
+        let blocks = place.blocks(&range);
+        if !blocks.is_whole() {
+            return self.start_ragged_write(request, handle, &place, (blocks, durable));
         }
         let bytes = (range.end - range.start) as u32;
         let Some(buf) = self.take_data(bytes) else {
@@ -185,7 +178,7 @@ impl Session {
         let mut bio = self.bio(place.volume, op.group, BioOp::Write, flags);
         bio.sector = Sector::from_bytes(range.start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + bytes as usize));
-        self.submit_write(op, bio, round);
+        self.submit_write(op, bio, &range, round);
     }
 
     /// The first bytes of the data that was read; `None` when memory is short.
@@ -203,25 +196,24 @@ impl Session {
         Some(buf)
     }
 
-    /// Submit a bio that changes whole blocks, unless it has to stay before the volume's passage.
+    /// Submit the first bio of an operation that changes `range`, whole blocks, unless it has to wait for others
+    /// that write parts of them.
     #[inline]
-    pub(super) fn submit_write(&mut self, mut op: Op, mut bio: Box<Bio>, round: &mut Round) {
+    pub(super) fn submit_write(
+        &mut self,
+        op: Op,
+        mut bio: Box<Bio>,
+        range: &Range<u64>,
+        round: &mut Round,
+    ) {
         let volume = op.volume;
-        let passage = &self.mount.shared(volume).passage;
-        op.passed = passage.enter(self.number, &mut self.wake, &self.locks);
-        let passed = op.passed;
-        let index = self.add(op);
+        let index = self.add(Op { locked: true, ..op });
         bio.user_data = self.user_data(index, 0);
-        match passed {
-            true => self.submit(volume, bio, round),
-            false => {
-                self.waiting += 1;
-                self.used[volume].stayed.push_back((index, bio));
-            }
+        if self.used[volume].locks.lock_shared(index as usize, range) {
+            return self.submit(volume, bio, round);
         }
-        if !self.wake.is_empty() {
-            self.mount.wake(&mut self.wake);
-        }
+        self.waiting += 1;
+        self.used[volume].stayed.push_back((index, bio));
     }
 
     pub(super) fn start_sync(&mut self, request: &Request<'_>, handle: u64, round: &mut Round) {
@@ -269,13 +261,14 @@ impl Session {
         if range.is_empty() {
             return self.answer(request.unique, 0);
         }
-        if !place.is_whole(&range) {
-            return self.start_ragged_zeroes(request, handle, &place, range, flags);
+        let blocks = place.blocks(&range);
+        if !blocks.is_whole() {
+            return self.start_ragged_zeroes(request, handle, &place, blocks, flags);
         }
         let op = self.new_op(Work::Bare, request, place.volume, handle);
         let mut bio = self.bio(place.volume, op.group, BioOp::WriteZeroes, flags);
         (bio.sector, bio.bytes) = (Sector::from_bytes(range.start), range.end - range.start);
-        self.submit_write(op, bio, round);
+        self.submit_write(op, bio, &range, round);
     }
 
     /// The longest read or write of a request that came in that entry of the ring, if in any.
@@ -287,12 +280,8 @@ impl Session {
     #[inline]
     pub(super) fn finish(&mut self, index: u32) {
         let Some(op) = self.remove(index) else { return };
-        if op.passed {
-            let passage = &self.mount.shared(op.volume).passage;
-            passage.leave(self.number, &mut self.wake, &self.locks);
-            if !self.wake.is_empty() {
-                self.mount.wake(&mut self.wake);
-            }
+        if op.locked {
+            self.used[op.volume].locks.unlock(index as usize);
         }
         self.answer_op(op);
     }

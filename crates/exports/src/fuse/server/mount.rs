@@ -12,7 +12,6 @@ use crate::fuse::proto::{self, Attributes, ROOT};
 use crate::server::{Client, Geometry, Volume, find};
 use drystone_core::context::Handle as ContextHandle;
 use drystone_core::op::OpGroup;
-use drystone_core::passage::Passage;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_throttle::Member;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -55,8 +54,6 @@ pub struct MountOptions {
 /// A volume of a mount.
 pub(super) struct Shared {
     pub(super) volume: Volume,
-    /// Writes go through; one that does not cover whole blocks closes it.
-    pub(super) passage: Passage,
     /// Writes of its device, begun and ended, of whatever export, when somebody asked for its times last.
     changes: AtomicU64,
     /// When it was seen that there were more, or the mount was made; seconds since 1970.
@@ -66,10 +63,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn new(volume: Volume, sessions: usize, now_s: u64) -> Self {
+    fn new(volume: Volume, now_s: u64) -> Self {
         let changes = AtomicU64::new(changes_of(&volume));
-        let (passage, changed_s) = (Passage::new(sessions), AtomicU64::new(now_s));
-        Shared { volume, passage, changes, changed_s, was_cut: AtomicBool::new(false) }
+        let changed_s = AtomicU64::new(now_s);
+        Shared { volume, changes, changed_s, was_cut: AtomicBool::new(false) }
     }
 
     /// When it was last written, about: whoever compares two times learns whether it was between them.
@@ -147,7 +144,7 @@ impl Mount {
     pub fn new(options: MountOptions, volumes: Vec<Volume>, sessions: usize) -> Arc<Self> {
         assert!(options.kind == Kind::Folder || volumes.len() == 1, "a file is one volume");
         let made_s = (options.now_s)();
-        let shared = |volume| Shared::new(volume, sessions, made_s);
+        let shared = |volume| Shared::new(volume, made_s);
         Arc::new(Mount {
             made_s,
             direct_is_coherent: AtomicBool::new(false),
@@ -288,15 +285,6 @@ impl Mount {
     pub(super) fn end(&self, user: &LockCounters) {
         if self.serving.fetch_sub(1, AcqRel) == 1 {
             *self.handles.lock(user) = Handles::default();
-        }
-    }
-
-    /// Have these sessions look again (emptied).
-    pub(super) fn wake(&self, numbers: &mut Vec<usize>) {
-        for number in numbers.drain(..) {
-            if let Some(context) = self.sessions[number].context.get() {
-                context.wake();
-            }
         }
     }
 

@@ -1,24 +1,14 @@
-//! Writes and zeroing that do not cover whole blocks.
+//! Writes and zeroing that do not cover whole blocks: [`crate::server::Blocks`] draws them.
 //!
-//! ```text
-//!   block      |.........|.........|.........|
-//!   range           [=================)
-//!   edges      |r...wwwww|         |wwww...r.|   read, changed, written
-//!   middle               |wwwwwwwww|             written as it is
-//! ```
+//! The blocks are locked meanwhile, for all front ends of the device ([`drystone_core::range_lock`]).
 //!
-//! The rest of an edge block is what others wrote. So while one is at work nothing else is written to
-//! the volume, by whatever session: it closes the volume's passage
-//! ([`drystone_core::passage::Passage`]), through which writes of whole blocks go.
-//!
-//! Invariant: at most one of a volume is at work, and it is the first in its session's list.
+//! Invariant: at most one of a session and volume is at work, and it is the first in the session's list.
 
 use super::io::{Place, Work};
 use super::session::{Life, Op, Session};
 use crate::fuse::proto::{self, Request};
-use crate::server::{DATA_AT, Work as Round, errno};
+use crate::server::{Blocks, DATA_AT, Work as Round, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector};
-use std::ops::Range;
 
 /// Buffers of the two edge blocks and, of a write, of all its blocks.
 #[derive(Default)]
@@ -83,65 +73,29 @@ enum Step {
 #[derive(Default)]
 pub(super) struct Ragged {
     kind: Kind,
-    range: Range<u64>,
-    /// The blocks that it touches.
-    blocks: Range<u64>,
-    block: u64,
+    pub(super) blocks: Blocks,
     step: Step,
     pub(super) edges: Edges,
 }
 
 impl Ragged {
-    fn new(kind: Kind, place: &Place, range: Range<u64>) -> Self {
-        let blocks = place.blocks(&range);
-        let (block, edges) = (place.block, Edges::default());
-        Ragged { kind, range, blocks, block, step: Step::Waiting, edges }
-    }
-
-    /// The bytes that it changes.
-    pub(super) fn range(&self) -> Range<u64> {
-        self.range.clone()
-    }
-
-    /// First bytes of the edge blocks. If there is one block only, it is the first edge.
-    fn edge_blocks(&self) -> [Option<u64>; 2] {
-        let last = self.blocks.end - self.block;
-        let one = self.blocks.start == last;
-        let first = self.range.start != self.blocks.start || one;
-        let second = self.range.end != self.blocks.end && !one;
-        [first.then_some(self.blocks.start), second.then_some(last)]
-    }
-
-    /// The whole blocks between the edges.
-    fn middle(&self) -> Range<u64> {
-        let [first, last] = self.edge_blocks();
-        let start = first.map_or(self.blocks.start, |at| at + self.block);
-        start..last.unwrap_or(self.blocks.end)
-    }
-
-    /// The part of an edge block, in bytes from its beginning, that the range covers.
-    fn covered(&self, block: u64) -> Range<usize> {
-        let start = self.range.start.max(block) - block;
-        let end = self.range.end.min(block + self.block) - block;
-        start as usize..end as usize
+    fn new(kind: Kind, blocks: Blocks) -> Self {
+        Ragged { kind, blocks, step: Step::Waiting, edges: Edges::default() }
     }
 
     /// Bring what was read of the edges and what is to be written together.
     fn merge(&mut self) {
-        let edge_blocks = self.edge_blocks();
-        for (block, place) in edge_blocks.into_iter().zip(0..) {
+        let Ragged { blocks, edges, kind, .. } = self;
+        for (block, place) in blocks.edges().into_iter().zip(0..) {
             let Some(block) = block else { continue };
-            let covered = self.covered(block);
-            let (blocks_at, bytes) = ((block - self.blocks.start) as usize, self.block as usize);
-            let Some(edge) = &mut self.edges.bufs[place] else { continue };
-            let edge = &mut edge[DATA_AT..DATA_AT + bytes];
-            match (self.kind, &mut self.edges.whole) {
+            let Some(edge) = &mut edges.bufs[place] else { continue };
+            let edge = &mut edge[DATA_AT..DATA_AT + blocks.block()];
+            match (*kind, &mut edges.whole) {
                 (Kind::Write(_), Some(whole)) => {
-                    let whole = &mut whole[DATA_AT + blocks_at..DATA_AT + blocks_at + bytes];
-                    whole[..covered.start].copy_from_slice(&edge[..covered.start]);
-                    whole[covered.end..].copy_from_slice(&edge[covered.end..]);
+                    let whole = &mut whole[DATA_AT..DATA_AT + blocks.all_bytes()];
+                    blocks.complete(whole, block, edge);
                 }
-                _ => edge[covered].fill(0),
+                _ => edge[blocks.covered(block)].fill(0),
             }
         }
     }
@@ -153,13 +107,10 @@ impl Session {
         request: &Request<'_>,
         handle: u64,
         place: &Place,
-        (range, flags): (Range<u64>, BioFlags),
+        (blocks, flags): (Blocks, BioFlags),
     ) {
-        let bytes = (range.end - range.start) as usize;
-        let mut ragged = Ragged::new(Kind::Write(flags), place, range);
-        let blocks = (ragged.blocks.end - ragged.blocks.start) as usize;
-        let skip = (ragged.range.start - ragged.blocks.start) as usize;
-        let Some(mut buf) = self.take_room(blocks) else {
+        let (bytes, skip) = (blocks.bytes(), blocks.skip());
+        let Some(mut buf) = self.take_room(blocks.all_bytes()) else {
             return self.answer(request.unique, errno::ENOMEM);
         };
         let data = DATA_AT..DATA_AT + bytes;
@@ -168,6 +119,7 @@ impl Session {
             Some(_) => buf.copy_within(data, DATA_AT + skip),
             None => buf[DATA_AT + skip..DATA_AT + skip + bytes].copy_from_slice(&self.data[data]),
         }
+        let mut ragged = Ragged::new(Kind::Write(flags), blocks);
         ragged.edges.whole = Some(buf);
         let ragged = self.boxed(ragged);
         let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
@@ -179,10 +131,10 @@ impl Session {
         request: &Request<'_>,
         handle: u64,
         place: &Place,
-        range: Range<u64>,
+        blocks: Blocks,
         flags: BioFlags,
     ) {
-        let ragged = self.boxed(Ragged::new(Kind::Zeroes(flags), place, range));
+        let ragged = self.boxed(Ragged::new(Kind::Zeroes(flags), blocks));
         let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
         self.get_into_line(op);
     }
@@ -192,9 +144,9 @@ impl Session {
         request: &Request<'_>,
         handle: u64,
         place: &Place,
-        range: Range<u64>,
+        blocks: Blocks,
     ) {
-        let ragged = self.boxed(Ragged::new(Kind::Cut, place, range));
+        let ragged = self.boxed(Ragged::new(Kind::Cut, blocks));
         let op = self.new_op(Work::Ragged(ragged), request, place.volume, handle);
         self.get_into_line(op);
     }
@@ -211,24 +163,36 @@ impl Session {
         op.pending = 0;
         let index = self.add(op);
         self.waiting += 1;
-        let used = &mut self.used[volume];
-        used.ragged.push_back(index);
-        if used.ragged.len() == 1 {
-            self.mount.shared(volume).passage.ask(self.number, &self.locks);
+        self.used[volume].ragged.push_back(index);
+        if self.used[volume].ragged.len() == 1 {
+            self.lock_first(volume);
         }
     }
 
-    /// Let go on what waited for passages, and what has come a step further.
+    /// Lock the blocks of the first operation on parts of blocks, if there is one.
+    fn lock_first(&mut self, volume: usize) {
+        let Some(index) = self.used[volume].ragged.front().copied() else { return };
+        let Some((_, ragged)) = self.ragged(index) else { return };
+        let all = ragged.blocks.all();
+        if self.used[volume].locks.lock_exclusive(index as usize, &all) {
+            self.begin_first(volume);
+        }
+    }
+
+    /// Its blocks are locked.
+    fn begin_first(&mut self, volume: usize) {
+        let used = &mut self.used[volume];
+        used.begun = true;
+        self.steps.extend(used.ragged.front());
+    }
+
+    /// Let go on what waited for others, and what has come a step further.
     pub(super) fn step(&mut self, round: &mut Round) {
+        if self.waiting > 0 {
+            (0..self.used.len()).for_each(|volume| self.let_go(volume, round));
+        }
         while let Some(index) = self.steps.pop() {
             self.step_op(index, round);
-        }
-        if self.waiting > 0 {
-            for volume in 0..self.used.len() {
-                self.let_go(volume, round);
-                while self.try_alone(volume, round) {}
-            }
-            self.mount.wake(&mut self.wake);
         }
     }
 
@@ -240,36 +204,25 @@ impl Session {
         }
     }
 
-    /// Submit the writes that stayed, if the passage is open to them.
+    /// Go on with what holds its range now.
     fn let_go(&mut self, volume: usize, round: &mut Round) {
-        let used = &mut self.used[volume];
-        let (count, passage) = (used.stayed.len() as u32, &self.mount.shared(volume).passage);
-        if count == 0 || !passage.go_on(self.number, count, &self.locks) {
+        if !self.used[volume].locks.has_news() {
             return;
         }
-        self.waiting -= used.stayed.len();
-        let mut stayed = std::mem::take(&mut used.stayed);
-        for (index, bio) in stayed.drain(..) {
-            if let Some(op) = &mut self.ops[index as usize] {
-                op.passed = true;
+        let mut granted = std::mem::take(&mut self.granted);
+        self.used[volume].locks.take_granted(&mut granted);
+        for place in granted.drain(..) {
+            let stayed = &mut self.used[volume].stayed;
+            let waited = stayed.iter().position(|(index, _)| *index as usize == place);
+            match waited.and_then(|at| stayed.remove(at)) {
+                Some((_, bio)) => {
+                    self.waiting -= 1;
+                    self.submit(volume, bio, round);
+                }
+                None => self.begin_first(volume),
             }
-            self.submit(volume, bio, round);
         }
-        self.used[volume].stayed = stayed;
-    }
-
-    /// Begin with the first ragged operation, if nothing else is going on with the volume. True if it
-    /// has begun.
-    fn try_alone(&mut self, volume: usize, round: &mut Round) -> bool {
-        let used = &mut self.used[volume];
-        let Some(index) = used.ragged.front().copied() else { return false };
-        let passage = &self.mount.shared(volume).passage;
-        if used.alone || !passage.is_alone(self.number, &self.locks) {
-            return false;
-        }
-        used.alone = true;
-        self.step_ragged(index, round);
-        true
+        self.granted = granted;
     }
 
     fn step_ragged(&mut self, index: u32, round: &mut Round) {
@@ -311,7 +264,7 @@ impl Session {
 
     fn read_edges(&mut self, index: u32, round: &mut Round) {
         let Some((volume, ragged)) = self.ragged(index) else { return };
-        let (edge_blocks, bytes) = (ragged.edge_blocks(), ragged.block as usize);
+        let (edge_blocks, bytes) = (ragged.blocks.edges(), ragged.blocks.block());
         for (part, block) in edge_blocks.into_iter().enumerate() {
             let Some(block) = block else { continue };
             let buf =
@@ -324,19 +277,20 @@ impl Session {
 
     fn write_back(&mut self, index: u32, round: &mut Round) {
         let Some((volume, ragged)) = self.ragged(index) else { return };
-        let (blocks, kind, bytes) = (ragged.blocks.clone(), ragged.kind, ragged.block as usize);
-        let (edge_blocks, middle) = (ragged.edge_blocks(), ragged.middle());
+        let (blocks, kind) = (ragged.blocks.clone(), ragged.kind);
+        let (bytes, middle) = (blocks.block(), blocks.inside());
         if let Kind::Write(flags) = kind
             && let Some(buf) = ragged.edges.whole.take()
         {
-            let Some(mut bio) = self.ragged_bio(index, WHOLE, BioOp::Write, blocks.start) else {
+            let Some(mut bio) = self.ragged_bio(index, WHOLE, BioOp::Write, blocks.all().start)
+            else {
                 return;
             };
             bio.flags = flags;
-            bio.set_buf(buf, Some(DATA_AT..DATA_AT + (blocks.end - blocks.start) as usize));
+            bio.set_buf(buf, Some(DATA_AT..DATA_AT + blocks.all_bytes()));
             return self.submit(volume, bio, round);
         }
-        for (part, block) in edge_blocks.into_iter().enumerate() {
+        for (part, block) in blocks.edges().into_iter().enumerate() {
             let Some(block) = block else { continue };
             let buf = self.ragged(index).and_then(|(_, ragged)| ragged.edges.bufs[part].take());
             let Some(buf) = buf else { continue };
@@ -352,21 +306,17 @@ impl Session {
         }
     }
 
-    /// It is done: others may write to the volume.
+    /// It is done: others may write its blocks.
     fn end_ragged(&mut self, index: u32, round: &mut Round) {
         let Some(op) = self.remove(index) else { return };
         self.waiting -= 1;
-        let passage = &self.mount.shared(op.volume).passage;
         let used = &mut self.used[op.volume];
-        used.alone = false;
+        used.begun = false;
         used.ragged.pop_front();
-        passage.end(&mut self.wake, &self.locks);
-        if self.life == Life::Over {
-            passage.abandon(self.number, &mut self.wake, &self.locks);
-        } else if !used.ragged.is_empty() {
-            passage.ask(self.number, &self.locks);
+        used.locks.unlock(index as usize);
+        if self.life == Life::Open {
+            self.lock_first(op.volume);
         }
-        self.mount.wake(&mut self.wake);
         self.answer_or_go_on(op, round);
     }
 
@@ -383,7 +333,7 @@ impl Session {
     }
 
     pub(super) fn answer_ragged(&mut self, unique: u64, mut ragged: Box<Ragged>) {
-        let bytes = (ragged.range.end - ragged.range.start) as u32;
+        let bytes = ragged.blocks.bytes() as u32;
         let kind = ragged.kind;
         self.give_all(&mut ragged.edges);
         self.spare.push(ragged);
@@ -397,18 +347,17 @@ impl Session {
     pub(super) fn drop_waiting(&mut self) {
         for volume in 0..self.used.len() {
             let used = &mut self.used[volume];
-            let begun = usize::from(used.alone);
-            self.waiting -= used.ragged.len() - begun + used.stayed.len();
-            let waiting: Vec<u32> = used.ragged.drain(begun..).collect();
+            let begun = usize::from(used.begun);
+            let ragged: Vec<u32> = used.ragged.drain(begun..).collect();
             let stayed: Vec<_> = used.stayed.drain(..).collect();
-            if begun == 0 {
-                let passage = &self.mount.shared(volume).passage;
-                passage.abandon(self.number, &mut self.wake, &self.locks);
-            }
-            for index in waiting.into_iter().chain(stayed.into_iter().map(|(index, _)| index)) {
+            self.waiting -= ragged.len() + stayed.len();
+            // Of the operations on parts of blocks only the first waits.
+            let first = ragged.first().filter(|_| begun == 0).copied();
+            let waiting = first.into_iter().chain(stayed.iter().map(|(index, _)| *index));
+            waiting.for_each(|index| used.locks.unlock(index as usize));
+            for index in ragged.into_iter().chain(stayed.into_iter().map(|(index, _)| index)) {
                 self.remove(index);
             }
         }
-        self.mount.wake(&mut self.wake);
     }
 }

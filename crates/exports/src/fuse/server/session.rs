@@ -19,6 +19,7 @@ use super::{Incoming, io::Work as OpWork};
 use crate::fuse::proto::init::MAX_WRITE;
 use crate::fuse::proto::{self, OUT_HEADER_BYTES, WRITE_HEAD_BYTES};
 use crate::server::{DATA_AT, FUSE, Flow, Geometry, Tag, Work};
+use drystone_core::range_lock::RangeUser;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, DevIndex, IoBuf, Status};
 use std::collections::VecDeque;
@@ -56,8 +57,8 @@ pub(super) struct Op {
     pub(super) entry: Option<usize>,
     /// Its data, once the bio is back.
     pub(super) buf: Option<IoBuf>,
-    /// It went through its volume's passage.
-    pub(super) passed: bool,
+    /// It has a range of its volume locked, or waits for that.
+    pub(super) locked: bool,
     /// It may take long, so it ends early when its asker gives up.
     pub(super) is_long: bool,
     /// Which he has done.
@@ -68,22 +69,28 @@ pub(super) struct Op {
 pub(super) struct Used {
     pub(super) device: Option<DevIndex>,
     pub(super) geometry: Geometry,
-    /// Writes that stay before the closed passage, each with its bio.
+    /// The ranges that operations write, at places of their numbers.
+    pub(super) locks: RangeUser,
+    /// Writes that wait for their range, each with its bio.
     pub(super) stayed: VecDeque<(u32, Box<Bio>)>,
-    /// Operations that want the volume for themselves, in the order in which they came.
+    /// Operations on parts of blocks, in the order in which they came. The first has its range locked, or waits
+    /// for that.
     pub(super) ragged: VecDeque<u32>,
     /// The first of them has begun.
-    pub(super) alone: bool,
+    pub(super) begun: bool,
 }
 
 impl Used {
     fn new(mount: &Mount, volume: usize, work: &mut Work) -> Self {
+        let of = &mount.shared(volume).volume;
+        let (thread, counters) = (work.cx.handle().clone(), work.locks.clone());
         Used {
-            device: work.cx.open(&mount.shared(volume).volume.device).ok(),
+            device: work.cx.open(&of.device).ok(),
             geometry: mount.geometry(volume),
+            locks: of.write_lock.join(IN_FLIGHT_MAX as usize, thread, counters),
             stayed: VecDeque::with_capacity(IN_FLIGHT_MAX as usize),
             ragged: VecDeque::with_capacity(IN_FLIGHT_MAX as usize),
-            alone: false,
+            begun: false,
         }
     }
 }
@@ -119,14 +126,14 @@ pub(super) struct Session {
     free: Vec<u32>,
     /// Operations whose next step is to be taken.
     pub(super) steps: Vec<u32>,
-    /// Operations that stayed before a passage, or want to close one, or have.
+    /// Writes that wait for their range, and operations on parts of blocks.
     pub(super) waiting: usize,
+    /// Places that hold what they waited for, while they are looked at.
+    pub(super) granted: Vec<usize>,
     flow: Flow,
     pub(super) requests: u64,
     /// Interrupts of the mount that it has looked at.
     pub(super) interrupts_seen: u64,
-    /// Sessions that are to look again.
-    pub(super) wake: Vec<usize>,
     pub(super) locks: Arc<LockCounters>,
     /// Tag for `user_data`: the session's place.
     tag: u64,
@@ -154,8 +161,6 @@ impl Session {
         let data = pool.take(MAX_WRITE as usize)?;
         let volumes = 0..mount.volume_count();
         let used = volumes.map(|volume| Used::new(&mount, volume, work)).collect();
-        // All of them are told by the end of a closed passage, then whoever closes it next.
-        let wake = Vec::with_capacity(2 * (mount.session_count() + 1));
         let over_ring = match mount.options().over_ring {
             true => OverRing::open(number, mount.session_count()),
             false => None,
@@ -181,10 +186,10 @@ impl Session {
             steps: Vec::with_capacity(IN_FLIGHT_MAX as usize),
             spare: (0..IN_FLIGHT_MAX).map(|_| Box::default()).collect(),
             waiting: 0,
+            granted: Vec::with_capacity(IN_FLIGHT_MAX as usize),
             flow: Flow::new(IN_FLIGHT_MAX, u64::MAX),
             requests: 0,
             interrupts_seen: 0,
-            wake,
             locks: work.locks.clone(),
             tag: FUSE.bio() | (place as u64) << (PART_BITS + OP_BITS),
             withdrawn: false,
@@ -218,8 +223,7 @@ impl Session {
         self.life == Life::Over && !polling && self.flow.is_idle()
     }
 
-    /// True while something of it stays before a passage, or wants to close one, or while it is not known
-    /// how requests come.
+    /// True while something of it waits for a range of a volume, or while it is not known how requests come.
     pub(super) fn waits_for_others(&self) -> bool {
         self.waiting > 0 || self.waits_for_transport() || self.has_failed()
     }

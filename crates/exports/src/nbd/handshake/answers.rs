@@ -68,8 +68,7 @@ impl Handshake {
     }
 
     /// `EXPORT_NAME` has no error reply, so each refusal here is the end of the connection. Clients
-    /// that cannot learn the block sizes are taken to stay on 512-byte blocks, as the protocol text
-    /// tells them to; an export that needs more would only err at them.
+    /// that cannot learn the block sizes are served by the byte, as those are that do not keep to them.
     fn find_for_export_name<D: ExportDirectory + ?Sized>(
         &self,
         data: &[u8],
@@ -86,9 +85,6 @@ impl Handshake {
         }
         let name = wire::check_string(data).map_err(|Malformed(why)| why)?;
         match directory.find(name) {
-            Lookup::Found(export) if export.block_sizes.min > 512 => {
-                Err("the export's minimum block size must be negotiated with GO")
-            }
             Lookup::Found(export) => directory.admit(&export).map(|()| export),
             Lookup::TlsRequired => Err("the export is served over TLS only"),
             Lookup::Unknown => Err("there is no such export"),
@@ -196,20 +192,13 @@ impl Handshake {
             }
             Lookup::TlsRequired | Lookup::Unknown => return Self::unknown_export(out, option),
         };
-        // Clients that do not ask were written for disks, so whole sectors are no surprise to them.
-        let needs_blocks = export.block_sizes.min > 512 && !request.wants_block_size;
         if option == OptionCode::Go.wire()
-            && !needs_blocks
             && let Err(why) = directory.admit(&export)
         {
             return Self::refuse(out, option, ReplyCode::ErrPolicy, why);
         }
         let flags = self.flags_for(&export);
         Self::send_info(out, option, &request, &export, flags);
-        if needs_blocks {
-            let message = "ask for the block sizes and keep to them";
-            return Self::refuse(out, option, ReplyCode::ErrBlockSizeReqd, message);
-        }
         Self::acknowledge(out, option);
         if option == OptionCode::Go.wire() {
             return self.enter_transmission(export, flags);

@@ -21,7 +21,7 @@ use crate::nbd::handshake::{Event, Handshake, Negotiated, OUTPUT_MAX_BYTES};
 use crate::nbd::request::{Refusal, Request};
 use crate::nbd::tls::PeerNames;
 use crate::nbd::transmission::{Item, Transmission};
-use crate::server::{Client, DATA_AT, Pool};
+use crate::server::{Client, Pool};
 use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
@@ -41,6 +41,10 @@ const DIRECT_BYTES: usize = 16 << 10;
 /// cache, so that data copied there is still there when the socket takes it.
 const GO_BYTES: u64 = 1 << 20;
 
+/// Requests of a window, at most, whose writes cost nothing beside those of others (32 bytes each); beyond that they
+/// take a lock.
+const PLACES_MAX: u32 = 512;
+
 /// How far a connection's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Life {
@@ -55,7 +59,7 @@ enum Phase {
     Handshake(Box<Handshake>),
     /// The TLS handshake goes on; the NBD handshake waits.
     Tls(Box<Handshake>),
-    Transmission(Box<Transmission>, Service),
+    Transmission(Box<Transmission>, Box<Service>),
 }
 
 /// A write whose data is still arriving.
@@ -63,6 +67,8 @@ struct Payload {
     request: Request,
     /// `None` when memory was short: the data is skipped.
     buf: Option<IoBuf>,
+    /// Where the data begins in it.
+    at: usize,
     got: usize,
 }
 
@@ -276,6 +282,16 @@ impl Connection {
         self.pool.waits()
     }
 
+    /// Requests of it wait for others that write the same blocks; its worker is woken when one may go on.
+    pub(super) fn waits_for_range(&self) -> bool {
+        matches!(&self.phase, Some(Phase::Transmission(_, service)) if service.waits_for_range())
+    }
+
+    /// One of them may.
+    pub(super) fn has_range(&self) -> bool {
+        matches!(&self.phase, Some(Phase::Transmission(_, service)) if service.has_range())
+    }
+
     /// It is to be swept: it has memory that others may want.
     pub(super) fn has_share(&self) -> bool {
         self.pool.has_share()
@@ -457,7 +473,7 @@ impl Connection {
             Event::StartTls => return self.begin_tls(handshake),
             Event::Transmission(negotiated) => {
                 self.place = view.into_place();
-                return self.begin_transmission(*negotiated, cx, table);
+                return self.begin_transmission(*negotiated, cx, locks, table);
             }
             Event::Close(_) => self.drain(),
         }
@@ -506,6 +522,7 @@ impl Connection {
         &mut self,
         negotiated: Negotiated,
         cx: &mut Context,
+        locks: &Arc<LockCounters>,
         table: &ExportTable,
     ) -> bool {
         let number = table.index_of(&negotiated.export.name);
@@ -515,9 +532,12 @@ impl Connection {
             let names = self.peer.names.iter().flat_map(PeerNames::all);
             let member = volume.membership.of(names, || self.peer.origin.uid());
             let served = (volume.device.clone(), volume.clients.clone());
-            (volume.clients.enter(), member, cx.open(&volume.device), served)
+            // An operation may be under way for each request of both windows.
+            let places = 2 * table.settings().max_in_flight.min(PLACES_MAX) as usize;
+            let range_locks = volume.write_lock.join(places, cx.handle().clone(), locks.clone());
+            (volume.clients.enter(), member, cx.open(&volume.device), (served, range_locks))
         });
-        let Some((client, member, Ok(index), served)) = opened else {
+        let Some((client, member, Ok(index), (served, range_locks))) = opened else {
             self.kill();
             return false;
         };
@@ -525,8 +545,8 @@ impl Connection {
         self.pool.join(&served.0, member.id());
         self.member = Some(member);
         let ids = negotiated.contexts.iter().map(|c| c.id).collect();
-        let min_block = negotiated.export.block_sizes.min;
-        let service = Service::new(served, negotiated.style, min_block, ids, self.number);
+        let service =
+            Box::new(Service::new(served, range_locks, negotiated.style, ids, self.number));
         self.device = Some(index);
         self.stream.make_roomy();
         self.phase = Some(Phase::Transmission(Box::new(Transmission::new(&negotiated)), service));
@@ -538,7 +558,7 @@ impl Connection {
     fn transmit(
         &mut self,
         mut transmission: Box<Transmission>,
-        mut service: Service,
+        mut service: Box<Service>,
         bios: &mut BioList,
     ) -> bool {
         let more = match self.payload.take() {
@@ -584,7 +604,7 @@ impl Connection {
     fn begin(&mut self, taken: Taken, service: &mut Service, bios: &mut BioList) -> bool {
         let cost = taken.cost();
         let bytes = match &taken {
-            Taken::Request(request) => Service::buffer_bytes(request) as usize,
+            Taken::Request(request) => service.buffer_bytes(request),
             Taken::Refused(_) => 0,
         };
         if !self.windows.has_room(cost) || bytes > 0 && !self.pool.reserve(bytes) {
@@ -595,8 +615,8 @@ impl Connection {
         match taken {
             Taken::Request(request) => {
                 if request.payload_bytes() > 0 {
-                    let buf = self.pool.take(request.length as usize);
-                    self.payload = Some(Payload { request, buf, got: 0 });
+                    let (buf, at) = (self.pool.take(bytes), service.payload_at(&request));
+                    self.payload = Some(Payload { request, buf, at, got: 0 });
                 } else {
                     service.start(request, None, &mut self.pool, &mut self.stream, bios);
                 }
@@ -624,7 +644,7 @@ impl Connection {
             };
             let n = input.len().min(wanted);
             if let Some(buf) = &mut payload.buf {
-                let at = DATA_AT + payload.got;
+                let at = payload.at + payload.got;
                 buf[at..at + n].copy_from_slice(&input[..n]);
             }
             payload.got += n;
@@ -673,7 +693,8 @@ impl Connection {
             && let Some(buf) = payload.buf.take()
         {
             self.stream.receiving = true;
-            let range = DATA_AT + payload.got..DATA_AT + payload.request.length as usize;
+            let end = payload.at + payload.request.length as usize;
+            let range = payload.at + payload.got..end;
             return Some(Want::ReceivePayload(buf, range));
         }
         if self.delaying {

@@ -86,6 +86,8 @@ pub(crate) struct Connections {
     sweep_at: Ns,
     /// Connections that wait for memory.
     short: Vec<usize>,
+    /// Connections with requests that wait for others that write the same blocks.
+    ranges: Vec<usize>,
     /// The time of this round; kept only while there are deadlines.
     now: Ns,
     stopping: bool,
@@ -221,6 +223,9 @@ impl Connections {
         if connection.waits_for_memory() && !self.short.contains(&number) {
             self.short.push(number);
         }
+        if connection.waits_for_range() && !self.ranges.contains(&number) {
+            self.ranges.push(number);
+        }
         self.start_wanted(work, number);
     }
 
@@ -297,6 +302,18 @@ impl Connections {
                 touched.push(*number);
             }
             waits
+        });
+    }
+
+    /// Go on with the connections whose requests need not wait for others any more.
+    fn go_on_with_ranges(&mut self) {
+        let Connections { ranges, touched, connections, .. } = self;
+        ranges.retain(|number| {
+            let Some(connection) = &connections[*number] else { return false };
+            if connection.has_range() {
+                touched.push(*number);
+            }
+            connection.waits_for_range()
         });
     }
 
@@ -410,6 +427,9 @@ impl FrontEnd for Connections {
         }
         if !self.short.is_empty() {
             self.go_on_with_memory();
+        }
+        if !self.ranges.is_empty() {
+            self.go_on_with_ranges();
         }
     }
 

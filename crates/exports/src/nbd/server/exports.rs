@@ -54,10 +54,14 @@ impl Export {
     }
 }
 
+/// Disks of 512 bytes are announced as bytes: clients that are made for disks use sectors unasked, and others
+/// (libnbd's) refuse to send what is announced as too small although it is served. Of longer blocks clients are
+/// told, since they would send sectors otherwise, each of which is read to be written.
 fn block_sizes(limits: &Limits, max_request: u32) -> BlockSizes {
-    let min = limits.logical_block_size;
+    let block = limits.logical_block_size;
     let preferred = limits.io_min.max(4096).next_power_of_two().min(1 << 20);
-    BlockSizes { min, preferred, max_payload: max_request / min * min }
+    let min = if block <= 512 { 1 } else { block };
+    BlockSizes { min, preferred, max_payload: max_request / block * block }
 }
 
 /// The exports of one listener, with its bounds. The first that is `default` (or else the

@@ -21,6 +21,7 @@ mod connection;
 mod connections;
 mod exports;
 mod places;
+mod ragged;
 mod service;
 mod stream;
 mod window;

@@ -9,15 +9,20 @@
 //!   a read. One query of a connection is asked at a time, the others wait in `queries`.
 //! * What has to be submitted because something ended waits in `next` until [`Service::go_on`], which is
 //!   called before anything else is done with the connection.
+//! * Whatever changes blocks has them locked from its first bio to its reply, at the place of its number: shared
+//!   if it covers whole blocks, otherwise alone ([`super::ragged`]). An operation that waits for that has its
+//!   first bio in `waits`.
 
+use super::ragged::{self, Next, Ragged};
 use super::stream::Stream;
 use super::window::{BARE_BYTES, Cost};
 use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
 use crate::nbd::proto::{Command, CommandFlags, ErrorCode};
 use crate::nbd::reply::{ReplyStyle, ReplyTag};
 use crate::nbd::request::{Refusal, Request};
-use crate::server::{Clients, DATA_AT, NBD, Pool, Tag, ZeroWrites};
+use crate::server::{Blocks, Clients, DATA_AT, NBD, Pool, Tag, ZeroWrites};
 use drystone_core::extent::{Extent, ExtentQuery};
+use drystone_core::range_lock::RangeUser;
 use drystone_core::ring::SendPart;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector, Status};
 use std::collections::VecDeque;
@@ -43,6 +48,19 @@ struct Op {
     data: Option<IoBuf>,
     /// What is still to be zeroed by plain writes.
     zeroes: Option<ZeroWrites>,
+    /// How far it has come with its edges, if it covers parts of blocks.
+    ragged: Option<Box<Ragged>>,
+    /// It has a range locked, or waits for that.
+    locked: bool,
+    /// Its bio, while it waits for its range.
+    waits: Option<Box<Bio>>,
+}
+
+/// How an operation has its blocks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Shared,
+    Alone,
 }
 
 /// What one connection has under way with its device.
@@ -50,7 +68,10 @@ pub(super) struct Service {
     device: Arc<dyn Device>,
     clients: Clients,
     style: ReplyStyle,
-    min_block: u32,
+    /// Bytes of a block of the device.
+    pub(super) block: u64,
+    /// What is written, at places of the operations' numbers.
+    locks: RangeUser,
     /// The wire number of each selected context, by place.
     context_ids: Vec<u32>,
     ops: Vec<Option<Op>>,
@@ -61,6 +82,10 @@ pub(super) struct Service {
     asked: Option<u32>,
     /// Bios that go on with an operation of which others have ended.
     next: BioList,
+    /// Operations that wait for their range.
+    waiting: usize,
+    /// Places that hold what they waited for, while they are looked at.
+    granted: Vec<usize>,
     /// The device zeroes by itself.
     zeroes_itself: bool,
     /// The server stops: operations end with the bios that are under way.
@@ -85,24 +110,28 @@ pub(super) fn user_data_of(number: usize) -> Range<u64> {
 impl Service {
     pub(super) fn new(
         (device, clients): (Arc<dyn Device>, Clients),
+        locks: RangeUser,
         style: ReplyStyle,
-        min_block: u32,
         context_ids: Vec<u32>,
         connection: usize,
     ) -> Self {
         let connection = NBD.bio() | (connection as u64) << OP_BITS;
-        let zeroes_itself = device.info().limits.max_write_zeroes_bytes > 0;
+        let limits = device.info().limits;
+        let zeroes_itself = limits.max_write_zeroes_bytes > 0;
         Service {
             device,
             clients,
             style,
-            min_block,
+            block: limits.logical_block_size.into(),
+            locks,
             context_ids,
             ops: Vec::new(),
             free: Vec::new(),
             queries: VecDeque::new(),
             asked: None,
             next: BioList::new(),
+            waiting: 0,
+            granted: Vec::new(),
             zeroes_itself,
             stopping: false,
             connection,
@@ -123,6 +152,36 @@ impl Service {
     #[inline]
     pub(super) fn go_on(&mut self, bios: &mut BioList) {
         bios.append(&mut self.next);
+        if self.waiting > 0 {
+            self.let_go(bios);
+        }
+    }
+
+    /// Push the bios of operations that have waited for their range, and hold it now.
+    #[cold]
+    fn let_go(&mut self, bios: &mut BioList) {
+        if !self.locks.has_news() {
+            return;
+        }
+        self.locks.take_granted(&mut self.granted);
+        for place in self.granted.drain(..) {
+            let op = self.ops[place].as_mut();
+            if let Some(bio) = op.and_then(|op| op.waits.take()) {
+                self.waiting -= 1;
+                bios.push(bio);
+            }
+        }
+    }
+
+    /// Operations wait for others that write the same blocks: the thread is woken when one may go on.
+    #[inline]
+    pub(super) fn waits_for_range(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// One of them may.
+    pub(super) fn has_range(&self) -> bool {
+        self.locks.has_news()
     }
 
     /// Go on with nothing: the client has gone.
@@ -130,10 +189,23 @@ impl Service {
         while let Some(bio) = self.next.pop() {
             let index = op_of(&bio);
             pool.give_bio(bio).into_iter().for_each(|buf| pool.give(buf));
-            if let Some(op) = self.ops[index as usize].take() {
+            if let Some(op) = self.remove(index) {
                 debug_assert_eq!(op.pending, 1, "whatever goes on has one bio");
-                self.free.push(index);
             }
+        }
+        if self.waiting > 0 {
+            self.give_up_waiting(pool);
+        }
+    }
+
+    #[cold]
+    fn give_up_waiting(&mut self, pool: &mut Pool) {
+        for index in 0..self.ops.len() as u32 {
+            let Some(op) = self.ops[index as usize].as_mut() else { continue };
+            let Some(bio) = op.waits.take() else { continue };
+            pool.give_bio(bio).into_iter().for_each(|buf| pool.give(buf));
+            self.waiting -= 1;
+            self.remove(index);
         }
     }
 
@@ -143,17 +215,29 @@ impl Service {
     }
 
     /// Bytes of the buffer that `request` takes for its data.
-    pub(super) fn buffer_bytes(request: &Request) -> u64 {
+    pub(super) fn buffer_bytes(&self, request: &Request) -> usize {
+        let blocks = self.blocks(request);
         match request.command {
-            Command::Read | Command::Write => request.length,
-            Command::Cache => request.length.min(CACHE_BYTES),
-            Command::WriteZeroes => request.length.min(ZERO_BYTES),
+            Command::Read => blocks.all_bytes(),
+            Command::Write if blocks.is_whole() => blocks.all_bytes(),
+            Command::Write => ragged::buffer_bytes(&blocks, request.command),
+            Command::Cache => blocks.all_bytes().min(CACHE_BYTES as usize),
+            Command::WriteZeroes => {
+                let inside = blocks.inside();
+                let piece = (inside.end - inside.start).min(ZERO_BYTES) as usize;
+                piece.max(ragged::buffer_bytes(&blocks, request.command))
+            }
             Command::Flush | Command::Trim | Command::BlockStatus | Command::Disc => 0,
         }
     }
 
+    /// Where the data of a write begins in its buffer: its first block begins at [`DATA_AT`].
+    pub(super) fn payload_at(&self, request: &Request) -> usize {
+        DATA_AT + self.blocks(request).skip()
+    }
+
     /// Carry `request` out: push its bios to `bios`, or reply at once. `payload` holds a write's
-    /// data from [`DATA_AT`] on.
+    /// data from [`Service::payload_at`] on.
     pub(super) fn start(
         &mut self,
         request: Request,
@@ -165,15 +249,9 @@ impl Service {
         match request.command {
             Command::Read => self.read(request, pool, stream, bios),
             Command::Write => self.write(request, payload, pool, stream, bios),
-            Command::Flush => self.bare(request, BioOp::Flush, pool, bios),
-            Command::Trim => self.bare(request, BioOp::Discard, pool, bios),
-            // One that has to be fast fails at the device rather than being slow.
-            Command::WriteZeroes
-                if self.zeroes_itself || request.flags.contains(CommandFlags::FAST_ZERO) =>
-            {
-                self.bare(request, BioOp::WriteZeroes, pool, bios)
-            }
-            Command::WriteZeroes => self.zero_by_writes(request, pool, stream, bios),
+            Command::Flush => self.flush(request, pool, bios),
+            Command::Trim => self.trim(request, pool, stream, bios),
+            Command::WriteZeroes => self.write_zeroes(request, pool, stream, bios),
             Command::Cache => self.cache(request, pool, stream, bios),
             Command::BlockStatus => self.block_status(request, pool, bios),
             Command::Disc => unreachable!("ends the connection before it gets here"),
@@ -181,7 +259,16 @@ impl Service {
     }
 
     fn add(&mut self, request: Request, pending: u32) -> u32 {
-        let op = Op { request, pending, status: Status::Ok, data: None, zeroes: None };
+        let op = Op {
+            request,
+            pending,
+            status: Status::Ok,
+            data: None,
+            zeroes: None,
+            ragged: None,
+            locked: false,
+            waits: None,
+        };
         match self.free.pop() {
             Some(index) => {
                 self.ops[index as usize] = Some(op);
@@ -194,21 +281,57 @@ impl Service {
         }
     }
 
+    /// The operation is over, and so is what it holds.
+    #[inline]
+    fn remove(&mut self, index: u32) -> Option<Op> {
+        let op = self.ops[index as usize].take()?;
+        self.free.push(index);
+        if op.locked {
+            self.locks.unlock(index as usize);
+        }
+        Some(op)
+    }
+
+    /// Push the first bio of an operation that changes `range`, once that is locked.
+    #[inline]
+    fn change(
+        &mut self,
+        index: u32,
+        mut bio: Box<Bio>,
+        (hold, range): (Hold, Range<u64>),
+        bios: &mut BioList,
+    ) {
+        bio.user_data = self.user_data(index);
+        let place = index as usize;
+        let goes = match hold {
+            Hold::Shared => self.locks.lock_shared(place, &range),
+            Hold::Alone => self.locks.lock_exclusive(place, &range),
+        };
+        let Some(op) = self.ops[place].as_mut() else { return };
+        op.locked = true;
+        if goes {
+            return bios.push(bio);
+        }
+        op.waits = Some(bio);
+        self.waiting += 1;
+    }
+
     fn user_data(&self, op: u32) -> u64 {
         self.connection | u64::from(op)
     }
 
     #[inline]
     fn read(&mut self, request: Request, pool: &mut Pool, stream: &mut Stream, bios: &mut BioList) {
-        let Some(buf) = pool.take(request.length as usize) else {
+        let blocks = self.blocks(&request);
+        let Some(buf) = pool.take(blocks.all_bytes()) else {
             return self.out_of_memory(request, pool, stream);
         };
         let op = self.add(request, 1);
         let mut bio = pool.bio();
         bio.op = BioOp::Read;
         bio.flags = BioFlags::SYNC;
-        bio.sector = Sector::from_bytes(request.offset);
-        bio.set_buf(buf, Some(DATA_AT..DATA_AT + request.length as usize));
+        bio.sector = Sector::from_bytes(blocks.all().start);
+        bio.set_buf(buf, Some(DATA_AT..DATA_AT + blocks.all_bytes()));
         bio.user_data = self.user_data(op);
         bios.push(bio);
     }
@@ -223,6 +346,10 @@ impl Service {
         bios: &mut BioList,
     ) {
         let Some(buf) = payload else { return self.out_of_memory(request, pool, stream) };
+        let blocks = self.blocks(&request);
+        if !blocks.is_whole() {
+            return self.start_ragged(request, blocks, buf, pool, bios);
+        }
         let op = self.add(request, 1);
         let mut bio = pool.bio();
         bio.op = BioOp::Write;
@@ -230,45 +357,89 @@ impl Service {
         bio.flags = write_flags(&request) | BioFlags::STABLE;
         bio.sector = Sector::from_bytes(request.offset);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + request.length as usize));
-        bio.user_data = self.user_data(op);
-        bios.push(bio);
+        self.change(op, bio, (Hold::Shared, blocks.range()), bios);
     }
 
-    /// An operation without data.
-    fn bare(&mut self, request: Request, kind: BioOp, pool: &mut Pool, bios: &mut BioList) {
+    /// A write, or zeroes, that cover parts of blocks: begin with its edges.
+    #[cold]
+    fn start_ragged(
+        &mut self,
+        request: Request,
+        blocks: Blocks,
+        buf: IoBuf,
+        pool: &mut Pool,
+        bios: &mut BioList,
+    ) {
+        let all = blocks.all();
+        let (ragged, bio) = Ragged::begin(blocks, &request, buf, pool);
+        let index = self.add(request, 1);
+        if let Some(op) = &mut self.ops[index as usize] {
+            op.ragged = Some(Box::new(ragged));
+        }
+        self.change(index, bio, (Hold::Alone, all), bios);
+    }
+
+    /// Everything that was written so far becomes durable.
+    fn flush(&mut self, request: Request, pool: &mut Pool, bios: &mut BioList) {
         let op = self.add(request, 1);
-        let mut bio = pool.bio();
-        bio.op = kind;
-        bio.flags = write_flags(&request);
-        bio.sector = Sector::from_bytes(request.offset);
-        bio.bytes = request.length;
+        let mut bio = bare(&request, BioOp::Flush, 0..0, pool);
         bio.user_data = self.user_data(op);
         bios.push(bio);
     }
 
-    /// Write zeroes as plain data, one piece after the other.
-    fn zero_by_writes(
+    /// Advice, taken for whole blocks.
+    fn trim(&mut self, request: Request, pool: &mut Pool, stream: &mut Stream, bios: &mut BioList) {
+        let (inside, op) = (self.blocks(&request).inside(), self.add(request, 1));
+        if inside.is_empty() {
+            return self.end(op, pool, stream);
+        }
+        let bio = bare(&request, BioOp::Discard, inside.clone(), pool);
+        self.change(op, bio, (Hold::Shared, inside), bios);
+    }
+
+    fn write_zeroes(
         &mut self,
         request: Request,
         pool: &mut Pool,
         stream: &mut Stream,
         bios: &mut BioList,
     ) {
-        let range = request.offset..request.offset + request.length;
-        let mut zeroes = ZeroWrites::new(range, ZERO_BYTES);
-        let room = zeroes.room();
-        let Some(mut buf) = pool.take(room) else {
-            return self.out_of_memory(request, pool, stream);
-        };
-        buf[DATA_AT..DATA_AT + room].fill(0);
-        let mut bio = pool.bio();
-        zeroes.fill(&mut bio, buf, write_flags(&request) & BioFlags::FUA);
-        let op = self.add(request, 1);
-        bio.user_data = self.user_data(op);
-        if let Some(op) = &mut self.ops[op as usize] {
-            op.zeroes = Some(zeroes);
+        let fast = request.flags.contains(CommandFlags::FAST_ZERO);
+        let blocks = self.blocks(&request);
+        let is_whole = blocks.is_whole();
+        if !is_whole && fast {
+            // Edges are read and written, which is no faster than a write.
+            let why = (ErrorCode::Enotsup, "zeroes for parts of blocks are not fast");
+            return self.refuse(request, why, pool, stream);
         }
-        bios.push(bio);
+        // One that has to be fast fails at the device rather than being slow.
+        let by_itself = is_whole && (self.zeroes_itself || fast);
+        let buf = if by_itself { None } else { pool.take(self.buffer_bytes(&request)) };
+        match buf {
+            None if !by_itself => self.out_of_memory(request, pool, stream),
+            Some(buf) if !is_whole => self.start_ragged(request, blocks, buf, pool, bios),
+            buf => {
+                let index = self.add(request, 1);
+                let bio = self.zero_inside(index, buf, pool);
+                self.change(index, bio, (Hold::Shared, blocks.range()), bios);
+            }
+        }
+    }
+
+    /// The first bio that zeroes the whole blocks of an operation: by writes if there is a buffer, which has room
+    /// for a piece.
+    fn zero_inside(&mut self, index: u32, buf: Option<IoBuf>, pool: &mut Pool) -> Box<Bio> {
+        let op = self.ops[index as usize].as_mut().expect("it is not over");
+        let request = &op.request;
+        let inside =
+            Blocks::of(request.offset..request.offset + request.length, self.block).inside();
+        let Some(mut buf) = buf else { return bare(request, BioOp::WriteZeroes, inside, pool) };
+        let mut zeroes = ZeroWrites::new(inside, ZERO_BYTES);
+        buf[DATA_AT..DATA_AT + zeroes.room()].fill(0);
+        let mut bio = pool.bio();
+        zeroes.fill(&mut bio, buf, write_flags(request) & BioFlags::FUA);
+        op.zeroes = Some(zeroes);
+        bio
     }
 
     /// Cache: read the beginning of the range, so that what caches below has it.
@@ -279,7 +450,7 @@ impl Service {
         stream: &mut Stream,
         bios: &mut BioList,
     ) {
-        let length = request.length.min(CACHE_BYTES) as usize;
+        let (blocks, length) = (self.blocks(&request), self.buffer_bytes(&request));
         let Some(buf) = pool.take(length) else {
             return self.out_of_memory(request, pool, stream);
         };
@@ -287,7 +458,7 @@ impl Service {
         let mut bio = pool.bio();
         bio.op = BioOp::Read;
         bio.flags = BioFlags::BACKGROUND;
-        bio.sector = Sector::from_bytes(request.offset);
+        bio.sector = Sector::from_bytes(blocks.all().start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + length));
         bio.user_data = self.user_data(op);
         bios.push(bio);
@@ -298,7 +469,7 @@ impl Service {
         let op = self.add(request, 1);
         let mut bio = pool.bio();
         (bio.op, bio.flags) = (BioOp::Read, BioFlags::empty());
-        (bio.sector, bio.bytes) = (Sector::from_bytes(request.offset), 0);
+        (bio.sector, bio.bytes) = (Sector::from_bytes(self.blocks(&request).all().start), 0);
         bio.user_data = self.user_data(op);
         bios.push(bio);
     }
@@ -309,7 +480,8 @@ impl Service {
             return None;
         }
         let index = self.queries.pop_front()?;
-        let Request { offset, length, .. } = self.ops[index as usize].as_ref()?.request;
+        let blocks = self.blocks(&self.ops[index as usize].as_ref()?.request);
+        let (offset, length) = (blocks.all().start, blocks.all_bytes() as u64);
         self.asked = Some(index);
         Some(ExtentQuery { device: self.device.clone(), offset, length, max: EXTENTS_MAX })
     }
@@ -317,19 +489,21 @@ impl Service {
     /// The device said what it knows; nothing when a thread to ask it was not to be had.
     pub(super) fn answered(&mut self, found: &[Extent], pool: &mut Pool, stream: &mut Stream) {
         let Some(index) = self.asked.take() else { return };
-        let Some(op) = self.ops[index as usize].take() else { return };
-        self.free.push(index);
-        let convert =
-            |e: &Extent| StatusExtent { length: e.length, data: e.allocated, zero: e.zero };
+        let Some(op) = self.remove(index) else { return };
+        let mut before = self.blocks(&op.request).skip() as u64;
+        let convert = |e: &Extent| {
+            let cut = before.min(e.length);
+            before -= cut;
+            StatusExtent { length: e.length - cut, data: e.allocated, zero: e.zero }
+        };
         let extents: Vec<_> = found.iter().map(convert).collect();
         self.reply_status(&op.request, &extents, pool, stream);
     }
 
     /// Nobody waits for the answers of queries any more: those that were not asked end.
     pub(super) fn drop_queries(&mut self) {
-        for index in self.queries.drain(..) {
-            self.ops[index as usize] = None;
-            self.free.push(index);
+        while let Some(index) = self.queries.pop_front() {
+            self.remove(index);
         }
     }
 
@@ -340,7 +514,8 @@ impl Service {
         pool: &mut Pool,
         stream: &mut Stream,
     ) {
-        let query = StatusQuery::new(request, self.min_block);
+        let whole = self.blocks(request).is_whole();
+        let query = StatusQuery::new(request, if whole { self.block as u32 } else { 1 });
         let most = self.style.status_bytes(EXTENTS_MAX);
         let last = request.contexts.len();
         for (n, place) in request.contexts.iter().enumerate() {
@@ -353,8 +528,17 @@ impl Service {
     }
 
     fn out_of_memory(&mut self, request: Request, pool: &mut Pool, stream: &mut Stream) {
-        let tag = request.tag();
-        queue_error(self.style, tag, ErrorCode::Enomem, "memory is short", pool, stream);
+        self.refuse(request, (ErrorCode::Enomem, "memory is short"), pool, stream);
+    }
+
+    fn refuse(
+        &mut self,
+        request: Request,
+        (error, message): (ErrorCode, &str),
+        pool: &mut Pool,
+        stream: &mut Stream,
+    ) {
+        queue_error(self.style, request.tag(), error, message, pool, stream);
         stream.reply_queued(Cost::of(&request));
     }
 
@@ -372,14 +556,52 @@ impl Service {
         if op.request.command == Command::BlockStatus && op.status.is_ok() {
             return self.queries.push_back(index);
         }
+        if op.ragged.is_some() {
+            return self.stepped(index, pool, stream);
+        }
         if op.pending == 0 && op.request.command == Command::WriteZeroes {
             return self.zeroed(index, pool, stream);
         }
-        if op.pending == 0
-            && let Some(op) = self.ops[index as usize].take()
-        {
-            self.free.push(index);
+        if op.pending == 0 {
+            self.end(index, pool, stream);
+        }
+    }
+
+    /// All of an operation is done: reply.
+    #[inline]
+    fn end(&mut self, index: u32, pool: &mut Pool, stream: &mut Stream) {
+        if let Some(op) = self.remove(index) {
             self.reply(op, pool, stream);
+        }
+    }
+
+    /// Go on with an operation by `bio`.
+    fn push_next(&mut self, index: u32, mut bio: Box<Bio>) {
+        if let Some(op) = &mut self.ops[index as usize] {
+            op.pending = 1;
+        }
+        bio.user_data = self.user_data(index);
+        self.next.push(bio);
+    }
+
+    /// A step of a request for parts of blocks has ended: the next, or the reply.
+    #[cold]
+    fn stepped(&mut self, index: u32, pool: &mut Pool, stream: &mut Stream) {
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
+        let (true, Some(ragged), Some(buf)) = (op.status.is_ok(), &mut op.ragged, op.data.take())
+        else {
+            return self.end(index, pool, stream);
+        };
+        match ragged.next(&op.request, buf, pool) {
+            Next::Bio(bio) => self.push_next(index, bio),
+            Next::Inside(buf) => {
+                op.ragged = None;
+                self.zero_rest(index, buf, pool);
+            }
+            Next::Done(buf) => {
+                op.data = Some(buf);
+                self.end(index, pool, stream);
+            }
         }
     }
 
@@ -392,11 +614,27 @@ impl Service {
         }
     }
 
+    /// The edges of a request for zeroes are done.
+    fn zero_rest(&mut self, index: u32, buf: IoBuf, pool: &mut Pool) {
+        let buf = match self.zeroes_itself {
+            true => {
+                pool.give(buf);
+                None
+            }
+            false => Some(buf),
+        };
+        let bio = self.zero_inside(index, buf, pool);
+        self.push_next(index, bio);
+    }
+
     /// A step of a request for zeroes has ended: the next, or the reply.
     fn zeroed(&mut self, index: u32, pool: &mut Pool, stream: &mut Stream) {
-        let Some(mut op) = self.ops[index as usize].take() else { return };
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
         let unable = op.status == Status::NotSupported && op.zeroes.is_none();
         let may_be_slow = !op.request.flags.contains(CommandFlags::FAST_ZERO);
+        if unable && may_be_slow {
+            return self.zero_by_writes_after_all(index, pool, stream);
+        }
         let rest = op.zeroes.as_ref().is_some_and(|zeroes| !zeroes.is_over());
         if op.status.is_ok() && rest && self.stopping {
             // As much as was done is there; the client is told that it is not all.
@@ -408,20 +646,23 @@ impl Service {
         {
             let mut bio = pool.bio();
             zeroes.fill(&mut bio, buf, write_flags(&op.request) & BioFlags::FUA);
-            bio.user_data = self.user_data(index);
-            op.pending = 1;
-            self.ops[index as usize] = Some(op);
-            return self.next.push(bio);
+            return self.push_next(index, bio);
         }
-        self.free.push(index);
-        if unable && may_be_slow {
-            // Its limits said otherwise when the client connected, or still do.
-            self.zeroes_itself = false;
-            let mut bios = BioList::new();
-            self.zero_by_writes(op.request, pool, stream, &mut bios);
-            return self.next.append(&mut bios);
-        }
-        self.reply(op, pool, stream);
+        self.end(index, pool, stream);
+    }
+
+    /// The device's limits said otherwise when the client connected, or still do.
+    fn zero_by_writes_after_all(&mut self, index: u32, pool: &mut Pool, stream: &mut Stream) {
+        self.zeroes_itself = false;
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
+        op.status = Status::Ok;
+        let (held, request) = (op.data.take(), op.request);
+        let Some(buf) = held.or_else(|| pool.take(self.buffer_bytes(&request))) else {
+            self.remove(index);
+            return self.out_of_memory(request, pool, stream);
+        };
+        let bio = self.zero_inside(index, Some(buf), pool);
+        self.push_next(index, bio);
     }
 
     #[inline]
@@ -434,7 +675,8 @@ impl Service {
             op.data.into_iter().for_each(|buf| pool.give(buf));
             stream.queue_small(pool, style.success_bytes(), |out| style.success(out, tag));
         } else if let Some(buf) = op.data {
-            queue_data(style, tag, op.request.length as usize, buf, stream);
+            let data = DATA_AT + self.blocks(&op.request).skip();
+            queue_data(style, tag, data..data + op.request.length as usize, buf, stream);
         }
         stream.reply_queued(cost);
     }
@@ -456,7 +698,17 @@ fn op_of(bio: &Bio) -> u32 {
     bio.user_data as u32 & ((1 << OP_BITS) - 1)
 }
 
-fn write_flags(request: &Request) -> BioFlags {
+/// A bio without data, with the request's flags.
+fn bare(request: &Request, kind: BioOp, range: Range<u64>, pool: &mut Pool) -> Box<Bio> {
+    let mut bio = pool.bio();
+    bio.op = kind;
+    bio.flags = write_flags(request);
+    bio.sector = Sector::from_bytes(range.start);
+    bio.bytes = range.end - range.start;
+    bio
+}
+
+pub(super) fn write_flags(request: &Request) -> BioFlags {
     let mut flags = BioFlags::empty();
     flags.set(BioFlags::FUA, request.flags.contains(CommandFlags::FUA));
     flags.set(BioFlags::NOUNMAP, request.flags.contains(CommandFlags::NO_HOLE));
@@ -469,13 +721,13 @@ fn write_flags(request: &Request) -> BioFlags {
 fn queue_data(
     style: ReplyStyle,
     tag: ReplyTag,
-    length: usize,
+    data: Range<usize>,
     mut buf: IoBuf,
     stream: &mut Stream,
 ) {
-    let start = DATA_AT - style.read_header_bytes();
-    style.read_header(&mut buf[start..DATA_AT], tag, length as u32);
-    stream.queue_part(SendPart { buf, range: start..DATA_AT + length });
+    let start = data.start - style.read_header_bytes();
+    style.read_header(&mut buf[start..data.start], tag, data.len() as u32);
+    stream.queue_part(SendPart { buf, range: start..data.end });
 }
 
 /// Queue an error reply.

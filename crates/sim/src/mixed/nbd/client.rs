@@ -203,7 +203,7 @@ impl Client {
         if old_way {
             self.excuse = Excuse::ExportName;
         }
-        if old_way && (self.extended || device.info().limits.logical_block_size > 512) {
+        if old_way && self.extended {
             // The server has no other way of refusing it.
             self.count("export name refused");
             self.excuse = Excuse::Nonsense;
