@@ -39,7 +39,10 @@ fn what_becomes_of_an_array_is_told() {
     let uri = server.uri("vol");
     python(server.dir(), &uri, "h.pwrite(b'x' * 65536, 0)\nh.flush()").ok();
     server.ask(&["md", "fail", "array", "m1"]).ok();
-    let line = told(&server, &["array `array`", "`m1`", "asked for", "4 of 5 members are in sync"]);
+    let line = told(
+        &server,
+        &["array `array`", "`m1`", "marked as failed by a command", "4 of 5 members are in sync"],
+    );
     assert!(has_time(&line), "{line}");
     server.ask(&["set", "array", "md/sync_action=check"]).ok();
     told(&server, &["the check begins"]);
