@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::path::Path;
 
 use system_tests::server::{denies_io_uring, program};
 use system_tests::{Server, new_folder, python, requires, shell, stack};
@@ -69,5 +70,49 @@ fn commands_are_refused_in_a_sentence() {
                 exec \"$1\" md create --level=5 --raid-devices=3 --metadata=1.0 0.img 1.img 2.img";
     let program = program().to_string_lossy();
     let said = shell(folder.path(), line, &[&program]).refused();
-    assert!(said.contains("File too large"), "{said}");
+    assert!(said.contains("0.img has 67108864 bytes") && said.contains("ulimit -f"), "{said}");
+}
+
+/// Makes a file that is longer than the limit.
+fn make_long(folder: &Path, name: &str) {
+    fs::File::create(folder.join(name)).unwrap().set_len(64 << 20).unwrap();
+}
+
+/// An array that could not write to its members' ends would wait for room that never comes.
+#[test]
+fn members_that_are_longer_are_refused_before_anything_is_written() {
+    let folder = new_folder();
+    let names = ["m0.img", "m1.img", "m2.img"];
+    names.iter().for_each(|name| make_long(folder.path(), name));
+    let mut server =
+        Server::spawn_in(&folder, &stack::array("raid5", 3, "64MiB", "force = true\n"), &LIMITED);
+    let message = server.refusal();
+    assert!(
+        message.contains("`m0` has 67108864 bytes") && message.contains("ulimit -f"),
+        "{message}"
+    );
+    for name in names {
+        let image = fs::read(folder.path().join(name)).unwrap();
+        assert!(image.iter().all(|byte| *byte == 0), "{name}");
+    }
+}
+
+#[test]
+fn a_member_that_is_longer_is_not_added() {
+    if !requires("/usr/bin/python3") {
+        return;
+    }
+    let folder = new_folder();
+    let mut server = Server::start_in(
+        &folder,
+        &stack::array("raid5", 3, "2MiB", "chunk = \"64KiB\"\n"),
+        &LIMITED,
+    );
+    let uri = server.uri("vol");
+    python(server.dir(), &uri, "h.pwrite(b'x' * 65536, 0); h.flush()").ok();
+    make_long(folder.path(), "spare.img");
+    let spare = server.path("spare.img");
+    let said = server.ask(&["md", "add", "array", &spare]).refused();
+    assert!(said.contains("67108864 bytes") && said.contains("ulimit -f"), "{said}");
+    assert!(server.sigterm().success(), "{}", server.messages());
 }

@@ -1,12 +1,11 @@
-//! A folder for the files of an experiment, on whatever disk temporary files are.
+//! A folder for what an experiment needs by name: mount points, and files that are mounted or attached.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use anyhow::Context as _;
+
+use crate::temp_file::own_folder;
 
 /// Removed in the end with its files.
 pub(crate) struct Folder(PathBuf);
@@ -17,39 +16,15 @@ impl Folder {
     /// # Errors
     /// When it cannot be made.
     pub(crate) fn make() -> anyhow::Result<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), MADE.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(format!("drystone-lab-{process}-{number}"));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Folder(path))
+        let there = std::env::temp_dir();
+        let made = own_folder(&there);
+        made.map(Folder).with_context(|| format!("cannot make a folder in {}", there.display()))
     }
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
-
-    /// Write file `name` of so many bytes, whole MiB, to the disk. They are data: what was never written
-    /// is read without a disk.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(crate) fn write(&self, name: &str, bytes: u64) -> anyhow::Result<()> {
-        let path = self.0.join(name);
-        write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
-fn write(path: &Path, bytes: u64) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    let block = vec![0xA5; 1 << 20];
-    for _ in 0..bytes >> 20 {
-        file.write_all(&block)?;
-    }
-    file.sync_all()
 }
 
 impl Drop for Folder {
@@ -64,14 +39,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_hold_data_and_go_with_their_folder() {
+    fn each_is_another_and_goes_with_its_files() {
         let (folder, other) = (Folder::make().unwrap(), Folder::make().unwrap());
         assert_ne!(folder.path(), other.path());
-        folder.write("a.img", 2 << 20).unwrap();
-        let data = fs::read(folder.path().join("a.img")).unwrap();
-        assert!(data.len() == 2 << 20 && data.iter().all(|byte| *byte == 0xA5));
+        fs::write(folder.path().join("a.img"), "data").unwrap();
         let path = folder.path().to_owned();
         drop(folder);
-        assert!(!path.exists());
+        assert!(!path.exists() && other.path().exists());
     }
 }

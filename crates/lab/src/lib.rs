@@ -28,6 +28,7 @@ pub mod raid5_wait;
 mod reorder;
 pub mod scheduler;
 mod steps;
+mod temp_file;
 pub mod throttle;
 
 pub use mails::{Pages, is_of_a_mail, run_all};

@@ -7,10 +7,7 @@
 //! disturbs all of them.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::sync::{ClassStats, LockClass, LockStats};
@@ -18,7 +15,6 @@ use drystone_queue::scheduler::MqDeadline;
 use drystone_stack::live::{OpenDevice, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
-use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 
 use crate::engine::{Pattern, machine};
@@ -26,6 +22,7 @@ use crate::measure::{Load, Point, Sample, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::{Before, Mailed, SharedOnly};
 use crate::steps::Steps;
+use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say, kernel};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -131,28 +128,6 @@ pub(crate) fn null_spec(variant: &Variant) -> anyhow::Result<DeviceSpec> {
     spec(&null(), variant)
 }
 
-/// The file that is read: in memory, so that the disk is not what is measured, and without a name, so that nobody
-/// can put another in its place and nothing of it is left, however this process ends.
-pub(crate) struct Scratch(File);
-
-impl Scratch {
-    pub(crate) fn make(bytes: u64) -> anyhow::Result<Self> {
-        let wrong = "cannot make a file in memory";
-        let fd = memfd_create("drystone-lab", MemfdFlags::CLOEXEC).context(wrong)?;
-        let mut file = File::from(fd);
-        let block = vec![0xA5; 1 << 20];
-        for _ in 0..bytes >> 20 {
-            file.write_all(&block).context(wrong)?;
-        }
-        Ok(Scratch(file))
-    }
-
-    /// A path to it for this user's processes, while this one lives.
-    pub(crate) fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
-    }
-}
-
 /// Numbers of threads of the table, in its order: two cores distort two threads least.
 fn shown_threads(most: u32) -> Vec<u32> {
     let mut shown = Vec::new();
@@ -172,7 +147,7 @@ fn chart_threads(most: u32) -> Vec<u32> {
 
 fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
-    let scratch = Scratch::make(SIZE_BYTES)?;
+    let scratch = TempFile::in_memory(SIZE_BYTES)?;
     let shown = shown_threads(options.threads);
     let mut threads = shown.clone();
     if options.chart {

@@ -21,6 +21,13 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// The limit of file size, if it is less than so many bytes.
+    pub(super) fn limit_below(&self, bytes: u64) -> Option<u64> {
+        super::open::limit_below(&self.fd, bytes)
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         might_block("close");

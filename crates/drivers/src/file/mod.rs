@@ -242,6 +242,10 @@ impl Driver for File {
             "cut_short" => u8::from(opened.length.was_cut_short()).to_string(),
             "path_replaced" => u8::from(!opened.backing.is_at(&s.path)).to_string(),
             "flush_failed" => u8::from(opened.flush_failed.load(Relaxed)).to_string(),
+            // The limit of file size, where a write to the end of the device would fail by it.
+            "file_limit" if !s.read_only => {
+                opened.claim.as_ref()?.limit_below(self.size())?.to_string()
+            }
             "reopening" => u8::from(s.is_exchanging()).to_string(),
             _ => return None,
         })

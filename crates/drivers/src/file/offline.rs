@@ -24,7 +24,8 @@ impl OfflineFile {
     ///
     /// # Errors
     /// It does not exist, is neither a file nor a block device, is in use or is to be written beside a loop device that
-    /// may write to it ([`ErrorKind::Busy`]), or what the system says.
+    /// may write to it ([`ErrorKind::Busy`]), is to be written and longer than the limit of file size, or what the system
+    /// says.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         if !path.exists() {
             let text = format!("{} does not exist", path.display());
@@ -37,6 +38,13 @@ impl OfflineFile {
         loops::check(&fd, &options).inspect_err(|_| unlock(&fd))?;
         let size = open::size_of(&fd, block_device);
         let size = size.map_err(|error| Error::os(path.display(), error))?;
+        if let Some(limit) = open::limit_below(&fd, size).filter(|_| !read_only) {
+            unlock(&fd);
+            return Err(Error::invalid(format!(
+                "{} has {size} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes: raise that first",
+                path.display()
+            )));
+        }
         let block_size = if block_device { logical_block_size(&fd) } else { 512 };
         // A served block device ends with its last whole block.
         let size_bytes = if block_device { size - size % u64::from(block_size) } else { size };

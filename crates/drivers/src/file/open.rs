@@ -97,6 +97,11 @@ fn open_locked(
     let bytes = checked_size(options, &fd, block_device, &mut access)?;
     set_direct(&fd, options, &mut access)?;
     access.note(beside);
+    if let Some(limit) = limit_below(&fd, bytes).filter(|_| !options.read_only) {
+        access.note(Some(format!(
+            "is longer than the limit of file size (`ulimit -f`), {limit} bytes: writes beyond that fail"
+        )));
+    }
     let block_size = access.block_size;
     let physical = access::physical_block_size(&fd, block_device).max(block_size);
     let ready = Ready { options, fd, block_device, access, block_size, bytes };
@@ -230,6 +235,16 @@ pub(super) fn extend(fd: &OwnedFd, bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The limit of file size in bytes (`ulimit -f`), if there is one and it is less than so many bytes: what is written
+/// beyond it fails. Nothing of a block device.
+pub(super) fn limit_below(fd: &OwnedFd, bytes: u64) -> Option<u64> {
+    stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: getrlimit writes one struct.
+    let done = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    (done && limit.rlim_cur < bytes).then_some(limit.rlim_cur)
 }
 
 /// A file could not be made so long.

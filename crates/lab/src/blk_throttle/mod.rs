@@ -20,14 +20,14 @@ use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::engine::machine;
-use crate::folder::Folder;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome, threads_text};
+use crate::temp_file::TempFile;
 use crate::throttle::{Before, Mailed, NoThrottle};
 use crate::{Experiment, Options, Say};
 pub(crate) use accuracy::EXPERIMENT as ACCURACY;
 use point::Sample;
-use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, FILE, Scene};
+use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, Scene};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "blk-throttle",
@@ -58,8 +58,7 @@ struct Measured {
 fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let bytes = dd_bytes(options.runtime_ns);
-    let folder = Folder::make()?;
-    folder.write(FILE, bytes)?;
+    let file = TempFile::on_disk(bytes)?;
     let shown = shown_threads(options.threads);
     let mut scenes = scene::dd();
     scenes.extend(shown.iter().flat_map(|threads| scene::scaled(*threads)));
@@ -70,7 +69,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
         if !steps.next(&format!("{}, {}", scene.name, threads_text(scene.threads)), say) {
             break;
         }
-        all.push(measure(scene, folder.path(), bytes, options)?);
+        all.push(measure(scene, &file.path(), bytes, options)?);
     }
     Ok(Outcome {
         experiment: EXPERIMENT.name,
@@ -123,8 +122,8 @@ fn estimate(scenes: &[Scene], options: &Options) -> String {
 }
 
 /// All variants, in turns.
-fn measure(scene: Scene, folder: &Path, bytes: u64, options: &Options) -> anyhow::Result<Measured> {
-    let spec = scene.spec(folder, bytes)?;
+fn measure(scene: Scene, file: &Path, bytes: u64, options: &Options) -> anyhow::Result<Measured> {
+    let spec = scene.spec(file, bytes)?;
     let mut samples = [const { Vec::new() }; VARIANTS.len()];
     for _ in options.turns() {
         for ((name, open), samples) in VARIANTS.iter().zip(&mut samples) {

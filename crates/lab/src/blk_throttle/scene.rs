@@ -114,11 +114,11 @@ pub(super) fn scaled(threads: u32) -> Vec<Scene> {
 }
 
 impl Scene {
-    /// The device; `bytes` are its size, and `folder` has the file.
-    pub(super) fn spec(&self, folder: &Path, bytes: u64) -> anyhow::Result<DeviceSpec> {
+    /// The device; `bytes` are its size, and `file` is what one may stand on.
+    pub(super) fn spec(&self, file: &Path, bytes: u64) -> anyhow::Result<DeviceSpec> {
         let text = match self.on_file {
             true => {
-                let path = folder.join(FILE).display().to_string().replace(',', ",,");
+                let path = file.display().to_string().replace(',', ",,");
                 format!("file,path={path},queue.scheduler=none")
             }
             false => format!(
@@ -157,9 +157,6 @@ impl Scene {
         }
     }
 }
-
-/// The file's name.
-pub(super) const FILE: &str = "dd.img";
 
 #[cfg(test)]
 mod tests {

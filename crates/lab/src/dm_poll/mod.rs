@@ -18,7 +18,7 @@ mod report;
 mod scene;
 mod wake;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 pub(crate) use model::model;
 
@@ -27,9 +27,9 @@ use drystone_core::context::PollMode;
 use serde_json::json;
 
 use crate::engine::machine;
-use crate::folder::Folder;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
+use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say};
 use cores::{Cores, Pinned};
 use point::{BATCH, Sample};
@@ -64,10 +64,10 @@ struct Measured {
 fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let cores = Cores::here()?;
-    let folder = Folder::make()?;
-    for number in 0..scene::MEMBERS {
-        folder.write(&format!("{number}.img"), scene::MEMBER_BYTES)?;
-    }
+    let made: anyhow::Result<Vec<TempFile>> =
+        (0..scene::MEMBERS).map(|_| TempFile::on_disk(scene::MEMBER_BYTES)).collect();
+    let made = made?;
+    let files: Vec<PathBuf> = made.iter().map(TempFile::path).collect();
     let scenes = scenes(options.threads, &cores);
     say(&estimate(scenes.len(), options));
     let wake = {
@@ -81,7 +81,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
         if !steps.next(&format!("{}{latency}, depth {}", scene.name, scene.depth), say) {
             break;
         }
-        all.push(measure(scene, &cores, folder.path(), options)?);
+        all.push(measure(scene, &cores, &files, options)?);
     }
     let parameters = vec![
         ("rw", json!("randread")),
@@ -142,13 +142,13 @@ fn estimate(scenes: usize, options: &Options) -> String {
 fn measure(
     scene: Scene,
     cores: &Cores,
-    folder: &Path,
+    files: &[PathBuf],
     options: &Options,
 ) -> anyhow::Result<Measured> {
     let mut samples = [const { Vec::new() }; 3];
     for _ in options.turns() {
         for ((name, mode), samples) in VARIANTS.iter().zip(&mut samples) {
-            let sample = point::measure(&scene, *mode, cores, folder, options.runtime_ns);
+            let sample = point::measure(&scene, *mode, cores, files, options.runtime_ns);
             samples.push(sample.with_context(|| format!("{}: {name}", scene.name))?);
         }
     }

@@ -1,6 +1,6 @@
 //! One run of one scene in one mode.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ pub(super) struct Sample {
     pub(super) path: &'static str,
 }
 
-/// Make a run of `scene`; files lie in `folder`.
+/// Make a run of `scene`; its members may stand on `files`.
 ///
 /// # Errors
 /// When the stack cannot be opened, a thread cannot be pinned, or an I/O fails.
@@ -82,14 +82,14 @@ pub(super) fn measure(
     scene: &Scene,
     mode: PollMode,
     cores: &Cores,
-    folder: &Path,
+    files: &[PathBuf],
     runtime_ns: u64,
 ) -> anyhow::Result<Sample> {
     // The device's thread, which opening starts, stays on the core of whoever starts it.
     let _pinned = Pinned::to(cores.device)?;
     let clock: Arc<dyn Clock> = SystemClock::new();
     let at = Surroundings::new(scene.threads, clock);
-    let spec = scene.stack(folder)?;
+    let spec = scene.stack(files)?;
     let stack = LiveStack::open(&spec, &at).map_err(|report| anyhow!(report.render(false)))?;
     let set = ContextSet::counted_by(at.locks.clone());
     let volume = device(&stack, VOLUME)?;

@@ -1,6 +1,6 @@
 //! What is measured: the mail's tables as stacks, each with its threads.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use drystone_stack::diagnostic::Source;
@@ -108,19 +108,23 @@ impl Scene {
         format!("d{number}")
     }
 
-    /// The stack; files lie in `folder`.
-    pub(super) fn stack(&self, folder: &Path) -> anyhow::Result<StackSpec> {
+    /// The stack; members that are files stand on `files`.
+    pub(super) fn stack(&self, files: &[PathBuf]) -> anyhow::Result<StackSpec> {
         let mut text = String::new();
         for number in 0..MEMBERS {
-            text.push_str(&format!("[device.{}]\n{}\n", Self::member(number), self.device(number)));
+            text.push_str(&format!(
+                "[device.{}]\n{}\n",
+                Self::member(number),
+                self.device(number, files)
+            ));
         }
         text.push_str(&format!("[device.{VOLUME}]\ntable = [{}]\n", self.table()));
         let source = Source { name: "dm-poll".to_owned(), text };
-        drystone_stack::check("dm-poll", source, folder)
+        drystone_stack::check("dm-poll", source, Path::new("/"))
             .map_err(|report| anyhow!(report.render(false)))
     }
 
-    fn device(&self, number: usize) -> String {
+    fn device(&self, number: usize, files: &[PathBuf]) -> String {
         match self.members {
             Members::Null { latency_us, poll_queues, skip_busy } => format!(
                 "type = \"null\"\nsize = {MEMBER_BYTES}\nirqmode = \"thread\"\n{}\n\
@@ -130,7 +134,8 @@ impl Scene {
                 self.threads
             ),
             Members::Files => {
-                format!("type = \"file\"\npath = \"{number}.img\"\nsize = {MEMBER_BYTES}")
+                let path = files[number].display();
+                format!("type = \"file\"\npath = \"{path}\"\nsize = {MEMBER_BYTES}")
             }
         }
     }
@@ -168,14 +173,15 @@ mod tests {
 
     #[test]
     fn every_scene_is_a_stack() {
-        let folder = Path::new("/");
         let mut scenes: Vec<Scene> = tables(10, 3, 2).into_iter().collect();
         scenes.push(waiting(5, 3));
         for scene in scenes {
-            let stack = scene.stack(folder).unwrap_or_else(|error| panic!("{error}"));
+            let stack = scene.stack(&[]).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(stack.devices.len(), MEMBERS + 1, "{}", scene.name);
         }
         let folder = tempfile::tempdir().unwrap();
-        assert!(files().stack(folder.path()).is_ok());
+        let path = |n| folder.path().join(format!("{n}.img"));
+        let paths: Vec<PathBuf> = (0..MEMBERS).map(path).collect();
+        assert!(files().stack(&paths).is_ok());
     }
 }

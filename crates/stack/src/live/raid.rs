@@ -85,12 +85,28 @@ pub(super) fn open_raid(
     let members: Option<Vec<_>> = there.map(|member| find(&member.device)).collect();
     let opening = Opening { spec, raid, at, engine };
     let members = members.ok_or_else(|| opening.error("members", "a member is not open", ""))?;
+    if let Some(message) = members.iter().find_map(|member| past_file_limit(&**member))
+        && !spec.read_only
+    {
+        let hint = "raise the limit, or serve the array with `read_only = true`";
+        return Err(opening.error("members", message, hint));
+    }
     let all_new = raid.members.iter().all(|member| is_new(&member.device));
     let candidates = match all_new {
         true => opening.create(&members)?,
         false => opening.find(&members)?,
     };
     opening.open(&members, &candidates)
+}
+
+/// Why a device is no member of an array that is written: writes to its end fail by the limit of file size, and the array
+/// would wait for room that never comes.
+pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
+    let (limit, info) = (device.attribute("file_limit")?, device.info());
+    Some(format!(
+        "`{}` has {} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes",
+        info.name, info.size_bytes
+    ))
 }
 
 /// Runs a manager beside the caller.

@@ -3,7 +3,6 @@
 //!
 //! Each is a median of many short stretches, since one in which a thread lost its core says nothing.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::mpsc::channel;
@@ -94,7 +93,7 @@ impl Polled {
         let clock: Arc<dyn Clock> = SystemClock::new();
         let at = Surroundings::new(1, clock);
         let [scene, ..] = scene::tables(latency_us, 1, 1);
-        let stack = LiveStack::open(&scene.stack(Path::new("/"))?, &at)
+        let stack = LiveStack::open(&scene.stack(&[])?, &at)
             .map_err(|report| anyhow!(report.render(false)))?;
         let volume = stack.devices().into_iter().find(|live| live.name == VOLUME);
         let volume = volume.context("the stack has no volume")?.device.clone();

@@ -18,7 +18,6 @@ mod sim;
 mod tests;
 mod verdict;
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::cores::{Cores, Pinned};
@@ -76,8 +75,7 @@ pub fn model(options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcom
     // A context that is woken: from the call until it goes on, which ends with a switch to it.
     costs.latency_ps = costs::ps(wake.latency_ns).saturating_sub(costs.switch_ps);
     let mut points = points::all(options.threads, &cores);
-    // No scene has files, so no folder is needed.
-    points::measure(&mut points, Path::new("/"), options, say)?;
+    points::measure(&mut points, options, say)?;
     let io = IoCostsOf::of(&points, &inputs, &wake)?;
     for number in 0..points.len() {
         points[number].modelled = Some(check(&points, number, &io, &costs, options.runtime_ns));

@@ -1,7 +1,5 @@
 //! The points that are measured: they feed the model with an I/O's costs, and check it.
 
-use std::path::Path;
-
 use anyhow::Context as _;
 use drystone_core::context::PollMode;
 
@@ -65,21 +63,16 @@ pub fn all(most: u32, cores: &Cores) -> Vec<Point> {
     points
 }
 
-/// Make the runs of all, in turns.
+/// Make the runs of all, in turns. No scene has files.
 ///
 /// # Errors
 /// When a run cannot be made.
-pub fn measure(
-    points: &mut [Point],
-    folder: &Path,
-    options: &ModelOptions,
-    say: Say<'_>,
-) -> anyhow::Result<()> {
+pub fn measure(points: &mut [Point], options: &ModelOptions, say: Say<'_>) -> anyhow::Result<()> {
     for run in 1..=options.runs {
         say(&format!("points, run {run} of {}", options.runs));
         for point in &mut *points {
             let Point { scene, mode, on, samples, .. } = point;
-            let sample = point::measure(scene, *mode, on, folder, options.runtime_ns);
+            let sample = point::measure(scene, *mode, on, &[], options.runtime_ns);
             samples.push(sample.with_context(|| {
                 let threads = threads_text(scene.threads);
                 format!("{}, {}, {threads}", scene.name, mode.name())

@@ -190,6 +190,9 @@ impl Arrays<'_> {
         force: bool,
     ) -> Result<()> {
         let taking = self.take_for(live, found)?;
+        if let Some(message) = raid::past_file_limit(&*found.live.device) {
+            return Err(failed(message));
+        }
         if !force {
             self.check_contents(&found.live, array)?;
         }
