@@ -185,6 +185,41 @@ assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 65536
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
+/// A file and an NBD client of the same device write bytes of one block, each its own, and lose none.
+#[test]
+fn a_file_and_an_nbd_client_share_a_block() {
+    if !has_fuse() || !requires("nbdsh") {
+        return;
+    }
+    let text = stack::file("16MiB") + "fuse = \"DIR/vol.img\"\n";
+    let mut files = Files::start(&text);
+    let file = files.announced(false);
+    let script = r#"
+import nbd, os, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+child = os.fork()
+h = nbd.NBD()
+h.connect_uri(sys.argv[2])
+for n in range(300):
+    byte = bytes([n % 250 + 1])
+    if child:
+        h.pwrite(byte, 7)
+        assert h.pread(1, 7) == byte, n
+    else:
+        assert os.pwrite(f, byte, 9) == 1
+        assert h.pread(1, 9) == byte, n
+if child:
+    assert os.waitpid(child, 0)[1] == 0, "the file's writer"
+    last = bytes([299 % 250 + 1])
+    assert h.pread(4, 7) == last + bytes(1) + last + bytes(1)
+"#;
+    fs::write(files.server.path("share.py"), script).expect("a script");
+    let uri = files.server.uri("vol");
+    let line = format!("/usr/bin/python3 share.py \"$1\" '{uri}'");
+    files.run(&line, &file).ok();
+    assert!(files.server.sigterm().success(), "{}", files.server.messages());
+}
+
 /// A loop device follows the size of what is behind it, under a mounted file system.
 #[test]
 fn a_loop_device_grows_with_its_device() {

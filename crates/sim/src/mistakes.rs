@@ -32,7 +32,7 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 18] = [
+pub const MISTAKES: [Mistake; 19] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
@@ -44,6 +44,10 @@ pub const MISTAKES: [Mistake; 18] = [
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
     plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
+    Mistake {
+        scenarios: &["nbd"],
+        ..plain("edges_not_locked", "others write a block while a part of it is written")
+    },
     of_arrays(
         "dirty_too_late",
         "an array is written before its superblocks say that it may be out of step",

@@ -144,6 +144,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
             "raid-metadata" => &MET_BY_EDITS[..],
             "bad-sectors" => &MET_BY_BAD_SECTORS[..],
             "shrinks" => &MET_BY_CUTS[..],
+            "nbd" => &MET_BY_CLIENTS[..],
             _ => &[],
         };
         let missed: Vec<_> = met.iter().filter(|name| counts.get(name) == 0).collect();
@@ -241,6 +242,9 @@ const MET_BY_EDITS: [&str; 12] = [
 /// What the fixed seeds of `bad-sectors` must have met.
 const MET_BY_BAD_SECTORS: [&str; 5] =
     ["on leaf", "on delay", "disk: bad_reads", "disk: bad_writes", "failed"];
+
+/// What the fixed seeds of `nbd` must have met.
+const MET_BY_CLIENTS: [&str; 2] = ["nbd: session", "nbd: part of a block"];
 
 /// What the fixed seeds of `shrinks` must have met.
 const MET_BY_CUTS: [&str; 7] = [

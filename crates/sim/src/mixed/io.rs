@@ -153,11 +153,14 @@ impl Io {
         }
     }
 
-    /// The sectors of which a bad one may be why it failed: after a durable write that failed a file
-    /// makes nothing durable any more.
-    fn reach(&self) -> Range<u64> {
+    /// The sectors of which a bad one may be why it failed, of all blocks that it touches: after a durable write
+    /// that failed a file makes nothing durable any more.
+    fn reach(&self, block: u64) -> Range<u64> {
         let durable = self.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH);
-        if durable || self.op == Op::Flush { 0..u64::MAX } else { self.range.clone() }
+        if durable || self.op == Op::Flush {
+            return 0..u64::MAX;
+        }
+        self.range.start / block * block..self.range.end.next_multiple_of(block)
     }
 
     /// Whether there is a reason for this end.
@@ -187,7 +190,7 @@ impl Io {
             Status::NoSpace if run.plan.faults.cuts && !nonsense => {
                 wrong(&format!("ended with {status:?}, and its file was cut off at the most"))
             }
-            _ if nonsense || to.fails || run.may_fail(to, self.reach()) => Ok(()),
+            _ if nonsense || to.fails || run.may_fail(to, self.reach(to.block)) => Ok(()),
             Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
             status => wrong(&format!("ended with {status:?}, and nothing has failed")),

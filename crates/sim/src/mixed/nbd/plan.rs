@@ -47,6 +47,8 @@ pub struct ClientMix {
     pub blocks_max: u64,
     /// Percent of requests that are long.
     pub long: u32,
+    /// Percent of requests that are for parts of blocks, where a block is more than a sector.
+    pub ragged: u32,
     /// Most requests in flight of a client.
     pub depth: u64,
     /// Most requests of a session.
@@ -187,6 +189,8 @@ fn mix(rng: &mut Rng) -> ClientMix {
         session: of(rng, &[5, 50, 300, 2_000]),
         rude: of(rng, &[0, 10, 50]),
         away_ns: of(rng, &[0, 10_000, 1_000_000, 50_000_000]),
+        // The last, so that the others are as they were.
+        ragged: of(rng, &[0, 10, 50]),
     }
 }
 

@@ -138,16 +138,21 @@ impl Requests {
         &client.run.plan.targets[self.target]
     }
 
-    /// Sectors of the target.
+    /// Sectors of the target: whole blocks, or some parts of them.
     fn range(&self, client: &mut Client, most_bytes: u64) -> Range<u64> {
-        let block = self.target(client).block;
+        let (whole, ragged) = (self.target(client).block, client.mix().ragged);
+        let block = if client.chance(ragged) { 1 } else { whole };
         let blocks = self.sectors / block;
         let (most, long) = (client.mix().blocks_max, client.mix().long);
         let most = if client.chance(long) { blocks } else { most.min(blocks) };
         let most = most.min(most_bytes / SECTOR / block);
         let length = client.rng.u64(1..=most);
         let first = client.rng.u64(0..=blocks - length);
-        first * block..(first + length) * block
+        let range = first * block..(first + length) * block;
+        if !(range.start | range.end).is_multiple_of(whole) {
+            client.run.counts.borrow_mut().add("nbd: part of a block", 1);
+        }
+        range
     }
 
     /// Offset and length in bytes of sectors of the target.
