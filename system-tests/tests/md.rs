@@ -241,6 +241,9 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     run(server.dir(), &create).ok();
     let copy = ["m1.img", "copy.img"].map(|name| server.dir().join(name));
     fs::copy(&copy[0], &copy[1]).expect("a copy");
+    let journal = drystone_raid::testing::member("r5-ls-journal", 4).expect("a journal");
+    let bytes = journal.read(0, journal.bytes() as usize);
+    fs::write(server.dir().join("journal.img"), bytes).expect("a journal");
 
     for (line, sentence) in [
         ("md detail arry", "there is no device `arry`: did you mean `array`?"),
@@ -262,6 +265,10 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
         ("md add array small.img", "small is not large enough to join array: it has 1024 KiB"),
         ("md add array ext.img", "`ext` appears to contain an ext"),
         ("md add array o0.img", "`o0` appears to contain a member of an md array (here:other "),
+        (
+            "md add array journal.img",
+            "`journal` appears to contain the journal of an md array (vec:",
+        ),
         ("md add array copy.img", "`copy` is a copy of `m1`, which the array has"),
         ("md add array .", "is neither a file nor a block device"),
         ("md stop array", "`array` is in use by export `vol`"),

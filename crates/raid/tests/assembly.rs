@@ -350,6 +350,22 @@ fn a_member_with_the_error_flag_is_read_and_not_written() {
     assert!(array.members[2].is_in_sync() && array.lost() == 1, "it is needed");
 }
 
+/// A crash may come when the one that has it was told, and the others were not.
+#[test]
+fn an_error_flag_that_only_its_bearer_knows_of_counts() {
+    for behind in [0, 1] {
+        let mut devices = candidates("r5-ls");
+        change(&mut devices, 2, |own| {
+            own.roles[2] = 0x8002;
+            own.events -= behind;
+        });
+        let why = made(&devices).read_only.expect("a reason");
+        assert!(why.starts_with("member 2 has the error flag (role 0x8002): a"), "{why}");
+        // Without it nothing keeps the others from being written.
+        assert_eq!(made(&without(devices, &[2])).read_only, None);
+    }
+}
+
 #[test]
 fn a_member_with_the_error_flag_that_is_forced_in_is_not_written() {
     let mut devices = candidates("r5-ls");

@@ -223,13 +223,13 @@ fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
         let message = format!("{shown} does not exist, and {reason}");
         return Some(Flaw::lack(path_span, message, "name a file that exists"));
     }
+    if let Some(flaw) = of_an_array(file, name, stack) {
+        return Some(flaw);
+    }
     if file.size.is_none() {
         let message = format!("{shown} does not exist");
         let hint = "add size = \"10GiB\" to have it created, or name a file that exists";
         return Some(Flaw::lack(path_span, message, hint));
-    }
-    if let Some(flaw) = of_an_array(file, name, stack) {
-        return Some(flaw);
     }
     (!folder(&file.path).is_dir()).then(|| {
         let message = format!("{shown} cannot be created: its folder does not exist");

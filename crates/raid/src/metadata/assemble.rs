@@ -13,6 +13,7 @@
 mod start;
 
 use drystone_core::mistake;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::MetadataError;
@@ -23,7 +24,7 @@ use super::bitmap::{self, BitmapHeader};
 use super::journal::{self, Journal};
 use super::places::Places;
 use super::ppl;
-use super::superblock::{Features, Minor, Role, Superblock, level_name, seconds};
+use super::superblock::{Features, Minor, Role, Superblock, flagged_role, level_name, seconds};
 use crate::layout::{Layout, layout_name};
 
 /// A device that may be of an array.
@@ -230,6 +231,8 @@ pub struct Assembly {
     pub left_out: Vec<(usize, String)>,
     /// Roles whose members are not there, with the device that had the role before them.
     replaced: Vec<(usize, usize)>,
+    /// Devices whose own superblock has the flag of [`Superblock::has_error_flag`] on them, each with its number.
+    self_flagged: Vec<(usize, u32)>,
     /// `None`: parity is right everywhere; else the member sector from which on it may not be.
     pub resync_from: Option<u64>,
     /// Of what use the bitmap is.
@@ -298,6 +301,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         journal: None,
         left_out: Vec::new(),
         replaced: Vec::new(),
+        self_flagged: self_flagged(candidates),
         resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.used())),
         bitmap: BitmapUse::None,
         has_ppl: fresh.ppl().is_some(),
@@ -346,6 +350,13 @@ fn superblock(candidate: &Candidate) -> Option<(Minor, &Superblock)> {
 
 fn events(candidate: &Candidate) -> Option<u64> {
     superblock(candidate).map(|(_, found)| found.events)
+}
+
+fn self_flagged(candidates: &[Candidate]) -> Vec<(usize, u32)> {
+    let owns = candidates.iter().enumerate();
+    let owns = owns.filter_map(|(device, found)| Some((device, superblock(found)?.1)));
+    let flagged = owns.filter(|(_, own)| own.has_error_flag(own.dev_number));
+    flagged.map(|(device, own)| (device, own.dev_number)).collect()
 }
 
 /// How many devices of the array a superblock calls members that call it one.
@@ -489,16 +500,18 @@ impl Assembly {
     /// The members that take part though they have the flag of [`Superblock::has_error_flag`], in words;
     /// empty if there are none.
     fn flagged(&self) -> String {
-        let is_flagged = |number: &usize| self.fresh.has_error_flag(*number as u32);
-        let roles = (0..self.fresh.roles.len()).filter(is_flagged).filter_map(|number| {
-            let Role::Active(role) = self.fresh.role_of(number as u32) else { return None };
+        let by_fresh = 0..self.fresh.roles.len() as u32;
+        let by_fresh = by_fresh.filter(|number| self.fresh.has_error_flag(*number));
+        // The one that has it may be the only one that was told of it.
+        let is_used = |device: &usize| self.members.iter().any(|m| m.device() == Some(*device));
+        let by_own = self.self_flagged.iter().filter(|(device, _)| is_used(device));
+        let numbers: BTreeSet<u32> = by_fresh.chain(by_own.map(|(_, number)| *number)).collect();
+        let words = numbers.into_iter().filter_map(|number| {
+            let Role::Active(role) = self.fresh.role_of(number) else { return None };
             self.members.get(usize::from(role))?.device()?;
-            Some(format!(
-                "member {role} has the error flag (role {:#06x})",
-                self.fresh.roles[number]
-            ))
+            Some(format!("member {role} has the error flag (role {:#06x})", flagged_role(role)))
         });
-        roles.collect::<Vec<_>>().join(", ")
+        words.collect::<Vec<_>>().join(", ")
     }
 
     /// Two devices with one number in one state are copies, and it cannot be told which to use.

@@ -535,6 +535,11 @@ impl Superblock {
     }
 }
 
+/// The number on disk of a member with the flag of [`Superblock::has_error_flag`].
+pub(crate) fn flagged_role(role: u16) -> u16 {
+    ROLE_ERROR_FLAG | role
+}
+
 /// mdadm's name of a level.
 pub fn level_name(level: i32) -> String {
     match level {

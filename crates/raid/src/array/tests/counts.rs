@@ -47,6 +47,8 @@ fn events_that_leave_no_room_are_refused() {
         let assembly = stand.look().2.unwrap();
         let [(1, why)] = &assembly.left_out[..] else { panic!("{:?}", assembly.left_out) };
         assert!(why.starts_with("d1: ") && why.contains(WHY), "{why}");
+        let why = assembly.start.to_string();
+        assert!(why.contains("member 1 is missing but") && why.contains(WHY), "{why}");
         serves(&mut stand);
         let stand = stopped(policy);
         (0..4).for_each(|device| change(&stand, device, |own| own.events = u64::MAX));

@@ -2,6 +2,7 @@
 
 use super::{Assembly, BitmapUse, Candidate, Member, Start, events};
 use crate::layout::Level;
+use crate::metadata::MetadataError;
 use crate::metadata::ppl;
 use crate::metadata::superblock::{Features, Role};
 
@@ -264,12 +265,25 @@ fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
         may_come && numbers.any(is_given)
     };
     let missing = (0..assembly.members.len()).filter(|role| expected(*role));
-    let sentences: Vec<String> = missing.map(|role| absence(assembly, candidates, role)).collect();
+    let mut sentences: Vec<String> =
+        missing.map(|role| absence(assembly, candidates, role)).collect();
+    if !sentences.is_empty() {
+        // One of them may be a device whose superblock is refused.
+        sentences.extend(candidates.iter().filter_map(refused));
+    }
     let disks = assembly.layout.disks();
     (!sentences.is_empty()).then(|| {
         let there = disks - assembly.lost();
         format!("{there} of {disks} members are there; {}", sentences.join("; "))
     })
+}
+
+/// Why a superblock is not taken that is there.
+fn refused(candidate: &Candidate) -> Option<String> {
+    match candidate.found.as_ref().err()? {
+        MetadataError::Absent(_) => None,
+        error => Some(format!("{}: {error}", candidate.name)),
+    }
 }
 
 /// Why a member is not there.
