@@ -283,9 +283,37 @@ fn exported_members(
 /// for tenths of a second to seconds, and a member whose writes count as lost fails.
 pub const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
 
-/// What may come of a time-out that is shorter.
-pub fn short_timeout(device: &str, array: &str) -> String {
-    format!("`{device}` may fail as a member of `{array}` at its first hiccup")
+/// What may come of a time-out that is shorter: `device` is `member` of `array`, or below it.
+pub fn short_timeout(device: &str, (member, array): (&str, &str)) -> String {
+    if device == member {
+        return format!("`{device}` may fail as a member of `{array}` at its first hiccup");
+    }
+    format!(
+        "`{member}` may fail as a member of `{array}` at the first hiccup of `{device}` below it"
+    )
+}
+
+/// The first array that stands on `device`, and by which member: the device, or a volume above it.
+/// `users` names what stands on one, and `array_of` the array that one is a member of.
+pub fn array_above(
+    device: &str,
+    array_of: impl Fn(&str) -> Option<String>,
+    users: impl Fn(&str) -> Vec<String>,
+) -> Option<(String, String)> {
+    let mut found = vec![device.to_owned()];
+    let mut next = 0;
+    while let Some(name) = found.get(next).cloned() {
+        if let Some(array) = array_of(&name) {
+            return Some((name, array));
+        }
+        for user in users(&name) {
+            if !found.contains(&user) {
+                found.push(user);
+            }
+        }
+        next += 1;
+    }
+    None
 }
 
 /// How long it should be.
@@ -295,12 +323,17 @@ fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
     for device in
         stack.devices.iter().filter(|device| device.queue.io_timeout < MEMBER_TIMEOUT_MIN_NS)
     {
-        let has = |user: &&DeviceSpec| user.members().iter().any(|m| m.device == device.name);
+        let of = |name: &str| {
+            let has = |user: &&DeviceSpec| user.members().iter().any(|m| m.device == name);
+            stack.devices.iter().filter(has).collect::<Vec<_>>()
+        };
         let is_array = |user: &&DeviceSpec| matches!(user.kind, DeviceKind::Raid(_));
-        let Some(array) = stack.devices.iter().filter(is_array).find(has) else { continue };
+        let array_of = |name: &str| Some(of(name).into_iter().find(is_array)?.name.clone());
+        let users = |name: &str| of(name).into_iter().map(|user| user.name.clone()).collect();
+        let Some((member, array)) = array_above(&device.name, array_of, users) else { continue };
         findings.warning(
             &stack.places.get(&format!("device/{}/queue/io_timeout", device.name)),
-            short_timeout(&device.name, &array.name),
+            short_timeout(&device.name, (&member, &array)),
             MEMBER_TIMEOUT_HINT,
         );
     }

@@ -495,6 +495,21 @@ fn members_that_fail_at_each_hiccup_are_a_warning() {
     let stack = check(&(members + array + &exports.concat())).unwrap();
     let warnings: Vec<_> = stack.warnings.iter().map(|w| (w.line, w.message.as_str())).collect();
     assert_eq!(warnings, [(8, "`b` may fail as a member of `md` at its first hiccup")]);
+    // Below volumes, one on another; and a mirror's member that is a volume.
+    let volume = |name: &str, below: &str| {
+        format!("[device.{name}]\ntype = \"linear\"\nmembers = [\"{below}\"]\n")
+    };
+    let text = leaf("a", "1ms")
+        + &volume("low", "a")
+        + &volume("high", "low")
+        + &leaf("b", "1s")
+        + &leaf("c", "1s")
+        + "[device.md]\ntype = \"raid5\"\nmembers = [\"high\", \"b\", \"c\"]\n"
+        + &exports[0];
+    let stack = check(&text).unwrap();
+    let warnings: Vec<_> = stack.warnings.iter().map(|w| (w.line, w.message.as_str())).collect();
+    let below = "`high` may fail as a member of `md` at the first hiccup of `a` below it";
+    assert_eq!(warnings, [(4, below)]);
 }
 
 #[test]

@@ -442,3 +442,36 @@ fn certificates_out_of_date_are_warned_of() {
     let found = at(LAST + 1);
     assert!(found[0].contains("of an authority, number 2 in") && found[0].contains("expired"));
 }
+
+#[test]
+fn authorities_of_clients_out_of_date_are_warned_of() {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    sized(&place("a.img"), 1 << 20);
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(place("cert.pem"), own.cert.pem()).unwrap();
+    fs::write(place("key.pem"), own.signing_key.serialize_pem()).unwrap();
+    fs::set_permissions(place("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.not_before = date_time_ymd(2020, 1, 1);
+    params.not_after = date_time_ymd(2021, 1, 1);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+    let tls = "tls = { mode = \"required\", cert = \"cert.pem\", key = \"key.pem\", client_ca = \"ca.pem\" }\n";
+    for (pem, which) in [
+        (ca.clone(), "the certificate of the clients' authority"),
+        (own.cert.pem() + &ca, "the certificate of an authority of clients, number 2 in"),
+    ] {
+        fs::write(place("ca.pem"), pem).unwrap();
+        let stack = good(&folder, &format!("{}{tls}", file("a", "path = \"a.img\"")));
+        assert!(drystone_stack::certificate_warnings(&stack, 1_609_459_200).is_empty());
+        let found = drystone_stack::certificate_warnings(&stack, 1_609_459_201);
+        let [found] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(found.word, "\"ca.pem\"");
+        assert!(found.message.starts_with(which), "{}", found.message);
+        assert!(found.message.ends_with("expired on 2021-01-01 00:00:00 UTC"), "{}", found.message);
+        assert!(found.hint.contains("let in all the same"), "{}", found.hint);
+    }
+}

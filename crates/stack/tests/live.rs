@@ -16,9 +16,13 @@ use drystone_stack::runtime::{Runtime, SetError};
 use drystone_stack::{Report, Source, StackSpec, check};
 use tempfile::TempDir;
 
-fn spec(folder: &Path, text: &str) -> StackSpec {
+fn checked(folder: &Path, text: &str) -> Result<StackSpec, Report> {
     let source = Source { name: "s.toml".to_owned(), text: text.to_owned() };
-    check("s", source, folder).unwrap_or_else(|report| panic!("{report}"))
+    check("s", source, folder)
+}
+
+fn spec(folder: &Path, text: &str) -> StackSpec {
+    checked(folder, text).unwrap_or_else(|report| panic!("{report}"))
 }
 
 fn surroundings() -> (Arc<ManualClock>, Surroundings) {
@@ -27,7 +31,7 @@ fn surroundings() -> (Arc<ManualClock>, Surroundings) {
 }
 
 fn open(folder: &Path, text: &str) -> Result<LiveStack, Report> {
-    LiveStack::open(&spec(folder, text), &surroundings().1)
+    LiveStack::open(&checked(folder, text)?, &surroundings().1)
 }
 
 fn opened(folder: &Path, text: &str) -> LiveStack {
@@ -261,8 +265,13 @@ fn certificates_are_read_and_refused_where_they_stand() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("cert.pem", &made.cert.pem());
-    write("key.pem", &made.signing_key.serialize_pem());
-    write("bad.pem", "nothing");
+    for (key, text) in
+        [("key.pem", made.signing_key.serialize_pem().as_str()), ("bad.pem", "nothing")]
+    {
+        write(key, text);
+        // So that nothing else is said of it.
+        fs::set_permissions(folder.path().join(key), fs::Permissions::from_mode(0o600)).unwrap();
+    }
     let text = |cert: &str, key: &str, more: &str| {
         format!(
             "[device.d]\ntype = \"null\"\n[export.e]\ndevice = \"d\"\nnbd = \"unix:e.sock\"\n\
@@ -416,7 +425,12 @@ fn a_member_that_is_made_impatient_is_a_warning() {
     use drystone_stack::control::{Control, ServerInfo, request};
     let folder = TempDir::new().unwrap();
     let lone = "[device.alone]\ntype = \"ram\"\nsize = \"2MiB\"\n";
-    let stack = opened(folder.path(), &format!("{ARRAY}{lone}"));
+    let deep = "[device.deep]\ntype = \"ram\"\nsize = \"4MiB\"\n\
+                [device.low]\ntype = \"linear\"\nmembers = [\"deep\"]\n\
+                [device.high]\ntype = \"linear\"\nmembers = [\"low\"]\n\
+                [device.o1]\ntype = \"ram\"\nsize = \"4MiB\"\n[device.o2]\ntype = \"ram\"\nsize = \"4MiB\"\n\
+                [device.other]\ntype = \"raid5\"\nmembers = [\"high\", \"o1\", \"o2\"]\n";
+    let stack = opened(folder.path(), &format!("{ARRAY}{lone}{deep}"));
     let server = ServerInfo { version: String::new(), pid: 1, stack: String::new() };
     let runtime = stack.runtime(Box::new(|_| std::thread::yield_now()));
     let set = |device, attribute, value| -> serde_json::Value {
@@ -439,6 +453,10 @@ fn a_member_that_is_made_impatient_is_a_warning() {
             "{told}"
         );
     }
+    // One below a member, by two volumes.
+    let told = set("deep", "queue/io_timeout", "20");
+    let text = "`high` may fail as a member of `other` at the first hiccup of `deep` below it: take 1s or more; the default is 30s";
+    assert_eq!((&told["value"], &told["warning"]), (&"20".into(), &text.into()));
     // One that was impatient before it became a member.
     let made = Control::new(&runtime, &server)
         .handle(&request("md-add", &[("device", "array"), ("member", "alone")]));

@@ -413,6 +413,30 @@ fn listeners_that_let_everybody_in_are_warned_of() {
 }
 
 #[test]
+fn files_that_everybody_may_open_unasked_are_warned_of() {
+    let found = |keys: &str| {
+        let export =
+            |name: &str| format!("[export.{name}]\ndevice = \"d\"\nfuse = \"vols\"\n{keys}\n");
+        let text = format!("[device.d]\ntype = \"null\"\n{}{}", export("a"), export("b"));
+        let warnings = stack(&text).warnings;
+        warnings.into_iter().map(|found| (found.line, found.message)).collect::<Vec<_>>()
+    };
+    for keys in [
+        "",
+        "fuse_allow_other = true\nfuse_mode = \"0660\"",
+        "fuse_allow_other = true\nfuse_mode = \"0666\"",
+    ] {
+        assert!(found(keys).is_empty(), "{keys}");
+    }
+    for (keys, may) in [("", "change"), ("\nread_only = true", "read")] {
+        let said = found(&format!("fuse_allow_other = true{keys}"));
+        let text = format!("can {may} /srv/vols: without `fuse_mode` its mode is 0666");
+        assert!(said.len() == 1 && said[0].0 == 6, "once for both exports, at the key: {said:?}");
+        assert!(said[0].1.ends_with(&text), "{said:?}");
+    }
+}
+
+#[test]
 fn files_have_the_mode_and_owner_that_are_asked_for() {
     let export = |keys: &str| {
         let text = format!(

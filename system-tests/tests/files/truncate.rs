@@ -135,6 +135,50 @@ assert os.pread(f, size, 0) == b'O' * 5000 + bytes(5000) + b'end' + bytes(size -
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
+/// What tools and shells do to a file as they name it: without a key all of these zero from the size that they name on, and its own
+/// size changes nothing. `truncate` opens the file and cuts what it has opened, so the key does not keep it from that.
+#[test]
+fn tools_cut_as_they_say() {
+    if !has_fuse() || !requires("truncate") {
+        return;
+    }
+    let array = stack::array("raid5", 3, "20MiB", "") + "fuse = \"DIR/vol.img\"\n";
+    let cut = ["truncate -s 0 \"$1\"", "truncate -s 5000 \"$1\""];
+    let opened = [": > \"$1\"", "echo x > \"$1\"", "dd if=/dev/null of=\"$1\" 2>dd.log"];
+    let own = ["truncate -s $2 \"$1\"", "truncate -s +0 \"$1\"", ": >> \"$1\"", ": <> \"$1\""];
+    let all_of = |letter: char, begin: u32, line: &str| {
+        // The letters, and from `begin` on what is to be there behind what `echo` writes.
+        let begin = if line.contains("echo") { 2 } else { begin };
+        let written = if line.contains("echo") {
+            "printf 'x\\n'".to_owned()
+        } else {
+            format!("head -c {begin} /dev/zero | tr '\\0' O")
+        };
+        let rest = if letter == 'O' { "tr '\\0' O" } else { "cat" };
+        format!(
+            "{{ {written}; head -c $(($2-{begin})) /dev/zero | {rest}; }} | cmp - \"$1\" && [ $(stat -c %s \"$1\") = $2 ]"
+        )
+    };
+    for text in [array, ram("").replace("64MiB", "8MiB")] {
+        for (key, kept) in [("", false), ("fuse_ignore_truncate = true\n", true)] {
+            let mut files = Files::start(&format!("{text}{key}"));
+            let file = files.announced(false);
+            let size = fs::metadata(&file).expect("the file is there").len().to_string();
+            let run = |line: &str| shell(files.server.dir(), line, &[&file, &size]);
+            let lines = cut.iter().map(|line| (line, false));
+            let lines = lines.chain(opened.iter().map(|line| (line, kept)));
+            for (line, stays) in lines.chain(own.iter().map(|line| (line, true))) {
+                run("head -c $2 /dev/zero | tr '\\0' O | dd of=\"$1\" bs=1M conv=notrunc,fsync 2>dd.log").ok();
+                let begin = if line.contains("5000") { 5000 } else { 0 };
+                let wanted = all_of(if stays { 'O' } else { '0' }, begin, line);
+                let outcome = run(&format!("{line}; {wanted}"));
+                assert!(outcome.succeeded, "{key} {line}: {outcome:?}");
+            }
+            assert!(files.server.sigterm().success(), "{}", files.server.messages());
+        }
+    }
+}
+
 /// As with a block device, where that is wished for: `O_TRUNC` leaves what is not written to, and costs nothing.
 #[test]
 fn opening_to_overwrite_can_change_nothing() {

@@ -29,7 +29,10 @@ struct Identity {
 
 impl Authority {
     fn new() -> Self {
-        let mut params = CertificateParams::new(vec![]).unwrap();
+        Self::of(CertificateParams::new(vec![]).unwrap())
+    }
+
+    fn of(mut params: CertificateParams) -> Self {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
@@ -82,13 +85,29 @@ fn exports() -> Vec<ExportInfo> {
 }
 
 fn upgrade(policy: TlsPolicy, cut: usize) -> Negotiation<TlsStream> {
-    let authority = Authority::new();
+    upgrade_by(&Authority::new(), policy, cut)
+}
+
+fn upgrade_by(authority: &Authority, policy: TlsPolicy, cut: usize) -> Negotiation<TlsStream> {
     let identity = authority.issue("client-cn", "client.example");
-    let config = server_config(&authority, true);
+    let config = server_config(authority, true);
     let server = server(exports()).with_tls(policy, config).with_cut(cut);
     let stream = Negotiation::new(server).unwrap().start_tls().unwrap();
-    let stream = wrap(stream, client_config(&authority, Some(&identity)));
+    let stream = wrap(stream, client_config(authority, Some(&identity)));
     Negotiation::after_tls(stream, ClientFlags::all())
+}
+
+/// As `drystone check` says of one: it is for whoever names it to replace it.
+#[test]
+fn an_authority_that_has_expired_lets_its_clients_in() {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let authority = Authority::of(params);
+    let mut negotiation = upgrade_by(&authority, TlsPolicy::Required, usize::MAX);
+    negotiation.structured_replies().unwrap();
+    let mut connection = negotiation.go("vol", &[]).unwrap();
+    assert!(connection.stream().sock.negotiated().tls);
 }
 
 fn refusal<T>(result: Result<T, ClientError>) -> Option<ReplyCode> {

@@ -18,11 +18,11 @@ use serde_json::{Map, Value, json};
 
 use crate::attributes::{Mode, attribute};
 use crate::diagnostic::shorten;
-use crate::graph::{MEMBER_TIMEOUT_HINT, MEMBER_TIMEOUT_MIN_NS, short_timeout};
+use crate::graph::{MEMBER_TIMEOUT_HINT, MEMBER_TIMEOUT_MIN_NS, array_above, short_timeout};
 use crate::md::MemberReport;
 use crate::nearest::nearest;
 use crate::node::{Node, Raw};
-use crate::runtime::{LockReport, Runtime, SetError, Snapshot};
+use crate::runtime::{DeviceSummary, LockReport, Runtime, SetError, Snapshot};
 use crate::schema::Type;
 use crate::values::parse_simple;
 
@@ -229,7 +229,7 @@ impl<'r> Control<'r> {
         Ok(json!({ "device": device, "warning": warning }))
     }
 
-    /// What to say if one of the devices is a member of an array, and has a time-out that makes it fail soon.
+    /// What to say if one of the devices is a member of an array, or below one, and has a time-out that makes it fail soon.
     fn timeout_warning(&self, devices: &[String]) -> Option<String> {
         let is_short = |name: &&String| {
             let device = self.runtime.device(name);
@@ -240,12 +240,24 @@ impl<'r> Control<'r> {
         let mut short = devices.iter().filter(is_short).peekable();
         short.peek()?;
         let arrays = self.runtime.arrays(None).unwrap_or_default();
-        let array_of = |name: &String| {
-            let is_it = |member: &MemberReport| member.device.as_ref() == Some(name);
-            arrays.iter().find(|array| array.devices.iter().any(is_it))
+        let array_of = |name: &str| {
+            let is_it = |member: &MemberReport| member.device.as_deref() == Some(name);
+            let array = arrays.iter().find(|array| array.devices.iter().any(is_it));
+            array.map(|array| array.name.clone())
         };
-        let texts: Vec<String> =
-            short.filter_map(|name| Some(short_timeout(name, &array_of(name)?.name))).collect();
+        let users = |name: &str| {
+            let device = |user: &DeviceSummary| self.runtime.device(&user.name);
+            let stands_on = |user: &DeviceSummary| {
+                device(user).is_some_and(|user| user.members.iter().any(|member| member == name))
+            };
+            let all = self.runtime.devices().into_iter().filter(stands_on);
+            all.map(|user| user.name).collect()
+        };
+        let told = |name: &String| {
+            let (member, array) = array_above(name, array_of, users)?;
+            Some(short_timeout(name, (&member, &array)))
+        };
+        let texts: Vec<String> = short.filter_map(told).collect();
         (!texts.is_empty()).then(|| format!("{}: {MEMBER_TIMEOUT_HINT}", texts.join(", ")))
     }
 

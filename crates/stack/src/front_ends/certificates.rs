@@ -11,35 +11,46 @@ use drystone_exports::nbd::tls::{Moment, TlsConfig, TlsConfigError, Validity};
 use crate::diagnostic::{Diagnostic, Findings};
 use crate::spec::{ExportSpec, StackSpec, TlsMode};
 
-/// Warnings of certificates in the stack's server certificate files that are not valid at `now_s`, in seconds since
-/// 1970. Reads the files; one that cannot be read has been reported by [`crate::load`].
+/// Warnings of certificates in the stack's server certificate files, and of those of its clients' authorities, that are
+/// not valid at `now_s`, in seconds since 1970. Reads the files; one that cannot be read has been reported by [`crate::load`].
 pub fn certificate_warnings(stack: &StackSpec, now_s: u64) -> Vec<Diagnostic> {
     let mut findings = Findings::default();
-    let mut seen: BTreeSet<&Path> = BTreeSet::new();
+    let mut seen: BTreeSet<(&str, &Path)> = BTreeSet::new();
     let now = Moment::of_unix_time(now_s);
     for export in &stack.exports {
-        let Some(path) = export.tls.cert.as_deref().filter(|path| seen.insert(path)) else {
-            continue;
-        };
-        let pem = fs::read(path).unwrap_or_default();
-        let chain = Validity::of_pem(&pem);
-        let wrong = |(n, validity): (usize, &Validity)| Some((n, why_not(validity, now)?));
-        if let Some((n, (why, hint))) = chain.iter().enumerate().find_map(wrong) {
-            let span = stack.places.export(&export.name, "tls/cert");
-            // The server's own is the first; those of authorities between it and the client's follow.
-            let which = match n {
-                0 => "the certificate".to_owned(),
-                n => format!("the certificate of an authority, number {} in", n + 1),
+        let tls = &export.tls;
+        for (key, path) in [("cert", &tls.cert), ("client_ca", &tls.client_ca)] {
+            let Some(path) = path.as_deref().filter(|path| seen.insert((key, path))) else {
+                continue;
             };
-            let message = format!("{which} {} {why}", path.display());
-            findings.warning(
-                &span,
-                message,
-                format!("clients that verify it will not connect: {hint}"),
-            );
+            if let Some((message, hint)) = out_of_date(key, path, now) {
+                let span = stack.places.export(&export.name, &format!("tls/{key}"));
+                findings.warning(&span, message, hint);
+            }
         }
     }
     findings.into_report(stack.source.clone()).diagnostics
+}
+
+/// What to say of the first certificate in a file that is not valid.
+fn out_of_date(key: &str, path: &Path, now: Moment) -> Option<(String, String)> {
+    let pem = fs::read(path).unwrap_or_default();
+    let chain = Validity::of_pem(&pem);
+    let wrong = |(n, validity): (usize, &Validity)| Some((n, why_not(validity, now)?));
+    let (n, (why, hint)) = chain.iter().enumerate().find_map(wrong)?;
+    // A server's own is the first; those of authorities between it and the client's follow.
+    let which = match (key, n) {
+        ("cert", 0) => "the certificate".to_owned(),
+        (_, 0) if chain.len() == 1 => "the certificate of the clients' authority".to_owned(),
+        ("cert", n) => format!("the certificate of an authority, number {} in", n + 1),
+        (_, n) => format!("the certificate of an authority of clients, number {} in", n + 1),
+    };
+    let effect = match key {
+        "cert" => "clients that verify it will not connect",
+        // An authority that is named here is trusted whatever its dates are (rustls).
+        _ => "clients whose certificates it signed are let in all the same",
+    };
+    Some((format!("{which} {} {why}", path.display()), format!("{effect}: {hint}")))
 }
 
 /// Why it is not accepted at `now`, and what to do.

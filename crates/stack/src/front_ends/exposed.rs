@@ -74,6 +74,27 @@ fn span_of(stack: &StackSpec, export: &ExportSpec, listener: &Listener) -> crate
     stack.places.get(&format!("export/{}/nbd/{at}", export.name))
 }
 
+/// Warns of files that everybody may open although no mode says so, each once.
+pub(super) fn files(stack: &StackSpec, findings: &mut Findings) {
+    let mut seen: BTreeSet<&Path> = BTreeSet::new();
+    for export in &stack.exports {
+        let Some(fuse) = &export.fuse else { continue };
+        let unasked = fuse.allow_other && fuse.mode.is_none();
+        if !unasked || !seen.insert(&fuse.path) {
+            continue;
+        }
+        let (shown, may) = (fuse.path.display(), if export.read_only { "read" } else { "change" });
+        let message = format!(
+            "every user of this machine can {may} {shown}: without `fuse_mode` its mode is {:04o}",
+            fuse.permissions()
+        );
+        let span = stack.places.export(&export.name, "fuse_allow_other");
+        let hint =
+            "write fuse_mode = \"0660\" with fuse_gid, or fuse_mode = \"0666\" if that is meant";
+        findings.warning(&span, message, hint);
+    }
+}
+
 /// Warns of private keys that other users may read or change, each once.
 pub(super) fn keys(stack: &StackSpec, findings: &mut Findings) {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();

@@ -16,7 +16,7 @@ use crate::fields::Check;
 use crate::files::{Identity, Kind, Seen, folder};
 use crate::spec::{ExportSpec, FuseSpec, StackSpec};
 
-use super::{FrontEnd, Section};
+use super::{FrontEnd, Section, exposed};
 
 /// Files, by FUSE.
 pub(crate) struct Fuse;
@@ -57,6 +57,7 @@ impl FrontEnd for Fuse {
                 agree((stack, export, fuse), (other, with), findings);
             }
         }
+        exposed::files(stack, findings);
     }
 
     fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings) {
