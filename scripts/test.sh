@@ -37,6 +37,8 @@ step "the peers' table" /usr/bin/python3 benches/peers/everything.py --self-test
 step "unit tests" cargo test --locked --workspace --exclude system-tests \
     --exclude guest-tests --no-fail-fast
 step "model checks (loom)" scripts/loom.sh
+# Skipped loudly where the nightly toolchain has no Miri.
+step "memory rules (Miri)" env DRYSTONE_SKIP_MISSING=1 scripts/miri.sh
 step "simulator" scripts/sim-test.sh
 step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "fuzz smoke run" cargo test --locked -p system-tests --test fuzz_smoke
