@@ -242,8 +242,18 @@ impl Server {
 
     /// Memory that the server holds, in KiB.
     pub fn resident_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// Addresses that the server has mapped, in KiB.
+    pub fn address_space_kib(&self) -> u64 {
+        self.status_kib("VmSize:")
+    }
+
+    /// A line of proc(5)'s `status`.
+    fn status_kib(&self, key: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a VmRSS line");
+        let line = status.lines().find(|line| line.starts_with(key)).expect("such a line");
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 

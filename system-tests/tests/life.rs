@@ -284,3 +284,20 @@ fn one_request_at_a_time_is_enough() {
         assert h.pread(4096, 31 * 4096) == data";
     python(server.dir(), &uri, script).ok();
 }
+
+/// A thread for the first client of the control socket is there from the start.
+#[test]
+fn an_operator_is_answered_where_no_thread_can_be_started() {
+    if !requires("prlimit") {
+        return;
+    }
+    let mut server = Server::start(&stack::ram("4MiB"));
+    server.uri("vol");
+    // A thread's stack is larger.
+    let limit = format!("--as={}", (server.address_space_kib() + 512) << 10);
+    run(server.dir(), &["prlimit", "--pid", &server.pid().to_string(), &limit]).ok();
+    for _ in 0..3 {
+        server.ask(&["list"]).ok();
+    }
+    assert!(server.sigterm().success(), "{}", server.messages());
+}

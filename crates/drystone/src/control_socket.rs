@@ -16,14 +16,14 @@ use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use drystone_core::threads;
 use drystone_stack::control::{
-    self, Control, Line, LineBuffer, ServerInfo, too_long, too_many_clients,
+    self, Control, Line, LineBuffer, ServerInfo, no_thread, too_long, too_many_clients,
 };
 use drystone_stack::runtime::Runtime;
 use rustix::net::{SendFlags, send};
@@ -78,7 +78,8 @@ impl ControlSocket {
         let listener = self.listener.try_clone()?;
         let answer: Answer =
             Arc::new(move |line: &str| Control::new(&*runtime, &server).handle(line));
-        threads::start("control-accept", move || accept(&listener, &answer))?;
+        let crew = Crew::new(answer)?;
+        threads::start("control-accept", move || accept(&listener, crew))?;
         Ok(())
     }
 }
@@ -86,38 +87,65 @@ impl ControlSocket {
 /// Turns a request line into a response line, on the thread of the client.
 type Answer = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-fn accept(listener: &UnixListener, answer: &Answer) {
-    let (done, finished) = channel::<Client>();
-    let (mut idle, mut started) = (Vec::new(), 0);
+fn accept(listener: &UnixListener, mut crew: Crew) {
     let mut guests: Vec<Weak<Guest>> = Vec::new();
     let turns = Arc::new(AtomicU64::new(0));
     loop {
         let stream = listener.accept();
-        idle.extend(finished.try_iter());
+        crew.idle.extend(crew.finished.try_iter());
         guests.retain(|guest| guest.strong_count() > 0);
         let Ok((stream, _)) = stream else {
             // Out of file descriptors, most likely: let some close.
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
-        if idle.is_empty() && started < MAX_CONNECTIONS {
-            let client = start(answer.clone(), done.clone());
-            started += usize::from(client.is_ok());
-            idle.extend(client);
-        }
-        if idle.is_empty() && make_room(&guests) {
+        let refused = crew.grow().err();
+        if crew.idle.is_empty() && make_room(&guests) {
             // The thread of the client that gave way reads the end of its stream, if none is done before.
-            idle.extend(finished.recv());
+            crew.idle.extend(crew.finished.recv());
         }
-        match idle.pop() {
+        match crew.idle.pop() {
             // Threads do not end, so it takes the client.
             Some(client) => {
                 let guest = Arc::new(Guest::new(stream, turns.clone()));
                 guests.push(Arc::downgrade(&guest));
                 let _ = client.send(guest);
             }
-            None => refuse(&stream, &too_many_clients(MAX_CONNECTIONS)),
+            None => match refused {
+                Some(error) => refuse(&stream, &no_thread(&error)),
+                None => refuse(&stream, &too_many_clients(MAX_CONNECTIONS)),
+            },
         }
+    }
+}
+
+/// The threads that serve clients. One is there from the start, so that an operator is answered where the
+/// process may start no more; others start as clients come, and none ends.
+struct Crew {
+    answer: Answer,
+    /// Threads without a client.
+    idle: Vec<Client>,
+    started: usize,
+    /// Where threads give themselves back.
+    done: Sender<Client>,
+    finished: Receiver<Client>,
+}
+
+impl Crew {
+    fn new(answer: Answer) -> io::Result<Self> {
+        let (done, finished) = channel();
+        let mut crew = Self { answer, idle: Vec::new(), started: 0, done, finished };
+        crew.grow()?;
+        Ok(crew)
+    }
+
+    /// Starts a thread if none is idle and there may be more.
+    fn grow(&mut self) -> io::Result<()> {
+        if self.idle.is_empty() && self.started < MAX_CONNECTIONS {
+            self.idle.push(start(self.answer.clone(), self.done.clone())?);
+            self.started += 1;
+        }
+        Ok(())
     }
 }
 
@@ -268,7 +296,8 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("c.sock");
             let listener = UnixListener::bind(&path).unwrap();
-            thread::spawn(move || accept(&listener, &answer));
+            let crew = Crew::new(answer).unwrap();
+            thread::spawn(move || accept(&listener, crew));
             Self { _folder: folder, path }
         }
 

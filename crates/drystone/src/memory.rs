@@ -3,16 +3,21 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::{Resource, getrlimit};
+
 /// What clients may have at least where the stack file does not say it.
 const LEAST: u64 = 256 << 20;
 
 /// Bytes that buffers of NBD clients' requests may take together where the stack file does not say it: a
-/// quarter of the machine's memory, or of the least limit of the process's control groups.
+/// quarter of the machine's memory, of the least limit of the process's control groups, or of the limits
+/// `RLIMIT_AS` and `RLIMIT_DATA` (getrlimit(2)), whichever is least.
 pub fn for_clients() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok();
     let group = fs::read_to_string("/proc/self/cgroup").ok();
     let limits = group.and_then(|group| group_limit(&group, Path::new("/sys/fs/cgroup")));
-    let all = machine.and_then(|text| machine_bytes(&text)).into_iter().chain(limits).min();
+    let own = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
+    let all = machine.and_then(|text| machine_bytes(&text)).into_iter().chain(limits);
+    let all = all.chain(own.into_iter().flatten()).min();
     (all.unwrap_or(0) / 4).max(LEAST)
 }
 

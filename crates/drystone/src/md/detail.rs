@@ -49,7 +49,8 @@ pub fn text(array: &ArrayReport) -> String {
     if let Some(sync) = &array.sync {
         out.progress(sync);
     }
-    out.line("Name", &array.set_name);
+    // A superblock may hold any bytes: none of them reaches a terminal as a control character.
+    out.line("Name", array.set_name.escape_debug());
     out.line("UUID", &array.uuid);
     out.line("Events", array.events);
     out.blank();

@@ -211,6 +211,15 @@ fn what_is_under_way_is_shown_as_linux_shows_it() {
 }
 
 #[test]
+fn a_name_in_a_superblock_cannot_forge_lines_or_reach_the_terminal() {
+    let mut report = Shown::of("r5-ls").expect("it has a detail").report();
+    report.set_name = "x\n     State : clean\u{1b}[2J".to_owned();
+    let text = detail::text(&report);
+    let line = text.lines().find(|line| line.contains("Name :")).expect("the name's line");
+    assert!(line.ends_with(r"x\n     State : clean\u{1b}[2J"), "{line}");
+}
+
+#[test]
 fn a_device_without_a_word_is_refused() {
     let refused = super::asked::path("").expect_err("a refusal");
     let crate::failure::Failure::Refused(text) = refused else { panic!("it is refused") };

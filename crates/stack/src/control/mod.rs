@@ -91,6 +91,12 @@ pub fn too_many_clients(most: usize) -> String {
     ControlError::new("busy", message).into_line()
 }
 
+/// The response to a client for which no thread could be started, and why.
+pub fn no_thread(reason: &std::io::Error) -> String {
+    let message = format!("no thread can be started for this client: {reason}; try again later");
+    ControlError::new("busy", message).into_line()
+}
+
 /// What a client is told that is disconnected because another needs its place.
 pub fn gave_way() -> String {
     let message = "this connection was idle, and another client needed its place: connect again";
