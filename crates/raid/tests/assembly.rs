@@ -2,37 +2,14 @@
 
 mod common;
 
-use common::superblock;
+use common::{candidates, change, superblock};
 use drystone_raid::metadata::MetadataError;
 use drystone_raid::metadata::assemble::{
     Assembly, BitmapUse, Candidate, Member, Replacement, Start, assemble,
 };
 use drystone_raid::metadata::bitmap::{BitmapHeader, STATE_STALE};
-use drystone_raid::metadata::superblock::{Features, Superblock};
+use drystone_raid::metadata::superblock::Features;
 use drystone_raid::testing;
-
-/// The members of a vector, as they are found on disk.
-fn candidates(vector: &str) -> Vec<Candidate> {
-    let images = testing::members(vector);
-    let candidate = |(index, image): (usize, &testing::Image)| {
-        let found = superblock(image);
-        let header = |own: &Superblock| {
-            let at = own.super_offset.checked_add_signed(own.bitmap_offset()?.into())?;
-            Some(BitmapHeader::parse(&image.read_sectors(at, 8)))
-        };
-        let bitmap = found.as_ref().ok().and_then(|(_, own)| header(own));
-        Candidate {
-            name: format!("m{index}"),
-            found,
-            bitmap,
-            damage: None,
-            log_damage: None,
-            device_sectors: 1 << 20,
-            journal: None,
-        }
-    };
-    images.iter().enumerate().map(candidate).collect()
-}
 
 fn without(mut candidates: Vec<Candidate>, gone: &[usize]) -> Vec<Candidate> {
     let mut index = 0;
@@ -45,12 +22,6 @@ fn without(mut candidates: Vec<Candidate>, gone: &[usize]) -> Vec<Candidate> {
 
 fn made(candidates: &[Candidate]) -> Assembly {
     assemble(candidates, None).unwrap()
-}
-
-/// Changes a member's superblock.
-fn change(candidates: &mut [Candidate], device: usize, change: impl FnOnce(&mut Superblock)) {
-    let Ok((_, found)) = &mut candidates[device].found else { panic!("m{device} is broken") };
-    change(found);
 }
 
 fn in_sync(devices: &[usize]) -> Vec<Member> {

@@ -9,10 +9,13 @@
 //! 3. A member of another geometry and fewer events is from before the array was changed, and is left out.
 //! 4. A member that calls F's device failed saw another history and is left out. Of histories of as many events
 //!    the one that was written last counts, then the one that more members share.
+//! 5. In what the order of the devices has no say: what others of as many events say counts too (`equal.rs`).
 
+mod equal;
 mod start;
 
 use drystone_core::mistake;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -213,7 +216,7 @@ impl fmt::Display for Start {
 /// An array as its devices tell it.
 #[derive(Clone, Debug)]
 pub struct Assembly {
-    /// The freshest superblock: name, identity, events, sizes.
+    /// The freshest superblock: name, identity, events, sizes; with the worst that others of as many events say.
     pub fresh: Superblock,
     /// Where superblocks stand.
     pub minor: Minor,
@@ -285,14 +288,14 @@ impl Assembly {
 /// one of RAID-4, 5 or 6. One sentence.
 pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly, String> {
     let freshest = freshest(candidates, uuid)?;
-    let (minor, fresh) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
-    same_array(candidates, freshest, fresh)?;
+    let (minor, found) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
+    same_array(candidates, freshest, found)?;
+    let fresh = equal::agreed(candidates, freshest)?;
     let layout = fresh.geometry().map_err(|error| {
         format!("the array of {} cannot be used: {error}", candidates[freshest].name)
     })?;
     let disks = layout.disks() as usize;
     let mut assembly = Assembly {
-        fresh: fresh.clone(),
         minor,
         layout,
         members: vec![Member::Missing; disks],
@@ -305,13 +308,17 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         resync_from: (!fresh.is_clean()).then_some(fresh.resync_offset.min(fresh.used())),
         bitmap: BitmapUse::None,
         has_ppl: fresh.ppl().is_some(),
+        fresh,
         logs_lost: Vec::new(),
         read_only: None,
         start: Start::Whole,
     };
     // The freshest first, so that of two devices with one number the older one is left out.
     let mut order: Vec<usize> = (0..candidates.len()).collect();
-    order.sort_by_key(|device| (events(&candidates[*device]), *device == freshest));
+    order.sort_by_key(|device| {
+        let candidate = &candidates[*device];
+        (events(candidate), *device == freshest, Reverse(number(candidate)))
+    });
     for device in order.into_iter().rev() {
         assembly.take(candidates, device)?;
     }
@@ -359,6 +366,10 @@ fn self_flagged(candidates: &[Candidate]) -> Vec<(usize, u32)> {
     flagged.map(|(device, own)| (device, own.dev_number)).collect()
 }
 
+fn number(candidate: &Candidate) -> Option<u32> {
+    superblock(candidate).map(|(_, found)| found.dev_number)
+}
+
 /// How many devices of the array a superblock calls members that call it one.
 fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
     let is_member = |of: &Superblock, number| matches!(of.role_of(number), Role::Active(_));
@@ -373,16 +384,17 @@ fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
 }
 
 /// The candidate with the most events; a member before a spare. Of equals the one that was written last, then
-/// the one with whom more agree.
+/// the one with whom more agree, then one that can be used, then the one with the lowest number.
 fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, String> {
     let rank = |candidate: &Candidate| {
         let (_, found) = superblock(candidate)?;
         let member = matches!(found.role(), Role::Active(_));
         let last = (seconds(found.utime), agreeing(candidates, found));
+        let last = (last, found.geometry().is_ok(), Reverse(found.dev_number));
         uuid.is_none_or(|uuid| uuid == found.set_uuid).then_some((member, found.events, last))
     };
     let ranked = candidates.iter().enumerate().filter_map(|(i, c)| Some((rank(c)?, i)));
-    // Of equals the first.
+    // Of copies the first.
     let best = ranked.max_by_key(|(rank, i)| (*rank, usize::MAX - i));
     best.map(|(_, index)| index).ok_or_else(|| match (candidates.first(), uuid) {
         (_, Some(uuid)) => format!("no device is of the array {uuid}"),
@@ -394,9 +406,9 @@ fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, Strin
     })
 }
 
-/// Level, layout and chunk: who holds what.
-fn shape(own: &Superblock) -> (i32, u32, u32) {
-    (own.level, own.layout, own.chunk_sectors)
+/// Level, layout, chunk and number of members: who holds what.
+fn shape(own: &Superblock) -> (i32, u32, u32, u32) {
+    (own.level, own.layout, own.chunk_sectors, own.raid_disks)
 }
 
 /// The same for people.
@@ -405,7 +417,12 @@ fn shape_words(own: &Superblock) -> String {
         Some(name) => name.to_owned(),
         None => format!("layout {}", own.layout),
     };
-    format!("{} {layout} with chunks of {} KiB", level_name(own.level), own.chunk_sectors / 2)
+    format!(
+        "{} {layout} of {} members with chunks of {} KiB",
+        level_name(own.level),
+        own.raid_disks,
+        own.chunk_sectors / 2
+    )
 }
 
 /// Whether all superblocks are of the array of `fresh`, and none contradicts it.
@@ -590,8 +607,9 @@ impl Assembly {
     fn other_histories(&self, candidates: &[Candidate]) -> String {
         let found = || candidates.iter().filter_map(|c| Some((c, superblock(c)?.1)));
         let others: Vec<_> = found().filter_map(|(c, own)| self.other_history(c, own)).collect();
-        let fresh =
-            found().find(|(_, own)| own.dev_number == self.fresh.dev_number && **own == self.fresh);
+        let fresh = found().find(|(_, own)| {
+            (own.dev_number, own.events) == (self.fresh.dev_number, self.fresh.events)
+        });
         match (&others[..], fresh) {
             ([], _) | (_, None) => String::new(),
             (others, Some((fresh, _))) => {

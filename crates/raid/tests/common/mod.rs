@@ -3,6 +3,8 @@
 
 use drystone_raid::layout::Layout;
 use drystone_raid::metadata::MetadataError;
+use drystone_raid::metadata::assemble::Candidate;
+use drystone_raid::metadata::bitmap::BitmapHeader;
 use drystone_raid::metadata::superblock::{Features, Minor, Role, Superblock, probe};
 use drystone_raid::testing::{self, Image};
 use std::convert::Infallible;
@@ -16,6 +18,35 @@ pub fn superblock(image: &Image) -> Result<(Minor, Superblock), MetadataError> {
     let read = |sector| Ok::<_, Infallible>(image.read_sectors(sector, 8));
     let Ok(found) = probe(image.sectors(), read);
     found
+}
+
+/// The members of a vector, as they are found on disk.
+pub fn candidates(vector: &str) -> Vec<Candidate> {
+    let images = testing::members(vector);
+    let candidate = |(index, image): (usize, &testing::Image)| {
+        let found = superblock(image);
+        let header = |own: &Superblock| {
+            let at = own.super_offset.checked_add_signed(own.bitmap_offset()?.into())?;
+            Some(BitmapHeader::parse(&image.read_sectors(at, 8)))
+        };
+        let bitmap = found.as_ref().ok().and_then(|(_, own)| header(own));
+        Candidate {
+            name: format!("m{index}"),
+            found,
+            bitmap,
+            damage: None,
+            log_damage: None,
+            device_sectors: 1 << 20,
+            journal: None,
+        }
+    };
+    images.iter().enumerate().map(candidate).collect()
+}
+
+/// Changes a member's superblock.
+pub fn change(candidates: &mut [Candidate], device: usize, change: impl FnOnce(&mut Superblock)) {
+    let Ok((_, found)) = &mut candidates[device].found else { panic!("m{device} is broken") };
+    change(found);
 }
 
 pub fn meta(vector: &str) -> serde_json::Value {

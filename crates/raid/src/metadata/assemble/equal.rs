@@ -1,0 +1,142 @@
+//! What superblocks say together that have as many events as the freshest one F.
+//!
+//! None of them is newer, so none is right because its device was named first: for each thing that one of them
+//! says and F does not, the worst is taken, or the array is refused. Which of the two depends on what Linux can
+//! leave. It writes superblocks one after another, and takes an event back when an array becomes clean, so a crash
+//! or a member that fails at that moment leaves equal events with:
+//! - an array that is clean by one and dirty by another: the lowest `resync_offset` is taken;
+//! - a device that has failed by one and is a member by another: it has failed.
+//!
+//! No crash leaves the others. Geometry and the number of members ([`super::shape`]), two roles for one device, and
+//! partial parity logs of some members only are refused, since nothing tells who is right. A journal, a reshape, a
+//! cluster and an error flag of a Synology NAS are believed whoever says so: they only keep the array from being
+//! written or started. So is a bitmap, which is then kept.
+
+use super::{Candidate, superblock};
+use crate::metadata::superblock::{Features, Role, Superblock};
+
+/// What keeps an array from being written or started.
+const CAUTIONS: Features =
+    Features::JOURNAL.union(Features::RESHAPE_ACTIVE).union(Features::CLUSTERED);
+
+/// F with the worst that superblocks of as many events say.
+///
+/// # Errors
+/// Two of them contradict each other, and nothing tells who is right. One sentence.
+pub(super) fn agreed(candidates: &[Candidate], freshest: usize) -> Result<Superblock, String> {
+    let (_, fresh) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
+    let mut agreed = fresh.clone();
+    for candidate in candidates {
+        let Some((_, other)) = superblock(candidate).filter(|(_, own)| is_equal(fresh, own)) else {
+            continue;
+        };
+        let names = (candidate.name.as_str(), candidates[freshest].name.as_str());
+        check_roles(names, other, fresh)?;
+        agreed.add_cautions(other);
+        agreed.add_roles(other);
+        if is_member(fresh, other) && is_member(other, other) {
+            check_logs(names, other, fresh)?;
+            agreed.resync_offset = agreed.resync_offset.min(other.resync_offset);
+            agreed.add_bitmap(other);
+        }
+    }
+    Ok(agreed)
+}
+
+/// Whether another superblock of F's array has as many events and the same history: F does not call its device
+/// failed, and it calls F's a member ([`super::Assembly::other_history`]).
+fn is_equal(fresh: &Superblock, other: &Superblock) -> bool {
+    (other.set_uuid, other.events) == (fresh.set_uuid, fresh.events)
+        && other.dev_number != fresh.dev_number
+        && fresh.role_of(other.dev_number) != Role::Faulty
+        && is_member(other, fresh)
+}
+
+/// Whether a table of roles calls another superblock's device a member.
+fn is_member(table: &Superblock, of: &Superblock) -> bool {
+    matches!(table.role_of(of.dev_number), Role::Active(_))
+}
+
+/// Each device has one role. A spare may not have been told of its role yet, which
+/// [`super::Assembly::take_member`] looks after.
+fn check_roles(
+    (name, freshest): (&str, &str),
+    other: &Superblock,
+    fresh: &Superblock,
+) -> Result<(), String> {
+    let is_role = |role| matches!(role, Role::Active(_) | Role::Journal);
+    let numbers = 0..fresh.roles.len().min(other.roles.len()) as u32;
+    let mut pairs = numbers.map(|number| (number, other.role_of(number), fresh.role_of(number)));
+    match pairs.find(|(_, one, another)| is_role(*one) && is_role(*another) && one != another) {
+        None => Ok(()),
+        Some((number, one, another)) => Err(format!(
+            "{name} says that device {number} of the array {}, but {freshest} says that it {}, and neither is \
+             older: leave out the one that is wrong",
+            role_words(one),
+            role_words(another)
+        )),
+    }
+}
+
+fn role_words(role: Role) -> String {
+    match role {
+        Role::Active(role) => format!("has role {role}"),
+        Role::Journal => "is the journal".to_owned(),
+        Role::Spare => "is a spare".to_owned(),
+        Role::Faulty => "has failed".to_owned(),
+    }
+}
+
+/// A log that one member alone keeps, or lacks, tells nothing of a write to all.
+fn check_logs(
+    (name, freshest): (&str, &str),
+    other: &Superblock,
+    fresh: &Superblock,
+) -> Result<(), String> {
+    let words = |own: &Superblock| match own.ppl() {
+        Some(_) => "has partial parity logs",
+        None => "has no partial parity logs",
+    };
+    match other.ppl().is_some() == fresh.ppl().is_some() {
+        true => Ok(()),
+        false => Err(format!(
+            "{name} says that the array {}, but {freshest} says that it {}, and neither is older: leave out the \
+             one that is wrong",
+            words(other),
+            words(fresh)
+        )),
+    }
+}
+
+impl Superblock {
+    fn add_cautions(&mut self, other: &Superblock) {
+        let is_reshaped = |own: &Superblock| own.feature_map.contains(Features::RESHAPE_ACTIVE);
+        if is_reshaped(other) {
+            let position = other.reshape_position;
+            let before = is_reshaped(self).then_some(self.reshape_position);
+            self.reshape_position = before.map_or(position, |before| before.min(position));
+        }
+        self.feature_map |= other.feature_map & CAUTIONS;
+    }
+
+    /// A device that has failed, or has the error flag, by one table.
+    fn add_roles(&mut self, other: &Superblock) {
+        for (number, role) in self.roles.iter_mut().enumerate() {
+            let of_other = other.role_of(number as u32);
+            let is_flagged =
+                other.has_error_flag(number as u32) && Role::from_number(*role) == Some(of_other);
+            if of_other == Role::Faulty {
+                *role = Role::Faulty.number();
+            } else if is_flagged {
+                *role = other.roles[number];
+            }
+        }
+    }
+
+    fn add_bitmap(&mut self, other: &Superblock) {
+        if self.bitmap_offset().is_none() && other.bitmap_offset().is_some() {
+            self.feature_map |= Features::BITMAP_OFFSET;
+            self.bitmap_or_ppl = other.bitmap_or_ppl;
+        }
+    }
+}
