@@ -158,14 +158,6 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
         let now = answer["value"].as_str().unwrap_or(value);
         output::print(&format!("{device} {attribute}={}\n", shown(attribute, now)))?;
     }
-    if attribute == "size" {
-        // A file system that was grown does not fit after the next start, unless the file says so too.
-        let size = shown(attribute, answer["value"].as_str().unwrap_or(value));
-        output::note(&format!(
-            "`{device}` has this size until the server stops; to keep it, write size = \"{size}\" into \
-             the stack file"
-        ));
-    }
     Ok(())
 }
 

@@ -172,6 +172,10 @@ impl Runtime for FakeRuntime {
         })
     }
 
+    fn configured_size(&self, _: &str) -> Option<u64> {
+        None
+    }
+
     fn set(&self, _: &str, attribute: &'static Attribute, value: &Setting) -> Result<(), SetError> {
         match (attribute.name, value) {
             ("queue/nr_requests", Setting::Number(number)) if *number <= 64 => {

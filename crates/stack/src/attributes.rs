@@ -240,12 +240,16 @@ pub fn attribute(name: &str) -> Result<&'static Attribute, String> {
 
 impl Attribute {
     /// Whether a device takes it that has attributes of these names: volumes and arrays have no request queue
-    /// of their own, and only files grow. `kind`: the device's.
-    pub fn mode_of<'a>(&self, kind: &str, mut names: impl Iterator<Item = &'a str>) -> Mode {
+    /// of their own, and only files that are written grow. `kind`: the device's, with whether it is read-only.
+    pub fn mode_of<'a>(
+        &self,
+        (kind, is_read_only): (&str, bool),
+        mut names: impl Iterator<Item = &'a str>,
+    ) -> Mode {
         let takes = match names.find_map(|name| name.split_once('/').filter(|n| n.0 != "queue")) {
             Some(("md", _)) => self.name.starts_with("md/"),
             Some(("dm", _)) => matches!(self.name, "queue/iostats" | "queue/io_poll"),
-            _ => self.name != "size" || kind == "file",
+            _ => self.name != "size" || kind == "file" && !is_read_only,
         };
         if takes { self.mode } else { Mode::ReadOnly }
     }

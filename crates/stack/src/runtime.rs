@@ -23,6 +23,10 @@ pub trait Runtime: Send + Sync {
     /// there is no device of that name.
     fn device(&self, name: &str) -> Option<DeviceDetail>;
 
+    /// Bytes that the stack file says the device has, which it has again after the next start; `None` if it says
+    /// nothing of it, or there is no such device.
+    fn configured_size(&self, device: &str) -> Option<u64>;
+
     /// Sets an attribute that is read-write and whose value is within its type's range.
     ///
     /// # Errors
@@ -320,8 +324,11 @@ impl DeviceDetail {
     /// `rw` for each attribute that this device takes, `ro` for those that `set` refuses, by name.
     pub fn modes(&self) -> BTreeMap<&'static str, &'static str> {
         let names = || self.attributes.keys().map(String::as_str);
+        let is_read_only = self.attributes.get("ro").is_some_and(|value| value.trim() == "1");
         let shown = ATTRIBUTES.iter().filter(|one| self.attributes.contains_key(one.name));
-        shown.map(|one| (one.name, one.mode_of(&self.kind, names()).name())).collect()
+        shown
+            .map(|one| (one.name, one.mode_of((&self.kind, is_read_only), names()).name()))
+            .collect()
     }
 }
 

@@ -464,6 +464,39 @@ fn a_member_that_is_made_impatient_is_a_warning() {
 }
 
 #[test]
+fn a_size_that_the_stack_file_does_not_say_is_a_warning() {
+    use drystone_stack::control::{Control, ServerInfo, request};
+    let folder = TempDir::new().unwrap();
+    for name in ["grows.img", "fixed.img"] {
+        fs::File::create(folder.path().join(name)).unwrap().set_len(1 << 20).unwrap();
+    }
+    let files = "[device.sized]\ntype = \"file\"\npath = \"f.img\"\nsize = \"1MiB\"\n\
+                 [device.grows]\ntype = \"file\"\npath = \"grows.img\"\n\
+                 [device.fixed]\ntype = \"file\"\npath = \"fixed.img\"\nread_only = true\n";
+    let stack = opened(folder.path(), files);
+    let server = ServerInfo { version: String::new(), pid: 1, stack: String::new() };
+    let runtime = stack.runtime(Box::new(|_| std::thread::yield_now()));
+    let set = |device, value| -> serde_json::Value {
+        let arguments = [("device", device), ("attribute", "size"), ("value", value)];
+        let line = Control::new(&runtime, &server).handle(&request("set", &arguments));
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()
+    };
+    let none = &serde_json::Value::Null;
+    assert_eq!(&set("sized", "1MiB")["result"]["warning"], none);
+    let told = set("sized", "2MiB");
+    let text = "`sized` has this size until the server stops; to keep it, write size = \"2MiB\" into the stack file";
+    assert_eq!(told["result"]["warning"], text);
+    // The file has grown, and its device has its size after the next start too.
+    let told = set("grows", "2MiB");
+    assert_eq!((&told["result"]["value"], &told["result"]["warning"]), (&"2097152".into(), none));
+    // What is refused is shown as such.
+    assert!(set("fixed", "2MiB")["error"]["message"].as_str().unwrap().contains("read-only"));
+    let modes =
+        ["sized", "grows", "fixed"].map(|name| runtime.device(name).unwrap().modes()["size"]);
+    assert_eq!(modes, ["rw", "rw", "ro"]);
+}
+
+#[test]
 fn an_array_has_attributes_of_its_own() {
     let folder = TempDir::new().unwrap();
     let stack = opened(folder.path(), ARRAY);

@@ -60,6 +60,10 @@ impl Runtime for Fake {
         })
     }
 
+    fn configured_size(&self, _device: &str) -> Option<u64> {
+        None
+    }
+
     fn set(
         &self,
         _device: &str,

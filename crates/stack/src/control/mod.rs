@@ -24,6 +24,7 @@ use crate::nearest::nearest;
 use crate::node::{Node, Raw};
 use crate::runtime::{DeviceSummary, LockReport, Runtime, SetError, Snapshot};
 use crate::schema::Type;
+use crate::size::format_size;
 use crate::values::parse_simple;
 
 pub use fuzz::fuzz_control;
@@ -220,6 +221,7 @@ impl<'r> Control<'r> {
         let now = now.map_or_else(|| text.to_owned(), |now| in_unit_that_it_takes(name, now));
         let warning = match attribute.name {
             TIMEOUT => self.timeout_warning(&[device.to_owned()]),
+            "size" => self.size_warning(device, &now),
             _ => None,
         };
         Ok(
@@ -233,6 +235,20 @@ impl<'r> Control<'r> {
             "I/O that was under way has not ended: the file that was open before stays open until it has",
         );
         Ok(json!({ "device": device, "warning": warning }))
+    }
+
+    /// What to say of a size that the stack file does not say: a file system that was grown does not fit after the
+    /// next start. A file without a size there keeps its own.
+    fn size_warning(&self, device: &str, now: &str) -> Option<String> {
+        let now = now.parse().ok()?;
+        let configured = self.runtime.configured_size(device)?;
+        (configured != now).then(|| {
+            format!(
+                "`{device}` has this size until the server stops; to keep it, write size = \"{}\" into the stack \
+                 file",
+                format_size(now)
+            )
+        })
     }
 
     /// What to say if one of the devices is a member of an array, or below one, and has a time-out that makes it fail soon.

@@ -19,6 +19,8 @@ use drystone_raid::array::Array;
 use drystone_targets::{Table, Volume};
 use drystone_throttle::{Groups, Throttled};
 
+use crate::spec::DeviceSpec;
+
 /// An open device.
 pub struct LiveDevice {
     /// Its name in the stack.
@@ -35,25 +37,28 @@ pub struct LiveDevice {
     pub(super) write_lock: Arc<RangeLock>,
     /// It was opened for an array, and goes when that lets it go.
     pub(super) comes_by_path: bool,
+    /// Bytes that the stack file says it has, and that it has again after the next start.
+    pub(super) configured_size: Option<u64>,
     claimed: AtomicBool,
 }
 
 impl LiveDevice {
     /// A device that is no volume.
-    pub(super) fn leaf(name: &str, description: String, device: Arc<dyn Device>) -> Arc<Self> {
-        let claimed = AtomicBool::new(false);
-        let name = name.to_owned();
-        let (volume, array, comes_by_path) = (None, None, false);
-        let write_lock = RangeLock::new();
+    pub(super) fn leaf(
+        spec: &DeviceSpec,
+        description: String,
+        device: Arc<dyn Device>,
+    ) -> Arc<Self> {
         Arc::new(LiveDevice {
-            name,
+            name: spec.name.clone(),
             description,
             device,
-            volume,
-            array,
-            write_lock,
-            comes_by_path,
-            claimed,
+            volume: None,
+            array: None,
+            write_lock: RangeLock::new(),
+            comes_by_path: false,
+            configured_size: spec.size(),
+            claimed: AtomicBool::new(false),
         })
     }
 
@@ -67,6 +72,7 @@ impl LiveDevice {
             array: None,
             write_lock: RangeLock::new(),
             comes_by_path: true,
+            configured_size: None,
             claimed: AtomicBool::new(false),
         })
     }
@@ -81,6 +87,7 @@ impl LiveDevice {
             array: None,
             write_lock: RangeLock::new(),
             comes_by_path: false,
+            configured_size: None,
             claimed: AtomicBool::new(false),
         })
     }
@@ -95,6 +102,7 @@ impl LiveDevice {
             array: Some(array),
             write_lock: RangeLock::new(),
             comes_by_path: false,
+            configured_size: None,
             claimed: AtomicBool::new(false),
         })
     }

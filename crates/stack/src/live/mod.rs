@@ -396,7 +396,7 @@ fn devices(
             DeviceKind::Volume(volume) => table::open_volume(spec, volume, &find, at)
                 .map(|volume| LiveDevice::of_volume(&spec.name, volume, &at.groups)),
             _ => open_device(spec, at)
-                .map(|device| LiveDevice::leaf(&spec.name, description(spec), device)),
+                .map(|device| LiveDevice::leaf(spec, description(spec), device)),
         };
         match opened {
             Ok(live) => {

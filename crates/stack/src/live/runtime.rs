@@ -67,6 +67,10 @@ impl Runtime for LiveRuntime {
         })
     }
 
+    fn configured_size(&self, device: &str) -> Option<u64> {
+        self.find(device)?.configured_size
+    }
+
     fn set(
         &self,
         device: &str,
