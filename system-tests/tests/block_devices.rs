@@ -130,8 +130,10 @@ fn file_with(path: &str, keys: &str) -> String {
     )
 }
 
+/// Requests of one block, then of less.
 const LEAST: &str = "
-least, size = max(h.get_block_size(nbd.SIZE_MINIMUM), 512), h.get_size()
+least, size = 4096, h.get_size()
+assert h.get_block_size(nbd.SIZE_MINIMUM) == 1
 assert size == 16 << 20, size
 h.pwrite(b'x' * 65536, 0)
 h.zero(least, least)
@@ -144,6 +146,11 @@ assert h.pread(least, least) == h.pread(least, 3 * least) == bytes(least)
 assert h.pread(least, 2 * least) == b'x' * least
 assert h.pread(2 * least, 5 * least) == b'y' * least + b'x' * least
 assert h.pread(least, size - least) == b'z' * least
+h.pwrite(b'a' * 512, least + 512)
+h.zero(512, 5 * least)
+h.trim(512, 2 * least)
+assert h.pread(least, least) == bytes(512) + b'a' * 512 + bytes(least - 1024)
+assert h.pread(least, 5 * least) == bytes(512) + b'y' * (least - 512)
 ";
 
 #[test]

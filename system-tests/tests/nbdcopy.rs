@@ -46,13 +46,17 @@ fn any_number_of_bytes() {
     if !requires("nbdcopy") {
         return;
     }
-    let mut server = Server::start(&stack::file("2MiB"));
-    let uri = server.uri("vol");
-    shell(server.dir(), "head -c 1000001 /dev/urandom > in.img", &[]).ok();
-    run(server.dir(), &["nbdcopy", "--flush", "in.img", &uri]).ok();
-    run(server.dir(), &["nbdcopy", &uri, "out.img"]).ok();
-    run(server.dir(), &["cmp", "-n", "1000001", "in.img", "out.img"]).ok();
-    shell(server.dir(), "tail -c +1000002 out.img | tr -d '\\0' | cmp - /dev/null", &[]).ok();
+    let file = stack::file("2MiB");
+    let long_blocks = file.replacen("path", "logical_block_size = 4096\npath", 1);
+    for text in [file, long_blocks] {
+        let mut server = Server::start(&text);
+        let uri = server.uri("vol");
+        shell(server.dir(), "head -c 1000001 /dev/urandom > in.img", &[]).ok();
+        run(server.dir(), &["nbdcopy", "--flush", "in.img", &uri]).ok();
+        run(server.dir(), &["nbdcopy", &uri, "out.img"]).ok();
+        run(server.dir(), &["cmp", "-n", "1000001", "in.img", "out.img"]).ok();
+        shell(server.dir(), "tail -c +1000002 out.img | tr -d '\\0' | cmp - /dev/null", &[]).ok();
+    }
 }
 
 #[test]

@@ -261,8 +261,7 @@ fn any_bytes_are_read_and_written() {
     on_each_device(
         "
         w = connect(strict=False)
-        minimum = w.get_block_size(nbd.SIZE_MINIMUM)
-        assert minimum & (minimum - 1) == 0 and minimum <= 4096, minimum
+        assert w.get_block_size(nbd.SIZE_MINIMUM) == 1
         w.pwrite(b'u' * 4096, 0)
         w.pwrite(b'odd', 511)
         assert w.pread(5, 510) == b'uoddu'

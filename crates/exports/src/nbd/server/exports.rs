@@ -54,14 +54,12 @@ impl Export {
     }
 }
 
-/// Disks of 512 bytes are announced as bytes: clients that are made for disks use sectors unasked, and others
-/// (libnbd's) refuse to send what is announced as too small although it is served. Of longer blocks clients are
-/// told, since they would send sectors otherwise, each of which is read to be written.
+/// Any bytes can be addressed. A client that was told of a longer minimum would refuse by itself to send less
+/// (libnbd's do), or read blocks and write them back without knowing of other clients (QEMU's does).
 fn block_sizes(limits: &Limits, max_request: u32) -> BlockSizes {
     let block = limits.logical_block_size;
     let preferred = limits.io_min.max(4096).next_power_of_two().min(1 << 20);
-    let min = if block <= 512 { 1 } else { block };
-    BlockSizes { min, preferred, max_payload: max_request / block * block }
+    BlockSizes { min: 1, preferred, max_payload: max_request / block * block }
 }
 
 /// The exports of one listener, with its bounds. The first that is `default` (or else the
