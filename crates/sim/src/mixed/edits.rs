@@ -197,14 +197,25 @@ impl Operator {
         let parity = run.plan.targets[0].redundancy.map_or(1, |of| of.parity) as usize;
         let most = self.rng.usize(1..=parity + 1).min(disks - 1);
         let first = self.rng.usize(0..disks);
+        let latest = self.latest_events((first + most..first + disks).map(|disk| disk % disks));
         for disk in (first..first + most).map(|disk| disk % disks) {
-            self.edit_member(disk, &before[disk]);
+            self.edit_member(disk, &before[disk], latest);
         }
     }
 
-    fn edit_member(&mut self, disk: usize, before: &Disk) {
+    /// The most events that a superblock of these disks has.
+    fn latest_events(&self, disks: impl Iterator<Item = usize>) -> u64 {
+        disks
+            .filter_map(|disk| superblock(&self.run, disk))
+            .map(|own| own.events)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// `latest` is the most events of a superblock that is not edited.
+    fn edit_member(&mut self, disk: usize, before: &Disk, latest: u64) {
         match self.rng.u32(0..12) {
-            0 => self.put_older(disk, before),
+            0 => self.put_older(disk, before, latest),
             1 => self.spoil_superblock(disk, "edited: a wrong checksum", |bytes| bytes[216] ^= 1),
             2 => self.spoil_superblock(disk, "edited: no superblock", |bytes| bytes.fill(0)),
             3 | 4 => self.edit_bitmap(disk),
@@ -214,13 +225,14 @@ impl Operator {
         }
     }
 
-    /// The whole disk as it was before, if it is old enough to be known by its events.
-    fn put_older(&self, disk: usize, before: &Disk) {
+    /// The whole disk as it was before, if a superblock that is not edited tells its age: one that has heard of
+    /// more than one event since. What the disk itself held is no witness, nor is a superblock that is edited.
+    fn put_older(&self, disk: usize, before: &Disk, latest: u64) {
         let run = &self.run;
-        let now = superblock(run, disk);
         let kept = run.world.disk(disk, |disk| std::mem::replace(disk, before.clone()));
-        let events = |own: Option<Superblock>| own.map_or(0, |own| own.events);
-        if events(superblock(run, disk)).saturating_add(1) < events(now) {
+        let events = superblock(run, disk).map_or(0, |own| own.events);
+        run.world.note(|| format!("d{disk} of before: events {events}, the others' {latest}"));
+        if events.saturating_add(1) < latest {
             return self.count("edited: an older copy");
         }
         run.world.disk(disk, |disk| *disk = kept);
