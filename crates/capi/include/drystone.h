@@ -208,7 +208,7 @@ int drystone_device_info(drystone_stack *stack, const char *device,
 
 /*
  * An attribute of a device, named and written as in sysfs ("queue/scheduler", "size", "stat"), to `value`, cut to `size`
- * bytes with its final 0; NULL or a size of 0 only asks for the length. Does not wait for I/O.
+ * bytes with its final 0; NULL or a size of 0 only asks for the length. "size" is in bytes. Does not wait for I/O.
  *
  * The length of the whole value without its final 0, or -ENOENT (no such device, or it has no such attribute).
  */

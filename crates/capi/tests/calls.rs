@@ -138,7 +138,7 @@ fn devices_are_described() {
 #[test]
 fn attributes_are_read_and_set() {
     let stack = Stack::open(RAM);
-    assert_eq!(stack.get("d", "size").unwrap(), "2048");
+    assert_eq!(stack.get("d", "size").unwrap(), "1048576");
     assert_eq!(stack.set("d", "queue/nr_requests", "7"), 0);
     assert_eq!(stack.get("d", "queue/nr_requests").unwrap(), "7");
     assert_eq!(stack.set("d", "queue/nr_requests", "many"), -libc::ERANGE);

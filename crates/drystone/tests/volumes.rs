@@ -242,7 +242,7 @@ fn a_stack_file_names_volumes() {
 #[test]
 fn a_zero_volume_is_measured() {
     let folder = TempDir::new().unwrap();
-    let words = ["bench", "--device", "zero,size=1MiB", "--runtime", "20ms", "--json", "-"];
+    let words = ["bench", "--device", "zero,size=1MiB", "--runtime", "1s", "--json", "-"];
     let output = program(folder.path()).args(words).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
