@@ -89,7 +89,7 @@ fn a_limited_group_leaves_memory_to_others() {
     let exports = [export("vol", "slow"), export("other", "other"), export("free", "/")].concat();
     let text = format!(
         "[server]\nthreads = 2\nmemory = \"16MiB\"\n[device.d]\ntype = \"ram\"\nsize = \"64MiB\"\n\
-         {exports}[group.slow]\nio.max = \"d wbps=64KiB\"\n[group.other]\n"
+         {exports}[group.slow]\nio.max = \"d wbps=4KiB\"\n[group.other]\n"
     );
     let mut server = Server::start_in(&folder, &text, &[]);
     let uri = server.uri("vol");

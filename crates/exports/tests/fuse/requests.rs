@@ -472,7 +472,7 @@ fn all_front_ends_tell_the_same() {
             allow: None,
         };
         let told = export.info(&Settings { max_request: 1 << 20, ..Settings::default() });
-        assert_eq!((told.size_bytes, told.block_sizes.min), (WHOLE, 4096));
+        assert_eq!((told.size_bytes, told.block_sizes.min), (WHOLE, 1));
         assert_eq!(told.flags.contains(TransmissionFlags::READ_ONLY), read_only);
         let mut kernel = Kernel::new(options(Kind::File), vec![volume], 1, Engine::Auto);
         kernel.initialise();

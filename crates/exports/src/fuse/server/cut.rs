@@ -102,6 +102,10 @@ impl Session {
     fn cut_blocks(&mut self, mut op: Op, round: &mut Round) {
         let Work::Cut(cut) = &op.what else { return };
         let range = cut.rest.range();
+        if op.interrupted {
+            op.status = Status::Cancelled;
+            return self.answer_op(op);
+        }
         match self.next_zeroes(&mut op) {
             Ok(Some(bio)) => {
                 op.pending = 1;

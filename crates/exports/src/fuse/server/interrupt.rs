@@ -90,7 +90,11 @@ impl Session {
         let Some(index) = self.ops.iter().position(is_it) else { return false };
         if let Some(op) = self.ops[index].as_mut().filter(|op| op.is_long && !op.interrupted) {
             op.interrupted = true;
-            work.withdraw(self.user_data_of_op(index as u32));
+            // One whose bios are all back is ended by its next step. Its number may be another's by the time that
+            // `work` withdraws.
+            if op.pending > 0 {
+                work.withdraw(self.user_data_of_op(index as u32));
+            }
         }
         true
     }

@@ -671,6 +671,8 @@ impl Connection {
         }
         if self.stream.wants_send() {
             let parts = self.stream.take_send(&mut self.pool);
+            // The client could take nothing before.
+            self.moved |= !parts.is_empty();
             if !parts.is_empty() {
                 return Some(Want::Send(parts));
             }
