@@ -24,6 +24,8 @@ pub struct Disk {
     pub read_only: bool,
     /// Nothing can be read or written.
     pub fails: bool,
+    /// Nothing can be written.
+    pub fails_writes: bool,
     /// It writes zeroes by itself.
     pub zeroes: bool,
     /// It says that it does, but does not.
@@ -54,6 +56,7 @@ impl Disk {
             block,
             read_only: false,
             fails: false,
+            fails_writes: false,
             zeroes: true,
             zeroes_in_vain: false,
             discards: false,
@@ -98,8 +101,11 @@ impl Disk {
         if bio.op == Op::WriteZeroes && (self.zeroes_in_vain || !self.zeroes) {
             return Status::NotSupported;
         }
-        if self.read_only || self.fails {
-            return if self.fails { Status::Medium } else { Status::Permission };
+        if self.fails || self.fails_writes {
+            return Status::Medium;
+        }
+        if self.read_only {
+            return Status::Permission;
         }
         let place = &mut self.bytes.lock().unwrap()[range];
         match bio.op {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use drystone_core::Op;
 use drystone_core::clock::ManualClock;
 use drystone_core::sync::LockCounters;
-use drystone_exports::nbd::client::Connection;
+use drystone_exports::nbd::client::{ClientError, Connection};
 use drystone_exports::nbd::proto::{Command, CommandFlags};
 use drystone_exports::nbd::server::Settings;
 use drystone_exports::server::Budget;
@@ -28,7 +28,12 @@ struct Fixture {
 
 impl Fixture {
     fn new(settings: Settings) -> Self {
-        let disk = Disk::new(LONG as usize, 512);
+        Self::of(settings, |_| {})
+    }
+
+    fn of(settings: Settings, change: impl FnOnce(&mut Disk)) -> Self {
+        let mut disk = Disk::new(LONG as usize, 512);
+        change(Arc::get_mut(&mut disk).unwrap());
         disk.bytes.lock().unwrap().fill(7);
         let budget = Budget::new(LONG + (1 << 20));
         let exports = vec![export("vol", disk.clone())];
@@ -99,6 +104,32 @@ fn what_an_idle_client_has_goes_back() {
     (0..8).for_each(|_| assert_eq!(client.receive().unwrap().data.len(), 1 << 20));
     until("all of it is free again", || all.free() == all.budget.total());
     assert_eq!(client.read(0, 512, NONE).unwrap(), [7; 512]);
+}
+
+/// Requests for parts of blocks that fail, one after the other, take more than the budget together.
+fn ragged_ones_that_fail(change: impl FnOnce(&mut Disk)) {
+    let all = Fixture::of(Settings::default(), change);
+    let mut client = all.served.client(0);
+    let long = (1 << 20) + 1;
+    let data = vec![1; long];
+    let fails = |result| assert!(matches!(result, Err(ClientError::Failed { .. })), "{result:?}");
+    for _ in 0..LONG as usize / long + 4 {
+        fails(client.write(1, &data, NONE));
+        fails(client.command(Command::WriteZeroes, 1, long as u64, NONE));
+    }
+    until("all of it is free again", || all.free() == all.budget.total());
+}
+
+#[test]
+fn parts_of_blocks_that_cannot_be_read_give_their_memory_back() {
+    ragged_ones_that_fail(|disk| disk.fails = true);
+}
+
+#[test]
+fn parts_of_blocks_that_cannot_be_written_give_their_memory_back() {
+    ragged_ones_that_fail(|disk| disk.fails_writes = true);
+    // Zeroes by writes have a piece of 1 MiB.
+    ragged_ones_that_fail(|disk| (disk.fails_writes, disk.zeroes) = (true, false));
 }
 
 #[test]

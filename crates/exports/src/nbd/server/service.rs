@@ -588,9 +588,12 @@ impl Service {
     #[cold]
     fn stepped(&mut self, index: u32, pool: &mut Pool, stream: &mut Stream) {
         let Some(op) = self.ops[index as usize].as_mut() else { return };
-        let (true, Some(ragged), Some(buf)) = (op.status.is_ok(), &mut op.ragged, op.data.take())
-        else {
+        if !op.status.is_ok() {
+            // The reply gives the buffer back.
             return self.end(index, pool, stream);
+        }
+        let (Some(ragged), Some(buf)) = (&mut op.ragged, op.data.take()) else {
+            unreachable!("each step of it has the buffer");
         };
         match ragged.next(&op.request, buf, pool) {
             Next::Bio(bio) => self.push_next(index, bio),
