@@ -9,6 +9,8 @@
 //!   least one sees the other.
 //! * Who makes a file waits for the lock while the file is empty: somebody who found it there, before it had its
 //!   length, has the lock for a moment, and is refused. So of several that make a file at once one always gets it.
+//! * Who makes a file and is refused takes it away again before it lets go of the lock. So whoever has the lock looks
+//!   whether the path still leads to the file, and opens the path once more if not.
 
 use super::FileOptions;
 use super::open::{find_process, held, is_open, size_of};

@@ -53,9 +53,30 @@ pub struct FileOptions {
     pub detect_holes: Option<bool>,
 }
 
+/// How often a path may lead to another file, once the one that it led to is locked.
+const OPENINGS_MAX: u32 = 16;
+
 pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
+    open_found(options, options.path.exists())
+}
+
+/// Opens the path, which was looked at before: whether it `existed`.
+pub(super) fn open_found(options: &FileOptions, mut existed: bool) -> Result<FileShared> {
     let path = &options.path;
-    let existed = path.exists();
+    for _ in 0..OPENINGS_MAX {
+        if let Some(opened) = try_open(options, existed)? {
+            return Ok(opened);
+        }
+        existed = path.exists();
+    }
+    let text = format!("{} is replaced by another file again and again", path.display());
+    Err(Error::new(ErrorKind::Busy, text))
+}
+
+/// Nothing if the path does not lead to the file any more that was opened: another one that made it was refused, and
+/// has taken it away again while this one waited for the lock.
+fn try_open(options: &FileOptions, existed: bool) -> Result<Option<FileShared>> {
+    let path = &options.path;
     if !existed && (options.read_only || options.size_bytes.is_none()) {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -68,6 +89,9 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
     let identity = Identity::of(&fd, block_device).map_err(|e| Error::os(path.display(), e))?;
     // The lock is held until this returns.
     let claim = Claim::new(fd.clone(), identity);
+    if !is_at(&fd, path) {
+        return Ok(None);
+    }
     let beside = loops::check(&fd, options)?;
     // Several may have found nothing there: the file is new for whoever has the lock first, and
     // only that one may take it away again.
@@ -76,7 +100,7 @@ pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
     if opened.is_err() && new {
         let _ = std::fs::remove_file(path);
     }
-    opened
+    opened.map(Some)
 }
 
 fn open_locked(

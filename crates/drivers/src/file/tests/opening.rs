@@ -3,7 +3,7 @@
 use super::*;
 use drystone_core::error::ErrorKind;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 fn refused(options: &FileOptions) -> Error {
@@ -83,6 +83,49 @@ fn of_many_that_create_at_once_one_wins_and_the_file_stays() {
         assert_eq!(opened.iter().filter(|o| o.is_ok()).count(), 1, "round {round}");
         assert_eq!(std::fs::metadata(&options.path).unwrap().len(), MIB, "round {round}");
     }
+}
+
+/// Two find nothing at the path and open the same new file; the one with the lock is refused for something, and takes
+/// the file away again while the other waits for the lock.
+#[test]
+fn a_file_that_another_maker_took_away_again_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path(), Some(MIB));
+    let opened = std::iter::repeat_with(|| open_while_it_is_taken_away(&options)).take(20);
+    // The second waits for two seconds at most, which this thread may have slept through.
+    let is_refused = |error: &Error| error.kind == ErrorKind::Busy;
+    let mut opened = opened.skip_while(|opened| opened.as_ref().is_err_and(is_refused));
+    let _second = opened.next().unwrap().expect("it makes the file once more");
+    assert_eq!(std::fs::metadata(&options.path).unwrap().len(), MIB);
+    assert_eq!(
+        refused(&options).kind,
+        ErrorKind::Busy,
+        "what the path names is what it has locked"
+    );
+}
+
+fn open_while_it_is_taken_away(options: &FileOptions) -> Result<FileShared> {
+    let _ = std::fs::remove_file(&options.path);
+    let mut how = std::fs::File::options();
+    let first = how.read(true).write(true).create_new(true).open(&options.path).unwrap().into();
+    locks::lock(&first, options, false).unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| open::open_found(options, false));
+        while times_open(&first) < 2 && !second.is_finished() {
+            std::thread::yield_now();
+        }
+        std::fs::remove_file(&options.path).unwrap();
+        locks::unlock(&first);
+        second.join().unwrap()
+    })
+}
+
+/// How often this process has the file open.
+fn times_open(file: &std::os::fd::OwnedFd) -> usize {
+    let wanted = open::stat(file.as_raw_fd()).unwrap();
+    let same = |m: &std::fs::Metadata| (m.dev(), m.ino()) == (wanted.st_dev, wanted.st_ino);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    open.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(|meta| same(&meta))).count()
 }
 
 #[test]
