@@ -20,7 +20,7 @@ use crate::md::images::{Images, Wanted};
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
 use crate::signals::StopSignal;
-use crate::stop_limit::STOP_LIMIT;
+use crate::stop_limit::{FLUSH_LIMIT, STOP_LIMIT};
 
 /// What `drystone serve` was asked for.
 #[derive(Debug, Clone, Default)]
@@ -105,8 +105,9 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     signal.wait();
     output::note(&format!(
         "stopping: flushing devices; I/O that does not end is given up {0} s after files are no longer in use, or when \
-         none has ended for {0} s. Press Ctrl-C again to quit at once (unflushed data may be lost).",
-        STOP_LIMIT.as_secs()
+         none has ended for {0} s ({1} s while there is a flush). Press Ctrl-C again to quit at once (unflushed data may be lost).",
+        STOP_LIMIT.as_secs(),
+        FLUSH_LIMIT.as_secs()
     ));
     handle.stop(StopMode::Drain)?;
     Ok(())

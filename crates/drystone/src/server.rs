@@ -14,7 +14,9 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use drystone_core::blocking::as_data_thread;
 use drystone_core::clock::{Clock, Ns, SystemClock};
+use drystone_core::op::OpGroup;
 use drystone_core::ring::{self, Engine};
+use drystone_core::stats::GroupStats;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Context, ContextSet, threads};
 use drystone_exports::server::{Budget, Inbox, Worker};
@@ -163,27 +165,27 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the process although I/O does not end.
-    fn given_up(&self) -> impl FnOnce() + Send + use<> {
+    /// Ends the process although I/O has not ended within a limit.
+    fn given_up(&self) -> impl FnOnce(Duration) + Send + use<> {
         let ending = self.ending.clone();
-        move || {
+        move |limit| {
             let _held = ending.leave();
             output::error(&format!(
                 "I/O did not end in {} s and is given up: what was not flushed may be lost, and arrays \
                  that were not stopped are resynchronised at the next start",
-                STOP_LIMIT.as_secs()
+                limit.as_secs()
             ));
             std::process::exit(1);
         }
     }
 
     /// Gives up when I/O is in flight and none of any device ends, though somebody has a file open: he may be waiting for
-    /// that I/O.
-    fn limit_standstill(&self) -> Option<StopLimit> {
+    /// that I/O. Not while writes wait for `room`: that is said when they begin to.
+    fn limit_standstill(&self, mut room: Room) -> Option<StopLimit> {
         let stack = self.stack.clone();
-        let limit = (STOP_LIMIT, stack.clock().clone());
-        let started = StopLimit::of_standstill(limit, move || progress(&stack), self.given_up());
-        or_without_limit(started)
+        let clock = stack.clock().clone();
+        let look = move || Progress { waits_for_room: room.look(&stack), ..progress(&stack) };
+        or_without_limit(StopLimit::of_standstill(clock, look, self.given_up()))
     }
 
     /// Takes nothing new, lets what is in flight end, closes all connections.
@@ -209,10 +211,9 @@ impl ServerHandle for Server {
     }
 
     fn stop(mut self: Box<Self>, mode: StopMode) -> anyhow::Result<()> {
-        for text in self.stack.without_room() {
-            output::warning(&format!("{text}; to stop once more gives them up"));
-        }
-        let _standstill = (mode == StopMode::Drain).then(|| self.limit_standstill());
+        let mut room = Room::default();
+        room.look(&self.stack);
+        let _standstill = (mode == StopMode::Drain).then(|| self.limit_standstill(room));
         // Before anybody is waited for, who may himself wait for a limit, or for a suspended volume.
         self.stack.stop();
         self.front_ends.iter_mut().for_each(|front_end| front_end.close());
@@ -225,8 +226,10 @@ impl ServerHandle for Server {
             output::warning(&format!("{why:#}"));
         }
         // Who uses files was waited for; nobody who could still save anything is cut off by this.
+        let give_up = self.given_up();
+        let give_up = move || give_up(STOP_LIMIT);
         let _limit = (mode == StopMode::Drain)
-            .then(|| or_without_limit(StopLimit::start(STOP_LIMIT, self.given_up())));
+            .then(|| or_without_limit(StopLimit::start(STOP_LIMIT, give_up)));
         let ended = self.end();
         if mode == StopMode::Now {
             return ended;
@@ -244,16 +247,40 @@ fn or_without_limit(started: io::Result<StopLimit>) -> Option<StopLimit> {
     started.inspect_err(without).ok()
 }
 
+/// What has been told of full disks that writes wait for.
+#[derive(Default)]
+struct Room {
+    told: Vec<String>,
+}
+
+impl Room {
+    /// Looks whether writes wait for room, and says what is new of it.
+    fn look(&mut self, stack: &LiveStack) -> bool {
+        let texts = stack.without_room();
+        for text in texts.iter().filter(|text| !self.told.contains(text)) {
+            output::warning(&format!("{text}; to stop once more gives them up"));
+        }
+        self.told = texts;
+        !self.told.is_empty()
+    }
+}
+
 /// How far I/O of all devices is that count it.
 fn progress(stack: &LiveStack) -> Progress {
     let mut progress = Progress::default();
     for live in stack.devices() {
-        for group in live.device.stats().groups {
-            progress.in_flight += group.started.saturating_sub(group.completed);
+        let stats = live.device.stats();
+        for group in stats.groups {
+            progress.in_flight += in_flight(&group);
             progress.ended += group.completed;
         }
+        progress.flushes_in_flight += in_flight(stats.group(OpGroup::Flush));
     }
     progress
+}
+
+fn in_flight(group: &GroupStats) -> u64 {
+    group.started.saturating_sub(group.completed)
 }
 
 /// Says what users may not expect of what devices stand on.

@@ -1,7 +1,9 @@
 //! An end of a stop: I/O that does not end (a disk that does not answer) is given up after a while.
 //!
 //! While somebody has a file of the server open the stop waits for him as long as he likes, for he may be saving what
-//! he has; but not while his I/O hangs: that is a standstill, when I/O is in flight and none of any device ends.
+//! he has; but not while his I/O hangs: that is a standstill, when I/O is in flight and none of any device ends. A flush may
+//! take long, for the host writes all that its page cache has of the file before it ends, and whoever unmounts a
+//! file system waits for just that. While writes wait for room nothing is given up: somebody has to make room.
 
 use std::io;
 use std::sync::Arc;
@@ -15,6 +17,9 @@ use drystone_core::threads;
 /// standstill may: four times as long as a request may before it counts as lost (30 s), since one of each may come after
 /// the other.
 pub const STOP_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long a standstill may take with a flush in it: in that time a disk that writes 20 MB/s writes 12 GB.
+pub const FLUSH_LIMIT: Duration = Duration::from_secs(600);
 
 /// How often it is looked whether I/O ends.
 const LOOK: Duration = Duration::from_millis(500);
@@ -38,21 +43,21 @@ impl StopLimit {
         })
     }
 
-    /// Calls `give_up` from a thread of its own after a standstill of `limit` by `clock`, if this still lives then. `look` tells
-    /// how far I/O is.
+    /// Calls `give_up` from a thread of its own after a standstill of [`STOP_LIMIT`] by `clock`, or of [`FLUSH_LIMIT`] with a
+    /// flush in it, if this still lives then; with how long it may last. `look` tells how far I/O is.
     ///
     /// # Errors
     /// When there is no thread to be had.
     pub fn of_standstill(
-        (limit, clock): (Duration, Arc<dyn Clock>),
+        clock: Arc<dyn Clock>,
         mut look: impl FnMut() -> Progress + Send + 'static,
-        give_up: impl FnOnce() + Send + 'static,
+        give_up: impl FnOnce(Duration) + Send + 'static,
     ) -> io::Result<Self> {
         Self::wait("standstill", move |ended| {
             let mut standstill = Standstill::default();
             while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if standstill.lasts(clock.now(), look()) >= limit {
-                    return give_up();
+                if let Some(limit) = standstill.exceeds(clock.now(), look()) {
+                    return give_up(limit);
                 }
             }
         })
@@ -70,8 +75,12 @@ impl StopLimit {
 pub struct Progress {
     /// I/Os that have begun and not ended.
     pub in_flight: u64,
+    /// Those of them that are flushes.
+    pub flushes_in_flight: u64,
     /// I/Os that have ended so far.
     pub ended: u64,
+    /// Writes wait until somebody makes room on a full disk.
+    pub waits_for_room: bool,
 }
 
 /// Since when I/O is in flight and none ends.
@@ -82,17 +91,18 @@ struct Standstill {
 }
 
 impl Standstill {
-    /// How long that lasts already, now that so much is seen.
-    fn lasts(&mut self, now: Ns, seen: Progress) -> Duration {
-        if seen.in_flight == 0 || seen.ended != self.ended {
+    /// The limit, if it has lasted that long now that so much is seen.
+    fn exceeds(&mut self, now: Ns, seen: Progress) -> Option<Duration> {
+        if seen.in_flight == 0 || seen.waits_for_room || seen.ended != self.ended {
             self.since = None;
         }
         self.ended = seen.ended;
-        if seen.in_flight == 0 {
-            return Duration::ZERO;
+        if seen.in_flight == 0 || seen.waits_for_room {
+            return None;
         }
         let since = *self.since.get_or_insert(now);
-        Duration::from_nanos(now.saturating_sub(since))
+        let limit = if seen.flushes_in_flight > 0 { FLUSH_LIMIT } else { STOP_LIMIT };
+        (Duration::from_nanos(now.saturating_sub(since)) >= limit).then_some(limit)
     }
 }
 
@@ -115,40 +125,81 @@ mod tests {
         assert!(told.try_recv().is_err(), "it was given up once");
     }
 
-    #[test]
-    fn a_standstill_is_in_flight_and_does_not_end() {
-        const SECOND: Ns = 1_000_000_000;
+    const SECOND: Ns = 1_000_000_000;
+
+    /// The limit that a standstill exceeds, in seconds, at times when so much is seen.
+    fn exceeded(seen: &[(Ns, Progress)]) -> Vec<Option<u64>> {
         let mut standstill = Standstill::default();
-        let mut lasts = |second: Ns, in_flight, ended| {
-            standstill.lasts(second * SECOND, Progress { in_flight, ended }).as_secs()
-        };
-        assert_eq!(lasts(100, 0, 7), 0);
-        assert_eq!(lasts(300, 0, 7), 0, "who has a file open and does nothing is no standstill");
-        assert_eq!(lasts(301, 2, 7), 0, "I/O begins");
-        assert_eq!(lasts(400, 3, 7), 99, "more of it begins, and none ends");
-        assert_eq!(lasts(410, 3, 8), 0, "one has ended");
-        assert_eq!(lasts(529, 3, 8), 119);
-        assert_eq!(lasts(530, 0, 11), 0, "all have");
-        assert_eq!(lasts(600, 1, 11), 0);
-        assert_eq!(lasts(720, 1, 11), 120);
+        let exceeds = |(second, seen): &(Ns, Progress)| standstill.exceeds(second * SECOND, *seen);
+        seen.iter().map(exceeds).map(|limit| limit.map(|limit| limit.as_secs())).collect()
     }
 
-    /// The thread's looks may come late, never early.
     #[test]
-    fn a_standstill_is_given_up_by_the_clock() {
-        let (clock, (tell, told)) = (ManualClock::new(1), channel());
+    fn a_standstill_is_in_flight_and_does_not_end() {
+        let seen = |in_flight, ended| Progress { in_flight, ended, ..Progress::default() };
+        // Who has a file open and does nothing is no standstill.
+        let idle = [(100, seen(0, 7)), (300, seen(0, 7))];
+        assert_eq!(exceeded(&idle), [None; 2]);
+        // More of it begins, and none ends; one has ended; none does again.
+        let slow = [(301, 2, 7), (420, 3, 7), (421, 3, 8), (540, 4, 8), (541, 4, 8)];
+        let slow = slow.map(|(at, in_flight, ended)| (at, seen(in_flight, ended)));
+        assert_eq!(exceeded(&slow), [None, None, None, None, Some(120)]);
+        // All have ended in between.
+        let in_turn =
+            [(529, seen(3, 8)), (530, seen(0, 11)), (600, seen(1, 11)), (719, seen(1, 11))];
+        assert_eq!(exceeded(&in_turn), [None; 4]);
+    }
+
+    #[test]
+    fn a_flush_may_take_longer() {
+        let seen = |flushes_in_flight, ended| Progress {
+            in_flight: 3,
+            flushes_in_flight,
+            ended,
+            waits_for_room: false,
+        };
+        let one = [(10, seen(1, 7)), (131, seen(1, 7)), (609, seen(1, 7)), (610, seen(1, 7))];
+        assert_eq!(exceeded(&one), [None, None, None, Some(600)]);
+        // It has ended, and the rest has its own time from then on.
+        let rest = [(10, seen(1, 7)), (500, seen(0, 8)), (619, seen(0, 8)), (620, seen(0, 8))];
+        assert_eq!(exceeded(&rest), [None, None, None, Some(120)]);
+    }
+
+    #[test]
+    fn nothing_that_waits_for_room_is_given_up() {
+        let seen = |waits_for_room| Progress {
+            in_flight: 3,
+            flushes_in_flight: 1,
+            ended: 7,
+            waits_for_room,
+        };
+        // Once there is room again it has its time from then on.
+        let full = [(10, true), (10_000, true), (10_001, false), (10_600, false), (10_601, false)];
+        let full = full.map(|(at, waits)| (at, seen(waits)));
+        assert_eq!(exceeded(&full), [None, None, None, None, Some(600)]);
+    }
+
+    /// The second at which it is given up, and the limit; the thread looks every 150 s by a clock set by hand, so its looks may
+    /// come late, never early.
+    fn given_up_at(flushes_in_flight: u64) -> (Ns, u64) {
+        let (clock, (tell, told)) = (ManualClock::new(0), channel());
         let looks = clock.clone();
         let look = move || {
-            looks.advance(40_000_000_000);
-            Progress { in_flight: 1, ended: 5 }
+            looks.advance(150 * SECOND);
+            Progress { in_flight: 1, flushes_in_flight, ended: 5, waits_for_room: false }
         };
         let give_up = {
             let clock = clock.clone();
-            move || tell.send(clock.now()).unwrap()
+            move |limit: Duration| tell.send((clock.now() / SECOND, limit.as_secs())).unwrap()
         };
-        let limit = (STOP_LIMIT, clock as Arc<dyn Clock>);
-        let _limit = StopLimit::of_standstill(limit, look, give_up).unwrap();
-        let at = told.recv_timeout(Duration::from_secs(60)).expect("it is given up");
-        assert!(at >= 120_000_000_000, "{at}");
+        let _limit = StopLimit::of_standstill(clock, look, give_up).unwrap();
+        told.recv_timeout(Duration::from_secs(60)).expect("it is given up")
+    }
+
+    #[test]
+    fn a_standstill_is_given_up_by_the_clock() {
+        let ((plain, limit), (flush, flush_limit)) = (given_up_at(0), given_up_at(1));
+        assert_eq!((limit, flush_limit), (120, 600));
+        assert!(plain >= 120 && flush >= 600, "{plain} s, with a flush {flush} s");
     }
 }
