@@ -223,6 +223,88 @@ fn others_write_other_blocks_meanwhile() {
     assert_eq!(disk.bytes.lock().unwrap()[..512], [4; 512]);
 }
 
+/// A client that has so many writes of a byte each under way in the first block, on a disk that holds the read of the
+/// first.
+fn many_in_one_block(served: &Served, disk: &Disk) -> (Connection<UnixStream>, Vec<u64>) {
+    let mut client = client(served, 0, "one");
+    disk.holds.store(true, SeqCst);
+    let write = |at| client.send(Command::Write, NONE, at, 1, &[1]).unwrap();
+    let cookies: Vec<u64> = (1..=MANY).map(write).collect();
+    until("the block is read", || disk.count(Op::Read) == 1);
+    disk.holds.store(false, SeqCst);
+    client.write(4096, &[2; 512], NONE).unwrap();
+    (client, cookies)
+}
+
+const MANY: u64 = 16;
+
+fn takes_all(client: &mut Connection<UnixStream>, cookies: &[u64], error: Option<ErrorCode>) {
+    let mut left = cookies.to_vec();
+    while !left.is_empty() {
+        let reply = client.receive().unwrap();
+        left.remove(left.iter().position(|cookie| *cookie == reply.cookie).unwrap());
+        assert_eq!(reply.error.map(|(code, _)| code), error.map(ErrorCode::wire));
+    }
+}
+
+/// Whoever writes a block waits for one write of a part of it of each other client at most.
+#[test]
+fn nobody_waits_for_all_that_a_client_has_queued() {
+    let disk = disk(512, |_| {});
+    let served = two_exports(&disk);
+    let _release = Release(disk.clone());
+    let (mut slow, cookies) = many_in_one_block(&served, &disk);
+    let mut other = client(&served, 1, "two");
+    let waits = other.send(Command::Write, NONE, 0, 512, &[4; 512]).unwrap();
+    other.write(1536, &[5; 512], NONE).unwrap();
+    disk.released.store(true, SeqCst);
+    assert_eq!(other.receive().unwrap().cookie, waits);
+    takes_all(&mut slow, &cookies, None);
+    let mut left = [4; 512];
+    left[2..=MANY as usize].fill(1);
+    assert_eq!(disk.bytes.lock().unwrap()[..512], left, "the first, the other's, the rest");
+}
+
+#[test]
+fn what_a_client_that_goes_has_queued_holds_nobody_up() {
+    let disk = disk(512, |_| {});
+    let served = two_exports(&disk);
+    let _release = Release(disk.clone());
+    let (gone, _) = many_in_one_block(&served, &disk);
+    let mut other = client(&served, 1, "two");
+    let waits = other.send(Command::Write, NONE, 0, 3, &[4; 3]).unwrap();
+    drop(gone);
+    other.write(1536, &[5; 512], NONE).unwrap();
+    disk.released.store(true, SeqCst);
+    assert_eq!(other.receive().unwrap().cookie, waits);
+    let clients = &served.table.exports()[0].volume.clients;
+    until("the one that went is forgotten", || clients.count() == 0);
+}
+
+#[test]
+fn what_waits_for_its_turn_ends_with_the_server() {
+    let disk = disk(512, |_| {});
+    let served = two_exports(&disk);
+    let _release = Release(disk.clone());
+    let (mut client, cookies) = many_in_one_block(&served, &disk);
+    let stop = std::thread::spawn(move || drop(served));
+    takes_all(&mut client, &cookies[1..], Some(ErrorCode::Eshutdown));
+    disk.released.store(true, SeqCst);
+    takes_all(&mut client, &cookies[..1], None);
+    stop.join().unwrap();
+    assert_eq!(disk.bytes.lock().unwrap()[..4], [7, 1, 7, 7]);
+}
+
+#[test]
+fn each_of_many_that_fail_is_told() {
+    let disk = disk(512, |disk| disk.fails = true);
+    let served = Served::disk(disk.clone(), 1);
+    let mut client = client(&served, 0, "vol");
+    let write = |at| client.send(Command::Write, NONE, at, 1, &[1]).unwrap();
+    let cookies: Vec<u64> = (1..=MANY).map(write).collect();
+    takes_all(&mut client, &cookies, Some(ErrorCode::Eio));
+}
+
 fn code<T: std::fmt::Debug>(result: Result<T, ClientError>) -> u32 {
     match result {
         Err(ClientError::Failed { code, .. }) => code,

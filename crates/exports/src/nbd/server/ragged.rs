@@ -9,6 +9,7 @@
 //!
 //! Invariants:
 //! * All blocks that the request touches are locked for it alone from before the first read until its reply.
+//! * One such request of a connection is under way at a time; others of the connection wait for it.
 //! * One bio of it is under way at a time, and it has one buffer, which the connection's share covers.
 
 use super::service::{Service, write_flags};

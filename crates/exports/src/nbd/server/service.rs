@@ -12,6 +12,8 @@
 //! * Whatever changes blocks has them locked from its first bio to its reply, at the place of its number: shared
 //!   if it covers whole blocks, otherwise alone ([`super::ragged`]). An operation that waits for that has its
 //!   first bio in `waits`.
+//! * One that covers parts of blocks asks for them when it is the first of `turns`: so one of a connection is before
+//!   others at most, however slow its throttle group is. The rest of `turns` has nothing locked, and its bios in `waits`.
 
 use super::ragged::{self, Next, Ragged};
 use super::stream::Stream;
@@ -52,7 +54,7 @@ struct Op {
     ragged: Option<Box<Ragged>>,
     /// It has a range locked, or waits for that.
     locked: bool,
-    /// Its bio, while it waits for its range.
+    /// Its bio, while it waits for its range, or for its turn to ask for it.
     waits: Option<Box<Bio>>,
 }
 
@@ -84,6 +86,8 @@ pub(super) struct Service {
     next: BioList,
     /// Operations that wait for their range.
     waiting: usize,
+    /// Operations on parts of blocks, in the order in which they came: the first is under way.
+    turns: VecDeque<u32>,
     /// Places that hold what they waited for, while they are looked at.
     granted: Vec<usize>,
     /// The device zeroes by itself.
@@ -131,6 +135,7 @@ impl Service {
             asked: None,
             next: BioList::new(),
             waiting: 0,
+            turns: VecDeque::new(),
             granted: Vec::new(),
             zeroes_itself,
             stopping: false,
@@ -186,6 +191,9 @@ impl Service {
 
     /// Go on with nothing: the client has gone.
     pub(super) fn give_up(&mut self, pool: &mut Pool) {
+        while let Some(index) = self.leave_turns(pool) {
+            self.remove(index);
+        }
         while let Some(bio) = self.next.pop() {
             let index = op_of(&bio);
             pool.give_bio(bio).into_iter().for_each(|buf| pool.give(buf));
@@ -203,15 +211,34 @@ impl Service {
         for index in 0..self.ops.len() as u32 {
             let Some(op) = self.ops[index as usize].as_mut() else { continue };
             let Some(bio) = op.waits.take() else { continue };
+            debug_assert!(op.locked, "nothing waits for its turn any more");
             pool.give_bio(bio).into_iter().for_each(|buf| pool.give(buf));
             self.waiting -= 1;
             self.remove(index);
         }
     }
 
+    /// Take the last of the operations that wait for their turn away from there, and its bio.
+    fn leave_turns(&mut self, pool: &mut Pool) -> Option<u32> {
+        if self.turns.len() < 2 {
+            return None;
+        }
+        let index = self.turns.pop_back()?;
+        let bio = self.ops[index as usize].as_mut().and_then(|op| op.waits.take());
+        let buf = bio.and_then(|bio| pool.give_bio(bio));
+        buf.into_iter().for_each(|buf| pool.give(buf));
+        Some(index)
+    }
+
     /// From now on operations end with the bios that are under way.
-    pub(super) fn stop(&mut self) {
+    pub(super) fn stop(&mut self, pool: &mut Pool, stream: &mut Stream) {
         self.stopping = true;
+        while let Some(index) = self.leave_turns(pool) {
+            if let Some(op) = &mut self.ops[index as usize] {
+                op.status = Status::Cancelled;
+            }
+            self.end(index, pool, stream);
+        }
     }
 
     /// Bytes of the buffer that `request` takes for its data.
@@ -288,8 +315,23 @@ impl Service {
         self.free.push(index);
         if op.locked {
             self.locks.unlock(index as usize);
+            if self.turns.front() == Some(&index) {
+                self.next_turn();
+            }
         }
         Some(op)
+    }
+
+    /// The first operation on parts of blocks is over: begin with the next, behind those who wait already.
+    #[cold]
+    fn next_turn(&mut self) {
+        self.turns.pop_front();
+        let Some(index) = self.turns.front().copied() else { return };
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
+        let (request, Some(bio)) = (op.request, op.waits.take()) else { return };
+        let (all, mut bios) = (self.blocks(&request).all(), BioList::new());
+        self.change(index, bio, (Hold::Alone, all), &mut bios);
+        self.next.append(&mut bios);
     }
 
     /// Push the first bio of an operation that changes `range`, once that is locked.
@@ -360,7 +402,7 @@ impl Service {
         self.change(op, bio, (Hold::Shared, blocks.range()), bios);
     }
 
-    /// A write, or zeroes, that cover parts of blocks: begin with its edges.
+    /// A write, or zeroes, that cover parts of blocks: begin with its edges, when it is its turn.
     #[cold]
     fn start_ragged(
         &mut self,
@@ -373,8 +415,12 @@ impl Service {
         let all = blocks.all();
         let (ragged, bio) = Ragged::begin(blocks, &request, buf, pool);
         let index = self.add(request, 1);
-        if let Some(op) = &mut self.ops[index as usize] {
-            op.ragged = Some(Box::new(ragged));
+        let op = self.ops[index as usize].as_mut().expect("it was added");
+        op.ragged = Some(Box::new(ragged));
+        self.turns.push_back(index);
+        if self.turns.len() > 1 {
+            op.waits = Some(bio);
+            return;
         }
         self.change(index, bio, (Hold::Alone, all), bios);
     }
