@@ -1,19 +1,19 @@
 //! Loop devices of the host that stand on a file. They take no byte locks, so whoever writes the file beside one is
 //! not found by them.
 //!
-//! Looked for once, when a file is opened, among what sysfs lists; what cannot be found out does not count. One that is attached
-//! later is not noticed.
+//! Looked for once, when a file is opened, by the path that sysfs has of what is attached. No loop device is opened,
+//! nor is any other file looked at: one whose file system hangs would hang the start. So a device is not found that is
+//! attached later, or by another path (a hard link, a bind mount).
 
 use super::FileOptions;
 use super::open::stat;
 use drystone_core::blocking::might_block;
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// A loop device that has a file attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,19 +49,19 @@ pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String
 /// The loop device that has this file attached: one that may write to it, if there is any. None of a block device.
 pub(super) fn attached_to(fd: &OwnedFd) -> Option<LoopDevice> {
     might_block("sysfs");
-    attached_in(Path::new("/sys/block"), Path::new("/dev"), fd)
+    attached_in(Path::new("/sys/block"), fd)
 }
 
-/// The same where sysfs and the device nodes are elsewhere.
-fn attached_in(sys: &Path, dev: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
-    let stat = stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
-    let wanted = (stat.st_dev, stat.st_ino);
+/// The same where sysfs is elsewhere.
+fn attached_in(sys: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
+    stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    // The kernel writes it as it writes the path of what a loop device has attached.
+    let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     let mut found: Vec<LoopDevice> = fs::read_dir(sys)
         .ok()?
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.starts_with("loop"))
-        .filter(|name| stands_on(&sys.join(name), &dev.join(name), wanted))
+        .filter(|name| name.starts_with("loop") && stands_on(&sys.join(name), &path))
         .map(|name| {
             let read_only = fs::read_to_string(sys.join(&name).join("ro"));
             let is_writable = read_only.map_or(true, |text| text.trim() != "1");
@@ -72,33 +72,17 @@ fn attached_in(sys: &Path, dev: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
     found.into_iter().next()
 }
 
-/// Whether the loop device of that folder in sysfs and of that node has the file attached.
-fn stands_on(folder: &Path, node: &Path, wanted: (u64, u64)) -> bool {
+/// Whether the loop device of that folder in sysfs has the file of that path attached.
+fn stands_on(folder: &Path, path: &Path) -> bool {
     // Only there while something is attached.
-    let Ok(mut path) = fs::read(folder.join("loop/backing_file")) else { return false };
-    path.truncate(path.trim_ascii_end().len());
-    // The path may lead elsewhere by now, or be one of another file system's root; the device itself knows.
-    if let Some(file) = asked(node) {
-        return file == wanted;
-    }
-    let path = PathBuf::from(std::ffi::OsString::from_vec(path));
-    fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == wanted)
-}
-
-/// File system and inode of what a loop device says that it has attached; `None` if it cannot be asked.
-fn asked(node: &Path) -> Option<(u64, u64)> {
-    const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
-    let device = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(node).ok()?;
-    // `struct loop_info64` (linux/loop.h): lo_device, lo_inode, and more, of 232 bytes.
-    let mut info = [0u64; 29];
-    // SAFETY: the ioctl writes one struct of 232 bytes.
-    let asked = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
-    (asked == 0).then_some((info[0], info[1]))
+    let attached = fs::read(folder.join("loop/backing_file"));
+    attached.is_ok_and(|text| text.trim_ascii_end() == path.as_os_str().as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     /// A sysfs in which each of these has that file attached.
     fn sysfs(devices: &[(&str, &[u8], &str)]) -> tempfile::TempDir {
@@ -115,13 +99,11 @@ mod tests {
     #[test]
     fn whatever_sysfs_has_is_no_error() {
         let images = tempfile::tempdir().unwrap();
-        let path = images.path().join("disk.img");
+        let path = fs::canonicalize(images.path()).unwrap().join("disk.img");
         let file: OwnedFd = File::create(&path).unwrap().into();
         let line = [path.as_os_str().as_encoded_bytes(), b"\n"].concat();
-        let nodes = images.path();
-        let found = |sys: &Path| {
-            attached_in(sys, nodes, &file).map(|device| (device.name, device.is_writable))
-        };
+        let found =
+            |sys: &Path| attached_in(sys, &file).map(|device| (device.name, device.is_writable));
         assert_eq!(found(Path::new("/no/such/folder")), None);
         assert_eq!(found(&path), None, "a file");
         let odd = sysfs(&[
