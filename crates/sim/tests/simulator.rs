@@ -285,7 +285,6 @@ fn searched_from(mistake: &str, scenario: &str) -> u64 {
         ("failure_off_record", "raid") => 20,
         ("log_too_late", "raid") => 80,
         ("log_too_late", "raid-crash") => 20,
-        ("repair_races_writes", "raid-crash") => 20,
         _ => 1,
     }
 }

@@ -254,7 +254,7 @@ impl Connection {
     /// The server stops: read no more, and end what is in flight soon.
     pub(super) fn stop(&mut self) {
         if let Some(Phase::Transmission(_, service)) = &mut self.phase {
-            service.stop(&mut self.pool, &mut self.stream);
+            service.stop();
         }
         self.drain();
     }

@@ -231,14 +231,8 @@ impl Service {
     }
 
     /// From now on operations end with the bios that are under way.
-    pub(super) fn stop(&mut self, pool: &mut Pool, stream: &mut Stream) {
+    pub(super) fn stop(&mut self) {
         self.stopping = true;
-        while let Some(index) = self.leave_turns(pool) {
-            if let Some(op) = &mut self.ops[index as usize] {
-                op.status = Status::Cancelled;
-            }
-            self.end(index, pool, stream);
-        }
     }
 
     /// Bytes of the buffer that `request` takes for its data.
