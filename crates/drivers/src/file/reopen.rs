@@ -13,7 +13,7 @@
 //! * What goes wrong before the exchange changes nothing: the file that is open stays in use.
 //! * The same file stays locked all the while, by the lock that the device has ([`Claim`]). Another one is locked before
 //!   the exchange, and the one before until its I/O has ended.
-//! * Nothing that was lost and that nobody has been told of is forgotten. The kernel tells a lost write to each opening
+//! * Where it is the same file, nothing that was lost and that nobody has been told of is forgotten. The kernel tells a lost write to each opening
 //!   once, and one that was opened after the loss never hears of it if somebody else was told. So the one before
 //!   is asked (`fdatasync`) after the new one was opened: what is lost later, both are told.
 
