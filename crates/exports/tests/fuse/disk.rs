@@ -34,6 +34,8 @@ pub struct Disk {
     pub discards: bool,
     /// What is submitted from now on is held until the release.
     pub holds: AtomicBool,
+    /// Zeroing is.
+    pub holds_zeroes: bool,
     pub released: AtomicBool,
     /// Longest time of an I/O; 0 ends it in the call.
     pub delay_ns: AtomicU64,
@@ -61,6 +63,7 @@ impl Disk {
             zeroes_in_vain: false,
             discards: false,
             holds: AtomicBool::new(false),
+            holds_zeroes: false,
             released: AtomicBool::new(false),
             delay_ns: AtomicU64::new(0),
             least_ns: AtomicU64::new(0),
@@ -238,7 +241,8 @@ impl Channel for DiskChannel {
         while let Some(mut bio) = bios.pop() {
             self.disk.counts.lock().unwrap().push((bio.op, bio.flags, bio.group));
             self.begin(&mut bio);
-            let holds = self.disk.holds.load(SeqCst);
+            let zeroes = bio.op == Op::WriteZeroes && self.disk.holds_zeroes;
+            let holds = zeroes || self.disk.holds.load(SeqCst);
             match delay {
                 _ if holds => self.held.push((HELD, bio)),
                 0 => self.end(env, bio),

@@ -223,6 +223,30 @@ fn others_write_other_blocks_meanwhile() {
     assert_eq!(disk.bytes.lock().unwrap()[..512], [4; 512]);
 }
 
+/// What is inside of zeroes for parts of blocks may take long: others write it meanwhile.
+#[test]
+fn zeroes_for_parts_of_blocks_hold_others_up_at_their_edges_only() {
+    let disk = disk(512, |disk| (disk.zeroes, disk.holds_zeroes) = (true, true));
+    let served = two_exports(&disk);
+    let _release = Release(disk.clone());
+    let (mut slow, mut quick) = (client(&served, 0, "one"), client(&served, 1, "two"));
+    let zeroes = slow.send(Command::WriteZeroes, NONE, 1, 4094, &[]).unwrap();
+    until("what is inside is zeroed", || disk.count(Op::WriteZeroes) == 1);
+    assert_eq!(disk.bytes.lock().unwrap()[..512], [&[7][..], &[0; 511]].concat());
+    quick.write(0, &[2; 512], NONE).unwrap();
+    quick.write(1024, &[3; 512], NONE).unwrap();
+    slow.write(4000, &[4; 3], NONE).unwrap();
+    // A part of a block inside waits.
+    let waits = quick.send(Command::Write, NONE, 2000, 3, &[5; 3]).unwrap();
+    quick.write(8192, &[6; 512], NONE).unwrap();
+    disk.released.store(true, SeqCst);
+    assert_eq!(slow.receive().unwrap().cookie, zeroes);
+    assert_eq!(quick.receive().unwrap().cookie, waits);
+    let bytes = disk.bytes.lock().unwrap();
+    assert_eq!((bytes[..512].to_vec(), &bytes[4000..4003]), (vec![2; 512], &[4; 3][..]));
+    assert_eq!(bytes[1999..2004], [0, 5, 5, 5, 0]);
+}
+
 /// A client that has so many writes of a byte each under way in the first block, on a disk that holds the read of the
 /// first.
 fn many_in_one_block(served: &Served, disk: &Disk) -> (Connection<UnixStream>, Vec<u64>) {

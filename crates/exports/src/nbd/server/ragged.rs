@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Invariants:
-//! * All blocks that the request touches are locked for it alone from before the first read until its reply.
-//! * One such request of a connection is under way at a time; others of the connection wait for it.
+//! * All blocks that the request touches are locked for it alone from before the first read until its reply, or until
+//!   the edges of its zeroes are written: what is inside is then locked as for whole blocks.
+//! * One such request of a connection has blocks locked so at a time; others of the connection wait for it.
 //! * One bio of it is under way at a time, and it has one buffer, which the connection's share covers.
 
 use super::service::{Service, write_flags};

@@ -11,7 +11,7 @@
 //!   called before anything else is done with the connection.
 //! * Whatever changes blocks has them locked from its first bio to its reply, at the place of its number: shared
 //!   if it covers whole blocks, otherwise alone ([`super::ragged`]). An operation that waits for that has its
-//!   first bio in `waits`.
+//!   first bio in `waits`. Zeroes have all of their blocks alone while the edges are written, then what is inside shared.
 //! * One that covers parts of blocks asks for them when it is the first of `turns`: so one of a connection is before
 //!   others at most, however slow its throttle group is. The rest of `turns` has nothing locked, and its bios in `waits`.
 
@@ -308,12 +308,18 @@ impl Service {
         let op = self.ops[index as usize].take()?;
         self.free.push(index);
         if op.locked {
-            self.locks.unlock(index as usize);
-            if self.turns.front() == Some(&index) {
-                self.next_turn();
-            }
+            self.unlock(index);
         }
         Some(op)
+    }
+
+    /// An operation needs what it has locked no more, nor its turn if it has that.
+    #[inline]
+    fn unlock(&mut self, index: u32) {
+        self.locks.unlock(index as usize);
+        if self.turns.front() == Some(&index) {
+            self.next_turn();
+        }
     }
 
     /// The first operation on parts of blocks is over: begin with the next, behind those who wait already.
@@ -657,7 +663,8 @@ impl Service {
         }
     }
 
-    /// The edges of a request for zeroes are done.
+    /// The edges of a request for zeroes are done: nobody else has to wait for what is inside, which may take long.
+    #[cold]
     fn zero_rest(&mut self, index: u32, buf: IoBuf, pool: &mut Pool) {
         let buf = match self.zeroes_itself {
             true => {
@@ -667,7 +674,13 @@ impl Service {
             false => Some(buf),
         };
         let bio = self.zero_inside(index, buf, pool);
-        self.push_next(index, bio);
+        self.unlock(index);
+        let Some(op) = self.ops[index as usize].as_mut() else { return };
+        op.pending = 1;
+        let request = op.request;
+        let (inside, mut bios) = (self.blocks(&request).inside(), BioList::new());
+        self.change(index, bio, (Hold::Shared, inside), &mut bios);
+        self.next.append(&mut bios);
     }
 
     /// A step of a request for zeroes has ended: the next, or the reply.

@@ -37,6 +37,8 @@ pub(super) struct Client {
     pub(super) has_context: bool,
     /// And extended headers.
     extended: bool,
+    /// Bytes of the device's blocks when this session began: the server knows no others.
+    pub(super) block_bytes: u32,
 }
 
 /// What the client has done to deserve that the server closes.
@@ -76,7 +78,19 @@ impl Client {
         let (listener, connected_ns) = (0, run.world.now());
         let rng = Rng::with_seed(seed);
         let (excuse, has_context, extended) = (Excuse::Handshake, false, false);
-        Client { run, start, rng, number, listener, connected_ns, excuse, has_context, extended }
+        let block_bytes = 0;
+        Client {
+            run,
+            start,
+            rng,
+            number,
+            listener,
+            connected_ns,
+            excuse,
+            has_context,
+            extended,
+            block_bytes,
+        }
     }
 
     pub(super) fn plan(&self) -> &NbdPlan {
@@ -197,7 +211,7 @@ impl Client {
         export: ExportPlan,
     ) -> Result<(Connection<Wire>, ExportPlan)> {
         let device = self.start.device(&self.run.plan.targets[export.target].name);
-        let before = device.info().size_bytes;
+        let before = device.info();
         let name = if export.default && self.rng.bool() { "" } else { &export.name };
         let old_way = self.rng.u32(0..4) == 0;
         if old_way {
@@ -215,8 +229,11 @@ impl Client {
         if self.excuse == Excuse::Nonsense {
             self.fail("an export name was not refused");
         }
-        let (told, now) = (connection.description(), device.info().size_bytes);
-        if told.size_bytes != before && told.size_bytes != now {
+        let (told, now) = (connection.description(), device.info());
+        // Tables may be changed meanwhile.
+        self.block_bytes = before.limits.logical_block_size.min(now.limits.logical_block_size);
+        let now = now.size_bytes;
+        if told.size_bytes != before.size_bytes && told.size_bytes != now {
             self.fail(&format!("{name} has {now} bytes, and is told to have {}", told.size_bytes));
         }
         if export.read_only && !told.flags.contains(TransmissionFlags::READ_ONLY) {

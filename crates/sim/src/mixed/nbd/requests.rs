@@ -141,7 +141,9 @@ impl Requests {
     /// Sectors of the target: whole blocks, or some parts of them.
     fn range(&self, client: &mut Client, most_bytes: u64) -> Range<u64> {
         let (whole, ragged) = (self.target(client).block, client.mix().ragged);
-        let block = if client.chance(ragged) { 1 } else { whole };
+        // A table with longer blocks has them refused in sessions that began before.
+        let may_be_parts = u64::from(client.block_bytes) >= whole * SECTOR;
+        let block = if client.chance(ragged) && may_be_parts { 1 } else { whole };
         let blocks = self.sectors / block;
         let (most, long) = (client.mix().blocks_max, client.mix().long);
         let most = if client.chance(long) { blocks } else { most.min(blocks) };
