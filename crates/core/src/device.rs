@@ -197,8 +197,8 @@ pub trait Channel: Send {
         false
     }
 
-    /// End bios that wait for a limit of their group and whose `user_data` lies in `range`, with
-    /// [`crate::Status::Cancelled`].
+    /// End bios whose `user_data` lies in `range` with [`crate::Status::Cancelled`]: those that wait for a limit
+    /// of their group, and discards and writes of zeroes that a driver does piece by piece.
     fn withdraw(&mut self, _env: &mut Env, _range: &Range<u64>) {}
 
     /// End every bio that the driver does not have yet, with [`crate::Status::Cancelled`].

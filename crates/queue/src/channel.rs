@@ -28,6 +28,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Payload of the message by which a tag set wakes a channel. Drivers' payloads name a slot in
@@ -826,6 +827,13 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             self.settle(env);
         }
         self.waiting || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.starving())
+    }
+
+    fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
+        self.driver.withdraw(env, range, &mut self.slots, &mut self.done);
+        if !self.done.is_empty() {
+            self.settle(env);
+        }
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

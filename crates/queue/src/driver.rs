@@ -4,6 +4,7 @@ use crate::request::{Request, Slots};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::{Bio, Env, Extent, Limits, Result, Status};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How many hardware queues a device has and how deep they are.
@@ -137,6 +138,18 @@ pub trait DriverQueue: Send + 'static {
 
     /// Look for completions of polled requests. As for ring events.
     fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
+
+    /// Nobody wants the bios any more whose `user_data` lies in `range`. A discard or write of zeroes that the
+    /// driver does piece by piece, and that is for such bios alone, is to end with
+    /// [`drystone_core::Status::Cancelled`] before its time. As for ring events.
+    fn withdraw(
+        &mut self,
+        _env: &mut Env,
+        _range: &Range<u64>,
+        _slots: &mut Slots,
+        _done: &mut Vec<u32>,
+    ) {
+    }
 
     /// What has ended since the last call is about to be given back: the requests in `done`, whose `status` may
     /// still be changed.

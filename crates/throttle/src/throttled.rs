@@ -238,6 +238,7 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
         let mut bios = BioList::new();
         self.throttle.withdraw(env, range, &mut bios);
         self.pass(env, &mut bios);
+        self.device.withdraw(env, range);
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

@@ -240,8 +240,9 @@ impl Context {
     }
 
     /// Nobody wants the bios of this context any more whose `user_data` lies in `range`: those that wait
-    /// for a limit of their throttle group, on whatever device, end cancelled at once. What a driver has
-    /// goes on. Reap follows.
+    /// for a limit of their throttle group, on whatever device, end cancelled at once, and so do long discards
+    /// and writes of zeroes that a driver does piece by piece: a part of their range is zeroes then. What else
+    /// a driver has goes on. Ask again when some have ended, since others may have come to the driver. Reap follows.
     pub fn withdraw(&mut self, range: Range<u64>) {
         Call::begin(&self.handle).core().withdraw(&range);
     }

@@ -10,6 +10,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::{Bio, BioFlags, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -117,8 +118,18 @@ impl NullQueue {
         let shared = self.shared.clone();
         let slot = shared.memory.as_ref().and_then(|memory| self.zeroing.go_on(env, memory));
         let Some(slot) = slot else { return };
-        let rq = slots.get(slot);
-        rq.status = Status::Ok;
+        self.zeroing_over(env, slots.get(slot), Status::Ok, done);
+    }
+
+    fn zeroing_over(
+        &mut self,
+        env: &mut Env,
+        rq: &mut Request,
+        status: Status,
+        done: &mut Vec<u32>,
+    ) {
+        rq.status = status;
+        let slot = rq.slot();
         match self.irqmode {
             Completion::Inline => done.push(slot),
             _ => self.complete(env, rq),
@@ -274,6 +285,21 @@ impl DriverQueue for NullQueue {
             return self.zero_more(env, slots, done);
         }
         Self::finish(slots, done, event.token.value() as u32);
+    }
+
+    #[cold]
+    fn withdraw(
+        &mut self,
+        env: &mut Env,
+        range: &Range<u64>,
+        slots: &mut Slots,
+        done: &mut Vec<u32>,
+    ) {
+        let mut gone = Vec::new();
+        self.zeroing.withdraw(range, slots, &mut gone);
+        for slot in gone {
+            self.zeroing_over(env, slots.get(slot), Status::Cancelled, done);
+        }
     }
 
     fn message(

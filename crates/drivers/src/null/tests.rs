@@ -134,6 +134,12 @@ fn with_memory_data_is_kept() {
         let order: Vec<Op> = rig.drain().iter().map(|bio| bio.op).collect();
         assert_eq!(order, [Op::Read, Op::Discard], "a long one is done in pieces, {irqmode:?}");
         assert_eq!(rig.read(1 << 36, 4096).unwrap(), [0; 4096]);
+        let mut zeroes = Bio::without_data(Op::WriteZeroes, Sector(0), 1 << 37);
+        (zeroes.flags, zeroes.user_data) = (BioFlags::NOUNMAP, 1);
+        rig.submit([zeroes]);
+        rig.cx.withdraw(1..2);
+        let statuses: Vec<_> = rig.drain().iter().map(|bio| bio.status).collect();
+        assert_eq!(statuses, [Status::Cancelled], "nobody wants all of it, {irqmode:?}");
     }
     let mut rig = Rig::new(null(|_| ()), Engine::Auto);
     assert_eq!(rig.range(Op::Discard, 0, 4096, BioFlags::empty()), Status::NotSupported);

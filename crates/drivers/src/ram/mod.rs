@@ -100,13 +100,20 @@ impl RamStore {
         })
     }
 
+    /// It has to be fast, and cannot be: memory that is kept is overwritten.
+    #[inline]
+    fn is_slow_for(&self, rq: &Request) -> bool {
+        let both = BioFlags::FAST_ZERO | BioFlags::NOUNMAP;
+        rq.unit.op == Op::WriteZeroes && rq.unit.flags.contains(both)
+    }
+
     /// What the request zeroes, if that is too much for one call ([`Zeroing`]).
     #[inline]
     pub(crate) fn long_zeroing(&self, rq: &Request) -> Option<Rest> {
         let is_long = !rq.unit.op.has_data() && rq.unit.bytes > AT_ONCE_BYTES_MAX;
         let is_inside =
             || rq.offset().checked_add(rq.unit.bytes).is_some_and(|end| end <= self.len as u64);
-        (is_long && is_inside()).then(|| Rest::of(rq))
+        (is_long && is_inside() && !self.is_slow_for(rq)).then(|| Rest::of(rq))
     }
 
     /// Execute a request, which lies inside the store.
@@ -119,6 +126,7 @@ impl RamStore {
         match rq.unit.op {
             Op::Read => self.read(rq, offset),
             Op::Write => self.write(rq, offset),
+            Op::WriteZeroes if self.is_slow_for(rq) => return Status::NotSupported,
             Op::Discard | Op::WriteZeroes => {
                 let mut rest = Rest::of(rq);
                 while !rest.is_empty() {
@@ -395,5 +403,17 @@ impl DriverQueue for RamQueue {
             slots.get(slot).status = Status::Ok;
             done.push(slot);
         }
+    }
+
+    fn withdraw(
+        &mut self,
+        _: &mut Env,
+        range: &Range<u64>,
+        slots: &mut Slots,
+        done: &mut Vec<u32>,
+    ) {
+        let before = done.len();
+        self.zeroing.withdraw(range, slots, done);
+        done[before..].iter().for_each(|slot| slots.get(*slot).status = Status::Cancelled);
     }
 }

@@ -251,3 +251,46 @@ fn pieces_have_no_seams() {
         assert_eq!(holes, if flags == NONE { 2 } else { 0 });
     }
 }
+
+#[test]
+fn zeroes_that_keep_their_memory_are_never_fast() {
+    let mut rig = ram(64 << 20);
+    for bytes in [4096, 64 << 20] {
+        let fast = BioFlags::FAST_ZERO | BioFlags::NOUNMAP;
+        assert_eq!(rig.range(Op::WriteZeroes, 0, bytes, fast), Status::NotSupported);
+        assert_eq!(rig.range(Op::WriteZeroes, 0, bytes, BioFlags::FAST_ZERO), Status::Ok);
+    }
+    assert_eq!(rig.allocation(64 << 20), [(64 << 20, false)]);
+}
+
+/// What nobody wants any more is not zeroed to its end, and holds up nothing that comes after it.
+#[test]
+fn a_long_range_that_is_withdrawn_ends_before_its_time() {
+    // More than the machine has memory for, so that nothing here may go on.
+    const LEN: u64 = 1 << 40;
+    let zeroes = |at: u64, bytes: u64, user_data: u64| {
+        let mut bio = Bio::without_data(Op::WriteZeroes, Sector::from_bytes(at), bytes);
+        (bio.flags, bio.user_data) = (BioFlags::NOUNMAP | BioFlags::NOMERGE, user_data);
+        bio
+    };
+    for engine in ENGINES {
+        let mut rig = Rig::new(Ram::new(2 * LEN, true).expect("address space"), engine);
+        rig.submit([zeroes(0, LEN, 7), zeroes(LEN, 8 << 20, 9), zeroes(LEN, LEN, 8)]);
+        rig.cx.withdraw(7..9);
+        let mut ended = BioList::new();
+        rig.cx.reap(&mut ended);
+        let statuses: Vec<_> = ended.iter().map(|bio| (bio.user_data, bio.status)).collect();
+        assert_eq!(statuses, [(7, Status::Cancelled), (8, Status::Cancelled)], "{engine:?}");
+        ended.take();
+        let rest = rig.drain();
+        assert_eq!((rest.len(), rest[0].user_data, rest[0].status), (1, 9, Status::Ok));
+        // The same once more, after all were withdrawn while a timer was set.
+        rig.submit([zeroes(0, LEN, 7)]);
+        rig.cx.withdraw(0..100);
+        rig.submit([zeroes(0, 8 << 20, 9)]);
+        let statuses: Vec<_> = rig.drain().iter().map(|bio| bio.status).collect();
+        assert_eq!(statuses, [Status::Cancelled, Status::Ok], "{engine:?}");
+        let held = rig.allocation(2 * LEN).iter().filter(|run| run.1).map(|run| run.0).sum::<u64>();
+        assert!(held < 64 << 20, "{held} bytes were overwritten, {engine:?}");
+    }
+}

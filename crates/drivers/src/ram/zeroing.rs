@@ -2,14 +2,15 @@
 //! it looks at its ring, and everything else of it goes on between.
 //!
 //! Invariants:
-//! * While there are ranges, and only then, a timer of the context's ring is set, so that the work goes
-//!   on although the owner sleeps or is away.
+//! * While there are ranges a timer of the context's ring is set, so that the work goes on although the
+//!   owner sleeps or is away. Never is more than one: it may find that all ranges were withdrawn.
 //! * Ranges are done one after the other: however many there are, a call does one piece.
 
 use super::{RamStore, Rest};
 use drystone_core::Env;
-use drystone_queue::Request;
+use drystone_queue::{Request, Slots};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Marks the values of the timer's tokens. Others of these drivers name a slot alone.
 const MARK: u64 = 1 << 40;
@@ -18,12 +19,13 @@ const MARK: u64 = 1 << 40;
 pub(crate) struct Zeroing {
     channel: u32,
     ranges: VecDeque<(u32, Rest)>,
+    has_timer: bool,
 }
 
 impl Zeroing {
     /// For channel number `channel`.
     pub(crate) fn new(channel: u32) -> Self {
-        Zeroing { channel, ranges: VecDeque::new() }
+        Zeroing { channel, ranges: VecDeque::new(), has_timer: false }
     }
 
     /// Whether an event with a token of this value is of the timer.
@@ -36,13 +38,12 @@ impl Zeroing {
     #[cold]
     pub(crate) fn begin(&mut self, env: &mut Env, rq: &Request, rest: Rest) {
         self.ranges.push_back((rq.slot(), rest));
-        if self.ranges.len() == 1 {
-            self.set_timer(env);
-        }
+        self.set_timer(env);
     }
 
     /// The timer has fired: do a piece. The slot of the request that is done by it, if one is.
     pub(crate) fn go_on(&mut self, env: &mut Env, store: &RamStore) -> Option<u32> {
+        self.has_timer = false;
         let (slot, rest) = self.ranges.front_mut()?;
         store.zero_some(rest);
         let done = rest.is_empty().then_some(*slot);
@@ -55,8 +56,23 @@ impl Zeroing {
         done
     }
 
+    /// Forget the requests all of whose bios have their `user_data` in `range`: what is left of them is not
+    /// zeroed. Their slots are pushed to `gone`.
+    #[cold]
+    pub(crate) fn withdraw(&mut self, range: &Range<u64>, slots: &mut Slots, gone: &mut Vec<u32>) {
+        self.ranges.retain(|(slot, _)| {
+            let unwanted = slots.get(*slot).bios().all(|bio| range.contains(&bio.user_data));
+            if unwanted {
+                gone.push(*slot);
+            }
+            !unwanted
+        });
+    }
+
     /// As soon as may be.
-    fn set_timer(&self, env: &mut Env) {
-        env.ring.timer(1, Env::token(self.channel, MARK));
+    fn set_timer(&mut self, env: &mut Env) {
+        if !std::mem::replace(&mut self.has_timer, true) {
+            env.ring.timer(1, Env::token(self.channel, MARK));
+        }
     }
 }

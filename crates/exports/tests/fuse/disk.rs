@@ -1,5 +1,6 @@
 //! A device in memory, whose I/O takes its time and ends in any order.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
 
@@ -30,6 +31,10 @@ pub struct Disk {
     pub zeroes: bool,
     /// It says that it does, but does not.
     pub zeroes_in_vain: bool,
+    /// It does so piece by piece, and ends early when nobody wants it any more.
+    pub zeroes_in_pieces: bool,
+    /// How often it has.
+    pub cut_short: AtomicU64,
     /// It takes discards, which zero.
     pub discards: bool,
     /// What is submitted from now on is held until the release.
@@ -61,6 +66,8 @@ impl Disk {
             fails_writes: false,
             zeroes: true,
             zeroes_in_vain: false,
+            zeroes_in_pieces: false,
+            cut_short: AtomicU64::new(0),
             discards: false,
             holds: AtomicBool::new(false),
             holds_zeroes: false,
@@ -84,7 +91,7 @@ impl Disk {
         self.random.try_update(Relaxed, Relaxed, next).unwrap() >> 33
     }
 
-    fn range(&self, bio: &Bio) -> Option<std::ops::Range<usize>> {
+    fn range(&self, bio: &Bio) -> Option<Range<usize>> {
         let (start, end) = (bio.sector.bytes(), bio.sector.bytes() + bio.bytes);
         let whole = (start | end) & u64::from(self.block - 1) == 0;
         (whole && end <= self.size.load(Relaxed)).then_some(start as usize..end as usize)
@@ -279,6 +286,18 @@ impl Channel for DiskChannel {
 
     fn in_flight(&self) -> usize {
         self.held.len()
+    }
+
+    fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
+        let is_one = |bio: &Bio| {
+            let zeroes = matches!(bio.op, Op::Discard | Op::WriteZeroes);
+            zeroes && self.disk.zeroes_in_pieces && range.contains(&bio.user_data)
+        };
+        while let Some(place) = self.held.iter().position(|(_, bio)| is_one(bio)) {
+            let (_, bio) = self.held.swap_remove(place);
+            self.disk.cut_short.fetch_add(1, Relaxed);
+            env.end_with(bio, Status::Cancelled);
+        }
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

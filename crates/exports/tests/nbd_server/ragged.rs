@@ -192,7 +192,7 @@ fn neighbours_in_a_block_lose_nothing() {
 }
 
 /// Releases what a disk holds, also if the test fails.
-struct Release(Arc<Disk>);
+pub struct Release(pub Arc<Disk>);
 
 impl Drop for Release {
     fn drop(&mut self) {

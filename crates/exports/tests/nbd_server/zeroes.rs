@@ -1,14 +1,15 @@
 //! Requests for zeroes, on devices that can and cannot.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use drystone_core::{BioFlags, Op};
 use drystone_exports::nbd::proto::{Command, CommandFlags, TransmissionFlags};
 use drystone_exports::nbd::server::Settings;
 
 use crate::disk::{Disk, Handle};
-use crate::served::{Served, export};
+use crate::ragged::Release;
+use crate::served::{Served, export, until};
 
 const SIZE: usize = 4 << 20;
 
@@ -102,6 +103,36 @@ fn zeroing_ends_early_where_nobody_waits_for_it() {
     assert!(disk.count(Op::Write) < 128, "{} pieces of two requests", disk.count(Op::Write));
     let error = other.receive().unwrap();
     assert_eq!(error.error.map(|(code, _)| code), Some(108), "ESHUTDOWN");
+}
+
+/// The same where a device zeroes by itself, piece by piece.
+#[test]
+fn a_device_zeroes_no_further_where_nobody_waits_for_it() {
+    let bytes = 16 << 20;
+    let disk = disk_of(bytes, |disk| {
+        (disk.zeroes_in_pieces, disk.discards) = (true, true);
+    });
+    disk.holds.store(true, SeqCst);
+    let served = Served::disk(disk.clone(), 1);
+    let sends = |command, seen: usize| {
+        let mut client = served.client(0);
+        client.send(command, CommandFlags::empty(), 0, bytes as u64, &[]).unwrap();
+        until("the device has it", || disk.counts.lock().unwrap().len() == seen);
+        client
+    };
+    for (number, command) in [(1, Command::WriteZeroes), (2, Command::Trim)] {
+        drop(sends(command, number));
+        let cut = || disk.cut_short.load(Relaxed) == number as u64;
+        until("it ends when its client has gone", cut);
+    }
+    let _release = Release(disk.clone());
+    let mut waits = [sends(Command::WriteZeroes, 3), sends(Command::Trim, 4)];
+    let stop = std::thread::spawn(move || drop(served));
+    for client in &mut waits {
+        let error = client.receive().unwrap().error.map(|(code, _)| code);
+        assert_eq!(error, Some(108), "ESHUTDOWN, as not all of it is zero");
+    }
+    stop.join().unwrap();
 }
 
 #[test]

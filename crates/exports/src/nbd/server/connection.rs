@@ -215,6 +215,19 @@ impl Connection {
         withdraws
     }
 
+    /// The `user_data` of bios that zero for long, when the client is gone or the server stops: what is left of
+    /// them is not done. Others may come to their device whenever one has ended.
+    pub(super) fn cut_short(&self) -> Vec<u64> {
+        match &self.phase {
+            Some(Phase::Transmission(_, service))
+                if self.life == Life::Dead || service.is_stopping() =>
+            {
+                service.long_zeroing().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// True while requests of it are with a device.
     pub(super) fn has_bios(&self) -> bool {
         match &self.phase {

@@ -253,6 +253,9 @@ impl Connections {
         if connection.withdraws() {
             work.withdraw(user_data_of(number));
         }
+        for bio in connection.cut_short() {
+            work.withdraw(bio..bio + 1);
+        }
         if connection.is_over() {
             self.forget(work, number);
         }

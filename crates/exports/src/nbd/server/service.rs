@@ -40,6 +40,9 @@ const CACHE_BYTES: u64 = BARE_BYTES;
 /// Zeroes are written in pieces of this where the device does not do it by itself.
 const ZERO_BYTES: u64 = BARE_BYTES;
 
+/// Zeroing of more than this a device may do piece by piece, and end before its time.
+const LONG_BYTES: u64 = 4 << 20;
+
 /// A request that is being carried out.
 struct Op {
     request: Request,
@@ -233,6 +236,22 @@ impl Service {
     /// From now on operations end with the bios that are under way.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
+    }
+
+    /// The server stops.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// The `user_data` of the bios that may zero for long.
+    pub(super) fn long_zeroing(&self) -> impl Iterator<Item = u64> {
+        let is_long = |op: &Op| {
+            let zeroes = matches!(op.request.command, Command::Trim | Command::WriteZeroes);
+            zeroes && op.request.length > LONG_BYTES && op.pending > 0
+        };
+        let ops = (0..).zip(&self.ops);
+        let long = ops.filter(move |(_, op)| op.as_ref().is_some_and(is_long));
+        long.map(|(index, _)| self.user_data(index))
     }
 
     /// Bytes of the buffer that `request` takes for its data.
