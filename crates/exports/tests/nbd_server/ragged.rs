@@ -247,6 +247,29 @@ fn zeroes_for_parts_of_blocks_hold_others_up_at_their_edges_only() {
     assert_eq!(bytes[1999..2004], [0, 5, 5, 5, 0]);
 }
 
+/// Zeroes that are written by pieces hold nobody up but at the piece that is.
+#[test]
+fn zeroes_that_are_written_are_locked_by_pieces() {
+    let mut disk = Disk::new(4 << 20, 512);
+    Arc::get_mut(&mut disk).unwrap().zeroes = false;
+    let served = two_exports(&disk);
+    let _release = Release(disk.clone());
+    let (mut slow, mut quick) = (client(&served, 0, "one"), client(&served, 1, "two"));
+    disk.holds.store(true, SeqCst);
+    let zeroes = slow.send(Command::WriteZeroes, NONE, 0, 4 << 20, &[]).unwrap();
+    until("the first piece is written", || disk.count(Op::Write) == 1);
+    disk.holds.store(false, SeqCst);
+    quick.write(3 << 20 | 1, &[1; 3], NONE).unwrap();
+    let waits = quick.send(Command::Write, NONE, 1, 3, &[2; 3]).unwrap();
+    quick.write(2 << 20, &[1; 512], NONE).unwrap();
+    disk.released.store(true, SeqCst);
+    assert_eq!(slow.receive().unwrap().cookie, zeroes);
+    assert_eq!(quick.receive().unwrap().cookie, waits);
+    let bytes = disk.bytes.lock().unwrap();
+    assert_eq!(bytes[..5], [0, 2, 2, 2, 0]);
+    assert!(bytes[5..].iter().all(|byte| *byte == 0), "zeroes came behind what was written before");
+}
+
 /// A client that has so many writes of a byte each under way in the first block, on a disk that holds the read of the
 /// first.
 fn many_in_one_block(served: &Served, disk: &Disk) -> (Connection<UnixStream>, Vec<u64>) {

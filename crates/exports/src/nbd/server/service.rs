@@ -11,7 +11,8 @@
 //!   called before anything else is done with the connection.
 //! * Whatever changes blocks has them locked from its first bio to its reply, at the place of its number: shared
 //!   if it covers whole blocks, otherwise alone ([`super::ragged`]). An operation that waits for that has its
-//!   first bio in `waits`. Zeroes have all of their blocks alone while the edges are written, then what is inside shared.
+//!   bio in `waits`. Zeroes have all of their blocks alone while edges are written, and what is inside shared, by
+//!   pieces where it is written.
 //! * One that covers parts of blocks asks for them when it is the first of `turns`: so one of a connection is before
 //!   others at most, however slow its throttle group is. The rest of `turns` has nothing locked, and its bios in `waits`.
 
@@ -486,7 +487,8 @@ impl Service {
             buf => {
                 let index = self.add(request, 1);
                 let bio = self.zero_inside(index, buf, pool);
-                self.change(index, bio, (Hold::Shared, blocks.range()), bios);
+                let range = range_of(&bio);
+                self.change(index, bio, (Hold::Shared, range), bios);
             }
         }
     }
@@ -693,12 +695,16 @@ impl Service {
             false => Some(buf),
         };
         let bio = self.zero_inside(index, buf, pool);
+        self.zero_next(index, bio);
+    }
+
+    /// Go on with zeroes by `bio`, with nothing but its range locked.
+    fn zero_next(&mut self, index: u32, bio: Box<Bio>) {
         self.unlock(index);
         let Some(op) = self.ops[index as usize].as_mut() else { return };
         op.pending = 1;
-        let request = op.request;
-        let (inside, mut bios) = (self.blocks(&request).inside(), BioList::new());
-        self.change(index, bio, (Hold::Shared, inside), &mut bios);
+        let (range, mut bios) = (range_of(&bio), BioList::new());
+        self.change(index, bio, (Hold::Shared, range), &mut bios);
         self.next.append(&mut bios);
     }
 
@@ -721,7 +727,7 @@ impl Service {
         {
             let mut bio = pool.bio();
             zeroes.fill(&mut bio, buf, write_flags(&op.request) & BioFlags::FUA);
-            return self.push_next(index, bio);
+            return self.zero_next(index, bio);
         }
         self.end(index, pool, stream);
     }
@@ -737,7 +743,7 @@ impl Service {
             return self.out_of_memory(request, pool, stream);
         };
         let bio = self.zero_inside(index, Some(buf), pool);
-        self.push_next(index, bio);
+        self.zero_next(index, bio);
     }
 
     #[inline]
@@ -771,6 +777,12 @@ impl Service {
 /// The operation that a bio is of.
 fn op_of(bio: &Bio) -> u32 {
     bio.user_data as u32 & ((1 << OP_BITS) - 1)
+}
+
+/// The bytes that a bio is for.
+fn range_of(bio: &Bio) -> Range<u64> {
+    let start = bio.sector.bytes();
+    start..start + bio.bytes
 }
 
 /// A bio without data, with the request's flags.
