@@ -1,5 +1,6 @@
 //! Requests for any bytes, on devices that read and write whole blocks.
 
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -333,11 +334,18 @@ fn what_waits_for_its_turn_is_done_before_the_server_ends() {
     let disk = disk(512, |_| {});
     let served = two_exports(&disk);
     let _release = Release(disk.clone());
-    let (mut client, cookies) = many_in_one_block(&served, &disk);
+    let (mut slow, cookies) = many_in_one_block(&served, &disk);
+    let mut idle = client(&served, 0, "one");
     let stop = std::thread::spawn(move || drop(served));
+    // A data thread tells all its connections of a stop before it closes the first of them.
+    assert_eq!(idle.stream().read(&mut [0]).unwrap(), 0, "the stop has begun");
+    assert_eq!(disk.count(Op::Write), 1, "of another block");
     disk.released.store(true, SeqCst);
-    takes_all(&mut client, &cookies, None);
+    takes_all(&mut slow, &cookies, None);
     stop.join().unwrap();
+    let mut left = [7; 512];
+    left[1..=MANY as usize].fill(1);
+    assert_eq!(disk.bytes.lock().unwrap()[..512], left);
 }
 
 #[test]
