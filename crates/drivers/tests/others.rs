@@ -111,6 +111,72 @@ fn a_file_is_not_written_beside_a_loop_device() {
     assert!(!notice.contains("attached"), "{notice}");
 }
 
+/// What is at the path now is looked at as at the first opening.
+#[test]
+fn a_file_is_opened_anew_beside_loop_devices_as_at_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let (path, second) = (&options.path, dir.path().join("second.img"));
+    let served = File::open(&options).unwrap();
+    std::fs::write(&second, vec![0; MIB as usize]).unwrap();
+    let Some(reader) = LoopDevice::attach(path, &["--read-only"]) else {
+        println!(
+            "SKIPPED a_file_is_opened_anew_beside_loop_devices_as_at_first: no loop device is to be had"
+        );
+        return;
+    };
+    drop(served);
+    let served = File::open(&options).unwrap();
+    let notice = |has: &str| {
+        let notice = served.attribute("notice").unwrap_or_default();
+        assert!(notice.contains(has), "{notice}");
+    };
+    notice(&format!("is attached to {} as well", reader.0));
+    served.reopen(false).unwrap();
+    notice(&format!("is attached to {} as well", reader.0));
+    // Another file that somebody may write, and that somebody reads.
+    let writer = LoopDevice::attach(&second, &[]).expect("another one");
+    std::fs::rename(&second, path).unwrap();
+    drop(writer);
+    let writer = LoopDevice::attach(path, &[]).expect("another one");
+    let error = served.reopen(true).unwrap_err();
+    assert!(error.kind == ErrorKind::Busy && error.message.contains(&writer.0), "{error}");
+    drop(writer);
+    let reader = LoopDevice::attach(path, &["--read-only"]).expect("another one");
+    served.reopen(true).unwrap();
+    notice(&format!("is attached to {} as well", reader.0));
+}
+
+#[test]
+fn a_block_device_in_the_place_of_a_file_is_taken_if_it_is_free_and_fits() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(dir.path());
+    let below = dir.path().join("below.img");
+    std::fs::write(&below, vec![0; MIB as usize]).unwrap();
+    let served = File::open(&options).unwrap();
+    let block = served.limits().logical_block_size;
+    let Some(device) = LoopDevice::attach(&below, &["--sector-size", "4096"]) else {
+        println!(
+            "SKIPPED a_block_device_in_the_place_of_a_file_is_taken_if_it_is_free_and_fits: no loop device is to be had"
+        );
+        return;
+    };
+    std::fs::remove_file(&options.path).unwrap();
+    std::os::unix::fs::symlink(&device.0, &options.path).unwrap();
+    let error = served.reopen(true).unwrap_err();
+    let says = format!("logical blocks of 4096 bytes, and the device has smaller ones, of {block}");
+    assert!(error.message.contains(&says), "{error}");
+    drop(device);
+    let device = LoopDevice::attach(&below, &[]).expect("another one");
+    std::fs::remove_file(&options.path).unwrap();
+    std::os::unix::fs::symlink(&device.0, &options.path).unwrap();
+    let other = OfflineFile::open(Path::new(&device.0), false).unwrap();
+    let error = served.reopen(true).unwrap_err();
+    assert!(error.kind == ErrorKind::Busy && error.message.contains("is in use"), "{error}");
+    drop(other);
+    served.reopen(true).expect("it is free");
+}
+
 #[test]
 fn another_process_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -121,11 +121,7 @@ fn open_locked(
     let bytes = checked_size(options, &fd, block_device, &mut access)?;
     set_direct(&fd, options, &mut access)?;
     access.note(beside);
-    if let Some(limit) = limit_below(&fd, bytes).filter(|_| !options.read_only) {
-        access.note(Some(format!(
-            "is longer than the limit of file size (`ulimit -f`), {limit} bytes: writes beyond that fail"
-        )));
-    }
+    access.note(limit_notice(&fd, bytes, options));
     let block_size = access.block_size;
     let physical = access::physical_block_size(&fd, block_device).max(block_size);
     let ready = Ready { options, fd, block_device, access, block_size, bytes };
@@ -269,6 +265,14 @@ pub(super) fn limit_below(fd: &OwnedFd, bytes: u64) -> Option<u64> {
     // SAFETY: getrlimit writes one struct.
     let done = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
     (done && limit.rlim_cur < bytes).then_some(limit.rlim_cur)
+}
+
+/// What users are to know of a device of so many bytes whose end cannot be written.
+pub(super) fn limit_notice(fd: &OwnedFd, bytes: u64, options: &FileOptions) -> Option<String> {
+    let limit = limit_below(fd, bytes).filter(|_| !options.read_only)?;
+    Some(format!(
+        "is longer than the limit of file size (`ulimit -f`), {limit} bytes: writes beyond that fail"
+    ))
 }
 
 /// A file could not be made so long.

@@ -346,7 +346,8 @@ impl FileQueue {
             // The kernel also cancels what a thread started when that thread ends, and that may have
             // been a visitor's.
             libc::EINTR | libc::EAGAIN | libc::ECANCELED if !rq_cancelled(rq) => {
-                return Ok(self.again(rq));
+                // Another request may have found out meanwhile that the file system cannot do it.
+                return self.again(rq).map(Some).ok_or(Status::NotSupported);
             }
             e if e > 0 => return self.failed(rq, e),
             _ => {}
@@ -366,7 +367,7 @@ impl FileQueue {
         }
     }
 
-    /// The same operation once more.
+    /// The same operation once more; `None` if there is none any more that does it.
     fn again(&mut self, rq: &Request) -> Option<FileOp> {
         match rq.unit.op {
             Op::Flush => Some(FileOp::DataSync),

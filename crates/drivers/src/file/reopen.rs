@@ -20,7 +20,8 @@
 use super::access::{self, Access, set_direct};
 use super::claim::{Claim, Identity};
 use super::open::{
-    FileOptions, Ready, find_opener, held, is_block_device, open_fd, open_flags, size_of,
+    FileOptions, Ready, find_opener, held, is_block_device, limit_notice, open_fd, open_flags,
+    size_of,
 };
 use super::opened::Opened;
 use super::{File, FileShared, locks, loops};
@@ -53,6 +54,10 @@ impl File {
         }
         let before = shared.opened();
         let (next, is_same) = open_anew(shared, &before, replaced)?;
+        if is_same {
+            // After it was opened: see the invariants.
+            tell_losses(shared, &before)?;
+        }
         shared.exchange(&before, next, is_same)
     }
 }
@@ -73,7 +78,6 @@ fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Op
     }
     let mut access = found.access(shared, before.length.bytes(), options)?;
     if is_same {
-        tell_losses(shared, before)?;
         access.notice.clone_from(&before.notice);
     }
     let claim = match is_same {
@@ -81,6 +85,7 @@ fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Op
         false => {
             let claim = found.claim(options)?;
             access.note(loops::check(&found.fd, options)?);
+            access.note(limit_notice(&found.fd, before.length.bytes(), options));
             claim
         }
     };
@@ -97,7 +102,6 @@ fn given_anew(shared: &FileShared, before: &Opened) -> Result<Opened> {
     })?;
     let size = backing.size().map_err(|e| Error::os(&path, e))?;
     check_length(shared, size, before.length.bytes())?;
-    tell_losses(shared, before)?;
     let opened = Opened::over(backing, before.length.bytes(), shared.block_size);
     Ok(Opened { discard: before.discard, ..opened })
 }

@@ -127,6 +127,32 @@ fn a_file_system_that_cannot_punch_is_found_out() {
     assert_eq!(rig.range(Op::WriteZeroes, 4096, 4096, flags), Status::NotSupported);
 }
 
+/// Nothing was done, so it is not told to be.
+#[test]
+fn a_fast_zero_that_is_interrupted_and_cannot_be_begun_again_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut rig, faults) = faulty(dir.path(), Engine::Auto);
+    let (ring, others) = FaultRing::around(ring::open(Engine::Auto, SystemClock::new()).unwrap());
+    let mut beside = rig.beside(ring);
+    let data = pattern(4096, 1);
+    assert_eq!(rig.write(0, &data, NONE), Status::Ok);
+    plan(&faults, |op| matches!(op, FileOp::Allocate { .. }).then_some(Fault::Held));
+    let mut zero = Bio::without_data(Op::WriteZeroes, Sector(0), 4096);
+    zero.flags = BioFlags::FAST_ZERO;
+    rig.submit([zero]);
+    plan(&others, |op| match op {
+        FileOp::Allocate { .. } => Some(Fault::Result(-libc::EOPNOTSUPP)),
+        _ => None,
+    });
+    assert_eq!(beside.range(Op::WriteZeroes, 8192, 4096, NONE), Status::Ok, "written by hand");
+    plan(&faults, |op| match op {
+        FileOp::Allocate { .. } => Some(Fault::Result(-libc::EINTR)),
+        _ => None,
+    });
+    assert_eq!(rig.drain()[0].status, Status::NotSupported);
+    assert_eq!(rig.read(0, 4096).unwrap(), data);
+}
+
 /// Cuts the file of a rig below it.
 fn cut(dir: &Path, length: u64) {
     let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();

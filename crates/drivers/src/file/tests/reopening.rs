@@ -8,6 +8,7 @@ use drystone_core::clock::SystemClock;
 use drystone_core::error::ErrorKind;
 use drystone_core::ring::{self, FileOp};
 use drystone_queue::queue::QueueOptions;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool as Flag, AtomicU64 as Counter, Ordering::SeqCst};
 
 /// A file on a ring that fails as told.
@@ -31,6 +32,15 @@ fn replace(rig: &Rig) -> Result<()> {
 
 fn shown(rig: &Rig, name: &str) -> String {
     rig.device.attribute(name).unwrap()
+}
+
+/// Tells threads that run beside a test to end, also when the test fails.
+struct Ended<'a>(&'a Flag);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
 }
 
 /// Another file of 4 MiB full of `byte` takes the place of the first one, which is given back by its new name.
@@ -185,8 +195,8 @@ fn a_flush_that_fails_late_is_not_forgotten() {
     assert_eq!((beside.flush(), shown(&rig, "flush_failed")), (Status::Ok, "0".to_owned()));
 }
 
-/// A file that loses what was written to it, once.
-struct Losing(Arc<Flag>);
+/// A file that loses what was written to it, once, when `meanwhile` is over.
+struct Losing(Arc<Flag>, fn());
 
 impl Backing for Losing {
     fn descriptor(&self) -> std::os::fd::RawFd {
@@ -202,6 +212,7 @@ impl Backing for Losing {
     }
 
     fn sync(&self) -> std::io::Result<()> {
+        (self.1)();
         match self.0.swap(false, SeqCst) {
             true => Err(std::io::Error::from_raw_os_error(libc::EIO)),
             false => Ok(()),
@@ -209,7 +220,7 @@ impl Backing for Losing {
     }
 
     fn reopened(&self) -> Option<Box<dyn Backing>> {
-        Some(Box::new(Losing(self.0.clone())))
+        Some(Box::new(Losing(self.0.clone(), self.1)))
     }
 
     fn next_data(&self, from: u64, _end: u64) -> std::io::Result<u64> {
@@ -224,12 +235,33 @@ impl Backing for Losing {
 #[test]
 fn a_loss_that_nobody_was_told_of_is_told() {
     let loses = Arc::new(Flag::new(true));
-    let file = File::over(Box::new(Losing(loses)), Path::new("lost"), 4096).unwrap();
+    let file = File::over(Box::new(Losing(loses, || {})), Path::new("lost"), 4096).unwrap();
     let error = file.reopen(false).unwrap_err().to_string();
     assert!(error.contains("what was written before may be lost"), "{error}");
     assert_eq!(file.attribute("flush_failed").unwrap(), "1");
     file.reopen(false).unwrap();
     assert_eq!(file.attribute("flush_failed").unwrap(), "0");
+}
+
+#[test]
+fn one_at_a_time_opens_it_anew() {
+    static FILE: OnceLock<File> = OnceLock::new();
+    static TRIES: Counter = Counter::new(0);
+    let meanwhile = || {
+        if TRIES.fetch_add(1, SeqCst) == 0 {
+            let error = FILE.get().unwrap().reopen(false).unwrap_err();
+            assert!(
+                error.kind == ErrorKind::Busy && error.message.contains("try again"),
+                "{error}"
+            );
+        }
+    };
+    let backing = Losing(Arc::new(Flag::new(false)), meanwhile);
+    let file = File::over(Box::new(backing), Path::new("busy"), 4096).unwrap();
+    let file = FILE.get_or_init(|| file);
+    file.reopen(false).unwrap();
+    file.reopen(false).unwrap();
+    assert_eq!(TRIES.load(SeqCst), 2);
 }
 
 /// Nobody else gets a lock of it in between, neither a writer nor one as QEMU takes it.
@@ -251,13 +283,13 @@ fn the_lock_is_held_all_the_while() {
                     tries.fetch_add(1, SeqCst);
                 }
             });
+            let _ended = Ended(&ended);
             for _ in 0..200 {
                 reopen(&rig).unwrap();
             }
             while tries.load(SeqCst) < 200 {
                 std::thread::yield_now();
             }
-            ended.store(true, SeqCst);
         });
         assert_eq!(taken.load(SeqCst), 0, "read only: {read_only}");
         drop(rig);
@@ -292,6 +324,7 @@ fn nothing_is_lost_while_it_is_opened_anew_again_and_again() {
                     }
                 });
             }
+            let _ended = Ended(&ended);
             let mut exchanged = 0;
             while exchanged < 50 || rounds.iter().any(|round| round.load(SeqCst) < 20) {
                 match reopen(&rig) {
@@ -299,7 +332,6 @@ fn nothing_is_lost_while_it_is_opened_anew_again_and_again() {
                     Err(error) => assert_eq!(error.kind, ErrorKind::Busy, "{error}"),
                 }
             }
-            ended.store(true, SeqCst);
         });
     }
 }
