@@ -50,6 +50,8 @@ assert h.pread(4096, (2 << 20) - 4096) == b'x' * 4096";
         let uri = server.uri("other");
         python(server.dir(), &uri, "h.pwrite(b'x' * 4096, 0)").ok();
         assert!(server.sigterm().success());
+        let said = server.messages();
+        assert!(said.contains("disk.img is longer than the limit of file size"), "{said}");
     }
 }
 
@@ -76,6 +78,45 @@ fn commands_are_refused_in_a_sentence() {
 /// Makes a file that is longer than the limit.
 fn make_long(folder: &Path, name: &str) {
     fs::File::create(folder.join(name)).unwrap().set_len(64 << 20).unwrap();
+}
+
+/// A volume is written as far as its files are, its other parts too; an array is not made of one whose end is not.
+#[test]
+fn a_volume_over_a_file_that_is_longer_is_written_as_far_as_that_goes() {
+    if !requires("/usr/bin/python3") {
+        return;
+    }
+    let folder = new_folder();
+    make_long(folder.path(), "long.img");
+    let file = "[device.long]\ntype = \"file\"\npath = \"DIR/long.img\"\n\
+                [device.ram]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let volume = "[device.v]\ntable = [\"0 8192 linear long 0\", \"8192 2048 linear ram 0\"]\n";
+    let text = file.to_owned() + volume + &stack::export("vol", "v", "");
+    let mut server = Server::start_in(&folder, &text, &LIMITED);
+    let uri = server.uri("vol");
+    let script = "
+import errno
+h.pwrite(b'x' * 4096, (2 << 20) - 4096)
+try:
+    h.pwrite(b'x' * 4096, 2 << 20)
+    assert False, 'it was taken'
+except nbd.Error as error:
+    assert error.errnum == errno.ENOSPC, error
+h.pwrite(b'y' * 4096, 4 << 20)
+assert h.pread(4096, 4 << 20) == b'y' * 4096";
+    python(server.dir(), &uri, script).ok();
+    assert!(server.sigterm().success());
+    let said = server.messages();
+    assert!(said.contains("device `long`") && said.contains("ulimit -f"), "{said}");
+    let members = "[device.m1]\ntype = \"ram\"\nsize = \"5MiB\"\n[device.m2]\ntype = \"ram\"\nsize = \"5MiB\"\n";
+    let array = "[device.a]\ntype = \"raid5\"\nmembers = [\"v\", \"m1\", \"m2\"]\nforce = true\n";
+    let text = file.to_owned() + volume + members + array + &stack::export("vol", "a", "");
+    let mut server = Server::spawn_in(&folder, &text, &LIMITED);
+    let message = server.refusal();
+    assert!(
+        message.contains("`v` has 5242880 bytes, of which only 2097152 can be written"),
+        "{message}"
+    );
 }
 
 /// An array that could not write to its members' ends would wait for room that never comes.

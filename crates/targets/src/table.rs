@@ -126,6 +126,23 @@ impl Line {
     pub fn areas(&self) -> Vec<(&Area, u64)> {
         self.target.areas(self.length)
     }
+
+    /// See [`Table::file_limit`]: the first byte in the volume that is beyond it, or one before in the same chunk.
+    fn file_limit(&self) -> Option<u64> {
+        let areas = self.areas();
+        let (chunk, width) = match &self.target {
+            TargetSpec::Striped { chunk_sectors, stripes } => {
+                (u64::from(*chunk_sectors), stripes.len() as u64)
+            }
+            _ => (1, 1),
+        };
+        let reached = areas.iter().filter_map(|(area, sectors)| {
+            let limit: u64 = area.device.attribute("file_limit")?.parse().ok()?;
+            let inside = (limit / SECTOR_SIZE).saturating_sub(area.sector);
+            (inside < *sectors).then_some(inside / chunk * chunk * width)
+        });
+        Some((self.start + reached.min()?) * SECTOR_SIZE)
+    }
 }
 
 /// How a segment's sectors are mapped; members are indices into the table's.
@@ -252,6 +269,12 @@ impl Table {
     /// The devices below, each once, in the order in which they are first named.
     pub fn members(&self) -> &[Arc<dyn Device>] {
         &self.members
+    }
+
+    /// How many bytes from the start can be written, if that is less than all: a file below is longer than the limit of
+    /// file size.
+    pub(crate) fn file_limit(&self) -> Option<u64> {
+        self.lines.iter().filter_map(Line::file_limit).min()
     }
 
     /// Where `sector` lies: the member, as an index into [`Table::members`], and the sector there.

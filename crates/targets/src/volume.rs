@@ -438,6 +438,7 @@ impl Device for Volume {
             "queue/io_poll" => flag(live.io_poll),
             "dm/name" => Some(self.shared.name.clone()),
             "dm/suspended" => flag(live.suspended),
+            "file_limit" => Some(live.table.as_deref()?.file_limit()?.to_string()),
             _ => attribute::of_device(name, &self.info(), || self.stats()),
         }
     }

@@ -372,6 +372,52 @@ impl Limits4k {
     }
 }
 
+/// Of a member that cannot be written to its end, as far as each sector of the volume tells.
+#[test]
+fn how_far_a_volume_can_be_written_is_told() {
+    let (a, b) = (Disk::new("a", SECTORS), Disk::new("b", SECTORS));
+    let area = |disk: &Arc<Disk>, sector| Area { device: disk.clone() as Arc<dyn Device>, sector };
+    let half = SECTORS / 2;
+    let striped = |sector| TargetSpec::Striped {
+        chunk_sectors: 8,
+        stripes: vec![area(&a, sector), area(&b, 0)],
+    };
+    let linear = |start, disk, sector| Line {
+        start,
+        length: half,
+        target: TargetSpec::Linear(area(disk, sector)),
+    };
+    let lines = [
+        vec![linear(0, &a, 16), linear(half, &b, 0)],
+        vec![linear(0, &b, half), linear(half, &a, half)],
+        vec![
+            Line { start: 0, length: SECTORS, target: striped(16) },
+            Line { start: SECTORS, length: 8, target: TargetSpec::Zero },
+        ],
+    ];
+    for lines in lines {
+        for limit in [None, Some(0), Some(17), Some(half), Some(half + 21), Some(SECTORS)] {
+            a.state.lock().unwrap().file_limit = limit.map(|sectors| sectors * 512);
+            let table = Table::new(lines.clone()).unwrap();
+            let is_beyond = |sector: &u64| match (table.place(*sector), limit) {
+                (Some((member, sector)), Some(limit)) => {
+                    table.members()[member].info().name == "a" && sector >= limit
+                }
+                _ => false,
+            };
+            let first = (0..table.size_bytes() / 512).find(is_beyond);
+            let row = if lines[0].length == half { 1 } else { 16 };
+            let expected = first.map(|first| (first / row * row * 512).to_string());
+            let lower = volume(table);
+            assert_eq!(lower.attribute("file_limit"), expected, "{limit:?} of {SECTORS}");
+            let size = lower.info().size_bytes / 512;
+            let target = TargetSpec::Linear(Area { device: Arc::new(lower), sector: 0 });
+            let upper = volume(Table::new(vec![Line { start: 0, length: size, target }]).unwrap());
+            assert_eq!(upper.attribute("file_limit"), expected, "of a volume above it");
+        }
+    }
+}
+
 /// Turning polling off on a member is seen by every volume above before it takes effect; a bio that
 /// wants to be polled is not from then on. Turning it on again is seen too.
 #[test]

@@ -103,10 +103,16 @@ pub(super) fn open_raid(
 /// would wait for room that never comes.
 pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
     let (limit, info) = (device.attribute("file_limit")?, device.info());
-    Some(format!(
-        "`{}` has {} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes",
-        info.name, info.size_bytes
-    ))
+    let (name, bytes) = (info.name, info.size_bytes);
+    Some(match info.kind {
+        "file" => format!(
+            "`{name}` has {bytes} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes"
+        ),
+        _ => format!(
+            "`{name}` has {bytes} bytes, of which only {limit} can be written: a file below it is longer than the limit of \
+             file size (`ulimit -f`)"
+        ),
+    })
 }
 
 /// Runs a manager beside the caller.

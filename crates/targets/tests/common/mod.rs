@@ -34,6 +34,8 @@ pub struct State {
     /// Wakes the channels that keep bios.
     words: Vec<Arc<Message>>,
     pub polls: bool,
+    /// As files have it: no more bytes can be written.
+    pub file_limit: Option<u64>,
     /// Done once, when the next bios come, inside the call of their context.
     pub meanwhile: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -137,8 +139,12 @@ impl Device for Disk {
     }
 
     fn attribute(&self, name: &str) -> Option<String> {
-        let polls = self.state.lock().unwrap().polls;
-        (name == "queue/io_poll").then(|| u8::from(polls).to_string())
+        let state = self.state.lock().unwrap();
+        match name {
+            "queue/io_poll" => Some(u8::from(state.polls).to_string()),
+            "file_limit" => Some(state.file_limit?.to_string()),
+            _ => None,
+        }
     }
 
     fn holders(&self) -> Option<&Holders> {
