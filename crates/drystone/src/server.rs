@@ -32,7 +32,7 @@ use crate::front_ends::{self, At, FrontEnd};
 use crate::memory;
 use crate::output;
 use crate::runtime::{ServerHandle, StopMode};
-use crate::stop_limit::{Progress, STOP_LIMIT, StopLimit};
+use crate::stop_limit::{Progress, StopLimit};
 
 /// A stack that is served.
 pub struct Server {
@@ -188,6 +188,17 @@ impl Server {
         or_without_limit(StopLimit::of_standstill(clock, look, self.given_up()))
     }
 
+    /// Gives up when the rest of the stop takes too long.
+    fn limit_end(&self) -> Option<StopLimit> {
+        let stack = self.stack.clone();
+        let clock = stack.clock().clone();
+        let look = move || Progress {
+            waits_for_room: !stack.without_room().is_empty(),
+            ..progress(&stack)
+        };
+        or_without_limit(StopLimit::of_end(clock, look, self.given_up()))
+    }
+
     /// Takes nothing new, lets what is in flight end, closes all connections.
     fn end(&mut self) -> anyhow::Result<()> {
         self.stack.stop();
@@ -226,10 +237,7 @@ impl ServerHandle for Server {
             output::warning(&format!("{why:#}"));
         }
         // Who uses files was waited for; nobody who could still save anything is cut off by this.
-        let give_up = self.given_up();
-        let give_up = move || give_up(STOP_LIMIT);
-        let _limit = (mode == StopMode::Drain)
-            .then(|| or_without_limit(StopLimit::start(STOP_LIMIT, give_up)));
+        let _limit = (mode == StopMode::Drain).then(|| self.limit_end());
         let ended = self.end();
         if mode == StopMode::Now {
             return ended;

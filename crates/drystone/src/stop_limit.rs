@@ -3,22 +3,24 @@
 //! While somebody has a file of the server open the stop waits for him as long as he likes, for he may be saving what
 //! he has; but not while his I/O hangs: that is a standstill, when I/O is in flight and none of any device ends. A flush may
 //! take long, for the host writes all that its page cache has of the file before it ends, and whoever unmounts a
-//! file system waits for just that. While writes wait for room nothing is given up: somebody has to make room.
+//! file system waits for just that. Once no file is open any more all that is left has a limit, a last flush one of its own. While
+//! writes wait for room nothing is given up: somebody has to make room.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::threads;
 
-/// How long I/O in flight, the last flush and the last superblocks of arrays may take together, and how long a
+/// How long I/O in flight and the last superblocks of arrays may take together once no file is open any more, and how long a
 /// standstill may: four times as long as a request may before it counts as lost (30 s), since one of each may come after
 /// the other.
 pub const STOP_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a standstill may take with a flush in it: in that time a disk that writes 20 MB/s writes 12 GB.
+/// How long a standstill may take with a flush in it, and how long there may be flushes once no file is open any more: in that
+/// time a disk that writes 20 MB/s writes 12 GB.
 pub const FLUSH_LIMIT: Duration = Duration::from_secs(600);
 
 /// How often it is looked whether I/O ends.
@@ -31,16 +33,18 @@ pub struct StopLimit {
 }
 
 impl StopLimit {
-    /// Calls `give_up` from a thread of its own, if this still lives after `limit`.
+    /// Calls `give_up` from a thread of its own once this has lived for [`STOP_LIMIT`] by `clock` without a flush in flight, or
+    /// for [`FLUSH_LIMIT`] with one; with which of them it was. `look` tells how far I/O is.
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub fn start(limit: Duration, give_up: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        Self::wait("stop-limit", move |ended| {
-            if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-                give_up();
-            }
-        })
+    pub fn of_end(
+        clock: Arc<dyn Clock>,
+        look: impl FnMut() -> Progress + Send + 'static,
+        give_up: impl FnOnce(Duration) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut spent = Spent::since(clock.now());
+        Self::look("stop-limit", clock, look, move |now, seen| spent.exceeds(now, seen), give_up)
     }
 
     /// Calls `give_up` from a thread of its own after a standstill of [`STOP_LIMIT`] by `clock`, or of [`FLUSH_LIMIT`] with a
@@ -50,22 +54,35 @@ impl StopLimit {
     /// When there is no thread to be had.
     pub fn of_standstill(
         clock: Arc<dyn Clock>,
-        mut look: impl FnMut() -> Progress + Send + 'static,
+        look: impl FnMut() -> Progress + Send + 'static,
         give_up: impl FnOnce(Duration) + Send + 'static,
     ) -> io::Result<Self> {
-        Self::wait("standstill", move |ended| {
-            let mut standstill = Standstill::default();
+        let mut standstill = Standstill::default();
+        Self::look(
+            "standstill",
+            clock,
+            look,
+            move |now, seen| standstill.exceeds(now, seen),
+            give_up,
+        )
+    }
+
+    /// Looks now and then, and gives up with the limit that is exceeded.
+    fn look(
+        name: &str,
+        clock: Arc<dyn Clock>,
+        mut look: impl FnMut() -> Progress + Send + 'static,
+        mut exceeds: impl FnMut(Ns, Progress) -> Option<Duration> + Send + 'static,
+        give_up: impl FnOnce(Duration) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (end, ended) = channel::<()>();
+        threads::start(name, move || {
             while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if let Some(limit) = standstill.exceeds(clock.now(), look()) {
+                if let Some(limit) = exceeds(clock.now(), look()) {
                     return give_up(limit);
                 }
             }
-        })
-    }
-
-    fn wait(name: &str, work: impl FnOnce(Receiver<()>) + Send + 'static) -> io::Result<Self> {
-        let (end, ended) = channel();
-        threads::start(name, move || work(ended))?;
+        })?;
         Ok(StopLimit { _end: end })
     }
 }
@@ -106,24 +123,38 @@ impl Standstill {
     }
 }
 
+/// How long the end of a stop has taken, with a flush in flight and without.
+#[derive(Debug)]
+struct Spent {
+    until: Ns,
+    flushing: Ns,
+    otherwise: Ns,
+}
+
+impl Spent {
+    fn since(now: Ns) -> Self {
+        Spent { until: now, flushing: 0, otherwise: 0 }
+    }
+
+    /// The limit, if it has taken that long now that so much is seen.
+    fn exceeds(&mut self, now: Ns, seen: Progress) -> Option<Duration> {
+        let more = now.saturating_sub(std::mem::replace(&mut self.until, now));
+        if seen.waits_for_room {
+            return None;
+        }
+        let (spent, limit) = match seen.flushes_in_flight {
+            0 => (&mut self.otherwise, STOP_LIMIT),
+            _ => (&mut self.flushing, FLUSH_LIMIT),
+        };
+        *spent += more;
+        (Duration::from_nanos(*spent) >= limit).then_some(limit)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use drystone_core::clock::ManualClock;
-
-    #[test]
-    fn what_takes_too_long_is_given_up_and_nothing_else() {
-        let (tell, told) = channel();
-        let give_up = |word: &'static str| {
-            let tell = tell.clone();
-            move || tell.send(word).unwrap()
-        };
-        drop(StopLimit::start(Duration::from_secs(600), give_up("in time")).unwrap());
-        let _late = StopLimit::start(Duration::from_millis(1), give_up("late")).unwrap();
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok("late"));
-        drop(tell);
-        assert!(told.try_recv().is_err(), "it was given up once");
-    }
 
     const SECOND: Ns = 1_000_000_000;
 
@@ -179,9 +210,35 @@ mod tests {
         assert_eq!(exceeded(&full), [None, None, None, None, Some(600)]);
     }
 
+    #[test]
+    fn the_end_of_a_stop_has_its_time_and_a_flush_its_own() {
+        let limits = |seen: &[(Ns, u64, bool)]| -> Vec<Option<u64>> {
+            let mut spent = Spent::since(100 * SECOND);
+            let exceeds = |(second, flushes_in_flight, waits_for_room): &(Ns, u64, bool)| {
+                let seen = Progress {
+                    in_flight: 3,
+                    flushes_in_flight: *flushes_in_flight,
+                    // Some I/O always ends: that is no reason to wait for ever.
+                    ended: *second,
+                    waits_for_room: *waits_for_room,
+                };
+                spent.exceeds(second * SECOND, seen).map(|limit| limit.as_secs())
+            };
+            seen.iter().map(exceeds).collect()
+        };
+        assert_eq!(limits(&[(219, 0, false), (220, 0, false)]), [None, Some(120)]);
+        let slow_flush = [(110, 0, false), (699, 1, false), (808, 0, false), (809, 0, false)];
+        assert_eq!(limits(&slow_flush), [None, None, None, Some(120)]);
+        assert_eq!(limits(&[(699, 1, false), (700, 1, false)]), [None, Some(600)]);
+        let flush_before = [(110, 0, false), (600, 1, false), (710, 0, false)];
+        assert_eq!(limits(&flush_before), [None, None, Some(120)]);
+        let full = [(200, 0, false), (9000, 0, true), (9019, 0, false), (9020, 0, false)];
+        assert_eq!(limits(&full), [None, None, None, Some(120)]);
+    }
+
     /// The second at which it is given up, and the limit; the thread looks every 150 s by a clock set by hand, so its looks may
     /// come late, never early.
-    fn given_up_at(flushes_in_flight: u64) -> (Ns, u64) {
+    fn given_up_at(flushes_in_flight: u64, is_end: bool) -> (Ns, u64) {
         let (clock, (tell, told)) = (ManualClock::new(0), channel());
         let looks = clock.clone();
         let look = move || {
@@ -192,14 +249,29 @@ mod tests {
             let clock = clock.clone();
             move |limit: Duration| tell.send((clock.now() / SECOND, limit.as_secs())).unwrap()
         };
-        let _limit = StopLimit::of_standstill(clock, look, give_up).unwrap();
+        let _limit = match is_end {
+            true => StopLimit::of_end(clock, look, give_up),
+            false => StopLimit::of_standstill(clock, look, give_up),
+        };
         told.recv_timeout(Duration::from_secs(60)).expect("it is given up")
     }
 
     #[test]
-    fn a_standstill_is_given_up_by_the_clock() {
-        let ((plain, limit), (flush, flush_limit)) = (given_up_at(0), given_up_at(1));
-        assert_eq!((limit, flush_limit), (120, 600));
-        assert!(plain >= 120 && flush >= 600, "{plain} s, with a flush {flush} s");
+    fn it_is_given_up_by_the_clock() {
+        for is_end in [false, true] {
+            let ((plain, limit), (flush, flush_limit)) =
+                (given_up_at(0, is_end), given_up_at(1, is_end));
+            assert_eq!((limit, flush_limit), (120, 600));
+            assert!(plain >= 120 && flush >= 600, "{plain} s, with a flush {flush} s");
+        }
+    }
+
+    #[test]
+    fn nothing_is_given_up_that_ends_in_time() {
+        let (clock, (tell, told)) = (ManualClock::new(0), channel::<()>());
+        let look = || Progress { in_flight: 1, ..Progress::default() };
+        drop(StopLimit::of_end(clock, look, move |_| tell.send(()).unwrap()).unwrap());
+        let ended = told.recv_timeout(Duration::from_secs(60));
+        assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "its thread has ended");
     }
 }
