@@ -143,7 +143,7 @@ fn what_is_wrong_is_said_before_anything_is_written() {
     let said = log_writes(folder, &["replay", "--to", "log.img"]).refused();
     assert!(said.contains("that is the log itself"), "{said}");
     let said = log_writes(folder, &["replay", "--to", "none.img"]).refused();
-    assert!(said.contains("none.img: it does not exist"), "{said}");
+    assert!(said.contains("none.img does not exist: make it first"), "{said}");
     let program = program().to_str().expect("a path");
     let said = run(folder, &[program, "log-writes", "d.img", "list"]).refused();
     assert!(said.contains("d.img: it does not begin as a write log does"), "{said}");

@@ -5,13 +5,14 @@
 
 mod reader;
 
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, Subcommand};
+use drystone_core::error::ErrorKind;
+use drystone_drivers::file::OfflineFile;
 use drystone_targets::LogFlags;
 use serde_json::json;
 
@@ -115,18 +116,14 @@ pub fn run(args: &LogWritesArgs) -> Result<(), Failure> {
         LogCommand::List { range, json: true } => list_json(&mut log, range),
         LogCommand::List { range, json: false } => list(&mut log, range),
         LogCommand::Replay { to, range, start_sector, end_sector, no_discard, fsck, check } => {
-            let file = target(&args.log, to)?;
-            let bytes = (&file).seek(SeekFrom::End(0));
-            let target = Target {
-                bytes: bytes
-                    .map_err(|error| Failure::Refused(format!("{}: {error}", to.display())))?,
-                file,
+            let mut target = Target {
+                opened: Some(target(&args.log, to)?),
                 path: to,
                 sectors: (*start_sector, *end_sector),
                 no_discard: *no_discard,
             };
             let check = fsck.as_deref().zip(*check);
-            replay(&mut log, range, &target, check)
+            replay(&mut log, range, &mut target, check)
         }
     }
 }
@@ -207,36 +204,33 @@ fn list_json(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
     output::print_json(&json!({ "sector_bytes": sector_bytes, "entries": entries })).map(drop)
 }
 
-/// What a log is replayed to.
+/// What a log is replayed to: locked as a served file is, so that nobody else writes it meanwhile.
 struct Target<'a> {
-    file: File,
+    /// `None` only while a command checks it, which may lock it.
+    opened: Option<OfflineFile>,
     path: &'a Path,
-    /// Its size, which nothing changes.
-    bytes: u64,
     /// First and last sector of interest.
     sectors: (u64, u64),
     no_discard: bool,
 }
 
 /// Opens what a log is replayed to.
-fn target(log: &Path, to: &Path) -> Result<File, Failure> {
-    let refused = |what: String| Failure::Refused(format!("{}: {what}", to.display()));
-    let file = OpenOptions::new().write(true).open(to).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => {
-            refused("it does not exist: make it first, as long as the device was".to_owned())
-        }
-        _ => refused(error.to_string()),
-    })?;
-    match identity(log) == identity(to) {
-        true => Err(refused("that is the log itself".to_owned())),
-        false => Ok(file),
+fn target(log: &Path, to: &Path) -> Result<OfflineFile, Failure> {
+    if identity(log) == identity(to) {
+        return Err(Failure::Refused(format!("{}: that is the log itself", to.display())));
     }
+    OfflineFile::open(to, false).map_err(|error| match error.kind {
+        ErrorKind::NotFound => {
+            Failure::Refused(format!("{error}: make it first, as long as the device was"))
+        }
+        _ => Failure::Refused(error.to_string()),
+    })
 }
 
 fn replay(
     log: &mut LogReader,
     range: &Range,
-    target: &Target<'_>,
+    target: &mut Target<'_>,
     check: Option<(&str, Check)>,
 ) -> Result<(), Failure> {
     // Before anything is written.
@@ -262,29 +256,37 @@ impl Target<'_> {
         Failure::Refused(format!("{}: {error}", self.path.display()))
     }
 
+    fn opened(&self) -> &OfflineFile {
+        self.opened.as_ref().expect("it is open but for commands that check it")
+    }
+
+    fn file(&self) -> &File {
+        self.opened().file()
+    }
+
     fn sync(&self) -> Result<(), Failure> {
-        self.file.sync_all().map_err(|error| self.failed(&error))
+        self.file().sync_all().map_err(|error| self.failed(&error))
     }
 
     /// Where an entry's sectors are, in bytes; `None` if nobody asked for them.
     fn place(&self, block: u32, found: &Found) -> Result<Option<(u64, u64)>, Failure> {
         let (Found { entry, number, .. }, block) = (found, u64::from(block));
+        let size = self.opened().size_bytes();
         let (first, last) = (entry.sector, entry.sector.saturating_add(entry.sectors));
         if entry.sectors == 0 || last <= self.sectors.0 || first > self.sectors.1 {
             return Ok(None);
         }
         let range = first.checked_mul(block).zip(entry.sectors.checked_mul(block));
-        let is_inside = |end: Option<u64>| end.is_some_and(|end| end <= self.bytes);
+        let is_inside = |end: Option<u64>| end.is_some_and(|end| end <= size);
         let range = range.filter(|(from, bytes)| is_inside(from.checked_add(*bytes)));
         if range.is_some() {
             return Ok(range);
         }
         Err(Failure::Refused(format!(
             "{}: entry {number} of the log (from sector {first} on, {} sectors of {block} bytes) goes beyond its end at \
-             {} bytes: make it as long as the device that was logged, or leave out later sectors with --end-sector",
+             {size} bytes: make it as long as the device that was logged, or leave out later sectors with --end-sector",
             self.path.display(),
-            entry.sectors,
-            self.bytes
+            entry.sectors
         )))
     }
 
@@ -295,7 +297,7 @@ impl Target<'_> {
             true if self.no_discard => Ok(()),
             true => self.discard(from, bytes),
             false => log.data(bytes, COPY_BYTES, |at, data| {
-                self.file.write_all_at(data, from + at).map_err(|error| self.failed(&error))
+                self.file().write_all_at(data, from + at).map_err(|error| self.failed(&error))
             }),
         }
     }
@@ -304,7 +306,7 @@ impl Target<'_> {
     fn discard(&self, from: u64, bytes: u64) -> Result<(), Failure> {
         use rustix::fs::{FallocateFlags, fallocate};
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.file, hole, from, bytes) {
+        match fallocate(self.file(), hole, from, bytes) {
             Ok(()) => return Ok(()),
             // It has no holes, or larger blocks than what was logged.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
@@ -315,22 +317,35 @@ impl Target<'_> {
         while at < bytes {
             let now = (bytes - at).min(zeroes.len() as u64);
             let part = &zeroes[..now as usize];
-            self.file.write_all_at(part, from + at).map_err(|error| self.failed(&error))?;
+            self.file().write_all_at(part, from + at).map_err(|error| self.failed(&error))?;
             at += now;
         }
         Ok(())
     }
 
     /// Run a command that checks what is there after entry `number`.
-    fn fsck(&self, command: &str, number: u64) -> Result<(), Failure> {
+    fn fsck(&mut self, command: &str, number: u64) -> Result<(), Failure> {
         self.sync()?;
-        let status = Command::new("sh").arg("-c").arg(command).status();
-        match status {
-            Ok(status) if status.success() => Ok(()),
+        // Such a command opens it for itself alone where it can: e2fsck a block device, qemu-img a file.
+        let before = self.opened.take().map(|file| file.size_bytes());
+        match Command::new("sh").arg("-c").arg(command).status() {
+            Ok(status) if status.success() => {}
             Ok(status) => {
-                Err(Failure::Refused(format!("the check failed after entry {number}: {status}")))
+                return Err(Failure::Refused(format!(
+                    "the check failed after entry {number}: {status}"
+                )));
             }
-            Err(error) => Err(Failure::Refused(format!("sh: {error}"))),
+            Err(error) => return Err(Failure::Refused(format!("sh: {error}"))),
         }
+        let opened = OfflineFile::open(self.path, false);
+        let opened = opened.map_err(|error| Failure::Refused(error.to_string()))?;
+        if Some(opened.size_bytes()) != before {
+            return Err(Failure::Refused(format!(
+                "{}: the check after entry {number} has changed its size: it must stay as long as the device was",
+                self.path.display()
+            )));
+        }
+        self.opened = Some(opened);
+        Ok(())
     }
 }

@@ -541,6 +541,34 @@ fn a_log_is_not_replayed_beyond_the_end_of_the_target() {
     assert_eq!((status, fs::metadata(&target).unwrap().len()), (Some(0), 24 * 512), "{text}");
 }
 
+/// Who writes the target has its lock: a server, another replay. A check of the target may take it.
+#[test]
+fn a_log_is_not_replayed_onto_what_somebody_else_writes() {
+    let rig = Rig::new();
+    let target = rig.folder.path().join("target");
+    let before = fs::read(&target).unwrap();
+    let replay = "log-writes log replay --to target";
+    let other = drystone_drivers::file::OfflineFile::open(&target, false).unwrap();
+    let (status, text) = rig.execute(replay);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("target is in use"), "{text}");
+    assert!(fs::read(&target).unwrap() == before, "something was written");
+    drop(other);
+    let program = env!("CARGO_BIN_EXE_drystone");
+    let check = |command: &str| {
+        let words = ["log-writes", "log", "replay", "--to", "target", "--check", "fua", "--fsck"];
+        let mut output = Command::new(program);
+        output.args(words).arg(command).current_dir(rig.folder.path());
+        let output = output.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, text) = check(&format!("{program} {replay} --limit 1"));
+    assert_eq!(status, Some(0), "{text}");
+    let (status, text) = check("truncate -s 1G target");
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("the check after entry 4 has changed its size"), "{text}");
+}
+
 /// A log of a write, a mark, a discard, and two writes with flush and FUA.
 fn log() -> Vec<u8> {
     let entries: [(u64, u64, u64, &str); 6] = [
