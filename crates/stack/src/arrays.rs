@@ -1,6 +1,7 @@
 //! How large arrays will be, by what their members hold now. Looks, never changes anything.
 //!
-//! Only arrays on files and block devices can be told of: other members hold what they hold only once they are open.
+//! Only arrays on files and block devices, or on what a start makes anew, can be told of: other members hold what they
+//! hold only once they are open.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
@@ -13,28 +14,40 @@ use drystone_raid::metadata::assemble::{Candidate, assemble};
 use drystone_raid::metadata::create::{self, CHUNK_SECTORS_DEFAULT, CreateOptions, NewDevice};
 use drystone_raid::metadata::superblock::{Minor, SUPERBLOCK_BYTES_MAX, probe};
 
-use crate::spec::{DeviceKind, RaidSpec, SECTOR_BYTES, StackSpec};
+use crate::spec::{DeviceKind, Member, RaidSpec, SECTOR_BYTES, StackSpec};
 
 /// Bytes of the array `name`; `None` if its members make none, or are not known yet.
 pub(crate) fn size(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
+    let sectors = match raid.members.iter().all(|member| will_be_new(member, stack)) {
+        true => new_sectors(name, raid, stack)?,
+        false => found_sectors(raid, stack)?,
+    };
+    sectors.checked_mul(SECTOR_BYTES)
+}
+
+/// Nothing can be on the member but what the start puts there.
+fn will_be_new(member: &Member, stack: &StackSpec) -> bool {
+    match stack.device(&member.device).map(|device| &device.kind) {
+        Some(DeviceKind::File(file)) => {
+            fs::metadata(&file.path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        }
+        Some(DeviceKind::Ram(_) | DeviceKind::Null(_)) => true,
+        Some(DeviceKind::Volume(_) | DeviceKind::Raid(_) | DeviceKind::Planned { .. }) | None => {
+            false
+        }
+    }
+}
+
+/// Sectors of the array that is on its members.
+fn found_sectors(raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
     let members = raid.members.iter().filter(|member| !stack.absent.contains(&member.device));
     let mut candidates = Vec::new();
     for member in members {
         let DeviceKind::File(file) = &stack.device(&member.device)?.kind else { return None };
-        match open(&file.path) {
-            Ok(file) => candidates.push(candidate(&member.device, file).ok()?),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(_) => return None,
-        }
+        candidates.push(candidate(&member.device, open(&file.path).ok()?).ok()?);
     }
-    let sectors = match candidates.is_empty() {
-        true => new_sectors(name, raid, stack)?,
-        false => {
-            let found = assemble(&candidates, raid.uuid).ok()?;
-            found.layout.array_sectors(found.used())?
-        }
-    };
-    sectors.checked_mul(SECTOR_BYTES)
+    let found = assemble(&candidates, raid.uuid).ok()?;
+    found.layout.array_sectors(found.used())
 }
 
 /// A pipe is not opened: that would wait for its writer.

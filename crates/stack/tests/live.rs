@@ -524,6 +524,32 @@ fn an_array_has_attributes_of_its_own() {
     assert!(error.contains("an array keeps its size"), "{error}");
 }
 
+/// What a check tells of an array's size is the size that the start gives it.
+#[test]
+fn the_size_of_an_array_is_known_before_it_is_opened() {
+    let folder = TempDir::new().unwrap();
+    let members = |keys: &str| -> String {
+        let member = |n: u32| format!("[device.d{n}]\n{}\n", keys.replace('#', &n.to_string()));
+        (0..3).map(member).collect()
+    };
+    let array = "[device.array]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\nchunk = \"64KiB\"\n\
+                 [device.all]\ntype = \"linear\"\nmembers = [\"array\"]\n";
+    // Of files one start makes the array, and the next one finds it.
+    let file = "type = \"file\"\npath = \"d#.img\"\nsize = \"32MiB\"";
+    let ram = "type = \"ram\"\nsize = \"32MiB\"";
+    let null = "type = \"null\"\nsize = \"32MiB\"\nmemory_backed = true";
+    for keys in [ram, null, file, file] {
+        let text = format!("{}{array}", members(keys));
+        let told = spec(folder.path(), &text).sizes;
+        let stack = opened(folder.path(), &text);
+        for device in ["array", "all"] {
+            let sectors = told.get(device).map(|bytes| (bytes / 512).to_string());
+            assert_eq!(sectors, Some(value(&stack, device, "size")), "{device} of {keys}");
+        }
+        stack.stop_arrays(&(Box::new(|_| std::thread::yield_now()) as Pause)).unwrap();
+    }
+}
+
 /// A file array is made by the start that makes its files, and found by the next; what held something
 /// before is never made into one.
 #[test]
