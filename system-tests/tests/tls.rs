@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use system_tests::client::make_certificates;
 use system_tests::{Server, new_folder, python, requires, run, shell, stack};
@@ -41,6 +42,21 @@ fn nbdinfo_speaks_tls() {
     let info: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(info["TLS"], true);
     assert_eq!(info["exports"][0]["export-size"], 16 << 20);
+}
+
+#[test]
+fn the_command_to_try_says_where_certificates_go() {
+    let Some(mut server) = server() else { return };
+    server.uri("vol");
+    let is_last = |server: &Server| server.said().iter().any(|line| line == "Stop with Ctrl-C.");
+    while !is_last(&server) {
+        server.listen(Duration::from_secs(60));
+    }
+    let said = server.said();
+    let hint = said.iter().find(|line| line.trim().starts_with("nbdinfo")).expect("a command");
+    let command = hint.trim().replace("FOLDER", &server.path("pki"));
+    shell(server.dir(), &command, &[]).ok();
+    assert!(!said.iter().any(|line| line.contains("fio") || line.contains("qemu-img")), "{said:?}");
 }
 
 #[test]

@@ -305,7 +305,17 @@ fn announcement(stack: &StackSpec, uris: &[String], control: &Path, is_quiet: bo
 /// Commands to try.
 fn hints(uris: &[String]) -> Vec<String> {
     let mut hints = Vec::new();
-    if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {
+    if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbds")) {
+        // What the client has of certificates, and the name in the server's, are not known here.
+        let uri = one_line(uri);
+        let sign = if uri.contains('?') { '&' } else { '?' };
+        hints.push(format!("nbdinfo '{uri}{sign}tls-certificates=FOLDER'"));
+        hints.push(
+            "# FOLDER has ca-cert.pem and the client's certificate; instead of an address write the \
+             name in the server's certificate: docs/tls.md"
+                .to_owned(),
+        );
+    } else if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {
         let uri = one_line(uri);
         hints.push(format!("nbdinfo '{uri}'"));
         hints.push(format!("qemu-img convert -p -O qcow2 '{uri}' copy.qcow2"));

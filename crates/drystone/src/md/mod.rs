@@ -34,6 +34,9 @@ pub enum MdCommand {
     /// Show the superblocks of these devices, as `mdadm --examine` does; needs no server
     Examine(ExamineArgs),
     /// Start an array on a running server, as `mdadm --assemble` does, or print a stack file for one
+    ///
+    /// On a running server it is there until that stops, and no export serves it. To keep or export it, write it into
+    /// the stack file, as --print does, and restart.
     Assemble(AssembleArgs),
     /// Show an array of a running server, as `mdadm --detail` does
     Detail(DetailArgs),
