@@ -289,7 +289,7 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
 
     md(&server, "fail array m0");
     refused(&server, "md fail array m1", "m1 cannot be failed: array would be broken");
-    // It is insisted upon.
+    // With --force it is taken.
     md(&server, "add array copy.img --force");
     md(&server, "wait array");
     md(&server, "fail array copy");

@@ -139,8 +139,6 @@ fn the_default_stack_survives_a_kill() {
     }
 }
 
-/// A member that is not there: the array starts without it if that is insisted upon, and what it held is
-/// computed; from then on it is known to be gone.
 /// A stripe takes a block for each member, and what a smaller cache lets go of is the system's again.
 #[test]
 fn a_stripe_cache_takes_what_it_says_and_gives_it_back() {
@@ -165,6 +163,8 @@ fn a_stripe_cache_takes_what_it_says_and_gives_it_back() {
     assert!(kept < blocks / 16, "{kept} of {taken} KiB are kept");
 }
 
+/// A member is missing: with `run = true` the array starts without it, and computes what it held; from then on the
+/// member is marked as failed.
 #[test]
 fn an_array_starts_without_a_member_if_told_to() {
     if !requires("nbdsh") {

@@ -236,7 +236,7 @@ fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome)
     ))
 }
 
-/// The stack, and the way of the I/O that broke; of all if none is known.
+/// The stack, and the trace of the I/O that failed; of all I/Os if none is known.
 fn print_trace(outcome: &Outcome, all: bool) -> Result<(), Failure> {
     let lines = match outcome.culprit.filter(|_| !all) {
         Some(culprit) => trace::way_of(culprit, &outcome.trace),

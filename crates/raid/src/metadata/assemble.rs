@@ -191,8 +191,8 @@ pub enum Start {
     Whole,
     /// It lacks members, and has lost nothing.
     Degraded {
-        /// Members are missing of which the superblocks do not know: it should not start unless it
-        /// is insisted upon, since they may only be late. One sentence.
+        /// Members are missing that were never marked as failed, so they may still appear: it should start only if
+        /// the user says so. One sentence.
         unexpected: Option<String>,
     },
     /// Only if what the sentence names may be lost.

@@ -266,7 +266,7 @@ fn remarks(steps: Steps) -> Vec<String> {
         "given: the mean of the first half, and of the second where the limit changes; medians of the runs. one I/O is: what one I/O more or less makes in such a time. CPU: of the whole \
          process, those who look at the counts included."
             .to_owned(),
-        "Two children of one group are to share what it has in halves, by what their I/Os are worth, unless one wants less. Threads of one group are promised \
-         its limit together, and nothing of what each gets: they stand beside a quarter of it.".to_owned(),
+        "Each of two sibling groups should get half of their parent's limit, measured by what the I/Os cost against it, unless it asks for less. Threads of one \
+         group have its limit together, and no share of it each: the table compares each with a quarter of it.".to_owned(),
     ]
 }

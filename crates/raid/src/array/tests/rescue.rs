@@ -1,5 +1,5 @@
-//! Arrays that are only read, and such as are insisted upon: what is computed without a member, and
-//! what of it is told to be suspect.
+//! Read-only arrays, and arrays that are started by force: what is computed without a member, and what of it is
+//! reported as suspect.
 
 use super::stand::Stand;
 use super::*;
