@@ -9,7 +9,7 @@ use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use crate::metadata::examine::{bitmap_text, superblock_text};
 use crate::metadata::places::Places;
 use crate::metadata::ppl::{self, PplHeader};
-use crate::metadata::superblock::{Minor, Superblock, checksum};
+use crate::metadata::superblock::{Minor, Role, Superblock, checksum};
 
 /// Most devices of an array that is tried.
 const DEVICES_MAX: usize = 8;
@@ -83,7 +83,9 @@ pub fn fuzz_places(input: &[u8]) {
         let Ok((_, own)) = &candidates[device].found else {
             panic!("a member without a superblock")
         };
-        assert!(own.size == used || own.events < array.fresh.events, "a member of another size");
+        // A spare may not have been told yet of its role, nor of the size.
+        let is_untold = own.events < array.fresh.events || own.role() == Role::Spare;
+        assert!(own.size == used || is_untold, "a member of another size");
         assert!(own.data_size >= used, "a member that is too small");
         let own = Superblock { size: used, ..own.clone() };
         assert!(Places::of(&own, sectors, None).is_ok(), "a member without room");

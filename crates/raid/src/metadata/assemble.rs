@@ -577,8 +577,13 @@ impl Assembly {
     /// What a superblock says that cannot be, beside that of the array.
     fn contradiction(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (size, fresh) = (own.size, &self.fresh);
-        // A spare is told of a new size when it gets a role. A crash while the size changes leaves members that
-        // were not told of it: they are one event behind. An array with a journal cannot be resized.
+        // A spare is told of a new size with its role, which a crash may keep from it. A crash while the size changes
+        // leaves members that were not told of it: they are one event behind. An array with a journal cannot be
+        // resized.
+        let is_new = matches!(fresh.role_of(own.dev_number), Role::Active(_));
+        if own.role() == Role::Spare && is_new && size != fresh.size {
+            return self.no_room(candidate, own);
+        }
         if own.role() != Role::Spare && size != fresh.size {
             if own.events < fresh.events && own.role() != Role::Journal {
                 return self.no_room(candidate, own);

@@ -4,7 +4,7 @@
 use super::*;
 use crate::metadata::assemble::{Member, Start};
 use crate::metadata::bitmap::BitmapHeader;
-use crate::metadata::superblock::{Features, Superblock};
+use crate::metadata::superblock::{Features, Role, Superblock};
 
 const BYTES: usize = 192 << 10;
 /// Where the superblock is, and the bitmap of new arrays.
@@ -426,4 +426,32 @@ fn a_member_that_has_no_room_for_a_new_size_takes_no_part() {
     assert!(why.contains("it was not told that") && why.contains("reaches into the data"), "{why}");
     serves(&mut stand);
     assert!(stand.memories[3].image() == before, "it was written");
+}
+
+/// The same of a spare that was not told yet that it replaces a member which has failed: the array starts without
+/// it, and nothing is written to it.
+#[test]
+fn a_spare_that_has_no_room_for_its_role_takes_no_part() {
+    let mut stand = with_two_sectors_of_bits();
+    (0..4).for_each(|device| {
+        change(&stand, device, |own| {
+            own.events += 1;
+            (own.roles[1], own.roles[4]) = (Role::Faulty.number(), 1);
+        });
+    });
+    change(&stand, 4, |own| {
+        own.size = 0;
+        own.feature_map |= Features::BAD_BLOCKS;
+        own.bblog_offset = (own.data_offset - own.super_offset) as i32;
+        own.bblog_size = 8;
+    });
+    let before = stand.memories[4].image();
+    let assembly = stand.look().2.unwrap();
+    assert_eq!(assembly.lost(), 1);
+    let whys: Vec<_> = assembly.left_out.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(whys.iter().any(|why| why.starts_with("d4: it was not told that")), "{whys:?}");
+    stand.start();
+    assert_eq!(stand.array.as_ref().unwrap().0.status().degraded(), 1);
+    stand.stop();
+    assert!(stand.memories[4].image() == before, "it was written");
 }
