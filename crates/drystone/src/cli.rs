@@ -345,6 +345,7 @@ pub(crate) fn interval(text: &str) -> Result<std::time::Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn the_command_line_is_well_formed() {
@@ -374,13 +375,13 @@ mod tests {
         }
     }
 
-    /// What `drystone serve` with these words would serve, or why it refuses.
-    fn planned(words: &[&str]) -> Result<String, Failure> {
+    /// What `drystone serve` with these words would serve, in a folder that has the default stack's; or why it refuses.
+    fn planned(words: &[&str], folder: &Path) -> Result<String, Failure> {
         let cli = Cli::try_parse_from([&["drystone", "serve"], words].concat());
         let cli = cli.map_err(|error| Failure::Usage(error.to_string()))?;
         let Command::Serve(args) = cli.command else { panic!("serve was written") };
         let options = args.options()?;
-        let stack = crate::serve::planned(&options)?;
+        let stack = crate::serve::planned_in(&|| Ok(folder.to_owned()), &options)?;
         // What the last two do, `tests/serve.rs` holds.
         let told = (options.json, options.quiet);
         let served = (stack.name, stack.server, stack.devices, stack.exports);
@@ -420,6 +421,8 @@ mod tests {
         let rescue = [&["--readonly", "--md"][..], &images].concat();
         // One member is missing and was not known to be: that takes force.
         let forms: [&[&str]; 3] = [&[], &[stack.as_str()], &rescue];
+        std::fs::create_dir(folder.path().join(drystone_stack::DEFAULT_STACK_FOLDER)).unwrap();
+        let planned = |words: &[&str]| planned(words, folder.path());
         let root = Cli::command();
         let serve = root.find_subcommand("serve").unwrap();
         let options = serve.get_arguments().filter_map(|arg| arg.get_long());
@@ -438,7 +441,10 @@ mod tests {
             for form in forms {
                 let long = format!("--{option}");
                 let words = [&[long.as_str()], values, form].concat();
-                if form.contains(&long.as_str()) || (form.is_empty() && option != "readonly") {
+                // `run` does what the second says before there is a plan.
+                let is_printed = form.is_empty() && option == "print-default";
+                let is_rescue = form.is_empty() && option == "md";
+                if form.contains(&long.as_str()) || is_printed || is_rescue {
                     continue;
                 }
                 match (planned(&words), planned(form)) {
@@ -459,8 +465,8 @@ mod tests {
 
     #[test]
     fn a_read_only_stack_has_nothing_to_write_to() {
-        let (_folder, _, stack) = array();
-        let planned = planned(&["--readonly", &stack]).unwrap();
+        let (folder, _, stack) = array();
+        let planned = planned(&["--readonly", &stack], folder.path()).unwrap();
         assert_eq!(planned.matches("read_only: true").count(), 5, "{planned}");
         assert!(!planned.contains("read_only: false"), "{planned}");
     }

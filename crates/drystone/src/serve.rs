@@ -118,9 +118,17 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
 /// # Errors
 /// What is wrong with the stack, or does not go with it.
 pub fn planned(options: &ServeOptions) -> Result<StackSpec, Failure> {
+    planned_in(&current_folder, options)
+}
+
+/// The same, with the default stack in `folder`.
+pub(crate) fn planned_in(
+    folder: &dyn Fn() -> Result<PathBuf, Failure>,
+    options: &ServeOptions,
+) -> Result<StackSpec, Failure> {
     let mut stack = match &options.rescue {
         Some(rescue) => rescue_stack(rescue, options)?,
-        None => stack(options)?,
+        None => stack(folder, options)?,
     };
     calendar::judge_certificates(&mut stack);
     output::warn(&stack);
@@ -140,11 +148,14 @@ fn bind_control(path: &Path, ending: &Ending) -> Result<ControlSocket, Failure> 
     })
 }
 
-fn stack(options: &ServeOptions) -> Result<StackSpec, Failure> {
+fn stack(
+    folder: &dyn Fn() -> Result<PathBuf, Failure>,
+    options: &ServeOptions,
+) -> Result<StackSpec, Failure> {
     let how = LoadOptions { file: options.files.fuse.clone(), read_only: options.read_only };
     match &options.stack {
         Some(path) => load_with(path, &how).map_err(output::load_failure),
-        None => default_stack(),
+        None => default_stack(&folder()?),
     }
 }
 
@@ -202,10 +213,9 @@ fn current_folder() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(refused)
 }
 
-/// The embedded default stack in the current folder, where its [`DataFolder`] is.
-fn default_stack() -> Result<StackSpec, Failure> {
-    let base = current_folder()?;
-    load_default(&base)
+/// The embedded default stack in this folder, where its [`DataFolder`] is.
+fn default_stack(base: &Path) -> Result<StackSpec, Failure> {
+    load_default(base)
         .map_err(|report| of_default(output::load_failure(LoadError::Invalid(report))))
 }
 
