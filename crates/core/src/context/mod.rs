@@ -47,9 +47,8 @@ use crate::buf::Arena;
 use crate::clock::Ns;
 use crate::device::Device;
 use crate::error::Result;
-use crate::extent::ExtentQuery;
 use crate::list::BioList;
-use crate::ring::{NetOp, RingEvent, Token};
+use crate::ring::{NetOp, Query, RingEvent, Token};
 use crate::sync::LockCounters;
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
@@ -260,11 +259,11 @@ impl Context {
         Call::begin(&self.handle).core().env.ring.net(fd, op, token);
     }
 
-    /// Ask a device for its extents on behalf of a front end: [`crate::ring::Ring::query`]. The answer comes
-    /// through [`Context::take_events`] with `value`.
-    pub fn start_query(&mut self, query: ExtentQuery, value: u64) {
+    /// Ask something on behalf of a front end: [`crate::ring::Ring::query`]. The answer comes through
+    /// [`Context::take_events`] with `value`.
+    pub fn start_query(&mut self, query: impl Into<Query>, value: u64) {
         let token = Token::new(Token::FRONT_END, value);
-        Call::begin(&self.handle).core().env.ring.query(query, token);
+        Call::begin(&self.handle).core().env.ring.query(query.into(), token);
     }
 
     /// A front end's timer: an event with `value` when the clock passes `at`.

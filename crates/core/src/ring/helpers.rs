@@ -1,6 +1,6 @@
 //! The helper threads: they do for every ring of the process what would block a context's thread
 //! there. That is each file operation of the plain engine, and for both engines what the kernel does for
-//! nobody without keeping the caller waiting: allocation queries, and discards of block devices (io_uring has a
+//! nobody without keeping the caller waiting: queries ([`Query`]), and discards of block devices (io_uring has a
 //! command for these since Linux 6.12, which a helper makes needless).
 //!
 //! Invariants:
@@ -15,9 +15,8 @@
 //!   started: where there is one stack in a process, that is its.
 
 use super::eventfd::EventFd;
-use super::{Buffers, FileOp, Token, Waker};
+use super::{Buffers, FileOp, Query, Token, Waker};
 use crate::buf::Segment;
-use crate::extent::ExtentQuery;
 use crate::signals::blocked;
 use crate::sync::{Lock, LockClass, LockCounters, Signal};
 use crate::threads;
@@ -42,8 +41,8 @@ const STACK_BYTES: usize = 128 << 10;
 pub(super) enum Work {
     /// A file operation.
     File { fd: RawFd, op: FileOp },
-    /// An allocation query.
-    Query(ExtentQuery),
+    /// A question.
+    Query(Query),
     /// Nothing but to drop it, which may block.
     Drop(#[expect(dead_code, reason = "it is there to be dropped")] Box<dyn Send>),
 }
@@ -83,7 +82,7 @@ impl Job {
         Job { work: Work::File { fd, op }, token, outbox: Some(outbox.clone()) }
     }
 
-    pub(super) fn query(query: ExtentQuery, token: Token, outbox: &Arc<Outbox>) -> Self {
+    pub(super) fn query(query: Query, token: Token, outbox: &Arc<Outbox>) -> Self {
         Job { work: Work::Query(query), token, outbox: Some(outbox.clone()) }
     }
 
@@ -108,7 +107,7 @@ impl Job {
     fn run(&self) -> (i32, Buffers) {
         match &self.work {
             Work::File { fd, op } => (run(*fd, *op), Buffers::None),
-            Work::Query(query) => (0, Buffers::Extents(query.run())),
+            Work::Query(query) => query.run(),
             Work::Drop(_) => (0, Buffers::None),
         }
     }
@@ -129,7 +128,7 @@ impl Job {
 struct State {
     files: VecDeque<Job>,
     queries: VecDeque<Job>,
-    /// Devices that are being asked.
+    /// Devices and functions that are being asked.
     asked: Vec<usize>,
     threads: usize,
     idle: usize,

@@ -2,7 +2,7 @@
 //!
 //! One interface, two engines: [`uring`] on io_uring, and [`plain`] where io_uring is forbidden
 //! (containers' default seccomp): epoll for sockets, helper threads for files, so that the
-//! context's thread never blocks in a file operation. Both give allocation queries to helper threads.
+//! context's thread never blocks in a file operation. Both give queries to helper threads.
 //! The simulator brings its own.
 //!
 //! Ownership: an operation on memory of a bio is started with [`Ring::file`] by a driver, whose
@@ -16,6 +16,7 @@ mod eventfd;
 mod helpers;
 pub mod plain;
 pub mod polled;
+mod query;
 mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -23,12 +24,13 @@ pub mod uring;
 mod watches;
 
 pub(crate) use helpers::drop_on_helper;
+pub use query::Query;
 pub use sockets::peer_uid;
 
 use crate::buf::{Arena, IoBuf, Segment};
 use crate::clock::Ns;
 use crate::error::Result;
-use crate::extent::{Extent, ExtentQuery};
+use crate::extent::Extent;
 use crate::sync::LockCounters;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -231,10 +233,10 @@ pub trait Ring: Send {
     /// Start `op` on `fd`, which the caller keeps open until the event.
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token);
 
-    /// Ask a device which of its ranges hold data, without waiting for the answer: a helper thread
-    /// asks, one query of a device at a time. The answer comes as [`Buffers::Extents`]; without it
-    /// (memory is short) all is data.
-    fn query(&mut self, query: ExtentQuery, token: Token);
+    /// Ask something without waiting for the answer: a helper thread asks, one query of a device at a time. The
+    /// answer comes with the event, as [`Query`] says. A negative result is an error (memory is short), and no
+    /// answer: then all of a device counts as data.
+    fn query(&mut self, query: Query, token: Token);
 
     /// An event with result 0 when the clock passes `at`.
     fn timer(&mut self, at: Ns, token: Token);

@@ -18,10 +18,9 @@ use super::eventfd::EventFd;
 use super::helpers::{Job, Outbox, Outcome, Pool};
 use super::sockets::{attempt, buffers_of, set_nonblocking};
 use super::watches::Watches;
-use super::{Buffers, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use super::{Buffers, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
 use crate::clock::{Clock, Ns};
 use crate::error::Result;
-use crate::extent::ExtentQuery;
 use crate::sync::LockCounters;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -341,7 +340,7 @@ impl Ring for PlainRing {
         self.unsubmitted.push(Job::file(fd, op, token, &self.outbox));
     }
 
-    fn query(&mut self, query: ExtentQuery, token: Token) {
+    fn query(&mut self, query: Query, token: Token) {
         self.in_flight += 1;
         self.unsubmitted.push(Job::query(query, token, &self.outbox));
     }

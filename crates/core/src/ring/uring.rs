@@ -17,11 +17,10 @@
 use super::eventfd::EventFd;
 use super::helpers::{Job, Outbox, Pool};
 use super::watches::Watches;
-use super::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use super::{Buffers, FileOp, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
 use crate::buf::Arena;
 use crate::clock::{Clock, Ns};
 use crate::error::{Error, Result};
-use crate::extent::ExtentQuery;
 use crate::sync::LockCounters;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
@@ -434,7 +433,7 @@ impl Ring for UringRing {
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
     }
 
-    fn query(&mut self, query: ExtentQuery, token: Token) {
+    fn query(&mut self, query: Query, token: Token) {
         self.hand_over(Job::query(query, token, &self.outbox));
     }
 

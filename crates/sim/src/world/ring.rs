@@ -10,8 +10,7 @@ use super::{DiskId, Due, FiberId, Memory, RingId, State, World};
 use crate::disk::DiskOp;
 use drystone_core::buf::Segment;
 use drystone_core::clock::Ns;
-use drystone_core::extent::ExtentQuery;
-use drystone_core::ring::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use drystone_core::ring::{FileOp, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -163,7 +162,7 @@ fn disk_of(file: RingFile) -> Option<DiskId> {
 enum Begun {
     File(Started),
     Net { fd: RawFd, op: NetOp, token: Token },
-    Query(ExtentQuery, Token),
+    Query(Query, Token),
 }
 
 /// An operation of a disk.
@@ -250,7 +249,7 @@ impl Ring for SimRing {
         self.world.state().rings[self.id].in_flight += 1;
     }
 
-    fn query(&mut self, query: ExtentQuery, token: Token) {
+    fn query(&mut self, query: Query, token: Token) {
         self.started.push(Begun::Query(query, token));
         self.world.state().rings[self.id].in_flight += 1;
     }
@@ -290,8 +289,8 @@ impl Ring for SimRing {
                 }
                 // A device asks the world itself, which must not be locked then.
                 Begun::Query(query, token) => {
-                    let buffers = Buffers::Extents(query.run());
-                    self.world.state().push(self.id, RingEvent { token, result: 0, buffers });
+                    let (result, buffers) = query.run();
+                    self.world.state().push(self.id, RingEvent { token, result, buffers });
                 }
             }
         }

@@ -1,8 +1,7 @@
 //! A ring whose file operations fail, or do less than was asked, when the test says so.
 
 use drystone_core::clock::Ns;
-use drystone_core::extent::ExtentQuery;
-use drystone_core::ring::{Buffers, FileOp, NetOp, Ring, RingEvent, RingFile, Token, Waker};
+use drystone_core::ring::{Buffers, FileOp, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
@@ -85,7 +84,7 @@ impl Ring for FaultRing {
         self.inner.net(fd, op, token);
     }
 
-    fn query(&mut self, query: ExtentQuery, token: Token) {
+    fn query(&mut self, query: Query, token: Token) {
         self.inner.query(query, token);
     }
 
