@@ -57,6 +57,12 @@ impl Reserve {
         }
     }
 
+    /// Buffers that were lent and are back.
+    #[cfg(test)]
+    pub(crate) fn idle_count(&self) -> usize {
+        self.idle.lock(&self.locks).iter().map(Vec::len).sum()
+    }
+
     /// Pools have freed enough for a trim.
     pub(crate) fn wants_trim(&self) -> bool {
         self.freed.load(Relaxed) >= TRIM_BYTES

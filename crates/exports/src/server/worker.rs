@@ -101,6 +101,15 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// What a worker on `cx` with the door `inbox` has, at first without memory that the ring knows and without a
+    /// bound for buffers.
+    pub(crate) fn new(cx: Context, inbox: Arc<Inbox>) -> Self {
+        let locks = cx.locks().sibling();
+        let reserve = Reserve::new(None, locks.clone());
+        let (budget, bios, gone) = (Budget::unlimited(), Vec::new(), Vec::new());
+        Work { cx, locks, inbox, reserve, budget, bios, gone }
+    }
+
     /// A pool of buffers for a client.
     pub(crate) fn pool(&self) -> Pool {
         let thread = self.cx.handle().clone();
@@ -119,6 +128,23 @@ impl Work {
     /// Withdraw the bios with these `user_data`, once those of this round are submitted.
     pub(crate) fn withdraw(&mut self, range: Range<u64>) {
         self.gone.push(range);
+    }
+
+    /// What is to be submitted, instead of that.
+    #[cfg(test)]
+    #[allow(clippy::vec_box)]
+    pub(crate) fn take_queued(&mut self) -> Vec<Box<Bio>> {
+        let mut queued = Vec::new();
+        for (_, mut bios) in self.bios.drain(..) {
+            queued.extend(std::iter::from_fn(|| bios.pop()));
+        }
+        queued
+    }
+
+    /// What is to be withdrawn, instead of that.
+    #[cfg(test)]
+    pub(crate) fn take_withdrawn(&mut self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.gone)
     }
 
     fn submit(&mut self) {
@@ -146,13 +172,9 @@ pub struct Worker {
 impl Worker {
     /// A worker on `cx` that serves what comes through the door `inbox`, which is its own.
     pub fn new(cx: Context, inbox: Arc<Inbox>) -> Self {
-        let locks = cx.locks().sibling();
-        let reserve = Reserve::new(None, locks.clone());
-        let (budget, bios, gone) = (Budget::unlimited(), Vec::new(), Vec::new());
-        let work = Work { cx, locks, inbox, reserve, budget, bios, gone };
         Worker {
             front_ends: FrontEnds::default(),
-            work,
+            work: Work::new(cx, inbox),
             events: Vec::new(),
             done: BioList::new(),
             stopping: false,

@@ -87,6 +87,7 @@ impl Files {
             direct_io: fuse.loop_device,
             over_ring: true,
             now_s,
+            is_killed: kernel::is_killed,
         };
         let point = MountPoint {
             path: path.clone(),

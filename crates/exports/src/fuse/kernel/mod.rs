@@ -12,9 +12,11 @@
 mod device;
 mod error;
 mod helper;
+mod killed;
 mod mountinfo;
 
 pub use error::MountError;
+pub use killed::is_killed;
 pub use mountinfo::{MountEntry, parse as parse_mountinfo};
 
 use super::proto::init::MAX_WRITE;

@@ -17,6 +17,8 @@ pub struct Request<'a> {
     pub node: u64,
     /// User id of whoever asks.
     pub uid: u32,
+    /// The thread that asks, by its id where the mount was made (its PID namespace); 0 if it is not seen there.
+    pub task: u32,
     /// What is asked for.
     pub operation: Operation<'a>,
 }
@@ -173,8 +175,8 @@ impl<'a> Request<'a> {
         {
             return Err(malformed);
         }
-        let Header { unique, node, uid, .. } = header;
-        Ok(Request { unique, node, uid, operation })
+        let Header { unique, node, uid, task, .. } = header;
+        Ok(Request { unique, node, uid, task, operation })
     }
 }
 
@@ -184,15 +186,19 @@ struct Header {
     unique: u64,
     node: u64,
     uid: u32,
+    task: u32,
 }
 
 impl Header {
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         let (length, opcode, unique) = (reader.u32()?, reader.u32()?, reader.u64()?);
         let (node, uid) = (reader.u64()?, reader.u32()?);
-        // Group, process, extensions: none that we asked for.
-        reader.skip(12)?;
-        Some(Header { length, opcode, unique, node, uid })
+        // Group.
+        reader.skip(4)?;
+        let task = reader.u32()?;
+        // Extensions: none that we asked for.
+        reader.skip(4)?;
+        Some(Header { length, opcode, unique, node, uid, task })
     }
 }
 

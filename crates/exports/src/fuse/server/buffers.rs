@@ -110,6 +110,12 @@ impl Buffers {
         }
     }
 
+    /// Idle ones that the reserve has lent.
+    #[cfg(test)]
+    pub(super) fn lent(&self) -> usize {
+        self.idle[0].iter().filter(|buf| buf.is_in_arena()).count()
+    }
+
     /// An idle bio.
     pub(super) fn bio(&mut self) -> Box<Bio> {
         self.bios.pop().unwrap_or_else(Bio::flush)

@@ -102,8 +102,8 @@ impl Session {
     fn cut_blocks(&mut self, mut op: Op, round: &mut Round) {
         let Work::Cut(cut) = &op.what else { return };
         let range = cut.rest.range();
-        if op.interrupted {
-            op.status = Status::Cancelled;
+        op.stop_if_interrupted();
+        if !op.status.is_ok() {
             return self.answer_op(op);
         }
         match self.next_zeroes(&mut op) {
@@ -122,8 +122,8 @@ impl Session {
     /// A bio of a cut is back: the next one, or the answer.
     pub(super) fn step_cut(&mut self, index: u32, round: &mut Round) {
         let Some(mut op) = self.ops[index as usize].take() else { return };
-        if op.interrupted && op.status.is_ok() && op.is_cut_short() {
-            op.status = Status::Cancelled;
+        if op.is_cut_short() {
+            op.stop_if_interrupted();
         }
         let goes_on = op.status.is_ok() && self.life == Life::Open;
         let next = if goes_on { self.next_zeroes(&mut op) } else { Ok(None) };

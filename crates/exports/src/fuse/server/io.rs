@@ -1,6 +1,7 @@
 //! Requests for data become bios, completed bios become answers.
 
 use super::cut::Cut;
+use super::interrupt::is_long;
 use super::mount::group_of;
 use super::ragged::Ragged;
 use super::seek::Seek;
@@ -75,9 +76,9 @@ impl Session {
         volume: usize,
         handle: u64,
     ) -> Op {
-        let (is_long, interrupted) = self.is_long(request);
         Op {
             unique: request.unique,
+            asker: request.task,
             volume,
             group: group_of(handle),
             what: op,
@@ -86,8 +87,8 @@ impl Session {
             entry: self.answering,
             buf: None,
             locked: false,
-            is_long,
-            interrupted,
+            is_long: is_long(request),
+            interrupted: false,
         }
     }
 
@@ -214,6 +215,7 @@ impl Session {
         }
         self.waiting += 1;
         self.used[volume].stayed.push_back((index, bio));
+        self.watch_if_interrupted(index);
     }
 
     pub(super) fn start_sync(&mut self, request: &Request<'_>, handle: u64, round: &mut Round) {

@@ -38,7 +38,7 @@ impl Session {
             Operation::Seek { handle, offset, whence } => {
                 self.start_seek(request, handle, offset, whence, work);
             }
-            Operation::Interrupt { unique } => self.interrupt(unique, work),
+            Operation::Interrupt { unique } => self.interrupt(unique),
             _ => self.answer_at_once(request),
         }
     }

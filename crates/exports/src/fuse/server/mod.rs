@@ -9,6 +9,7 @@
 //! buffers that it has from its beginning ([`reserved_bytes`]). At a bound a session reads nothing more;
 //! the kernel keeps requests for others, or until it goes on.
 
+mod askers;
 mod buffers;
 mod cut;
 mod interrupt;
@@ -24,6 +25,8 @@ mod ring;
 mod seek;
 mod session;
 mod sessions;
+#[cfg(test)]
+mod tests;
 
 pub use buffers::reserved_bytes;
 pub use mount::{Kind, Mount, MountOptions};

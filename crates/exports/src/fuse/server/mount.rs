@@ -49,6 +49,9 @@ pub struct MountOptions {
     pub over_ring: bool,
     /// The time of day, seconds since 1970.
     pub now_s: fn() -> u64,
+    /// Whether the thread with this id is being killed, or that cannot be known
+    /// ([`crate::fuse::kernel::is_killed`]). It is asked on helper threads, of those whose requests were interrupted.
+    pub is_killed: fn(u32) -> bool,
 }
 
 /// A volume of a mount.
@@ -242,7 +245,7 @@ impl Mount {
         self.sessions.iter().filter_map(|told| told.context.get()).for_each(|cx| cx.wake());
     }
 
-    /// Requests whose askers gave up.
+    /// Requests that were interrupted.
     pub(super) fn interrupts(&self) -> &Interrupts {
         &self.interrupts
     }

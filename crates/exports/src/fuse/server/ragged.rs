@@ -8,7 +8,7 @@ use super::io::{Place, Work};
 use super::session::{Life, Op, Session};
 use crate::fuse::proto::{self, Request};
 use crate::server::{Blocks, DATA_AT, Work as Round, errno};
-use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector};
+use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
 
 /// Buffers of the two edge blocks and, of a write, of all its blocks.
 #[derive(Default)]
@@ -167,6 +167,9 @@ impl Session {
         if self.used[volume].ragged.len() == 1 {
             self.lock_first(volume);
         }
+        if self.place_in_line(volume, index).is_some() {
+            self.watch_if_interrupted(index);
+        }
     }
 
     /// Lock the blocks of the first operation on parts of blocks, if there is one.
@@ -227,6 +230,9 @@ impl Session {
 
     fn step_ragged(&mut self, index: u32, round: &mut Round) {
         let Some(op) = self.ops[index as usize].as_mut() else { return };
+        if !matches!(&op.what, Work::Ragged(ragged) if ragged.step == Step::Writing) {
+            op.stop_if_interrupted();
+        }
         let Work::Ragged(ragged) = &mut op.what else { return };
         let failed = !op.status.is_ok() || self.life == Life::Over;
         match ragged.step {
@@ -343,21 +349,64 @@ impl Session {
         }
     }
 
+    /// Where operation `index` stands in the line of those on parts of blocks, if it has not begun.
+    fn place_in_line(&self, volume: usize, index: u32) -> Option<usize> {
+        let used = &self.used[volume];
+        let at = used.ragged.iter().position(|of| *of == index)?;
+        (at >= usize::from(used.begun)).then_some(at)
+    }
+
+    /// Whether operation `index` waits for its range.
+    pub(super) fn is_in_line(&self, index: u32) -> bool {
+        let Some(op) = &self.ops[index as usize] else { return false };
+        let stayed = self.used[op.volume].stayed.iter();
+        stayed.map(|(of, _)| of).any(|of| *of == index)
+            || self.place_in_line(op.volume, index).is_some()
+    }
+
+    /// End operation `index` if it waits for its range: it leaves the line, and is answered as one that is
+    /// interrupted. False if it does not wait.
+    pub(super) fn leave_line(&mut self, index: u32) -> bool {
+        let Some(op) = &self.ops[index as usize] else { return false };
+        let volume = op.volume;
+        let stayed = &mut self.used[volume].stayed;
+        let bio = stayed.iter().position(|(of, _)| *of == index).and_then(|at| stayed.remove(at));
+        if bio.is_none() && !self.leave_ragged(volume, index) {
+            return false;
+        }
+        self.waiting -= 1;
+        let buf = bio.and_then(|(_, bio)| self.pool.give_bio(bio));
+        if let Some(op) = self.ops[index as usize].as_mut() {
+            (op.interrupted, op.status) = (true, Status::Cancelled);
+            op.buf = buf.or(op.buf.take());
+        }
+        self.finish(index);
+        true
+    }
+
+    fn leave_ragged(&mut self, volume: usize, index: u32) -> bool {
+        let Some(at) = self.place_in_line(volume, index) else { return false };
+        self.used[volume].ragged.remove(at);
+        // Of them only the first waits for the lock.
+        if at == 0 {
+            self.used[volume].locks.unlock(index as usize);
+            if self.life == Life::Open {
+                self.lock_first(volume);
+            }
+        }
+        true
+    }
+
     /// The session is over: what has not begun never does.
     pub(super) fn drop_waiting(&mut self) {
         for volume in 0..self.used.len() {
-            let used = &mut self.used[volume];
-            let begun = usize::from(used.begun);
-            let ragged: Vec<u32> = used.ragged.drain(begun..).collect();
-            let stayed: Vec<_> = used.stayed.drain(..).collect();
-            self.waiting -= ragged.len() + stayed.len();
-            // Of the operations on parts of blocks only the first waits.
-            let first = ragged.first().filter(|_| begun == 0).copied();
-            let waiting = first.into_iter().chain(stayed.iter().map(|(index, _)| *index));
-            waiting.for_each(|index| used.locks.unlock(index as usize));
-            for index in ragged.into_iter().chain(stayed.into_iter().map(|(index, _)| index)) {
-                self.remove(index);
-            }
+            // From the end, so that none gets its turn.
+            while let Some(index) = self.used[volume].ragged.back().copied()
+                && self.leave_line(index)
+            {}
+            while let Some((index, _)) = self.used[volume].stayed.back()
+                && self.leave_line(*index)
+            {}
         }
     }
 }

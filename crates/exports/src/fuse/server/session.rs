@@ -10,6 +10,7 @@
 //! * Exactly one answer is written for each request that has one. An answer never waits: the kernel
 //!   copies it at once, or refuses it because nobody waits for it any more.
 
+use super::askers::Askers;
 use super::buffers::Buffers;
 use super::look::Look;
 use super::mount::Mount;
@@ -47,6 +48,8 @@ pub(super) enum Life {
 /// An operation that is being carried out.
 pub(super) struct Op {
     pub(super) unique: u64,
+    /// The thread that waits for the answer.
+    pub(super) asker: u32,
     pub(super) volume: usize,
     pub(super) group: u32,
     pub(super) what: OpWork,
@@ -59,9 +62,9 @@ pub(super) struct Op {
     pub(super) buf: Option<IoBuf>,
     /// It has a range of its volume locked, or waits for that.
     pub(super) locked: bool,
-    /// It may take long, so it ends early when its asker gives up.
+    /// It may take long, so it ends early when its asker is killed.
     pub(super) is_long: bool,
-    /// Which he has done.
+    /// Which is so.
     pub(super) interrupted: bool,
 }
 
@@ -134,6 +137,7 @@ pub(super) struct Session {
     pub(super) requests: u64,
     /// Interrupts of the mount that it has looked at.
     pub(super) interrupts_seen: u64,
+    pub(super) askers: Askers,
     pub(super) locks: Arc<LockCounters>,
     /// Tag for `user_data`: the session's place.
     tag: u64,
@@ -190,6 +194,7 @@ impl Session {
             flow: Flow::new(IN_FLIGHT_MAX, u64::MAX),
             requests: 0,
             interrupts_seen: 0,
+            askers: Askers::new(),
             locks: work.locks.clone(),
             tag: FUSE.bio() | (place as u64) << (PART_BITS + OP_BITS),
             withdrawn: false,
@@ -220,12 +225,18 @@ impl Session {
     /// True when nothing refers to the session and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
         let polling = self.polling || self.over_ring.as_ref().is_some_and(|over| over.polling);
-        self.life == Life::Over && !polling && self.flow.is_idle()
+        self.life == Life::Over && !polling && !self.askers.is_asking() && self.flow.is_idle()
     }
 
-    /// True while something of it waits for a range of a volume, or while it is not known how requests come.
-    pub(super) fn waits_for_others(&self) -> bool {
-        self.waiting > 0 || self.waits_for_transport() || self.has_failed()
+    /// Others have done what it waited for, or may have: something of it holds its range of a volume now, or it is
+    /// not known how requests come.
+    ///
+    /// Not as long as it waits: what is always to be looked at keeps a thread that looks for requests from its ring.
+    pub(super) fn has_news_of_others(&self) -> bool {
+        let has_range = |used: &Used| used.locks.has_news();
+        self.waiting > 0 && self.used.iter().any(has_range)
+            || self.waits_for_transport()
+            || self.has_failed()
     }
 
     /// Nobody is to be answered any more.
@@ -260,7 +271,8 @@ impl Session {
 
     pub(super) fn add(&mut self, op: Op) -> u32 {
         self.flow.begin(0);
-        match self.free.pop() {
+        let is_long = op.is_long;
+        let index = match self.free.pop() {
             Some(index) => {
                 self.ops[index as usize] = Some(op);
                 index
@@ -269,7 +281,11 @@ impl Session {
                 self.ops.push(Some(op));
                 self.ops.len() as u32 - 1
             }
+        };
+        if is_long {
+            self.watch_if_interrupted(index);
         }
+        index
     }
 
     /// The operation is over; its answer is written next.

@@ -3,6 +3,7 @@
 //! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound and
 //! goes on with what completes, or is in `again` or `unarmed`.
 
+use super::askers::ASKERS;
 use super::look::LONGEST_LOOK_NS;
 use super::seek::{QUERY, query_of};
 use super::session::{Life, Session, session_of, user_data_of};
@@ -14,6 +15,7 @@ use drystone_core::ring::{Buffers, NetOp, RingEvent};
 
 /// In the value of an event: the poll of a session's ring.
 const RING_POLL: u64 = 1 << 43;
+const _: () = assert!(ASKERS == RING_POLL | QUERY, "both, which no other event has");
 
 /// The sessions of a worker.
 #[derive(Default)]
@@ -35,13 +37,14 @@ impl Sessions {
     fn go_on(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
         if session.has_interrupts() {
-            session.follow_interrupts(work);
+            session.follow_interrupts();
         }
         session.step(work);
         if session.receive(work) && !self.again.contains(&place) {
             self.again.push(place);
         }
         session.step(work);
+        session.look_at_askers(work);
         session.flush_ring();
         if session.has_entries() && session.life == Life::Open && !self.again.contains(&place) {
             self.again.push(place);
@@ -101,6 +104,12 @@ impl Sessions {
         self.touched.push(place);
     }
 
+    fn asker_looked_at(&mut self, work: &mut Work, place: usize, result: i32) {
+        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+        session.asker_looked_at(result, work);
+        self.touched.push(place);
+    }
+
     fn give_up_all(&mut self) {
         for place in 0..self.sessions.len() {
             let Some(session) = &mut self.sessions[place] else { continue };
@@ -128,6 +137,10 @@ impl FrontEnd for Sessions {
         self.sessions.len() == self.free.len()
     }
 
+    fn deadline(&self) -> Option<Ns> {
+        self.sessions.iter().flatten().filter_map(Session::asker_deadline).min()
+    }
+
     fn begin_round(&mut self, _work: &mut Work) {}
 
     fn admit(&mut self, work: &mut Work, arrival: Incoming) {
@@ -151,6 +164,9 @@ impl FrontEnd for Sessions {
 
     fn handle(&mut self, work: &mut Work, event: RingEvent) {
         let value = Tag::rest_of_event(event.token.value());
+        if value & ASKERS == ASKERS {
+            return self.asker_looked_at(work, (value & !ASKERS) as usize, event.result);
+        }
         if value & QUERY != 0 {
             return self.answered(work, value, event.buffers);
         }
@@ -183,11 +199,16 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// Nobody says which session a wake-up is for: those that wait for others, or their mount, or
-    /// have not seen all interrupts, look.
-    fn collected(&mut self, _work: &mut Work) {
+    /// Nobody says which session a wake-up is for: those with news of others, or that wait for their mount, or
+    /// have not seen all interrupts, look. So do those with an asker that is to be looked at.
+    fn collected(&mut self, work: &mut Work) {
         for (place, session) in self.sessions.iter().enumerate() {
-            let looks = |it: &Session| it.waits_for_others() || it.has_interrupts();
+            let is_time = |at: Ns| at <= work.cx.set().clock().now();
+            let looks = |it: &Session| {
+                it.has_news_of_others()
+                    || it.has_interrupts()
+                    || it.asker_deadline().is_some_and(is_time)
+            };
             if session.as_ref().is_some_and(looks) {
                 self.touched.push(place);
             }

@@ -1,0 +1,113 @@
+//! Whether a process is being killed, by what `/proc/TID/status` tells of its signals (proc_pid_status(5)).
+
+use rustix::process::Signal;
+use std::fs;
+
+/// Signals that end nobody who leaves them as they are (signal(7)).
+const HARMLESS: [Signal; 8] = [
+    Signal::CHILD,
+    Signal::CONT,
+    Signal::STOP,
+    Signal::TSTP,
+    Signal::TTIN,
+    Signal::TTOU,
+    Signal::URG,
+    Signal::WINCH,
+];
+
+/// Whether a signal has come to the thread with this id that ends it as soon as it gets to run: SIGKILL, which it
+/// also has when its process is ended otherwise, or another that it neither handles nor ignores nor blocks. Of a
+/// thread that is traced only SIGKILL counts, since whoever traces it may take the others away.
+///
+/// Also true where that cannot be known: of thread 0, which stands for those that are not seen in this PID
+/// namespace, and where `/proc` does not tell of it. Reads `/proc`: not for a data thread.
+pub fn is_killed(task: u32) -> bool {
+    if task == 0 || !shows_own_namespace() {
+        return true;
+    }
+    fs::read(format!("/proc/{task}/status")).map_or(true, |status| says_killed(&status))
+}
+
+/// Whether `/proc` has the processes of the PID namespace that this process is in.
+fn shows_own_namespace() -> bool {
+    let own = std::process::id().to_string();
+    fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())
+}
+
+fn says_killed(status: &[u8]) -> bool {
+    let signals = |name| field(status, name).and_then(|text| u64::from_str_radix(text, 16).ok());
+    let read = || {
+        let pending = signals("SigPnd")? | signals("ShdPnd")?;
+        let lives = signals("SigBlk")? | signals("SigIgn")? | signals("SigCgt")?;
+        let is_traced = field(status, "TracerPid").is_some_and(|tracer| tracer != "0");
+        let harmless: u64 = HARMLESS.into_iter().map(bit).sum();
+        let fatal = if is_traced { bit(Signal::KILL) } else { !(lives | harmless) };
+        Some(pending & fatal != 0)
+    };
+    read().unwrap_or(true)
+}
+
+/// The value of a line `name: value`.
+fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a str> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let value = lines.find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b":"))?;
+    std::str::from_utf8(value).ok().map(str::trim)
+}
+
+fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel tells of a thread with these sets of signals.
+    fn status(tracer: u32, sets: [&[Signal]; 5]) -> Vec<u8> {
+        let names = ["SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"];
+        let mut text = format!("Name:\ta\nTracerPid:\t{tracer}\nSigQ:\t0/128\n").into_bytes();
+        // A process may have any name.
+        text[6] = 0xff;
+        for (name, set) in names.into_iter().zip(sets) {
+            let set: u64 = set.iter().copied().map(bit).sum();
+            text.extend_from_slice(format!("{name}:\t{set:016x}\n").as_bytes());
+        }
+        text
+    }
+
+    #[test]
+    fn only_what_ends_a_process_kills_it() {
+        use Signal as S;
+        let cases: [(u32, [&[Signal]; 5], bool); 13] = [
+            (0, [&[], &[], &[], &[], &[]], false),
+            (0, [&[S::KILL], &[], &[], &[], &[]], true),
+            (0, [&[], &[S::KILL], &[], &[], &[]], true),
+            (7, [&[S::ALARM, S::KILL], &[], &[], &[], &[S::ALARM]], true),
+            (0, [&[S::ALARM], &[S::CHILD], &[], &[], &[S::ALARM, S::CHILD]], false),
+            (0, [&[], &[S::ALARM], &[], &[], &[S::USR1]], true),
+            (0, [&[], &[S::INT], &[S::INT], &[], &[]], false),
+            (0, [&[], &[S::TERM], &[], &[S::TERM], &[]], false),
+            (0, [&[], &[S::QUIT], &[], &[], &[]], true),
+            (7, [&[], &[S::QUIT], &[], &[], &[]], false),
+            (0, [&[S::CONT], &[S::WINCH, S::URG], &[], &[], &[]], false),
+            (0, [&[S::STOP], &[S::TSTP, S::TTIN, S::TTOU], &[], &[], &[]], false),
+            (0, [&[], &[S::ALARM, S::TERM], &[], &[], &[S::ALARM]], true),
+        ];
+        for (at, (tracer, sets, killed)) in cases.into_iter().enumerate() {
+            assert_eq!(says_killed(&status(tracer, sets)), killed, "case {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_counts_as_killed() {
+        for text in [
+            &b""[..],
+            b"Name:\ta\n",
+            b"SigPnd:\t0\nShdPnd:\tx\nSigBlk:\t0\nSigIgn:\t0\nSigCgt:\t0\n",
+        ] {
+            assert!(says_killed(text));
+        }
+        assert!(is_killed(0) && is_killed(u32::MAX), "there is no such thread");
+        assert!(!is_killed(std::process::id()), "as /proc of this machine says");
+    }
+}

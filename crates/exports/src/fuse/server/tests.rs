@@ -1,0 +1,307 @@
+//! A session by itself, step by step: its bios end when and as the test wants, in orders that are rare with a
+//! device and another thread.
+
+#[path = "../../../tests/fuse/disk.rs"]
+#[allow(dead_code)]
+mod disk;
+
+use super::session::Session;
+use super::{IN_FLIGHT_MAX, Incoming, Kind, Mount, MountOptions, Sessions};
+use crate::fuse::proto::{Operation, Request};
+use crate::server::{Clients, FrontEnd, Inbox, Membership, Reserve, Volume, Work};
+use disk::{Disk, Handle};
+use drystone_core::clock::{ManualClock, SystemClock};
+use drystone_core::range_lock::{RangeLock, RangeUser};
+use drystone_core::ring::Engine;
+use drystone_core::sync::{LockCounters, LockRegistry};
+use drystone_core::{Arena, Bio, ContextSet, Op, Priority, Status};
+use drystone_throttle::Groups;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+const SIZE: u64 = 1 << 20;
+const BLOCK: u64 = 512;
+const EINTR: i32 = 4;
+
+/// A session of a file, what it works with, and the kernel's end of it.
+struct Alone {
+    session: Session,
+    work: Work,
+    lock: Arc<RangeLock>,
+    kernel: OwnedFd,
+}
+
+fn volume(lock: &Arc<RangeLock>) -> Volume {
+    let clock = ManualClock::new(1);
+    let groups = Groups::new(clock.clone(), &LockRegistry::new(clock));
+    Volume {
+        name: "vol".to_owned(),
+        device: Arc::new(Handle(Disk::new(SIZE as usize, BLOCK as u32))),
+        read_only: false,
+        priority: Priority::default(),
+        membership: Membership::new(groups, ""),
+        clients: Clients::default(),
+        write_lock: lock.clone(),
+    }
+}
+
+fn options() -> MountOptions {
+    MountOptions {
+        kind: Kind::File,
+        uid: 0,
+        gid: 0,
+        permissions: 0o600,
+        writeback_cache: false,
+        ignore_truncate: false,
+        direct_io: false,
+        over_ring: false,
+        now_s: || 1,
+        is_killed: |_| true,
+    }
+}
+
+/// What a session is made of, and the kernel's end of it.
+fn incoming(lock: &Arc<RangeLock>) -> (Incoming, OwnedFd) {
+    let mount = Mount::new(options(), vec![volume(lock)], 1);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (kernel, device) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("sockets");
+    (Incoming { mount, number: 0, device }, kernel)
+}
+
+fn work() -> Work {
+    let cx = ContextSet::new(SystemClock::new()).open(Engine::Plain).expect("a context");
+    let inbox = Inbox::new(cx.handle().clone());
+    Work::new(cx, inbox)
+}
+
+/// Somebody else holds `range` of the volume alone.
+fn hold(lock: &Arc<RangeLock>, work: &Work, range: Range<u64>) -> RangeUser {
+    let thread = work.cx.handle().clone();
+    let mut user = lock.join(1, thread, LockCounters::new(ManualClock::new(1)));
+    assert!(user.lock_exclusive(0, &range));
+    user
+}
+
+impl Alone {
+    fn new() -> Self {
+        Alone::with(|work| work.reserve.clone())
+    }
+
+    fn with(reserve: impl FnOnce(&Work) -> Arc<Reserve>) -> Self {
+        let (mut work, lock) = (work(), RangeLock::new());
+        work.reserve = reserve(&work);
+        let (incoming, kernel) = incoming(&lock);
+        let session = Session::new(incoming, 0, &mut work);
+        Alone { session: session.expect("memory"), work, lock, kernel }
+    }
+
+    fn hold(&self, range: Range<u64>) -> RangeUser {
+        hold(&self.lock, &self.work, range)
+    }
+
+    fn start(&mut self, unique: u64, operation: Operation<'_>) {
+        let request = Request { unique, node: 1, uid: 0, task: 1, operation };
+        self.session.start(&request, &mut self.work);
+        self.session.step(&mut self.work);
+    }
+
+    fn cut(&mut self, unique: u64, size: u64) {
+        let (mode, owner, size) = (false, false, Some(size));
+        self.start(unique, Operation::SetAttributes { mode, owner, size, handle: Some(0) });
+    }
+
+    fn write(&mut self, unique: u64, offset: u64, length: u32) {
+        self.start(unique, Operation::Write { handle: 0, offset, length, flags: 0 });
+    }
+
+    fn end_early(&mut self, unique: u64) {
+        let index = self.session.op_named(unique).expect("it is under way");
+        self.session.end_early(index, &mut self.work);
+    }
+
+    /// The only bio that is to be submitted.
+    fn bio(&mut self) -> Box<Bio> {
+        let mut bios = self.work.take_queued();
+        assert_eq!(bios.len(), 1);
+        bios.remove(0)
+    }
+
+    /// A bio is back.
+    fn end(&mut self, mut bio: Box<Bio>) {
+        bio.status = Status::Ok;
+        self.session.completed(bio);
+    }
+
+    fn step(&mut self) {
+        self.session.step(&mut self.work);
+    }
+
+    /// The next answer, which has been given: to which request, and its errno.
+    fn answer(&self) -> (u64, i32) {
+        let mut bytes = [0; 256];
+        let length = rustix::io::read(&self.kernel, &mut bytes).expect("an answer");
+        assert!(length >= 16);
+        let error = i32::from_ne_bytes(bytes[4..8].try_into().expect("four bytes"));
+        (u64::from_ne_bytes(bytes[8..16].try_into().expect("eight bytes")), -error)
+    }
+}
+
+/// Its operation's number is the next one's before what was withdrawn is.
+#[test]
+fn what_is_interrupted_as_it_ends_takes_no_other_with_it() {
+    let mut alone = Alone::new();
+    alone.cut(2, 0);
+    let bio = alone.bio();
+    assert_eq!(bio.op, Op::WriteZeroes);
+    let user_data = bio.user_data;
+    alone.end(bio);
+    alone.end_early(2);
+    alone.step();
+    assert_eq!(alone.answer(), (2, 0), "it was complete");
+    alone.write(4, 0, 4096);
+    let bio = alone.bio();
+    assert_eq!(bio.user_data, user_data, "the number is used again");
+    let withdrawn = alone.work.take_withdrawn();
+    assert!(withdrawn.iter().all(|range| !range.contains(&user_data)), "{withdrawn:?}");
+    alone.end(bio);
+    assert_eq!(alone.answer(), (4, 0));
+}
+
+#[test]
+fn what_a_limit_may_hold_is_withdrawn() {
+    let mut alone = Alone::new();
+    alone.cut(2, 0);
+    let mut bio = alone.bio();
+    alone.end_early(2);
+    assert!(alone.work.take_withdrawn().iter().any(|range| range.contains(&bio.user_data)));
+    bio.status = Status::Cancelled;
+    alone.session.completed(bio);
+    alone.step();
+    assert_eq!(alone.answer(), (2, EINTR));
+}
+
+/// While its edge is read, and while that is written.
+#[test]
+fn a_cut_that_is_interrupted_within_a_block_ends_there() {
+    for last in [Op::Read, Op::Write] {
+        let mut alone = Alone::new();
+        alone.cut(2, 4096 + 100);
+        if last == Op::Write {
+            let read = alone.bio();
+            alone.end(read);
+            alone.step();
+        }
+        let bio = alone.bio();
+        assert_eq!(bio.op, last);
+        alone.end_early(2);
+        alone.end(bio);
+        alone.step();
+        assert_eq!(alone.answer(), (2, EINTR));
+        assert!(alone.work.take_queued().is_empty(), "nothing of it follows");
+        alone.cut(4, 4096 + 100);
+        assert_eq!(alone.bio().op, Op::Read, "the block is free");
+    }
+}
+
+/// Each kind that waits, in front of the line and behind another.
+#[test]
+fn what_waits_for_others_leaves_the_line() {
+    type Start = fn(&mut Alone, u64);
+    let whole: Start = |alone, unique| alone.write(unique, 0, 4096);
+    let part: Start = |alone, unique| alone.write(unique, 100, 100);
+    let cut: Start = |alone, unique| alone.cut(unique, 0);
+    let cut_part: Start = |alone, unique| alone.cut(unique, 100);
+    for start in [whole, part, cut, cut_part] {
+        for before in [whole, part] {
+            let mut alone = Alone::new();
+            let mut holder = alone.hold(0..BLOCK);
+            before(&mut alone, 2);
+            start(&mut alone, 4);
+            before(&mut alone, 6);
+            assert!(alone.session.is_in_line(alone.session.op_named(4).expect("it waits")));
+            alone.end_early(4);
+            assert_eq!(alone.answer(), (4, EINTR), "while the block is another's");
+            alone.end_early(2);
+            assert_eq!(alone.answer(), (2, EINTR));
+            assert!(alone.work.take_queued().is_empty());
+            assert!(alone.work.take_withdrawn().is_empty());
+            holder.unlock(0);
+            alone.step();
+            // The last one has its turn.
+            let bio = alone.bio();
+            let is_part = bio.op == Op::Read;
+            alone.end(bio);
+            alone.step();
+            if is_part {
+                let bio = alone.bio();
+                alone.end(bio);
+                alone.step();
+            }
+            assert_eq!(alone.answer(), (6, 0));
+            assert_eq!(alone.session.waiting, 0);
+            assert!(holder.lock_exclusive(0, &(0..SIZE)), "nothing is locked any more");
+        }
+    }
+}
+
+/// What its operations had goes back to whoever lent it, though they never began.
+#[test]
+fn a_session_that_ends_gives_back_what_waits() {
+    let reserve = Reserve::new(Arena::new(8 << 20), LockCounters::new(ManualClock::new(1)));
+    let mut alone = Alone::with(|_| reserve.clone());
+    assert_eq!(reserve.idle_count(), 0);
+    let mut holder = alone.hold(0..SIZE);
+    for unique in 0..u64::from(IN_FLIGHT_MAX) / 2 {
+        alone.write(4 * unique + 2, unique * 4096, 4096);
+        alone.write(4 * unique + 4, 100, 100);
+    }
+    let lent = alone.session.pool.lent() + IN_FLIGHT_MAX as usize;
+    alone.session.give_up();
+    assert_eq!(alone.session.waiting, 0);
+    assert!(alone.session.is_over(), "nothing of it is under way");
+    let Alone { session, mut work, .. } = alone;
+    assert!(work.take_queued().is_empty());
+    drop(session.end());
+    assert_eq!(reserve.idle_count(), lent, "all that it had");
+    holder.unlock(0);
+    assert!(holder.lock_exclusive(0, &(0..SIZE)));
+}
+
+/// A write of a part of a block, as the kernel sends it.
+fn part_of_a_block() -> Vec<u8> {
+    let (length, unique, node) = (40_u32 + 40 + 100, 2_u64, 1_u64);
+    let mut bytes = [length.to_ne_bytes(), 16_u32.to_ne_bytes()].concat();
+    bytes.extend([unique.to_ne_bytes(), node.to_ne_bytes()].concat());
+    bytes.extend([0; 16]);
+    let (handle, offset, length) = (0_u64, 100_u64, 100_u32);
+    bytes.extend([handle.to_ne_bytes(), offset.to_ne_bytes()].concat());
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend([0; 20 + 100]);
+    bytes
+}
+
+/// A thread that always finds something to do never enters its ring.
+#[test]
+fn a_session_that_waits_for_others_is_nothing_to_do() {
+    let (mut work, lock) = (work(), RangeLock::new());
+    let mut holder = hold(&lock, &work, 0..BLOCK);
+    let (incoming, kernel) = incoming(&lock);
+    rustix::io::write(&kernel, &part_of_a_block()).expect("room in the socket");
+    let mut sessions = Sessions::default();
+    sessions.admit(&mut work, incoming);
+    while sessions.has_work() {
+        sessions.advance(&mut work);
+    }
+    assert!(work.take_queued().is_empty(), "the block is another's");
+    sessions.collected(&mut work);
+    assert!(!sessions.has_work());
+    holder.unlock(0);
+    sessions.collected(&mut work);
+    assert!(sessions.has_work());
+    sessions.advance(&mut work);
+    let bios = work.take_queued();
+    assert_eq!(bios.iter().map(|bio| bio.op).collect::<Vec<_>>(), [Op::Read]);
+}
