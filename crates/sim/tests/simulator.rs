@@ -22,7 +22,7 @@ const ONCE_FAILED: [(u64, &str); 4] = [
 ];
 
 /// What the fixed seeds of `mixed` must have met, each at least so often.
-const MET: [(&str, u64); 63] = [
+const MET: [(&str, u64); 64] = [
     ("read succeeded", 10_000),
     ("write succeeded", 10_000),
     ("flush succeeded", 1_000),
@@ -55,6 +55,7 @@ const MET: [(&str, u64); 63] = [
     ("suspend", 10),
     ("move", 10),
     ("growth", 5),
+    ("reopen after a failed flush", 5),
     ("create", 10),
     ("remove", 10),
     ("limit", 10),

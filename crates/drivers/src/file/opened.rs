@@ -14,6 +14,7 @@ use super::length::{Doubt, Length};
 use super::{Discard, FileShared};
 use drystone_core::blocking::Aside;
 use drystone_core::buf::Segment;
+use drystone_core::mistake;
 use drystone_core::primitive::{AtomicBool, Ordering::*};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Error, Result};
@@ -165,7 +166,9 @@ impl FileShared {
     ) -> Result<()> {
         if is_same {
             before.is_followed_by(&mut next);
-            next.flush_failed.store(false, Release);
+            if !mistake!("failure_kept") {
+                next.flush_failed.store(false, Release);
+            }
         }
         let next = Arc::new(next);
         self.opening.update(&self.locks, |opening| {

@@ -243,6 +243,7 @@ impl Control {
                 "set queue/io_poll refused"
             });
         }
+        self.reopen_failed();
     }
 
     fn rate(&mut self) -> Option<Option<u64>> {
@@ -306,6 +307,33 @@ impl Control {
         if made && self.runtime.change(&name, &Change::Remove).is_ok() {
             self.count("remove");
         }
+        self.reopen_failed();
+    }
+
+    /// The file of a disk is opened anew, twice: a flush may have failed before of which the driver hears only when it was
+    /// opened once, and that counts for the new opening, too.
+    fn reopen(&self, disk: usize) {
+        let name = format!("d{disk}");
+        let has_failed = self.start.device(&name).attribute("flush_failed").as_deref() == Some("1");
+        self.run.open_anew(disk, || {
+            let done = [(); 2].map(|()| self.runtime.reopen(&name, false));
+            self.count(match &done[0] {
+                Ok(_) if has_failed => "reopen after a failed flush",
+                Ok(_) => "reopen",
+                Err(_) => "reopen refused",
+            });
+            done.iter().all(|done| matches!(done, Ok(true)))
+        });
+    }
+
+    /// Who sees that flushes fail does something about it.
+    fn reopen_failed(&self) {
+        for disk in 0..self.run.world.disks() {
+            let device = self.start.device(&format!("d{disk}"));
+            if device.attribute("flush_failed").as_deref() == Some("1") {
+                self.reopen(disk);
+            }
+        }
     }
 
     /// Read what others write all the time.
@@ -318,6 +346,7 @@ impl Control {
             let _ = self.runtime.device(&device.name);
         }
         self.count("look");
+        self.reopen_failed();
     }
 
     /// Faults begin on a disk.
@@ -343,6 +372,7 @@ impl Control {
             9 => {
                 self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
                 self.count("faults end");
+                self.reopen(disk);
             }
             _ => self.chances(disk, &plan),
         }

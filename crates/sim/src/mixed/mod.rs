@@ -6,6 +6,7 @@ mod control;
 pub mod crash;
 mod cuts;
 mod edits;
+mod flushes;
 mod io;
 mod life;
 mod load;

@@ -6,6 +6,7 @@
 //! * Nothing borrowed from here is kept across a pause.
 
 use super::control::Control;
+use super::flushes::{Flush, Flushes};
 use super::io::Io;
 use super::life::Life;
 use super::load::Load;
@@ -24,7 +25,7 @@ use drystone_core::{
 use drystone_stack::live::{LiveStack, Pause};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -88,8 +89,7 @@ pub(super) struct Run {
     dropped: RefCell<Vec<u64>>,
     /// What disks had counted when the stack was started.
     counted: RefCell<Vec<DiskCounts>>,
-    /// Targets of which a flush has failed since, with the I/Os begun by then.
-    unflushable: RefCell<BTreeMap<usize, u64>>,
+    flushes: RefCell<Flushes>,
     /// The I/O that something is wrong with.
     pub(super) culprit: Cell<Option<u64>>,
     /// Sectors of disks that have been bad.
@@ -173,7 +173,7 @@ impl Run {
             waiter: Cell::new(None),
             dropped: RefCell::new(vec![0; disks]),
             counted: RefCell::new(vec![DiskCounts::default(); disks]),
-            unflushable: RefCell::default(),
+            flushes: RefCell::default(),
             culprit: Cell::new(None),
             spoilt: RefCell::default(),
             hurt: RefCell::default(),
@@ -273,8 +273,8 @@ impl Run {
         self.count(&io, bio.status);
         self.admit_losses();
         let is_flush = io.op == Op::Flush && !self.off.get();
-        if is_flush && !self.flush_ended(io.target, number, bio.status) {
-            self.world.fail(format!("I/O {number}: a flush succeeded after one that failed"));
+        if is_flush && let Err(sentence) = self.flush_ended(io.target, number, bio.status) {
+            self.world.fail(format!("I/O {number}: {sentence}"));
         }
         if let Err(sentence) = io.end(self, bio) {
             self.culprit.set(Some(number));
@@ -349,22 +349,33 @@ impl Run {
     pub(super) fn count_anew(&self) {
         let counts = |disk| self.world.disk(disk, |disk: &mut Disk| *disk.counts());
         *self.counted.borrow_mut() = (0..self.world.disks()).map(counts).collect();
-        self.unflushable.borrow_mut().clear();
+        self.flushes.borrow_mut().start();
     }
 
-    /// A flush of `target` that began as number `number` has ended. After one that failed no later one
-    /// may succeed before the next start.
-    pub(super) fn flush_ended(&self, target: usize, number: u64, status: Status) -> bool {
+    /// A flush of `target` that began as number `number` has ended.
+    fn flush_ended(&self, target: usize, number: u64, status: Status) -> Result<(), &'static str> {
         let to = &self.plan.targets[target];
-        if to.fails || to.disks.len() != 1 || to.nature != Nature::Keeps {
-            return true;
+        let [disk] = to.disks[..] else { return Ok(()) };
+        if to.fails || to.nature != Nature::Keeps {
+            return Ok(());
         }
-        let mut unflushable = self.unflushable.borrow_mut();
-        let failed_before = unflushable.get(&target).is_some_and(|begun| *begun < number);
-        if status == Status::IoError && self.faults_of(to, &["flush_errors"]) > 0 {
-            unflushable.entry(target).or_insert(self.begun.get());
-        }
-        !(failed_before && status == Status::Ok)
+        let flush = Flush { target, disk, number, status, begun: self.begun.get() };
+        let now = self.counts_of(disk);
+        let counted = self.counted.borrow();
+        let excuses = [&HARD[..], &BAD].concat();
+        self.flushes.borrow_mut().ended(&flush, [&now, &counted[disk]], &excuses)
+    }
+
+    fn counts_of(&self, disk: usize) -> DiskCounts {
+        self.world.disk(disk, |disk| *disk.counts())
+    }
+
+    /// The file of a disk is opened anew by `reopen`, which says whether all is well since.
+    pub(super) fn open_anew(&self, disk: usize, reopen: impl FnOnce() -> bool) {
+        let before = self.counts_of(disk);
+        self.flushes.borrow_mut().opens_anew(disk);
+        let before = reopen().then_some(before);
+        self.flushes.borrow_mut().opened_anew(disk, self.begun.get(), before);
     }
 }
 

@@ -1,0 +1,143 @@
+//! What flushes may end with: once one has failed none succeeds, until its file is opened anew or the stack started
+//! again; from then on one fails only if its disk has done something since.
+//!
+//! Invariants:
+//! * Only flushes of targets on a single disk are judged: of others it is not known whose error they have.
+//! * Nothing is said of a flush that began before its file was opened anew: whether the driver saw its end before or
+//!   after that is not known here.
+
+use crate::disk::DiskCounts;
+use drystone_core::Status;
+use std::collections::BTreeMap;
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Flushes {
+    /// Targets of which a flush has failed, with their disk and the number of I/Os that had begun by then.
+    failed: BTreeMap<usize, (usize, u64)>,
+    /// Disks whose file was opened anew since the start.
+    anew: BTreeMap<usize, Anew>,
+}
+
+struct Anew {
+    /// I/Os that had begun by then.
+    begun: u64,
+    /// What the disk had counted before; `None` if it is not known that all is well since.
+    before: Option<DiskCounts>,
+}
+
+/// A flush that has ended.
+pub(super) struct Flush {
+    pub(super) target: usize,
+    /// The one on which the target is.
+    pub(super) disk: usize,
+    /// The number of its I/O.
+    pub(super) number: u64,
+    pub(super) status: Status,
+    /// I/Os that have begun by now.
+    pub(super) begun: u64,
+}
+
+impl Flushes {
+    /// The stack is started.
+    pub(super) fn start(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The file of a disk is about to be opened anew.
+    pub(super) fn opens_anew(&mut self, disk: usize) {
+        self.failed.retain(|_, (of, _)| *of != disk);
+        self.anew.insert(disk, Anew { begun: u64::MAX, before: None });
+    }
+
+    /// That is over, with so many I/Os begun, and what the disk had counted before if no failure from before that can come
+    /// to light any more.
+    pub(super) fn opened_anew(&mut self, disk: usize, begun: u64, before: Option<DiskCounts>) {
+        self.anew.insert(disk, Anew { begun, before });
+    }
+
+    /// Judges one. What its disk has counted `now`, and had at the `start`.
+    pub(super) fn ended(
+        &mut self,
+        flush: &Flush,
+        [now, start]: [&DiskCounts; 2],
+        excuses: &[&str],
+    ) -> Result<(), &'static str> {
+        let anew = self.anew.get(&flush.disk);
+        let since = match anew {
+            None => start,
+            Some(Anew { begun, before: Some(before) }) if *begun < flush.number => before,
+            Some(_) => return Ok(()),
+        };
+        let failed = self.failed.get(&flush.target).map(|(_, begun)| *begun);
+        let failed_before = failed.is_some_and(|begun| begun < flush.number);
+        match flush.status {
+            Status::Ok if failed_before => Err("a flush succeeded after one that failed"),
+            Status::IoError if grown(now, since, &["flush_errors"]) => {
+                self.failed.entry(flush.target).or_insert((flush.disk, flush.begun));
+                Ok(())
+            }
+            Status::IoError if anew.is_some() && !grown(now, since, excuses) => {
+                Err("a flush failed, though its file was opened anew and nothing has failed since")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether one of these counts has grown.
+fn grown(now: &DiskCounts, since: &DiskCounts, which: &[&str]) -> bool {
+    let mut pairs = now.each().zip(since.each());
+    pairs.any(|((name, now), (_, since))| which.contains(&name) && now > since)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Status::{IoError, Ok as Well};
+
+    const EXCUSES: [&str; 2] = ["flush_errors", "write_errors"];
+
+    fn counts(flush_errors: u64, write_errors: u64) -> DiskCounts {
+        DiskCounts { flush_errors, write_errors, ..DiskCounts::default() }
+    }
+
+    /// Whether a flush of the first target may end like that, by what the disk has counted.
+    fn may(flushes: &mut Flushes, number: u64, status: Status, now: &DiskCounts) -> bool {
+        let flush = Flush { target: 0, disk: 3, number, status, begun: number + 2 };
+        flushes.ended(&flush, [now, &counts(0, 0)], &EXCUSES).is_ok()
+    }
+
+    #[test]
+    fn a_failure_lasts_until_the_file_is_opened_anew() {
+        let mut flushes = Flushes::default();
+        let failed = counts(1, 0);
+        assert!(may(&mut flushes, 1, Well, &counts(0, 0)));
+        assert!(may(&mut flushes, 2, IoError, &failed));
+        assert!(may(&mut flushes, 4, Well, &failed), "it had begun");
+        assert!(!may(&mut flushes, 5, Well, &failed));
+        flushes.opens_anew(3);
+        assert!(may(&mut flushes, 6, Well, &failed) && may(&mut flushes, 7, IoError, &failed));
+        flushes.opened_anew(3, 10, Some(failed));
+        assert!(may(&mut flushes, 10, IoError, &failed), "it had begun");
+        assert!(may(&mut flushes, 11, Well, &failed));
+        assert!(!may(&mut flushes, 12, IoError, &failed), "nothing has failed since");
+        assert!(may(&mut flushes, 13, IoError, &counts(1, 1)));
+        assert!(may(&mut flushes, 14, Well, &counts(1, 1)));
+        assert!(may(&mut flushes, 15, IoError, &counts(2, 1)));
+        assert!(!may(&mut flushes, 18, Well, &counts(2, 1)), "it lasts again");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_judged() {
+        let mut flushes = Flushes::default();
+        flushes.opens_anew(3);
+        flushes.opened_anew(3, 1, None);
+        assert!(may(&mut flushes, 2, IoError, &counts(0, 0)));
+        assert!(may(&mut flushes, 5, Well, &counts(1, 0)));
+        flushes.start();
+        assert!(may(&mut flushes, 6, IoError, &counts(1, 0)));
+        flushes.opens_anew(2);
+        assert!(!may(&mut flushes, 9, Well, &counts(1, 0)), "another disk's file");
+    }
+}
