@@ -49,6 +49,13 @@ impl IoBuf {
     /// memory that may never be used.
     const MAP_FROM: usize = 128 << 10;
 
+    /// Bytes of memory that a new buffer of `len` bytes takes. An allocator has words of its own before each
+    /// block, so the next that is aligned begins a page later.
+    pub const fn memory_of(len: usize) -> usize {
+        let pages = len.next_multiple_of(Self::ALIGN);
+        if len >= Self::MAP_FROM { pages } else { pages + Self::ALIGN }
+    }
+
     /// A zeroed buffer of `len` bytes. Ends the program when memory is short.
     pub fn zeroed(len: usize) -> Self {
         Self::try_zeroed(len).unwrap_or_else(|| handle_alloc_error(Self::layout(len)))
@@ -312,6 +319,19 @@ fn each_piece(segments: &[Segment], mut skip: usize, mut f: impl FnMut(*mut u8, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Buffers one after the other lie no further apart than what is counted for each.
+    #[test]
+    fn a_buffer_takes_no_more_than_is_said() {
+        for len in [1, 4096, 8192, 20_480, 69_632, IoBuf::MAP_FROM, 1_052_672] {
+            let bufs: Vec<_> = (0..64).map(|_| IoBuf::zeroed(len)).collect();
+            let mut starts: Vec<_> = bufs.iter().map(|buf| buf.as_ptr().addr()).collect();
+            starts.sort_unstable();
+            let nearest = starts.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+            assert!(nearest <= IoBuf::memory_of(len), "{nearest} bytes for {len}");
+        }
+        assert_eq!(IoBuf::memory_of(8192), 12_288);
+    }
 
     #[test]
     fn buffers_are_aligned_and_zeroed() {

@@ -263,6 +263,27 @@ fn zeroes_that_keep_their_memory_are_never_fast() {
     assert_eq!(rig.allocation(64 << 20), [(64 << 20, false)]);
 }
 
+/// A short range does not wait for the end of long ones that came before it.
+#[test]
+fn ranges_take_turns() {
+    const LEN: u64 = 1 << 40;
+    let mut rig = ram(2 * LEN);
+    let zeroes = |at: u64, bytes: u64, user_data: u64| {
+        let mut bio = Bio::without_data(Op::WriteZeroes, Sector::from_bytes(at), bytes);
+        (bio.flags, bio.user_data) = (BioFlags::NOUNMAP | BioFlags::NOMERGE, user_data);
+        bio
+    };
+    rig.submit([zeroes(0, LEN, 1), zeroes(LEN, 8 << 20, 2)]);
+    let mut ended = BioList::new();
+    while ended.is_empty() {
+        rig.cx.wait(None);
+        rig.cx.reap(&mut ended);
+    }
+    assert_eq!((ended.len(), ended.front().unwrap().user_data), (1, 2));
+    rig.cx.withdraw(1..2);
+    assert_eq!(rig.drain()[0].status, Status::Cancelled);
+}
+
 /// What nobody wants any more is not zeroed to its end, and holds up nothing that comes after it.
 #[test]
 fn a_long_range_that_is_withdrawn_ends_before_its_time() {

@@ -4,7 +4,8 @@
 //! Invariants:
 //! * While there are ranges a timer of the context's ring is set, so that the work goes on although the
 //!   owner sleeps or is away. Never is more than one: it may find that all ranges were withdrawn.
-//! * Ranges are done one after the other: however many there are, a call does one piece.
+//! * However many ranges there are, a call does one piece. They take turns, so a short one does not wait for the end
+//!   of a long one, which may be another client's.
 
 use super::{RamStore, Rest};
 use drystone_core::Env;
@@ -44,11 +45,11 @@ impl Zeroing {
     /// The timer has fired: do a piece. The slot of the request that is done by it, if one is.
     pub(crate) fn go_on(&mut self, env: &mut Env, store: &RamStore) -> Option<u32> {
         self.has_timer = false;
-        let (slot, rest) = self.ranges.front_mut()?;
-        store.zero_some(rest);
-        let done = rest.is_empty().then_some(*slot);
-        if done.is_some() {
-            self.ranges.pop_front();
+        let (slot, mut rest) = self.ranges.pop_front()?;
+        store.zero_some(&mut rest);
+        let done = rest.is_empty().then_some(slot);
+        if done.is_none() {
+            self.ranges.push_back((slot, rest));
         }
         if !self.ranges.is_empty() {
             self.set_timer(env);

@@ -3,15 +3,20 @@
 //! Each client has [`MINIMUM`] bytes of its own and takes more from the one [`Budget`] of the process, by
 //! chunks. What is not there, or would be too much for one, is waited for in line; the [`Ledger`] says who is served.
 //!
+//! The guarantee: a request that takes at most [`MINIMUM`] waits for nobody, as long as its client has nothing else; and
+//! one of at most 1 MiB of a client that has nothing else waits for the reserve alone, an eighth of the budget, of which
+//! each client has one such request. Nothing that others hold beside it keeps that client waiting.
+//!
 //! Invariants:
 //! * What shares have (granted to those that wait, too) is what the ledger has for their clients.
-//! * Everything but the hint is under the lock.
+//! * Everything but the hints is under the lock.
 //!
 //! Why whoever waits gets on: what a share has is for buffers. Those that are idle are freed by the next
-//! sweep, or as soon as one is given back. Those of a device come back, by its time-out at the latest, and those
+//! sweep, or as soon as one is given back; and while somebody waits who has nothing, a client whose share he needs
+//! begins nothing new with that ([`Share::is_revoked`]). Those of a device come back, by its time-out at the latest, and those
 //! that wait for a limit when it lets them pass.
-//! Those of replies and of data on its way are the client's affair: one that neither takes nor sends
-//! anything is cut off while somebody waits who has nothing. And nobody waits for more than the whole.
+//! Those of replies and of data on its way are the client's affair: one that takes or sends
+//! too little is cut off while somebody waits who has nothing. And nobody waits for more than the whole.
 
 use super::ledger::{ClientId, Key, Ledger};
 use drystone_core::context::Handle;
@@ -19,16 +24,25 @@ use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Bytes of buffers that each client may have whatever others do: 36 requests of 4 KiB, or one of 256 KiB.
+/// Bytes of buffers that each client may have whatever others do: 24 requests of 4 KiB, or one of 256 KiB.
 pub(crate) const MINIMUM: u64 = 288 << 10;
 /// What is beyond that comes in multiples of this, so that the budget is rarely asked.
 const CHUNK: u64 = 1 << 20;
+/// The part of a budget that is a reserve, for first requests: one of 1 MiB for each 16 MiB, as small a budget as a
+/// stack file may have.
+const RESERVE: u64 = 8;
+/// The longest first request that the reserve is for: a buffer of 1 MiB, in whole chunks.
+const SHORT: u64 = 2 * CHUNK;
 
 /// Memory for requests of clients of a process. Any thread may use it.
 pub struct Budget {
     total: u64,
     /// Less than half is free, or somebody waits: nobody keeps what is idle. A hint that is read without the lock.
     scarce: AtomicBool,
+    /// Somebody waits who has nothing. Such a hint, too.
+    starving: AtomicBool,
+    /// Of one request, what is beyond it is not counted.
+    longest: u64,
     ledger: Lock<Ledger<Arc<Waiter>>>,
 }
 
@@ -45,8 +59,12 @@ impl Budget {
     /// A budget of so many bytes; at least one chunk of 1 MiB.
     pub fn new(bytes: u64) -> Arc<Self> {
         let total = (bytes / CHUNK).max(1) * CHUNK;
-        let ledger = Lock::new(LockClass::Buffers, Ledger::new(total));
-        Arc::new(Budget { total, scarce: AtomicBool::new(false), ledger })
+        let reserve = total / RESERVE / CHUNK * CHUNK;
+        let reserve = if reserve < SHORT { 0 } else { reserve };
+        let longest = total - reserve;
+        let ledger = Lock::new(LockClass::Buffers, Ledger::new(longest, reserve, SHORT));
+        let (scarce, starving) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Budget { total, scarce, starving, longest, ledger })
     }
 
     /// A budget that never ends.
@@ -84,6 +102,7 @@ impl Budget {
         });
         let scarce = ledger.free() < self.total / 2 || ledger.has_waiting();
         self.scarce.store(scarce, Relaxed);
+        self.starving.store(ledger.is_starving(), Relaxed);
         drop(ledger);
         served.iter().for_each(|waiter| waiter.thread.wake());
         told
@@ -91,7 +110,7 @@ impl Budget {
 
     /// Whole chunks, but never more than there are.
     fn chunks(&self, bytes: u64) -> u64 {
-        bytes.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX).min(self.total)
+        bytes.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX).min(self.longest)
     }
 }
 
@@ -145,6 +164,19 @@ impl Share {
     pub(super) fn is_wanted_by_others(&self) -> bool {
         let is_wanted = |client| self.budget.ledger.lock(&self.user).is_wanted_from(client);
         self.budget.is_scarce() && self.client.is_some_and(is_wanted)
+    }
+
+    /// Somebody waits for memory who has none, and gets on only when the client gives back all that it has beyond its
+    /// minimum.
+    #[inline]
+    pub(super) fn is_revoked(&self) -> bool {
+        !self.is_empty() && self.budget.starving.load(Relaxed) && self.is_revoked_now()
+    }
+
+    #[cold]
+    fn is_revoked_now(&self) -> bool {
+        let is_revoked = |client| self.budget.ledger.lock(&self.user).is_revoked_from(client);
+        self.client.is_some_and(is_revoked)
     }
 
     /// Take so many bytes more, if they are there and not too much for one.

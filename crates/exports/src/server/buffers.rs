@@ -101,6 +101,11 @@ pub(crate) struct Pool {
     group: u32,
 }
 
+/// Bytes of memory that a buffer takes.
+fn bytes_of(buf: &IoBuf) -> u64 {
+    IoBuf::memory_of(buf.len()) as u64
+}
+
 fn class_of(data_bytes: usize) -> Option<usize> {
     (0..CLASSES).find(|class| data_bytes <= 4096 << (2 * class))
 }
@@ -140,12 +145,25 @@ impl Pool {
         if self.share.has_asked() {
             return self.share.take_granted();
         }
-        let bytes = match class_of(data_bytes) {
-            Some(class) if !self.idle[class].is_empty() => return true,
-            Some(class) => class_bytes(class),
-            None => DATA_AT + data_bytes,
-        };
-        self.held + bytes as u64 <= self.share.room() || self.reserve_more(bytes as u64)
+        let class = class_of(data_bytes);
+        let bytes = IoBuf::memory_of(class.map_or(DATA_AT + data_bytes, class_bytes)) as u64;
+        if self.share.is_revoked() {
+            return self.reserve_anew(bytes);
+        }
+        let is_idle = class.is_some_and(|class| !self.idle[class].is_empty());
+        is_idle || self.held + bytes <= self.share.room() || self.reserve_more(bytes)
+    }
+
+    /// The share goes back before anything new is begun with it.
+    #[cold]
+    fn reserve_anew(&mut self, bytes: u64) -> bool {
+        self.shrink_to(0);
+        self.share.settle_all(self.held);
+        if self.held + bytes <= MINIMUM {
+            return true;
+        }
+        self.share.wait_for(bytes);
+        self.share.take_granted()
     }
 
     #[cold]
@@ -196,7 +214,7 @@ impl Pool {
         let Some(class) = class_of(data_bytes) else { return self.make(DATA_AT + data_bytes) };
         match self.idle[class].pop() {
             Some(buf) => {
-                self.idle_bytes -= buf.len() as u64;
+                self.idle_bytes -= bytes_of(&buf);
                 Some(buf)
             }
             None => self.take_new(class),
@@ -211,7 +229,7 @@ impl Pool {
 
     fn make(&mut self, bytes: usize) -> Option<IoBuf> {
         let made = IoBuf::try_zeroed(bytes)?;
-        self.held += bytes as u64;
+        self.held += bytes_of(&made);
         Some(made)
     }
 
@@ -219,7 +237,7 @@ impl Pool {
     pub(crate) fn give(&mut self, buf: IoBuf) {
         let class = buf.len().checked_sub(DATA_AT).and_then(class_of);
         let class = class.filter(|class| buf.len() == class_bytes(*class));
-        let bytes = buf.len() as u64;
+        let bytes = bytes_of(&buf);
         match class {
             Some(class) if self.idle_bytes + bytes <= self.keeps() => {
                 self.idle_bytes += bytes;
@@ -239,8 +257,8 @@ impl Pool {
 
     fn discard(&mut self, buf: IoBuf) {
         if !buf.is_in_arena() {
-            self.held -= buf.len() as u64;
-            self.reserve.freed.fetch_add(buf.len() as u64, Relaxed);
+            self.held -= bytes_of(&buf);
+            self.reserve.freed.fetch_add(bytes_of(&buf), Relaxed);
         } else if let Some(class) = class_of(buf.len() - DATA_AT) {
             self.reserve.give(class, buf);
         }
@@ -257,7 +275,7 @@ impl Pool {
             while self.idle_bytes > bytes
                 && let Some(buf) = self.idle[class].pop()
             {
-                self.idle_bytes -= buf.len() as u64;
+                self.idle_bytes -= bytes_of(&buf);
                 self.discard(buf);
             }
         }
@@ -339,7 +357,7 @@ mod tests {
         assert!(buf.iter().all(|b| *b == 0), "another client's data");
         let more: Vec<_> = (0..9).map(|_| second.take(4096).unwrap()).collect();
         assert!(!more[8].is_in_arena(), "when the reserve is used up, memory is taken as ever");
-        assert_eq!(second.held, 2 * 8192, "what is lent counts elsewhere");
+        assert_eq!(second.held, 2 * 3 * 4096, "what is lent counts elsewhere");
     }
 
     #[test]
@@ -396,7 +414,7 @@ mod tests {
             }
         }
         let held: u64 = pools.iter().map(|pool| pool.held).sum();
-        assert_eq!(held, bufs.iter().map(|(_, buf)| buf.len() as u64).sum::<u64>());
+        assert_eq!(held, bufs.iter().map(|(_, buf)| bytes_of(buf)).sum::<u64>());
         let most = budget.total() + 10 * MINIMUM;
         assert!(held <= most && held > most / 4 * 3, "{held} of {most} bytes");
         assert!(pools.iter().all(Pool::waits), "each that asks waits");
@@ -427,6 +445,34 @@ mod tests {
         assert_eq!((pools[1].held, pools[1].has_share()), (0, false), "nothing idle is kept");
         let again = take(&mut pools[0], 4 << 20);
         drop((again, small));
+    }
+
+    /// One that always has a request under way gives its share back all the same.
+    #[test]
+    fn a_busy_client_gives_way_to_one_that_has_nothing() {
+        let budget = Budget::new(4 << 20);
+        let (mut busy, mut other) = (pool(None, &budget), pool(None, &budget));
+        let mut under_way: Vec<_> = (0..80).map(|_| take(&mut busy, 4096)).collect();
+        assert!(busy.has_share() && !other.reserve(4 << 20));
+        let mut more = 0;
+        while other.waits() {
+            assert!(more < 80, "as one ends another begins");
+            busy.give(under_way.remove(0));
+            if busy.reserve(4096) {
+                under_way.push(busy.take(4096).unwrap());
+                more += 1;
+            }
+        }
+        assert!(!busy.has_share() && other.reserve(4 << 20));
+        let all = other.take(4 << 20).unwrap();
+        // What each client has anyway goes on.
+        let mut third = pool(None, &budget);
+        for _ in 0..100 {
+            let buf = take(&mut third, 4096);
+            third.give(buf);
+        }
+        other.give(all);
+        assert!(!busy.waits());
     }
 
     #[test]

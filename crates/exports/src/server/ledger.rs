@@ -6,14 +6,21 @@
 //! client [`ALPHA`] times what its consumer may still take. So whoever fills memory with requests that wait
 //! leaves a part of it, which is what others begin with; with what they take, the thresholds of all sink.
 //!
+//! Beside that stands a reserve, for short requests of clients that hold nothing: long requests of others, and
+//! what they leave unsent, keep nobody from his first request.
+//!
 //! Invariants:
-//! * `free`, `set_aside` and what all clients hold is the whole.
+//! * `free`, `set_aside` and what all clients hold is the whole; what is left of the reserve, and what clients
+//!   have of it, is the reserve.
 //! * A client waits for one request at most; of a consumer's line the first is served whose client is below
 //!   its threshold or holds nothing, and while there is such a one no other client of the consumer takes any.
 //! * Consumers do not wait for one another, with one exception: the `head`, see below.
+//! * A client has no more of the reserve than one short request, which it gives back before anything else. A consumer has
+//!   no more than [`ALPHA`] times what is left of it, or one request.
+//! * Nobody waits for a short request who holds nothing while the reserve has it, unless his consumer has its part.
 //!
-//! Why whoever waits gets on: a client that waits takes nothing else, so some time it holds nothing, and is
-//! passed over no more. Then nobody of its consumer takes any before it, so either it is below the consumer's
+//! Why whoever waits gets on: a client that waits takes nothing else, and one that is busy is told when its memory
+//! is wanted ([`Ledger::is_revoked_from`]), so some time it holds nothing, and is passed over no more. Then nobody of its consumer takes any before it, so either it is below the consumer's
 //! threshold or the consumer holds nothing some time. The first of the consumers that wait and hold nothing is the
 //! head, which gets its request however long it is. A request of no more than a fair part, the whole by the number of
 //! consumers, is waited for beside the others: what any consumer gives back that holds more than that part
@@ -43,6 +50,14 @@ pub(super) struct ClientId(usize);
 struct Client {
     consumer: usize,
     held: u64,
+    /// What it has of the reserve, beside that.
+    reserved: u64,
+}
+
+impl Client {
+    fn has_nothing(&self) -> bool {
+        self.held + self.reserved == 0
+    }
 }
 
 struct Waiting<W> {
@@ -55,6 +70,8 @@ struct Consumer<W> {
     key: Key,
     clients: u32,
     held: u64,
+    /// Of the reserve.
+    reserved: u64,
     line: VecDeque<Waiting<W>>,
 }
 
@@ -70,6 +87,12 @@ pub(super) struct Ledger<W> {
     free: u64,
     /// What is kept for the head.
     set_aside: u64,
+    /// What is left of the reserve.
+    reserve: u64,
+    /// The longest request that is short.
+    short: u64,
+    /// How many wait for a short one.
+    short_waiting: usize,
     clients: Slab<Client>,
     consumers: Slab<Consumer<W>>,
     /// Consumers with somebody in line; whoever was served goes behind the others.
@@ -79,16 +102,25 @@ pub(super) struct Ledger<W> {
 }
 
 impl<W> Ledger<W> {
-    /// All of it is free.
-    pub(super) fn new(total: u64) -> Self {
-        let (clients, consumers) = (Slab::default(), Slab::default());
-        let hungry = VecDeque::new();
-        Ledger { total, free: total, set_aside: 0, clients, consumers, hungry, active: 0 }
+    /// All of it is free: `total`, and `reserve` beside that for requests of at most `short`.
+    pub(super) fn new(total: u64, reserve: u64, short: u64) -> Self {
+        Ledger {
+            total,
+            free: total,
+            set_aside: 0,
+            reserve,
+            short,
+            short_waiting: 0,
+            clients: Slab::default(),
+            consumers: Slab::default(),
+            hungry: VecDeque::new(),
+            active: 0,
+        }
     }
 
     /// Bytes that nobody holds.
     pub(super) fn free(&self) -> u64 {
-        self.free + self.set_aside
+        self.free + self.set_aside + self.reserve
     }
 
     /// How many wait.
@@ -106,16 +138,17 @@ impl<W> Ledger<W> {
         let known = self.consumers.position(|consumer| consumer.key == key);
         let consumer = known.unwrap_or_else(|| {
             let line = VecDeque::new();
-            self.consumers.insert(Consumer { key, clients: 0, held: 0, line })
+            self.consumers.insert(Consumer { key, clients: 0, held: 0, reserved: 0, line })
         });
         self.consumers[consumer].clients += 1;
-        ClientId(self.clients.insert(Client { consumer, held: 0 }))
+        ClientId(self.clients.insert(Client { consumer, held: 0, reserved: 0 }))
     }
 
     /// The client goes; it holds nothing and does not wait.
     pub(super) fn leave(&mut self, ClientId(client): ClientId) {
-        let Client { consumer: number, held } = self.clients.remove(client);
-        assert!(held == 0, "a client that goes has given all back");
+        let gone = self.clients.remove(client);
+        assert!(gone.has_nothing(), "a client that goes has given all back");
+        let number = gone.consumer;
         let consumer = &mut self.consumers[number];
         consumer.clients -= 1;
         if consumer.clients == 0 {
@@ -128,9 +161,14 @@ impl<W> Ledger<W> {
         let consumer = self.clients[client].consumer;
         let line = &self.consumers[consumer].line;
         let passes = !line.iter().any(|other| self.is_next(other.client, other.bytes));
-        let taken = passes && !self.is_frozen() && self.may_have(consumer, client, bytes);
-        if taken {
+        if passes && !self.is_frozen() && self.may_have(consumer, client, bytes) {
             self.hand_out(client, bytes);
+            return true;
+        }
+        let is_first = !line.iter().any(|other| self.is_short(other.client, other.bytes));
+        let taken = is_first && self.may_reserve(client, bytes);
+        if taken {
+            self.hand_out_reserve(client, bytes);
         }
         taken
     }
@@ -138,6 +176,7 @@ impl<W> Ledger<W> {
     /// Stand in line for so many bytes, no more than the whole; [`Ledger::serve`] follows.
     pub(super) fn wait(&mut self, ClientId(client): ClientId, bytes: u64, waiter: W) {
         let number = self.clients[client].consumer;
+        self.short_waiting += usize::from(bytes <= self.short);
         self.change(number, |consumer| consumer.line.push_back(Waiting { client, bytes, waiter }));
         if self.consumers[number].line.len() == 1 {
             self.hungry.push_back(number);
@@ -147,7 +186,10 @@ impl<W> Ledger<W> {
     /// Leave the line; [`Ledger::serve`] follows.
     pub(super) fn wait_no_more(&mut self, ClientId(client): ClientId) {
         let number = self.clients[client].consumer;
-        self.change(number, |consumer| consumer.line.retain(|other| other.client != client));
+        let line = &self.consumers[number].line;
+        if let Some(place) = line.iter().position(|other| other.client == client) {
+            self.leave_line(number, place);
+        }
         if self.consumers[number].line.is_empty() {
             self.hungry.retain(|other| *other != number);
         }
@@ -155,6 +197,7 @@ impl<W> Ledger<W> {
 
     /// Take back what the client held; [`Ledger::serve`] follows.
     pub(super) fn give_back(&mut self, ClientId(client): ClientId, bytes: u64) {
+        let bytes = self.give_reserve_back(client, bytes);
         let number = self.clients[client].consumer;
         let wanted = match self.head_bytes() {
             Some(wanted) if self.consumers[number].held > self.fair_part() => wanted,
@@ -168,6 +211,15 @@ impl<W> Ledger<W> {
 
     /// Serve those that wait, as far as there is memory for them. They are told to `served`.
     pub(super) fn serve(&mut self, mut served: impl FnMut(W)) {
+        loop {
+            self.serve_by_thresholds(&mut served);
+            // Whoever has a part of the reserve may not be among the active any more, so the parts of others grow.
+            let Some(waiter) = self.serve_short() else { return };
+            served(waiter);
+        }
+    }
+
+    fn serve_by_thresholds(&mut self, served: &mut impl FnMut(W)) {
         while let Some(waiter) = self.serve_head() {
             served(waiter);
         }
@@ -190,10 +242,33 @@ impl<W> Ledger<W> {
 
     /// A consumer waits that holds nothing, or a client that holds nothing while others of its consumer do:
     /// `client`'s memory is wanted by somebody who has none.
-    pub(super) fn is_wanted_from(&self, ClientId(client): ClientId) -> bool {
-        let of_own = &self.consumers[self.clients[client].consumer];
-        let without = |other: &Waiting<W>| self.clients[other.client].held == 0;
-        self.head().is_some() || of_own.line.iter().any(without)
+    pub(super) fn is_wanted_from(&self, client: ClientId) -> bool {
+        self.head().is_some() || self.is_wanted_by_alike(client)
+    }
+
+    /// The same, and somebody who has nothing gets on only when `client` gives back all that it holds: it is to begin
+    /// nothing new with that, but to wait for its turn.
+    pub(super) fn is_revoked_from(&self, client: ClientId) -> bool {
+        let consumer = &self.consumers[self.clients[client.0].consumer];
+        let is_large = consumer.held > self.fair_part();
+        self.head().is_some() && (is_large || self.is_frozen()) || self.is_wanted_by_alike(client)
+    }
+
+    /// Somebody waits who has nothing.
+    pub(super) fn is_starving(&self) -> bool {
+        let has_nothing = |number: &usize| {
+            let line = &self.consumers[*number].line;
+            line.iter().any(|other| self.clients[other.client].has_nothing())
+        };
+        self.head().is_some() || self.hungry.iter().any(has_nothing)
+    }
+
+    /// One of the same consumer waits who has nothing, or for the reserve, of which `client` has a part.
+    fn is_wanted_by_alike(&self, ClientId(client): ClientId) -> bool {
+        let Client { consumer, reserved, .. } = self.clients[client];
+        let of_own = self.consumers[consumer].line.iter();
+        let starves = |other: &Waiting<W>| self.clients[other.client].has_nothing();
+        of_own.clone().any(starves) || reserved > 0 && self.first_short(|_| true).is_some()
     }
 
     // --- the head
@@ -229,11 +304,62 @@ impl<W> Ledger<W> {
         self.serve_at(head, 0)
     }
 
+    // --- the reserve
+
+    /// A short request of a client that holds nothing.
+    fn is_short(&self, client: usize, bytes: u64) -> bool {
+        bytes <= self.short && self.clients[client].has_nothing()
+    }
+
+    /// The reserve has so much for the client, and its consumer is not beyond its part with it.
+    fn may_reserve(&self, client: usize, bytes: u64) -> bool {
+        let of_consumer = self.consumers[self.clients[client].consumer].reserved;
+        let has_room = self.reserve.checked_sub(bytes).is_some_and(|left| {
+            of_consumer == 0 || of_consumer + bytes <= left.saturating_mul(ALPHA)
+        });
+        has_room && self.is_short(client, bytes)
+    }
+
+    /// The first who waits for a short request, holds nothing, and is `wanted`: the consumer, and the place in line.
+    fn first_short(&self, wanted: impl Fn(&Waiting<W>) -> bool) -> Option<(usize, usize)> {
+        let is_it = |other: &Waiting<W>| self.is_short(other.client, other.bytes) && wanted(other);
+        self.hungry.iter().find_map(|number| {
+            let place = self.consumers[*number].line.iter().position(is_it)?;
+            Some((*number, place))
+        })
+    }
+
+    fn serve_short(&mut self) -> Option<W> {
+        if self.short_waiting == 0 {
+            return None;
+        }
+        let (number, place) =
+            self.first_short(|other| self.may_reserve(other.client, other.bytes))?;
+        self.serve_with(number, place, Self::hand_out_reserve)
+    }
+
+    fn hand_out_reserve(&mut self, client: usize, bytes: u64) {
+        self.reserve -= bytes;
+        self.clients[client].reserved += bytes;
+        self.consumers[self.clients[client].consumer].reserved += bytes;
+    }
+
+    /// What the client has of the reserve is given back first. The rest.
+    fn give_reserve_back(&mut self, client: usize, bytes: u64) -> u64 {
+        let client = &mut self.clients[client];
+        let reserved = bytes.min(client.reserved);
+        client.reserved -= reserved;
+        self.consumers[client.consumer].reserved -= reserved;
+        self.reserve += reserved;
+        bytes - reserved
+    }
+
     // --- thresholds
 
     /// Its consumer's next request: it is below the threshold of a client, or holds nothing.
     fn is_next(&self, client: usize, bytes: u64) -> bool {
-        let Client { consumer, held } = self.clients[client];
+        let Client { consumer, held, reserved } = self.clients[client];
+        let held = held + reserved;
         let taken = self.consumers[consumer].held.saturating_add(bytes);
         let room = self.threshold(bytes).saturating_sub(taken).saturating_mul(ALPHA);
         held == 0 || held.saturating_add(bytes) <= room
@@ -265,13 +391,28 @@ impl<W> Ledger<W> {
     // --- books
 
     fn serve_at(&mut self, number: usize, place: usize) -> Option<W> {
-        let waiting = self.change(number, |consumer| consumer.line.remove(place))?;
-        self.hand_out(waiting.client, waiting.bytes);
+        self.serve_with(number, place, Self::hand_out)
+    }
+
+    fn serve_with(
+        &mut self,
+        number: usize,
+        place: usize,
+        hand_out: impl Fn(&mut Self, usize, u64),
+    ) -> Option<W> {
+        let waiting = self.leave_line(number, place)?;
+        hand_out(self, waiting.client, waiting.bytes);
         self.hungry.retain(|other| *other != number);
         if !self.consumers[number].line.is_empty() {
             self.hungry.push_back(number);
         }
         Some(waiting.waiter)
+    }
+
+    fn leave_line(&mut self, number: usize, place: usize) -> Option<Waiting<W>> {
+        let waiting = self.change(number, |consumer| consumer.line.remove(place))?;
+        self.short_waiting -= usize::from(waiting.bytes <= self.short);
+        Some(waiting)
     }
 
     fn hand_out(&mut self, client: usize, bytes: u64) {

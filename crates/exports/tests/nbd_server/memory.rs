@@ -1,8 +1,10 @@
 //! The memory of requests: one budget for all connections.
 
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use drystone_core::Op;
 use drystone_core::clock::ManualClock;
@@ -35,7 +37,8 @@ impl Fixture {
         let mut disk = Disk::new(LONG as usize, 512);
         change(Arc::get_mut(&mut disk).unwrap());
         disk.bytes.lock().unwrap().fill(7);
-        let budget = Budget::new(LONG + (1 << 20));
+        // An eighth of it is for first requests.
+        let budget = Budget::new(LONG + (3 << 20));
         let exports = vec![export("vol", disk.clone())];
         let served = Served::with_budget(exports, 2, settings, budget.clone());
         Fixture { disk, budget, user: LockCounters::new(ManualClock::new(1)), served }
@@ -92,6 +95,22 @@ fn requests_of_all_connections_wait_for_one_budget() {
     assert_eq!(all.waiting(), 0);
     drop((first, others));
     until("all of it is free again", || all.free() == all.budget.total());
+}
+
+/// Four that ask for much and take nothing keep nobody of the same device from his requests.
+#[test]
+fn long_replies_that_nobody_takes_hold_up_no_short_request() {
+    let all = Fixture::new(Settings::default());
+    let mut greedy = vec![all.asks(0)];
+    until("the first is read", || all.reads() == 1);
+    (0..3).for_each(|number| greedy.push(all.asks_behind(number, number % 2)));
+    for at in 0..2 {
+        let mut other = all.served.client(at);
+        assert_eq!(other.read(0, 1 << 20, NONE).unwrap().len(), 1 << 20);
+        other.write(0, &[7; 1 << 20], NONE).unwrap();
+    }
+    assert_eq!((all.reads(), all.waiting()), (3, 3), "nobody was cut off for that");
+    greedy.iter_mut().for_each(takes);
 }
 
 #[test]
@@ -152,6 +171,30 @@ fn who_takes_nothing_is_cut_off_when_others_wait() {
     let mut waiting = all.asks(1);
     takes(&mut waiting);
     assert!(stalled.receive().is_err(), "cut off before its reply was whole");
+}
+
+/// A few bytes now and then are not enough.
+#[test]
+fn who_takes_little_is_cut_off_when_others_wait() {
+    let all = Fixture::new(Settings { stall_timeout_ns: 2_000_000_000, ..Settings::default() });
+    let mut slow = all.asks(0).into_stream();
+    until("it is read", || all.reads() == 1);
+    let mut waiting = all.asks(1);
+    let is_served = Arc::new(AtomicBool::new(false));
+    let served = is_served.clone();
+    let slow = std::thread::spawn(move || {
+        let (mut taken, mut some) = (0, [0; 1024]);
+        while !served.load(Relaxed) && slow.read_exact(&mut some).is_ok() {
+            taken += some.len() as u64;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut rest = Vec::new();
+        let _ = slow.read_to_end(&mut rest);
+        taken + rest.len() as u64
+    });
+    takes(&mut waiting);
+    is_served.store(true, Relaxed);
+    assert!(slow.join().unwrap() < LONG, "cut off before its reply was whole");
 }
 
 #[test]

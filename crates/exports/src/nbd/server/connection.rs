@@ -41,6 +41,10 @@ const DIRECT_BYTES: usize = 16 << 10;
 /// cache, so that data copied there is still there when the socket takes it.
 const GO_BYTES: u64 = 1 << 20;
 
+/// Whoever takes and sends less of what it owes, in the time after which it is cut off, keeps memory from others as
+/// if it did nothing: so much gives something back to the budget.
+const ENOUGH_BYTES: u64 = 1 << 20;
+
 /// Requests of a window, at most, whose writes cost nothing beside those of others (32 bytes each); beyond that they
 /// take a lock.
 const PLACES_MAX: u32 = 512;
@@ -128,8 +132,10 @@ pub(super) struct Connection {
     held: Option<Taken>,
     /// Bytes came or went since the last sweep.
     moved: bool,
-    /// Sweeps since the client last took or sent any, while it owed that and others waited for memory.
+    /// Sweeps since the client last took or sent [`ENOUGH_BYTES`], while it owed that and others waited for memory.
     stalls: u64,
+    /// What it has taken and sent in these.
+    moved_bytes: u64,
     /// TLS was told that nothing more comes.
     goodbye: bool,
     /// What was waiting for a limit when the client went has been withdrawn.
@@ -174,6 +180,7 @@ impl Connection {
             held: None,
             moved: true,
             stalls: 0,
+            moved_bytes: 0,
             goodbye: false,
             withdrawn: false,
             active_ns: now,
@@ -311,16 +318,23 @@ impl Connection {
     }
 
     /// Now and then: let go of memory that was not used since. True if the client was cut off because it has
-    /// neither taken its replies nor sent its data for `stalls_max` times while others waited for the memory
-    /// that it has.
+    /// taken too little of its replies, or sent too little of its data, for `stalls_max` times while others waited
+    /// for the memory that it has.
     pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
         let moved = std::mem::take(&mut self.moved);
         if !moved {
             self.pool.shrink();
         }
         let owes = self.stream.sending || self.payload.is_some();
-        let stalls = owes && !moved && self.pool.has_share() && self.life != Life::Dead;
-        self.stalls = if stalls && self.pool.is_wanted_by_others() { self.stalls + 1 } else { 0 };
+        let stalls = owes && self.pool.has_share() && self.life != Life::Dead;
+        let is_wanted = stalls && self.pool.is_wanted_by_others();
+        self.stalls = match self.moved_bytes < ENOUGH_BYTES && is_wanted {
+            true => self.stalls + 1,
+            false => 0,
+        };
+        if self.stalls == 0 {
+            self.moved_bytes = 0;
+        }
         let over = self.stalls > 0 && self.stalls >= stalls_max;
         if over {
             self.kill();
@@ -328,12 +342,18 @@ impl Connection {
         over
     }
 
+    /// The client has taken or sent so many bytes of what it owed, if any.
+    fn moved(&mut self, bytes: Option<i32>) {
+        self.moved = true;
+        self.moved_bytes += bytes.map_or(0, |bytes| bytes.max(0) as u64);
+    }
+
     /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut short.
     pub(super) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
         self.coalesce.receive();
         self.has_spoken |= result.is_some_and(|result| result > 0);
-        self.moved = true;
+        self.moved(result.filter(|_| self.payload.is_some()));
         self.stream.received(buf, result.unwrap_or(0).max(0) as usize);
         if result.is_some_and(|result| result <= 0) {
             self.end_of_input();
@@ -343,7 +363,7 @@ impl Connection {
     /// A receive into a write's data ended; as above.
     pub(super) fn received_payload(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
-        self.moved = true;
+        self.moved(result);
         if let Some(payload) = &mut self.payload {
             payload.buf = Some(buf);
             payload.got += result.unwrap_or(0).max(0) as usize;
@@ -372,7 +392,7 @@ impl Connection {
         parts: Vec<SendPart>,
         result: Option<i32>,
     ) -> Option<Vec<SendPart>> {
-        self.moved = true;
+        self.moved(result);
         if result.is_some_and(|result| result <= 0) {
             let lost = self.stream.send_failed();
             self.windows.end(lost);
@@ -684,8 +704,9 @@ impl Connection {
         }
         if self.stream.wants_send() {
             let parts = self.stream.take_send(&mut self.pool);
-            // The client could take nothing before.
-            self.moved |= !parts.is_empty();
+            if !parts.is_empty() {
+                self.begin_owing();
+            }
             if !parts.is_empty() {
                 return Some(Want::Send(parts));
             }
@@ -697,6 +718,14 @@ impl Connection {
             return None;
         }
         self.wants_receive()
+    }
+
+    /// The client is owed something from now on, and could take nothing before.
+    fn begin_owing(&mut self) {
+        self.moved = true;
+        if self.payload.is_none() {
+            self.moved_bytes = ENOUGH_BYTES;
+        }
     }
 
     fn wants_receive(&mut self) -> Option<Want> {

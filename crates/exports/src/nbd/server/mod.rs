@@ -11,8 +11,9 @@
 //! not read its replies keeps only its own requests waiting: they count until their reply is
 //! sent, and nothing more is read from it. What all of them may have together is bounded by the
 //! [`Budget`](crate::server::Budget): of that the clients of one device and throttle group leave a part to others,
-//! as each of them does. A request that finds too little waits in line, and a client that has
-//! moved no byte for [`Settings::stall_timeout_ns`], although it owes some, is cut off if somebody who has
+//! as each of them does, and an eighth of it is kept for requests of up to 1 MiB of clients that have nothing. A request
+//! that finds too little waits in line, and a client that has moved less than 1 MiB in
+//! [`Settings::stall_timeout_ns`], although it owes some, is cut off if somebody who has
 //! nothing waits for the memory that it has. Beside the budget a connection has a minimum of its own (288 KiB), buffers
 //! to receive into, and those of TLS: 0.6 MiB, 1.5 MiB with TLS.
 
@@ -60,8 +61,8 @@ pub struct Settings {
     /// Time without a sign of life after which a TCP client is given up, ns. Its kernel gives one even
     /// while the client is idle.
     pub peer_timeout_ns: u64,
-    /// Time without a moved byte after which a client is cut off that owes one (it has replies to take, or
-    /// data to send), if others wait for the memory that its requests have, ns; whole seconds count.
+    /// A client is cut off that owes something (it has replies to take, or data to send) and has moved less than 1 MiB of
+    /// it in this time, if others wait for the memory that its requests have, ns; whole seconds count.
     pub stall_timeout_ns: u64,
 }
 

@@ -3,6 +3,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const TOTAL: u64 = 90;
+/// What the reserve has where there is one, and how much is short.
+const RESERVE: u64 = 12;
+const SHORT: u64 = 4;
 
 /// A ledger of [`TOTAL`], and beside it a plain list of what each client has and waits for.
 struct Fixture {
@@ -15,19 +18,54 @@ struct Plain {
     id: ClientId,
     group: u32,
     held: u64,
+    reserved: u64,
     waits_for: Option<u64>,
 }
 
 impl Fixture {
     /// One client for each of these groups.
     fn new(groups: &[u32]) -> Self {
-        let mut ledger = Ledger::new(TOTAL);
+        Self::of(Ledger::new(TOTAL, 0, 0), groups)
+    }
+
+    /// The same, with a reserve.
+    fn with_reserve(groups: &[u32]) -> Self {
+        Self::of(Ledger::new(TOTAL, RESERVE, SHORT), groups)
+    }
+
+    fn of(mut ledger: Ledger<usize>, groups: &[u32]) -> Self {
         let enter = |group: &u32| {
             let id = ledger.enter(Key { device: 1, group: *group });
-            Plain { id, group: *group, held: 0, waits_for: None }
+            Plain { id, group: *group, held: 0, reserved: 0, waits_for: None }
         };
         let clients = groups.iter().map(enter).collect();
         Fixture { ledger, clients }
+    }
+
+    fn reserved_by(&self, group: u32) -> u64 {
+        let of_group = self.clients.iter().filter(|client| client.group == group);
+        of_group.map(|client| client.reserved).sum()
+    }
+
+    /// It was given `bytes`; true if of the reserve, of which it had none.
+    fn note(&mut self, client: usize, bytes: u64) -> bool {
+        let Plain { id, held, reserved, .. } = self.clients[client];
+        let is_reserved = self.ledger.clients[id.0].reserved > reserved;
+        match is_reserved {
+            true => {
+                assert!(held + reserved == 0 && bytes <= SHORT, "a first request");
+                self.clients[client].reserved = bytes;
+            }
+            false => self.clients[client].held += bytes,
+        }
+        is_reserved
+    }
+
+    /// What is left of the reserve after `client` alone took something.
+    fn check_part(&self, client: usize) {
+        let Plain { group, reserved, .. } = self.clients[client];
+        let (of_group, left) = (self.reserved_by(group), self.ledger.reserve);
+        assert!(of_group == reserved || of_group <= 2 * left, "{of_group} of a group, {left} left");
     }
 
     fn held_by(&self, group: u32) -> u64 {
@@ -36,27 +74,31 @@ impl Fixture {
 
     /// What is free after `client` took something else than its first, and `held` by it and its consumer.
     fn check_thresholds(&self, client: usize, before: (u64, u64)) {
-        let Plain { group, held, .. } = self.clients[client];
+        let Plain { group, held, reserved, .. } = self.clients[client];
+        let held = held + reserved;
         let (free, of_group) = (self.ledger.free, self.held_by(group));
         let (client_before, group_before) = before;
         assert!(group_before == 0 || of_group <= 2 * free, "{of_group} of {free} free");
         let room = (2 * free).saturating_sub(of_group);
         assert!(
-            client_before == 0 || held <= 2 * room,
+            client_before == 0 || group_before == 0 || held <= 2 * room,
             "{held} of one client, {room} of its group"
         );
     }
 
     fn before(&self, client: usize) -> (u64, u64) {
-        (self.clients[client].held, self.held_by(self.clients[client].group))
+        let Plain { held, reserved, .. } = self.clients[client];
+        (held + reserved, self.held_by(self.clients[client].group))
     }
 
     fn take(&mut self, client: usize, bytes: u64) -> bool {
         let before = self.before(client);
         let taken = self.ledger.take(self.clients[client].id, bytes);
         if taken {
-            self.clients[client].held += bytes;
-            self.check_thresholds(client, before);
+            match self.note(client, bytes) {
+                true => self.check_part(client),
+                false => self.check_thresholds(client, before),
+            }
         }
         self.check();
         taken
@@ -81,7 +123,9 @@ impl Fixture {
     }
 
     fn give(&mut self, client: usize, bytes: u64) {
-        self.clients[client].held -= bytes;
+        let reserved = self.clients[client].reserved.min(bytes);
+        self.clients[client].reserved -= reserved;
+        self.clients[client].held -= bytes - reserved;
         self.ledger.give_back(self.clients[client].id, bytes);
         self.serve();
     }
@@ -96,12 +140,16 @@ impl Fixture {
         let mut served = Vec::new();
         self.ledger.serve(|client| served.push(client));
         let before: Vec<_> = served.iter().map(|client| self.before(*client)).collect();
+        let mut reserved = false;
         for client in &served {
             let bytes = self.clients[*client].waits_for.take().expect("who waits is served, once");
-            self.clients[*client].held += bytes;
+            reserved |= self.note(*client, bytes);
         }
         if let ([client], [before]) = (&served[..], &before[..]) {
-            self.check_thresholds(*client, *before);
+            match reserved {
+                true => self.check_part(*client),
+                false => self.check_thresholds(*client, *before),
+            }
         }
         self.check();
     }
@@ -109,7 +157,8 @@ impl Fixture {
     /// The books are right, and nobody waits who is to be served by the plain rules.
     fn check(&self) {
         let held: u64 = self.clients.iter().map(|client| client.held).sum();
-        assert_eq!(held + self.ledger.free(), TOTAL);
+        assert_eq!(held + self.ledger.free + self.ledger.set_aside, TOTAL);
+        self.check_reserve();
         let waiting = self.clients.iter().filter(|client| client.waits_for.is_some());
         assert_eq!(self.ledger.waiting(), waiting.clone().count());
         let groups: BTreeMap<u32, bool> = self.clients.iter().map(|c| (c.group, true)).collect();
@@ -135,8 +184,22 @@ impl Fixture {
             let free = self.ledger.free.saturating_sub(bytes);
             let room = (2 * free).saturating_sub(of_group + bytes);
             let below = of_group == 0 || of_group + bytes <= 2 * free;
-            let below = below && (client.held == 0 || client.held + bytes <= 2 * room);
+            let own = client.held + client.reserved;
+            let below = below && (own == 0 || own + bytes <= 2 * room);
             assert!(!below || bytes > self.ledger.free, "{bytes} more were due to it");
+        }
+    }
+
+    /// Whoever has nothing and wants little has it, unless the reserve lacks it, or his group has its part.
+    fn check_reserve(&self) {
+        let reserved: u64 = self.clients.iter().map(|client| client.reserved).sum();
+        let whole = reserved + self.ledger.reserve;
+        assert!(whole == RESERVE || whole == 0);
+        for client in self.clients.iter().filter(|it| it.held + it.reserved == 0) {
+            let Some(bytes) = client.waits_for.filter(|bytes| *bytes <= SHORT) else { continue };
+            let (of_group, left) = (self.reserved_by(client.group), self.ledger.reserve);
+            let lacks = bytes > left || of_group > 0 && of_group + bytes > 2 * (left - bytes);
+            assert!(lacks || whole == 0, "{bytes} more of {left} were due to it");
         }
     }
 
@@ -144,11 +207,12 @@ impl Fixture {
     fn everybody_gets_on(&mut self) {
         for _ in 0..self.clients.len() * 2 {
             for client in 0..self.clients.len() {
-                let held = self.clients[client].held;
-                self.give(client, held);
+                let Plain { held, reserved, .. } = self.clients[client];
+                self.give(client, held + reserved);
             }
         }
-        assert_eq!((self.ledger.waiting(), self.ledger.free()), (0, TOTAL));
+        assert_eq!((self.ledger.waiting(), self.ledger.free), (0, TOTAL));
+        assert_eq!(self.ledger.short_waiting, 0);
         assert_eq!((self.ledger.set_aside, self.ledger.active), (0, 0));
     }
 }
@@ -244,9 +308,63 @@ fn a_longer_one_is_waited_for_by_all() {
     assert!(all.take(0, 1), "who goes gives way");
 }
 
+/// Long requests of others of its group, those that are held and those that wait, keep nobody from his first one.
+#[test]
+fn the_first_short_request_waits_for_no_long_one() {
+    let mut all = Fixture::with_reserve(&[1, 1, 1, 1, 1, 1, 2, 2]);
+    assert!(all.take(0, TOTAL / 2));
+    (1..4).for_each(|client| all.ask(client, TOTAL / 2));
+    assert!((1..4).all(|client| all.waits(client)));
+    assert!(all.take(4, SHORT), "at once, though others of its group wait");
+    assert!(!all.take(4, SHORT) && all.clients[4].reserved == SHORT, "that was its first");
+    assert!(all.take(5, SHORT), "another's");
+    // A longer one than a fair part is waited for by all, but not by these.
+    all.ask(6, TOTAL);
+    assert!(all.waits(6) && all.take(7, SHORT));
+    all.give(4, SHORT);
+    all.give(5, SHORT);
+    assert!(all.take(4, SHORT), "its next is a first one again");
+    all.everybody_gets_on();
+}
+
+#[test]
+fn a_consumer_leaves_a_part_of_the_reserve() {
+    let mut all = Fixture::with_reserve(&[1, 1, 1, 1, 2, 2]);
+    assert!(all.take(0, TOTAL));
+    all.ask(1, SHORT);
+    all.ask(2, SHORT);
+    all.ask(3, SHORT);
+    assert!(!all.waits(1) && !all.waits(2), "two thirds of it");
+    assert!(all.waits(3) && all.ledger.is_revoked_from(all.clients[1].id));
+    all.ask(4, SHORT);
+    all.ask(5, 1);
+    assert!(!all.waits(4) && all.waits(5), "the rest");
+    all.give(1, SHORT);
+    assert!(all.waits(3) && !all.waits(5), "the first has a third of it, the other less");
+    all.give(2, SHORT);
+    assert!(!all.waits(3));
+    all.everybody_gets_on();
+}
+
+/// Who waits for nearly everything gets it, although another of its group always has a request under way.
+#[test]
+fn a_busy_client_is_told_when_all_of_its_memory_is_wanted() {
+    let mut all = Fixture::new(&[1, 1, 2]);
+    assert!(all.take(0, 3) && all.take(2, 1));
+    assert!(!all.ledger.is_starving() && !all.ledger.is_revoked_from(all.clients[0].id));
+    all.ask(1, TOTAL);
+    assert!(all.waits(1) && all.ledger.is_starving());
+    assert!(all.ledger.is_revoked_from(all.clients[0].id), "it has what the other waits for");
+    assert!(!all.ledger.is_revoked_from(all.clients[2].id), "its group is not in the way yet");
+    all.give(0, 3);
+    assert!(all.waits(1) && all.ledger.is_revoked_from(all.clients[2].id), "now it is");
+    all.give(2, 1);
+    assert!(!all.waits(1) && !all.ledger.is_starving());
+}
+
 #[test]
 fn a_consumer_goes_with_its_last_client() {
-    let mut ledger: Ledger<()> = Ledger::new(TOTAL);
+    let mut ledger: Ledger<()> = Ledger::new(TOTAL, 0, 0);
     let (one, other) = (Key { device: 1, group: 1 }, Key { device: 2, group: 1 });
     let first = ledger.enter(one);
     let second = ledger.enter(one);
@@ -276,14 +394,19 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn thresholds_hold_and_everybody_gets_on(steps in prop::collection::vec(step(), 1..200)) {
-        let mut all = Fixture::new(&[1, 1, 1, 1, 2, 2, 3, 4, 5]);
+    fn thresholds_hold_and_everybody_gets_on(
+        steps in prop::collection::vec(step(), 1..200),
+        reserve in any::<bool>(),
+    ) {
+        let groups = [1, 1, 1, 1, 2, 2, 3, 4, 5];
+        let mut all =
+            if reserve { Fixture::with_reserve(&groups) } else { Fixture::new(&groups) };
         for step in steps {
             match step {
                 Step::Ask(client, bytes) if !all.waits(client) => all.ask(client, bytes),
                 Step::Give(client, bytes) => {
-                    let held = all.clients[client].held;
-                    all.give(client, bytes.min(held));
+                    let Plain { held, reserved, .. } = all.clients[client];
+                    all.give(client, bytes.min(held + reserved));
                 }
                 Step::GoAway(client) if all.waits(client) => all.wait_no_more(client),
                 _ => {}
