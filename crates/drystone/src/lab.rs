@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use drystone_core::clock::SystemClock;
 use drystone_lab::raid5_fsmark::{self, Asked, Task};
 use drystone_lab::raid5_wait::array::Counts;
 use drystone_lab::{
@@ -278,7 +279,8 @@ fn serve_variant(args: &ServeVariantArgs) -> anyhow::Result<()> {
     if task.variant != "ours" {
         return raid5_fsmark::serve(&task, &args.file, |array| raid5_fsmark::obey(&array));
     }
-    let server = Box::new(Server::start(&task.product(&args.file)?, &Ending::default())?);
+    let stack = task.product(&args.file)?;
+    let server = Box::new(Server::start(&stack, &Ending::default(), SystemClock::new())?);
     let obeyed = raid5_fsmark::obey(&*server);
     let stopped = server.stop(StopMode::Drain);
     obeyed.and(stopped)

@@ -1,5 +1,8 @@
 //! From a checked stack to a running one.
 
+use std::sync::Arc;
+
+use drystone_core::clock::{Clock, SystemClock};
 use drystone_stack::StackSpec;
 use drystone_stack::runtime::Runtime;
 
@@ -36,5 +39,17 @@ pub trait ServerHandle: Send {
 /// # Errors
 /// What could not be opened or bound; then nothing is left running.
 pub fn start(stack: &StackSpec, ending: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
-    Ok(Box::new(Server::start(stack, ending)?))
+    start_by(stack, ending, SystemClock::new())
+}
+
+/// The same by another clock than the machine's, for tests of what takes long.
+///
+/// # Errors
+/// As those of [`start`].
+pub fn start_by(
+    stack: &StackSpec,
+    ending: &Ending,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Box<dyn ServerHandle>> {
+    Ok(Box::new(Server::start(stack, ending, clock)?))
 }

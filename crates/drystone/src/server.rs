@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::blocking::as_data_thread;
-use drystone_core::clock::{Clock, Ns, SystemClock};
+use drystone_core::clock::{Clock, Ns};
 use drystone_core::op::OpGroup;
 use drystone_core::ring::{self, Engine};
 use drystone_core::stats::GroupStats;
@@ -54,12 +54,11 @@ pub struct Server {
 
 impl Server {
     /// Opens the stack's devices, starts the data threads, and lets clients in; as little of that as is left
-    /// to do once `ending` is asked for.
+    /// to do once `ending` is asked for. All goes by `clock`.
     ///
     /// # Errors
     /// What could not be opened or bound; then nothing is left running and no socket is left.
-    pub fn start(spec: &StackSpec, ending: &Ending) -> anyhow::Result<Self> {
-        let clock: Arc<dyn Clock> = SystemClock::new();
+    pub fn start(spec: &StackSpec, ending: &Ending, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let threads = data_threads(spec.server.threads);
         let at = Surroundings::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);

@@ -15,9 +15,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use drystone::ending::Ending;
-use drystone::runtime::{ServerHandle, StopMode};
+use drystone::runtime::{ServerHandle, StopMode, start_by};
 use drystone::serve::{ServeOptions, serve};
-use drystone_core::clock::ManualClock;
+use drystone_core::clock::{Clock, ManualClock, Ns, SystemClock};
 use drystone_core::context::PollSwitch;
 use drystone_core::sync::LockRegistry;
 use drystone_stack::attributes::{Attribute, Setting};
@@ -61,6 +61,7 @@ const TESTS: &[(&str, fn())] = &[
     ("a_change_that_waits_holds_nobody_up", a_change_that_waits_holds_nobody_up),
     ("inherited_ignore_is_undone", inherited_ignore_is_undone),
     ("a_second_signal_stops_at_once", a_second_signal_stops_at_once),
+    ("a_stop_ends_although_members_hang", a_stop_ends_although_members_hang),
     ("a_live_socket_is_refused_with_its_holder", a_live_socket_is_refused_with_its_holder),
     ("a_stopped_server_is_told", a_stopped_server_is_told),
     ("stale_sockets_are_replaced", stale_sockets_are_replaced),
@@ -97,7 +98,10 @@ fn fault() -> String {
     std::env::var(FAULT).unwrap_or_default()
 }
 
-fn start(stack: &StackSpec, _: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
+fn start(stack: &StackSpec, ending: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
+    if fault() == "hurry" {
+        return start_by(stack, ending, Arc::new(Hurry(SystemClock::new())));
+    }
     if stack.name == "default" {
         fs::write("drystone-data/disk0.img", "")?;
     }
@@ -108,6 +112,23 @@ fn start(stack: &StackSpec, _: &Ending) -> anyhow::Result<Box<dyn ServerHandle>>
 /// Says something to the test, if it still listens.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// A clock that is four hundred times as fast as the machine's, for a stack that is none of the test's own.
+struct Hurry(Arc<SystemClock>);
+
+impl Clock for Hurry {
+    fn now(&self) -> Ns {
+        self.0.now() * 400
+    }
+
+    fn cycles(&self) -> Option<u64> {
+        None
+    }
+
+    fn cycles_in(&self, _: Ns) -> u64 {
+        0
+    }
 }
 
 struct FakeServer {
@@ -507,6 +528,41 @@ fn a_second_signal_stops_at_once() {
         assert_eq!(server.status(), Some(status));
         assert!(!folder.path().join("c.sock").exists());
     }
+}
+
+/// An array on three volumes, of which each I/O takes a hundred hours once it is served: the stop hangs in their flushes.
+fn a_stop_ends_although_members_hang() {
+    let folder = folder();
+    let member = |n| {
+        format!(
+            "[device.r{n}]\ntype = \"ram\"\nsize = \"8MiB\"\n\
+             [device.v{n}]\ntable = \"0 16384 linear r{n} 0\"\n"
+        )
+    };
+    let members: String = (0..3).map(member).collect();
+    let array = "[device.a]\ntype = \"raid5\"\nmembers = [\"v0\", \"v1\", \"v2\"]\n\
+                 [export.a]\ndevice = \"a\"\nnbd = \"unix:a.sock\"\n";
+    fs::write(folder.path().join("a.toml"), members + array).unwrap();
+    let messages = fs::File::create(folder.path().join("messages")).unwrap();
+    let mut command = command(folder.path(), "a.toml", "c.sock");
+    let mut server = Server::spawn(command.env(FAULT, "hurry").stderr(messages));
+    let ask = |words: &[&str]| {
+        let output = client(folder.path(), &[words, &["--control", "c.sock"]].concat());
+        assert!(output.status.success(), "{}", text(&output));
+    };
+    for n in 0..3 {
+        let table = format!("0 16384 delay r{n} 0 360000000");
+        ask(&["reload", &format!("v{n}"), "--now", "--force", "--table", &table]);
+    }
+    server.signal(Signal::TERM);
+    let end = Instant::now() + Duration::from_secs(60);
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < end, "it does not end");
+        sleep(Duration::from_millis(20));
+    }
+    let said = fs::read_to_string(folder.path().join("messages")).unwrap();
+    assert_eq!(server.status(), Some(1), "{said}");
+    assert!(said.contains("error: I/O did not end in 600 s and is given up: "), "{said}");
 }
 
 fn a_live_socket_is_refused_with_its_holder() {
