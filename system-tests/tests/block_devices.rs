@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -89,6 +90,25 @@ assert h.pread(256 << 10, 768 << 10) == b'x' * (256 << 10)",
         );
         assert!(device.discards() > before, "{engine}");
     }
+}
+
+/// As a file system that is mounted, or an array of the kernel, uses it.
+#[test]
+fn a_device_that_others_use_is_refused() {
+    if !requires("losetup") {
+        return;
+    }
+    const O_EXCL: i32 = 0o200;
+    let folder = new_folder();
+    let Some(device) = Loop::attach(folder.path()) else { return };
+    let text = format!("[device.d]\ntype = \"file\"\npath = {:?}\n", device.0)
+        + &stack::export("vol", "d", "");
+    let holder = fs::OpenOptions::new().read(true).custom_flags(O_EXCL).open(&device.0);
+    let holder = holder.expect("it is free");
+    let said = Server::spawn_in(&folder, &text, &[]).refusal();
+    assert!(said.contains(&format!("{} is in use by", device.0)), "{said}");
+    drop(holder);
+    assert!(Server::start_in(&folder, &text, &[]).sigterm().success());
 }
 
 /// A file system in memory, which cannot free parts of a file, so that a loop device on it has no discards.

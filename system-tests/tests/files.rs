@@ -9,6 +9,8 @@
 mod ends;
 #[path = "files/interrupts.rs"]
 mod interrupts;
+#[path = "files/mounts.rs"]
+mod mounts;
 #[path = "files/starts.rs"]
 mod starts;
 #[path = "files/truncate.rs"]

@@ -6,8 +6,8 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use system_tests::client::Outcome;
-use system_tests::{Server, python, requires, run, stack};
+use system_tests::client::{Mount, Outcome, demand};
+use system_tests::{Server, new_folder, python, requires, run, stack};
 
 const MIB: u64 = 1 << 20;
 
@@ -74,6 +74,15 @@ fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outco
     }
 }
 
+/// Waits for what must come to pass, for a minute at most.
+fn until_true(is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "it does not come to pass");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn clients_notice_nothing_and_the_lock_is_held_all_the_while() {
     if !requires("nbdsh") || !requires("qemu-io") {
@@ -112,10 +121,18 @@ fn a_file_that_was_replaced_is_taken_on_demand_only() {
     let uri = server.uri("vol");
     python(server.dir(), &uri, "h.pwrite(b'a' * 4096, 0); h.flush()").ok();
     let (image, aside) = (server.dir().join("disk.img"), server.dir().join("aside.img"));
+    let note = |server: &Server| {
+        let shown = server.ask(&["show", "d"]).ok();
+        shown.lines().find(|line| line.starts_with("note:")).map(str::to_owned)
+    };
+    assert_eq!(note(&server), None);
     fs::rename(&image, &aside).unwrap();
+    let said = note(&server).expect("a note");
+    assert!(said.contains("names another file now, or none"), "{said}");
     let said = server.ask(&["reopen", "d"]).refused();
     assert!(said.contains("disk.img") && said.contains("No such file"), "{said}");
     fs::write(&image, vec![b'b'; 4 << 20]).unwrap();
+    assert!(note(&server).is_some());
     let said = server.ask(&["reopen", "d"]).refused();
     assert!(said.contains("was replaced") && said.contains("--replaced"), "{said}");
     let said = server.ask(&["reopen", "d", "--replaced"]).refused();
@@ -123,6 +140,7 @@ fn a_file_that_was_replaced_is_taken_on_demand_only() {
     python(server.dir(), &uri, "assert h.pread(4096, 0) == b'a' * 4096").ok();
     OpenOptions::new().write(true).open(&image).unwrap().set_len(8 * MIB).unwrap();
     server.ask(&["reopen", "d", "--replaced"]).ok();
+    assert_eq!(note(&server), None);
     python(server.dir(), &uri, "assert h.pread(4096, 0) == b'b' * 4096; h.pwrite(b'c' * 4096, 0)")
         .ok();
     assert_eq!(fs::read(&aside).unwrap()[..4096], [b'a'; 4096]);
@@ -131,6 +149,45 @@ fn a_file_that_was_replaced_is_taken_on_demand_only() {
     read_by_qemu(server.dir(), image.to_str().unwrap()).refused();
     assert!(server.sigterm().success(), "{}", server.messages());
     assert_eq!(fs::read(&image).unwrap()[..4096], [b'c'; 4096]);
+}
+
+/// The file is one that another server shows by FUSE, for there a flush can be made to fail.
+#[test]
+fn a_failed_flush_is_shown_until_the_file_is_opened_anew() {
+    let has_fuse = demand(Path::new("/dev/fuse").exists(), "there is no /dev/fuse");
+    if !has_fuse || !requires("nbdsh") {
+        return;
+    }
+    let folder = new_folder();
+    let _mount = Mount(folder.path().join("vol.img"));
+    let below = "[device.r]\ntype = \"ram\"\nsize = \"8MiB\"\n\
+                 [device.v]\ntable = \"0 16384 linear r 0\"\n"
+        .to_owned()
+        + &stack::export("below", "v", "fuse = \"DIR/vol.img\"");
+    let mut host = Server::start_in(&folder, &below, &[]);
+    let file = folder.path().join("vol.img");
+    until_true(|| fs::metadata(&file).is_ok_and(|found| found.len() == 8 * MIB));
+    let keys = format!("[device.d]\ntype = \"file\"\npath = {file:?}\ndirect = false\n");
+    let mut server = Server::start(&(keys + &stack::export("vol", "d", "")));
+    let uri = server.uri("vol");
+    let shown = |server: &Server| server.ask(&["show", "d"]).ok();
+    python(server.dir(), &uri, "h.pwrite(b'a' * 4096, 0); h.flush(); h.pwrite(b'b' * 4096, 4096)")
+        .ok();
+    assert!(!shown(&server).contains("fault:"), "{}", shown(&server));
+    let table = |table: &str| _ = host.ask(&["reload", "v", "--now", "--table", table]).ok();
+    table("0 16384 flakey r 0 0 1 1 error_writes");
+    python(server.dir(), &uri, "refused(errno.EIO, h.flush)").ok();
+    table("0 16384 linear r 0");
+    // The flush after it would succeed, and is not believed.
+    python(server.dir(), &uri, "refused(errno.EIO, h.flush)").ok();
+    let said = shown(&server);
+    let fault = said.lines().find(|line| line.starts_with("fault:")).expect("a fault");
+    assert!(fault.starts_with("fault: a flush failed") && fault.contains("reopen"), "{fault}");
+    server.ask(&["reopen", "d"]).ok();
+    assert!(!shown(&server).contains("fault:"), "{}", shown(&server));
+    python(server.dir(), &uri, "h.pwrite(b'c' * 4096, 4096); h.flush()").ok();
+    assert!(server.sigterm().success(), "{}", server.messages());
+    assert!(host.sigterm().success(), "{}", host.messages());
 }
 
 /// Below a volume, and as a member of an array, which has failed it: that takes it back by `md add`.

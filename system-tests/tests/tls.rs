@@ -2,11 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+use std::fs;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use system_tests::client::make_certificates;
-use system_tests::{Server, new_folder, python, requires, run, shell, stack};
+use system_tests::{Server, new_folder, program, python, requires, run, shell, stack};
 use tempfile::TempDir;
 
 /// A folder with certificates and a server in it that demands TLS; nothing if a tool is missing.
@@ -207,4 +209,72 @@ fn the_largest_reads_go_through_tls() {
             reads = [c for c in reads if not h.aio_command_completed(c)]
         assert bytes(buffers[1].to_bytearray()) == data";
     python(server.dir(), &uri, script).ok();
+}
+
+/// `check`, for people and as JSON, and `serve` give one warning, with these words.
+fn are_warned_of(folder: &Arc<TempDir>, text: &str, words: &str) {
+    let program = program().to_str().expect("a UTF-8 path");
+    let file = text.replace("DIR", folder.path().to_str().expect("a UTF-8 path"));
+    fs::write(folder.path().join("s.toml"), file).expect("a stack file");
+    let checked = run(folder.path(), &[program, "check", "s.toml"]);
+    let drawn = checked.stderr.clone();
+    checked.ok();
+    let told = run(folder.path(), &[program, "check", "--json", "s.toml"]).ok();
+    let found: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let found = found["diagnostics"].as_array().expect("a list").clone();
+    assert_eq!((found.len(), &found[0]["severity"]), (1, &"warning".into()), "{told}");
+    assert!(found[0]["message"].as_str().is_some_and(|said| said.contains(words)), "{told}");
+    let mut server = Server::start_in(folder, text, &[]);
+    for messages in [drawn, server.messages()] {
+        let warnings: Vec<_> =
+            messages.lines().filter(|line| line.starts_with("warning:")).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(words), "{words}: {messages}");
+    }
+    assert!(server.sigterm().success(), "{}", server.messages());
+}
+
+#[test]
+fn a_certificate_that_has_expired_is_warned_of() {
+    if !requires("certtool") {
+        return;
+    }
+    let folder: Arc<TempDir> = new_folder();
+    make_certificates(folder.path());
+    let script = "
+        { echo 'cn = localhost'; echo 'dns_name = localhost'; echo tls_www_server; echo signing_key
+          echo 'activation_date = \"2020-01-01 00:00:00 UTC\"'
+          echo 'expiration_date = \"2021-01-01 00:00:00 UTC\"'; } > old.info
+        certtool --generate-certificate --load-ca-certificate ca-cert.pem --load-ca-privkey ca-key.pem \
+            --load-privkey server-key.pem --template old.info --outfile old-cert.pem";
+    shell(&folder.path().join("pki"), script, &[]).ok();
+    let tls = stack::TLS_REQUIRED.replace("server-cert", "old-cert");
+    let device = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+    let text = format!("{device}{}", stack::export("vol", "d", &tls));
+    are_warned_of(&folder, &text, "expired on 2021-01-01");
+}
+
+#[test]
+fn what_lets_everybody_in_is_warned_of() {
+    if !requires("certtool") {
+        return;
+    }
+    let folder: Arc<TempDir> = new_folder();
+    make_certificates(folder.path());
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let network = format!("tcp:0.0.0.0:{}", free.expect("a port").port());
+    let text = stack::ram("1MiB");
+    let with_tls = |mode: &str, more: &str| {
+        let keys = stack::TLS_REQUIRED.replace("required", mode).replace(" }", more);
+        format!("{text}{keys}\n")
+    };
+    let client_ca = ", client_ca = \"DIR/pki/ca-cert.pem\" }";
+    let at = |text: &str, listener: &str| text.replace("unix:DIR/nbd.sock", listener);
+    are_warned_of(&folder, &at(&text, &network), "does not require TLS");
+    let for_all = at(&text, "unix:DIR/nbd.sock,mode=0666");
+    are_warned_of(&folder, &for_all, "every user of this machine");
+    are_warned_of(&folder, &with_tls("optional", client_ca), "`client_ca` protects nothing");
+    let encrypted = at(&with_tls("required", " }"), &network);
+    are_warned_of(&folder, &encrypted, "does not ask who a client is");
+    shell(folder.path(), "chmod 644 pki/server-key.pem", &[]).ok();
+    are_warned_of(&folder, &with_tls("required", client_ca), "server-key.pem");
 }

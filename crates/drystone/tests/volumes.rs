@@ -188,6 +188,8 @@ fn a_file_that_has_grown_can_be_used() {
     server.refuses(&longer, 1, "`f` is too small: 4096 sectors from 0 are used, it has 2048");
     let set = server.run(&["set", "f", "size=2MiB"]);
     assert!(set.status.success() && set.stdout == b"f size=2MiB\n", "{set:?}");
+    let in_bytes = server.run(&["set", "f", "size=2097152"]);
+    assert!(in_bytes.status.success() && in_bytes.stdout == b"f size=2MiB\n", "{in_bytes:?}");
     let note = "warning: `f` has this size until the server stops; to keep it, write size = \"2MiB\" into the stack file\n";
     assert_eq!(String::from_utf8(set.stderr).unwrap(), note);
     server.ok(&longer);

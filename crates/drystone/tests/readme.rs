@@ -1,0 +1,59 @@
+//! What README.md tells a newcomer to type works.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+fn repository() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap()
+}
+
+fn readme() -> String {
+    fs::read_to_string(repository().join("README.md")).unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// In a folder that holds nothing, one after the other, but with less to write and for less time.
+#[test]
+fn its_benchmarks_run() {
+    let (readme, folder) = (readme(), TempDir::new().unwrap());
+    let lines: Vec<&str> =
+        readme.lines().filter(|line| line.starts_with("drystone bench")).collect();
+    for kind in ["null", "ram,", "file,"] {
+        let device = format!("--device {kind}");
+        assert!(lines.iter().any(|line| line.contains(&device)), "{device}: {lines:?}");
+    }
+    for line in lines {
+        let line = line.split('#').next().unwrap().replace("size=1GiB", "size=8MiB");
+        let words = line.split_whitespace().skip(1).chain("--runtime 50ms --warmup 1ms".split(' '));
+        let mut program = Command::new(env!("CARGO_BIN_EXE_drystone"));
+        let output = program.args(words).current_dir(folder.path()).output().unwrap();
+        let said = text(&output);
+        assert!(output.status.success() && said.contains("average: IOPS="), "{line}\n{said}");
+        assert!(!said.contains("sparse"), "{line}\n{said}");
+    }
+}
+
+/// It says where the program is, and how it gets onto the path.
+#[test]
+fn the_program_is_installed_as_it_says() {
+    let readme = readme();
+    for words in ["The program is `target/release/drystone`", "`make build install` puts it into"] {
+        assert!(readme.contains(words), "{words}");
+    }
+    let folder = TempDir::new().unwrap();
+    let built = folder.path().join("target/release");
+    fs::create_dir_all(&built).unwrap();
+    fs::write(built.join("drystone"), "the program").unwrap();
+    let mut make = Command::new("make");
+    make.arg("-f").arg(repository().join("Makefile")).arg("install").current_dir(folder.path());
+    let output = make.env_remove("CARGO_TARGET_DIR").env("PREFIX", folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let installed = fs::read_to_string(folder.path().join("bin/drystone")).unwrap();
+    assert_eq!(installed, "the program");
+}
