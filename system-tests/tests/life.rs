@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use drystone_exports::nbd::client::Negotiation;
 use system_tests::{Server, new_folder, program, python, requires, run, stack};
 
 /// Writes through a client, stops the server by a signal, and checks the file it leaves.
@@ -300,4 +302,57 @@ fn an_operator_is_answered_where_no_thread_can_be_started() {
         server.ask(&["list"]).ok();
     }
     assert!(server.sigterm().success(), "{}", server.messages());
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// What the kernel tells of the server's connections of a port in /proc/net/tcp, when it is idle: the timer that
+/// runs, and in how many hundredths of a second it ends.
+fn timer_of_connection(port: u16) -> Option<(u32, u64)> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
+    let ours = format!(":{port:04X}");
+    let fields = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let established = |line: &Vec<&str>| line[1].ends_with(&ours) && line[3] == "01";
+    let connection = fields.skip(1).find(established)?;
+    let (timer, when) = connection[5].split_once(':').expect("a timer");
+    let number = |text| u64::from_str_radix(text, 16).expect("a number");
+    Some((number(timer) as u32, number(when)))
+}
+
+/// A client of which nothing is heard is asked whether it is there after half its time, by the kernel.
+#[test]
+fn idle_tcp_clients_are_probed() {
+    const HUNDREDTHS: u64 = 100;
+    // The kernel's own time is 2 h.
+    for (key, probed_after) in
+        [("", 150), ("peer_timeout = \"20h\"", 32_767), ("peer_timeout = \"2s\"", 1)]
+    {
+        let port = free_port();
+        let text = format!(
+            "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n\
+             [export.vol]\ndevice = \"d\"\nnbd = [\"tcp:127.0.0.1:{port}\"]\n{key}\n"
+        );
+        let mut server = Server::start(&text);
+        server.uri("vol");
+        let socket = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        let mut client = Negotiation::new(socket).unwrap().go("vol", &[]).unwrap();
+        client.read(0, 512, Default::default()).unwrap();
+        // What was sent last may have to be acknowledged first.
+        let keepalive = (0..6000).find_map(|_| {
+            thread::sleep(Duration::from_millis(10));
+            timer_of_connection(port).filter(|(timer, _)| *timer == 2)
+        });
+        let (_, left) = keepalive.expect("a timer that probes the client");
+        let all = probed_after * HUNDREDTHS;
+        assert!(left <= all && left + 60 * HUNDREDTHS >= all, "{key}: {left} of {all} are left");
+        if probed_after == 1 {
+            // Its kernel answers: it is not given up though it says nothing for longer than its time.
+            thread::sleep(Duration::from_millis(2500));
+            client.read(0, 512, Default::default()).expect("the server is still there");
+        }
+    }
 }

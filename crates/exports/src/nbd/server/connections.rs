@@ -532,8 +532,8 @@ fn prepare(socket: &OwnedFd, peer_timeout: Ns) {
     use rustix::net::sockopt::*;
     let timeout = Duration::from_nanos(peer_timeout);
     let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    // The kernel counts these in seconds, and refuses 0.
-    let seconds = |time: Duration| Duration::from_secs(time.as_secs().max(1));
+    // The kernel counts these in seconds, and refuses 0 and what is above its MAX_TCP_KEEPIDLE.
+    let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, 32_767));
     let _ = set_tcp_nodelay(socket, true);
     let _ = set_tcp_user_timeout(socket, ms);
     let _ = set_tcp_keepidle(socket, seconds(timeout / 2));
@@ -560,5 +560,7 @@ mod tests {
         assert_eq!((silent.as_secs(), socket_keepalive(&socket)), (298, Ok(true)));
         prepare(&socket, 1_000_000_000);
         assert_eq!(tcp_keepidle(&socket).unwrap().as_secs(), 1, "what the kernel takes at least");
+        prepare(&socket, 86_400_000_000_000);
+        assert_eq!(tcp_keepidle(&socket).unwrap().as_secs(), 32_767, "what it takes at most");
     }
 }
