@@ -1,5 +1,6 @@
 //! The NBD server through its interface: data threads, socket pairs, clients in the test.
 
+mod bounds;
 #[allow(dead_code)]
 #[path = "../fuse/disk.rs"]
 mod disk;
