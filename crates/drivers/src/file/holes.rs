@@ -304,4 +304,13 @@ mod tests {
         assert_eq!(asked(Some(true)), [Extent::hole(0, MIB)]);
         assert_eq!(asked(None), [Extent::hole(0, MIB)]);
     }
+
+    /// The number is that of include/sys/zfs_context.h, which statfs(2) gives.
+    #[test]
+    fn zfs_is_not_asked_unless_a_stack_says_so() {
+        use super::super::open::tells_holes;
+        assert!(!tells_holes(Some(0x2fc1_2fc1)));
+        let others = [libc::TMPFS_MAGIC, libc::EXT4_SUPER_MAGIC, libc::XFS_SUPER_MAGIC];
+        assert!(others.into_iter().all(|kind| tells_holes(Some(kind))) && tells_holes(None));
+    }
 }

@@ -158,7 +158,9 @@ impl Ready<'_> {
             punch_hole: AtomicBool::new(can.punch_hole),
             discard: can.discard,
             zero_range: AtomicBool::new(can.zero_range),
-            holes: Holes::new(options.detect_holes.unwrap_or_else(|| tells_holes(&fd))),
+            holes: Holes::new(
+                options.detect_holes.unwrap_or_else(|| tells_holes(file_system(&fd))),
+            ),
             ..Opened::over(Box::new(backing), self.bytes, self.block_size)
         }
     }
@@ -390,11 +392,11 @@ pub(super) fn is_in_memory(fd: &OwnedFd) -> bool {
     file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
-/// Whether what the file system says of holes can be relied on. ZFS before 2.2.2 and 2.1.14 called data a hole
+/// Whether what a file system of this kind says of holes can be relied on. ZFS before 2.2.2 and 2.1.14 called data a hole
 /// that had just been written (<https://github.com/openzfs/zfs/issues/15526>), and no call tells its version.
-fn tells_holes(fd: &OwnedFd) -> bool {
+pub(super) fn tells_holes(kind: Option<i64>) -> bool {
     const ZFS_SUPER_MAGIC: i64 = 0x2fc1_2fc1;
-    file_system(fd) != Some(ZFS_SUPER_MAGIC)
+    kind != Some(ZFS_SUPER_MAGIC)
 }
 
 /// Whether the device that the file lies on has poll queues, as sysfs tells.
