@@ -6,6 +6,7 @@
 mod reader;
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -252,7 +253,7 @@ fn replay(
 }
 
 impl Target<'_> {
-    fn failed(&self, error: &std::io::Error) -> Failure {
+    fn failed(&self, error: &io::Error) -> Failure {
         Failure::Refused(format!("{}: {error}", self.path.display()))
     }
 
@@ -306,21 +307,8 @@ impl Target<'_> {
     fn discard(&self, from: u64, bytes: u64) -> Result<(), Failure> {
         use rustix::fs::{FallocateFlags, fallocate};
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(self.file(), hole, from, bytes) {
-            Ok(()) => return Ok(()),
-            // It has no holes, or larger blocks than what was logged.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
-            Err(error) => return Err(self.failed(&error.into())),
-        }
-        let zeroes = vec![0; COPY_BYTES.min(bytes as usize)];
-        let mut at = 0;
-        while at < bytes {
-            let now = (bytes - at).min(zeroes.len() as u64);
-            let part = &zeroes[..now as usize];
-            self.file().write_all_at(part, from + at).map_err(|error| self.failed(&error))?;
-            at += now;
-        }
-        Ok(())
+        let punched = fallocate(self.file(), hole, from, bytes);
+        zero(self.file(), from, bytes, punched).map_err(|error| self.failed(&error))
     }
 
     /// Run a command that checks what is there after entry `number`.
@@ -347,5 +335,51 @@ impl Target<'_> {
         }
         self.opened = Some(opened);
         Ok(())
+    }
+}
+
+/// Make zeroes of a range in which a hole was `punched`, or could not be.
+fn zero(file: &File, from: u64, bytes: u64, punched: rustix::io::Result<()>) -> io::Result<()> {
+    match punched {
+        Ok(()) => return Ok(()),
+        // It has no holes, or larger blocks than what was logged.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::INVAL) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let zeroes = vec![0; COPY_BYTES.min(bytes as usize)];
+    let mut at = 0;
+    while at < bytes {
+        let now = (bytes - at).min(zeroes.len() as u64);
+        file.write_all_at(&zeroes[..now as usize], from + at)?;
+        at += now;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    /// A disk without room would be filled by zeroes, and one with an error is not written on.
+    #[test]
+    fn zeroes_are_written_only_where_there_can_be_no_hole() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let zeroed = |punched| {
+            std::fs::write(&path, [7; 4096]).unwrap();
+            let outcome = zero(path.as_file(), 512, 1024, punched);
+            let after = std::fs::read(&path).unwrap();
+            (outcome.map_err(|error| error.raw_os_error()), after)
+        };
+        let untouched = vec![7; 4096];
+        let zeroes = [vec![7; 512], vec![0; 1024], vec![7; 2560]].concat();
+        for error in [Errno::IO, Errno::NOSPC, Errno::PERM, Errno::FBIG] {
+            let refused = Err(Some(error.raw_os_error()));
+            assert_eq!(zeroed(Err(error)), (refused, untouched.clone()), "{error}");
+        }
+        for error in [Errno::OPNOTSUPP, Errno::INVAL] {
+            assert_eq!(zeroed(Err(error)), (Ok(()), zeroes.clone()), "{error}");
+        }
+        assert_eq!(zeroed(Ok(())), (Ok(()), untouched), "the hole is there already");
     }
 }
