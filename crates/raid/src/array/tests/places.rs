@@ -4,7 +4,9 @@
 use super::*;
 use crate::metadata::assemble::{Member, Start};
 use crate::metadata::bitmap::BitmapHeader;
-use crate::metadata::superblock::{Features, Role, Superblock};
+use crate::metadata::superblock::{Features, Minor, Role, Superblock};
+use stand::Memory;
+use std::sync::Arc;
 
 const BYTES: usize = 192 << 10;
 /// Where the superblock is, and the bitmap of new arrays.
@@ -244,6 +246,55 @@ fn a_bitmap_near_the_superblock_is_written_as_far_as_its_bits_need() {
     assert!(stand.reads(0, 1, BYTES));
     stand.stop();
     assert!(images(&stand) == before);
+}
+
+/// The same where the superblock begins the device or ends it: behind the bits there is nothing of the bitmap's,
+/// and behind the superblock of 1.0 the end of the device.
+#[test]
+fn a_bitmap_near_any_superblock_is_written_as_far_as_its_bits_need() {
+    for minor in Minor::ALL {
+        let mut stand = Stand::new(4);
+        stand.create_minor(minor, Level::Raid5, true, Some(Policy::Bitmap), Some(64 << 10));
+        for memory in &stand.memories {
+            let mut own = memory.superblock_of(minor);
+            let offset = i32::from_le_bytes(own.bitmap_or_ppl);
+            let bitmap = own.super_offset.strict_add_signed(offset.into());
+            let mut bytes = memory.get(bitmap, 512);
+            let mut header = BitmapHeader::parse(&bytes).unwrap();
+            header.sectors_reserved = 0;
+            bytes[..256].copy_from_slice(&header.to_bytes());
+            memory.put(bitmap, &vec![0xEE; 512]);
+            (own.bitmap_or_ppl, own.bblog_offset) = (2i32.to_le_bytes(), 0);
+            memory.put(own.super_offset + 3, &[0xEE; 512 * 13]);
+            memory.put(own.super_offset + 2, &bytes);
+            memory.put(own.super_offset, &own.to_bytes());
+        }
+        let first_byte = |stand: &Stand| -> Vec<u8> {
+            let bits = |memory: &Arc<Memory>| {
+                let own = memory.superblock_of(minor);
+                let behind = memory.get(own.super_offset + 3, 512 * 13);
+                assert!(behind == [0xEE; 512 * 13], "{minor:?}: what follows is not its");
+                let bytes = memory.get(own.super_offset + 2, 512);
+                assert!(BitmapHeader::parse(&bytes).is_ok(), "{minor:?}");
+                bytes[256]
+            };
+            stand.memories.iter().map(bits).collect()
+        };
+        stand.start();
+        assert!(stand.write(0, 3, 4096).is_ok());
+        assert!(
+            first_byte(&stand).iter().all(|bits| bits & 1 == 1),
+            "{minor:?}: its first bit is set"
+        );
+        stand.crash();
+        // The bit is read: what it stands for is synchronised, and nothing else.
+        stand.start();
+        assert!(stand.reads(0, 3, 4096), "{minor:?}");
+        stand.until("synchronised", is_idle);
+        stand.pass(16);
+        stand.stop();
+        assert_eq!(first_byte(&stand), [0; 4], "{minor:?}: no bit is left");
+    }
 }
 
 #[test]

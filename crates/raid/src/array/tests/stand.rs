@@ -143,7 +143,12 @@ impl Memory {
     }
 
     pub(super) fn superblock(&self) -> Superblock {
-        Superblock::parse(&self.get(8, 4096), 8, self.sectors()).expect("a superblock")
+        self.superblock_of(Minor::V1_2)
+    }
+
+    pub(super) fn superblock_of(&self, minor: Minor) -> Superblock {
+        let sector = minor.sector(self.sectors()).expect("a place");
+        Superblock::parse(&self.get(sector, 4096), sector, self.sectors()).expect("a superblock")
     }
 
     pub(super) fn sectors(&self) -> u64 {
@@ -390,10 +395,22 @@ impl Stand {
         policy: Option<Policy>,
         chunk: Option<u64>,
     ) {
+        self.create_minor(Minor::V1_2, level, assume_clean, policy, chunk);
+    }
+
+    /// The same, of another version of metadata.
+    pub(super) fn create_minor(
+        &mut self,
+        minor: Minor,
+        level: Level,
+        assume_clean: bool,
+        policy: Option<Policy>,
+        chunk: Option<u64>,
+    ) {
         let layout = Layout::new(level, 2, self.devices.len() as u32, 128).unwrap();
         let options = CreateOptions {
             layout,
-            minor: Minor::V1_2,
+            minor,
             spare_devices: 0,
             policy,
             bitmap_chunk: chunk,
