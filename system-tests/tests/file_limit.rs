@@ -73,6 +73,34 @@ fn commands_are_refused_in_a_sentence() {
     let program = program().to_string_lossy();
     let said = shell(folder.path(), line, &[&program]).refused();
     assert!(said.contains("0.img has 67108864 bytes") && said.contains("ulimit -f"), "{said}");
+    let limited = |line: &str| {
+        shell(folder.path(), &format!("ulimit -f 2048; exec \"$1\" {line}"), &[&program]).refused()
+    };
+    make_long(folder.path(), "long.img");
+    for engine in ["plain", "auto"] {
+        let said = limited(&format!(
+            "bench --device file,path=long.img,engine={engine} --rw write --warmup 1ms --runtime 60s"
+        ));
+        assert!(said.contains("sector 4096 failed: No space left on device"), "{engine}: {said}");
+    }
+    make_long(folder.path(), "target.img");
+    fs::write(folder.path().join("log"), log_of_writes(&[0, 8192])).unwrap();
+    let said = limited("log-writes log replay --to target.img");
+    assert!(said.contains("target.img has 67108864 bytes") && said.contains("ulimit -f"), "{said}");
+    let image = fs::read(folder.path().join("target.img")).unwrap();
+    assert!(image.len() == 64 << 20 && image[..512] == [0; 512], "nothing was written");
+}
+
+/// A write log of one sector at each of these.
+fn log_of_writes(sectors: &[u64]) -> Vec<u8> {
+    let numbers = [drystone_targets::LOG_MAGIC, 1, sectors.len() as u64, 512];
+    let block = |words: &[u64]| {
+        let mut block: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        block.resize(512, 0);
+        block
+    };
+    let entry = |sector: &u64| [block(&[*sector, 1, 0, 0]), vec![0x11; 512]].concat();
+    [block(&numbers), sectors.iter().flat_map(entry).collect()].concat()
 }
 
 /// Makes a file that is longer than the limit.
