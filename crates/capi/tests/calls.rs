@@ -372,6 +372,43 @@ fn what_is_part_of_something_is_only_read() {
     }
 }
 
+/// A context belongs to one thread at a time. Who calls it while another does is told, and touches nothing.
+#[test]
+fn a_second_thread_is_refused_by_a_context_in_use() {
+    let stack = Stack::open(LINEAR);
+    let mut context = stack.context();
+    context.device("v");
+    // What a suspended volume keeps is waited for until somebody wakes the waiting thread.
+    stack.control("{\"command\":\"suspend\",\"arguments\":{\"device\":\"v\"}}");
+    let mut memory = vec![0u8; 512];
+    assert_eq!(context.submit(&[io(1, 0, &mut memory)]), 1);
+    let raw = context.raw as usize;
+    let fault = -libc::ENOTRECOVERABLE;
+    std::thread::scope(|s| {
+        let waits = s.spawn(move || {
+            let mut done = [Completion::default(); 1];
+            let place = done.as_mut_ptr().cast();
+            let wait = || unsafe { drystone_wait(raw as *mut Cell, place, 1, 1, FOREVER) };
+            // The other thread may be in its call.
+            std::iter::repeat_with(wait).find(|given| *given != fault)
+        });
+        let is_refused = || {
+            std::thread::yield_now();
+            unsafe { drystone_outstanding(raw as *mut Cell) == i64::from(fault) }
+        };
+        let began = std::time::Instant::now();
+        let refused = std::iter::repeat_with(is_refused)
+            .find(|refused| *refused || began.elapsed().as_secs() > 60);
+        let said = last_error();
+        assert_eq!(unsafe { drystone_context_wake(raw as *mut Cell) }, 0, "any thread may");
+        assert_eq!(waits.join().unwrap(), Some(0), "nothing came");
+        assert_eq!(refused, Some(true), "both were let in");
+        assert!(said.starts_with("another thread is in a call on this context"), "{said}");
+    });
+    stack.control("{\"command\":\"resume\",\"arguments\":{\"device\":\"v\"}}");
+    assert_eq!(context.wait(1, FOREVER), [(1, 0)], "the context is as good as before");
+}
+
 /// Several threads, each with a context, on one stack.
 #[test]
 fn contexts_of_several_threads() {
