@@ -55,7 +55,7 @@ const fn above_drivers(
     Ban { name, segments, scope: Scope::AboveDrivers, instead }
 }
 
-const BANS: [Ban; 23] = [
+const BANS: [Ban; 24] = [
     everywhere("Mutex", &["std", "sync", "Mutex"], ONE_LOCK_MODULE),
     everywhere("RwLock", &["std", "sync", "RwLock"], ONE_LOCK_MODULE),
     everywhere("Condvar", &["std", "sync", "Condvar"], ONE_LOCK_MODULE),
@@ -65,6 +65,7 @@ const BANS: [Ban; 23] = [
     everywhere("std::sync", &["std", "sync", "*"], BY_NAME),
     everywhere("parking_lot", &["parking_lot"], ONE_LOCK_MODULE),
     everywhere("thread::Builder", &["thread", "Builder"], GUARDED),
+    everywhere("thread::spawn", &["thread", "spawn"], GUARDED),
     above_drivers("spin_loop", &["spin_loop"], "publish the work and go on; nothing here spins"),
     above_drivers("thread_local!", &["thread_local"], "keep the state in the context"),
     above_drivers("Instant::now", &["Instant", "now"], CLOCK),
@@ -133,12 +134,12 @@ const ALLOWED: [Allow; 10] = [
     },
     Allow {
         path: "crates/core/src/threads.rs",
-        names: &["std::thread", "thread::Builder"],
+        names: &["std::thread", "thread::Builder", "thread::spawn"],
         reason: "this is the one place that starts threads of the product",
     },
     Allow {
         path: "crates/lab/src/*",
-        names: &["thread::Builder"],
+        names: &["thread::Builder", "thread::spawn"],
         reason: "a laboratory joins its threads, and serves nobody",
     },
     Allow {
@@ -269,14 +270,33 @@ mod tests {
 
     #[test]
     fn below_and_beside_only_locks_are_refused() {
-        assert!(
-            failures(&[(DRIVER, "fn f() { Instant::now(); std::thread::spawn(g); }")]).is_empty()
-        );
+        assert!(failures(&[(DRIVER, "fn f() { Instant::now(); thread::sleep(t); }")]).is_empty());
         assert_eq!(failures(&[(DRIVER, "use std::sync::{Arc, Mutex};")]).len(), 1);
         assert_eq!(
             failures(&[("crates/drystone/src/main.rs", "std::sync::RwLock::new(0)")]).len(),
             1
         );
+    }
+
+    #[test]
+    fn threads_are_started_by_the_module_that_guards_them() {
+        for source in [
+            "fn f() { std::thread::spawn(g); }",
+            "use std::thread; fn f() { thread::Builder::new().spawn(g); }",
+            "use std::thread::{Builder, JoinHandle};",
+            "use std::thread::spawn;",
+        ] {
+            for path in [DRIVER, "crates/stack/src/lib.rs", "crates/drystone/src/main.rs"] {
+                let found = failures(&[(path, source)]);
+                assert!(
+                    found.len() == 1 && found[0].contains("core::threads"),
+                    "{source}: {found:?}"
+                );
+            }
+            assert!(failures(&[("crates/core/src/threads.rs", source)]).is_empty(), "{source}");
+        }
+        let scoped = "fn f() { std::thread::scope(|s| s.spawn(g).join()); }";
+        assert!(failures(&[(DRIVER, scoped)]).is_empty(), "who starts these waits for them");
     }
 
     #[test]
