@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::superblock::{Features, SUPERBLOCK_BYTES_MAX, Superblock};
 use drystone_raid::testing;
 use system_tests::client::{Mount, requires_mounts};
@@ -35,12 +36,25 @@ impl Images {
     /// Puts a block of no writes where Linux would begin to replay the journal: the vector has only the start
     /// of that.
     fn end_journal(&mut self, name: &str) {
+        self.put_journal(name, |_| (Vec::new(), Vec::new()));
+    }
+
+    /// Puts a block with a write to one block of the array there, which the members do not have.
+    fn put_write_in_journal(&mut self, name: &str, block: u64) {
+        let data = vec![7; 4096];
+        self.put_journal(name, |uuid| (testing::journal_data(uuid, 8 * block, &data), data));
+    }
+
+    /// What payloads the next block of a journal has, and what follows it.
+    fn put_journal(&mut self, name: &str, what: impl FnOnce(Uuid) -> (Vec<u8>, Vec<u8>)) {
         let path = self.folder.path().join(name);
         let mut bytes = fs::read(&path).expect("an image");
         let own = Superblock::decode(&bytes[4096..8192]).expect("a superblock");
-        let block = testing::journal_block(own.set_uuid, own.recovery_offset, 1, &[]);
-        let at = ((own.data_offset + own.recovery_offset) * 512) as usize;
-        bytes[at..at + block.len()].copy_from_slice(&block);
+        let (payloads, data) = what(own.set_uuid);
+        let block = testing::journal_block(own.set_uuid, own.recovery_offset, 1, &payloads);
+        let (at, put) =
+            ((own.data_offset + own.recovery_offset) as usize * 512, [block, data].concat());
+        bytes[at..at + put.len()].copy_from_slice(&put);
         fs::remove_file(&path).expect("an image that was there");
         fs::write(&path, bytes).expect("an image");
         self.sums = sums(self.folder.path(), &self.names);
@@ -452,6 +466,29 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
     assert!(message.contains("is being reshaped"), "{message}");
     let message = Images::of("r6-ls", &[0, 1, 2]).refusal(&["--force"]);
     assert!(message.contains("2 of 5 members can be used, expected at least 3"), "{message}");
+}
+
+/// What the array holds is older than what was acknowledged: nobody is to take it for whole.
+#[test]
+fn a_journal_with_writes_is_not_passed_over() {
+    if !requires("nbdcopy") {
+        return;
+    }
+    for lost in [&[][..], &[1]] {
+        let mut images = Images::of("r5-ls-journal", lost);
+        images.put_write_in_journal("r5-ls-journal-4.img", 21);
+        let message = images.refusal(&[]);
+        assert!(
+            message.contains("the journal holds writes that the members do not have"),
+            "{message}"
+        );
+        assert!(message.contains("86016-90111") && message.contains("mdadm on Linux"), "{message}");
+        let mut server = images.serve(&["--force"]);
+        let read = images.read(&mut server, "r5-ls-journal");
+        assert!(read == tags(5376), "as it was before these writes");
+        let messages = server.messages();
+        assert!(messages.contains("86016-90111"), "{messages}");
+    }
 }
 
 #[test]
