@@ -60,7 +60,7 @@ pub use holders::{Holder, Holders};
 pub use limits::Limits;
 pub use list::BioList;
 pub use op::{BioFlags, Op, Priority, PriorityClass};
-pub use published::Published;
+pub use published::{Published, Subscription};
 pub use shared_list::SharedBioList;
 pub use status::Status;
 pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector};

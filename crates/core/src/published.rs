@@ -59,3 +59,71 @@ impl<T: Clone> Published<T> {
         Ok(())
     }
 }
+
+/// A reader's copy of a [`Published`] value, with the count at which it was taken. It reads as the value.
+pub struct Subscription<T> {
+    epoch: u64,
+    value: Arc<T>,
+}
+
+impl<T> Subscription<T> {
+    /// The current value. `user` counts the lock.
+    pub fn new(published: &Published<T>, user: &LockCounters) -> Self {
+        let (epoch, value) = published.get(user);
+        Subscription { epoch, value }
+    }
+
+    /// Whether the copy is the current value. Writes nothing.
+    #[inline]
+    pub fn is_current(&self, published: &Published<T>) -> bool {
+        published.epoch() == self.epoch
+    }
+
+    /// Take the current value, and return the one before. `user` counts the lock.
+    pub fn refresh(&mut self, published: &Published<T>, user: &LockCounters) -> Arc<T> {
+        let (epoch, value) = published.get(user);
+        self.epoch = epoch;
+        std::mem::replace(&mut self.value, value)
+    }
+
+    /// The count at which the copy was taken.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The copy.
+    pub fn value(&self) -> &Arc<T> {
+        &self.value
+    }
+}
+
+impl<T> std::ops::Deref for Subscription<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn a_copy_is_current_until_a_change_and_again_after_a_refresh() {
+        let locks = LockCounters::new(ManualClock::new(1));
+        let published = Published::new(1);
+        let mut copy = Subscription::new(&published, &locks);
+        assert!(copy.is_current(&published) && *copy == 1);
+        let change = |to| published.update(&locks, |value| Ok(*value = to));
+        change(2).unwrap();
+        assert!(!copy.is_current(&published) && *copy == 1, "the reader goes on with its copy");
+        let before = (copy.epoch(), copy.refresh(&published, &locks));
+        assert!(copy.is_current(&published));
+        assert_eq!((*copy, **copy.value(), before), (2, 2, (copy.epoch() - 1, Arc::new(1))));
+        let refused = published.update(&locks, |_| Err(crate::Error::invalid("no".to_owned())));
+        assert!(refused.is_err() && copy.is_current(&published), "nothing changed");
+    }
+}

@@ -27,7 +27,7 @@ use drystone_core::context::{PLUG_MAX_BIOS, PLUG_MAX_BYTES};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status, Subscription};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,8 +64,7 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) shared: Arc<Shared<D, S>>,
     pub(crate) driver: D::Queue,
     pub(crate) slots: Slots,
-    pub(crate) config: Arc<Config>,
-    pub(crate) epoch: u64,
+    pub(crate) config: Subscription<Config>,
     /// Bytes of the device when last looked at.
     size_bytes: u64,
     /// The number of its context.
@@ -144,12 +143,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let tags = map.sets()[place.hctx as usize].clone();
         tags.join();
         driver.use_poll_queue(env, place.poll);
-        let (epoch, config) = shared.config.get(&env.locks);
+        let config = Subscription::new(&shared.config, &env.locks);
         RequestChannel {
             slots: Slots::new(&tags),
             size_bytes: shared.driver.size_bytes(),
             config,
-            epoch,
             context,
             place,
             generation: map.generation(),
@@ -202,7 +200,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Begin a call that brings bios: take over what has changed.
     #[inline]
     fn begin(&mut self, env: &mut Env) {
-        if self.shared.config.epoch() != self.epoch {
+        if !self.config.is_current(&self.shared.config) {
             self.refresh_config(env);
             if self.is_moving() {
                 self.follow_queues(env);
@@ -213,14 +211,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Take over a configuration or size that changed since the last call.
     #[inline]
     pub(crate) fn refresh(&mut self, env: &mut Env) {
-        if self.shared.config.epoch() != self.epoch {
+        if !self.config.is_current(&self.shared.config) {
             self.refresh_config(env);
         }
     }
 
     #[cold]
     fn refresh_config(&mut self, env: &mut Env) {
-        (self.epoch, self.config) = self.shared.config.get(&env.locks);
+        self.config.refresh(&self.shared.config, &env.locks);
         self.size_bytes = self.shared.driver.size_bytes();
         self.driver.refresh(env);
         // The time-out may have become shorter: look again at the next chance.
@@ -809,7 +807,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             self.is_closed = true;
         }
         // Our own copy of the configuration names our port, too.
-        (self.epoch, self.config) = self.shared.config_now();
+        self.shared.refresh(&mut self.config);
         Port::is_ours_alone(&self.port) && Arc::strong_count(&self.wake) == 1
     }
 

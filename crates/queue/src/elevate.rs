@@ -130,7 +130,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             held,
             stats: &self.stats,
             config: &mut self.config,
-            epoch: &mut self.epoch,
             cell: &self.shared.config,
             tags: &self.tags,
             place: &self.place,

@@ -14,7 +14,9 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result};
+use drystone_core::{
+    Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result, Subscription,
+};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
@@ -95,8 +97,9 @@ impl<D, S: Scheduler> Shared<D, S> {
     }
 
     /// The configuration with its epoch, for the control plane.
-    pub(crate) fn config_now(&self) -> (u64, Arc<Config>) {
-        self.config.get(&self.locks)
+    /// Take over the current configuration, with the device's own lock counts.
+    pub(crate) fn refresh(&self, config: &mut Subscription<Config>) {
+        config.refresh(&self.config, &self.locks);
     }
 
     /// The channel of `port` has nothing with the scheduler any more, and goes.
@@ -246,7 +249,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     }
 
     fn config(&self) -> Arc<Config> {
-        self.shared.config_now().1
+        self.shared.config.get(&self.shared.locks).1
     }
 
     fn set_max_sectors(&self, value: &str) -> Result<()> {

@@ -26,7 +26,9 @@ use drystone_core::context::Passed;
 use drystone_core::mailbox::Message;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, SECTOR_SIZE, Sector, Status};
+use drystone_core::{
+    Bio, BioFlags, BioList, Channel, Env, SECTOR_SIZE, Sector, Status, Subscription,
+};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -39,8 +41,7 @@ pub struct VolumeChannel {
     shared: Arc<Shared>,
     port: Arc<Port>,
     index: u32,
-    epoch: u64,
-    live: Arc<Live>,
+    live: Subscription<Live>,
     members: Vec<u32>,
     /// What waits for `delay` segments of the live table. In a cell, as the next one, because the
     /// table is borrowed meanwhile; only one thread is inside.
@@ -63,13 +64,12 @@ impl VolumeChannel {
         let port = Port::new(Message::to(env.handle(), index, 0));
         // First the port, then the look: a suspension between the two finds the port.
         shared.open_port(port.clone());
-        let (_, live) = shared.live.get(&env.locks);
+        let live = Subscription::new(&shared.live, &env.locks);
         let stats = shared.stats.for_channel();
         let mut channel = VolumeChannel {
             shared,
             port,
             index,
-            epoch: 0,
             live,
             members: Vec::new(),
             delays: RefCell::default(),
@@ -80,13 +80,13 @@ impl VolumeChannel {
             stats,
             started: [0; OP_GROUPS],
         };
-        channel.refresh_live(env);
+        channel.go_by_live(env, true);
         channel
     }
 
     #[inline]
     fn refresh(&mut self, env: &mut Env) {
-        if self.shared.live.epoch() != self.epoch {
+        if !self.live.is_current(&self.shared.live) {
             self.refresh_live(env);
         }
     }
@@ -94,15 +94,20 @@ impl VolumeChannel {
     /// Take over what was published.
     #[cold]
     fn refresh_live(&mut self, env: &mut Env) {
-        let (epoch, live) = self.shared.live.get(&env.locks);
+        let live = Subscription::new(&self.shared.live, &env.locks);
         if live.closed {
             // What was let through goes on, by the table that it was let through by.
             self.send_due(env, Ns::MAX);
         }
         let former = std::mem::replace(&mut self.live, live);
-        let is_first = std::mem::replace(&mut self.epoch, epoch) == 0;
+        let is_same = is_same(former.table.as_deref(), self.live.table.as_deref());
+        self.go_by_live(env, !is_same);
+    }
+
+    /// Go by what is published, whose table may be a new one.
+    fn go_by_live(&mut self, env: &mut Env, is_new: bool) {
         let table = self.live.table.as_deref();
-        if is_first || !is_same(former.table.as_deref(), table) {
+        if is_new {
             debug_assert_eq!(self.delays.get_mut().len(), 0, "tables are swapped in quiet volumes");
             self.delays = table.map(Delays::new).unwrap_or_default().into();
             let randoms = table.map(|table| flakey::randoms(table, env.context_id()));
@@ -125,7 +130,7 @@ impl VolumeChannel {
     /// Tell whoever suspends the volume once nothing is in flight.
     fn report(&self, env: &mut Env) {
         if self.live.suspended {
-            self.port.quiet.look(self.epoch, env.passing(self.index));
+            self.port.quiet.look(self.live.epoch(), env.passing(self.index));
         }
     }
 

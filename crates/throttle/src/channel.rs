@@ -18,7 +18,7 @@ use crate::rules::{Path, ROOT, Rules, slot_of};
 use crate::throttled::{Throttle, ThrottleChannel};
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status, Subscription};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -105,8 +105,7 @@ impl Entry {
 pub struct GroupChannel {
     device: Arc<DeviceThrottle>,
     port: Arc<Port>,
-    epoch: u64,
-    rules: Arc<Rules>,
+    rules: Subscription<Rules>,
     /// There is no group but the root.
     is_plain: bool,
     /// By slot.
@@ -123,11 +122,10 @@ pub struct GroupChannel {
 impl GroupChannel {
     fn new(device: &Arc<DeviceThrottle>, env: &mut Env, index: u32) -> Self {
         let port = device.open_port(Message::to(env.handle(), index, 0), &env.locks);
-        let (epoch, rules) = device.rules(&env.locks);
+        let rules = Subscription::new(device.published_rules(), &env.locks);
         GroupChannel {
             device: device.clone(),
             port,
-            epoch,
             is_plain: rules.is_plain(),
             rules,
             entries: Vec::new(),
@@ -140,7 +138,7 @@ impl GroupChannel {
 
     #[inline]
     fn look_at_rules(&mut self, env: &mut Env) {
-        if self.device.epoch() != self.epoch {
+        if !self.rules.is_current(self.device.published_rules()) {
             self.refresh(env);
         }
     }
@@ -149,7 +147,7 @@ impl GroupChannel {
     #[cold]
     fn refresh(&mut self, env: &mut Env) {
         let mut given = Vec::new();
-        (self.epoch, self.rules) = self.device.rules(&env.locks);
+        self.rules.refresh(self.device.published_rules(), &env.locks);
         self.is_plain = self.rules.is_plain();
         self.lanes.clear();
         let mut entries = std::mem::take(&mut self.entries);
@@ -174,7 +172,7 @@ impl GroupChannel {
         let now = env.time.submit_time();
         // Not as one of those whose bios wait: what of ours may go comes by word, too.
         let mut caller =
-            Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, None);
+            Caller::new(&self.device, (self.rules.epoch(), &self.rules), &self.locks, now, None);
         lanes.iter().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
         tell(env, caller);
     }
@@ -359,7 +357,8 @@ impl GroupChannel {
         wants: impl Fn(&Visited) -> bool,
     ) {
         let me = Some(self.port.index);
-        let mut caller = Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, me);
+        let mut caller =
+            Caller::new(&self.device, (self.rules.epoch(), &self.rules), &self.locks, now, me);
         for visited in self.lanes.iter_mut().filter(|visited| wants(visited)) {
             caller.run(&visited.lane);
             visited.is_new = false;
@@ -512,7 +511,7 @@ impl ThrottleChannel for GroupChannel {
         }
         let now = env.time.submit_time();
         self.take_out(env, now, range);
-        while self.device.epoch() != self.epoch {
+        while !self.rules.is_current(self.device.published_rules()) {
             // Some may have moved to lanes that were not known here.
             self.refresh(env);
             self.take_out(env, now, range);
@@ -531,8 +530,13 @@ impl GroupChannel {
     /// End the bios that wait in the lanes known here and have `user_data` in `range`.
     fn take_out(&mut self, env: &mut Env, now: Ns, range: &Range<u64>) {
         let me = self.port.index;
-        let mut caller =
-            Caller::new(&self.device, (self.epoch, &self.rules), &self.locks, now, Some(me));
+        let mut caller = Caller::new(
+            &self.device,
+            (self.rules.epoch(), &self.rules),
+            &self.locks,
+            now,
+            Some(me),
+        );
         let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
         let mut bios = BioList::new();
         for visited in &self.lanes {

@@ -79,6 +79,12 @@ impl DeviceThrottle {
         self.rules.epoch()
     }
 
+    /// The rules, for those who keep a copy.
+    #[inline]
+    pub(crate) fn published_rules(&self) -> &Published<Rules> {
+        &self.rules
+    }
+
     pub(crate) fn rules(&self, locks: &LockCounters) -> (u64, Arc<Rules>) {
         self.rules.get(locks)
     }

@@ -13,7 +13,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::ChannelStats;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioFlags, BioList, Status};
+use drystone_core::{Bio, BioFlags, BioList, Status, Subscription};
 use std::sync::Arc;
 
 /// Whether a unit may not end as it is issued, though others do.
@@ -117,8 +117,7 @@ pub struct Caller<'a> {
     /// The driver takes nothing now: bios are only taken over.
     pub held: bool,
     pub(crate) stats: &'a ChannelStats,
-    pub(crate) config: &'a mut Arc<Config>,
-    pub(crate) epoch: &'a mut u64,
+    pub(crate) config: &'a mut Subscription<Config>,
     pub(crate) cell: &'a ConfigCell,
     /// The tags of the channel's own hardware queue, and what it uses.
     pub(crate) tags: &'a TagSet,
@@ -303,8 +302,8 @@ impl<'a> Caller<'a> {
     /// Take over a configuration that changed since the call began: a channel whose bios are
     /// here was opened before it handed them over.
     fn refresh(&mut self) {
-        if self.cell.epoch() != *self.epoch {
-            (*self.epoch, *self.config) = self.cell.get(self.locks);
+        if !self.config.is_current(self.cell) {
+            self.config.refresh(self.cell, self.locks);
         }
     }
 

@@ -30,7 +30,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::mistake;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status, Subscription};
 use flush::{Flushing, Unflushed};
 use std::sync::Arc;
 
@@ -43,10 +43,8 @@ pub struct ArrayChannel {
     shared: Arc<Shared>,
     port: Arc<Port>,
     index: u32,
-    epoch: u64,
-    conf: Arc<Conf>,
-    ports: Arc<Ports>,
-    ports_epoch: u64,
+    conf: Subscription<Conf>,
+    ports: Subscription<Ports>,
     /// The context's channels of the members, by role, then of the replacements.
     by_role: Vec<u32>,
     /// Those in `by_role` that there are.
@@ -84,18 +82,16 @@ impl ArrayChannel {
     pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32, brings: Brings) -> Self {
         // First the port, then the look: whoever publishes between the two finds the port.
         let port = shared.open_port(brings, Message::to(env.handle(), index, 0));
-        let (_, conf) = shared.conf.get(&env.locks);
-        let (ports_epoch, ports) = shared.ports.get(&env.locks);
+        let conf = Subscription::new(&shared.conf, &env.locks);
+        let ports = Subscription::new(&shared.ports, &env.locks);
         let mut channel = ArrayChannel {
             out: Outbox { spares: Spares::new(shared.spares.clone()), ..Outbox::default() },
             stats: shared.stats.for_channel(),
             shared,
             port,
             index,
-            epoch: 0,
             conf,
             ports,
-            ports_epoch,
             by_role: Vec::new(),
             members: Vec::new(),
             brought: [const { BioList::new() }; SHARDS],
@@ -121,7 +117,7 @@ impl ArrayChannel {
 
     #[inline]
     fn refresh(&mut self, env: &mut Env) {
-        if self.shared.conf.epoch() != self.epoch {
+        if !self.conf.is_current(&self.shared.conf) {
             self.refresh_conf(env);
         }
     }
@@ -129,7 +125,7 @@ impl ArrayChannel {
     /// Take over what was published.
     #[cold]
     fn refresh_conf(&mut self, env: &mut Env) {
-        (self.epoch, self.conf) = self.shared.conf.get(&env.locks);
+        self.conf.refresh(&self.shared.conf, &env.locks);
         let seats = &self.conf.seats;
         let members = seats.iter().map(|seat| &seat.member);
         let all = members.chain(seats.iter().map(|seat| &seat.replacement));
@@ -166,10 +162,10 @@ impl ArrayChannel {
     /// Tell whoever suspends the array, or stops writes, once nothing is in flight.
     fn report(&self, env: &mut Env) {
         if self.conf.is_suspended {
-            self.port.quiet.look(self.epoch, env.passing(self.index));
+            self.port.quiet.look(self.conf.epoch(), env.passing(self.index));
         }
         if !self.conf.is_dirty {
-            self.port.writes_quiet.look(self.epoch, self.writes as usize);
+            self.port.writes_quiet.look(self.conf.epoch(), self.writes as usize);
         }
     }
 

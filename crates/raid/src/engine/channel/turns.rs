@@ -146,8 +146,8 @@ impl ArrayChannel {
         // First what was left here, then the configuration: whoever left it may know a later one.
         let [first, second] = self.shared.shard(number).take();
         self.refresh(env);
-        let conf = self.conf.clone();
-        let at = self.shared.at(&conf, self.epoch, self.port.index);
+        let conf = self.conf.value().clone();
+        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index);
         let stripes = Shared::stripes_of(&conf, number);
         shard.refresh(&at, stripes, &mut self.out);
         let mut brought = self.brought[number].take();
@@ -166,8 +166,8 @@ impl ArrayChannel {
     fn work_log(&mut self, env: &mut Env, role: usize, log: &mut Guard<'_, Log>) {
         let [first, second] = self.shared.log(role).take();
         self.refresh(env);
-        let conf = self.conf.clone();
-        let at = self.shared.at(&conf, self.epoch, self.port.index);
+        let conf = self.conf.value().clone();
+        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index);
         let mut brought = self.brought_logs[role].take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
             while let Some(bio) = list.pop() {
@@ -213,8 +213,8 @@ impl ArrayChannel {
     }
 
     fn ports_now(&mut self, env: &mut Env) -> &Ports {
-        if self.shared.ports.epoch() != self.ports_epoch {
-            (self.ports_epoch, self.ports) = self.shared.ports.get(&env.locks);
+        if !self.ports.is_current(&self.shared.ports) {
+            self.ports.refresh(&self.shared.ports, &env.locks);
         }
         &self.ports
     }
