@@ -17,7 +17,7 @@ use crate::queues::{Place, Tags};
 use crate::remap::LeftLine;
 use crate::request::{Kind, Slots, State};
 use crate::scheduler::deadline::{LANES, lane_of};
-use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun};
+use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun, is_ours_alone};
 use crate::split::first_part;
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
@@ -808,7 +808,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         }
         // Our own copy of the configuration names our port, too.
         self.shared.refresh(&mut self.config);
-        Port::is_ours_alone(&self.port) && Arc::strong_count(&self.wake) == 1
+        is_ours_alone(&self.port) && Arc::strong_count(&self.wake) == 1
     }
 
     fn close(&mut self, env: &mut Env) {

@@ -39,7 +39,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Note `bio` for the scheduler, which gets all of a call together.
     #[inline]
     pub(crate) fn elevate(&mut self, mut bio: Box<Bio>) {
-        bio.home = self.port.index;
+        bio.home = self.port.index();
         self.outbox.push(bio);
     }
 
@@ -95,7 +95,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn end_refused(&mut self, env: &mut Env) {
         while let Some(bio) = self.refused.pop() {
-            if bio.home == self.port.index {
+            if bio.home == self.port.index() {
                 self.expect_less(env, 1);
                 env.end_bio(bio);
             } else {
@@ -151,7 +151,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return;
         }
         // It may take in what others have brought, whose time begins now.
-        let (home, now) = (self.port.index, env.time.recent());
+        let (home, now) = (self.port.index(), env.time.recent());
         let (mut bios, again) = self.with_scheduler(env, now, true, |scheduler, local, caller| {
             scheduler.expel(local, caller, home)
         });
@@ -212,7 +212,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             let (op, offset, bytes) = (rq.unit.op, rq.offset(), rq.unit.bytes);
             self.note(&Failure { op, status, offset, bytes });
         }
-        let own = home == self.port.index;
+        let own = home == self.port.index();
         if own {
             self.expect_less(env, rq.unit.bios.len());
         }
@@ -244,7 +244,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.refresh(env);
             let port = self.config.ports.get(home).expect("a channel with bios here is open");
             port.done.add(&mut bios);
-            env.leave_word(port.word.clone());
+            env.leave_word(port.doorbell().clone());
         }
     }
 
@@ -306,7 +306,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.entrusted += bios.len();
         env.entrusted += bios.len();
         while let Some(mut bio) = bios.pop() {
-            bio.home = self.port.index;
+            bio.home = self.port.index();
             self.returned.push(bio);
         }
         self.free_tag(env, slot);
@@ -418,17 +418,17 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn wake_all(&mut self, env: &mut Env) {
         self.refresh(env);
-        self.config.ports.iter().for_each(|port| env.leave_word(port.word.clone()));
+        self.config.ports.iter().for_each(|port| env.leave_word(port.doorbell().clone()));
     }
 
     /// This call has done its share for others: whoever brought bios last goes on.
     #[cold]
     pub(crate) fn pass_on(&mut self, env: &mut Env) {
         let last = self.shared.scheduler.last_publisher();
-        if last != self.port.index
+        if last != self.port.index()
             && let Some(port) = self.config.ports.get(last)
         {
-            env.leave_word(port.word.clone());
+            env.leave_word(port.doorbell().clone());
         }
     }
 

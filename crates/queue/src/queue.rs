@@ -5,7 +5,7 @@ use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
 use crate::queues::{QUEUES_MAX, QueueMap};
 use crate::scheduler::deadline::Tunables;
-use crate::scheduler::{Berth, MqDeadline, Port, Ports, Scheduler, SchedulerKind};
+use crate::scheduler::{Berth, MqDeadline, Port, PortState, Ports, Scheduler, SchedulerKind};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::failures::Failures;
@@ -80,15 +80,15 @@ impl<D, S: Scheduler> Shared<D, S> {
     pub(crate) fn open_port(
         &self,
         context: u32,
-        word: Arc<Message>,
+        doorbell: Arc<Message>,
         locks: &LockCounters,
     ) -> (Arc<Port>, QueueMap) {
         let mut made = None;
         let added = self.config.update(locks, |config| {
-            let (index, place) = (config.ports.free_index(), config.map.place(context));
+            let place = config.map.place(context);
             let berth = Berth::new(place.hctx, place.hint);
-            let port = Port::new(index, berth, word, config.map.hw().depth);
-            config.ports.insert(port.clone());
+            let state = PortState::new(berth, config.map.hw().depth);
+            let port = config.ports.open(doorbell, state);
             made = Some((port, config.map.clone()));
             Ok(())
         });
@@ -96,7 +96,6 @@ impl<D, S: Scheduler> Shared<D, S> {
         made.expect("the update ran")
     }
 
-    /// The configuration with its epoch, for the control plane.
     /// Take over the current configuration, with the device's own lock counts.
     pub(crate) fn refresh(&self, config: &mut Subscription<Config>) {
         config.refresh(&self.config, &self.locks);
@@ -106,14 +105,14 @@ impl<D, S: Scheduler> Shared<D, S> {
     pub(crate) fn close_port(&self, port: &Port) {
         let again = self.scheduler.closed(port, &self.locks, &mut || {
             let removed = self.config.update(&self.locks, |config| {
-                config.ports.remove(port);
+                config.ports.close(port);
                 Ok(())
             });
             debug_assert!(removed.is_ok());
         });
         if again {
             let ports = self.config.get(&self.locks).1.ports.clone();
-            ports.iter().for_each(|port| send_and_kick(port.word.clone()));
+            ports.iter().for_each(|port| port.doorbell().send_and_kick());
         }
     }
 }
@@ -377,7 +376,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         for tags in self.config().map.sets() {
             let mut woken = Vec::new();
             tags.wake(&self.shared.locks, |message| woken.push(message));
-            woken.into_iter().for_each(send_and_kick);
+            woken.into_iter().for_each(|message| message.send_and_kick());
         }
     }
 
@@ -406,7 +405,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     /// Each channel takes over what has changed, and goes to the queues that it is to use, even if its owner is away; to
     /// those at once if nothing of it is in flight. Nothing waits for that.
     fn tell_channels(&self) {
-        self.config().ports.iter().for_each(|port| send_and_kick(port.word.clone()));
+        self.config().ports.iter().for_each(|port| port.doorbell().send_and_kick());
     }
 
     /// Make a change by which polling ends. Nobody above counts on it any more when that happens,
@@ -436,15 +435,6 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             change(config);
             Ok(())
         })
-    }
-}
-
-/// Send `message`, and see to it that somebody looks, even if its receiver's owner is away.
-fn send_and_kick(message: Arc<Message>) {
-    let receiver = message.receiver();
-    message.send();
-    if let Some(handle) = receiver {
-        handle.kick();
     }
 }
 
@@ -557,10 +547,10 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         left.extend(new);
         // Whoever looks must not find us with its port.
         drop(ports);
-        let words = left.iter().filter_map(|port| Some(port.upgrade()?.word.clone()));
+        let words = left.iter().filter_map(|port| Some(port.upgrade()?.doorbell().clone()));
         let words: Vec<_> = words.collect();
         drop(left);
-        words.into_iter().for_each(send_and_kick);
+        words.into_iter().for_each(|message| message.send_and_kick());
     }
 }
 

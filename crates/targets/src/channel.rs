@@ -61,9 +61,8 @@ pub struct VolumeChannel {
 
 impl VolumeChannel {
     pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32) -> Self {
-        let port = Port::new(Message::to(env.handle(), index, 0));
         // First the port, then the look: a suspension between the two finds the port.
-        shared.open_port(port.clone());
+        let port = shared.open_port(Message::to(env.handle(), index, 0));
         let live = Subscription::new(&shared.live, &env.locks);
         let stats = shared.stats.for_channel();
         let mut channel = VolumeChannel {

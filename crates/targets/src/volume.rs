@@ -45,41 +45,23 @@ pub(crate) struct Live {
 }
 
 /// What the control side of a volume and one of its channels share.
-pub(crate) struct Port {
-    /// Makes the channel look at what is published.
-    word: Arc<Message>,
+pub(crate) struct PortState {
+    /// Nothing of the channel is in flight since a suspension.
     pub(crate) quiet: Quiet,
 }
 
-impl Port {
-    pub(crate) fn new(word: Arc<Message>) -> Arc<Self> {
-        Arc::new(Port { word, quiet: Quiet::new() })
-    }
+/// A channel. Its doorbell makes it look at what is published.
+pub(crate) type Port = drystone_core::Port<PortState>;
 
-    /// What tells the channel to look.
-    pub(crate) fn word(&self) -> &Arc<Message> {
-        &self.word
-    }
-
-    /// True if nobody else can send word any more, nor is word on its way. For a port that is closed.
-    pub(crate) fn is_ours_alone(port: &mut Arc<Self>) -> bool {
-        Arc::get_mut(port).is_some_and(|port| Arc::get_mut(&mut port.word).is_some())
-    }
-
-    /// Have the channel look, wherever its context's owner is.
-    fn send_and_kick(&self) {
-        let Some(handle) = self.word.receiver() else { return };
-        handle.send(self.word.clone());
-        handle.kick();
-    }
-}
+/// The open ones, by number.
+type Ports = drystone_core::Ports<PortState>;
 
 pub(crate) struct Shared {
     name: String,
     pub(crate) live: Published<Live>,
     pub(crate) stats: DeviceStats,
     control: Lock<Control>,
-    ports: Lock<Vec<Arc<Port>>>,
+    ports: Lock<Ports>,
     holders: Holders,
     options: VolumeOptions,
     /// Count the locks of `live`, `control` and `ports`, each written only while it is held.
@@ -89,16 +71,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn open_port(&self, port: Arc<Port>) {
-        self.ports.lock(&self.ports_locks).push(port);
+    pub(crate) fn open_port(&self, doorbell: Arc<Message>) -> Arc<Port> {
+        self.ports.lock(&self.ports_locks).open(doorbell, PortState { quiet: Quiet::new() })
     }
 
     pub(crate) fn close_port(&self, port: &Arc<Port>) {
         port.quiet.gone();
-        self.ports.lock(&self.ports_locks).retain(|other| !Arc::ptr_eq(other, port));
+        self.ports.lock(&self.ports_locks).close(port);
     }
 
-    fn ports(&self) -> Vec<Arc<Port>> {
+    fn ports(&self) -> Ports {
         self.ports.lock(&self.ports_locks).clone()
     }
 
@@ -115,7 +97,7 @@ impl Shared {
     }
 
     fn kick_all(&self) {
-        self.ports().iter().for_each(|port| port.send_and_kick());
+        self.ports().iter().for_each(|port| port.doorbell().send_and_kick());
     }
 
     /// Make `table` the live one, by its members as they are now.
@@ -194,7 +176,7 @@ impl Volume {
             live: Published::new(live),
             stats: DeviceStats::new(locks.sibling()),
             control: Lock::new(LockClass::Control, Control::default()),
-            ports: Lock::new(LockClass::Control, Vec::new()),
+            ports: Lock::new(LockClass::Control, Ports::default()),
             holders: Holders::new(locks.sibling()),
             options,
             live_locks: locks.sibling(),
@@ -253,7 +235,7 @@ impl Volume {
         }
         let ports = self.shared.ports();
         let late: Vec<_> = ports.iter().filter(|port| !port.quiet.is_since(epoch)).collect();
-        late.iter().for_each(|port| port.send_and_kick());
+        late.iter().for_each(|port| port.doorbell().send_and_kick());
         late.iter().all(|port| port.quiet.is_since(epoch))
     }
 

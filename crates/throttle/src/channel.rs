@@ -332,7 +332,7 @@ impl GroupChannel {
     /// Let `bio` wait.
     fn keep(&mut self, env: &mut Env, mut bio: Box<Bio>, now: Ns) {
         bio.stamp(now);
-        bio.home = self.port.index;
+        bio.home = self.port.index();
         let entry = self.entry(bio.group).expect("it was looked at");
         let side = entry.side(&bio);
         side.give_back();
@@ -356,7 +356,7 @@ impl GroupChannel {
         pass: &mut BioList,
         wants: impl Fn(&Visited) -> bool,
     ) {
-        let me = Some(self.port.index);
+        let me = Some(self.port.index());
         let mut caller =
             Caller::new(&self.device, (self.rules.epoch(), &self.rules), &self.locks, now, me);
         for visited in self.lanes.iter_mut().filter(|visited| wants(visited)) {
@@ -413,7 +413,7 @@ fn find(entries: &mut [Option<Box<Entry>>], group: u32) -> Option<&mut Entry> {
 
 fn tell(env: &mut Env, caller: Caller<'_>) {
     for port in caller.told {
-        env.leave_word(port.word.clone());
+        env.leave_word(port.doorbell().clone());
     }
 }
 
@@ -470,7 +470,7 @@ impl ThrottleChannel for GroupChannel {
     }
 
     fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool {
-        if !Arc::ptr_eq(message, &self.port.word) {
+        if !Arc::ptr_eq(message, self.port.doorbell()) {
             return false;
         }
         self.look_at_rules(env);
@@ -479,12 +479,12 @@ impl ThrottleChannel for GroupChannel {
     }
 
     fn deadline(&self) -> Option<Ns> {
-        self.lanes.iter().map(|visited| visited.due(self.port.index)).min()
+        self.lanes.iter().map(|visited| visited.due(self.port.index())).min()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
         if self.deadline().is_some_and(|due| due <= now) {
-            let me = self.port.index;
+            let me = self.port.index();
             self.run_lanes(env, now, pass, |visited| visited.due(me) <= now);
         }
     }
@@ -529,7 +529,7 @@ impl ThrottleChannel for GroupChannel {
 impl GroupChannel {
     /// End the bios that wait in the lanes known here and have `user_data` in `range`.
     fn take_out(&mut self, env: &mut Env, now: Ns, range: &Range<u64>) {
-        let me = self.port.index;
+        let me = self.port.index();
         let mut caller = Caller::new(
             &self.device,
             (self.rules.epoch(), &self.rules),

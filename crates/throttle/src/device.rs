@@ -12,7 +12,7 @@ use crate::hierarchy::Hierarchy;
 use crate::lane::{Caller, Lane};
 use crate::limits::{Direction, IoStat, Limits};
 use crate::meter::Meter;
-use crate::port::{Port, Ports};
+use crate::port::{Port, PortState, Ports};
 use crate::rules::{Path, ROOT, Ruled, Rules, Step};
 use drystone_core::Published;
 use drystone_core::clock::Clock;
@@ -93,10 +93,10 @@ impl DeviceThrottle {
         self.ports.get(locks).1
     }
 
-    pub(crate) fn open_port(&self, word: Arc<Message>, locks: &LockCounters) -> Arc<Port> {
+    pub(crate) fn open_port(&self, doorbell: Arc<Message>, locks: &LockCounters) -> Arc<Port> {
         let mut port = None;
         let opened = self.ports.update(locks, |ports| {
-            port = Some(ports.open(word));
+            port = Some(ports.open(doorbell, PortState::default()));
             Ok(())
         });
         debug_assert!(opened.is_ok());
@@ -247,7 +247,7 @@ impl DeviceThrottle {
         // A limit that was raised lets bios go at once.
         rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
         tell(caller);
-        self.ports(&self.control_locks).iter().for_each(|port| port.send_and_kick());
+        self.ports(&self.control_locks).iter().for_each(|port| port.doorbell().send_and_kick());
     }
 
     /// The paths of `groups`, and of all who share lanes with those that change.
@@ -331,5 +331,5 @@ fn add_lane(lanes: &mut Vec<Arc<Lane>>, lane: &Arc<Lane>) {
 }
 
 fn tell(caller: Caller<'_>) {
-    caller.told.iter().for_each(|port| port.send_and_kick());
+    caller.told.iter().for_each(|port| port.doorbell().send_and_kick());
 }

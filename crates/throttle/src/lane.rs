@@ -137,7 +137,7 @@ impl<'a> Caller<'a> {
 
     fn tell(&mut self, port: Arc<Port>) {
         let known = self.told.iter().any(|other| Arc::ptr_eq(other, &port));
-        if self.me != Some(port.index) && !known {
+        if self.me != Some(port.index()) && !known {
             self.told.push(port);
         }
     }
@@ -396,11 +396,11 @@ mod tests {
         let mut bios = BioList::new();
         for n in 0..2 {
             let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
-            (bio.group, bio.home, bio.user_data) = (group, port.index, n);
+            (bio.group, bio.home, bio.user_data) = (group, port.index(), n);
             bios.push(bio);
         }
         lane.bring(&mut bios);
-        let mut caller = Caller::new(&device, (epoch, &rules), &locks, 1, Some(port.index));
+        let mut caller = Caller::new(&device, (epoch, &rules), &locks, 1, Some(port.index()));
         let mut taken = lane.take_out(&mut caller, |bio| bio.user_data == 1);
         assert_eq!(taken.pop().map(|bio| bio.user_data), Some(1));
         let mut waiting = lane.turn.wait(&locks);

@@ -163,7 +163,7 @@ impl Scene {
         let locks = counters();
         let (epoch, rules) = self.device.rules(&locks);
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
-        (bio.group, bio.home) = (self.group, self.port.index);
+        (bio.group, bio.home) = (self.group, self.port.index());
         let mut bios = BioList::new();
         bios.push(bio);
         match rules.path(self.group, Direction::Read) {

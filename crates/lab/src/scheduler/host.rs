@@ -4,8 +4,8 @@
 use drystone_core::clock::Ns;
 use drystone_core::op::OpGroup;
 use drystone_core::sync::LockCounters;
-use drystone_queue::scheduler::Caller;
 use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position};
+use drystone_queue::scheduler::{Caller, ended_of_all};
 use drystone_queue::unit::Unit;
 
 use super::queue::Counts;
@@ -86,7 +86,8 @@ impl Host for Caller<'_> {
             &config.tunables,
             |class| {
                 counts.in_flight(class, || {
-                    config.ports.ended(2 * class) + config.ports.ended(2 * class + 1)
+                    ended_of_all(&config.ports, 2 * class)
+                        + ended_of_all(&config.ports, 2 * class + 1)
                 })
             },
             |home| out.place(home.0),

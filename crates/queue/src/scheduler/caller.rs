@@ -1,7 +1,7 @@
 //! What a shared scheduler gets of the channel in whose call it runs.
 
 use super::deadline::Insertion;
-use super::port::{Grant, Port};
+use super::port::{self, Grant, Port};
 use crate::config::{Config, ConfigCell};
 use crate::driver::AT_ONCE_BYTES_MAX;
 use crate::request::{Request, Slots};
@@ -96,7 +96,7 @@ impl Outlet<'_> {
         if self.at_once {
             return self.to_run.next(home);
         }
-        if home == self.port.index
+        if home == self.port.index()
             && let Some(tag) = self.spare.pop()
         {
             self.granted.push(tag);
@@ -240,7 +240,7 @@ impl<'a> Caller<'a> {
     fn grant_aside(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
         let port = self.port_of(home);
         let Some((hctx, tag)) = self.tag_for(&port) else { return Err(unit) };
-        if home == self.out.port.index {
+        if home == self.out.port.index() {
             self.out.slots.get(tag).unit = unit;
             self.out.granted.push(tag);
             return Ok(());
@@ -272,21 +272,21 @@ impl<'a> Caller<'a> {
 
     /// Where units of `port` get their tags now; `None` while its channel moves.
     fn berth_of(&mut self, port: &Port) -> Option<(u32, u32)> {
-        if port.index == self.out.port.index {
+        if port.index() == self.out.port.index() {
             // It lets its units go itself when it has arrived.
             return (!self.moving).then_some((self.place.hctx, self.place.hint));
         }
         let at = port.berth.get();
         if at.is_none() {
-            self.between = Some(port.index);
+            self.between = Some(port.index());
         }
         at
     }
 
     /// Have `port`'s channel look what came for it.
     pub fn leave_word(&mut self, port: &Arc<Port>) {
-        if !self.words.iter().any(|word| Arc::ptr_eq(word, &port.word)) {
-            self.words.push(port.word.clone());
+        if !self.words.iter().any(|word| Arc::ptr_eq(word, port.doorbell())) {
+            self.words.push(port.doorbell().clone());
         }
     }
 
@@ -310,7 +310,7 @@ impl<'a> Caller<'a> {
     /// Requests of `lane` that ended, of all open channels.
     pub fn ended(&mut self, lane: usize) -> u64 {
         self.refresh();
-        self.config.ports.ended(lane)
+        port::ended_of_all(&self.config.ports, lane)
     }
 
     /// Requests with the driver, or about to be; those that end at once are not.

@@ -19,8 +19,8 @@ pub use caller::{Caller, Outlet};
 pub use drystone_core::turn::Place;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
-pub(crate) use port::Grant;
-pub use port::{Port, Ports};
+pub(crate) use port::{Grant, is_ours_alone};
+pub use port::{Port, PortState, Ports, ended_of_all};
 
 use crate::clock_use::ClockUse;
 use crate::config::Config;

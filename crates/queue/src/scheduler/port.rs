@@ -10,7 +10,6 @@ use crate::unit::Unit;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use drystone_core::SharedBioList;
-use drystone_core::mailbox::Message;
 use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -26,14 +25,16 @@ pub(crate) struct Grant {
     pub(crate) unit: Unit,
 }
 
-/// One channel as the scheduler knows it.
-pub struct Port {
-    /// Its number among the device's channels, free again when it is closed.
-    pub(crate) index: u32,
+/// One channel as the scheduler knows it. Its doorbell tells it of grants.
+pub type Port = drystone_core::Port<PortState>;
+
+/// The channels of a device, by number.
+pub type Ports = drystone_core::Ports<PortState>;
+
+/// What a channel and the scheduler share.
+pub struct PortState {
     /// Where its units get their tags.
     pub(crate) berth: Berth,
-    /// The message by which it learns of grants.
-    pub(crate) word: Arc<Message>,
     grants: ArrayQueue<Grant>,
     /// Bios of it whose requests another channel has run.
     pub(crate) done: SharedBioList,
@@ -51,29 +52,15 @@ struct Counts {
     passed: [AtomicU64; LANES],
 }
 
-impl Port {
-    pub(crate) fn new(index: u32, berth: Berth, word: Arc<Message>, depth: u32) -> Arc<Self> {
-        Arc::new(Port {
-            index,
+impl PortState {
+    pub(crate) fn new(berth: Berth, depth: u32) -> Self {
+        PortState {
             berth,
-            word,
             grants: ArrayQueue::new(depth as usize + 1),
             done: SharedBioList::new(),
             starving: AtomicBool::new(false),
             counts: CachePadded::default(),
-        })
-    }
-
-    /// Nobody else refers to it, nor will send its word. Who is just about to have a retired device's
-    /// channels look may still do so: whichever channel gets the word then looks in vain.
-    pub(crate) fn is_ours_alone(port: &Arc<Port>) -> bool {
-        Arc::strong_count(port) == 1 && Arc::strong_count(&port.word) == 1
-    }
-
-    /// Its number among the device's channels, free again when it is closed.
-    #[inline]
-    pub fn index(&self) -> u32 {
-        self.index
+        }
     }
 
     pub(crate) fn grant(&self, grant: Grant) {
@@ -125,65 +112,18 @@ impl Port {
     }
 }
 
-/// The channels of a device, by number.
-#[derive(Clone, Default)]
-pub struct Ports(pub(crate) Vec<Option<Arc<Port>>>);
-
-impl Ports {
-    /// Port number `index`.
-    #[inline]
-    pub fn get(&self, index: u32) -> Option<&Arc<Port>> {
-        self.0.get(index as usize)?.as_ref()
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
-        self.0.iter().flatten()
-    }
-
-    /// Requests of `lane` that ended, of all channels.
-    pub fn ended(&self, lane: usize) -> u64 {
-        self.iter().map(|port| port.ended(lane)).sum()
-    }
-
-    /// Requests of `lane` that went alone, of all channels.
-    pub fn passed(&self, lane: usize) -> u64 {
-        self.iter().map(|port| port.passed(lane)).sum()
-    }
-
-    /// The lowest number that no channel has.
-    pub(crate) fn free_index(&self) -> u32 {
-        self.0.iter().position(Option::is_none).unwrap_or(self.0.len()) as u32
-    }
-
-    pub(crate) fn insert(&mut self, port: Arc<Port>) {
-        let index = port.index as usize;
-        if index == self.0.len() {
-            self.0.push(None);
-        }
-        self.0[index] = Some(port);
-    }
-
-    pub(crate) fn remove(&mut self, port: &Port) {
-        self.0[port.index as usize] = None;
-    }
+/// Requests of `lane` that ended, of all channels.
+pub fn ended_of_all(ports: &Ports, lane: usize) -> u64 {
+    ports.iter().map(|port| port.ended(lane)).sum()
 }
 
-impl std::fmt::Debug for Ports {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter().map(|port| port.index)).finish()
-    }
+/// Requests of `lane` that went alone, of all channels.
+pub(crate) fn passed_of_all(ports: &Ports, lane: usize) -> u64 {
+    ports.iter().map(|port| port.passed(lane)).sum()
 }
 
-impl PartialEq for Ports {
-    fn eq(&self, other: &Self) -> bool {
-        let same = |a: &Option<Arc<Port>>, b: &Option<Arc<Port>>| match (a, b) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            (None, None) => true,
-            _ => false,
-        };
-        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| same(a, b))
-    }
+/// Whether nobody else refers to a closed port, nor will ring its doorbell. Who is just about to have a retired
+/// device's channels look may still do so: whichever channel gets the message then looks in vain.
+pub(crate) fn is_ours_alone(port: &Arc<Port>) -> bool {
+    Arc::strong_count(port) == 1 && Arc::strong_count(port.doorbell()) == 1
 }
-
-impl Eq for Ports {}

@@ -7,10 +7,8 @@
 //!   by the channel itself while it has nothing in any shard.
 
 use drystone_core::SharedBioList;
-use drystone_core::mailbox::Message;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
 use drystone_core::quiet::Quiet;
-use std::sync::Arc;
 
 /// What a channel brings to the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +19,16 @@ pub(crate) enum Brings {
     Sync,
 }
 
+/// One channel. Its doorbell has it look: at what is published, at its items, at the shards.
+pub(crate) type Port = drystone_core::Port<PortState>;
+
+/// The ports of an array, by number.
+pub(crate) type Ports = drystone_core::Ports<PortState>;
+
 /// One channel as the others know it. On cache lines of its own.
 #[repr(align(128))]
-pub(crate) struct Port {
-    pub(crate) index: u32,
+pub(crate) struct PortState {
     pub(crate) brings: Brings,
-    /// Has the channel look: at what is published, at its items, at the shards.
-    pub(crate) word: Arc<Message>,
     /// Items of it that others have ended.
     pub(crate) done: SharedBioList,
     /// Nothing of it is in flight since a suspension.
@@ -40,18 +41,16 @@ pub(crate) struct Port {
     writes: AtomicU64,
 }
 
-impl Port {
-    pub(crate) fn new(index: u32, brings: Brings, word: Arc<Message>) -> Arc<Self> {
-        Arc::new(Port {
-            index,
+impl PortState {
+    pub(crate) fn new(brings: Brings) -> Self {
+        PortState {
             brings,
-            word,
             done: SharedBioList::new(),
             quiet: Quiet::new(),
             writes_quiet: Quiet::new(),
             is_foreign: AtomicBool::new(false),
             writes: AtomicU64::new(0),
-        })
+        }
     }
 
     /// An item of it is in the hands of another context. True if that is news to it.
@@ -77,44 +76,5 @@ impl Port {
 
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Acquire)
-    }
-
-    /// Have the channel look, wherever its context's owner is.
-    pub(crate) fn send_and_kick(&self) {
-        let Some(handle) = self.word.receiver() else { return };
-        handle.send(self.word.clone());
-        handle.kick();
-    }
-}
-
-/// The ports of an array, by number.
-#[derive(Clone, Default)]
-pub(crate) struct Ports(Vec<Option<Arc<Port>>>);
-
-impl Ports {
-    pub(crate) fn get(&self, index: u32) -> Option<&Arc<Port>> {
-        self.0.get(index as usize)?.as_ref()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
-        self.0.iter().flatten()
-    }
-
-    /// The lowest number that no port has.
-    pub(crate) fn free_index(&self) -> u32 {
-        self.0.iter().position(Option::is_none).unwrap_or(self.0.len()) as u32
-    }
-
-    pub(crate) fn insert(&mut self, port: Arc<Port>) {
-        let index = port.index as usize;
-        if index == self.0.len() {
-            self.0.push(None);
-        }
-        self.0[index] = Some(port);
-    }
-
-    pub(crate) fn remove(&mut self, port: &Arc<Port>) {
-        let place = &mut self.0[port.index as usize];
-        place.take_if(|there| Arc::ptr_eq(there, port));
     }
 }

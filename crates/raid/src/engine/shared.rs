@@ -7,7 +7,7 @@
 
 use super::bitmap::Bitmap;
 use super::conf::Conf;
-use super::port::{Brings, Port, Ports};
+use super::port::{Brings, Port, PortState, Ports};
 use super::ppl::{CommonSpares, Log, Spares};
 use super::shard::{At, Report, Shard, ShardCounts};
 use crate::parity::Parity;
@@ -188,25 +188,23 @@ impl Shared {
     fn all_say(&self, is_so: impl Fn(&Port) -> bool) -> bool {
         let ports = self.ports();
         let of_io = || ports.iter().filter(|port| port.brings == Brings::Io);
-        of_io().filter(|port| !is_so(port)).for_each(|port| port.send_and_kick());
+        of_io().filter(|port| !is_so(port)).for_each(|port| port.doorbell().send_and_kick());
         of_io().all(|port| is_so(port))
     }
 
     pub(crate) fn kick_all(&self) {
         let (_, ports) = self.ports.get(&self.ports_locks);
-        ports.iter().for_each(|port| port.send_and_kick());
+        ports.iter().for_each(|port| port.doorbell().send_and_kick());
     }
 
     pub(crate) fn ports(&self) -> Arc<Ports> {
         self.ports.get(&self.ports_locks).1
     }
 
-    pub(crate) fn open_port(&self, brings: Brings, word: Arc<Message>) -> Arc<Port> {
+    pub(crate) fn open_port(&self, brings: Brings, doorbell: Arc<Message>) -> Arc<Port> {
         let mut opened = None;
         let published = self.ports.update(&self.ports_locks, |ports| {
-            let port = Port::new(ports.free_index(), brings, word);
-            ports.insert(port.clone());
-            opened = Some(port);
+            opened = Some(ports.open(doorbell, PortState::new(brings)));
             Ok(())
         });
         debug_assert!(published.is_ok());
@@ -217,7 +215,7 @@ impl Shared {
         port.quiet.gone();
         port.writes_quiet.gone();
         let published = self.ports.update(&self.ports_locks, |ports| {
-            ports.remove(port);
+            ports.close(port);
             Ok(())
         });
         debug_assert!(published.is_ok());
@@ -331,7 +329,10 @@ impl Shared {
             look(&turn);
             if lock.leave(turn) {
                 // Whoever brought something meanwhile left without it.
-                self.ports().get(lock.publisher()).iter().for_each(|port| port.send_and_kick());
+                self.ports()
+                    .get(lock.publisher())
+                    .iter()
+                    .for_each(|port| port.doorbell().send_and_kick());
             }
         }
     }

@@ -189,7 +189,7 @@ impl VolumeChannel {
         if self.table().is_none() {
             carried.log.give_up(&env.locks, &mut wakes);
         }
-        let word = Some(self.port.word());
+        let word = Some(self.port.doorbell());
         let step = loop {
             let carrier = &mut carried.carrier;
             match carried.log.step(carrier, word, &env.locks, &mut wakes) {

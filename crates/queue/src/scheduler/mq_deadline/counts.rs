@@ -6,7 +6,7 @@
 //!   best effort alone is in use. Lanes that were summed since [`Counts::forget`] are `watched`.
 
 use super::super::deadline::{BEST_EFFORT, CLASSES, LANES, REAL_TIME};
-use super::super::{Caller, Port, Ports};
+use super::super::{Caller, Port, Ports, port};
 
 /// By lane. What belongs to channels that are closed is in all of them.
 #[derive(Default)]
@@ -63,8 +63,8 @@ impl Counts {
     #[cold]
     fn sum(&mut self, lane: usize, ports: &Ports) -> u64 {
         self.watched[lane] = true;
-        self.ended[lane] = self.ended_closed[lane] + ports.ended(lane);
-        let passed = self.passed_closed[lane] + ports.passed(lane);
+        self.ended[lane] = self.ended_closed[lane] + port::ended_of_all(ports, lane);
+        let passed = self.passed_closed[lane] + port::passed_of_all(ports, lane);
         let sent = self.dispatched[lane] + passed;
         debug_assert!(self.ended[lane] <= sent, "what ends was let go");
         sent - self.ended[lane]

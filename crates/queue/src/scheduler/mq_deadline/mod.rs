@@ -143,7 +143,7 @@ impl MqDeadline {
         bios: &mut BioList,
         place: Place,
     ) -> Option<Guard<'_, Turn>> {
-        self.turn.enter(caller.locks, caller.port().index, bios, place)
+        self.turn.enter(caller.locks, caller.port().index(), bios, place)
     }
 
     /// Take in what others published.
@@ -156,7 +156,7 @@ impl MqDeadline {
         intake: &mut Intake,
     ) {
         for (mut list, place) in self.turn.take() {
-            for bio in list.iter().filter(|bio| bio.home != caller.port().index) {
+            for bio in list.iter().filter(|bio| bio.home != caller.port().index()) {
                 if turn.arrivals.last() != Some(&bio.home) {
                     turn.arrivals.push(bio.home);
                 }

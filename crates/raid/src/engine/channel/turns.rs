@@ -21,7 +21,7 @@ const MANAGERS_PORT: u32 = 0;
 impl ArrayChannel {
     /// Bring a bio, or a part of one, that lies in one region to its shard.
     pub(super) fn bring_item(&mut self, env: &mut Env, shard: usize, mut item: Box<Bio>) {
-        item.home = self.port.index;
+        item.home = self.port.index();
         item.status = drystone_core::Status::Ok;
         self.items += 1;
         env.entrusted += 1;
@@ -106,7 +106,7 @@ impl ArrayChannel {
             return self.leave_to_manager(env, lock, brought);
         }
         for _ in 0..ROUNDS_MAX {
-            let who = self.port.index;
+            let who = self.port.index();
             // A bio that is published has its holder look, too.
             let turn = match looks && brought(self).is_empty() {
                 true => lock.enter_to_look(&env.locks, who),
@@ -122,7 +122,7 @@ impl ArrayChannel {
         }
         let publisher = self.ports_now(env).get(lock.publisher()).cloned();
         if let Some(publisher) = publisher {
-            env.send_and_kick(publisher.word.clone());
+            env.send_and_kick(publisher.doorbell().clone());
         }
     }
 
@@ -138,7 +138,7 @@ impl ArrayChannel {
         }
         lock.leave_to_others(&env.locks, brought(self), Place::Tail);
         if let Some(manager) = self.ports_now(env).get(MANAGERS_PORT).cloned() {
-            env.send_and_kick(manager.word.clone());
+            env.send_and_kick(manager.doorbell().clone());
         }
     }
 
@@ -147,7 +147,7 @@ impl ArrayChannel {
         let [first, second] = self.shared.shard(number).take();
         self.refresh(env);
         let conf = self.conf.value().clone();
-        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index);
+        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index());
         let stripes = Shared::stripes_of(&conf, number);
         shard.refresh(&at, stripes, &mut self.out);
         let mut brought = self.brought[number].take();
@@ -167,7 +167,7 @@ impl ArrayChannel {
         let [first, second] = self.shared.log(role).take();
         self.refresh(env);
         let conf = self.conf.value().clone();
-        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index);
+        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index());
         let mut brought = self.brought_logs[role].take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
             while let Some(bio) = list.pop() {
@@ -200,7 +200,7 @@ impl ArrayChannel {
                 shard.take_ticket(Ticket::of(bio));
                 continue;
             }
-            let is_sync = match bio.home == self.port.index {
+            let is_sync = match bio.home == self.port.index() {
                 true => self.port.brings == Brings::Sync,
                 false => self.brings_of(env, bio.home) == Brings::Sync,
             };
@@ -260,7 +260,7 @@ impl ArrayChannel {
         }
         let mut done = self.out.done.take();
         while let Some(bio) = done.pop() {
-            match bio.home == self.port.index {
+            match bio.home == self.port.index() {
                 true => self.end_item(env, bio),
                 false => self.end_for_other(env, bio),
             }
@@ -268,13 +268,13 @@ impl ArrayChannel {
     }
 
     fn tell_of_foreign(&mut self, env: &mut Env, home: u32) {
-        if home == self.port.index {
+        if home == self.port.index() {
             self.port.set_foreign();
             return;
         }
         let port = self.ports_now(env).get(home).cloned();
         if let Some(port) = port.filter(|port| port.set_foreign()) {
-            env.leave_word(port.word.clone());
+            env.leave_word(port.doorbell().clone());
         }
     }
 
@@ -296,7 +296,7 @@ impl ArrayChannel {
         let mut list = BioList::new();
         list.push(bio);
         port.done.add(&mut list);
-        env.leave_word(port.word.clone());
+        env.leave_word(port.doorbell().clone());
     }
 
     /// Items that others have ended.
