@@ -183,7 +183,7 @@ fn who_takes_little_is_cut_off_when_others_wait() {
     let is_served = Arc::new(AtomicBool::new(false));
     let served = is_served.clone();
     let slow = std::thread::spawn(move || {
-        let (mut taken, mut some) = (0, [0; 1024]);
+        let (mut taken, mut some) = (0, [0; 10 << 10]);
         while !served.load(Relaxed) && slow.read_exact(&mut some).is_ok() {
             taken += some.len() as u64;
             std::thread::sleep(Duration::from_millis(50));
