@@ -117,8 +117,11 @@ mod tests {
         let published = Published::new(1);
         let mut copy = Subscription::new(&published, &locks);
         assert!(copy.is_current(&published) && *copy == 1);
-        let change = |to| published.update(&locks, |value| Ok(*value = to));
-        change(2).unwrap();
+        let to_two = |value: &mut i32| {
+            *value = 2;
+            Ok(())
+        };
+        published.update(&locks, to_two).unwrap();
         assert!(!copy.is_current(&published) && *copy == 1, "the reader goes on with its copy");
         let before = (copy.epoch(), copy.refresh(&published, &locks));
         assert!(copy.is_current(&published));
