@@ -237,6 +237,34 @@ fn options_are_counted() {
     assert_eq!(negotiation.stream().closed, Some(CloseReason::TooManyOptions(44)));
 }
 
+/// A driver asks for the next batch when this one is sent: a client that takes nothing costs no more memory.
+#[test]
+fn one_call_appends_at_most_64_kib() {
+    let export = |number| {
+        let mut export = ExportInfo::new(format!("{number:03}"), 4096);
+        export.description = "d".repeat(4096);
+        export
+    };
+    let exports: Vec<ExportInfo> = (0..300).map(export).collect();
+    let list = [&b"IHAVEOPT"[..], &OptionCode::List.wire().to_be_bytes(), &[0; 4]].concat();
+    let input = [&[0, 0, 0, 3][..], &list.repeat(8)].concat();
+    let mut handshake = Handshake::new(TlsPolicy::Off);
+    let (mut used, mut all) = (0, 0);
+    loop {
+        let mut out = Vec::new();
+        let step = handshake.advance(&input[used..], exports.as_slice(), &mut out);
+        (used, all) = (used + step.consumed, all + out.len());
+        assert!(out.len() <= 64 << 10, "{} bytes at once", out.len());
+        match step.event {
+            Event::Replied => {}
+            Event::NeedMore => break,
+            event => panic!("{event:?}"),
+        }
+    }
+    assert_eq!(used, input.len());
+    assert!(all > 8 * 300 * 4096, "all listings came whole");
+}
+
 #[test]
 fn bad_client_flags_and_magic_close() {
     let drive = |bytes: &[u8]| {
