@@ -112,7 +112,7 @@ impl<D, S: Scheduler> Shared<D, S> {
         });
         if again {
             let ports = self.config.get(&self.locks).1.ports.clone();
-            ports.iter().for_each(|port| port.doorbell().send_and_kick());
+            ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
         }
     }
 }
@@ -376,7 +376,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         for tags in self.config().map.sets() {
             let mut woken = Vec::new();
             tags.wake(&self.shared.locks, |message| woken.push(message));
-            woken.into_iter().for_each(|message| message.send_and_kick());
+            woken.into_iter().for_each(Message::send_and_kick);
         }
     }
 
@@ -405,7 +405,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     /// Each channel takes over what has changed, and goes to the queues that it is to use, even if its owner is away; to
     /// those at once if nothing of it is in flight. Nothing waits for that.
     fn tell_channels(&self) {
-        self.config().ports.iter().for_each(|port| port.doorbell().send_and_kick());
+        self.config().ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
     /// Make a change by which polling ends. Nobody above counts on it any more when that happens,
@@ -550,7 +550,7 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         let words = left.iter().filter_map(|port| Some(port.upgrade()?.doorbell().clone()));
         let words: Vec<_> = words.collect();
         drop(left);
-        words.into_iter().for_each(|message| message.send_and_kick());
+        words.into_iter().for_each(Message::send_and_kick);
     }
 }
 

@@ -97,7 +97,7 @@ impl Shared {
     }
 
     fn kick_all(&self) {
-        self.ports().iter().for_each(|port| port.doorbell().send_and_kick());
+        self.ports().iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
     /// Make `table` the live one, by its members as they are now.
@@ -235,7 +235,7 @@ impl Volume {
         }
         let ports = self.shared.ports();
         let late: Vec<_> = ports.iter().filter(|port| !port.quiet.is_since(epoch)).collect();
-        late.iter().for_each(|port| port.doorbell().send_and_kick());
+        late.iter().for_each(|port| port.doorbell().clone().send_and_kick());
         late.iter().all(|port| port.quiet.is_since(epoch))
     }
 

@@ -247,7 +247,9 @@ impl DeviceThrottle {
         // A limit that was raised lets bios go at once.
         rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
         tell(caller);
-        self.ports(&self.control_locks).iter().for_each(|port| port.doorbell().send_and_kick());
+        self.ports(&self.control_locks)
+            .iter()
+            .for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
     /// The paths of `groups`, and of all who share lanes with those that change.
@@ -331,5 +333,5 @@ fn add_lane(lanes: &mut Vec<Arc<Lane>>, lane: &Arc<Lane>) {
 }
 
 fn tell(caller: Caller<'_>) {
-    caller.told.iter().for_each(|port| port.doorbell().send_and_kick());
+    caller.told.iter().for_each(|port| port.doorbell().clone().send_and_kick());
 }

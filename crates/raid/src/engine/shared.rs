@@ -188,13 +188,15 @@ impl Shared {
     fn all_say(&self, is_so: impl Fn(&Port) -> bool) -> bool {
         let ports = self.ports();
         let of_io = || ports.iter().filter(|port| port.brings == Brings::Io);
-        of_io().filter(|port| !is_so(port)).for_each(|port| port.doorbell().send_and_kick());
+        of_io()
+            .filter(|port| !is_so(port))
+            .for_each(|port| port.doorbell().clone().send_and_kick());
         of_io().all(|port| is_so(port))
     }
 
     pub(crate) fn kick_all(&self) {
         let (_, ports) = self.ports.get(&self.ports_locks);
-        ports.iter().for_each(|port| port.doorbell().send_and_kick());
+        ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
     pub(crate) fn ports(&self) -> Arc<Ports> {
@@ -332,7 +334,7 @@ impl Shared {
                 self.ports()
                     .get(lock.publisher())
                     .iter()
-                    .for_each(|port| port.doorbell().send_and_kick());
+                    .for_each(|port| port.doorbell().clone().send_and_kick());
             }
         }
     }
