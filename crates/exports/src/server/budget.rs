@@ -154,6 +154,11 @@ impl Share {
         self.bytes == 0
     }
 
+    /// It was granted memory that it has not taken yet.
+    pub(super) fn is_granted(&self) -> bool {
+        self.waiter.as_ref().is_some_and(|waiter| waiter.granted.load(Acquire))
+    }
+
     /// Idle memory is wanted elsewhere.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {

@@ -173,6 +173,7 @@ impl Pool {
         }
         // What is idle here does not help others.
         self.shrink_to(0);
+        self.share.settle_all(self.held);
         if self.lacks(bytes) == 0 || self.share.take(self.lacks(bytes)) {
             return true;
         }
@@ -197,10 +198,10 @@ impl Pool {
         self.share.wait_no_more();
     }
 
-    /// It has more than each pool may have.
+    /// It has more than each pool may have, or was granted more, also if its client keeps it from taking that.
     #[inline]
     pub(crate) fn has_share(&self) -> bool {
-        !self.share.is_empty()
+        !self.share.is_empty() || self.share.is_granted()
     }
 
     /// Somebody waits who has nothing, and would get on with what this pool has.
@@ -473,6 +474,31 @@ mod tests {
         }
         other.give(all);
         assert!(!busy.waits());
+    }
+
+    /// Memory that was granted counts as the client's before it takes it: it may be what others wait for.
+    #[test]
+    fn what_was_granted_and_not_taken_is_seen() {
+        let budget = Budget::new(4 << 20);
+        let (mut one, mut other) = (pool(None, &budget), pool(None, &budget));
+        let buf = take(&mut one, 2 << 20);
+        assert!(!other.reserve(3 << 20) && !other.has_share());
+        one.give(buf);
+        one.shrink();
+        assert!(!other.waits() && other.has_share() && !other.is_wanted_by_others());
+        assert!(!one.reserve(4 << 20) && other.is_wanted_by_others());
+        other.wait_no_more();
+        assert!(!other.has_share() && !one.waits());
+    }
+
+    /// What is idle at a client that is alone is no reason for it to wait.
+    #[test]
+    fn a_client_that_is_alone_does_not_wait_for_itself() {
+        let budget = Budget::new(4 << 20);
+        let mut alone = pool(None, &budget);
+        let buf = take(&mut alone, 1 << 20);
+        alone.give(buf);
+        assert!(alone.reserve(3 << 20), "nobody else has anything");
     }
 
     #[test]

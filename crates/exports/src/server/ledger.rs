@@ -335,7 +335,14 @@ impl<W> Ledger<W> {
         }
         let (number, place) =
             self.first_short(|other| self.may_reserve(other.client, other.bytes))?;
-        self.serve_with(number, place, Self::hand_out_reserve)
+        let is_head = self.head() == Some(number);
+        let served = self.serve_with(number, place, Self::hand_out_reserve);
+        // What is gathered for the head is not for whoever comes to be the first.
+        if is_head && !self.consumers[number].line.is_empty() {
+            self.hungry.pop_back();
+            self.hungry.push_front(number);
+        }
+        served
     }
 
     fn hand_out_reserve(&mut self, client: usize, bytes: u64) {

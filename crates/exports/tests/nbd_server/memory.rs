@@ -125,6 +125,26 @@ fn what_an_idle_client_has_goes_back() {
     assert_eq!(client.read(0, 512, NONE).unwrap(), [7; 512]);
 }
 
+/// One that asks for something all the time, and for little, keeps no idle memory that another waits for.
+#[test]
+fn what_a_client_that_is_never_quiet_has_idle_goes_back() {
+    let all = Fixture::new(Settings::default());
+    let mut busy = all.served.client(0);
+    assert_eq!(busy.read(0, 4 << 20, NONE).unwrap().len(), 4 << 20);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                busy.command(Command::Flush, 0, 0, NONE).unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let answer = all.asks(1).receive();
+        over.store(true, Relaxed);
+        assert_eq!(answer.unwrap().data.len(), LONG as usize);
+    });
+}
+
 /// Requests for parts of blocks that fail, one after the other, take more than the budget together.
 fn ragged_ones_that_fail(change: impl FnOnce(&mut Disk)) {
     let all = Fixture::of(Settings::default(), change);

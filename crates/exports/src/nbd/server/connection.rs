@@ -322,7 +322,8 @@ impl Connection {
     /// for the memory that it has.
     pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
         let moved = std::mem::take(&mut self.moved);
-        if !moved {
+        // One that sends a byte now and then keeps nothing idle either, if others want that.
+        if !moved || self.pool.is_wanted_by_others() {
             self.pool.shrink();
         }
         let owes = self.stream.sending || self.payload.is_some();

@@ -217,6 +217,28 @@ impl Fixture {
     }
 }
 
+/// What a long request waits for is gathered for it, whatever its group is given of the reserve meanwhile.
+#[test]
+fn the_head_keeps_its_place_when_its_group_is_served_of_the_reserve() {
+    let mut all = Fixture::with_reserve(&[1, 2, 1, 3, 4]);
+    all.ask(4, TOTAL - 20);
+    all.ask(0, TOTAL - 10);
+    // Another's short request takes the reserve, so that one of the first group waits.
+    all.ask(3, SHORT);
+    while all.ledger.reserve >= SHORT {
+        let id = all.ledger.enter(Key { device: 2, group: all.ledger.reserve as u32 });
+        assert!(all.ledger.take(id, SHORT));
+        all.clients.push(Plain { id, group: 90, held: 0, reserved: SHORT, waits_for: None });
+    }
+    all.ask(2, SHORT);
+    all.ask(1, 30);
+    assert!(all.waits(0) && all.waits(1) && all.waits(2));
+    all.give(3, SHORT);
+    assert!(!all.waits(2), "the reserve serves it");
+    all.give(4, TOTAL - 20);
+    assert!(!all.waits(0) && all.waits(1), "the first is the first still");
+}
+
 #[test]
 fn a_consumer_leaves_a_third_and_two_leave_a_fifth() {
     // Clients of a group have more than one: that has 4/7 of it.
