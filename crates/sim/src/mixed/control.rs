@@ -1,6 +1,7 @@
 //! The person at the control socket, who changes everything while it runs, and the bad luck of the
 //! disks.
 
+use super::flushes::Outcome;
 use super::plan::{FaultPlan, Target};
 use super::run::{Run, Started, one};
 use drystone_core::context::PollMode;
@@ -322,7 +323,11 @@ impl Control {
                 Ok(_) => "reopen",
                 Err(_) => "reopen refused",
             });
-            done.iter().all(|done| matches!(done, Ok(true)))
+            match done {
+                [Ok(true), Ok(true)] => Outcome::Anew,
+                [Err(_), Err(_)] => Outcome::Refused,
+                _ => Outcome::Doubtful,
+            }
         });
     }
 

@@ -26,6 +26,23 @@ struct Anew {
     before: Option<DiskCounts>,
 }
 
+/// What is known of the flushes of one disk.
+pub(super) struct Known {
+    failed: BTreeMap<usize, (usize, u64)>,
+    anew: Option<Anew>,
+}
+
+/// How it ended that a file was to be opened anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was, and no failure from before can come to light any more.
+    Anew,
+    /// It was, and may hear of failures from before.
+    Doubtful,
+    /// It was not.
+    Refused,
+}
+
 /// A flush that has ended.
 pub(super) struct Flush {
     pub(super) target: usize,
@@ -44,10 +61,19 @@ impl Flushes {
         *self = Self::default();
     }
 
-    /// The file of a disk is about to be opened anew.
-    pub(super) fn opens_anew(&mut self, disk: usize) {
-        self.failed.retain(|_, (of, _)| *of != disk);
-        self.anew.insert(disk, Anew { begun: u64::MAX, before: None });
+    /// The file of a disk is about to be opened anew. What was known of its flushes is returned.
+    pub(super) fn opens_anew(&mut self, disk: usize) -> Known {
+        let failed = self.failed.extract_if(.., |_, (of, _)| *of == disk).collect();
+        Known { failed, anew: self.anew.insert(disk, Anew { begun: u64::MAX, before: None }) }
+    }
+
+    /// That was refused: all is as it was `before`.
+    pub(super) fn stays(&mut self, disk: usize, before: Known) {
+        self.failed.extend(before.failed);
+        match before.anew {
+            Some(anew) => _ = self.anew.insert(disk, anew),
+            None => _ = self.anew.remove(&disk),
+        }
     }
 
     /// That is over, with so many I/Os begun, and what the disk had counted before if no failure from before that can come
@@ -126,6 +152,22 @@ mod tests {
         assert!(may(&mut flushes, 14, Well, &counts(1, 1)));
         assert!(may(&mut flushes, 15, IoError, &counts(2, 1)));
         assert!(!may(&mut flushes, 18, Well, &counts(2, 1)), "it lasts again");
+    }
+
+    #[test]
+    fn a_refusal_changes_nothing() {
+        let mut flushes = Flushes::default();
+        let failed = counts(1, 0);
+        assert!(may(&mut flushes, 2, IoError, &failed));
+        let before = flushes.opens_anew(3);
+        assert!(may(&mut flushes, 5, Well, &failed), "it may be open anew already");
+        flushes.stays(3, before);
+        assert!(!may(&mut flushes, 6, Well, &failed));
+        flushes.opens_anew(3);
+        flushes.opened_anew(3, 7, Some(failed));
+        let before = flushes.opens_anew(3);
+        flushes.stays(3, before);
+        assert!(!may(&mut flushes, 8, IoError, &failed), "nothing has failed since");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! * Nothing borrowed from here is kept across a pause.
 
 use super::control::Control;
-use super::flushes::{Flush, Flushes};
+use super::flushes::{Flush, Flushes, Outcome};
 use super::io::Io;
 use super::life::Life;
 use super::load::Load;
@@ -370,12 +370,17 @@ impl Run {
         self.world.disk(disk, |disk| *disk.counts())
     }
 
-    /// The file of a disk is opened anew by `reopen`, which says whether all is well since.
-    pub(super) fn open_anew(&self, disk: usize, reopen: impl FnOnce() -> bool) {
-        let before = self.counts_of(disk);
-        self.flushes.borrow_mut().opens_anew(disk);
-        let before = reopen().then_some(before);
-        self.flushes.borrow_mut().opened_anew(disk, self.begun.get(), before);
+    /// The file of a disk is opened anew by `reopen`, which says how that ended.
+    pub(super) fn open_anew(&self, disk: usize, reopen: impl FnOnce() -> Outcome) {
+        let counted = self.counts_of(disk);
+        let known = self.flushes.borrow_mut().opens_anew(disk);
+        let outcome = reopen();
+        let mut flushes = self.flushes.borrow_mut();
+        match outcome {
+            Outcome::Anew => flushes.opened_anew(disk, self.begun.get(), Some(counted)),
+            Outcome::Doubtful => flushes.opened_anew(disk, self.begun.get(), None),
+            Outcome::Refused => flushes.stays(disk, known),
+        }
     }
 }
 
