@@ -166,6 +166,20 @@ impl Server {
         self.read_line(Instant::now() + time);
     }
 
+    /// Waits for a line of the server's standard output, which is the whole one.
+    ///
+    /// # Panics
+    /// If it does not come within a minute.
+    pub fn await_line(&mut self, wanted: &str) {
+        for _ in 0..600 {
+            if self.seen.iter().any(|line| line == wanted) {
+                return;
+            }
+            self.listen(Duration::from_millis(100));
+        }
+        panic!("the server did not print {wanted:?}\n{}", self.messages());
+    }
+
     /// The lines that the server has printed up to what was waited for.
     pub fn said(&self) -> &[String] {
         &self.seen

@@ -5,7 +5,6 @@
 use std::fs;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
 
 use system_tests::client::make_certificates;
 use system_tests::{Server, new_folder, program, python, requires, run, shell, stack};
@@ -50,10 +49,7 @@ fn nbdinfo_speaks_tls() {
 fn the_command_to_try_says_where_certificates_go() {
     let Some(mut server) = server() else { return };
     server.uri("vol");
-    let is_last = |server: &Server| server.said().iter().any(|line| line == "Stop with Ctrl-C.");
-    while !is_last(&server) {
-        server.listen(Duration::from_secs(60));
-    }
+    server.await_line("Stop with Ctrl-C.");
     let said = server.said();
     let hint = said.iter().find(|line| line.trim().starts_with("nbdinfo")).expect("a command");
     let command = hint.trim().replace("FOLDER", &server.path("pki"));

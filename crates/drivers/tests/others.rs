@@ -4,8 +4,9 @@
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::{File, FileOptions, OfflineFile};
 use drystone_queue::Driver;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
@@ -60,21 +61,37 @@ fn what_is_closed_is_free_although_a_child_has_inherited_it() {
 }
 
 /// A loop device that has a file attached, until this is dropped; `None` where there are none to be had.
-struct LoopDevice(String);
+struct LoopDevice {
+    name: String,
+    file: PathBuf,
+}
 
 impl LoopDevice {
     fn attach(path: &Path, options: &[&str]) -> Option<Self> {
         let attach = ["30", "losetup", "--find", "--show"];
         let output = Command::new("timeout").args(attach).args(options).arg(path).output();
         let output = output.ok().filter(|output| output.status.success())?;
-        Some(LoopDevice(String::from_utf8(output.stdout).ok()?.trim().to_owned()))
+        let name = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        Some(LoopDevice { name, file: path.canonicalize().ok()? })
+    }
+
+    /// Whether the kernel has the file attached to it still.
+    fn is_attached(&self) -> bool {
+        let node = self.name.trim_start_matches("/dev/");
+        let attached = std::fs::read_to_string(format!("/sys/block/{node}/loop/backing_file"));
+        attached.is_ok_and(|file| Path::new(file.trim_end()) == self.file)
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let detach = ["30", "losetup", "--detach", &self.0];
+        let detach = ["30", "losetup", "--detach", &self.name];
         let _ = Command::new("timeout").args(detach).status();
+        // Whoever just looks at it keeps it for a moment.
+        let end = Instant::now() + Duration::from_secs(10);
+        while self.is_attached() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -88,7 +105,7 @@ fn a_file_is_not_written_beside_a_loop_device() {
         return;
     };
     let reader = FileOptions { read_only: true, ..options.clone() };
-    let says = format!("is attached to {}, which may write to it", device.0);
+    let says = format!("is attached to {}, which may write to it", device.name);
     let error = File::open(&options).err().expect("refused");
     assert!(error.kind == ErrorKind::Busy && error.message.contains(&says), "{error}");
     let error = OfflineFile::open(&options.path, false).expect_err("refused");
@@ -103,7 +120,7 @@ fn a_file_is_not_written_beside_a_loop_device() {
     drop(device);
     let device = LoopDevice::attach(&options.path, &["--read-only"]).expect("another one");
     let notice = File::open(&options).unwrap().attribute("notice").expect("a notice");
-    assert!(notice.contains(&format!("is attached to {} as well", device.0)), "{notice}");
+    assert!(notice.contains(&format!("is attached to {} as well", device.name)), "{notice}");
     let notice = File::open(&reader).unwrap().attribute("notice").unwrap_or_default();
     assert!(!notice.contains("attached"), "two readers: {notice}");
     drop(device);
@@ -131,20 +148,18 @@ fn a_file_is_opened_anew_beside_loop_devices_as_at_first() {
         let notice = served.attribute("notice").unwrap_or_default();
         assert!(notice.contains(has), "{notice}");
     };
-    notice(&format!("is attached to {} as well", reader.0));
+    notice(&format!("is attached to {} as well", reader.name));
     served.reopen(false).unwrap();
-    notice(&format!("is attached to {} as well", reader.0));
+    notice(&format!("is attached to {} as well", reader.name));
     // Another file that somebody may write, and that somebody reads.
-    let writer = LoopDevice::attach(&second, &[]).expect("another one");
     std::fs::rename(&second, path).unwrap();
-    drop(writer);
     let writer = LoopDevice::attach(path, &[]).expect("another one");
     let error = served.reopen(true).unwrap_err();
-    assert!(error.kind == ErrorKind::Busy && error.message.contains(&writer.0), "{error}");
+    assert!(error.kind == ErrorKind::Busy && error.message.contains(&writer.name), "{error}");
     drop(writer);
     let reader = LoopDevice::attach(path, &["--read-only"]).expect("another one");
     served.reopen(true).unwrap();
-    notice(&format!("is attached to {} as well", reader.0));
+    notice(&format!("is attached to {} as well", reader.name));
 }
 
 #[test]
@@ -162,19 +177,26 @@ fn a_block_device_in_the_place_of_a_file_is_taken_if_it_is_free_and_fits() {
         return;
     };
     std::fs::remove_file(&options.path).unwrap();
-    std::os::unix::fs::symlink(&device.0, &options.path).unwrap();
+    std::os::unix::fs::symlink(&device.name, &options.path).unwrap();
     let error = served.reopen(true).unwrap_err();
     let says = format!("logical blocks of 4096 bytes, and the device has smaller ones, of {block}");
     assert!(error.message.contains(&says), "{error}");
     drop(device);
     let device = LoopDevice::attach(&below, &[]).expect("another one");
     std::fs::remove_file(&options.path).unwrap();
-    std::os::unix::fs::symlink(&device.0, &options.path).unwrap();
-    let other = OfflineFile::open(Path::new(&device.0), false).unwrap();
+    std::os::unix::fs::symlink(&device.name, &options.path).unwrap();
+    let other = OfflineFile::open(Path::new(&device.name), false).unwrap();
     let error = served.reopen(true).unwrap_err();
     assert!(error.kind == ErrorKind::Busy && error.message.contains("is in use"), "{error}");
     drop(other);
-    served.reopen(true).expect("it is free");
+    // A process that another test starts may have its descriptors for a moment.
+    let end = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = served.reopen(true) {
+        assert!(error.kind == ErrorKind::Busy && Instant::now() < end, "{error}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // It has the loop device.
+    drop(served);
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use drystone_core::error::ErrorKind;
@@ -24,6 +26,9 @@ use crate::paths::identity;
 
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
+
+/// How long a target that is in use after a check is asked for again.
+const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Arguments of `drystone log-writes`.
 #[derive(Debug, Args)]
@@ -325,8 +330,7 @@ impl Target<'_> {
             }
             Err(error) => return Err(Failure::Refused(format!("sh: {error}"))),
         }
-        let opened = OfflineFile::open(self.path, false);
-        let opened = opened.map_err(|error| Failure::Refused(error.to_string()))?;
+        let opened = open_again(self.path)?;
         if Some(opened.size_bytes()) != before {
             return Err(Failure::Refused(format!(
                 "{}: the check after entry {number} has changed its size: it must stay as long as the device was",
@@ -335,6 +339,19 @@ impl Target<'_> {
         }
         self.opened = Some(opened);
         Ok(())
+    }
+}
+
+/// Open the target after a check, which may have left a loop device that goes in a moment.
+fn open_again(path: &Path) -> Result<OfflineFile, Failure> {
+    let end = Instant::now() + OPEN_PATIENCE;
+    loop {
+        match OfflineFile::open(path, false) {
+            Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            opened => return opened.map_err(|error| Failure::Refused(error.to_string())),
+        }
     }
 }
 

@@ -52,7 +52,11 @@ fn the_program_is_installed_as_it_says() {
     fs::write(built.join("drystone"), "the program").unwrap();
     let mut make = Command::new("make");
     make.arg("-f").arg(repository().join("Makefile")).arg("install").current_dir(folder.path());
-    let output = make.env_remove("CARGO_TARGET_DIR").env("PREFIX", folder.path()).output().unwrap();
+    // A PREFIX that was given to an outer make would go before ours.
+    for variable in ["CARGO_TARGET_DIR", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"] {
+        make.env_remove(variable);
+    }
+    let output = make.env("PREFIX", folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let installed = fs::read_to_string(folder.path().join("bin/drystone")).unwrap();
     assert_eq!(installed, "the program");

@@ -107,7 +107,7 @@ fn signals_that_are_handled_end_nothing() {
     if !has_fuse() || !requires("/usr/bin/python3") {
         return;
     }
-    let group = "[group.slow]\nio.max = \"d wbps=4MiB\"\n";
+    let group = "[group.slow]\nio.max = \"d wbps=16MiB\"\n";
     let stack = stack::ram("16MiB") + "fuse = \"DIR/vol.img\"\ngroup = \"slow\"\n" + group;
     let mut files = Files::start(&stack);
     let file = files.announced(false);
@@ -128,7 +128,10 @@ fn a_process_that_waits_for_another_file_can_be_killed() {
     let device = stack::ram("64MiB") + "fuse = \"DIR/vol.img\"\ngroup = \"slow\"\n";
     let other = "[export.other]\ndevice = \"d\"\nfuse = \"DIR/other.img\"\ngroup = \"fast\"\n";
     let groups = "[group.slow]\nio.max = \"d wbps=64KiB\"\n[group.fast]\n";
-    let mut files = Files::start(&(device + other + groups));
+    let folder = new_folder();
+    // Of the second file, if the server ends before it has taken it away.
+    let _other = Mount(folder.path().join("other.img"));
+    let mut files = Files::start_in(&folder, &(device + other + groups));
     let file = files.announced(false);
     fs::write(files.server.path("killed.py"), KILLED).expect("a script");
     let script = "while ! [ -s other.img ]; do sleep 0.05; done; truncate -s 0 \"$1\" & first=$!\n\

@@ -35,8 +35,8 @@ pub enum MdCommand {
     Examine(ExamineArgs),
     /// Start an array on a running server, as `mdadm --assemble` does, or print a stack file for one
     ///
-    /// On a running server it is there until that stops, and no export serves it. To keep or export it, write it into
-    /// the stack file, as --print does, and restart.
+    /// On a running server it is there until that stops, and no export serves it. To keep or export it, put what
+    /// --print prints into the stack file, and restart.
     Assemble(AssembleArgs),
     /// Show an array of a running server, as `mdadm --detail` does
     Detail(DetailArgs),

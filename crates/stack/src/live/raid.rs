@@ -109,8 +109,7 @@ pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
             "`{name}` has {bytes} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes"
         ),
         _ => format!(
-            "`{name}` has {bytes} bytes, of which only {limit} can be written: a file below it is longer than the limit of \
-             file size (`ulimit -f`)"
+            "`{name}` cannot be written as a whole: a file below it is longer than the limit of file size (`ulimit -f`)"
         ),
     })
 }
