@@ -63,10 +63,10 @@ impl Message {
         }
     }
 
-    /// Send it, and run its receiver's context even if the owner of that is away. From any thread, also
-    /// one that is inside a context: use [`crate::Env::send_and_kick`] there instead, which needs no stack.
+    /// Send it, and run its receiver's context even if the owner of that is away. From any thread that is in no
+    /// context: [`crate::Env::send_and_kick`] is for one that is.
     ///
-    /// The caller's reference goes first: the receiver may look, during the call, whether anybody else has one.
+    /// It takes the reference: the receiver may look, during the call, whether anybody else has one.
     pub fn send_and_kick(self: Arc<Self>) {
         if let Some(handle) = self.receiver() {
             handle.send(self);

@@ -17,11 +17,6 @@ pub struct Port<P> {
 }
 
 impl<P> Port<P> {
-    /// A port that is in no list, or is about to be: see [`Ports::open`].
-    pub fn new(index: u32, doorbell: Arc<Message>, state: P) -> Arc<Self> {
-        Arc::new(Port { index, doorbell, state })
-    }
-
     /// Its number among the device's ports, free again when it is closed.
     #[inline]
     pub fn index(&self) -> u32 {
@@ -67,7 +62,7 @@ impl<P> Ports<P> {
     /// Open a port with the lowest number that is free; `doorbell` reaches its channel.
     pub fn open(&mut self, doorbell: Arc<Message>, state: P) -> Arc<Port<P>> {
         let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
-        let port = Port::new(free as u32, doorbell, state);
+        let port = Arc::new(Port { index: free as u32, doorbell, state });
         self.0.resize(self.0.len().max(free + 1), None);
         self.0[free] = Some(port.clone());
         port
