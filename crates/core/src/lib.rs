@@ -5,6 +5,8 @@
 //! Nothing here blocks except [`Context::wait`], and nothing is ambient: time comes from a
 //! [`clock::Clock`], sleeping and kernel I/O from a [`ring::Ring`].
 //!
+//! Terms that are not Linux': `docs/glossary.md`.
+//!
 //! * **Threads**: a [`Device`] is shared by all; a [`Context`] may be moved, but is used by one
 //!   thread at a time, which may stay away after any call. A [`Bio`] completes in the context that
 //!   submitted it.
