@@ -1,20 +1,22 @@
-//! What all servers share: a data thread's [`Worker`], its door, the volumes that are served.
+//! What all servers share: a data thread's [`Worker`], its inbox, the volumes that are served.
 //!
 //! A worker owns its thread's context and drives the front ends on it ([`crate::nbd::server`],
 //! [`crate::fuse::server`]). A front end is one folder: it brings requests in as bios and answers
-//! when they have ended. It is a `worker::FrontEnd` with a line in the table of `front_ends`;
-//! nothing else here knows of it.
+//! when they have ended. It is a `front_end::FrontEnd` with a tag and a line in the table of
+//! `front_ends`; nothing else here knows of it.
 
 mod access;
 mod budget;
 mod buffers;
 pub(crate) mod errno;
 mod flow;
+mod front_end;
 mod front_ends;
 mod inbox;
 mod ledger;
 mod membership;
 mod ragged;
+mod tag;
 mod volume;
 mod worker;
 mod zeroes;
@@ -29,8 +31,8 @@ pub use worker::Worker;
 
 pub(crate) use buffers::{DATA_AT, Pool, Reserve};
 pub(crate) use flow::Flow;
-pub(crate) use front_ends::{FUSE, NBD, Tag};
+pub(crate) use front_end::{FrontEnd, Work};
 pub(crate) use ragged::Blocks;
+pub(crate) use tag::{FUSE, NBD, Tag};
 pub(crate) use volume::find;
-pub(crate) use worker::{FrontEnd, Work};
 pub(crate) use zeroes::ZeroWrites;

@@ -215,7 +215,7 @@ impl FrontEnd for Sessions {
         }
     }
 
-    fn begin_look(&mut self) -> Option<Ns> {
+    fn begin_busy_poll(&mut self) -> Option<Ns> {
         let wants = |place: &usize| {
             let session = self.sessions.get_mut(*place).and_then(Option::as_mut);
             session.is_some_and(|session| session.needs_poll() && session.look.begin())
@@ -225,7 +225,7 @@ impl FrontEnd for Sessions {
         (!self.looking.is_empty()).then_some(LONGEST_LOOK_NS)
     }
 
-    fn look(&mut self, work: &mut Work) -> bool {
+    fn busy_poll(&mut self, work: &mut Work) -> bool {
         for place in &self.looking {
             let Some(Some(session)) = self.sessions.get_mut(*place) else { continue };
             if session.look(work) {
@@ -235,7 +235,7 @@ impl FrontEnd for Sessions {
         !self.touched.is_empty()
     }
 
-    fn end_look(&mut self) {
+    fn end_busy_poll(&mut self) {
         for place in self.looking.drain(..) {
             if let Some(Some(session)) = self.sessions.get_mut(place) {
                 session.look.vain();

@@ -8,7 +8,7 @@ mod disk;
 use super::session::Session;
 use super::{IN_FLIGHT_MAX, Incoming, Kind, Mount, MountOptions, Sessions};
 use crate::fuse::proto::{Operation, Request};
-use crate::server::{Clients, FrontEnd, Inbox, Membership, Reserve, Volume, Work};
+use crate::server::{Clients, FrontEnd, Membership, Reserve, Volume, Work};
 use disk::{Disk, Handle};
 use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::range_lock::{RangeLock, RangeUser};
@@ -73,8 +73,7 @@ fn incoming(lock: &Arc<RangeLock>) -> (Incoming, OwnedFd) {
 
 fn work() -> Work {
     let cx = ContextSet::new(SystemClock::new()).open(Engine::Plain).expect("a context");
-    let inbox = Inbox::new(cx.handle().clone());
-    Work::new(cx, inbox)
+    Work::new(cx)
 }
 
 /// Somebody else holds `range` of the volume alone.
