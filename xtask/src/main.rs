@@ -8,9 +8,11 @@
 #![forbid(unsafe_code)]
 
 mod allow;
+mod circles;
 mod deps;
 mod docs;
 mod names;
+mod questions;
 mod report;
 mod rust_source;
 mod size;
@@ -26,16 +28,18 @@ use tree::Tree;
 /// One check: its name on the command line and the function that fills the report.
 type Check = (&'static str, fn(&Tree, &mut Report));
 
-const CHECKS: [Check; 5] = [
+const CHECKS: [Check; 7] = [
     ("check-deps", deps::check),
     ("check-names", names::check),
     ("check-unsafe", unsafety::check),
     ("check-docs", docs::check),
     ("check-size", size::check),
+    ("check-circles", circles::check),
+    ("check-questions", questions::check),
 ];
 
 const USAGE: &str = "usage: cargo xtask check | check-deps | check-names | check-unsafe | \
-                     check-docs | check-size | prepush";
+                     check-docs | check-size | check-circles | check-questions | circles | prepush";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
     let succeeded = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => run_checks(root, &CHECKS),
         ["prepush"] => prepush(root),
+        ["circles"] => print_circles(root),
         [name] => match CHECKS.iter().find(|(known, _)| *known == name) {
             Some(check) => run_checks(root, &[*check]),
             None => return usage(),
@@ -55,6 +60,15 @@ fn main() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)
+}
+
+/// Prints the circles of imports; true unless the repository cannot be read.
+fn print_circles(root: &Path) -> bool {
+    match Tree::load(root) {
+        Ok(tree) => circles::print(&tree),
+        Err(message) => eprintln!("xtask: {message}"),
+    }
+    true
 }
 
 /// Runs `checks` over the repository at `root`; true when none found a failure.

@@ -186,7 +186,7 @@ fn matches(ban: &Ban, path: &PathUse<'_>) -> bool {
 }
 
 /// Product code is what lies below `crates/` and is neither a test nor a bench.
-fn is_product_code(file: &SourceFile, tests: &[PathBuf]) -> bool {
+pub fn is_product_code(file: &SourceFile, tests: &[PathBuf]) -> bool {
     let in_test_folder =
         ["tests", "benches"].iter().any(|folder| file.path.iter().nth(2) == Some(folder.as_ref()));
     file.name().starts_with("crates/")
@@ -195,7 +195,7 @@ fn is_product_code(file: &SourceFile, tests: &[PathBuf]) -> bool {
 }
 
 /// Files and folders of modules that are declared under `#[cfg(test)]` in another file.
-fn test_files(tree: &Tree) -> Vec<PathBuf> {
+pub fn test_files(tree: &Tree) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for file in tree.rust_files() {
         let folder = module_folder(&file.path);
