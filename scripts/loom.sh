@@ -42,8 +42,8 @@ drystone-queue tag_free_fence      loom_tags_two_contexts
 drystone-queue tag_wake_fence      loom_tags_three_contexts
 drystone-queue tag_unlock_fence    loom_tags_three_contexts
 drystone-queue tag_recheck         loom_tags_three_contexts
-drystone-queue berth_fence         loom_berth
-drystone-queue berth_recheck       loom_berth
+drystone-queue hctx_fence          loom_hctx
+drystone-queue hctx_recheck        loom_hctx
 drystone-throttle throttle_ask_fence   loom_throttle_turn
 drystone-throttle throttle_ask_store   loom_throttle_turn
 drystone-throttle throttle_leave_fence loom_throttle_turn

@@ -52,10 +52,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Whether there are tags; as many as may be, but no more than needed, are taken.
     #[inline]
     pub(crate) fn has_tags(&mut self, requests: usize) -> bool {
-        if self.spare.mask == 0 && !self.tags().has_waiters() {
-            self.spare = self.tags().take(self.hint(), self.tags_for(requests));
-        }
-        self.spare.mask != 0
+        self.tags.reserve(self.tags_for(requests))
     }
 
     /// Let what the call noted go through trees of this channel's own, which merge what adjoins, if
@@ -69,7 +66,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             && !bios.iter().any(|bio| bio.flags.intersects(special))
             && bytes_without_data(&bios) <= AT_ONCE_BYTES_MAX
             && self.may_go_alone(bios.len())
-            && self.spare.mask.count_ones() >= self.tags_for(bios.len());
+            && self.tags.spare_count() >= self.tags_for(bios.len());
         if !enough {
             return self.outbox.append(&mut bios);
         }

@@ -193,9 +193,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     pub(crate) fn reuse_tag(&mut self, env: &mut Env, slot: u32) {
         let tag = self.slots.get(slot).tag;
-        if self.spare.mask == 0 || self.spare.base == tag.base {
-            self.spare = TagBatch { base: tag.base, mask: self.spare.mask | tag.mask };
-        } else {
+        if !self.tags.reuse(tag) {
             self.free_tags(env, tag);
         }
     }

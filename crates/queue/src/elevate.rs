@@ -13,7 +13,6 @@ use crate::flush::has_fua;
 use crate::request::{Kind, Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{Caller, Outlet, Place, Scheduler, SchedulerKind};
-use crate::tags::TagBatch;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
@@ -118,7 +117,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let mut caller = Caller {
             out: Outlet {
                 port: &self.port,
-                spare: &mut self.spare,
+                tags: &mut self.tags,
                 slots: &mut self.slots,
                 at_once: self.driver.ends_at_once(),
                 to_run: &mut self.to_run,
@@ -131,12 +130,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             stats: &self.stats,
             config: &mut self.config,
             cell: &self.shared.config,
-            tags: &self.tags,
-            place: &self.place,
             moving,
             missing: None,
             between: None,
-            ahead: self.ahead,
             words: &mut self.words,
             refused: &mut self.refused,
         };
@@ -341,7 +337,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.refresh(env);
         self.take_done(env);
         while let Some(grant) = self.port.take_grant() {
-            if grant.hctx == self.place.hctx {
+            if grant.hctx == self.tags.slot().hctx {
                 self.slots.get(grant.tag).unit = grant.unit;
                 self.granted.push(grant.tag);
             } else {
@@ -435,11 +431,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Tags taken in advance go back. False if there were none.
     #[inline]
     pub(crate) fn free_spare(&mut self, env: &mut Env) -> bool {
-        let spare: TagBatch = std::mem::take(&mut self.spare);
-        if spare.mask != 0 {
-            self.free_tags(env, spare);
+        let any = self.tags.has_spare();
+        if any {
+            self.vain = false;
+            if self.tags.free_spare() {
+                self.wake_waiters(env);
+            }
         }
-        spare.mask != 0
+        any
     }
 }
 

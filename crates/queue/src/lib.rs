@@ -19,7 +19,6 @@ mod elevate;
 mod flush;
 pub mod queue;
 mod queues;
-mod remap;
 pub mod request;
 pub mod scheduler;
 pub mod split;

@@ -5,7 +5,7 @@ use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
 use crate::queues::{QUEUES_MAX, QueueMap};
 use crate::scheduler::deadline::Tunables;
-use crate::scheduler::{Berth, MqDeadline, Port, PortState, Ports, Scheduler, SchedulerKind};
+use crate::scheduler::{CurrentHctx, MqDeadline, Port, PortState, Ports, Scheduler, SchedulerKind};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::failures::Failures;
@@ -85,9 +85,9 @@ impl<D, S: Scheduler> Shared<D, S> {
     ) -> (Arc<Port>, QueueMap) {
         let mut made = None;
         let added = self.config.update(locks, |config| {
-            let place = config.map.place(context);
-            let berth = Berth::new(place.hctx, place.hint);
-            let state = PortState::new(berth, config.map.hw().depth);
+            let slot = config.map.slot_of(context);
+            let at = CurrentHctx::new(slot.hctx, slot.hint);
+            let state = PortState::new(at, config.map.hw().depth);
             let port = config.ports.open(doorbell, state);
             made = Some((port, config.map.clone()));
             Ok(())

@@ -26,9 +26,9 @@ pub(crate) struct QueueMap {
     generation: u64,
 }
 
-/// What a context uses of a device.
+/// The hardware queues that a context maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct QueueSlot {
     /// The number of its hardware queue.
     pub(crate) hctx: u32,
     /// The word of tags that it looks at first.
@@ -37,9 +37,9 @@ pub(crate) struct Place {
     pub(crate) poll: Option<u32>,
 }
 
-impl Place {
+impl QueueSlot {
     /// Whether `other` means the same queues.
-    pub(crate) fn has_queues_of(&self, other: &Place) -> bool {
+    pub(crate) fn has_queues_of(&self, other: &QueueSlot) -> bool {
         (self.hctx, self.poll) == (other.hctx, other.poll)
     }
 }
@@ -85,11 +85,17 @@ impl QueueMap {
         self.hw.depth * (self.hw.default + self.left_over().count() as u32)
     }
 
-    /// What context number `context` uses.
-    pub(crate) fn place(&self, context: u32) -> Place {
+    /// The tags of queue `hctx`, even if it was taken away.
+    #[inline]
+    pub(crate) fn set(&self, hctx: u32) -> &Tags {
+        &self.sets[hctx as usize]
+    }
+
+    /// The queues of context number `context`.
+    pub(crate) fn slot_of(&self, context: u32) -> QueueSlot {
         let queues = self.hw.default;
         let hctx = context % queues;
-        Place {
+        QueueSlot {
             hctx,
             hint: context / queues % self.sets[hctx as usize].words(),
             poll: context.checked_rem(self.hw.poll),

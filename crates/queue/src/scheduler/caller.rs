@@ -2,13 +2,12 @@
 
 use super::deadline::Insertion;
 use super::port::{self, Grant, Port};
+use crate::channel::tag_line::TagLine;
 use crate::config::{Config, ConfigCell};
 use crate::driver::AT_ONCE_BYTES_MAX;
 use crate::request::{Request, Slots};
-use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
-use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::ChannelStats;
@@ -76,7 +75,7 @@ impl ToRun {
 pub struct Outlet<'a> {
     /// The caller's channel.
     pub port: &'a Arc<Port>,
-    pub(crate) spare: &'a mut TagBatch,
+    pub(crate) tags: &'a mut TagLine,
     pub(crate) slots: &'a mut Slots,
     /// The driver ends what it takes at once, so that the caller runs units of all channels.
     pub(crate) at_once: bool,
@@ -97,7 +96,7 @@ impl Outlet<'_> {
             return self.to_run.next(home);
         }
         if home == self.port.index()
-            && let Some(tag) = self.spare.pop()
+            && let Some(tag) = self.tags.pop()
         {
             self.granted.push(tag);
             return &mut self.slots.get(tag).unit;
@@ -119,17 +118,12 @@ pub struct Caller<'a> {
     pub(crate) stats: &'a ChannelStats,
     pub(crate) config: &'a mut Subscription<Config>,
     pub(crate) cell: &'a ConfigCell,
-    /// The tags of the channel's own hardware queue, and what it uses.
-    pub(crate) tags: &'a TagSet,
-    pub(crate) place: &'a crate::queues::Place,
     /// The channel is about to leave that queue: it begins nothing that would stay in a slot.
     pub(crate) moving: bool,
     /// The hardware queue whose tags were looked for in vain.
     pub(crate) missing: Option<u32>,
     /// Another channel that is between two queues, and for which nothing could be done.
     pub(crate) between: Option<u32>,
-    /// It is the scheduler's turn to take tags of the caller's queue, before those who wait in line.
-    pub(crate) ahead: bool,
     /// Messages to other channels, to be sent once the scheduler has been left.
     pub(crate) words: &'a mut Vec<Arc<Message>>,
     /// Bios that end without having been taken in.
@@ -155,7 +149,7 @@ impl<'a> Caller<'a> {
     /// Whether one of `units` might find a tag. With several hardware queues only the unit decides.
     #[inline]
     pub fn may_find_tag(&mut self, units: usize) -> bool {
-        let any = self.out.spare.mask != 0 || self.take_spare(units);
+        let any = self.out.tags.has_spare() || self.take_spare(units);
         !self.held && (any || !self.out.at_once && self.config.map.has_several())
     }
 
@@ -163,16 +157,12 @@ impl<'a> Caller<'a> {
         if !self.takes_own() {
             return false;
         }
-        let tags = self.tags;
-        if self.ahead || !tags.has_waiters() {
-            let most = if self.ahead { tags.share() } else { PLUG_MAX_BIOS as u32 };
-            let want = if self.out.at_once { 1 } else { most.min(units as u32) };
-            *self.out.spare = tags.take(self.place.hint, want);
+        let want = if self.out.at_once { 1 } else { units as u32 };
+        let any = self.out.tags.reserve_scheduled(want);
+        if !any {
+            self.missing = Some(self.out.tags.slot().hctx);
         }
-        if self.out.spare.mask == 0 {
-            self.missing = Some(self.place.hctx);
-        }
-        self.out.spare.mask != 0
+        any
     }
 
     /// Whether the channel takes tags of its own queue. What ends at once needs no slot.
@@ -185,24 +175,25 @@ impl<'a> Caller<'a> {
     /// Where units are run after the turn, one tag serves all of them and is kept until then.
     #[inline]
     pub(crate) fn free_spare(&mut self) {
-        if !self.out.to_run.is_empty() || self.out.spare.mask == 0 {
+        if !self.out.to_run.is_empty() || !self.out.tags.has_spare() {
             return;
         }
-        if self.tags.free(std::mem::take(self.out.spare)) {
-            self.tags.wake(self.locks, |word| self.words.push(word));
+        if self.out.tags.free_spare() {
+            self.out.tags.wake(self.locks, |word| self.words.push(word));
         }
     }
 
     /// True if a tag may be had now where the last one was looked for in vain.
     pub fn tags_came_free(&self) -> bool {
         let tags = self.missing.map(|hctx| &self.config.map.sets()[hctx as usize]);
-        tags.is_some_and(|tags| (self.ahead || !tags.has_waiters()) && tags.any_free())
+        let first = self.out.tags.is_scheduler_first();
+        tags.is_some_and(|tags| (first || !tags.has_waiters()) && tags.any_free())
             || self.between.is_some_and(|home| self.has_arrived(home))
     }
 
     #[cold]
     fn has_arrived(&self, home: u32) -> bool {
-        self.config.ports.get(home).is_some_and(|port| port.berth.has_arrived())
+        self.config.ports.get(home).is_some_and(|port| port.current_hctx.has_arrived())
     }
 
     /// Send `unit` of channel `home` on its way.
@@ -252,11 +243,11 @@ impl<'a> Caller<'a> {
 
     /// A tag for a unit of `port`, and its hardware queue.
     fn tag_for(&mut self, port: &Port) -> Option<(u32, u32)> {
-        let (hctx, hint) = self.berth_of(port)?;
+        let (hctx, hint) = self.hctx_of(port)?;
         // Where units end at once, the spare tag is the one that serves all of them.
         let is_spare = !self.out.at_once || self.out.to_run.is_empty();
-        if hctx == self.place.hctx && self.takes_own() && is_spare {
-            return self.out.spare.pop().map(|tag| (hctx, tag));
+        if hctx == self.out.tags.slot().hctx && self.takes_own() && is_spare {
+            return self.out.tags.pop().map(|tag| (hctx, tag));
         }
         if hctx as usize >= self.config.map.sets().len() {
             // The channel has seen a change that came after this call's last look.
@@ -270,13 +261,14 @@ impl<'a> Caller<'a> {
         tag.map(|tag| (hctx, tag))
     }
 
-    /// Where units of `port` get their tags now; `None` while its channel moves.
-    fn berth_of(&mut self, port: &Port) -> Option<(u32, u32)> {
+    /// The hardware queue and the hint for tags of `port`'s units; `None` while its channel moves.
+    fn hctx_of(&mut self, port: &Port) -> Option<(u32, u32)> {
         if port.index() == self.out.port.index() {
             // It lets its units go itself when it has arrived.
-            return (!self.moving).then_some((self.place.hctx, self.place.hint));
+            let slot = self.out.tags.slot();
+            return (!self.moving).then_some((slot.hctx, slot.hint));
         }
-        let at = port.berth.get();
+        let at = port.current_hctx.get();
         if at.is_none() {
             self.between = Some(port.index());
         }
@@ -319,7 +311,7 @@ impl<'a> Caller<'a> {
             true => 0,
             false => {
                 let in_use: u32 = self.config.map.sets().iter().map(|tags| tags.in_use()).sum();
-                in_use - self.out.spare.mask.count_ones()
+                in_use - self.out.tags.spare_count()
             }
         }
     }

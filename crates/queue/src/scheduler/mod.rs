@@ -4,8 +4,8 @@
 //! over bios, orders them, and gives units back to the channels that submitted them, with a tag.
 //! The product has one, [`MqDeadline`]; a laboratory may put another in its place by type.
 
-mod berth;
 mod caller;
+mod current_hctx;
 pub mod deadline;
 mod mq_deadline;
 mod none;
@@ -13,9 +13,9 @@ mod port;
 #[cfg(all(test, loom))]
 mod turn_models;
 
-pub(crate) use berth::Berth;
 pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet};
+pub(crate) use current_hctx::CurrentHctx;
 pub use drystone_core::turn::Place;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;

@@ -14,7 +14,7 @@ use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::berth::Berth;
+use super::current_hctx::CurrentHctx;
 use super::deadline::LANES;
 
 /// A unit that may go to the driver, in the slot of its tag.
@@ -33,8 +33,8 @@ pub type Ports = drystone_core::Ports<PortState>;
 
 /// What a channel and the scheduler share.
 pub struct PortState {
-    /// Where its units get their tags.
-    pub(crate) berth: Berth,
+    /// The hardware queue whose tags its units get.
+    pub(crate) current_hctx: CurrentHctx,
     grants: ArrayQueue<Grant>,
     /// Bios of it whose requests another channel has run.
     pub(crate) done: SharedBioList,
@@ -53,9 +53,9 @@ struct Counts {
 }
 
 impl PortState {
-    pub(crate) fn new(berth: Berth, depth: u32) -> Self {
+    pub(crate) fn new(current_hctx: CurrentHctx, depth: u32) -> Self {
         PortState {
-            berth,
+            current_hctx,
             grants: ArrayQueue::new(depth as usize + 1),
             done: SharedBioList::new(),
             starving: AtomicBool::new(false),

@@ -1,17 +1,17 @@
-//! Where units of a channel get their tags, as whoever lets them go finds it: a hardware queue, or
-//! none while the channel moves from one to another.
+//! The hardware queue whose tags the units of a channel get, as any context finds it: none while the
+//! channel moves from one queue to another.
 //!
 //! Invariants:
-//! * Written by the channel's context alone.
-//! * Whoever finds that a channel moves keeps its unit, and looks again after it has let go of the
-//!   turn and passed a full fence. A channel that arrives passes a full fence and looks whether
-//!   units are kept, for which it tries the turn. So one of the two lets the unit go (Dekker).
+//! * The channel's context alone writes it.
+//! * A dispatcher that finds the channel moving keeps its unit, lets go of the turn, passes a full
+//!   fence and looks again. A channel that arrives passes a full fence and looks whether units are
+//!   kept, for which it tries the turn. So one of the two lets the unit go (Dekker's algorithm).
 
 use drystone_core::mistake;
 use drystone_core::primitive::{AtomicU64, Ordering::*, fence};
 
 /// See the module's text.
-pub(crate) struct Berth(AtomicU64);
+pub(crate) struct CurrentHctx(AtomicU64);
 
 /// No hardware queue.
 const MOVING: u64 = u64::MAX;
@@ -20,13 +20,14 @@ fn pack(hctx: u32, hint: u32) -> u64 {
     u64::from(hctx) << 32 | u64::from(hint)
 }
 
-impl Berth {
-    /// At hardware queue `hctx`, where tags are looked for at word `hint` first.
+impl CurrentHctx {
+    /// Hardware queue `hctx`, whose word `hint` of tags is tried first.
     pub(crate) fn new(hctx: u32, hint: u32) -> Self {
-        Berth(AtomicU64::new(pack(hctx, hint)))
+        CurrentHctx(AtomicU64::new(pack(hctx, hint)))
     }
 
-    /// From now on no tag is taken for the channel. Who has looked before may grant it one more.
+    /// Take no tags for the channel from now on. A dispatcher that read the queue before may grant it
+    /// one more.
     pub(crate) fn leave(&self) {
         self.0.store(MOVING, Relaxed);
     }
@@ -34,7 +35,7 @@ impl Berth {
     /// The channel is at queue `hctx`. It must then look for units that are kept.
     pub(crate) fn arrive(&self, hctx: u32, hint: u32) {
         self.0.store(pack(hctx, hint), Release);
-        if !drystone_core::mutated!("berth_fence") {
+        if !drystone_core::mutated!("hctx_fence") {
             fence(SeqCst);
         }
     }
@@ -45,9 +46,9 @@ impl Berth {
         (at != MOVING).then_some(((at >> 32) as u32, at as u32))
     }
 
-    /// For who kept a unit because the channel was moving, after the turn: true if it has arrived.
+    /// True if the channel has arrived; for a dispatcher that kept a unit of it, after the turn.
     pub(crate) fn has_arrived(&self) -> bool {
-        !(mistake!("berth_recheck")) && self.get().is_some()
+        !(mistake!("hctx_recheck")) && self.get().is_some()
     }
 }
 
@@ -66,7 +67,7 @@ mod loom_tests {
     struct Model {
         turn: TurnLock<usize>,
         kept: AtomicUsize,
-        berth: Berth,
+        current_hctx: CurrentHctx,
         granted: AtomicUsize,
     }
 
@@ -82,14 +83,14 @@ mod loom_tests {
                 };
                 *turn += list.take().len();
                 *turn += self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
-                let moves = self.berth.get().is_none();
+                let moves = self.current_hctx.get().is_none();
                 if !moves {
                     self.granted.fetch_add(std::mem::take(&mut *turn), Relaxed);
                 }
                 let kept = *turn;
                 self.kept.store(kept, Relaxed);
                 let again = self.turn.leave(turn);
-                if !again && !(kept > 0 && moves && self.berth.has_arrived()) {
+                if !again && !(kept > 0 && moves && self.current_hctx.has_arrived()) {
                     return;
                 }
             }
@@ -97,7 +98,7 @@ mod loom_tests {
 
         /// The channel arrives; it goes to the scheduler only if that has work.
         fn arrive(&self) {
-            self.berth.arrive(1, 0);
+            self.current_hctx.arrive(1, 0);
             if self.kept.load(Relaxed) > 0 || self.turn.has_published() {
                 self.run(0);
             }
@@ -107,17 +108,17 @@ mod loom_tests {
     /// A unit is brought by another context, or published to one that has the turn, while its
     /// channel arrives: it is let go.
     #[test]
-    fn loom_berth_arrives() {
+    fn loom_hctx_arrives() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let model = Model {
                 turn: TurnLock::new(LockClass::Scheduler, 0),
                 kept: AtomicUsize::new(0),
-                berth: Berth::new(0, 0),
+                current_hctx: CurrentHctx::new(0, 0),
                 granted: AtomicUsize::new(0),
             };
-            model.berth.leave();
+            model.current_hctx.leave();
             // The lock must have been used before threads meet at it.
             let locks = LockCounters::new(ManualClock::new(1));
             let turn = model.turn.enter(&locks, 0, &mut BioList::new(), Place::Tail);

@@ -7,19 +7,20 @@
 //! * Every bio is in exactly one place: plug, scheduler, flush machine, a request, or ended.
 //! * A tag taken in advance and not used is given back before the call ends.
 
+mod remap;
+pub(crate) mod tag_line;
+
 use crate::complete::Completions;
 use crate::config::Config;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::elevate::GRANT_WORD;
 use crate::flush::{FlushMachine, Start, has_fua};
 use crate::queue::Shared;
-use crate::queues::{Place, Tags};
-use crate::remap::LeftLine;
 use crate::request::{Kind, Slots, State};
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun, is_ours_alone};
 use crate::split::first_part;
-use crate::tags::{TagBatch, TagSet};
+use crate::tags::TagBatch;
 use crate::unit::Unit;
 use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
@@ -30,10 +31,7 @@ use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status, Subscription};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Payload of the message by which a tag set wakes a channel. Drivers' payloads name a slot in
-/// their lower half, which is never this.
-pub(crate) const TAG_WAKE: u64 = u64::MAX;
+use tag_line::{TAG_WAKE, TagLine};
 
 /// How long a unit waits before it is offered again to a driver that was busy, when nothing of
 /// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
@@ -69,14 +67,9 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     size_bytes: u64,
     /// The number of its context.
     pub(crate) context: u32,
-    /// The hardware queues that it uses, the tags of the one, and the change by which it does.
-    pub(crate) place: Place,
-    pub(crate) tags: Tags,
-    pub(crate) generation: u64,
+    pub(crate) tags: TagLine,
     /// This channel's number in its context.
     pub(crate) index: u32,
-    /// Tags taken in advance in this call.
-    pub(crate) spare: TagBatch,
     plug: BioList,
     plug_bytes: u64,
     pub(crate) sched: NoneScheduler,
@@ -113,13 +106,6 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) in_flight: u32,
     /// The driver ended the last request as it was issued, so that one tag serves many.
     pub(crate) ends_inline: bool,
-    pub(crate) wake: Arc<Message>,
-    /// The wake message is with the tag set or on its way back.
-    pub(crate) waiting: bool,
-    /// Lines of other tag sets, in which it still stands and wants nothing any more.
-    pub(crate) left_lines: Vec<LeftLine>,
-    /// The shared scheduler takes tags before those who wait in line.
-    pub(crate) ahead: bool,
     /// No unit goes to the driver before this time.
     busy_until: Ns,
     /// When in-flight requests are looked at for time-outs; 0 is never.
@@ -139,20 +125,16 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let context = env.context_id();
         let word = Message::to(env.handle(), index, GRANT_WORD);
         let (port, map) = shared.open_port(context, word, &env.locks);
-        let place = map.place(context);
-        let tags = map.sets()[place.hctx as usize].clone();
-        tags.join();
-        driver.use_poll_queue(env, place.poll);
+        let wake = Message::to(env.handle(), index, TAG_WAKE);
+        let tags = TagLine::new(&map, context, wake);
+        driver.use_poll_queue(env, tags.slot().poll);
         let config = Subscription::new(&shared.config, &env.locks);
         RequestChannel {
-            slots: Slots::new(&tags),
+            slots: Slots::new(tags.set()),
             size_bytes: shared.driver.size_bytes(),
             config,
             context,
-            place,
-            generation: map.generation(),
             index,
-            spare: TagBatch::default(),
             plug: BioList::new(),
             plug_bytes: 0,
             sched: NoneScheduler::default(),
@@ -160,7 +142,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             local: S::Local::default(),
             outbox: BioList::new(),
             returned: BioList::new(),
-            granted: Vec::with_capacity(tags.depth() as usize),
+            granted: Vec::with_capacity(tags.set().depth() as usize),
             to_run: ToRun::default(),
             words: Vec::new(),
             foreign: BioList::new(),
@@ -171,14 +153,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             ended: [0; LANES],
             flush: FlushMachine::default(),
             stats,
-            done: Vec::with_capacity(tags.depth() as usize),
+            done: Vec::with_capacity(tags.set().depth() as usize),
             completions: Completions::default(),
             in_flight: 0,
             ends_inline: false,
-            wake: Message::to(env.handle(), index, TAG_WAKE),
-            waiting: false,
-            left_lines: Vec::new(),
-            ahead: false,
             busy_until: 0,
             timeout_check: 0,
             is_closed: false,
@@ -186,15 +164,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             driver,
             tags,
         }
-    }
-
-    #[inline]
-    pub(crate) fn tags(&self) -> &TagSet {
-        &self.tags
-    }
-
-    pub(crate) fn hint(&self) -> u32 {
-        self.place.hint
     }
 
     /// Begin a call that brings bios: take over what has changed.
@@ -369,18 +338,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
     #[inline]
     fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
-        match self.spare.pop() {
+        match self.tags.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
             None => self.build_with_new_tags(env, bio, want),
         }
     }
 
     fn build_with_new_tags(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
-        if !self.waiting && !self.tags().has_waiters() {
-            let want = if self.ends_inline { 1 } else { want.min(PLUG_MAX_BIOS as u32) };
-            self.spare = self.tags().take(self.hint(), want);
-        }
-        match self.spare.pop() {
+        self.tags.reserve(if self.ends_inline { 1 } else { want.min(PLUG_MAX_BIOS as u32) });
+        match self.tags.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
             None => self.keep(env, bio),
         }
@@ -503,22 +469,22 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Give back one tag, and wake whoever waits for it.
     pub(crate) fn free_tag(&mut self, env: &mut Env, slot: u32) {
-        let batch = self.tags().batch_of(slot);
+        let batch = self.tags.set().batch_of(slot);
         self.free_tags(env, batch);
     }
 
     #[inline]
     pub(crate) fn free_tags(&mut self, env: &mut Env, batch: TagBatch) {
         self.vain = false;
-        if self.tags().free(batch) {
+        if self.tags.free(batch) {
             self.wake_waiters(env);
         }
     }
 
     #[cold]
-    fn wake_waiters(&mut self, env: &mut Env) {
+    pub(crate) fn wake_waiters(&mut self, env: &mut Env) {
         let locks = env.locks.clone();
-        self.tags().wake(&locks, |message| env.leave_word(message));
+        self.tags.wake(&locks, |message| env.leave_word(message));
     }
 
     /// Everything that could be issued was: account what is done, send what waits, until
@@ -577,7 +543,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Whether this channel's own completions will free the tags that it lacks: nobody else
     /// uses the set. If somebody begins to, the next completion finds out.
     fn frees_for_itself(&self) -> bool {
-        self.in_flight > 0 && self.tags().users() == 1
+        self.in_flight > 0 && self.tags.set().users() == 1
     }
 
     /// Send units that wait, as tags allow. True if something was sent.
@@ -592,7 +558,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let mut sent = false;
         let may = self.busy_until == 0 && !self.is_moving();
         while may && self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
-            let Some(slot) = self.take_tag_for_waiting() else { break };
+            self.tags.reserve(PLUG_MAX_BIOS as u32);
+            let Some(slot) = self.tags.pop() else { break };
             let flush = self.flush.wants_flush();
             let unit = if flush { self.flush_unit(env) } else { self.sched.dispatch() };
             let Some(unit) = unit else {
@@ -620,22 +587,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         Some(Unit { op: Op::Flush, start_ns: env.time.submit_time(), ..Unit::default() })
     }
 
-    fn take_tag_for_waiting(&mut self) -> Option<u32> {
-        if self.spare.mask == 0 && !self.waiting && !self.tags().has_waiters() {
-            self.spare = self.tags().take(self.hint(), PLUG_MAX_BIOS as u32);
-        }
-        self.spare.pop()
-    }
-
     /// Line up for a tag.
     #[cold]
     fn wait_for_tag(&mut self, env: &mut Env) {
-        if self.waiting || self.frees_for_itself() {
+        if self.tags.is_waiting() || self.frees_for_itself() {
             return;
         }
-        self.waiting = true;
         env.entrusted += 1;
-        self.tags.wait(self.wake.clone());
+        self.tags.line_up();
         self.wake_waiters(env);
     }
 
@@ -643,34 +602,23 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// but not in line: every other turn it goes first, and always what is left of one that was
     /// switched off.
     fn tag_turn(&mut self, env: &mut Env) {
-        self.waiting = false;
+        self.tags.begin_turn();
         env.entrusted -= 1;
         // Of a grant in the same delivery that ended at once.
         self.free_spare(env);
-        if self.shared.scheduler.has_work() && (!self.is_elevated() || self.tags().others_first()) {
-            self.ahead = true;
+        if self.shared.scheduler.has_work() && (!self.is_elevated() || self.tags.alternate()) {
+            self.tags.put_scheduler_first(true);
             self.run_scheduler(env);
             self.free_spare(env);
-            self.ahead = false;
+            self.tags.put_scheduler_first(false);
         }
-        let share = self.tags().share();
         if self.sched.has_work() || self.flush.wants_flush() {
-            self.spare = self.tags().take(self.hint(), share);
+            self.tags.reserve_share();
         }
-        self.dispatch_spare(env);
-        self.tags().woken();
-        let spare = std::mem::take(&mut self.spare);
-        if spare.mask != 0 {
-            let _ = self.tags().free(spare);
-        }
-        self.wake_waiters(env);
-    }
-
-    fn dispatch_spare(&mut self, env: &mut Env) {
-        // Others wait too, so `dispatch` takes no tags beyond the spare ones of this turn.
-        self.waiting = true;
+        // The turn counts as a wait until its end, so this takes no tags beyond the share.
         self.dispatch(env);
-        self.waiting = false;
+        self.tags.end_turn();
+        self.wake_waiters(env);
     }
 
     /// Units that wait, for whatever.
@@ -745,9 +693,9 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn message(&mut self, env: &mut Env, message: Arc<Message>) {
         if message.payload() == TAG_WAKE {
-            match Arc::ptr_eq(&message, &self.wake) {
+            match self.tags.is_own_wake(&message) {
                 true => self.tag_turn(env),
-                false => self.turn_in_left_line(env, &message),
+                false => self.pass_stale_turn(env, &message),
             }
         } else if message.payload() == GRANT_WORD {
             self.take_grants(env);
@@ -794,8 +742,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn in_flight(&self) -> usize {
-        let lines = usize::from(self.waiting) + self.left_lines.len();
-        self.in_flight as usize + lines + self.entrusted
+        self.in_flight as usize + self.tags.waits() + self.entrusted
     }
 
     fn is_over(&mut self) -> bool {
@@ -808,7 +755,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         }
         // Our own copy of the configuration names our port, too.
         self.shared.refresh(&mut self.config);
-        is_ours_alone(&self.port) && Arc::strong_count(&self.wake) == 1
+        is_ours_alone(&self.port) && self.tags.is_wake_unshared()
     }
 
     fn close(&mut self, env: &mut Env) {
@@ -817,14 +764,15 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn starving(&self) -> bool {
         let kept = self.entrusted > 0 && self.port.is_starving();
-        self.waiting || kept && !self.frees_for_itself()
+        self.tags.is_waiting() || kept && !self.frees_for_itself()
     }
 
     fn nudge(&mut self, env: &mut Env) -> bool {
         if self.entrusted > 0 {
             self.settle(env);
         }
-        self.waiting || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.starving())
+        self.tags.is_waiting()
+            || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.starving())
     }
 
     fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
@@ -873,6 +821,5 @@ impl<D: Driver, S: Scheduler> Drop for RequestChannel<D, S> {
         if !self.is_closed {
             self.shared.close_port(&self.port);
         }
-        self.tags().leave();
     }
 }

@@ -11,9 +11,10 @@
 //!   passes on. Until then it counts as a user of that set.
 //! * A unit that was let go with a tag of the queue that it left goes back to the scheduler.
 
-use crate::channel::{RequestChannel, TAG_WAKE};
+use super::RequestChannel;
+use super::tag_line::TAG_WAKE;
 use crate::driver::{Driver, DriverQueue};
-use crate::queues::{Place, Tags};
+use crate::queues::QueueSlot;
 use crate::scheduler::deadline::lane_of;
 use crate::scheduler::{Grant, Scheduler};
 use crate::unit::Unit;
@@ -21,68 +22,48 @@ use drystone_core::mailbox::Message;
 use drystone_core::{Env, Status};
 use std::sync::Arc;
 
-/// A place in the line of a tag set that the channel has left.
-pub(crate) struct LeftLine {
-    tags: Tags,
-    wake: Arc<Message>,
-}
-
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// True until it has followed the last change.
     #[inline]
     pub(crate) fn is_moving(&self) -> bool {
-        self.config.map.generation() != self.generation
+        !self.tags.is_current(&self.config.map)
     }
 
     /// Use the queues that the configuration says, if that may be yet. Between requests only.
     #[cold]
     pub(crate) fn follow_queues(&mut self, env: &mut Env) {
-        let to = self.config.map.place(self.context);
-        if !to.has_queues_of(&self.place) {
-            self.port.berth.leave();
+        let to = self.config.map.slot_of(self.context);
+        if !to.has_queues_of(self.tags.slot()) {
+            self.port.current_hctx.leave();
             self.free_spare(env);
             if self.in_flight > 0 {
                 return;
             }
             self.change_queues(env, to);
         }
-        self.place = to;
-        self.generation = self.config.map.generation();
+        self.tags.follow(&self.config.map, to);
         self.vain = false;
-        self.port.berth.arrive(to.hctx, to.hint);
+        self.port.current_hctx.arrive(to.hctx, to.hint);
     }
 
-    fn change_queues(&mut self, env: &mut Env, to: Place) {
+    fn change_queues(&mut self, env: &mut Env, to: QueueSlot) {
         debug_assert!(self.granted.is_empty() && self.to_run.is_empty());
-        // At most one comes after this: whoever grants looks at the berth for each.
+        // At most one comes after this: a dispatcher looks at `current_hctx` for each.
         while let Some(grant) = self.port.take_grant() {
             self.bounce(env, grant);
         }
-        let tags = self.config.map.sets()[to.hctx as usize].clone();
-        tags.join();
-        let left = std::mem::replace(&mut self.tags, tags);
-        match self.waiting {
-            true => self.leave_line(env, left),
-            false => left.leave(),
-        }
+        let set = self.config.map.set(to.hctx).clone();
+        let (handle, index) = (env.handle(), self.index);
+        self.tags.change_set(set, || Message::to(handle, index, TAG_WAKE));
         self.driver.use_poll_queue(env, to.poll);
-    }
-
-    fn leave_line(&mut self, env: &Env, tags: Tags) {
-        let fresh = Message::to(env.handle(), self.index, TAG_WAKE);
-        self.left_lines.push(LeftLine { tags, wake: std::mem::replace(&mut self.wake, fresh) });
-        self.waiting = false;
     }
 
     /// The turn has come in a line that this channel has left.
     #[cold]
-    pub(crate) fn turn_in_left_line(&mut self, env: &mut Env, message: &Arc<Message>) {
-        let at = self.left_lines.iter().position(|line| Arc::ptr_eq(&line.wake, message));
-        let line = self.left_lines.swap_remove(at.expect("a message of this channel"));
+    pub(crate) fn pass_stale_turn(&mut self, env: &mut Env, message: &Arc<Message>) {
         env.entrusted -= 1;
-        line.tags.woken();
-        wake(env, &line.tags);
-        line.tags.leave();
+        let locks = env.locks.clone();
+        self.tags.pass_stale_turn(message, &locks, |message| env.leave_word(message));
     }
 
     /// A unit was granted with a tag of a queue that this channel has left.
@@ -95,9 +76,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.returned.append(&mut grant.unit.bios);
         }
         self.vain = false;
-        let tags = self.config.map.sets()[grant.hctx as usize].clone();
-        if tags.free(tags.batch_of(grant.tag)) {
-            wake(env, &tags);
+        let set = self.config.map.set(grant.hctx).clone();
+        if set.free(set.batch_of(grant.tag)) {
+            let locks = env.locks.clone();
+            set.wake(&locks, |message| env.leave_word(message));
         }
     }
 
@@ -111,10 +93,4 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             env.end_with(bio, Status::Cancelled);
         }
     }
-}
-
-/// Wake those whose turn it is at `tags`.
-fn wake(env: &mut Env, tags: &Tags) {
-    let locks = env.locks.clone();
-    tags.wake(&locks, |message| env.leave_word(message));
 }
