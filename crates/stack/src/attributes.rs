@@ -4,11 +4,11 @@
 //! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
 
 use crate::duration::Unit;
-use crate::fields::Value;
 use crate::nearest::nearest;
-use crate::node::{Node, Raw};
+use crate::parse::fields::Value;
+use crate::parse::node::{Node, Raw};
+use crate::parse::values::{Refusal, parse_simple};
 use crate::schema::Type;
-use crate::values::{Refusal, parse_simple};
 use drystone_queue::QUEUES_MAX;
 
 /// Whether an attribute can be set.

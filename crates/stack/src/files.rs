@@ -4,53 +4,17 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
 use crate::diagnostic::{Findings, Span};
-use crate::front_ends;
 use crate::size::format_size;
 use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec, StackSpec};
+use crate::used_files::{Identity, Kind, Seen, folder};
 
-/// What a file is used as.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A device's.
-    Device,
-    /// A socket of an export.
-    Socket,
-}
-
-/// A file that something uses.
-pub(crate) struct Used {
-    identity: Identity,
-    /// As what.
-    pub(crate) kind: Kind,
-    /// The name of the device, or of the export.
-    pub(crate) name: String,
-    /// Where that is said.
-    pub(crate) span: Span,
-}
-
-/// The files that are used, as far as the check has come.
-#[derive(Default)]
-pub(crate) struct Seen(Vec<Used>);
-
-impl Seen {
-    /// The first use of that file.
-    pub(crate) fn find(&self, identity: &Identity) -> Option<&Used> {
-        self.0.iter().find(|used| used.identity.same(identity))
-    }
-
-    /// Something uses it.
-    pub(crate) fn add(&mut self, identity: Identity, kind: Kind, name: &str, span: Span) {
-        self.0.push(Used { identity, kind, name: name.to_owned(), span });
-    }
-}
-
-/// Checks all files and sockets of the stack and notes the sizes of existing files in
-/// `stack.sizes`.
-pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
+/// Checks the files of all devices and notes the sizes of existing files in `stack.sizes`. Returns the files that
+/// devices use.
+pub fn check(stack: &mut StackSpec, findings: &mut Findings) -> Seen {
     let (mut seen, mut absent) = (Seen::default(), BTreeSet::new());
     for device in &stack.devices {
         let DeviceKind::File(file) = &device.kind else { continue };
@@ -74,7 +38,7 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) {
         seen.add(identity, Kind::Device, &device.name, span);
     }
     stack.absent = absent;
-    front_ends::look(stack, &mut seen, findings);
+    seen
 }
 
 /// What is wrong with the file of a device.
@@ -130,61 +94,6 @@ fn array_of<'s>(name: &str, stack: &'s StackSpec) -> Option<(&'s str, bool)> {
         stack.groups.iter().flat_map(|group| &group.io_max).any(|line| line.device == name);
     let is_alone = users.next().is_none() && !is_exported && !is_limited;
     is_alone.then_some((&array.name, raid.run))
-}
-
-/// What makes two paths the same file: the real path, and device and inode where it exists.
-pub(crate) struct Identity {
-    real_path: PathBuf,
-    inode: Option<(u64, u64)>,
-}
-
-impl Identity {
-    /// Of the file that `path` leads to now.
-    pub(crate) fn of(path: &Path) -> Self {
-        let inode = fs::metadata(path).ok().map(|meta| match meta.file_type().is_block_device() {
-            // Two nodes of one block device have inodes of their own, but one device number.
-            true => (u64::MAX, meta.rdev()),
-            false => (meta.dev(), meta.ino()),
-        });
-        Self { real_path: real_path(path), inode }
-    }
-
-    /// Of what has this path, which has no symbolic links; nothing is asked of the file system.
-    pub(crate) fn named(real_path: PathBuf) -> Self {
-        Self { real_path, inode: None }
-    }
-
-    /// It is the same file.
-    pub(crate) fn same(&self, other: &Identity) -> bool {
-        self.real_path == other.real_path || (self.inode.is_some() && self.inode == other.inode)
-    }
-}
-
-/// The path without symbolic links; of a file that does not exist, its folder's.
-fn real_path(path: &Path) -> PathBuf {
-    if let Ok(real) = fs::canonicalize(path) {
-        return real;
-    }
-    // A dangling link is followed to what it would create.
-    if let Ok(target) = fs::read_link(path) {
-        let target = path.parent().unwrap_or(Path::new("")).join(target);
-        return match fs::symlink_metadata(&target) {
-            Ok(meta) if meta.is_symlink() => target,
-            _ => real_path(&target),
-        };
-    }
-    match (folder(path), path.file_name()) {
-        (folder, Some(name)) => fs::canonicalize(folder).unwrap_or(folder.to_owned()).join(name),
-        (_, None) => path.to_owned(),
-    }
-}
-
-/// The folder that a path is in.
-pub(crate) fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
 }
 
 /// Checks the file of a device; its size if known.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::build::Broken;
 use crate::diagnostic::{Findings, Span, shorten};
 use crate::front_ends;
 use crate::nearest::nearest;
@@ -13,6 +12,9 @@ use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec, SECTOR_BYTES, Segmen
 /// Most volumes that stand on one another. What asks a volume asks its members in turn, so this
 /// bounds the depth of calls; far more than anybody builds.
 pub const MAX_LEVELS: usize = 64;
+
+/// Names of devices or groups that were found but could not be built: what refers to them is not reported as well.
+pub type Broken = BTreeSet<String>;
 
 /// Reports everything that is wrong with how devices and exports hang together. `broken` devices
 /// have been reported before and count as existing, of unknown size.

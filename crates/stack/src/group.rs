@@ -1,16 +1,11 @@
-//! The throttle groups of a stack: their paths, who belongs to which, and the checks of the tree.
+//! Paths of throttle groups.
 //!
 //! A path is that of a cgroup below the root: names with `/` between them, a group's parent is
 //! what stands before the last. The root is written `/`; it always exists and has no limits.
 
-use std::collections::BTreeSet;
-use std::fmt;
-
-use crate::build::{check_name, name_hint};
-use crate::diagnostic::{Findings, Span, shorten};
-use crate::iomax::IoMax;
+use crate::diagnostic::shorten;
+use crate::names::{check_name, name_hint};
 use crate::nearest::nearest;
-use crate::spec::StackSpec;
 
 /// Most groups of a stack file.
 pub const MAX_GROUPS: usize = 1 << 16;
@@ -18,44 +13,6 @@ pub const MAX_GROUPS: usize = 1 << 16;
 pub const MAX_GROUP_LEVELS: usize = 16;
 /// How the root is written.
 pub const ROOT: &str = "/";
-
-/// `[group.PATH]`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GroupSpec {
-    /// Its path.
-    pub path: String,
-    /// Its limits, each device once.
-    pub io_max: Vec<IoMax>,
-}
-
-/// Who a client is, for `[export.NAME.clients]`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Client {
-    /// A user id, of clients on a Unix socket.
-    Uid(u32),
-    /// A name in the certificate of a client that uses TLS.
-    Tls(String),
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Client::Uid(uid) => write!(f, "uid:{uid}"),
-            Client::Tls(name) => write!(f, "tls:{name}"),
-        }
-    }
-}
-
-/// A client with the group that its I/O belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientGroup {
-    /// Who.
-    pub client: Client,
-    /// The group's path, empty for the root.
-    pub group: String,
-    /// Where the group is named.
-    pub span: Span,
-}
 
 /// The path of the group above, empty for the root.
 pub fn parent(path: &str) -> &str {
@@ -101,44 +58,6 @@ pub(crate) fn place(path: &str) -> String {
 /// The path behind [`place`].
 pub(crate) fn path_of_place(place: &str) -> String {
     place.replace(':', "/")
-}
-
-/// Reports groups without parents, and exports whose groups do not exist. `broken` groups have
-/// been reported before and count as existing.
-pub(crate) fn check(stack: &StackSpec, broken: &BTreeSet<String>, findings: &mut Findings) {
-    let known: BTreeSet<&str> = stack
-        .groups
-        .iter()
-        .map(|group| group.path.as_str())
-        .chain(broken.iter().map(String::as_str))
-        .chain([""])
-        .collect();
-    for group in &stack.groups {
-        let parent = parent(&group.path);
-        if !known.contains(parent) {
-            let message = format!("group `{}` has no parent `{parent}`", group.path);
-            let span = stack.places.group(&group.path, "");
-            findings.error(&span, message, format!("add {}", header(parent)));
-        }
-    }
-    for export in &stack.exports {
-        let own = (&export.group, &stack.places.export(&export.name, "group"));
-        let clients = export.clients.iter().map(|client| (&client.group, &client.span));
-        for (group, span) in [own].into_iter().chain(clients) {
-            if !known.contains(group.as_str()) {
-                missing(group, span, &known, findings);
-            }
-        }
-    }
-}
-
-fn missing(path: &str, span: &Span, known: &BTreeSet<&str>, findings: &mut Findings) {
-    let hint = match nearest_group(path, known.iter().copied()).filter(|_| !findings.is_full()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None if check_path(path).is_ok() => format!("add {}", header(path)),
-        None => "name a group of the stack file, or / for the root".to_owned(),
-    };
-    findings.error(span, format!("there is no group `{}`", shorten(path)), hint);
 }
 
 /// The path among `known` that is nearest to a mistyped one.

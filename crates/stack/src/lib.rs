@@ -19,18 +19,15 @@
 
 #![forbid(unsafe_code)]
 
-mod allow;
 mod arrays;
 pub mod attributes;
 mod availability;
-mod build;
-mod clients;
+mod check_groups;
 pub mod control;
 pub mod diagnostic;
 pub mod duration;
 pub mod events;
 mod explain;
-mod fields;
 mod files;
 mod front_ends;
 mod graph;
@@ -38,22 +35,19 @@ pub mod group;
 pub mod iomax;
 pub mod iostat;
 mod lines;
-mod listener;
 pub mod live;
 mod load;
 pub mod md;
+mod names;
 mod nearest;
-mod node;
+mod parse;
 pub mod runtime;
 pub mod schema;
 pub mod size;
 pub mod spec;
-mod table;
 mod uri;
-mod values;
-mod volume;
+mod used_files;
 
-pub use build::{check_name, parse};
 pub use diagnostic::{Report, Source};
 pub use explain::explain;
 pub use front_ends::certificate_warnings;
@@ -62,5 +56,7 @@ pub use load::{
     DEFAULT_STACK, DEFAULT_STACK_FOLDER, DEFAULT_STACK_NAME, LoadError, LoadOptions, check,
     fuzz_stack_file, fuzz_table, load, load_default, load_with,
 };
+pub use names::check_name;
+pub use parse::parse;
 pub use spec::StackSpec;
 pub use uri::nbd_uri;

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use crate::arrays;
-use crate::build;
 use crate::diagnostic::{Findings, Report, Source};
 use crate::files;
+use crate::front_ends;
 use crate::graph;
 use crate::lines::one_line;
+use crate::parse;
 use crate::spec::StackSpec;
 
 /// Name of the embedded default stack.
@@ -81,7 +82,7 @@ pub fn load_with(path: &Path, options: &LoadOptions) -> Result<StackSpec, LoadEr
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
     let file = options.file.as_ref().map(std::path::absolute).transpose().map_err(unreadable)?;
     let source = Source { name: path.display().to_string(), text };
-    let mut stack = build::parse_with_file(&name, source, base, file.as_deref())?;
+    let mut stack = parse::parse_with_file(&name, source, base, file.as_deref())?;
     if options.read_only {
         stack.make_read_only();
     }
@@ -104,12 +105,13 @@ pub fn load_default(base: &Path) -> Result<StackSpec, Report> {
 /// # Errors
 /// Everything that is wrong, with its place.
 pub fn check(name: &str, source: Source, base: &Path) -> Result<StackSpec, Report> {
-    check_files(build::parse(name, source, base)?)
+    check_files(parse::parse(name, source, base)?)
 }
 
 fn check_files(mut stack: StackSpec) -> Result<StackSpec, Report> {
     let mut findings = Findings::default();
-    files::check(&mut stack, &mut findings);
+    let mut seen = files::check(&mut stack, &mut findings);
+    front_ends::look(&stack, &mut seen, &mut findings);
     graph::complete_sizes(&mut stack, &arrays::size, &mut findings);
     graph::too_small(&stack, &stack.sizes, &mut findings);
     let refused = findings.errors() > 0;
@@ -125,7 +127,7 @@ fn check_files(mut stack: StackSpec) -> Result<StackSpec, Report> {
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    let limit = build::MAX_TEXT_BYTES as u64 + 1;
+    let limit = parse::MAX_TEXT_BYTES as u64 + 1;
     std::fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -146,7 +148,7 @@ pub fn fuzz_table(data: &[u8]) -> bool {
 pub fn fuzz_stack_file(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data).into_owned();
     let source = Source { name: "fuzz.toml".to_owned(), text };
-    match build::parse("fuzz", source, Path::new("/nonexistent")) {
+    match parse::parse("fuzz", source, Path::new("/nonexistent")) {
         Ok(stack) => {
             let _ = crate::explain::explain(&stack);
             true

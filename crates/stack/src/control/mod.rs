@@ -21,11 +21,11 @@ use crate::diagnostic::shorten;
 use crate::graph::{MEMBER_TIMEOUT_HINT, MEMBER_TIMEOUT_MIN_NS, array_above, short_timeout};
 use crate::md::MemberReport;
 use crate::nearest::nearest;
-use crate::node::{Node, Raw};
+use crate::parse::node::{Node, Raw};
+use crate::parse::values::parse_simple;
 use crate::runtime::{DeviceSummary, LockReport, Runtime, SetError, Snapshot};
 use crate::schema::Type;
 use crate::size::format_size;
-use crate::values::parse_simple;
 
 pub use fuzz::fuzz_control;
 pub use line::{Line, LineBuffer};
@@ -430,7 +430,7 @@ fn is_number(ty: &Type) -> bool {
 fn number(ty: &'static Type, text: String) -> Result<String, String> {
     let shown = shorten(&text);
     match parse_simple(ty, &Node { span: 0..0, value: Raw::Word(text) }) {
-        Ok(crate::fields::Value::Number(number)) => Ok(number.to_string()),
+        Ok(crate::parse::fields::Value::Number(number)) => Ok(number.to_string()),
         Ok(other) => unreachable!("a number is no {other:?}"),
         Err(refusal) => Err(format!("`{shown}` {}: write {}", refusal.reason, refusal.hint)),
     }

@@ -4,9 +4,9 @@ use drystone_core::context::PollMode;
 use std::fmt::Write;
 
 use crate::attributes::ATTRIBUTES;
-use crate::build::MAX_NAME_BYTES;
 use crate::duration::Unit;
 use crate::group::MAX_GROUP_LEVELS;
+use crate::names::MAX_NAME_BYTES;
 use crate::schema::{Type, indented};
 
 use super::{MAX_LINE_BYTES, PROTOCOL};

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use drystone_exports::fuse::kernel::{self, MountError};
 
 use crate::diagnostic::{Findings, Span};
-use crate::fields::Check;
-use crate::files::{Identity, Kind, Seen, folder};
+use crate::parse::fields::Check;
 use crate::spec::{ExportSpec, FuseSpec, StackSpec};
+use crate::used_files::{Identity, Kind, Seen, folder};
 
 use super::{FrontEnd, Section, exposed};
 

@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use crate::diagnostic::{Findings, Span};
-use crate::fields::{Check, Fields};
-use crate::files::Seen;
+use crate::parse::fields::{Check, Fields};
 use crate::spec::{ExportSpec, StackSpec};
+use crate::used_files::Seen;
 
 mod certificates;
 mod exposed;

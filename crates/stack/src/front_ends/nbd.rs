@@ -5,10 +5,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use crate::diagnostic::{Findings, Span};
-use crate::fields::{Check, Value};
-use crate::files::{Identity, Kind, Seen, Used, folder};
+use crate::parse::fields::{Check, Value};
 use crate::spec::{ExportSpec, Listener, StackSpec, TlsSpec};
 use crate::uri::nbd_uri;
+use crate::used_files::{Identity, Kind, Seen, Used, folder};
 
 use super::{FrontEnd, Section, exposed};
 

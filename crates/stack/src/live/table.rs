@@ -10,8 +10,8 @@ use drystone_targets::{
 };
 
 use super::device::{OpenError, Surroundings};
+use crate::parse::table::read_table;
 use crate::spec::{self, DeviceSpec, Segment, Target, VolumeSpec};
-use crate::table::read_table;
 
 /// Finds an open device by its name.
 pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
@@ -128,10 +128,10 @@ mod tests {
             "0 8 zero\n8 8 log-writes a b\n",
             "0 8 flakey a 7 2 0 4 random_read_corrupt 1 random_write_corrupt 1000000000\n",
         ] {
-            let segments = crate::table::tests::segments(text);
+            let segments = crate::parse::table::tests::segments(text);
             assert_eq!(table(&segments, &find, 5).map(|table| table.text()), Ok(text.to_owned()));
         }
-        let segments = crate::table::tests::segments("0 8 delay a 0 1 x 0 1");
+        let segments = crate::parse::table::tests::segments("0 8 delay a 0 1 x 0 1");
         let refused = table(&segments, &find, 5).err();
         assert_eq!(refused.as_deref(), Some("there is no device `x`"));
     }

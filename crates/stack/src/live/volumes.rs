@@ -14,14 +14,14 @@ use drystone_targets::{Line, Table, Volume, VolumeOptions};
 
 use super::devices::{Claim, LiveDevice, State};
 use super::{LiveStack, logs, table, uses};
-use crate::build::check_name;
 use crate::control::DEFAULT_TIMEOUT_NS;
 use crate::diagnostic::shorten;
 use crate::duration::format_duration;
+use crate::names::check_name;
 use crate::nearest::nearest;
+use crate::parse::table::read_table;
 use crate::runtime::{Change, ChangeError, Refused};
 use crate::spec::{ExportSpec, Segment};
-use crate::table::read_table;
 
 /// Lets the caller's thread rest for so many nanoseconds.
 pub type Pause = Box<dyn Fn(Ns) + Send + Sync>;

@@ -18,12 +18,12 @@ use super::super::volumes::{
 };
 use super::super::{open_device, uses};
 use super::{Arrays, Result, failed, of_array, of_opening};
-use crate::build::MAX_NAME_BYTES;
 use crate::diagnostic::shorten;
-use crate::files::Identity;
 use crate::md::{Assemble, Named};
+use crate::names::MAX_NAME_BYTES;
 use crate::runtime::Refused;
 use crate::spec::{Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec};
+use crate::used_files::Identity;
 
 /// How long contexts are waited for that are to give up a device: they do when they are asked, but for
 /// one that has I/O in flight there.

@@ -23,10 +23,10 @@ use super::volumes::{
     refused,
 };
 use super::{LiveStack, OpenError, Pause, raid};
-use crate::build::check_name;
 use crate::control::MANAGER_PATIENCE_NS;
 use crate::duration::format_duration;
 use crate::md::{ArrayChange, ArrayReport, Assemble, Named};
+use crate::names::check_name;
 use crate::runtime::{ChangeError, Refused};
 use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec};
 use members::Found;

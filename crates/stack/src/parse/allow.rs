@@ -2,32 +2,12 @@
 
 use drystone_exports::server::{Access, Network};
 
-use crate::clients::{client, twice};
-use crate::diagnostic::{Span, shorten};
-use crate::fields::Check;
-use crate::group::Client;
-use crate::node::{Entry, Node, Raw};
+use crate::diagnostic::shorten;
+use crate::parse::clients::{client, twice};
+use crate::parse::fields::Check;
+use crate::parse::node::{Entry, Node, Raw};
 use crate::schema::ALLOW_DOC;
-
-/// Whom a rule lets in.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Allowed {
-    /// By user id, or by a name in a certificate.
-    Client(Client),
-    /// By address, of clients over TCP.
-    Network(Network),
-}
-
-/// Who may do what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllowRule {
-    /// Who.
-    pub who: Allowed,
-    /// What.
-    pub access: Access,
-    /// Where that is said.
-    pub span: Span,
-}
+use crate::spec::{AllowRule, Allowed};
 
 /// Reads the table in `node`; what is wrong is reported, and then there is no result.
 pub fn parse_allow(check: &mut Check<'_>, node: &Node) -> Option<Vec<AllowRule>> {

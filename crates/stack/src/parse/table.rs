@@ -8,12 +8,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::diagnostic::{Findings, Source, shorten};
-use crate::fields::Check;
 use crate::nearest::nearest;
-use crate::node::{Node, Raw};
+use crate::parse::fields::Check;
+use crate::parse::node::{Node, Raw};
+use crate::parse::values::parse_number;
 use crate::schema::Type;
 use crate::spec::{Area, Delayed, Places, Segment, Target};
-use crate::values::parse_number;
 use drystone_targets::{CorruptByte, Faults, Writes};
 
 /// Targets that are parsed.
@@ -395,7 +395,7 @@ fn probability(name: &Word<'_>, following: &[Word<'_>]) -> Result<u32, Wrong> {
 pub(crate) mod tests {
     use super::*;
     use crate::diagnostic::{Findings, Source};
-    use crate::node::Raw;
+    use crate::parse::node::Raw;
     use crate::spec::Places;
     use std::path::Path;
 

@@ -4,7 +4,8 @@
 //! tables are known only once the members' sizes are: of files, when they are opened.
 
 use crate::size::format_size;
-use crate::spec::{Area, Member, SECTOR_BYTES, Segment, Target};
+
+use super::table::{Area, Member, SECTOR_BYTES, Segment, Target};
 
 /// A volume as the stack file has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! Reads the `clients` table of an export: who belongs to which throttle group.
 
 use crate::diagnostic::shorten;
-use crate::fields::Check;
-use crate::group::{Client, ClientGroup, from_shown};
-use crate::node::{Entry, Node, Raw};
+use crate::group::from_shown;
+use crate::parse::fields::Check;
+use crate::parse::node::{Entry, Node, Raw};
+use crate::parse::values::parse_number;
 use crate::schema::CLIENTS_DOC;
-use crate::values::parse_number;
+use crate::spec::{Client, ClientGroup};
 
 /// Longest name in a certificate; a DNS name has 253 at most, a common name 64.
 const MAX_NAME_BYTES: usize = 256;

@@ -1,9 +1,9 @@
 //! Addresses that a server listens on: `unix:PATH[,mode=0660]`, `tcp:HOST:PORT`.
 
-use crate::fields::Check;
-use crate::node::Node;
+use crate::parse::fields::Check;
+use crate::parse::node::Node;
+use crate::parse::values::parse_mode;
 use crate::spec::Listener;
-use crate::values::parse_mode;
 
 /// Most bytes of a Unix socket's path: `sun_path` of unix(7), less the closing zero.
 pub const MAX_SOCKET_PATH: usize = 107;
@@ -82,7 +82,7 @@ fn tcp(rest: &str, start: usize) -> Result<Listener, Wrong> {
     let Some((host, port)) = rest.rsplit_once(':') else {
         return wrong(start, rest, "the address has no port", HINT);
     };
-    let number = crate::values::parse_number(port).and_then(|port| u16::try_from(port).ok());
+    let number = crate::parse::values::parse_number(port).and_then(|port| u16::try_from(port).ok());
     let Some(number) = number.filter(|number| *number > 0) else {
         let message = format!("`{port}` is not a port: 1 to 65535");
         return wrong(start + host.len() + 1, port, message, HINT);

@@ -1,21 +1,35 @@
-//! From checked values to the plain specification of a stack.
+//! From the text of a stack file to the plain specification of a stack.
+//!
+//! The steps, each in files of its own: `node` (a tree of values with their places), `check` (each table against the
+//! schema), `fields` (typed values), and `device`, `export` and `group` (a section of the specification).
 
+mod allow;
+mod check;
+mod clients;
 mod device;
 mod export;
+pub(crate) mod fields;
 mod group;
+mod latency;
+mod listener;
+pub(crate) mod node;
+pub(crate) mod table;
+pub(crate) mod values;
 
 use drystone_core::context::PollMode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::availability;
+use crate::check_groups;
 use crate::diagnostic::{Findings, Report, Source, Span, shorten};
-use crate::fields::Check;
-use crate::graph;
+use crate::graph::{self, Broken};
 use crate::group::{MAX_GROUPS, check_path, place};
-use crate::node::{Entry, Node, Raw, parse_toml, parse_words};
+use crate::names::{is_name, name_hint};
+use crate::parse::fields::Check;
+use crate::parse::node::{Entry, Node, Raw, parse_toml, parse_words};
 use crate::schema::{QUEUE, SERVER};
-use crate::spec::{DeviceSpec, ExportSpec, GroupSpec, Places, ServerSpec, StackSpec};
+use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, GroupSpec, Places, ServerSpec, StackSpec};
 
 use device::device;
 use export::export;
@@ -25,15 +39,9 @@ use group::group;
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Most devices, and most exports, of a stack.
 pub const MAX_SECTIONS: usize = 4096;
-/// Most bytes of a name.
-pub const MAX_NAME_BYTES: usize = 64;
 
 /// Sections that a stack file has.
 const SECTIONS: [&str; 4] = ["device", "export", "group", "server"];
-
-/// Names of devices that were found but could not be built, so that nothing that refers to them
-/// is reported as well.
-pub type Broken = BTreeSet<String>;
 
 /// Checks a whole stack file without touching the file system. `base` is the folder that relative
 /// paths start from, `name` the stack's name.
@@ -73,7 +81,7 @@ pub fn parse_with_file(
     };
     graph::complete_sizes(&mut stack, &|_, _, _| None, &mut findings);
     graph::check(&stack, &broken, &mut findings);
-    crate::group::check(&stack, &broken_groups, &mut findings);
+    check_groups::check(&stack, &broken_groups, &mut findings);
     availability::check(&stack, &mut findings);
     let refused = findings.errors() > 0;
     let report = findings.into_report(source);
@@ -89,7 +97,7 @@ pub fn parse_with_file(
 ///
 /// # Errors
 /// Everything that is wrong, with its column in `text`.
-pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
+fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
     let source = Source { name: "--device".to_owned(), text: text.to_owned() };
     let mut findings = Findings::default();
     let mut places = Places::default();
@@ -123,6 +131,25 @@ pub fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
             .next()
             .unwrap_or_else(|| unreachable!("it was put in above"))),
         _ => Err(findings.into_report(source)),
+    }
+}
+
+impl DeviceSpec {
+    /// Reads one device as given on a command line: `file,path=disk.img,direct=true`; keys of
+    /// tables are written `queue.nr_requests=64`, lists by repeating their key, a comma in a value
+    /// as `,,`. Relative paths start from `base`.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with its column in `text`.
+    pub fn parse(text: &str, base: &Path) -> Result<Self, Report> {
+        parse_device(text, base)
+    }
+
+    /// A device of which nothing but its kind is said.
+    pub(crate) fn of_kind(name: &str, kind: DeviceKind) -> Self {
+        let plain = Self::parse("null", Path::new(""))
+            .unwrap_or_else(|report| unreachable!("it needs no keys: {report}"));
+        DeviceSpec { name: name.to_owned(), kind, ..plain }
     }
 }
 
@@ -238,30 +265,6 @@ fn name_is_right(check: &mut Check<'_>, name: &str, span: &Span, section: &str) 
     let right = wrong.is_none();
     wrong.into_iter().for_each(|(message, hint)| check.findings.error(span, message, hint));
     right
-}
-
-/// Checks the name of a device that comes later.
-///
-/// # Errors
-/// One sentence with what would be right.
-pub fn check_name(name: &str) -> Result<(), String> {
-    match is_name(name) {
-        true => Ok(()),
-        false => Err(format!("`{}` is not a name: use {}", shorten(name), name_hint())),
-    }
-}
-
-fn is_name(name: &str) -> bool {
-    let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    !name.is_empty()
-        && name.len() <= MAX_NAME_BYTES
-        && name.chars().all(letters)
-        && !matches!(name, "." | "..")
-}
-
-/// What a name is made of.
-pub fn name_hint() -> String {
-    format!("1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`")
 }
 
 fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {

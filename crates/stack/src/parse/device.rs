@@ -3,20 +3,19 @@
 use crate::availability;
 use crate::diagnostic::{Span, shorten};
 use crate::duration::format_duration;
-use crate::fields::{Check, Fields, Value};
 use crate::nearest::nearest;
-use crate::node::{Entry, Node, Raw};
+use crate::parse::fields::{Check, Fields, Value};
+use crate::parse::node::{Entry, Node, Raw};
+use crate::parse::table::check_order;
 use crate::schema::{
     DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, NOT_OF_VOLUMES, QUEUE, VOLUME_KINDS,
     VOLUME_QUEUE,
 };
 use crate::size::format_size;
 use crate::spec::{
-    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Latency, Member, NullSpec,
-    QueueSpec, RaidSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, VolumeSpec,
-    WriteCache,
+    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Member, NullSpec, QueueSpec,
+    RaidSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, VolumeSpec, WriteCache,
 };
-use crate::table::check_order;
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_number};
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::create::{CHUNK_SECTORS_DEFAULT, Policy};
@@ -524,22 +523,5 @@ fn queue(fields: &Fields) -> QueueSpec {
             _ => WriteCache::WriteThrough,
         }),
         hw_queues: fields.number32_if("hw_queues"),
-    }
-}
-
-impl Latency {
-    /// The time of an I/O that takes longer than `ppm` parts per million of them, in nanoseconds:
-    /// linear between the points, flat before the first and after the last.
-    pub fn at(&self, ppm: u32) -> u64 {
-        let after = self.points.partition_point(|(point, _)| *point < ppm);
-        match (after.checked_sub(1).map(|before| self.points[before]), self.points.get(after)) {
-            (Some((low, from)), Some((high, to))) => {
-                let share = u128::from(to - from) * u128::from(ppm - low);
-                from + (share / u128::from(high - low)) as u64
-            }
-            (Some((_, last)), None) => last,
-            (None, Some((_, first))) => *first,
-            (None, None) => 0,
-        }
     }
 }

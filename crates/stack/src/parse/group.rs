@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::diagnostic::Span;
-use crate::fields::{Check, Value};
-use crate::group::{GroupSpec, place};
+use crate::group::place;
 use crate::iomax::IoMax;
-use crate::node::Entry;
+use crate::parse::fields::{Check, Value};
+use crate::parse::node::Entry;
 use crate::schema::GROUP;
+use crate::spec::GroupSpec;
 
 use super::table_of;
 

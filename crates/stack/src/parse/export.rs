@@ -5,12 +5,12 @@ use std::path::Path;
 use drystone_core::{Priority, PriorityClass};
 
 use crate::diagnostic::{Span, shorten};
-use crate::fields::{Check, Fields};
 use crate::front_ends::{self, Section};
-use crate::group::{Client, from_shown};
-use crate::node::Entry;
+use crate::group::from_shown;
+use crate::parse::fields::{Check, Fields};
+use crate::parse::node::Entry;
 use crate::schema::{EXPORT, TLS};
-use crate::spec::{Allowed, ExportSpec, Listener, TlsMode, TlsSpec};
+use crate::spec::{Allowed, Client, ExportSpec, Listener, TlsMode, TlsSpec};
 
 use super::table_of;
 

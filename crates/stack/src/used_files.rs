@@ -1,0 +1,98 @@
+//! The files that a stack uses, and whether two paths are the same file.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::diagnostic::Span;
+
+/// What a file is used as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A device's.
+    Device,
+    /// A socket of an export.
+    Socket,
+}
+
+/// A file that something uses.
+pub(crate) struct Used {
+    identity: Identity,
+    /// As what.
+    pub(crate) kind: Kind,
+    /// The name of the device, or of the export.
+    pub(crate) name: String,
+    /// Where that is said.
+    pub(crate) span: Span,
+}
+
+/// The files that are used, as far as the check has come.
+#[derive(Default)]
+pub(crate) struct Seen(Vec<Used>);
+
+impl Seen {
+    /// The first use of that file.
+    pub(crate) fn find(&self, identity: &Identity) -> Option<&Used> {
+        self.0.iter().find(|used| used.identity.same(identity))
+    }
+
+    /// Something uses it.
+    pub(crate) fn add(&mut self, identity: Identity, kind: Kind, name: &str, span: Span) {
+        self.0.push(Used { identity, kind, name: name.to_owned(), span });
+    }
+}
+
+/// What makes two paths the same file: the real path, and device and inode where it exists.
+pub(crate) struct Identity {
+    real_path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+impl Identity {
+    /// Of the file that `path` leads to now.
+    pub(crate) fn of(path: &Path) -> Self {
+        let inode = fs::metadata(path).ok().map(|meta| match meta.file_type().is_block_device() {
+            // Two nodes of one block device have inodes of their own, but one device number.
+            true => (u64::MAX, meta.rdev()),
+            false => (meta.dev(), meta.ino()),
+        });
+        Self { real_path: real_path(path), inode }
+    }
+
+    /// Of what has this path, which has no symbolic links; nothing is asked of the file system.
+    pub(crate) fn named(real_path: PathBuf) -> Self {
+        Self { real_path, inode: None }
+    }
+
+    /// It is the same file.
+    pub(crate) fn same(&self, other: &Identity) -> bool {
+        self.real_path == other.real_path || (self.inode.is_some() && self.inode == other.inode)
+    }
+}
+
+/// The path without symbolic links; of a file that does not exist, its folder's.
+fn real_path(path: &Path) -> PathBuf {
+    if let Ok(real) = fs::canonicalize(path) {
+        return real;
+    }
+    // A dangling link is followed to what it would create.
+    if let Ok(target) = fs::read_link(path) {
+        let target = path.parent().unwrap_or(Path::new("")).join(target);
+        return match fs::symlink_metadata(&target) {
+            Ok(meta) if meta.is_symlink() => target,
+            _ => real_path(&target),
+        };
+    }
+    match (folder(path), path.file_name()) {
+        (folder, Some(name)) => fs::canonicalize(folder).unwrap_or(folder.to_owned()).join(name),
+        (_, None) => path.to_owned(),
+    }
+}
+
+/// The folder that a path is in.
+pub(crate) fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
