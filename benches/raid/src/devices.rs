@@ -93,7 +93,7 @@ pub fn array(set: &Arc<ContextSet>, spec: &Spec) -> Subject {
         run: false,
         force: false,
         wall_clock: Arc::new(|| 0),
-        tell: Arc::new(|_| ()),
+        event_sink: Arc::new(|_| ()),
     };
     let opened = array::open(context(), &members, &candidates, &assembly, &options);
     let opened = opened.expect("the array starts");

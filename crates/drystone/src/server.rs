@@ -308,7 +308,7 @@ fn warn_of_arrays(stack: &LiveStack) {
         for notice in array.notices() {
             output::warning(&format!("array `{}`: {notice}", live.name));
         }
-        if let Some(suspects) = array.suspects() {
+        if let Some(suspects) = array.doubtful_ranges() {
             // Its ranges stand on lines of their own.
             output::draw(&format!("warning: array `{}`: {suspects}", live.name));
         }

@@ -185,7 +185,7 @@ fn check_header(header: &PplHeader, at: u64, layout: &Layout) {
     for (_, entry) in header.entries_at(at) {
         for block in ppl::decode(entry, layout, 1 << 30).into_iter().flatten() {
             assert!(block.role < layout.disks() && !block.touched.is_empty());
-            assert!(block.touched.iter().all(|place| place.sector == block.sector));
+            assert!(block.touched.iter().all(|address| address.sector == block.sector));
             assert!(block.parity_at.is_none_or(|at| at + 4096 <= entry.pp_size as usize));
         }
     }

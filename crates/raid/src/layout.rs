@@ -108,7 +108,7 @@ pub struct Layout {
 
 /// A sector of the array on its member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MemberAddress {
     /// Which member.
     pub role: u32,
     /// Which data chunk of its row.
@@ -214,12 +214,12 @@ impl Layout {
 
     /// Where an array sector is.
     #[inline]
-    pub fn place(&self, array_sector: u64) -> Place {
+    pub fn map_sector(&self, array_sector: u64) -> MemberAddress {
         let shift = self.chunk_sectors.trailing_zeros();
         let (chunk, offset) = (array_sector >> shift, array_sector & (self.chunk_sectors - 1));
         let data_disks = u64::from(self.data_disks());
         let (row, slot) = (chunk / data_disks, (chunk % data_disks) as u32);
-        Place { role: self.row(row).data(slot), slot, sector: (row << shift) + offset }
+        MemberAddress { role: self.row(row).data(slot), slot, sector: (row << shift) + offset }
     }
 
     /// Which array sector a data slot has at a member sector.
@@ -427,9 +427,9 @@ mod tests {
                 let layout = Layout::new(level, number, disks, 16).unwrap();
                 let mut seen = std::collections::BTreeSet::new();
                 for sector in 0..layout.row_sectors() * 20 {
-                    let place = layout.place(sector);
-                    assert!(seen.insert((place.role, place.sector)), "{level} {number}");
-                    assert_eq!(layout.array_sector(place.slot, place.sector), sector);
+                    let address = layout.map_sector(sector);
+                    assert!(seen.insert((address.role, address.sector)), "{level} {number}");
+                    assert_eq!(layout.array_sector(address.slot, address.sector), sector);
                 }
                 powers_differ(&layout);
             }

@@ -59,9 +59,9 @@ enum Outcome {
 fn orders(devices: usize) -> Vec<Vec<usize>> {
     let Some(last) = devices.checked_sub(1) else { return vec![Vec::new()] };
     let with_last = |order: Vec<usize>| {
-        (0..devices).map(move |place| {
+        (0..devices).map(move |position| {
             let mut order = order.clone();
-            order.insert(place, last);
+            order.insert(position, last);
             order
         })
     };

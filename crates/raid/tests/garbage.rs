@@ -97,7 +97,7 @@ proptest! {
         for block in ppl::decode(&entry, &layout, 1 << 20).into_iter().flatten() {
             prop_assert!(block.parity_at.is_none_or(|at| at + 4096 <= pp_size as usize));
             prop_assert!(!block.touched.is_empty());
-            prop_assert!(block.touched.iter().all(|place| place.sector == block.sector));
+            prop_assert!(block.touched.iter().all(|address| address.sector == block.sector));
         }
     }
 

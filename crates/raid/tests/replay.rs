@@ -25,8 +25,8 @@ fn replay(images: &[Image], lost: &[usize]) -> (Array, usize) {
     let mut count = 0;
     for image in images.iter().enumerate().filter(|(i, _)| !lost.contains(i)).map(|(_, i)| i) {
         let Some((at, header)) = newest(image) else { continue };
-        for (place, entry) in header.entries_at(at) {
-            let partial = image.read(place * 512, entry.pp_size as usize);
+        for (sector, entry) in header.entries_at(at) {
+            let partial = image.read(sector * 512, entry.pp_size as usize);
             assert_eq!(ppl::crc32c(&partial), entry.checksum);
             for block in ppl::decode(entry, &array.layout, array.used).unwrap() {
                 count += usize::from(replay_block(&mut array, &block, &partial));
@@ -37,7 +37,7 @@ fn replay(images: &[Image], lost: &[usize]) -> (Array, usize) {
 }
 
 fn replay_block(array: &mut Array, block: &ppl::ParityBlock, partial: &[u8]) -> bool {
-    let touched = block.touched.iter().map(|place| array.block(place.role, place.sector));
+    let touched = block.touched.iter().map(|address| array.block(address.role, address.sector));
     let Some(mut parts) = touched.collect::<Option<Vec<_>>>() else { return false };
     parts.extend(block.parity_at.map(|at| partial[at..at + 4096].to_vec()));
     let (image, data_offset) = array.members[block.role as usize].as_mut().unwrap();
@@ -76,10 +76,10 @@ fn the_log_makes_the_members_those_of_linux() {
 /// The block's number is in it, unless it was one of those that were being written.
 fn never_written(array: &Array) -> Vec<u64> {
     let wrong = |block: &u64| {
-        let place = array.layout.place(block * STRIPE);
+        let address = array.layout.map_sector(block * STRIPE);
         let written = [5..6, 1000..1003, 3001..3041].iter().any(|range| range.contains(block));
         let word = (0xB10C_0000_0000_0000 + block).to_le_bytes();
-        !written && array.block_or_computed(place.role, place.sector) != word.repeat(512)
+        !written && array.block_or_computed(address.role, address.sector) != word.repeat(512)
     };
     (0..array.blocks()).filter(wrong).collect()
 }

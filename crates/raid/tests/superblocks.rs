@@ -141,14 +141,14 @@ fn refusals_say_what_would_be_right() {
 fn a_log_of_bad_blocks_has_a_place_of_its_own() {
     let image = testing::member("r5-ls-badblocks", 1).unwrap();
     let (_, found) = superblock(&image).unwrap();
-    let place = |own: &Superblock| {
+    let bblog_sector = |own: &Superblock| {
         Places::of(own, image.sectors(), None).ok()?.bad_blocks().map(|area| area.start)
     };
-    assert_eq!(place(&found), Some(found.super_offset + found.bblog_offset as u64));
+    assert_eq!(bblog_sector(&found), Some(found.super_offset + found.bblog_offset as u64));
     let data = (found.data_offset - found.super_offset) as i32;
     for (offset, size) in [(0, 8), (4, 8), (-4, 8), (data, 8), (data - 4, 8), (16, 4), (16, 0)] {
         let damaged = Superblock { bblog_offset: offset, bblog_size: size, ..found.clone() };
-        assert_eq!(place(&damaged), None, "{size} at {offset}");
+        assert_eq!(bblog_sector(&damaged), None, "{size} at {offset}");
     }
 }
 

@@ -180,7 +180,7 @@ impl Lane<'_> {
         let sector = Sector::from_bytes(offset + at as u64).0;
         let chunk = self.layout.chunk_sectors();
         let left = (chunk - sector % chunk) as usize * 512;
-        let (place, bytes) = (self.layout.place(sector), left.min(most - at));
+        let (place, bytes) = (self.layout.map_sector(sector), left.min(most - at));
         let mut bio = Bio::read(Sector(place.sector), IoBuf::zeroed(bytes));
         bio.user_data = at as u64;
         let mut bios = BioList::new();

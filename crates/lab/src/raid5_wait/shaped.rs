@@ -136,7 +136,7 @@ impl Writer for ShapedWriter<'_> {
     fn write(&mut self, sector: u64, data: &Arc<[u8]>, range: Range<usize>) {
         let shared = &self.array.shared;
         for (n, from) in range.step_by(PAGE).enumerate() {
-            let place = shared.layout.place(sector + n as u64 * STRIPE_SECTORS);
+            let place = shared.layout.map_sector(sector + n as u64 * STRIPE_SECTORS);
             let held = &mut self.held;
             let unplug = || self.array.release_all(held);
             let number = shared.cache.get(&self.user, place.sector, unplug);

@@ -187,7 +187,7 @@ fn compare(layout: &Layout, at: &Surroundings, members: &[Arc<dyn Device>], file
     let images: Vec<Vec<u8>> = members.iter().map(|member| read(&mut cx, *member, bytes)).collect();
     for (n, page) in files.chunks(4096).take((rows * layout.row_sectors() / 8) as usize).enumerate()
     {
-        let place = layout.place(n as u64 * STRIPE_SECTORS);
+        let place = layout.map_sector(n as u64 * STRIPE_SECTORS);
         let from = place.sector as usize * 512;
         assert!(images[place.role as usize][from..from + 4096] == *page, "page {n}");
     }

@@ -222,12 +222,12 @@ fn read(
     if let Err(error) = check_room(disk, &header) {
         return Some(Err(error));
     }
-    let place = disk.bitmap_place()?;
+    let start = disk.bitmap_sector()?;
     let bytes = bytes_on(disk, &header);
     let mut image = Vec::with_capacity(bytes.next_multiple_of(PAGE_BYTES));
     while image.len() < bytes {
         let len = (bytes - image.len()).min(RUN_PAGES_MAX * PAGE_BYTES);
-        let sector = place + image.len() as u64 / SECTOR_SIZE;
+        let sector = start + image.len() as u64 / SECTOR_SIZE;
         image.extend_from_slice(&io.read(disk.index, sector, len).ok()?);
     }
     // What follows is somebody else's.

@@ -1,9 +1,9 @@
 //! An array as a device.
 
 use super::control::{Command, Request};
+use super::doubtful::DoubtfulRanges;
 use super::status::ArrayStatus;
-use super::suspects::Suspects;
-use crate::engine::{ArrayChannel, Brings, Conf, RmwLevel, ShardCounts, Shared, Wanted};
+use crate::engine::{ArrayChannel, Conf, Origin, RmwLevel, ShardCounts, Shared, Wanted};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::extent::ExtentList;
@@ -29,7 +29,7 @@ struct Requests {
 }
 
 /// What control calls and the manager share.
-pub(crate) struct Desk {
+pub(crate) struct ManagerQueue {
     pub(crate) shared: Arc<Shared>,
     requests: Lock<Requests>,
     status: Lock<Arc<ArrayStatus>>,
@@ -41,19 +41,19 @@ pub(crate) struct Desk {
 
 /// What was found when an array was started.
 pub(crate) struct Findings {
-    pub(crate) suspects: Option<Suspects>,
+    pub(crate) suspects: Option<DoubtfulRanges>,
     pub(crate) left_out: Vec<String>,
     pub(crate) notices: Vec<String>,
 }
 
-impl Desk {
+impl ManagerQueue {
     pub(crate) fn new(
         shared: Arc<Shared>,
         status: ArrayStatus,
         findings: Findings,
         locks: &LockCounters,
     ) -> Arc<Self> {
-        Arc::new(Desk {
+        Arc::new(ManagerQueue {
             findings,
             shared,
             requests: Lock::new(LockClass::Control, Requests::default()),
@@ -99,12 +99,12 @@ impl Desk {
 /// writes to begin.
 #[derive(Clone)]
 pub struct Array {
-    desk: Arc<Desk>,
+    queue: Arc<ManagerQueue>,
     _last: Arc<StopsIt>,
 }
 
 /// Asks for the stop of an array that nobody has any more.
-struct StopsIt(Arc<Desk>);
+struct StopsIt(Arc<ManagerQueue>);
 
 impl Drop for StopsIt {
     fn drop(&mut self) {
@@ -116,40 +116,40 @@ impl Drop for StopsIt {
 pub(crate) struct SyncDevice(pub(crate) Arc<Shared>);
 
 impl Array {
-    pub(crate) fn new(desk: Arc<Desk>) -> Self {
-        Array { _last: Arc::new(StopsIt(desk.clone())), desk }
+    pub(crate) fn new(queue: Arc<ManagerQueue>) -> Self {
+        Array { _last: Arc::new(StopsIt(queue.clone())), queue }
     }
 
     fn shared(&self) -> &Arc<Shared> {
-        &self.desk.shared
+        &self.queue.shared
     }
 
     /// Ask the manager for something. It goes on by itself; [`Request::outcome`] tells what became of
     /// it. Any thread.
     pub fn request(&self, command: Command) -> Arc<Request> {
-        self.desk.request(command)
+        self.queue.request(command)
     }
 
     /// What is known of the array. Any thread.
     pub fn status(&self) -> Arc<ArrayStatus> {
-        self.desk.status.lock(&self.desk.status_locks).clone()
+        self.queue.status.lock(&self.queue.status_locks).clone()
     }
 
     /// What may have been wrong when it was started; nothing, unless that was forced. Any thread.
-    pub fn suspects(&self) -> Option<&Suspects> {
-        self.desk.findings.suspects.as_ref()
+    pub fn doubtful_ranges(&self) -> Option<&DoubtfulRanges> {
+        self.queue.findings.suspects.as_ref()
     }
 
     /// Why devices that were named for it took no part when it was started, one sentence each. Any
     /// thread.
     pub fn left_out(&self) -> &[String] {
-        &self.desk.findings.left_out
+        &self.queue.findings.left_out
     }
 
     /// What was found damaged when it was started, of members that take part all the same, one sentence
     /// each. Any thread.
     pub fn notices(&self) -> &[String] {
-        &self.desk.findings.notices
+        &self.queue.findings.notices
     }
 
     /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.
@@ -181,7 +181,7 @@ impl TypedDevice for Array {
     type Channel = ArrayChannel;
 
     fn open_typed(&self, env: &mut Env, index: u32) -> Result<ArrayChannel> {
-        Ok(ArrayChannel::new(self.shared().clone(), env, index, Brings::Io))
+        Ok(ArrayChannel::new(self.shared().clone(), env, index, Origin::Io))
     }
 }
 
@@ -296,14 +296,14 @@ fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentL
         }
         let sector = at / SECTOR_SIZE;
         let chunk = conf.layout.chunk_sectors();
-        let place = conf.layout.place(sector);
+        let address = conf.layout.map_sector(sector);
         let left = end.min((sector - sector % chunk + chunk) * SECTOR_SIZE) - at;
-        let Some(member) = conf.plain_member(place.role) else {
+        let Some(member) = conf.plain_member(address.role) else {
             list.push(Extent::data(at, left));
             at += left;
             continue;
         };
-        let below = (member.data_offset + place.sector) * SECTOR_SIZE + at % SECTOR_SIZE;
+        let below = (member.data_offset + address.sector) * SECTOR_SIZE + at % SECTOR_SIZE;
         let before = at;
         for extent in member.device.extents(below, left, max)? {
             let length = extent.length.min(before + left - at);
@@ -327,7 +327,7 @@ impl Device for SyncDevice {
     }
 
     fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(ArrayChannel::new(self.0.clone(), env, index, Brings::Sync)))
+        Ok(Box::new(ArrayChannel::new(self.0.clone(), env, index, Origin::Sync)))
     }
 
     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {

@@ -129,7 +129,7 @@ impl Disk {
     }
 
     /// Where the bitmap is on the device, if there is one.
-    pub(crate) fn bitmap_place(&self) -> Option<u64> {
+    pub(crate) fn bitmap_sector(&self) -> Option<u64> {
         self.places.bitmap().ok()?.map(|area| area.start)
     }
 

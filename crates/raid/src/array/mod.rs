@@ -8,6 +8,7 @@ mod bitmap;
 mod control;
 mod device;
 mod disk;
+mod doubtful;
 mod event;
 mod io;
 mod journal;
@@ -16,16 +17,17 @@ mod manager;
 mod open;
 mod ppl;
 mod status;
-mod suspects;
 #[cfg(test)]
 mod tests;
 
 pub use control::{Command, Request};
 pub use device::Array;
 pub use disk::DiskState;
+pub use doubtful::DoubtfulRanges;
 pub use event::{ArrayEvent, Failed, Strength};
 pub use look::contents;
 pub use manager::Manager;
-pub use open::{ArrayOptions, CACHE_STRIPES_DEFAULT, Opened, Tell, WallClock, create, find, open};
+pub use open::{
+    ArrayOptions, CACHE_STRIPES_DEFAULT, EventSink, Opened, WallClock, create, find, open,
+};
 pub use status::{ArrayState, ArrayStatus, BitmapStatus, DiskStatus, SyncStatus, action_name};
-pub use suspects::Suspects;

@@ -4,14 +4,14 @@
 //! has changed (a member that is missing) before it lets the first write pass.
 
 use super::bitmap::BitmapStorage;
-use super::device::{Array, Desk, Findings};
+use super::device::{Array, Findings, ManagerQueue};
 use super::disk::{Disk, DiskState};
+use super::doubtful::DoubtfulRanges;
 use super::event::ArrayEvent;
 use super::io::Io;
 use super::journal::what_members_lack;
 use super::manager::{Manager, ManagerSpec};
 use super::ppl::{self, LogTodo, Replay, check_logs_take_writes};
-use super::suspects::Suspects;
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::metadata::MetadataError;
 use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start};
@@ -40,14 +40,14 @@ pub struct ArrayOptions {
     /// Seconds since 1970.
     pub wall_clock: WallClock,
     /// Hears what people should know of the array.
-    pub tell: Tell,
+    pub event_sink: EventSink,
 }
 
 /// Tells seconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Hears of an event, from whoever opens the array and from the manager's thread, which wait until it returns.
-pub type Tell = Arc<dyn Fn(ArrayEvent) + Send + Sync>;
+pub type EventSink = Arc<dyn Fn(ArrayEvent) + Send + Sync>;
 
 /// Stripes of the cache where nothing else is asked for: 4 KiB of each member each.
 pub const CACHE_STRIPES_DEFAULT: u32 = 1024;
@@ -161,9 +161,9 @@ pub fn open(
     let spec =
         ManagerSpec { io, disks, assembly, options, shared: shared_too, bitmap, resync_from };
     let (manager, status) = Manager::new(spec)?;
-    let desk = Desk::new(shared, status, findings, &locks);
-    let manager = manager.with_desk(desk.clone());
-    Ok(Opened { array: Array::new(desk), manager })
+    let queue = ManagerQueue::new(shared, status, findings, &locks);
+    let manager = manager.with_queue(queue.clone());
+    Ok(Opened { array: Array::new(queue), manager })
 }
 
 /// The journal, if there is one, holds nothing that the members lack, or what may be stale is what this says.
@@ -218,7 +218,7 @@ fn suspects(
     (disks, headers): (&[Disk], &[Option<BitmapHeader>]),
     (found, now): (&Assembly, &Assembly),
     is_logged: bool,
-) -> Option<Suspects> {
+) -> Option<DoubtfulRanges> {
     if now.lost() == 0 && found.members == now.members {
         return None;
     }
@@ -226,7 +226,7 @@ fn suspects(
         BitmapUse::Good => BitmapStorage::load(io, disks, headers, now).ok().flatten(),
         _ => None,
     };
-    Suspects::of((found, now), set.map(|bitmap| bitmap.set_sectors()), is_logged)
+    DoubtfulRanges::of((found, now), set.map(|bitmap| bitmap.set_sectors()), is_logged)
 }
 
 fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
@@ -304,7 +304,7 @@ pub(super) fn disk(
         log_todo: LogTodo::Header,
         patches: None,
     };
-    let read = |place, bytes| io.read(disk.index, place, bytes).map(|block| block.to_vec());
+    let read = |sector, bytes| io.read(disk.index, sector, bytes).map(|block| block.to_vec());
     let list = bad_blocks::read(superblock, &disk.places, device_sectors, read).map_err(wrong)?;
     disk.bad_blocks = Arc::new(list);
     Ok(disk)
@@ -344,7 +344,7 @@ fn conf(
         layout,
         limits: limits.normalized(),
         size_bytes,
-        seats: super::manager::seats(disks, layout.disks()),
+        role_slots: super::manager::role_slots(disks, layout.disks()),
         cache_stripes: options.cache_stripes,
         bitmap: bitmap.map(|bitmap| bitmap.words.clone()),
         ppl,
@@ -379,10 +379,11 @@ pub fn create(
 /// What is found on a device of which a new member was made.
 fn created(name: String, member: &NewMember) -> Candidate {
     let superblock = &member.superblock;
-    let place = superblock
+    let sector = superblock
         .bitmap_offset()
         .and_then(|offset| superblock.super_offset.checked_add_signed(offset.into()));
-    let bitmap = place.and_then(|place| member.before.iter().find(|write| write.sector == place));
+    let bitmap =
+        sector.and_then(|sector| member.before.iter().find(|write| write.sector == sector));
     Candidate {
         name,
         found: Ok((superblock.minor(), superblock.clone())),

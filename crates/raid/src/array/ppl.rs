@@ -12,7 +12,7 @@
 use super::disk::{Disk, DiskState};
 use super::io::{Io, Ticket};
 use crate::engine::{LogArea, PplConf};
-use crate::layout::{Place, STRIPE_SECTORS};
+use crate::layout::{MemberAddress, STRIPE_SECTORS};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::ppl::{
     HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
@@ -85,11 +85,13 @@ impl Replay {
             notices: assembly.logs_lost.clone(),
             is_wrong: false,
         };
-        // A spare gets a log when it takes a place.
-        for place in (0..disks.len()).filter(|place| disks[*place].state != DiskState::Spare) {
-            let Some(area) = disks[place].places.ppl() else { continue };
+        // A spare gets a log when it takes a position.
+        for position in
+            (0..disks.len()).filter(|position| disks[*position].state != DiskState::Spare)
+        {
+            let Some(area) = disks[position].places.ppl() else { continue };
             let (start, sectors) = (area.start, area.end - area.start);
-            let read = |sector| read_at(io, &disks[place], start + sector, HEADER_BYTES);
+            let read = |sector| read_at(io, &disks[position], start + sector, HEADER_BYTES);
             let Ok(found) = newest(sectors, signature, read) else {
                 replay.is_wrong = true;
                 continue;
@@ -101,13 +103,13 @@ impl Replay {
             };
             replay.conf.generation = replay.conf.generation.max(header.generation);
             // A replacement has copies of what the member has that it is to replace.
-            let is_copy = matches!(disks[place].state, DiskState::Replacement(_));
+            let is_copy = matches!(disks[position].state, DiskState::Replacement(_));
             if is_asked && assembly.resync_from.is_some() && !is_copy {
                 for (sector, entry) in header.entries_at(at) {
                     let partial = (start + sector, start + sectors);
-                    let done = replay.entry(io, disks, place, assembly, entry, partial);
+                    let done = replay.entry(io, disks, position, assembly, entry, partial);
                     if let Err(why) = done {
-                        let name = &disks[place].name;
+                        let name = &disks[position].name;
                         replay.notices.push(format!("{name}: partial parity log: {why}"));
                         replay.is_wrong = true;
                     }
@@ -133,20 +135,20 @@ impl Replay {
         &mut self,
         io: &mut Io,
         disks: &[Disk],
-        place: usize,
+        position: usize,
         assembly: &Assembly,
         entry: &PplEntry,
         partial: (u64, u64),
     ) -> std::result::Result<(), String> {
         // It is known to be whole stripes then.
         let blocks = decode(entry, &assembly.layout, assembly.used()).map_err(|e| e.to_string())?;
-        let partial = partial_parity(io, &disks[place], entry, partial)?;
+        let partial = partial_parity(io, &disks[position], entry, partial)?;
         for block in blocks {
             let computed = parity(io, disks, &block, &partial);
             let computed = computed.ok_or("what an entry touched cannot be read")?;
             if let Some(bytes) = computed {
-                let sector = disks[place].superblock.data_offset + block.sector;
-                self.patches.push(Patch { disk: place, sector, bytes });
+                let sector = disks[position].superblock.data_offset + block.sector;
+                self.patches.push(Patch { disk: position, sector, bytes });
             }
         }
         self.entries += 1;
@@ -211,7 +213,7 @@ fn parity(
     partial: &[u8],
 ) -> Option<Option<Vec<u8>>> {
     let holder = |role, sector| disks.iter().find(|disk| disk.has_block(role, sector));
-    let is_there = |place: &Place| holder(place.role, place.sector).is_some();
+    let is_there = |address: &MemberAddress| holder(address.role, address.sector).is_some();
     if holder(block.role, block.sector).is_none() || !block.touched.iter().all(is_there) {
         return Some(None);
     }
@@ -219,7 +221,7 @@ fn parity(
         Some(at) => partial.get(at..at + BLOCK_BYTES)?.to_vec(),
         None => vec![0; BLOCK_BYTES],
     };
-    for Place { role, sector, .. } in &block.touched {
+    for MemberAddress { role, sector, .. } in &block.touched {
         let disk = holder(*role, *sector)?;
         let data = read_at(io, disk, disk.superblock.data_offset + sector, BLOCK_BYTES).ok()?;
         parity.iter_mut().zip(&data).for_each(|(parity, data)| *parity ^= data);
@@ -245,10 +247,10 @@ pub(super) fn check_logs_take_writes(io: &mut Io, disks: &[Disk]) -> Result<()> 
     let logs = disks.iter().filter(|disk| disk.state.role().is_some());
     let logs = logs.filter_map(|disk| Some((disk, disk.places.ppl()?.start)));
     let started: Vec<_> = logs
-        .map(|(disk, place)| {
-            let header = read_at(io, disk, place, HEADER_BYTES);
+        .map(|(disk, start)| {
+            let header = read_at(io, disk, start, HEADER_BYTES);
             let bytes = disk.whole_blocks(header.unwrap_or_else(|_| vec![0; HEADER_BYTES]));
-            (disk, io.start_write(disk.index, place, &bytes))
+            (disk, io.start_write(disk.index, start, &bytes))
         })
         .collect();
     let ended: Vec<_> =
@@ -284,10 +286,10 @@ impl Disk {
     /// Begin to write what its area is to be given: what goes first, and the header.
     pub(crate) fn start_log(&mut self, io: &mut Io, conf: &PplConf) -> Vec<Ticket> {
         let todo = std::mem::replace(&mut self.log_todo, LogTodo::Nothing);
-        let Some(place) = self.places.ppl().filter(|_| todo != LogTodo::Nothing) else {
+        let Some(area) = self.places.ppl().filter(|_| todo != LogTodo::Nothing) else {
             return Vec::new();
         };
-        let (place, sectors) = (place.start, place.end - place.start);
+        let (start, sectors) = (area.start, area.end - area.start);
         let header = PplHeader::empty(conf.signature, conf.generation).to_bytes();
         let bytes = match todo {
             LogTodo::All => (sectors * SECTOR_SIZE) as usize,
@@ -299,7 +301,7 @@ impl Disk {
         let chunks = area.chunks(WRITE_BYTES).enumerate();
         chunks
             .map(|(n, chunk)| {
-                io.start_write(index, place + (n * WRITE_BYTES) as u64 / SECTOR_SIZE, chunk)
+                io.start_write(index, start + (n * WRITE_BYTES) as u64 / SECTOR_SIZE, chunk)
             })
             .collect()
     }

@@ -122,9 +122,9 @@ fn one_death_too_many_breaks_the_array_and_writes_fail() {
     stand.until("broken", |status| status.state == ArrayState::Broken);
     // D0 of row 1 is on member 3 of a left-symmetric array... what member 0 has can be read.
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let there = (0..).find(|sector| layout.place(*sector).role == 0).unwrap();
+    let there = (0..).find(|sector| layout.map_sector(*sector).role == 0).unwrap();
     assert!(stand.read(there, 4096).0.is_ok());
-    let gone = (0..).find(|sector| layout.place(*sector).role == 1).unwrap();
+    let gone = (0..).find(|sector| layout.map_sector(*sector).role == 1).unwrap();
     assert!(!stand.read(gone, 4096).0.is_ok());
 }
 
@@ -265,8 +265,8 @@ fn all_is_right(stand: &mut Stand, all: usize) {
     let fast = Some(1 << 20);
     stand.command(Command::Speed { min: fast, max: fast }).unwrap();
     stand.until("the end", |status| is_idle(status) && status.degraded() == 0);
-    let seats = stand.states().into_iter().filter(|s| matches!(s, DiskState::InSync(_)));
-    assert_eq!(seats.count(), 4, "one for each role: {:?}", stand.states());
+    let role_slots = stand.states().into_iter().filter(|s| matches!(s, DiskState::InSync(_)));
+    assert_eq!(role_slots.count(), 4, "one for each role: {:?}", stand.states());
     stand.command(Command::Sync(SyncAction::Check)).unwrap();
     assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
     for (n, at) in (0..all).step_by(96 << 10).enumerate() {

@@ -37,8 +37,8 @@ fn listed_in<const N: usize, S, T>(
     with: impl FnOnce(&[S]) -> T,
 ) -> T {
     let mut len = 0;
-    for (place, one) in list.iter_mut().zip(all) {
-        *place = one;
+    for (entry, one) in list.iter_mut().zip(all) {
+        *entry = one;
         len += 1;
     }
     with(&list[..len])

@@ -76,9 +76,9 @@ impl Member {
     }
 }
 
-/// The place of a role.
+/// The devices of a role (md's `disk_info`: `rdev` and `replacement`).
 #[derive(Clone, Default)]
-pub(crate) struct Seat {
+pub(crate) struct RoleSlot {
     pub(crate) member: Option<Member>,
     /// Is written too, and takes the member's place once all was copied to it.
     pub(crate) replacement: Option<Member>,
@@ -104,7 +104,7 @@ pub(crate) struct Conf {
     pub(crate) limits: Limits,
     pub(crate) size_bytes: u64,
     /// By role.
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) role_slots: Vec<RoleSlot>,
     /// Roles whose member is in sync and has no bad blocks, and that have no replacement.
     plain: Roles,
     /// Roles with a member or replacement about which more has to be asked.
@@ -133,7 +133,7 @@ pub(crate) struct ConfSpec {
     pub(crate) layout: Layout,
     pub(crate) limits: Limits,
     pub(crate) size_bytes: u64,
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) role_slots: Vec<RoleSlot>,
     pub(crate) cache_stripes: u32,
     pub(crate) bitmap: Option<Arc<Bitmap>>,
     pub(crate) ppl: Option<PplConf>,
@@ -145,7 +145,7 @@ impl Conf {
             layout: spec.layout,
             limits: spec.limits,
             size_bytes: spec.size_bytes,
-            seats: spec.seats,
+            role_slots: spec.role_slots,
             plain: Roles::EMPTY,
             special: Roles::EMPTY,
             is_dirty: false,
@@ -159,18 +159,18 @@ impl Conf {
             bitmap: spec.bitmap,
             ppl: spec.ppl,
         };
-        conf.seats_changed();
+        conf.role_slots_changed();
         conf
     }
 
     /// To be called after each change of `seats`.
-    pub(crate) fn seats_changed(&mut self) {
+    pub(crate) fn role_slots_changed(&mut self) {
         (self.plain, self.special) = (Roles::EMPTY, Roles::EMPTY);
-        for (role, seat) in (0..).zip(&self.seats) {
-            let is_plain = seat.member.as_ref().is_some_and(Member::is_plain);
-            if is_plain && seat.replacement.is_none() {
+        for (role, slot) in (0..).zip(&self.role_slots) {
+            let is_plain = slot.member.as_ref().is_some_and(Member::is_plain);
+            if is_plain && slot.replacement.is_none() {
                 self.plain.insert(role);
-            } else if seat.member.is_some() || seat.replacement.is_some() {
+            } else if slot.member.is_some() || slot.replacement.is_some() {
                 self.special.insert(role);
             }
         }
@@ -185,8 +185,8 @@ impl Conf {
     /// Roles without a member that is in sync.
     pub(crate) fn lost(&self) -> Roles {
         let in_sync = |role: &u32| {
-            let seat = &self.seats[*role as usize];
-            seat.member.as_ref().is_some_and(Member::is_in_sync)
+            let slot = &self.role_slots[*role as usize];
+            slot.member.as_ref().is_some_and(Member::is_in_sync)
         };
         self.all() - self.plain - self.special.iter().filter(in_sync).collect()
     }
@@ -207,7 +207,7 @@ impl Conf {
         if self.special.is_empty() {
             return self.plain;
         }
-        let has_replacement = |role: &u32| self.seats[*role as usize].replacement.is_some();
+        let has_replacement = |role: &u32| self.role_slots[*role as usize].replacement.is_some();
         self.writable(sector) | self.special.iter().filter(has_replacement).collect()
     }
 
@@ -221,8 +221,8 @@ impl Conf {
     }
 
     fn special_at(&self, sector: u64, is_so: impl Fn(&Member, u64) -> bool) -> Roles {
-        let seat = |role: &u32| self.seats[*role as usize].member.as_ref();
-        self.special.iter().filter(|r| seat(r).is_some_and(|m| is_so(m, sector))).collect()
+        let slot = |role: &u32| self.role_slots[*role as usize].member.as_ref();
+        self.special.iter().filter(|r| slot(r).is_some_and(|m| is_so(m, sector))).collect()
     }
 
     /// Roles with a member that is being rebuilt, or a replacement that is.
@@ -243,11 +243,11 @@ impl Conf {
         if !self.plain.has(role) {
             return None;
         }
-        self.seats[role as usize].member.as_ref()
+        self.role_slots[role as usize].member.as_ref()
     }
 
-    /// Whether the device `number` is the replacement at `role`, if it sits there at all.
-    pub(crate) fn seat_of(&self, role: u32, number: u32) -> Option<bool> {
+    /// Whether device `number` holds `role` as a replacement; `None` if it does not hold it at all.
+    pub(crate) fn is_replacement_at(&self, role: u32, number: u32) -> Option<bool> {
         let is_it = |as_replacement: &bool| {
             self.member(role, *as_replacement).is_some_and(|member| member.number == number)
         };
@@ -265,7 +265,7 @@ impl Conf {
 
     /// The member of `role`, or its replacement.
     pub(crate) fn member(&self, role: u32, is_replacement: bool) -> Option<&Member> {
-        let seat = &self.seats[role as usize];
-        if is_replacement { seat.replacement.as_ref() } else { seat.member.as_ref() }
+        let slot = &self.role_slots[role as usize];
+        if is_replacement { slot.replacement.as_ref() } else { slot.member.as_ref() }
     }
 }

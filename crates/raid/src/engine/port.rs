@@ -12,7 +12,7 @@ use drystone_core::quiet::Quiet;
 
 /// What a channel brings to the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brings {
+pub(crate) enum Origin {
     /// I/O of the array.
     Io,
     /// Member sectors that are to be synchronised.
@@ -28,7 +28,7 @@ pub(crate) type Ports = drystone_core::Ports<PortState>;
 /// One channel as the others know it. On cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct PortState {
-    pub(crate) brings: Brings,
+    pub(crate) origin: Origin,
     /// Items of it that others have ended.
     pub(crate) done: SharedBioList,
     /// Nothing of it is in flight since a suspension.
@@ -42,9 +42,9 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
-    pub(crate) fn new(brings: Brings) -> Self {
+    pub(crate) fn new(origin: Origin) -> Self {
         PortState {
-            brings,
+            origin,
             done: SharedBioList::new(),
             quiet: Quiet::new(),
             writes_quiet: Quiet::new(),

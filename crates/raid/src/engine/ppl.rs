@@ -19,7 +19,7 @@
 //! * A stripe goes on only after its log is durable, or after the member is on record as failed.
 
 use super::conf::Member;
-use super::shard::{At, Fault, Report};
+use super::shard::{Fault, Report, TurnInput};
 use super::stripe::BLOCK_BYTES;
 use crate::layout::Layout;
 use crate::metadata::ppl::{HEADER_BYTES, PplBuilder, StripeWrite};
@@ -205,7 +205,7 @@ impl Ticket {
 
 /// What a turn at a log leaves to be done.
 #[derive(Default)]
-pub(crate) struct LogOut {
+pub(crate) struct LogEffects {
     /// Bios for the member of a role, or for its replacement.
     pub(crate) io: Vec<(u32, bool, Box<Bio>)>,
     /// Tickets that go back to their shards.
@@ -277,9 +277,9 @@ impl Log {
     }
 
     /// Take in what was brought: a ticket, or I/O that has ended.
-    pub(crate) fn take(&mut self, at: &At<'_>, bio: Box<Bio>, out: &mut LogOut) {
+    pub(crate) fn accept(&mut self, turn: &TurnInput<'_>, bio: Box<Bio>, out: &mut LogEffects) {
         if bio.is_of_channel() {
-            return self.io_ended(at, bio, out);
+            return self.io_ended(turn, bio, out);
         }
         let ticket = Ticket::of(bio);
         if ticket.is_done() {
@@ -292,33 +292,33 @@ impl Log {
     }
 
     /// Begin what can be begun.
-    pub(crate) fn work(&mut self, at: &At<'_>, out: &mut LogOut) {
-        self.epoch = self.epoch.max(at.epoch);
-        self.failed.retain(|number| is_there(at, *number));
+    pub(crate) fn begin(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
+        self.epoch = self.epoch.max(turn.epoch);
+        self.failed.retain(|number| is_there(turn, *number));
         let is_free = self.phase == Phase::Idle && self.left == 0 && self.failed.is_empty();
         if is_free && !self.queue.is_empty() {
-            self.go_on(at, out);
+            self.go_on(turn, out);
         }
         // What these wait for may be in the hands of a context whose owner is away.
         out.foreign.extend(self.queue.iter().map(|ticket| ticket.0.home));
     }
 
-    fn go_on(&mut self, at: &At<'_>, out: &mut LogOut) {
-        let member = at.conf.member(self.role, false);
+    fn go_on(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
+        let member = turn.conf.member(self.role, false);
         let Some((member, area)) = member.and_then(|m| Some((m, m.log?))) else {
             // Nobody keeps the parity, so it cannot come to be wrong.
             self.round.append(&mut self.queue);
             return self.let_go(out);
         };
         if std::mem::take(&mut self.wants_flush) {
-            return self.flush(at, out);
+            return self.flush(turn, out);
         }
-        let replacement = at.conf.member(self.role, true).and_then(|m| Some((m, m.log?)));
-        self.begin_round(at, (member, area), replacement, out);
+        let replacement = turn.conf.member(self.role, true).and_then(|m| Some((m, m.log?)));
+        self.begin_round(turn, (member, area), replacement, out);
     }
 
     /// The stripes of the round go on.
-    fn let_go(&mut self, out: &mut LogOut) {
+    fn let_go(&mut self, out: &mut LogEffects) {
         self.left += self.round.len();
         out.tickets.append(&mut self.round);
     }
@@ -332,11 +332,11 @@ impl Log {
         bio
     }
 
-    fn flush(&mut self, at: &At<'_>, out: &mut LogOut) {
+    fn flush(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
         let before = out.io.len();
-        let roles = 0..at.conf.layout.disks();
+        let roles = 0..turn.conf.layout.disks();
         for (role, is_replacement) in roles.flat_map(|role| [(role, false), (role, true)]) {
-            if let Some(member) = at.conf.member(role, is_replacement) {
+            if let Some(member) = turn.conf.member(role, is_replacement) {
                 out.io.push((role, is_replacement, self.bio(member.number)));
             }
         }
@@ -347,16 +347,17 @@ impl Log {
     /// too, which may take the member's place before they are done.
     fn begin_round(
         &mut self,
-        at: &At<'_>,
+        turn: &TurnInput<'_>,
         (member, area): (&Member, LogArea),
         replacement: Option<(&Member, LogArea)>,
-        out: &mut LogOut,
+        out: &mut LogEffects,
     ) {
         self.generation += 1;
         let room = replacement.map_or(area.parity_bytes, |(_, area)| area.parity_bytes);
         let room = room.min(area.parity_bytes) as usize;
         self.choose(room);
-        out.foreign.extend(self.round.iter().map(|ticket| ticket.0.home).filter(|h| *h != at.home));
+        out.foreign
+            .extend(self.round.iter().map(|ticket| ticket.0.home).filter(|h| *h != turn.home));
         let mut bufs = std::mem::take(&mut self.bufs);
         bufs.push(self.header());
         bufs.extend(self.round.iter_mut().filter_map(Ticket::take_partial));
@@ -411,17 +412,17 @@ impl Log {
         self.bios.push(bio);
     }
 
-    fn io_ended(&mut self, at: &At<'_>, mut bio: Box<Bio>, out: &mut LogOut) {
+    fn io_ended(&mut self, turn: &TurnInput<'_>, mut bio: Box<Bio>, out: &mut LogEffects) {
         let number = bio.user_data as u32;
         if bio.status == Status::Cancelled
-            && let Some((role, is_replacement)) = seat_of(at, number)
+            && let Some((role, is_replacement)) = role_of_device(turn, number)
         {
             // It never came to the member: its context was dropped.
             return out.io.push((role, is_replacement, begun_anew(&mut bio)));
         }
-        let seat = seat_of(at, number).filter(|_| !bio.status.is_ok());
+        let held = role_of_device(turn, number).filter(|_| !bio.status.is_ok());
         self.keep_memory(bio);
-        if seat.is_some() {
+        if held.is_some() {
             self.failed.push(number);
             out.reports.push(Report { number, sector: 0, fault: Fault::Log });
         }
@@ -430,7 +431,7 @@ impl Log {
             Phase::Flushing(_) => self.phase = Phase::Idle,
             Phase::Writing(left) => {
                 self.writing.retain(|to| *to != number);
-                if matches!(seat, Some((_, false))) {
+                if matches!(held, Some((_, false))) {
                     self.round.iter_mut().for_each(|ticket| ticket.set_failed(number));
                 }
                 if left > 1 {
@@ -449,16 +450,16 @@ impl Log {
 }
 
 /// The device is a member.
-fn is_there(at: &At<'_>, number: u32) -> bool {
-    seat_of(at, number).is_some()
+fn is_there(turn: &TurnInput<'_>, number: u32) -> bool {
+    role_of_device(turn, number).is_some()
 }
 
 /// The role of a device that is a member, and whether it is a replacement.
-fn seat_of(at: &At<'_>, number: u32) -> Option<(u32, bool)> {
-    let roles = 0..at.conf.layout.disks();
-    let mut seats = roles.flat_map(|role| [(role, false), (role, true)]);
-    seats.find(|(role, is_replacement)| {
-        let member = at.conf.member(*role, *is_replacement);
+fn role_of_device(turn: &TurnInput<'_>, number: u32) -> Option<(u32, bool)> {
+    let roles = 0..turn.conf.layout.disks();
+    let mut role_slots = roles.flat_map(|role| [(role, false), (role, true)]);
+    role_slots.find(|(role, is_replacement)| {
+        let member = turn.conf.member(*role, *is_replacement);
         member.is_some_and(|member| member.number == number)
     })
 }

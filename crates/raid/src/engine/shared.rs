@@ -7,9 +7,9 @@
 
 use super::bitmap::Bitmap;
 use super::conf::Conf;
-use super::port::{Brings, Port, PortState, Ports};
+use super::port::{Origin, Port, PortState, Ports};
 use super::ppl::{CommonSpares, Log, Spares};
-use super::shard::{At, Report, Shard, ShardCounts};
+use super::shard::{Report, Shard, ShardCounts, TurnInput};
 use crate::parity::Parity;
 use drystone_core::context::Handle;
 use drystone_core::mailbox::Message;
@@ -134,8 +134,14 @@ impl Shared {
     }
 
     /// By what a shard works.
-    pub(crate) fn at<'a>(&self, conf: &'a Conf, epoch: u64, home: u32) -> At<'a> {
-        At { conf, epoch, parity: self.parity, fits_below: self.fits_below.load(Acquire), home }
+    pub(crate) fn turn_input<'a>(&self, conf: &'a Conf, epoch: u64, home: u32) -> TurnInput<'a> {
+        TurnInput {
+            conf,
+            epoch,
+            parity: self.parity,
+            fits_below: self.fits_below.load(Acquire),
+            home,
+        }
     }
 
     /// The configuration, for the control plane.
@@ -147,7 +153,7 @@ impl Shared {
     pub(crate) fn publish(&self, change: impl FnOnce(&mut Conf)) -> u64 {
         let published = self.conf.update(&self.conf_locks, |conf| {
             change(conf);
-            conf.seats_changed();
+            conf.role_slots_changed();
             Ok(())
         });
         debug_assert!(published.is_ok());
@@ -187,7 +193,7 @@ impl Shared {
 
     fn all_say(&self, is_so: impl Fn(&Port) -> bool) -> bool {
         let ports = self.ports();
-        let of_io = || ports.iter().filter(|port| port.brings == Brings::Io);
+        let of_io = || ports.iter().filter(|port| port.origin == Origin::Io);
         of_io()
             .filter(|port| !is_so(port))
             .for_each(|port| port.doorbell().clone().send_and_kick());
@@ -203,10 +209,10 @@ impl Shared {
         self.ports.get(&self.ports_locks).1
     }
 
-    pub(crate) fn open_port(&self, brings: Brings, doorbell: Arc<Message>) -> Arc<Port> {
+    pub(crate) fn open_port(&self, origin: Origin, doorbell: Arc<Message>) -> Arc<Port> {
         let mut opened = None;
         let published = self.ports.update(&self.ports_locks, |ports| {
-            opened = Some(ports.open(doorbell, PortState::new(brings)));
+            opened = Some(ports.open(doorbell, PortState::new(origin)));
             Ok(())
         });
         debug_assert!(published.is_ok());

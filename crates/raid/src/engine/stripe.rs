@@ -10,7 +10,7 @@ use super::compute::{Arithmetic, Blocks};
 use super::plan::{Covered, View, data_of};
 use super::ppl::Ticket;
 use super::roles::Roles;
-use super::shard::At;
+use super::shard::TurnInput;
 use crate::layout::{Row, STRIPE_SECTORS};
 use drystone_core::{Arena, BioFlags, IoBuf, SECTOR_SIZE};
 
@@ -133,8 +133,8 @@ fn new_blocks(disks: usize) -> Blocks {
 
 impl Stripe {
     /// A stripe for arrays of `disks` members, of no place in particular.
-    pub(crate) fn new(at: &At<'_>) -> Self {
-        let layout = &at.conf.layout;
+    pub(crate) fn new(turn: &TurnInput<'_>) -> Self {
+        let layout = &turn.conf.layout;
         let row = layout.row(0);
         Stripe {
             sector: 0,
@@ -162,11 +162,11 @@ impl Stripe {
     }
 
     /// Be the stripe of member sector `sector`, of which nothing is known.
-    pub(crate) fn become_stripe_of(&mut self, sector: u64, at: &At<'_>) {
+    pub(crate) fn become_stripe_of(&mut self, sector: u64, turn: &TurnInput<'_>) {
         debug_assert!(!self.has_work() && self.state == State::Idle && self.io == 0);
         self.sector = sector;
-        self.row = at.conf.layout.row_at(sector);
-        self.data = data_of(&at.conf.layout, &self.row);
+        self.row = turn.conf.layout.row_at(sector);
+        self.data = data_of(&turn.conf.layout, &self.row);
         self.uptodate = Roles::EMPTY;
         self.unreadable = Roles::EMPTY;
     }
@@ -187,19 +187,19 @@ impl Stripe {
         pieces.map(|piece| piece.item).chain(self.sync)
     }
 
-    pub(crate) fn view(&self, at: &At<'_>) -> View {
+    pub(crate) fn view(&self, turn: &TurnInput<'_>) -> View {
         View {
             row: self.row,
             data: self.data,
-            readable: at.conf.readable(self.sector) - self.unreadable,
-            writable: at.conf.kept(self.sector),
+            readable: turn.conf.readable(self.sector) - self.unreadable,
+            writable: turn.conf.kept(self.sector),
             uptodate: self.uptodate,
-            parity_fits: at.parity_fits(self.sector),
+            parity_fits: turn.parity_fits(self.sector),
         }
     }
 
-    pub(crate) fn arithmetic(&mut self, at: &At<'_>) -> Arithmetic<'_> {
-        Arithmetic { parity: at.parity, row: self.row, data: self.data, blocks: &mut self.blocks }
+    pub(crate) fn arithmetic(&mut self, turn: &TurnInput<'_>) -> Arithmetic<'_> {
+        Arithmetic { parity: turn.parity, row: self.row, data: self.data, blocks: &mut self.blocks }
     }
 
     /// Roles of pending writes that may go together: all; of a stripe that is logged the first that lie
@@ -244,10 +244,10 @@ impl Stripe {
     }
 
     /// Blocks of members that are there but could not read them: they are to be written anew.
-    pub(crate) fn to_rewrite(&self, at: &At<'_>) -> Roles {
-        match at.conf.limits.read_only {
+    pub(crate) fn to_rewrite(&self, turn: &TurnInput<'_>) -> Roles {
+        match turn.conf.limits.read_only {
             true => Roles::EMPTY,
-            false => self.unreadable & self.uptodate & at.conf.writable(self.sector),
+            false => self.unreadable & self.uptodate & turn.conf.writable(self.sector),
         }
     }
 }

@@ -69,11 +69,11 @@ impl Candidate {
             journal: None,
         };
         let Ok((_, own)) = &candidate.found else { return candidate };
-        let is_on_device = |place: &u64| *place < device_sectors;
-        let place = own
+        let is_on_device = |sector: &u64| *sector < device_sectors;
+        let sector = own
             .bitmap_offset()
             .map(|offset| own.super_offset.checked_add_signed(offset.into()).filter(is_on_device));
-        candidate.bitmap = place.map(|place| bitmap_header(place, &mut read));
+        candidate.bitmap = sector.map(|sector| bitmap_header(sector, &mut read));
         let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
         match Places::of(own, device_sectors, header) {
             Err(error) => candidate.damage = Some(error),
@@ -97,11 +97,11 @@ impl Candidate {
 }
 
 fn bitmap_header<E: fmt::Display>(
-    place: Option<u64>,
+    sector: Option<u64>,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<BitmapHeader, MetadataError> {
     let nowhere = || MetadataError::Invalid("the bitmap is not on the device".to_owned());
-    match read(place.ok_or_else(nowhere)?, SECTOR_BYTES) {
+    match read(sector.ok_or_else(nowhere)?, SECTOR_BYTES) {
         Ok(bytes) => BitmapHeader::parse(&bytes),
         Err(error) => Err(MetadataError::Invalid(format!("the bitmap cannot be read: {error}"))),
     }

@@ -36,11 +36,11 @@ pub fn read<E: fmt::Display>(
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<BadBlocks, MetadataError> {
     let is_any = own.feature_map.contains(Features::BAD_BLOCKS);
-    let Some(place) = places.bad_blocks().filter(|_| is_any) else {
+    let Some(area) = places.bad_blocks().filter(|_| is_any) else {
         // The unit of an empty list says nothing, to Linux too (`super_1_load`): the next one is in sectors.
         return Ok(BadBlocks::default());
     };
-    let log = read(place.start, LOG_BYTES);
+    let log = read(area.start, LOG_BYTES);
     let log = log.map_err(|error| invalid(format!("the bad block log cannot be read: {error}")))?;
     BadBlocks::parse(&log, own.bblog_shift, device_sectors)
 }

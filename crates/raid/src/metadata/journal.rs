@@ -87,12 +87,12 @@ struct Named {
 
 impl Named {
     /// Role and member sector.
-    fn place(&self, layout: &Layout) -> (u32, u64) {
+    fn member_address(&self, layout: &Layout) -> (u32, u64) {
         let row = || layout.row_at(self.location);
         match self.kind {
             Kind::Data => {
-                let place = layout.place(self.location);
-                (place.role, place.sector)
+                let address = layout.map_sector(self.location);
+                (address.role, address.sector)
             }
             Kind::P => (row().p, self.location),
             Kind::Q => (row().q.unwrap_or_else(|| row().p), self.location),
@@ -154,7 +154,7 @@ pub fn read<E: fmt::Display>(
             return Err(invalid(format!("the journal holds more than {BLOCKS_MAX} blocks")));
         }
         for block in &meta.blocks {
-            let (role, sector) = block.place(&layout);
+            let (role, sector) = block.member_address(&layout);
             if sector >= own.size {
                 return Err(invalid(format!(
                     "the journal has a block for sector {sector} of member {role}, which has {}",

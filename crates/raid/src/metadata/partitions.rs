@@ -75,9 +75,9 @@ fn of_mbr(sector: &[u8]) -> Vec<Partition> {
         return Vec::new();
     }
     let entry = |index: usize| {
-        let place = 446 + 16 * index;
-        let (kind, start) = (sector[place + 4], u64::from(u32_at(sector, place + 8)));
-        let sectors = u64::from(u32_at(sector, place + 12));
+        let at = 446 + 16 * index;
+        let (kind, start) = (sector[at + 4], u64::from(u32_at(sector, at + 8)));
+        let sectors = u64::from(u32_at(sector, at + 12));
         (kind != 0).then_some(Partition { number: index as u64 + 1, start, sectors })
     };
     (0..4).filter_map(entry).collect()

@@ -16,7 +16,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use super::places::Places;
 use super::superblock::Superblock;
 use super::{MetadataError, Uuid, check_count, invalid, put, u32_at, u64_at};
-use crate::layout::{Layout, Level, Place, STRIPE_SECTORS};
+use crate::layout::{Layout, Level, MemberAddress, STRIPE_SECTORS};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 4096;
@@ -223,7 +223,7 @@ pub struct ParityBlock {
     pub sector: u64,
     /// The blocks that were being written. If one of their members is missing or out of sync there,
     /// the parity stays as it is.
-    pub touched: Vec<Place>,
+    pub touched: Vec<MemberAddress>,
     /// Byte of the entry's partial parity; `None`: the stripe was written in full.
     pub parity_at: Option<usize>,
 }
@@ -257,9 +257,14 @@ pub fn decode(
     }
     let block = |offset: u64| {
         let touched = (first + offset..last).step_by(chunk as usize);
-        let touched: Vec<Place> = touched.map(|sector| layout.place(sector)).collect();
+        let touched: Vec<MemberAddress> = touched.map(|sector| layout.map_sector(sector)).collect();
         let parity_at = (entry.pp_size > 0).then_some(offset as usize * 512);
-        ParityBlock { role: p, sector: layout.place(first + offset).sector, touched, parity_at }
+        ParityBlock {
+            role: p,
+            sector: layout.map_sector(first + offset).sector,
+            touched,
+            parity_at,
+        }
     };
     Ok((0..strip).step_by(STRIPE_SECTORS as usize).map(block).collect())
 }

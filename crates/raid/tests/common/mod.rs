@@ -169,8 +169,8 @@ impl Array {
     pub fn logical_sha256(&self, blocks: u64) -> String {
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
         for block in 0..blocks {
-            let place = self.layout.place(block * STRIPE);
-            context.update(&self.block_or_computed(place.role, place.sector));
+            let address = self.layout.map_sector(block * STRIPE);
+            context.update(&self.block_or_computed(address.role, address.sector));
         }
         context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use drystone_core::ring::Engine;
 use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals, threads};
-use drystone_raid::array::{self, ArrayOptions, Manager, Opened, Tell, WallClock};
+use drystone_raid::array::{self, ArrayOptions, EventSink, Manager, Opened, WallClock};
 use drystone_raid::layout::{Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
 use drystone_raid::metadata::create::{self, NewDevice};
@@ -289,7 +289,7 @@ impl Opening<'_> {
             run: self.raid.run,
             force: self.raid.force,
             wall_clock: self.at.hosting.wall_clock.clone(),
-            tell: self.teller(),
+            event_sink: self.event_sink(),
         };
         let opened = array::open(self.context()?, members, candidates, &assembly, &options);
         let read_only = assembly.read_only.is_some() && !options.read_only;
@@ -310,7 +310,7 @@ impl Opening<'_> {
     }
 
     /// Publishes what happens to the array.
-    fn teller(&self) -> Tell {
+    fn event_sink(&self) -> EventSink {
         let (events, name) = (self.at.events.clone(), self.spec.name.clone());
         Arc::new(move |event| events.publish(&name, What::Array(event)))
     }

@@ -32,9 +32,9 @@ impl Manager {
         let mut failed = Vec::new();
         for round in 0..2 {
             let started = self.start_bitmap_writes(round, &failed);
-            for (place, tickets) in started {
+            for (position, tickets) in started {
                 if !self.io.wait_for_all(&tickets) {
-                    failed.push(place);
+                    failed.push(position);
                 }
             }
         }
@@ -42,7 +42,7 @@ impl Manager {
             bitmap.set_written();
         }
         self.disks.iter_mut().for_each(|disk| disk.wants_bitmap = false);
-        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Bitmap));
+        failed.iter().for_each(|position| self.fail_disk(*position, Failed::Bitmap));
         failed.is_empty()
     }
 
@@ -50,16 +50,17 @@ impl Manager {
         let mut started = Vec::new();
         let Some(bitmap) = &mut self.bitmap else { return started };
         let disks = self.disks.iter().enumerate();
-        let disks = disks.filter(|(place, disk)| !disk.is_faulty() && !failed.contains(place));
-        for (place, disk) in disks {
-            let Some(sector) = disk.bitmap_place() else { continue };
+        let disks =
+            disks.filter(|(position, disk)| !disk.is_faulty() && !failed.contains(position));
+        for (position, disk) in disks {
+            let Some(sector) = disk.bitmap_sector() else { continue };
             if disk.state == DiskState::Spare && !disk.wants_bitmap {
                 continue;
             }
             let runs = &bitmap.rounds(disk.wants_bitmap)[round];
             let write =
                 |run| self.io.start_write_at(disk.index, sector, run, bitmap.bytes(disk, run));
-            started.push((place, runs.iter().map(write).collect()));
+            started.push((position, runs.iter().map(write).collect()));
         }
         started
     }
@@ -95,7 +96,7 @@ impl Manager {
         let failed = self.flush_members();
         if !failed.is_empty() {
             // What the bits stand for may be lost there.
-            failed.iter().for_each(|place| self.fail_disk(*place, Failed::Flush));
+            failed.iter().for_each(|position| self.fail_disk(*position, Failed::Flush));
             self.write_superblocks();
             self.publish();
             return;

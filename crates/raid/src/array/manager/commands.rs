@@ -1,6 +1,6 @@
 //! What is asked for by control calls (mdadm's *manage* mode).
 
-use super::place::{Needs, placed};
+use super::spare_layout::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
 use crate::array::control::{Command, Request};
@@ -23,8 +23,8 @@ fn busy(message: String) -> Error {
 
 impl Manager {
     pub(super) fn take_requests(&mut self) {
-        let Some(desk) = self.desk.clone() else { return };
-        for request in desk.take_requests() {
+        let Some(queue) = self.queue.clone() else { return };
+        for request in queue.take_requests() {
             if !request.begin(self.io.ctx.locks()) {
                 continue;
             }
@@ -33,7 +33,7 @@ impl Manager {
                 self.stopping.get_or_insert((Vec::new(), deadline)).0.push(request);
                 continue;
             }
-            let outcome = self.obey(request.command());
+            let outcome = self.execute(request.command());
             self.record_changes();
             let outcome = outcome.and_then(|()| self.check_recorded(request.command()));
             if let (Command::Remove(_), Ok(())) = (request.command(), &outcome) {
@@ -41,7 +41,7 @@ impl Manager {
                 self.removing.push((request, deadline));
                 continue;
             }
-            self.obeyed.push((request, outcome));
+            self.executed.push((request, outcome));
         }
     }
 
@@ -61,11 +61,11 @@ impl Manager {
         let array = self.shared.name.clone();
         match command {
             Command::Add { name, .. } => {
-                let place = self.place_of(name)?;
-                if !self.disks[place].is_faulty() {
+                let position = self.position_of(name)?;
+                if !self.disks[position].is_faulty() {
                     return Ok(());
                 }
-                let disk = self.disks.remove(place);
+                let disk = self.disks.remove(position);
                 self.let_go.push(disk.number());
                 self.io.release(disk.index);
                 self.changed = true;
@@ -76,7 +76,7 @@ impl Manager {
                 )))
             }
             Command::Replace(name) => {
-                let role = self.disks[self.place_of(name)?].state.role();
+                let role = self.disks[self.position_of(name)?].state.role();
                 let is_chosen = |disk: &Disk| matches!(disk.state, DiskState::Replacement(own) if Some(own) == role);
                 match role.is_none() || self.disks.iter().any(is_chosen) {
                     true => Ok(()),
@@ -102,7 +102,7 @@ impl Manager {
         };
         let is_over = self.is_over;
         let locks = self.io.ctx.locks();
-        self.obeyed.retain_mut(|(request, outcome)| {
+        self.executed.retain_mut(|(request, outcome)| {
             let waits = outcome.is_ok() && !is_over && still_runs(request);
             if !waits {
                 request.end(std::mem::replace(outcome, Ok(())), locks);
@@ -111,7 +111,7 @@ impl Manager {
         });
     }
 
-    fn obey(&mut self, command: &Command) -> Result<()> {
+    fn execute(&mut self, command: &Command) -> Result<()> {
         if self.stopping.is_some() {
             return Err(busy(format!("{} is being stopped", self.shared.name)));
         }
@@ -149,7 +149,7 @@ impl Manager {
         }
     }
 
-    fn place_of(&self, name: &str) -> Result<usize> {
+    fn position_of(&self, name: &str) -> Result<usize> {
         self.disks.iter().position(|disk| *disk.name == *name).ok_or_else(|| {
             let text = format!("{name} is no device of {}", self.shared.name);
             Error::new(ErrorKind::NotFound, text)
@@ -314,10 +314,10 @@ impl Manager {
     }
 
     fn fail(&mut self, name: &str) -> Result<()> {
-        let place = self.place_of(name)?;
+        let position = self.position_of(name)?;
         let tolerated = self.shared.conf().layout.level().parity_disks() as usize;
         let lost = self.common.raid_disks as usize - self.in_sync();
-        if matches!(self.disks[place].state, DiskState::InSync(_)) && lost >= tolerated {
+        if matches!(self.disks[position].state, DiskState::InSync(_)) && lost >= tolerated {
             return Err(busy(format!(
                 "{name} cannot be failed: {} would be broken, with {} of {} members lost",
                 self.shared.name,
@@ -325,15 +325,15 @@ impl Manager {
                 self.common.raid_disks
             )));
         }
-        self.fail_disk(place, Failed::Asked);
+        self.fail_disk(position, Failed::Asked);
         Ok(())
     }
 
     /// The place of a device that may be removed.
     fn removable(&self, name: &str) -> Result<usize> {
-        let place = self.place_of(name)?;
-        match self.disks[place].state {
-            DiskState::Faulty(_) | DiskState::Spare => Ok(place),
+        let position = self.position_of(name)?;
+        match self.disks[position].state {
+            DiskState::Faulty(_) | DiskState::Spare => Ok(position),
             _ => Err(busy(format!("{name} is in use: fail it before it is removed"))),
         }
     }
@@ -344,7 +344,7 @@ impl Manager {
         for (request, deadline) in std::mem::take(&mut self.removing) {
             let Command::Remove(name) = request.command() else { continue };
             match self.remove(name, now >= deadline) {
-                Some(outcome) => self.obeyed.push((request, outcome)),
+                Some(outcome) => self.executed.push((request, outcome)),
                 None => self.removing.push((request, deadline)),
             }
         }
@@ -357,16 +357,16 @@ impl Manager {
         if self.stopping.is_some() {
             return Some(Err(busy(format!("{} is being stopped", self.shared.name))));
         }
-        let place = match self.removable(name) {
-            Ok(place) => place,
+        let position = match self.removable(name) {
+            Ok(position) => position,
             refused => return Some(refused.map(|_| ())),
         };
-        let number = self.disks[place].number();
+        let number = self.disks[position].number();
         if !self.shared.writes_have_ended(Some(number), self.io.ctx.locks()) {
             let text = || format!("{name} has writes in flight that do not end");
             return is_late.then(|| Err(busy(text())));
         }
-        let disk = self.disks.remove(place);
+        let disk = self.disks.remove(position);
         self.let_go.push(number);
         self.io.release(disk.index);
         self.changed = true;
@@ -374,8 +374,8 @@ impl Manager {
     }
 
     fn replace(&mut self, name: &str) -> Result<()> {
-        let place = self.place_of(name)?;
-        let DiskState::InSync(role) = self.disks[place].state else {
+        let position = self.position_of(name)?;
+        let DiskState::InSync(role) = self.disks[position].state else {
             return Err(Error::invalid(format!("{name} is no member that could be replaced")));
         };
         if self.disks.iter().any(|disk| disk.state == DiskState::Replacement(role)) {
@@ -440,7 +440,7 @@ impl Manager {
             self.shared.publish(|conf| conf.is_suspended = false);
             let text = format!("{} has I/O in flight that does not end", self.shared.name);
             let refused = requests.into_iter().map(|request| (request, Err(busy(text.clone()))));
-            self.obeyed.extend(refused);
+            self.executed.extend(refused);
             return Some(now);
         }
         self.close();
@@ -459,7 +459,7 @@ impl Manager {
         self.shared.publish(|conf| {
             (conf.is_closed, conf.is_suspended) = (true, false);
             // Its members belong to others from now on.
-            conf.seats = super::seats(&[], conf.layout.disks());
+            conf.role_slots = super::role_slots(&[], conf.layout.disks());
         });
         self.is_over = true;
         self.tell_status();

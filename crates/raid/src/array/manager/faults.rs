@@ -31,36 +31,36 @@ impl Manager {
     }
 
     fn take_report(&mut self, report: &Report) {
-        let Some(place) = self.disk_of(report.number) else { return };
-        if self.disks[place].is_faulty() {
+        let Some(position) = self.disk_of(report.number) else { return };
+        if self.disks[position].is_faulty() {
             return;
         }
         match report.fault {
             Fault::Corrected => {
-                let corrected = &mut self.disks[place].corrected;
+                let corrected = &mut self.disks[position].corrected;
                 *corrected = corrected.saturating_add(STRIPE_SECTORS as u32);
             }
             Fault::Write => {
-                self.disks[place].write_error = true;
-                self.record_bad_block(place, report);
+                self.disks[position].write_error = true;
+                self.record_bad_block(position, report);
             }
-            Fault::MadeGood => self.note_good_block(place, report.sector),
-            Fault::Log => self.fail_disk(place, Failed::Log),
-            Fault::Flush => self.fail_disk(place, Failed::Flush),
-            Fault::Gone => self.fail_disk(place, Failed::Gone),
-            Fault::Lost => self.record_bad_block(place, report),
+            Fault::MadeGood => self.note_good_block(position, report.sector),
+            Fault::Log => self.fail_disk(position, Failed::Log),
+            Fault::Flush => self.fail_disk(position, Failed::Flush),
+            Fault::Gone => self.fail_disk(position, Failed::Gone),
+            Fault::Lost => self.record_bad_block(position, report),
             Fault::NoRoom => {}
         }
     }
 
     /// A member has no room: what was to be written is tried again in a while.
     fn await_room(&mut self, report: &Report) {
-        if let Some(place) = self.disk_of(report.number) {
-            let disk = &mut self.disks[place];
+        if let Some(position) = self.disk_of(report.number) {
+            let disk = &mut self.disks[position];
             disk.was_full = true;
             // Told once, however often it is tried again.
             if !std::mem::replace(&mut disk.lacks_room, true) {
-                (self.tell)(ArrayEvent::NoRoom(disk.name.clone()));
+                (self.event_sink)(ArrayEvent::NoRoom(disk.name.clone()));
             }
             self.room_look.get_or_insert(self.io.ctx.set().clock().now() + ROOM_PAUSE_NS);
         }
@@ -83,19 +83,19 @@ impl Manager {
     }
 
     /// Put a block that a member does not take, or give, on its list; without one the member fails.
-    fn record_bad_block(&mut self, place: usize, report: &Report) {
+    fn record_bad_block(&mut self, position: usize, report: &Report) {
         if self.read_only {
             // There is no record to be kept, and the member's other blocks can still be had.
             return;
         }
-        let disk = &mut self.disks[place];
+        let disk = &mut self.disks[position];
         let start = disk.superblock.data_offset + report.sector;
         let (is_write, byte) = (report.fault == Fault::Write, byte_of(start));
         let mut list = (*disk.bad_blocks).clone();
         let has_log = disk.bad_block_log().is_some();
         if !has_log || list.add(start..start + STRIPE_SECTORS).is_err() {
             let why = if is_write { Failed::Write(byte) } else { Failed::Read(byte) };
-            return self.fail_disk(place, why);
+            return self.fail_disk(position, why);
         }
         if list == *disk.bad_blocks {
             return;
@@ -103,17 +103,17 @@ impl Manager {
         disk.bad_blocks = list.into();
         disk.bad_blocks_changed = true;
         let member = disk.name.clone();
-        match self.write_superblock_of(place) {
-            true => self.tell(ArrayEvent::BadBlocks { member, byte, is_write, more: 0 }),
-            false => self.fail_disk(place, Failed::Superblock),
+        match self.write_superblock_of(position) {
+            true => self.emit(ArrayEvent::BadBlocks { member, byte, is_write, more: 0 }),
+            false => self.fail_disk(position, Failed::Superblock),
         }
     }
 
     /// A member has taken a block that is on its list (Linux `R5_MadeGood`). Once it has refused some write,
     /// that may be older than a write that failed there, or that was left out because of the list: nothing
     /// comes off any more.
-    fn note_good_block(&mut self, place: usize, sector: u64) {
-        let disk = &mut self.disks[place];
+    fn note_good_block(&mut self, position: usize, sector: u64) {
+        let disk = &mut self.disks[position];
         let start = disk.superblock.data_offset + sector;
         let mut list = (*disk.bad_blocks).clone();
         let stays = disk.write_error || self.read_only;
@@ -126,14 +126,14 @@ impl Manager {
         }
         disk.bad_blocks = list.into();
         disk.bad_blocks_changed = true;
-        if !self.write_superblock_of(place) {
-            self.fail_disk(place, Failed::Superblock);
+        if !self.write_superblock_of(position) {
+            self.fail_disk(position, Failed::Superblock);
         }
     }
 
     /// The device is used no longer. It is on record only when the superblocks have been written.
-    pub(super) fn fail_disk(&mut self, place: usize, why: Failed) {
-        let disk = &mut self.disks[place];
+    pub(super) fn fail_disk(&mut self, position: usize, why: Failed) {
+        let disk = &mut self.disks[position];
         let (before, member) = (disk.state, disk.name.clone());
         disk.state = DiskState::Faulty(before.role());
         if let DiskState::InSync(role) | DiskState::Rebuilding(role) = before {
@@ -143,7 +143,7 @@ impl Manager {
             next.into_iter().for_each(|disk| disk.state = DiskState::Rebuilding(role));
         }
         self.changed = true;
-        self.tell(ArrayEvent::MemberFailed { member, why, left: self.strength() });
+        self.emit(ArrayEvent::MemberFailed { member, why, left: self.strength() });
         // Who is left to be rebuilt is seen anew.
         self.interrupt_rebuild();
     }

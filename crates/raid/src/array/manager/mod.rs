@@ -12,19 +12,19 @@
 mod bitmap;
 mod commands;
 mod faults;
-mod place;
+mod spare_layout;
 mod supers;
 mod sync;
 
 use super::bitmap::BitmapStorage;
 use super::control::Request;
-use super::device::{Desk, SyncDevice};
+use super::device::{ManagerQueue, SyncDevice};
 use super::disk::{Disk, DiskState};
 use super::event::{ArrayEvent, Failed, Strength, byte_of};
 use super::io::Io;
-use super::open::{ArrayOptions, Tell, WallClock};
+use super::open::{ArrayOptions, EventSink, WallClock};
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
-use crate::engine::{IN_SYNC, REGION_SECTORS, Seat, Shared, Wanted};
+use crate::engine::{IN_SYNC, REGION_SECTORS, RoleSlot, Shared, Wanted};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::superblock::{CLEAN, Superblock};
 use drystone_core::clock::Ns;
@@ -67,7 +67,7 @@ pub(super) struct ManagerSpec<'a> {
 pub struct Manager {
     pub(super) io: Io,
     shared: Arc<Shared>,
-    desk: Option<Arc<Desk>>,
+    queue: Option<Arc<ManagerQueue>>,
     sync_device: DevIndex,
     disks: Vec<Disk>,
     /// What all superblocks say alike.
@@ -90,9 +90,9 @@ pub struct Manager {
     frozen: bool,
     speed: Speed,
     wall_clock: WallClock,
-    tell: Tell,
-    /// Commands that were obeyed or refused, whose outcome is told when what follows from them has begun.
-    obeyed: Vec<(Arc<Request>, Result<()>)>,
+    event_sink: EventSink,
+    /// Commands that were executed or refused, whose outcome is told when what follows from them has begun.
+    executed: Vec<(Arc<Request>, Result<()>)>,
     /// Numbers of devices that were removed: what was on its way to one may be told of yet.
     let_go: Vec<u32>,
     /// Who asks for a device to be removed, and until when what is on its way there is waited for.
@@ -108,20 +108,20 @@ pub struct Manager {
 }
 
 /// Who sits where.
-pub(super) fn seats(disks: &[Disk], roles: u32) -> Vec<Seat> {
-    let mut seats: Vec<Seat> = (0..roles).map(|_| Seat::default()).collect();
+pub(super) fn role_slots(disks: &[Disk], roles: u32) -> Vec<RoleSlot> {
+    let mut role_slots: Vec<RoleSlot> = (0..roles).map(|_| RoleSlot::default()).collect();
     for disk in disks {
         match disk.state {
             DiskState::InSync(role) | DiskState::Rebuilding(role) => {
-                seats[role as usize].member = Some(disk.member());
+                role_slots[role as usize].member = Some(disk.member());
             }
             DiskState::Replacement(role) => {
-                seats[role as usize].replacement = Some(disk.member());
+                role_slots[role as usize].replacement = Some(disk.member());
             }
             DiskState::Spare | DiskState::Faulty(_) => {}
         }
     }
-    seats
+    role_slots
 }
 
 impl Manager {
@@ -135,7 +135,7 @@ impl Manager {
         let mut manager = Manager {
             io,
             shared,
-            desk: None,
+            queue: None,
             sync_device,
             disks,
             common: Arc::new(assembly.fresh.clone()),
@@ -152,8 +152,8 @@ impl Manager {
             frozen: false,
             speed: Speed::default(),
             wall_clock: options.wall_clock.clone(),
-            tell: options.tell.clone(),
-            obeyed: Vec::new(),
+            event_sink: options.event_sink.clone(),
+            executed: Vec::new(),
             let_go: Vec::new(),
             removing: Vec::new(),
             stopping: None,
@@ -172,13 +172,13 @@ impl Manager {
         }
         let status = manager.status(Vec::new());
         if manager.is_degraded() {
-            manager.tell(ArrayEvent::Degraded(manager.strength()));
+            manager.emit(ArrayEvent::Degraded(manager.strength()));
         }
         Ok((manager, status))
     }
 
-    pub(super) fn with_desk(mut self, desk: Arc<Desk>) -> Self {
-        self.desk = Some(desk);
+    pub(super) fn with_queue(mut self, queue: Arc<ManagerQueue>) -> Self {
+        self.queue = Some(queue);
         self
     }
 
@@ -209,12 +209,12 @@ impl Manager {
 
     /// Let go of all devices, and then tell whoever has asked for the stop.
     pub(super) fn end(mut self) {
-        let (stopped, desk) = (std::mem::take(&mut self.stopped), self.desk.take());
+        let (stopped, queue) = (std::mem::take(&mut self.stopped), self.queue.take());
         let locks = self.io.ctx.locks().clone();
         drop(self);
         stopped.iter().for_each(|request| request.end(Ok(()), &locks));
-        if let Some(desk) = desk {
-            desk.close();
+        if let Some(queue) = queue {
+            queue.close();
         }
     }
 
@@ -250,11 +250,11 @@ impl Manager {
 
     /// Make contexts work by what is so now.
     fn publish(&mut self) -> u64 {
-        let seats = seats(&self.disks, self.common.raid_disks);
+        let role_slots = role_slots(&self.disks, self.common.raid_disks);
         let is_dirty = self.record == Record::Dirty;
         let action = self.sync.as_ref().map(|sync| sync.action);
         let epoch = self.shared.publish(|conf| {
-            (conf.seats, conf.is_dirty, conf.action) = (seats, is_dirty, action);
+            (conf.role_slots, conf.is_dirty, conf.action) = (role_slots, is_dirty, action);
         });
         self.shared.holders.changed();
         epoch
@@ -312,8 +312,8 @@ impl Manager {
     }
 
     fn tell_status(&mut self) {
-        if let Some(desk) = &self.desk {
-            desk.change_status(|told| *told = self.status(std::mem::take(&mut told.disks)));
+        if let Some(queue) = &self.queue {
+            queue.change_status(|told| *told = self.status(std::mem::take(&mut told.disks)));
         }
     }
 
@@ -371,8 +371,8 @@ impl Manager {
         Strength { in_sync: self.in_sync() as u32, disks: self.common.raid_disks, parity }
     }
 
-    fn tell(&self, event: ArrayEvent) {
-        (self.tell)(event);
+    fn emit(&self, event: ArrayEvent) {
+        (self.event_sink)(event);
     }
 
     fn is_degraded(&self) -> bool {

@@ -43,8 +43,8 @@ impl Manager {
             if failed.is_empty() && !std::mem::take(&mut is_lower) {
                 break;
             }
-            for place in failed {
-                self.fail_disk(place, why);
+            for position in failed {
+                self.fail_disk(position, why);
             }
         }
         self.changed = false;
@@ -65,18 +65,19 @@ impl Manager {
                 && disk.superblock.events < self.common.events
         };
         let behind: Vec<usize> =
-            (0..self.disks.len()).filter(|place| is_behind(&self.disks[*place])).collect();
+            (0..self.disks.len()).filter(|position| is_behind(&self.disks[*position])).collect();
         if behind.is_empty() {
             return;
         }
         // What the update said to be durable may not be on these.
         let failed = self.flush_members();
-        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Flush));
-        let behind = behind.into_iter().filter(|place| !failed.contains(place));
-        let started: Vec<_> = behind.map(|place| (place, self.start_write(place))).collect();
-        for (place, tickets) in started {
+        failed.iter().for_each(|position| self.fail_disk(*position, Failed::Flush));
+        let behind = behind.into_iter().filter(|position| !failed.contains(position));
+        let started: Vec<_> =
+            behind.map(|position| (position, self.start_write(position))).collect();
+        for (position, tickets) in started {
             if !self.io.wait_for_all(&tickets) {
-                self.fail_disk(place, Failed::Superblock);
+                self.fail_disk(position, Failed::Superblock);
             }
         }
     }
@@ -140,12 +141,12 @@ impl Manager {
     /// Flush all members at once. Who could not.
     pub(super) fn flush_members(&mut self) -> Vec<usize> {
         let is_used = |disk: &Disk| disk.state.role().is_some();
-        let places: Vec<_> =
-            (0..self.disks.len()).filter(|place| is_used(&self.disks[*place])).collect();
-        let start = |place: &usize| self.io.start(self.disks[*place].index, Bio::flush());
-        let tickets: Vec<_> = places.iter().map(start).collect();
+        let positions: Vec<_> =
+            (0..self.disks.len()).filter(|position| is_used(&self.disks[*position])).collect();
+        let start = |position: &usize| self.io.start(self.disks[*position].index, Bio::flush());
+        let tickets: Vec<_> = positions.iter().map(start).collect();
         let flushed = tickets.into_iter().map(|ticket| self.io.wait_for(ticket).status.is_ok());
-        places.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(place, _)| *place).collect()
+        positions.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(position, _)| *position).collect()
     }
 
     /// Give new members a partial parity log, and all members an empty one at the start; durable when
@@ -153,44 +154,44 @@ impl Manager {
     fn write_empty_logs(&mut self) -> bool {
         let Some(conf) = self.shared.conf().ppl else { return true };
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
-        for (place, disk) in self.disks.iter_mut().enumerate() {
+        for (position, disk) in self.disks.iter_mut().enumerate() {
             if disk.state.role().is_some() {
-                started.push((place, disk.start_log(&mut self.io, &conf)));
+                started.push((position, disk.start_log(&mut self.io, &conf)));
             }
         }
         let io = &mut self.io;
         let failed: Vec<usize> = started
             .into_iter()
-            .filter_map(|(place, tickets)| (!io.wait_for_all(&tickets)).then_some(place))
+            .filter_map(|(position, tickets)| (!io.wait_for_all(&tickets)).then_some(position))
             .collect();
-        failed.iter().for_each(|place| self.fail_disk(*place, Failed::Log));
+        failed.iter().for_each(|position| self.fail_disk(*position, Failed::Log));
         failed.is_empty()
     }
 
     /// Write all superblocks at once. Who did not take it.
     fn write_all(&mut self, spares_too: bool) -> Vec<usize> {
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
-        for place in 0..self.disks.len() {
-            let disk = &self.disks[place];
+        for position in 0..self.disks.len() {
+            let disk = &self.disks[position];
             let is_told = spares_too || disk.state != DiskState::Spare;
             if !disk.is_faulty() && is_told {
-                let tickets = self.start_write(place);
-                started.push((place, tickets));
+                let tickets = self.start_write(position);
+                started.push((position, tickets));
             }
         }
         let mut failed = Vec::new();
-        for (place, tickets) in started {
+        for (position, tickets) in started {
             match self.io.wait_for_all(&tickets) {
-                true => self.disks[place].bad_blocks_changed = false,
-                false => failed.push(place),
+                true => self.disks[position].bad_blocks_changed = false,
+                false => failed.push(position),
             }
         }
         failed
     }
 
-    fn start_write(&mut self, place: usize) -> Vec<Ticket> {
+    fn start_write(&mut self, position: usize) -> Vec<Ticket> {
         let common = &self.common;
-        let disk = &mut self.disks[place];
+        let disk = &mut self.disks[position];
         disk.take_common(common);
         let log = disk.bad_block_log().filter(|_| disk.bad_blocks_changed);
         let mut tickets = Vec::new();
@@ -206,10 +207,10 @@ impl Manager {
 
     /// Write the superblock of one device, whose list of bad blocks has changed. False if it did not
     /// take it.
-    pub(super) fn write_superblock_of(&mut self, place: usize) -> bool {
-        let tickets = self.start_write(place);
+    pub(super) fn write_superblock_of(&mut self, position: usize) -> bool {
+        let tickets = self.start_write(position);
         let is_written = self.io.wait_for_all(&tickets);
-        self.disks[place].bad_blocks_changed &= !is_written;
+        self.disks[position].bad_blocks_changed &= !is_written;
         is_written
     }
 }

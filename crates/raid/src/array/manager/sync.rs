@@ -221,7 +221,7 @@ impl Manager {
         sync.by_bitmap = self.bitmap.is_some() && self.is_by_bitmap(action);
         let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
         sync.rebuilt = rebuilt.map(|disk| disk.number()).collect();
-        self.tell(ArrayEvent::SyncBegan {
+        self.emit(ArrayEvent::SyncBegan {
             action,
             members: self.names_of(&sync.rebuilt),
             percent: sync.percent(),
@@ -288,12 +288,12 @@ impl Manager {
         if self.shared.conf().is_broken {
             return None;
         }
-        self.seat_spares();
+        self.assign_spares();
         let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
         rebuilt.map(|disk| disk.in_sync_below.load(Acquire)).min()
     }
 
-    fn seat_spares(&mut self) {
+    fn assign_spares(&mut self) {
         for role in 0..self.common.raid_disks {
             let is_member = |state| matches!(state, DiskState::InSync(r) | DiskState::Rebuilding(r) if r == role);
             if self.disks.iter().any(|disk| is_member(disk.state)) {
@@ -395,7 +395,7 @@ impl Manager {
                 // Each says itself that it has everything, before the others count on it.
                 self.changed = true;
                 self.write_superblocks();
-                self.seat_rebuilt(&sync.rebuilt);
+                self.promote_rebuilt(&sync.rebuilt);
             }
             // It goes on from there, also after a stop.
             SyncAction::Resync | SyncAction::Recover => {
@@ -407,7 +407,7 @@ impl Manager {
             self.write_superblocks();
         }
         self.publish();
-        self.tell(ArrayEvent::SyncEnded {
+        self.emit(ArrayEvent::SyncEnded {
             action: sync.action,
             members: self.names_of(&sync.rebuilt),
             stopped_at: (!is_whole).then(|| sync.percent()),
@@ -422,7 +422,7 @@ impl Manager {
     }
 
     /// What was rebuilt is in sync; who has a replacement is of no use any more.
-    fn seat_rebuilt(&mut self, rebuilt: &[u32]) {
+    fn promote_rebuilt(&mut self, rebuilt: &[u32]) {
         let replaced = |disk: &Disk| match disk.state {
             DiskState::Replacement(role) if rebuilt.contains(&disk.number()) => Some(role),
             _ => None,
@@ -446,7 +446,7 @@ impl Manager {
         self.changed = true;
         for member in gone {
             let (why, left) = (Failed::Replaced, self.strength());
-            self.tell(ArrayEvent::MemberFailed { member, why, left });
+            self.emit(ArrayEvent::MemberFailed { member, why, left });
         }
         debug_assert!(self.disks.iter().all(|disk| {
             !matches!(disk.state, DiskState::InSync(_))

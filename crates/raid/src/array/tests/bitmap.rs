@@ -30,19 +30,19 @@ fn stand(level: Level, disks: usize) -> Stand {
     stand
 }
 
-fn place(memory: &Memory) -> u64 {
+fn bitmap_sector(memory: &Memory) -> u64 {
     let own = memory.superblock();
     own.super_offset.checked_add_signed(own.bitmap_offset().expect("a bitmap").into()).unwrap()
 }
 
 fn header(memory: &Memory) -> BitmapHeader {
-    BitmapHeader::parse(&memory.get(place(memory), 4096)).unwrap()
+    BitmapHeader::parse(&memory.get(bitmap_sector(memory), 4096)).unwrap()
 }
 
 /// The bits that are set on a member.
 fn bits(memory: &Memory) -> Vec<u64> {
     let header = header(memory);
-    let bytes = memory.get(place(memory), header.area_sectors() as usize * 512);
+    let bytes = memory.get(bitmap_sector(memory), header.area_sectors() as usize * 512);
     header.set_bits(&bytes[HEADER_BYTES..]).collect()
 }
 
@@ -176,7 +176,7 @@ fn a_bitmap_that_is_too_old_counts_as_all_set() {
     stand.crash();
     for memory in &stand.memories {
         let old = BitmapHeader { events: memory.superblock().events - 1, ..header(memory) };
-        memory.put(place(memory), &old.to_bytes());
+        memory.put(bitmap_sector(memory), &old.to_bytes());
     }
     stand.start();
     stand.until("resync", is_idle);
@@ -296,7 +296,7 @@ fn who_had_the_error_flag_is_rebuilt_as_any_other() {
 fn a_bit_stays_while_a_write_is_under_way() {
     let mut stand = stand(Level::Raid5, 4);
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let holder = layout.place(0).role as usize;
+    let holder = layout.map_sector(0).role as usize;
     stand.write(0, 3, 4096);
     stand.memories[holder].hold();
     stand.begin(Bio::write(Sector(0), IoBuf::from_slice(&[4; 4096])));
@@ -313,7 +313,7 @@ fn a_bit_stays_while_a_write_is_under_way() {
 fn a_bitmap_that_cannot_be_written_fails_its_member_before_the_write_passes() {
     let mut stand = stand(Level::Raid5, 4);
     let memory = &stand.memories[2];
-    memory.bad_sector.store(place(memory), Relaxed);
+    memory.bad_sector.store(bitmap_sector(memory), Relaxed);
     assert!(stand.write(0, 7, 4096).is_ok());
     assert_eq!(stand.states()[2], DiskState::Faulty(Some(2)));
     assert_eq!(stand.memories[0].superblock().roles[2], 0xFFFE);

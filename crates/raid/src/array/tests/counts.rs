@@ -84,9 +84,9 @@ fn a_log_whose_generation_leaves_no_room_is_damaged() {
     let mut stand = stopped(Policy::Ppl);
     for memory in &stand.memories {
         let own = memory.superblock();
-        let place = own.super_offset.checked_add_signed(own.ppl().unwrap().offset.into()).unwrap();
+        let sector = own.super_offset.checked_add_signed(own.ppl().unwrap().offset.into()).unwrap();
         let signature = crate::metadata::ppl::signature(own.set_uuid);
-        memory.put(place, &PplHeader::empty(signature, u64::MAX).to_bytes());
+        memory.put(sector, &PplHeader::empty(signature, u64::MAX).to_bytes());
     }
     let (_, candidates, _) = stand.look();
     let why = candidates[2].log_damage.as_ref().unwrap().to_string();

@@ -27,8 +27,8 @@ fn change(stand: &Stand, device: usize, change: impl FnOnce(&mut Superblock)) {
 /// An entry of no length in a member's list of bad blocks.
 fn damage_list(stand: &Stand, device: usize) {
     let own = stand.memories[device].superblock();
-    let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
-    stand.memories[device].put(place, &[0, 4, 0, 0, 0, 0, 0, 0]);
+    let sector = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+    stand.memories[device].put(sector, &[0, 4, 0, 0, 0, 0, 0, 0]);
     change(stand, device, |own| own.feature_map |= Features::BAD_BLOCKS);
 }
 
@@ -50,7 +50,7 @@ fn damage_log_place(stand: &Stand, device: usize) {
 }
 
 /// Where the log of partial parity begins.
-fn log_place(own: &Superblock) -> u64 {
+fn log_sector(own: &Superblock) -> u64 {
     own.super_offset.checked_add_signed(own.ppl().unwrap().offset.into()).unwrap()
 }
 
@@ -110,8 +110,8 @@ fn a_bad_sector_under_the_bad_block_log_is_damage_too() {
     let mut stand = stopped(Policy::Resync);
     change(&stand, 3, |own| own.feature_map |= Features::BAD_BLOCKS);
     let own = stand.memories[3].superblock();
-    let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
-    stand.memories[3].bad_sector.store(place + 7, Relaxed);
+    let sector = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+    stand.memories[3].bad_sector.store(sector + 7, Relaxed);
     stand.start();
     let left_out = stand.array.as_ref().unwrap().0.left_out().to_vec();
     assert!(left_out[0].contains("d3: the bad block log cannot be read"), "{left_out:?}");
@@ -134,8 +134,8 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
         stand.crash();
         if is_damaged {
             let own = stand.memories[parity].superblock();
-            let place = log_place(&own);
-            stand.memories[parity].put(place, &[0; 4096]);
+            let sector = log_sector(&own);
+            stand.memories[parity].put(sector, &[0; 4096]);
             stand.memories[parity].put(own.data_offset, &[9; 4096]);
         }
         stand.start();
@@ -161,8 +161,8 @@ fn crashed_without_a_member(damage: impl FnOnce(&Stand, usize, u64)) -> (Stand, 
     assert_ne!(parity, 2);
     assert!(stand.write(0, 2, 4096).is_ok());
     stand.crash();
-    let place = log_place(&stand.memories[parity].superblock());
-    damage(&stand, parity, place);
+    let sector = log_sector(&stand.memories[parity].superblock());
+    damage(&stand, parity, sector);
     stand.memories.remove(2);
     stand.devices.remove(2);
     (stand, parity)
@@ -171,10 +171,10 @@ fn crashed_without_a_member(damage: impl FnOnce(&Stand, usize, u64)) -> (Stand, 
 #[test]
 fn dirty_and_degraded_is_refused_when_a_header_of_a_log_is_lost() {
     for (is_read_only, byte) in [(false, 600), (true, 600), (false, 512)] {
-        let (mut stand, parity) = crashed_without_a_member(|stand, parity, place| {
-            let mut header = stand.memories[parity].get(place, ppl::HEADER_BYTES);
+        let (mut stand, parity) = crashed_without_a_member(|stand, parity, sector| {
+            let mut header = stand.memories[parity].get(sector, ppl::HEADER_BYTES);
             header[byte] ^= 1;
-            stand.memories[parity].put(place, &header);
+            stand.memories[parity].put(sector, &header);
         });
         stand.is_read_only = is_read_only;
         let Err(error) = stand.try_open() else { panic!("it starts") };
@@ -185,7 +185,7 @@ fn dirty_and_degraded_is_refused_when_a_header_of_a_log_is_lost() {
         stand.is_forced = true;
         stand.start();
         let array = &stand.array.as_ref().unwrap().0;
-        assert!(array.suspects().is_some());
+        assert!(array.doubtful_ranges().is_some());
         assert!(array.notices()[0].contains(field), "{:?}", array.notices());
     }
 }
@@ -193,8 +193,8 @@ fn dirty_and_degraded_is_refused_when_a_header_of_a_log_is_lost() {
 /// It was being written when power went, so nothing came after it.
 #[test]
 fn a_torn_entry_of_a_log_refuses_nothing_and_is_told() {
-    let (mut stand, parity) = crashed_without_a_member(|stand, parity, place| {
-        stand.memories[parity].put(place + 8, &[0xA5; 4096]);
+    let (mut stand, parity) = crashed_without_a_member(|stand, parity, sector| {
+        stand.memories[parity].put(sector + 8, &[0xA5; 4096]);
     });
     stand.start();
     let array = &stand.array.as_ref().unwrap().0;
@@ -206,8 +206,8 @@ fn a_torn_entry_of_a_log_refuses_nothing_and_is_told() {
 #[test]
 fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
     let stand = stopped(Policy::Ppl);
-    let place = log_place(&stand.memories[1].superblock());
-    stand.memories[1].bad_sector.store(place, Relaxed);
+    let sector = log_sector(&stand.memories[1].superblock());
+    stand.memories[1].bad_sector.store(sector, Relaxed);
     let (_, _, assembly) = stand.look();
     let assembly = assembly.unwrap();
     assert_eq!(assembly.start, Start::Whole);
@@ -239,8 +239,8 @@ fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
             let own = stand.memories[0].superblock();
             let expected = if is_flagged { shift } else { 0 };
             assert_eq!(own.bblog_shift, expected);
-            let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
-            let entry = u64::from_le_bytes(stand.memories[0].get(place, 8).try_into().unwrap());
+            let sector = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+            let entry = u64::from_le_bytes(stand.memories[0].get(sector, 8).try_into().unwrap());
             let units = 8u64.div_ceil(1 << expected);
             assert_eq!(entry, bad >> expected << 10 | units, "{shift}");
             // All but that is read from the member again.
@@ -256,9 +256,9 @@ fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
 fn a_list_of_sectors_that_the_device_does_not_have_is_damaged() {
     let mut stand = stopped(Policy::Resync);
     let (own, sectors) = (stand.memories[1].superblock(), stand.memories[1].sectors());
-    let place = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
+    let sector = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
     let log = [(sectors << 10 | 8).to_le_bytes(), [0xFF; 8]].concat();
-    stand.memories[1].put(place, &log);
+    stand.memories[1].put(sector, &log);
     change(&stand, 1, |own| own.feature_map |= Features::BAD_BLOCKS);
     stand.start();
     let left_out = stand.array.as_ref().unwrap().0.left_out().to_vec();

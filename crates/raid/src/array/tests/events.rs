@@ -9,7 +9,7 @@ fn telling(disks: usize, level: Level) -> (Stand, Receiver<ArrayEvent>) {
     let mut stand = Stand::new(disks);
     stand.create(level, true);
     let (sender, told) = mpsc::sync_channel(256);
-    stand.tell = Arc::new(move |event| sender.send(event).unwrap());
+    stand.event_sink = Arc::new(move |event| sender.send(event).unwrap());
     (stand, told)
 }
 

@@ -32,9 +32,9 @@ fn expected(
     let layout = stand.array.as_ref().unwrap().0.status().layout;
     let data_offset = stand.memories[3].superblock().data_offset;
     let is_hole = |sector| {
-        let place = layout.place(sector);
-        let memory = &stand.memories[place.role as usize];
-        memory.is_hole(data_offset + place.sector) && !parity_knows(place.role, place.sector)
+        let address = layout.map_sector(sector);
+        let memory = &stand.memories[address.role as usize];
+        memory.is_hole(data_offset + address.sector) && !parity_knows(address.role, address.sector)
     };
     sectors.map(is_hole).collect()
 }

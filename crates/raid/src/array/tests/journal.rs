@@ -80,7 +80,7 @@ fn writes_that_are_in_the_journal_only_are_not_passed_over() {
     let same = tag(21);
     starts(&mut stand(&journal_data(uuid, 8 * 21, &same), &[same]));
     starts(&mut stand(&payload, &[vec![8; BLOCK_BYTES]]));
-    let stripe = stand(&[], &[]).look().2.unwrap().layout.place(8 * 21).sector;
+    let stripe = stand(&[], &[]).look().2.unwrap().layout.map_sector(8 * 21).sector;
     starts(&mut stand(&[&payload[..], &journal_flush(&[stripe])].concat(), &[new]));
 }
 

@@ -35,8 +35,8 @@ fn stand() -> (Stand, Volume, u64) {
         assert!(stand.write(block * 8, block as u8 + 1, 4096).is_ok());
     }
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let lost = (0..96 * 8).step_by(8).find(|sector| layout.place(*sector).role == 1).unwrap();
-    spoil(&stand.memories[1], layout.place(lost).sector);
+    let lost = (0..96 * 8).step_by(8).find(|sector| layout.map_sector(*sector).role == 1).unwrap();
+    spoil(&stand.memories[1], layout.map_sector(lost).sector);
     (stand, volume, lost)
 }
 
@@ -86,10 +86,10 @@ fn what_a_member_cannot_read_comes_back_and_is_computed() {
 fn nothing_that_is_lost_is_taken_for_read() {
     let (mut stand, _, lost) = stand();
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let place = layout.place(lost);
+    let address = layout.map_sector(lost);
     // The block beside it in the row, by which it would be computed.
-    let other = layout.row_at(place.sector).p as usize;
-    spoil(&stand.memories[other], place.sector);
+    let other = layout.row_at(address.sector).p as usize;
+    spoil(&stand.memories[other], address.sector);
     let bio = stand.io(Bio::read(Sector(lost), IoBuf::zeroed(4096)));
     assert!(!bio.status.is_ok());
     assert_eq!(bio.sector, Sector(lost));

@@ -183,8 +183,8 @@ proptest! {
                 prop_assert!(bytes.as_ref().is_none_or(|bytes| *bytes == pattern(block)), "block {block}");
             }
         }
-        for (place, byte) in &writes {
-            let block = u64::from(*place) % blocks;
+        for (block, byte) in &writes {
+            let block = u64::from(*block) % blocks;
             if stand.write(block * 8, *byte, BLOCK).is_ok() {
                 model[block as usize] = Some(vec![*byte; BLOCK]);
             }

@@ -134,8 +134,8 @@ fn a_log_that_cannot_be_written_ends_the_start_and_changes_nothing() {
     stand.start();
     assert!(stand.write(0, 2, 4096).is_ok());
     stand.crash();
-    let place = stand.memories[2].superblock().ppl().unwrap().offset as u64 + SUPERBLOCK;
-    stand.memories[2].read_only_sector.store(place, Relaxed);
+    let sector = stand.memories[2].superblock().ppl().unwrap().offset as u64 + SUPERBLOCK;
+    stand.memories[2].read_only_sector.store(sector, Relaxed);
     let before = images(&stand);
     let why = refusal(&mut stand);
     assert!(why.contains("the partial parity log of d2 cannot be written"), "{why}");

@@ -225,7 +225,7 @@ fn nor_does_it_while_a_member_is_missing() {
 fn the_next_log_waits_until_all_of_the_last_is_done() {
     let (mut stand, _) = stand(4);
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let (holder, parity) = (layout.place(0).role as usize, layout.row(0).p as usize);
+    let (holder, parity) = (layout.map_sector(0).role as usize, layout.row(0).p as usize);
     stand.memories[holder].hold();
     stand.begin(Bio::write(Sector(0), IoBuf::from_slice(&[4; 4096])));
     stand.turn();

@@ -52,7 +52,7 @@ fn layout(stand: &Stand) -> Layout {
 }
 
 fn suspects(stand: &Stand) -> Option<Vec<Range<u64>>> {
-    stand.array.as_ref().unwrap().0.suspects().map(|suspects| suspects.ranges().collect())
+    stand.array.as_ref().unwrap().0.doubtful_ranges().map(|suspects| suspects.ranges().collect())
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn what_the_logs_say_is_seen_though_nothing_is_written() {
     torn.memories.iter().for_each(|memory| {
         let own = memory.superblock();
         let log = own.ppl().expect("a log");
-        let place = own.super_offset.checked_add_signed(log.offset.into()).unwrap();
-        memory.put(place, &[0; 4096]);
+        let sector = own.super_offset.checked_add_signed(log.offset.into()).unwrap();
+        memory.put(sector, &[0; 4096]);
     });
     (torn.is_read_only, torn.is_forced) = (true, true);
     torn.start();
     // The block that was itself being written to the member that is missing is lost.
-    assert_eq!(layout(&torn).place(IN_FLIGHT as u64 * 8).role, 1);
+    assert_eq!(layout(&torn).map_sector(IN_FLIGHT as u64 * 8).role, 1);
     assert!(differences(&contents(&mut torn), &right).len() > 1);
     for (lost, different) in [(vec![], vec![]), (vec![1], vec![IN_FLIGHT])] {
         let mut stand = read_only("r5-ls-ppl-torn", &lost, false);
@@ -101,10 +101,10 @@ fn the_bitmap_tells_what_is_suspect_without_a_member() {
         let found = suspects(&stand).expect("suspects");
         let (used, row) = (layout.array_sectors(14336).unwrap(), layout.chunk_sectors());
         for block in 0..used / 8 {
-            let place = layout.place(block * 8);
-            let is_marked = [0, 20, 62, 63].contains(&(place.sector / row));
+            let address = layout.map_sector(block * 8);
+            let is_marked = [0, 20, 62, 63].contains(&(address.sector / row));
             let is_suspect = found.iter().any(|range| range.contains(&(block * 4096)));
-            assert_eq!(is_suspect, is_marked && place.role == lost as u32, "block {block}");
+            assert_eq!(is_suspect, is_marked && address.role == lost as u32, "block {block}");
         }
         let right = contents(&mut read_only("r5-ls-bitmap-torn-after", &[], false));
         let read = contents(&mut stand);
@@ -135,7 +135,7 @@ fn too_few_members_are_made_up_for_by_a_stale_one_if_that_is_insisted_upon() {
     let right = contents(&mut read_only("r5-ls-stale", &[], false));
     let read = contents(&mut stand);
     for at in (0..right.len()).step_by(4096) {
-        let role = layout.place(at as u64 / 512).role;
+        let role = layout.map_sector(at as u64 / 512).role;
         let is_suspect = found.iter().any(|range| range.contains(&(at as u64)));
         assert_eq!(is_suspect, role == 0 || role == 2, "byte {at}");
         assert!(is_suspect || right[at..at + 4096] == read[at..at + 4096], "byte {at}");

@@ -29,7 +29,7 @@ fn writes_wait_for_room_and_nothing_fails() {
         let mut stand = Stand::new(4);
         stand.create(level, true);
         let (sender, told) = mpsc::sync_channel(64);
-        stand.tell = Arc::new(move |event| sender.send(event).unwrap());
+        stand.event_sink = Arc::new(move |event| sender.send(event).unwrap());
         stand.start();
         let far = far(&stand);
         for sector in [0, far] {

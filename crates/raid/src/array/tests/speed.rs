@@ -59,9 +59,9 @@ fn it_yields_to_what_is_in_flight() {
     let mut stand = stand();
     let array = stand.array.as_ref().unwrap().0.clone();
     let last = array.info().size_bytes / SECTOR_SIZE - 8;
-    let place = array.status().layout.place(last);
-    let memory = stand.memories[place.role as usize].clone();
-    memory.hold_from(place.sector);
+    let address = array.status().layout.map_sector(last);
+    let memory = stand.memories[address.role as usize].clone();
+    memory.hold_from(address.sector);
     stand.begin(Bio::read(Sector(last), IoBuf::zeroed(4096)));
     assert_about(done_in(&mut stand, 4, |_| {}), 4 * MIN);
     memory.release();

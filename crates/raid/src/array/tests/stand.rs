@@ -331,7 +331,7 @@ pub(super) struct Stand {
     pub(super) is_read_only: bool,
     pub(super) is_forced: bool,
     /// Who hears what it tells.
-    pub(super) tell: Tell,
+    pub(super) event_sink: EventSink,
     /// I/O of the user's that has ended.
     done: BioList,
 }
@@ -371,7 +371,7 @@ impl Stand {
             user: None,
             is_read_only: false,
             is_forced: false,
-            tell: Arc::new(|_| ()),
+            event_sink: Arc::new(|_| ()),
             done: BioList::new(),
         }
     }
@@ -461,7 +461,7 @@ impl Stand {
             run: true,
             force: self.is_forced,
             wall_clock: Arc::new(|| 5),
-            tell: self.tell.clone(),
+            event_sink: self.event_sink.clone(),
         };
         open(ctx, &self.devices, &candidates, &assembly.unwrap(), &options)
     }

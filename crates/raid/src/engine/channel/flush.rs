@@ -101,7 +101,8 @@ impl ArrayChannel {
     /// others again.
     pub(super) fn flush_again(&mut self, env: &mut Env) {
         for Unflushed { failed, part } in std::mem::take(&mut self.unflushed) {
-            let is_there = |(number, _): &&(u32, Status)| seat_of(&self.conf, *number).is_some();
+            let is_there =
+                |(number, _): &&(u32, Status)| member_by_number(&self.conf, *number).is_some();
             match failed.iter().find(is_there) {
                 None if self.conf.is_broken => env.end_with(part, Status::IoError),
                 None => self.flush(env, part),
@@ -116,20 +117,20 @@ impl ArrayChannel {
 
 /// The member at a place of `by_role`: members by role, then replacements.
 fn member_at(conf: &Conf, at: usize) -> Option<&Member> {
-    let seats = &conf.seats;
-    match at.checked_sub(seats.len()) {
-        None => seats[at].member.as_ref(),
-        Some(at) => seats[at].replacement.as_ref(),
+    let role_slots = &conf.role_slots;
+    match at.checked_sub(role_slots.len()) {
+        None => role_slots[at].member.as_ref(),
+        Some(at) => role_slots[at].replacement.as_ref(),
     }
 }
 
-fn seat_of(conf: &Conf, number: u32) -> Option<&Member> {
-    let all = (0..2 * conf.seats.len()).filter_map(|at| member_at(conf, at));
+fn member_by_number(conf: &Conf, number: u32) -> Option<&Member> {
+    let all = (0..2 * conf.role_slots.len()).filter_map(|at| member_at(conf, at));
     all.into_iter().find(|member| member.number == number)
 }
 
 /// Without it more would be lost than parity makes up for.
 fn is_needed(conf: &Conf, number: u32) -> bool {
-    let is_in_sync = seat_of(conf, number).is_some_and(Member::is_in_sync);
+    let is_in_sync = member_by_number(conf, number).is_some_and(Member::is_in_sync);
     is_in_sync && conf.lost().len() >= conf.layout.level().parity_disks()
 }

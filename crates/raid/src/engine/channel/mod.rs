@@ -19,9 +19,9 @@ mod route;
 mod turns;
 
 use super::conf::Conf;
-use super::port::{Brings, Port, Ports};
-use super::ppl::{LogOut, Spares};
-use super::shard::Outbox;
+use super::port::{Origin, Port, Ports};
+use super::ppl::{LogEffects, Spares};
+use super::shard::TurnEffects;
 use super::shared::{SHARDS, Shared, Wanted};
 use super::slab::Slab;
 use drystone_core::check::check;
@@ -59,8 +59,8 @@ pub struct ArrayChannel {
     brought_logs: Vec<BioList>,
     touched_logs: u64,
     changed_logs: u64,
-    out: Outbox,
-    log_out: LogOut,
+    out: TurnEffects,
+    log_out: LogEffects,
     /// Flushes, and writes that wait for one before them.
     flushing: Slab<Flushing>,
     /// The same that wait for what is put on record of members that could not.
@@ -79,13 +79,16 @@ pub struct ArrayChannel {
 }
 
 impl ArrayChannel {
-    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32, brings: Brings) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32, origin: Origin) -> Self {
         // First the port, then the look: whoever publishes between the two finds the port.
-        let port = shared.open_port(brings, Message::to(env.handle(), index, 0));
+        let port = shared.open_port(origin, Message::to(env.handle(), index, 0));
         let conf = Subscription::new(&shared.conf, &env.locks);
         let ports = Subscription::new(&shared.ports, &env.locks);
         let mut channel = ArrayChannel {
-            out: Outbox { spares: Spares::new(shared.spares.clone()), ..Outbox::default() },
+            out: TurnEffects {
+                spares: Spares::new(shared.spares.clone()),
+                ..TurnEffects::default()
+            },
             stats: shared.stats.for_channel(),
             shared,
             port,
@@ -100,7 +103,7 @@ impl ArrayChannel {
             brought_logs: Vec::new(),
             touched_logs: 0,
             changed_logs: 0,
-            log_out: LogOut::default(),
+            log_out: LogEffects::default(),
             flushing: Slab::new(),
             unflushed: Vec::new(),
             kept: BioList::new(),
@@ -126,9 +129,9 @@ impl ArrayChannel {
     #[cold]
     fn refresh_conf(&mut self, env: &mut Env) {
         self.conf.refresh(&self.shared.conf, &env.locks);
-        let seats = &self.conf.seats;
-        let members = seats.iter().map(|seat| &seat.member);
-        let all = members.chain(seats.iter().map(|seat| &seat.replacement));
+        let role_slots = &self.conf.role_slots;
+        let members = role_slots.iter().map(|slot| &slot.member);
+        let all = members.chain(role_slots.iter().map(|slot| &slot.replacement));
         let number = |member: &Option<super::conf::Member>| match member {
             Some(member) => env.channel_of(&member.device),
             None => u32::MAX,
@@ -186,7 +189,7 @@ impl ArrayChannel {
         if self.conf.is_closed {
             return env.end_with(bio, Status::IoError);
         }
-        if self.port.brings == Brings::Sync {
+        if self.port.origin == Origin::Sync {
             let bio = env.pass(bio, self.index);
             return self.bring(env, bio);
         }
@@ -234,10 +237,10 @@ impl Channel for ArrayChannel {
         let now = env.time.submit_time();
         self.shared.stats.busy.update(now, false, env.passing(self.index) > 0);
         bios.stamp(now);
-        if self.conf.is_suspended && self.port.brings == Brings::Io {
+        if self.conf.is_suspended && self.port.origin == Origin::Io {
             return self.keep(env, bios);
         }
-        let moves = self.port.brings == Brings::Io && !self.conf.is_closed;
+        let moves = self.port.origin == Origin::Io && !self.conf.is_closed;
         let mut moved = 0;
         loop {
             moved += if moves { self.move_reads(env, bios) } else { 0 };
@@ -254,7 +257,7 @@ impl Channel for ArrayChannel {
 
     fn passed(&mut self, env: &mut Env, passed: &[Passed]) {
         let now = env.time.completion_time();
-        if self.port.brings == Brings::Sync {
+        if self.port.origin == Origin::Sync {
             return;
         }
         for run in passed {

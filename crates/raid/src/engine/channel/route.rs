@@ -1,9 +1,9 @@
 //! Where a bio goes: to a member as it is, to the shards in parts, or to all members.
 
 use super::ArrayChannel;
-use crate::engine::port::Brings;
+use crate::engine::port::Origin;
 use crate::engine::shared::{REGION_SECTORS, shard_of};
-use crate::layout::{Layout, Place};
+use crate::layout::{Layout, MemberAddress};
 use drystone_core::check::is_plain;
 use drystone_core::{Bio, BioFlags, BioList, Env, Op, SECTOR_SIZE, Sector, Status};
 
@@ -33,9 +33,9 @@ const NOT_PLAIN: BioFlags = BioFlags::PREFLUSH.union(BioFlags::POLLED).union(Bio
 
 /// Where a sector is, and for how many bytes on from there.
 #[inline]
-fn piece(layout: &Layout, sector: u64) -> (Place, u64) {
+fn piece(layout: &Layout, sector: u64) -> (MemberAddress, u64) {
     let left = layout.chunk_sectors() - (sector & (layout.chunk_sectors() - 1));
-    (layout.place(sector), left * SECTOR_SIZE)
+    (layout.map_sector(sector), left * SECTOR_SIZE)
 }
 
 impl ArrayChannel {
@@ -66,15 +66,15 @@ impl ArrayChannel {
             if bio.op != Op::Read || !is_plain(bio, &conf.limits, conf.size_bytes, NOT_PLAIN) {
                 break;
             }
-            let (place, bytes) = piece(&conf.layout, bio.sector.0);
-            let Some(member) = conf.plain_member(place.role) else { break };
+            let (address, bytes) = piece(&conf.layout, bio.sector.0);
+            let Some(member) = conf.plain_member(address.role) else { break };
             if bio.bytes > bytes || !bio.pass_with_rescue(self.index) {
                 break;
             }
-            bio.sector = Sector(member.data_offset + place.sector);
+            bio.sector = Sector(member.data_offset + address.sector);
             moved += 1;
             let Some(bio) = bios.pop() else { break };
-            env.send_down(self.by_role[place.role as usize], bio);
+            env.send_down(self.by_role[address.role as usize], bio);
         }
         moved
     }
@@ -91,13 +91,13 @@ impl ArrayChannel {
     fn read(&mut self, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
         while parts.left() > 0 {
-            let (place, bytes) = piece(&self.conf.layout, parts.sector().0);
+            let (address, bytes) = piece(&self.conf.layout, parts.sector().0);
             let bytes = bytes.min(parts.left());
             let part = parts.next(env, bytes);
-            match self.conf.plain_member(place.role) {
+            match self.conf.plain_member(address.role) {
                 Some(member) => {
-                    let sector = member.data_offset + place.sector;
-                    self.read_member(env, place.role, sector, part);
+                    let sector = member.data_offset + address.sector;
+                    self.read_member(env, address.role, sector, part);
                 }
                 None => self.bring(env, part),
             }
@@ -140,18 +140,18 @@ impl ArrayChannel {
     /// The shard of a sector, and how many bytes from there on belong to it as well.
     fn region(&self, sector: u64) -> (usize, u64) {
         let layout = &self.conf.layout;
-        if self.port.brings == Brings::Sync {
+        if self.port.origin == Origin::Sync {
             return (shard_of(sector), (REGION_SECTORS - sector % REGION_SECTORS) * SECTOR_SIZE);
         }
-        let place = layout.place(sector);
+        let address = layout.map_sector(sector);
         let sectors = match layout.chunk_sectors() >= REGION_SECTORS {
-            true => REGION_SECTORS - place.sector % REGION_SECTORS,
+            true => REGION_SECTORS - address.sector % REGION_SECTORS,
             // All rows of the region, with all their data.
             false => {
                 let whole = REGION_SECTORS * u64::from(layout.data_disks());
                 whole - sector % whole
             }
         };
-        (shard_of(place.sector), sectors * SECTOR_SIZE)
+        (shard_of(address.sector), sectors * SECTOR_SIZE)
     }
 }

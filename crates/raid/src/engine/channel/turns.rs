@@ -2,9 +2,9 @@
 
 use super::ArrayChannel;
 use crate::engine::conf::Conf;
-use crate::engine::port::{Brings, Ports};
+use crate::engine::port::{Origin, Ports};
 use crate::engine::ppl::{Log, Ticket};
-use crate::engine::shard::{At, Shard};
+use crate::engine::shard::{Shard, TurnInput};
 use crate::engine::shared::{SHARDS, Shared};
 use drystone_core::sync::Guard;
 use drystone_core::turn::{Place, TurnLock};
@@ -63,44 +63,44 @@ impl ArrayChannel {
                 self.touched &= self.touched - 1;
                 let looks = self.changed & 1 << shard != 0;
                 self.changed &= !(1 << shard);
-                self.run(env, shard, looks);
+                self.enter_shard(env, shard, looks);
                 continue;
             }
             let role = self.touched_logs.trailing_zeros() as usize;
             self.touched_logs &= self.touched_logs - 1;
             let looks = self.changed_logs & 1 << role != 0;
             self.changed_logs &= !(1 << role);
-            self.run_log(env, role, looks);
+            self.enter_log(env, role, looks);
         }
     }
 
     /// Have a shard do all that there is to do, here or by whoever has the turn. `looks`: there is a
     /// configuration that it may not know.
-    fn run(&mut self, env: &mut Env, number: usize, looks: bool) {
+    fn enter_shard(&mut self, env: &mut Env, number: usize, looks: bool) {
         let shared = self.shared.clone();
-        let work = |channel: &mut Self, env: &mut Env, turn: &mut Guard<'_, Shard>| {
-            channel.work(env, number, turn);
+        let run_turn = |channel: &mut Self, env: &mut Env, shard: &mut Guard<'_, Shard>| {
+            channel.run_shard_turn(env, number, shard);
         };
         let at = (shared.shard(number), looks);
-        self.take_turns(env, at, |channel| &mut channel.brought[number], work);
+        self.combine(env, at, |channel| &mut channel.brought[number], run_turn);
     }
 
     /// The same of a log.
-    fn run_log(&mut self, env: &mut Env, role: usize, looks: bool) {
+    fn enter_log(&mut self, env: &mut Env, role: usize, looks: bool) {
         let shared = self.shared.clone();
-        let work = |channel: &mut Self, env: &mut Env, turn: &mut Guard<'_, Log>| {
-            channel.work_log(env, role, turn);
+        let run_turn = |channel: &mut Self, env: &mut Env, log: &mut Guard<'_, Log>| {
+            channel.run_log_turn(env, role, log);
         };
         let at = (shared.log(role), looks);
-        self.take_turns(env, at, |channel| &mut channel.brought_logs[role], work);
+        self.combine(env, at, |channel| &mut channel.brought_logs[role], run_turn);
     }
 
-    fn take_turns<T>(
+    fn combine<T>(
         &mut self,
         env: &mut Env,
         (lock, looks): (&TurnLock<T>, bool),
         brought: impl Fn(&mut Self) -> &mut BioList,
-        work: impl Fn(&mut Self, &mut Env, &mut Guard<'_, T>),
+        run_turn: impl Fn(&mut Self, &mut Env, &mut Guard<'_, T>),
     ) {
         if env.is_abandoned() {
             return self.leave_to_manager(env, lock, brought);
@@ -108,13 +108,13 @@ impl ArrayChannel {
         for _ in 0..ROUNDS_MAX {
             let who = self.port.index();
             // A bio that is published has its holder look, too.
-            let turn = match looks && brought(self).is_empty() {
+            let guard = match looks && brought(self).is_empty() {
                 true => lock.enter_to_look(&env.locks, who),
                 false => lock.enter(&env.locks, who, brought(self), Place::Tail),
             };
-            let Some(mut turn) = turn else { return };
-            work(self, env, &mut turn);
-            let again = lock.leave(turn);
+            let Some(mut guard) = guard else { return };
+            run_turn(self, env, &mut guard);
+            let again = lock.leave(guard);
             self.deliver(env);
             if !again {
                 return;
@@ -142,20 +142,20 @@ impl ArrayChannel {
         }
     }
 
-    fn work(&mut self, env: &mut Env, number: usize, shard: &mut Guard<'_, Shard>) {
+    fn run_shard_turn(&mut self, env: &mut Env, number: usize, shard: &mut Guard<'_, Shard>) {
         // First what was left here, then the configuration: whoever left it may know a later one.
         let [first, second] = self.shared.shard(number).take();
         self.refresh(env);
         let conf = self.conf.value().clone();
-        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index());
+        let turn = self.shared.turn_input(&conf, self.conf.epoch(), self.port.index());
         let stripes = Shared::stripes_of(&conf, number);
-        shard.refresh(&at, stripes, &mut self.out);
+        shard.refresh(&turn, stripes, &mut self.out);
         let mut brought = self.brought[number].take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
-            self.take_in(env, &at, shard, list);
+            self.accept(env, &turn, shard, list);
         }
-        shard.work(&at, stripes, &mut self.out);
-        self.send_member_io(env, number, &at, shard);
+        shard.handle_ready(&turn, stripes, &mut self.out);
+        self.send_member_io(env, number, &turn, shard);
         self.out.tickets.iter_mut().for_each(|ticket| ticket.set_shard(number));
         // Within the turn: who has the next one, and sees what this one has done, finds them told.
         if !self.out.reports.is_empty() {
@@ -163,18 +163,18 @@ impl ArrayChannel {
         }
     }
 
-    fn work_log(&mut self, env: &mut Env, role: usize, log: &mut Guard<'_, Log>) {
+    fn run_log_turn(&mut self, env: &mut Env, role: usize, log: &mut Guard<'_, Log>) {
         let [first, second] = self.shared.log(role).take();
         self.refresh(env);
         let conf = self.conf.value().clone();
-        let at = self.shared.at(&conf, self.conf.epoch(), self.port.index());
+        let turn = self.shared.turn_input(&conf, self.conf.epoch(), self.port.index());
         let mut brought = self.brought_logs[role].take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
             while let Some(bio) = list.pop() {
-                log.take(&at, bio, &mut self.log_out);
+                log.accept(&turn, bio, &mut self.log_out);
             }
         }
-        log.work(&at, &mut self.log_out);
+        log.begin(&turn, &mut self.log_out);
         let mut io = std::mem::take(&mut self.log_out.io);
         for (to, is_replacement, mut bio) in io.drain(..) {
             bio.user_data |= ((SHARDS + role) as u64) << 32;
@@ -190,26 +190,32 @@ impl ArrayChannel {
         self.by_role[(role + replacements) as usize]
     }
 
-    fn take_in(&mut self, env: &mut Env, at: &At<'_>, shard: &mut Shard, list: &mut BioList) {
+    fn accept(
+        &mut self,
+        env: &mut Env,
+        turn: &TurnInput<'_>,
+        shard: &mut Shard,
+        list: &mut BioList,
+    ) {
         while let Some(bio) = list.pop() {
             if bio.is_of_channel() {
-                shard.run_ended(at, bio, &mut self.out);
+                shard.run_ended(turn, bio, &mut self.out);
                 continue;
             }
             if Ticket::is(&bio) {
-                shard.take_ticket(Ticket::of(bio));
+                shard.accept_ticket(Ticket::of(bio));
                 continue;
             }
             let is_sync = match bio.home == self.port.index() {
-                true => self.port.brings == Brings::Sync,
-                false => self.brings_of(env, bio.home) == Brings::Sync,
+                true => self.port.origin == Origin::Sync,
+                false => self.origin_of(env, bio.home) == Origin::Sync,
             };
-            shard.take(at, bio, is_sync, &mut self.out);
+            shard.accept(turn, bio, is_sync, &mut self.out);
         }
     }
 
-    fn brings_of(&mut self, env: &mut Env, home: u32) -> Brings {
-        self.ports_now(env).get(home).map_or(Brings::Io, |port| port.brings)
+    fn origin_of(&mut self, env: &mut Env, home: u32) -> Origin {
+        self.ports_now(env).get(home).map_or(Origin::Io, |port| port.origin)
     }
 
     fn ports_now(&mut self, env: &mut Env) -> &Ports {
@@ -219,9 +225,15 @@ impl ArrayChannel {
         &self.ports
     }
 
-    fn send_member_io(&mut self, env: &mut Env, number: usize, at: &At<'_>, shard: &mut Shard) {
+    fn send_member_io(
+        &mut self,
+        env: &mut Env,
+        number: usize,
+        turn: &TurnInput<'_>,
+        shard: &mut Shard,
+    ) {
         let (members, sent, index) = (&self.by_role, &mut self.member_io, self.index);
-        let disks = at.conf.layout.disks();
+        let disks = turn.conf.layout.disks();
         let channel = |role: u32, is_replacement: bool| {
             members[(role + if is_replacement { disks } else { 0 }) as usize]
         };
@@ -231,7 +243,7 @@ impl ArrayChannel {
             *sent += 1;
             env.send_down(channel(role, is_replacement), bio);
         };
-        shard.make_runs(at, &mut self.out, send);
+        shard.make_runs(turn, &mut self.out, send);
     }
 
     /// Hand on what a turn has left to be done.

@@ -20,18 +20,18 @@ use drystone_core::{BioFlags, IoBuf};
 
 impl Shard {
     /// Put the data of all writes that are under way into the cache. Their flags.
-    pub(super) fn take_data(&mut self, stripe: u32) -> BioFlags {
-        let (place, items) = (&mut self.stripes[stripe as usize], &self.items);
-        let may_lend = place.is_written_whole() && !mistake!("stripe_acknowledged_early");
+    pub(super) fn take_data(&mut self, id: u32) -> BioFlags {
+        let (stripe, items) = (&mut self.stripes[id as usize], &self.items);
+        let may_lend = stripe.is_written_whole() && !mistake!("stripe_acknowledged_early");
         let mut flags = BioFlags::empty();
-        for index in 0..place.draining.len() {
-            let piece = place.draining[index];
+        for index in 0..stripe.draining.len() {
+            let piece = stripe.draining[index];
             let bio = &items.get(piece.item).bio;
             flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
             match lent(items, &piece).filter(|_| may_lend) {
-                Some(lent) => place.set_aside(piece.role, lent),
+                Some(lent) => stripe.set_aside(piece.role, lent),
                 None => {
-                    bio.copy_data_from(piece.at, &mut place.block_mut(piece.role)[piece.range()])
+                    bio.copy_data_from(piece.at, &mut stripe.block_mut(piece.role)[piece.range()])
                 }
             }
         }

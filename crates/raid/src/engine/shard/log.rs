@@ -1,7 +1,7 @@
 //! Stripes on their way through the partial parity log.
 
-use super::handle::Looked;
-use super::{At, Outbox, Shard};
+use super::handle::Step;
+use super::{Shard, TurnEffects, TurnInput};
 use crate::engine::plan::Method;
 use crate::engine::ppl::{Spares, Ticket};
 use crate::engine::roles::Roles;
@@ -13,19 +13,19 @@ impl Shard {
     /// read-modify-write their old content is out of the parity already.
     pub(super) fn ticket(
         &mut self,
-        at: &At<'_>,
-        stripe: u32,
+        turn: &TurnInput<'_>,
+        id: u32,
         written: Roles,
         method: Method,
         spares: &mut Spares,
     ) -> Ticket {
-        let place = &mut self.stripes[stripe as usize];
-        let others = place.data - written;
-        let mut ticket = Ticket::new(spares, stripe, place.sector, place.slots_of(written));
+        let stripe = &mut self.stripes[id as usize];
+        let others = stripe.data - written;
+        let mut ticket = Ticket::new(spares, id, stripe.sector, stripe.slots_of(written));
         if !others.is_empty() {
             ticket.set_partial(|partial| match method {
-                Method::Rmw => partial.copy_from_slice(place.block(place.row.p)),
-                _ => place.arithmetic(at).xor_of(partial, others),
+                Method::Rmw => partial.copy_from_slice(stripe.block(stripe.row.p)),
+                _ => stripe.arithmetic(turn).xor_of(partial, others),
             });
         }
         ticket
@@ -34,51 +34,51 @@ impl Shard {
     /// Have a stripe logged before `pending` is sent to members.
     pub(super) fn log(
         &mut self,
-        at: &At<'_>,
-        stripe: u32,
+        turn: &TurnInput<'_>,
+        id: u32,
         pending: (Roles, BioFlags),
         mut ticket: Ticket,
-        out: &mut Outbox,
+        out: &mut TurnEffects,
     ) {
-        let place = &mut self.stripes[stripe as usize];
-        (place.state, place.driver) = (State::Logging, at.home);
-        place.pending = Some(pending);
-        ticket.set_home(at.home);
+        let stripe = &mut self.stripes[id as usize];
+        (stripe.state, stripe.driver) = (State::Logging, turn.home);
+        stripe.pending = Some(pending);
+        ticket.set_home(turn.home);
         let items = &self.items;
         let home = |item| items.get(item).bio.home;
-        place.items().map(home).filter(|home| *home != at.home).for_each(|h| out.add_foreign(h));
+        stripe.items().map(home).filter(|home| *home != turn.home).for_each(|h| out.add_foreign(h));
         out.tickets.push(ticket);
     }
 
     /// A ticket has come back.
-    pub(crate) fn take_ticket(&mut self, ticket: Ticket) {
-        let (stripe, failed) = ticket.logged();
-        let place = &mut self.stripes[stripe as usize];
-        debug_assert!(place.state == State::Logging && place.ticket.is_none());
-        let failed = failed.map(|number| (place.row.p, number));
+    pub(crate) fn accept_ticket(&mut self, ticket: Ticket) {
+        let (id, failed) = ticket.logged();
+        let stripe = &mut self.stripes[id as usize];
+        debug_assert!(stripe.state == State::Logging && stripe.ticket.is_none());
+        let failed = failed.map(|number| (stripe.row.p, number));
         let failed = failed.map(|(role, number)| FailedWrite { role, number });
-        place.failed.extend(failed);
-        place.ticket = Some(ticket);
-        self.make_ready(stripe);
+        stripe.failed.extend(failed);
+        stripe.ticket = Some(ticket);
+        self.make_ready(id);
     }
 
     /// The log is written; or its member has failed, which has to be on record.
-    pub(super) fn logged(&mut self, at: &At<'_>, stripe: u32, out: &mut Outbox) -> Looked {
-        if !self.is_on_record(at, stripe) {
-            self.await_manager(stripe, State::Logging);
-            return Looked::Waits;
+    pub(super) fn logged(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+        if !self.is_on_record(turn, id) {
+            self.await_manager(id, State::Logging);
+            return Step::Blocked;
         }
-        let place = &mut self.stripes[stripe as usize];
-        place.failed.clear();
-        if let Some((roles, flags)) = place.pending.take() {
-            self.send(at, stripe, roles, flags, out);
+        let stripe = &mut self.stripes[id as usize];
+        stripe.failed.clear();
+        if let Some((roles, flags)) = stripe.pending.take() {
+            self.send(turn, id, roles, flags, out);
         }
-        Looked::Waits
+        Step::Blocked
     }
 
     /// The members have what was logged, or are on record as failed.
-    pub(super) fn log_done(&mut self, stripe: u32, out: &mut Outbox) {
-        if let Some(mut ticket) = self.stripes[stripe as usize].ticket.take() {
+    pub(super) fn log_done(&mut self, id: u32, out: &mut TurnEffects) {
+        if let Some(mut ticket) = self.stripes[id as usize].ticket.take() {
             ticket.set_done();
             out.tickets.push(ticket);
         }

@@ -44,7 +44,7 @@ pub(crate) use runs::MemberIo;
 use runs::{Makings, Run};
 
 /// By what a shard works during a turn.
-pub(crate) struct At<'a> {
+pub(crate) struct TurnInput<'a> {
     pub(crate) conf: &'a Conf,
     /// The epoch of `conf`.
     pub(crate) epoch: u64,
@@ -55,7 +55,7 @@ pub(crate) struct At<'a> {
     pub(crate) home: u32,
 }
 
-impl At<'_> {
+impl TurnInput<'_> {
     pub(crate) fn parity_fits(&self, sector: u64) -> bool {
         sector < self.fits_below
     }
@@ -94,7 +94,7 @@ pub(crate) struct Report {
 
 /// What a turn leaves to be done by whoever had it.
 #[derive(Default)]
-pub(crate) struct Outbox {
+pub(crate) struct TurnEffects {
     /// Blocks to be read and written.
     pub(crate) io: Vec<MemberIo>,
     /// Items that have ended.
@@ -170,7 +170,7 @@ impl std::ops::AddAssign for ShardCounts {
     }
 }
 
-impl Outbox {
+impl TurnEffects {
     /// Items that came through port `home` are in the hands of another context.
     fn add_foreign(&mut self, home: u32) {
         if self.foreign.last() != Some(&home) {
@@ -232,9 +232,9 @@ impl Shard {
     }
 
     /// Have a stripe looked at again by the next configuration.
-    fn await_manager(&mut self, stripe: u32, state: State) {
-        self.stripes[stripe as usize].state = state;
-        self.awaiting.push(stripe);
+    fn await_manager(&mut self, id: u32, state: State) {
+        self.stripes[id as usize].state = state;
+        self.awaiting.push(id);
     }
 
     /// Items in here.
@@ -253,48 +253,54 @@ impl Shard {
     }
 
     /// Go over to the configuration `at`, with `stripes` stripes of the cache.
-    pub(crate) fn refresh(&mut self, at: &At<'_>, stripes: usize, out: &mut Outbox) {
-        if self.epoch == at.epoch {
+    pub(crate) fn refresh(&mut self, turn: &TurnInput<'_>, stripes: usize, out: &mut TurnEffects) {
+        if self.epoch == turn.epoch {
             return;
         }
-        self.epoch = at.epoch;
-        self.resize(at, stripes, out);
-        for stripe in std::mem::take(&mut self.awaiting) {
-            self.make_ready(stripe);
+        self.epoch = turn.epoch;
+        self.resize(turn, stripes, out);
+        for id in std::mem::take(&mut self.awaiting) {
+            self.make_ready(id);
         }
     }
 
     /// Have so many stripes, as soon as those with work let go.
-    fn resize(&mut self, at: &At<'_>, stripes: usize, out: &mut Outbox) {
+    fn resize(&mut self, turn: &TurnInput<'_>, stripes: usize, out: &mut TurnEffects) {
         while self.live() < stripes {
-            let stripe = self.given_up.pop().unwrap_or(self.stripes.len() as u32);
-            match self.stripes.get_mut(stripe as usize) {
-                Some(place) => *place = Stripe::new(at),
-                None => self.stripes.push(Stripe::new(at)),
+            let id = self.given_up.pop().unwrap_or(self.stripes.len() as u32);
+            match self.stripes.get_mut(id as usize) {
+                Some(stripe) => *stripe = Stripe::new(turn),
+                None => self.stripes.push(Stripe::new(turn)),
             }
             self.table.resize(self.stripes.len());
-            self.table.set_idle(stripe, true);
+            self.table.set_idle(id, true);
         }
         while self.live() > stripes.max(1) {
-            let Some(stripe) = self.table.least_recent() else { break };
-            self.table.set_busy(stripe);
-            self.give_up(stripe);
+            let Some(id) = self.table.least_recent() else { break };
+            self.table.set_busy(id);
+            self.give_up(id);
         }
-        self.wake(at, out);
+        self.wake(turn, out);
     }
 
-    fn give_up(&mut self, stripe: u32) {
-        self.table.set_sector(stripe, None);
-        self.stripes[stripe as usize].blocks = Vec::new();
-        self.given_up.push(stripe);
+    fn give_up(&mut self, id: u32) {
+        self.table.set_sector(id, None);
+        self.stripes[id as usize].blocks = Vec::new();
+        self.given_up.push(id);
     }
 
     /// Take in a bio: an item, or I/O to a member that has ended.
-    pub(crate) fn take(&mut self, at: &At<'_>, bio: Box<Bio>, is_sync: bool, out: &mut Outbox) {
+    pub(crate) fn accept(
+        &mut self,
+        turn: &TurnInput<'_>,
+        bio: Box<Bio>,
+        is_sync: bool,
+        out: &mut TurnEffects,
+    ) {
         let item = Item { bio, is_sync, attached: 0, pieces: 0 };
         let number = self.items.insert(item);
         let home = self.items.get(number).bio.home;
-        if !self.attach(at, number, false, out) {
+        if !self.attach(turn, number, false, out) {
             self.counts.waited += 1;
             self.waiting.push_back(number);
             out.add_foreign(home);
@@ -303,20 +309,26 @@ impl Shard {
     }
 
     /// Attach an item to its stripes. False if there is none for it now.
-    fn attach(&mut self, at: &At<'_>, number: u32, is_its_turn: bool, out: &mut Outbox) -> bool {
-        while let Some((sector, piece)) = self.next_piece(at, number) {
+    fn attach(
+        &mut self,
+        turn: &TurnInput<'_>,
+        number: u32,
+        is_its_turn: bool,
+        out: &mut TurnEffects,
+    ) -> bool {
+        while let Some((sector, piece)) = self.next_piece(turn, number) {
             // Under the same exclusion as writes is who gets the same stripe.
             let is_apart = self.items.get(number).is_sync && mistake!("repair_races_writes");
             let found = self.table.find(sector).filter(|_| !is_apart);
-            let stripe = self.stripe_of(at, sector, (found, is_its_turn), out);
-            let Some(stripe) = stripe else { return false };
-            self.give(stripe, piece, number, out);
+            let id = self.stripe_of(turn, sector, (found, is_its_turn), out);
+            let Some(id) = id else { return false };
+            self.add_piece(id, piece, number, out);
         }
         true
     }
 
     /// The next piece of an item, with the member sector of its stripe.
-    fn next_piece(&self, at: &At<'_>, number: u32) -> Option<(u64, Piece)> {
+    fn next_piece(&self, turn: &TurnInput<'_>, number: u32) -> Option<(u64, Piece)> {
         let item = self.items.get(number);
         let left = item.bio.bytes - item.attached;
         if left == 0 {
@@ -326,8 +338,8 @@ impl Shard {
         let (role, sector) = match item.is_sync {
             true => (0, sector),
             false => {
-                let place = at.conf.layout.place(sector);
-                (place.role, place.sector)
+                let stripe = turn.conf.layout.map_sector(sector);
+                (stripe.role, stripe.sector)
             }
         };
         let start = (sector % STRIPE_SECTORS * SECTOR_SIZE) as u32;
@@ -337,67 +349,67 @@ impl Shard {
     }
 
     /// Give a piece to a stripe, which is busy.
-    fn give(&mut self, stripe: u32, piece: Piece, number: u32, out: &mut Outbox) {
+    fn add_piece(&mut self, id: u32, piece: Piece, number: u32, out: &mut TurnEffects) {
         let item = self.items.get_mut(number);
         item.attached += u64::from(piece.bytes);
         item.pieces += 1;
-        let place = &mut self.stripes[stripe as usize];
+        let stripe = &mut self.stripes[id as usize];
         match item.bio.op {
             _ if item.is_sync => {
-                debug_assert!(place.sync.is_none(), "one synchronises at a time");
-                (place.sync, place.sync_began) = (Some(number), false);
+                debug_assert!(stripe.sync.is_none(), "one synchronises at a time");
+                (stripe.sync, stripe.sync_began) = (Some(number), false);
             }
-            Op::Read => place.reads.push(piece),
-            _ => place.writes.push(piece),
+            Op::Read => stripe.reads.push(piece),
+            _ => stripe.writes.push(piece),
         }
-        if place.state == State::Idle {
-            self.make_ready(stripe);
-        } else if place.driver != item.bio.home {
+        if stripe.state == State::Idle {
+            self.make_ready(id);
+        } else if stripe.driver != item.bio.home {
             out.add_foreign(item.bio.home);
         }
     }
 
-    fn make_ready(&mut self, stripe: u32) {
-        let place = &mut self.stripes[stripe as usize];
-        if !std::mem::replace(&mut place.is_queued, true) {
-            self.ready.push_back(stripe);
+    fn make_ready(&mut self, id: u32) {
+        let stripe = &mut self.stripes[id as usize];
+        if !std::mem::replace(&mut stripe.is_queued, true) {
+            self.ready.push_back(id);
         }
     }
 
     /// The stripe of a member sector, with work from now on: the one that was `found`, if any.
     fn stripe_of(
         &mut self,
-        at: &At<'_>,
+        turn: &TurnInput<'_>,
         sector: u64,
         (found, is_its_turn): (Option<u32>, bool),
-        out: &mut Outbox,
+        out: &mut TurnEffects,
     ) -> Option<u32> {
-        if let Some(stripe) = found.filter(|stripe| !self.table.is_idle(*stripe)) {
-            return Some(stripe);
+        if let Some(id) = found.filter(|id| !self.table.is_idle(*id)) {
+            return Some(id);
         }
         if !is_its_turn && !self.waiting.is_empty() {
             return None;
         }
-        let stripe = found.or_else(|| self.table.least_recent())?;
-        self.table.set_busy(stripe);
+        let id = found.or_else(|| self.table.least_recent())?;
+        self.table.set_busy(id);
         if found.is_none() {
-            self.table.set_sector(stripe, Some(sector));
-            self.stripes[stripe as usize].become_stripe_of(sector, at);
+            self.table.set_sector(id, Some(sector));
+            self.stripes[id as usize].become_stripe_of(sector, turn);
         }
         if !self.waiting.is_empty() {
-            self.join(at, sector, stripe, out);
+            self.join(turn, sector, id, out);
         }
-        Some(stripe)
+        Some(id)
     }
 
     /// Who waits for the stripe of `sector` gets a part of it.
-    fn join(&mut self, at: &At<'_>, sector: u64, stripe: u32, out: &mut Outbox) {
-        for place in 0..self.waiting.len() {
-            let number = self.waiting[place];
-            if let Some((wanted, piece)) = self.next_piece(at, number)
+    fn join(&mut self, turn: &TurnInput<'_>, sector: u64, id: u32, out: &mut TurnEffects) {
+        for position in 0..self.waiting.len() {
+            let number = self.waiting[position];
+            if let Some((wanted, piece)) = self.next_piece(turn, number)
                 && wanted == sector
             {
-                self.give(stripe, piece, number, out);
+                self.add_piece(id, piece, number, out);
             }
         }
         // Whoever has all it wanted waits no longer.
@@ -406,46 +418,57 @@ impl Shard {
     }
 
     /// A stripe has no work any more.
-    pub(super) fn release(&mut self, at: &At<'_>, stripe: u32, quota: usize, out: &mut Outbox) {
+    pub(super) fn release(
+        &mut self,
+        turn: &TurnInput<'_>,
+        id: u32,
+        quota: usize,
+        out: &mut TurnEffects,
+    ) {
         self.counts.freed += 1;
-        let place = &mut self.stripes[stripe as usize];
-        debug_assert!(place.state == State::Idle && place.io == 0 && !place.has_work());
-        place.unreadable = Default::default();
-        let is_empty = place.uptodate.is_empty();
+        let stripe = &mut self.stripes[id as usize];
+        debug_assert!(stripe.state == State::Idle && stripe.io == 0 && !stripe.has_work());
+        stripe.unreadable = Default::default();
+        let is_empty = stripe.uptodate.is_empty();
         if self.live() > quota {
-            return self.give_up(stripe);
+            return self.give_up(id);
         }
-        self.table.set_idle(stripe, is_empty);
-        self.wake(at, out);
+        self.table.set_idle(id, is_empty);
+        self.wake(turn, out);
     }
 
     /// Let the first who waits go on, and the next if that one leaves a stripe over.
-    fn wake(&mut self, at: &At<'_>, out: &mut Outbox) {
+    fn wake(&mut self, turn: &TurnInput<'_>, out: &mut TurnEffects) {
         while self.table.idle() > 0
             && !mistake!("stripe_wake")
             && let Some(number) = self.waiting.pop_front()
         {
             self.counts.woken += 1;
-            if !self.attach(at, number, true, out) {
+            if !self.attach(turn, number, true, out) {
                 self.waiting.push_front(number);
             }
         }
     }
 
     /// Look at all stripes that are to be looked at.
-    pub(crate) fn work(&mut self, at: &At<'_>, stripes: usize, out: &mut Outbox) {
-        while let Some(stripe) = self.ready.pop_front() {
-            self.stripes[stripe as usize].is_queued = false;
-            self.handle(at, stripe, stripes, out);
+    pub(crate) fn handle_ready(
+        &mut self,
+        turn: &TurnInput<'_>,
+        stripes: usize,
+        out: &mut TurnEffects,
+    ) {
+        while let Some(id) = self.ready.pop_front() {
+            self.stripes[id as usize].is_queued = false;
+            self.handle(turn, id, stripes, out);
         }
     }
 
     /// A stripe is done with a piece.
-    fn piece_done(&mut self, piece: Piece, status: Status, out: &mut Outbox) {
+    fn piece_done(&mut self, piece: Piece, status: Status, out: &mut TurnEffects) {
         self.item_done(piece.item, status, out);
     }
 
-    fn item_done(&mut self, number: u32, status: Status, out: &mut Outbox) {
+    fn item_done(&mut self, number: u32, status: Status, out: &mut TurnEffects) {
         let item = self.items.get_mut(number);
         item.pieces -= 1;
         if item.bio.status.is_ok() {
@@ -454,7 +477,7 @@ impl Shard {
         self.end_if_done(number, out);
     }
 
-    fn end_if_done(&mut self, number: u32, out: &mut Outbox) {
+    fn end_if_done(&mut self, number: u32, out: &mut TurnEffects) {
         let item = self.items.get(number);
         if item.pieces == 0
             && !item.has_more()

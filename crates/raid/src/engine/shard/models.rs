@@ -2,8 +2,8 @@
 //! they need, and take I/O to members away with them; whoever has the turn works for all.
 
 use super::tests::member;
-use super::{At, Outbox, Shard};
-use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Seat};
+use super::{Shard, TurnEffects, TurnInput};
+use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, RoleSlot};
 use crate::layout::{Layout, Level};
 use crate::parity::Parity;
 use drystone_core::clock::ManualClock;
@@ -28,17 +28,17 @@ struct Visitor {
     brought: BioList,
     /// I/O to members that it has begun.
     flight: Vec<Box<Bio>>,
-    out: Outbox,
+    out: TurnEffects,
 }
 
 fn conf() -> Conf {
     let layout = Layout::new(Level::Raid5, 2, 3, 8).expect("a layout");
-    let seat = |n| Seat { member: Some(member(n, IN_SYNC)), replacement: None };
+    let slot = |n| RoleSlot { member: Some(member(n, IN_SYNC)), replacement: None };
     Conf::new(ConfSpec {
         layout,
         limits: Limits::default(),
         size_bytes: 64 << 10,
-        seats: (0..3).map(seat).collect(),
+        role_slots: (0..3).map(slot).collect(),
         cache_stripes: 0,
         bitmap: None,
         ppl: None,
@@ -69,16 +69,17 @@ impl Model {
             self.turn.take().into_iter().for_each(|(mut list, _)| all.append(&mut list));
             let (conf, parity, stripes) =
                 (&self.conf, Parity::detect(), self.stripes.load(Relaxed));
-            let at = At { conf, epoch: stripes as u64, parity, fits_below: u64::MAX, home: *who };
-            shard.refresh(&at, stripes, out);
+            let at =
+                TurnInput { conf, epoch: stripes as u64, parity, fits_below: u64::MAX, home: *who };
+            shard.refresh(&turn, stripes, out);
             while let Some(bio) = all.pop() {
                 match bio.is_of_channel() {
-                    true => shard.run_ended(&at, bio, out),
-                    false => shard.take(&at, bio, false, out),
+                    true => shard.run_ended(&turn, bio, out),
+                    false => shard.accept(&turn, bio, false, out),
                 }
             }
-            shard.work(&at, stripes, out);
-            shard.make_runs(&at, out, |_, _, mut bio| {
+            shard.handle_ready(&turn, stripes, out);
+            shard.make_runs(&turn, out, |_, _, mut bio| {
                 bio.give_to_channel(0);
                 flight.push(bio);
             });
@@ -117,7 +118,7 @@ impl Visitor {
             locks: LockCounters::new(ManualClock::new(1)),
             brought: BioList::new(),
             flight: Vec::new(),
-            out: Outbox::default(),
+            out: TurnEffects::default(),
         }
     }
 }

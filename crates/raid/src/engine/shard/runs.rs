@@ -3,7 +3,7 @@
 //! Invariant: a run is known by number from when its bio is made until that has come back; the bio
 //! has the blocks meanwhile, in the order of the run's stripes.
 
-use super::{At, Fault, Outbox, Report, Shard};
+use super::{Fault, Report, Shard, TurnEffects, TurnInput};
 use crate::engine::conf::Member;
 use crate::engine::stripe::Stripe;
 use crate::layout::STRIPE_SECTORS;
@@ -112,8 +112,8 @@ impl Shard {
     /// run.
     pub(crate) fn make_runs(
         &mut self,
-        at: &At<'_>,
-        out: &mut Outbox,
+        turn: &TurnInput<'_>,
+        out: &mut TurnEffects,
         mut send: impl FnMut(u32, bool, Box<Bio>),
     ) {
         // Copies for replacements before what they are copies of.
@@ -125,7 +125,7 @@ impl Shard {
             let len = 1 + pairs.take_while(|pair| pair[1].follows(&pair[0])).count();
             let (run, rest) = left.split_at(len);
             left = rest;
-            let member = at.conf.member(first.role, first.is_replacement);
+            let member = turn.conf.member(first.role, first.is_replacement);
             let member = member.expect("it was there a moment ago");
             let bio = self.make_run(run, member);
             send(first.role, first.is_replacement, bio);
@@ -158,7 +158,12 @@ impl Shard {
     }
 
     /// A run has come back.
-    pub(crate) fn run_ended(&mut self, at: &At<'_>, mut bio: Box<Bio>, out: &mut Outbox) {
+    pub(crate) fn run_ended(
+        &mut self,
+        turn: &TurnInput<'_>,
+        mut bio: Box<Bio>,
+        out: &mut TurnEffects,
+    ) {
         let Some(run) = self.runs.remove(bio.user_data as u32) else {
             debug_assert!(false, "a run ends once");
             return;
@@ -166,8 +171,9 @@ impl Shard {
         let status = bio.status;
         let is_ok = status.is_ok();
         // A replacement may have become the member meanwhile.
-        let seat = at.conf.seat_of(run.first.role, run.number);
-        let member = seat.and_then(|as_replacement| at.conf.member(run.first.role, as_replacement));
+        let as_replacement = turn.conf.is_replacement_at(run.first.role, run.number);
+        let member = as_replacement
+            .and_then(|is_replacement| turn.conf.member(run.first.role, is_replacement));
         let is_there = member.is_some();
         // It never came to the member: its context was dropped.
         let is_cancelled = bio.status == Status::Cancelled && is_there;
@@ -177,14 +183,14 @@ impl Shard {
             out.reports.push(Report { number, sector, fault });
         }
         let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
-        for ((stripe, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
-            let is_replacement = seat.unwrap_or(run.first.is_replacement);
-            let io = MemberIo { stripe: *stripe, sector, is_replacement, ..run.first };
+        for ((id, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
+            let is_replacement = as_replacement.unwrap_or(run.first.is_replacement);
+            let io = MemberIo { stripe: *id, sector, is_replacement, ..run.first };
             // Whoever has the number and the role by now may not have the block.
-            let has_block = io.is_write || at.conf.readable(sector).has(io.role);
+            let has_block = io.is_write || turn.conf.readable(sector).has(io.role);
             if (is_to_be_split || is_cancelled) && has_block {
                 // Which of the blocks it was is not known: each is tried by itself.
-                let stripe = &mut self.stripes[*stripe as usize];
+                let stripe = &mut self.stripes[*id as usize];
                 match io.is_copy {
                     false => stripe.blocks[io.role as usize] = Some(block),
                     true => stripe.copies.push((io.role, block)),
@@ -198,7 +204,7 @@ impl Shard {
                     let (number, fault) = (run.number, Fault::MadeGood);
                     out.reports.push(Report { number, sector, fault });
                 }
-                self.io_ended(*stripe, &io, run.number, block, status);
+                self.io_ended(*id, &io, run.number, block, status);
             }
         }
         self.makings.keep(bio, run);

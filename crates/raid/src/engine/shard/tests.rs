@@ -1,8 +1,8 @@
 //! A shard over members that are vectors, whose I/O ends in any order, with faults; against a plain
 //! array of bytes.
 
-use super::{At, Fault, Outbox, Report, Shard};
-use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, Seat, SyncAction};
+use super::{Fault, Report, Shard, TurnEffects, TurnInput};
+use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, RoleSlot, SyncAction};
 use crate::engine::plan::{data_of, parity_of};
 use crate::engine::stripe::BLOCK_BYTES;
 use crate::layout::{Layout, Level};
@@ -68,7 +68,7 @@ struct Bench {
     /// A sector of a member that cannot be read or written.
     bad: Option<(u32, u64)>,
     flight: Vec<(u32, Box<Bio>)>,
-    out: Outbox,
+    out: TurnEffects,
     model: Vec<u8>,
     /// Array sectors with I/O in flight, by `user_data` of the bio.
     busy: Vec<(u64, std::ops::Range<u64>)>,
@@ -102,12 +102,12 @@ impl Bench {
     fn new(level: Level, number: u32, disks: u32, stripes: usize) -> Self {
         let layout = Layout::new(level, number, disks, 16).unwrap();
         let size_bytes = layout.array_sectors(USED).unwrap() * SECTOR_SIZE;
-        let seat = |n| Seat { member: Some(member(n, IN_SYNC)), replacement: None };
+        let slot = |n| RoleSlot { member: Some(member(n, IN_SYNC)), replacement: None };
         let conf = Conf::new(ConfSpec {
             layout,
             limits: Limits::default(),
             size_bytes,
-            seats: (0..disks).map(seat).collect(),
+            role_slots: (0..disks).map(slot).collect(),
             cache_stripes: 0,
             bitmap: None,
             ppl: None,
@@ -121,7 +121,7 @@ impl Bench {
             broken: vec![false; disks as usize],
             bad: None,
             flight: Vec::new(),
-            out: Outbox::default(),
+            out: TurnEffects::default(),
             model: vec![0; size_bytes as usize],
             busy: Vec::new(),
             next: 1,
@@ -138,8 +138,8 @@ impl Bench {
     }
 
     /// What a context does in a turn.
-    fn turn(&mut self, bring: impl FnOnce(&mut Shard, &At<'_>, &mut Outbox)) {
-        let at = At {
+    fn turn(&mut self, bring: impl FnOnce(&mut Shard, &TurnInput<'_>, &mut TurnEffects)) {
+        let turn = TurnInput {
             conf: &self.conf,
             epoch: self.epoch,
             parity: Parity::detect(),
@@ -147,26 +147,26 @@ impl Bench {
             home: 0,
         };
         let (shard, out) = (&mut self.shard, &mut self.out);
-        shard.refresh(&at, self.stripes, out);
-        bring(shard, &at, out);
-        shard.work(&at, self.stripes, out);
+        shard.refresh(&turn, self.stripes, out);
+        bring(shard, &turn, out);
+        shard.handle_ready(&turn, self.stripes, out);
         let flight = &mut self.flight;
-        let number = |role, new| at.conf.member(role, new).expect("it is there").number;
-        shard.make_runs(&at, out, |role, new, bio| flight.push((number(role, new), bio)));
+        let number = |role, new| turn.conf.member(role, new).expect("it is there").number;
+        shard.make_runs(&turn, out, |role, new, bio| flight.push((number(role, new), bio)));
         self.mismatches += std::mem::take(&mut out.mismatches);
         self.collect();
     }
 
     fn publish(&mut self, change: impl FnOnce(&mut Conf)) {
         change(&mut self.conf);
-        self.conf.seats_changed();
+        self.conf.role_slots_changed();
         self.epoch += 1;
     }
 
     fn collect(&mut self) {
         while let Some(bio) = self.out.done.pop() {
-            let place = self.busy.iter().position(|(n, _)| *n == bio.user_data).expect("once");
-            let (_, range) = self.busy.swap_remove(place);
+            let position = self.busy.iter().position(|(n, _)| *n == bio.user_data).expect("once");
+            let (_, range) = self.busy.swap_remove(position);
             if !bio.status.is_ok() {
                 self.failed += 1;
                 continue;
@@ -187,9 +187,9 @@ impl Bench {
                 Fault::Lost => self.lost.push(report),
                 Fault::Write => {
                     self.publish(|conf| {
-                        for seat in &mut conf.seats {
-                            seat.member.take_if(|member| member.number == report.number);
-                            seat.replacement.take_if(|member| member.number == report.number);
+                        for slot in &mut conf.role_slots {
+                            slot.member.take_if(|member| member.number == report.number);
+                            slot.replacement.take_if(|member| member.number == report.number);
                         }
                     });
                     self.unwritten.push(report);
@@ -201,7 +201,7 @@ impl Bench {
     /// The manager takes a report of a bad block.
     fn list(&mut self, report: Report) {
         self.publish(|conf| {
-            let members = conf.seats.iter_mut().filter_map(|seat| seat.member.as_mut());
+            let members = conf.role_slots.iter_mut().filter_map(|slot| slot.member.as_mut());
             for member in members.filter(|member| member.number == report.number) {
                 let blocks = Arc::make_mut(&mut member.bad_blocks);
                 let start = OFFSET + report.sector;
@@ -237,7 +237,7 @@ impl Bench {
         bio.flags.set(BioFlags::STABLE, number.is_multiple_of(2));
         bio.user_data = number;
         self.busy.push((number, range));
-        self.turn(|shard, at, out| shard.take(at, bio, false, out));
+        self.turn(|shard, turn, out| shard.accept(turn, bio, false, out));
     }
 
     fn sync(&mut self, action: SyncAction) {
@@ -246,7 +246,7 @@ impl Bench {
         bio.user_data = self.next;
         self.next += 1;
         self.busy.push((bio.user_data, 0..0));
-        self.turn(|shard, at, out| shard.take(at, bio, true, out));
+        self.turn(|shard, turn, out| shard.accept(turn, bio, true, out));
         self.drain();
     }
 
@@ -269,7 +269,7 @@ impl Bench {
             (Op::Write, Status::Ok) => bio.copy_data_to(&mut bytes[range]),
             _ => {}
         }
-        self.turn(|shard, at, out| shard.run_ended(at, bio, out));
+        self.turn(|shard, turn, out| shard.run_ended(turn, bio, out));
     }
 
     fn drain(&mut self) {
@@ -328,9 +328,9 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
 }
 
 impl Bench {
-    fn step(&mut self, (what, place, length): (u8, u64, u64)) {
+    fn step(&mut self, (what, number, length): (u8, u64, u64)) {
         let end = self.model.len() as u64 / SECTOR_SIZE;
-        let sector = place % end;
+        let sector = number % end;
         let length = length.min(end - sector);
         match what {
             0..=4 => self.submit(Op::Write, sector, length),
@@ -339,7 +339,7 @@ impl Bench {
                 self.submit(Op::Write, sector, length.div_ceil(8).min((end - sector) / 8) * 8);
             }
             6 | 7 => self.submit(Op::Read, sector, length),
-            _ => self.end_one(place as usize),
+            _ => self.end_one(number as usize),
         }
     }
 }
@@ -379,11 +379,11 @@ proptest! {
             bench.members[victim].fill(0xa5);
             bench.broken[victim] = false;
             let new = member(victim as u32, 0);
-            bench.publish(|conf| conf.seats[victim].member = Some(new));
+            bench.publish(|conf| conf.role_slots[victim].member = Some(new));
         }
         bench.sync(SyncAction::Recover);
-        for seat in &bench.conf.seats {
-            seat.member.iter().for_each(|member| member.in_sync_below.store(IN_SYNC, Release));
+        for slot in &bench.conf.role_slots {
+            slot.member.iter().for_each(|member| member.in_sync_below.store(IN_SYNC, Release));
         }
         bench.publish(|_| {});
         prop_assert_eq!(bench.rows_that_do_not_fit(), 0);
@@ -424,7 +424,7 @@ fn a_replacement_gets_all_that_its_member_gets() {
     bench.drain();
     bench.members.push(vec![0; bench.members[0].len()]);
     bench.broken.push(false);
-    bench.publish(|conf| conf.seats[1].replacement = Some(member(4, 0)));
+    bench.publish(|conf| conf.role_slots[1].replacement = Some(member(4, 0)));
     bench.submit(Op::Write, 50, 77);
     bench.sync(SyncAction::Recover);
     bench.submit(Op::Write, 0, 33);
@@ -443,9 +443,9 @@ fn a_replacement_without_its_member_gets_parity_too() {
         bench.drain();
         bench.members.push(vec![0; bench.members[0].len()]);
         bench.broken.push(false);
-        bench.publish(|conf| conf.seats[1].replacement = Some(member(disks, 0)));
+        bench.publish(|conf| conf.role_slots[1].replacement = Some(member(disks, 0)));
         bench.sync(SyncAction::Recover);
-        bench.publish(|conf| conf.seats[1].member = None);
+        bench.publish(|conf| conf.role_slots[1].member = None);
         for sector in (0..bench.model.len() as u64 / SECTOR_SIZE).step_by(24) {
             bench.submit(Op::Write, sector, 8);
             bench.drain();
@@ -463,10 +463,10 @@ fn resync_makes_parity_fit_and_writes_meanwhile_do_not_carry_it_on() {
     bench.fits_below = 0;
     // What the array holds now is what its data blocks say.
     for sector in 0..bench.model.len() as u64 / SECTOR_SIZE {
-        let place = bench.conf.layout.place(sector);
-        let from = start + (place.sector * SECTOR_SIZE) as usize;
+        let address = bench.conf.layout.map_sector(sector);
+        let from = start + (address.sector * SECTOR_SIZE) as usize;
         let to = (sector * SECTOR_SIZE) as usize;
-        let bytes: Vec<u8> = bench.members[place.role as usize][from..from + 512].to_vec();
+        let bytes: Vec<u8> = bench.members[address.role as usize][from..from + 512].to_vec();
         bench.model[to..to + 512].copy_from_slice(&bytes);
     }
     bench.submit(Op::Write, 5, 3);
@@ -506,7 +506,7 @@ fn only_the_block_fails_that_is_bad() {
         bench.drain();
         bench.members.push(vec![0; bench.members[0].len()]);
         bench.broken.push(false);
-        bench.publish(|conf| conf.seats[0].replacement = Some(member(4, 0)));
+        bench.publish(|conf| conf.role_slots[0].replacement = Some(member(4, 0)));
         bench.bad = Some((number, OFFSET + 11));
         match number {
             4 => bench.sync(SyncAction::Recover),
@@ -529,7 +529,7 @@ fn only_the_block_fails_that_is_bad() {
     check.user_data = bench.next;
     bench.busy.push((bench.next, 0..0));
     bench.next += 1;
-    bench.turn(|shard, at, out| shard.take(at, check, true, out));
+    bench.turn(|shard, turn, out| shard.accept(turn, check, true, out));
     let together = bench.flight.iter().position(|(n, bio)| *n == 1 && bio.bytes > 4096);
     let first = bench.flight.len();
     bench.end_one(together.expect("its blocks are read in one bio"));
@@ -548,11 +548,11 @@ fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
     bench.submit(Op::Write, 0, 300);
     bench.drain();
     bench.publish(|conf| {
-        conf.seats[0].member = None;
-        conf.seats[1].member = None;
+        conf.role_slots[0].member = None;
+        conf.role_slots[1].member = None;
     });
     let at = |bench: &Bench, role| {
-        (0..).find(|s| bench.conf.layout.place(*s).role == role).expect("it holds data")
+        (0..).find(|s| bench.conf.layout.map_sector(*s).role == role).expect("it holds data")
     };
     let (gone, there) = (at(&bench, 1), at(&bench, 2));
     bench.submit(Op::Read, there, 1);
@@ -579,7 +579,7 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
         let memory = bio.buf().expect("its own").as_ptr_range();
         bench.model[..sectors * 512].fill(7);
         bench.busy.push((1, 0..sectors as u64));
-        bench.turn(|shard, at, out| shard.take(at, bio, false, out));
+        bench.turn(|shard, turn, out| shard.accept(turn, bio, false, out));
         while bench.flight.iter().any(|(_, bio)| bio.op == Op::Read) {
             bench.end_one(0);
         }
@@ -602,14 +602,14 @@ fn what_is_lost_is_listed_before_it_is_written_anew() {
     let mut bench = Bench::new(Level::Raid5, 2, 3, 1);
     bench.publish(|conf| {
         let fresh = member(0, 0);
-        (conf.seats[0].member, conf.action) = (Some(fresh), Some(SyncAction::Recover));
+        (conf.role_slots[0].member, conf.action) = (Some(fresh), Some(SyncAction::Recover));
     });
     let mut sync = Bio::without_data(Op::Discard, Sector(0), BLOCK_BYTES as u64);
     sync.user_data = 1;
     bench.busy.push((1, 0..0));
     bench.next = 2;
     bench.broken[1] = true;
-    bench.turn(|shard, at, out| shard.take(at, sync, true, out));
+    bench.turn(|shard, turn, out| shard.accept(turn, sync, true, out));
     while !bench.flight.is_empty() {
         bench.end_one(0);
     }
@@ -658,16 +658,17 @@ fn a_read_is_not_tried_again_on_a_successor_that_lacks_the_block() {
         check.user_data = bench.next;
         bench.busy.push((bench.next, 0..0));
         bench.next += 1;
-        bench.turn(|shard, at, out| shard.take(at, check, true, out));
-        let place = bench.flight.iter().position(|(number, bio)| *number == 0 && bio.bytes == 8192);
-        let (_, mut late) = bench.flight.swap_remove(place.expect("both blocks at once"));
+        bench.turn(|shard, turn, out| shard.accept(turn, check, true, out));
+        let position =
+            bench.flight.iter().position(|(number, bio)| *number == 0 && bio.bytes == 8192);
+        let (_, mut late) = bench.flight.swap_remove(position.expect("both blocks at once"));
         bench.publish(|conf| {
-            conf.seats[0].member = Some(member(0, 0));
+            conf.role_slots[0].member = Some(member(0, 0));
             conf.action = None;
         });
         bench.members[0].fill(0);
         late.status = status;
-        bench.turn(|shard, at, out| shard.run_ended(at, late, out));
+        bench.turn(|shard, turn, out| shard.run_ended(turn, late, out));
         let to_successor = |(number, bio): &(u32, Box<Bio>)| *number == 0 && bio.op == Op::Read;
         assert!(!bench.flight.iter().any(to_successor), "{status:?}");
         bench.drain();

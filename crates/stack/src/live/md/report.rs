@@ -44,7 +44,7 @@ pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
         uuid: own.set_uuid.to_string(),
         events: own.events,
         mismatch_cnt: status.mismatch_cnt,
-        suspects: array.suspects().map(|suspects| suspects.to_string()),
+        suspects: array.doubtful_ranges().map(|suspects| suspects.to_string()),
         left_out: array.left_out().to_vec(),
         notices: array.notices().to_vec(),
         devices: devices(state, &status),

@@ -19,7 +19,7 @@ const COUNTED_MAX: usize = 10_000;
 /// Parts of an array that may be wrong. Where the bitmap does not tell, that is all that members hold
 /// who are not there, or were forced in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suspects {
+pub struct DoubtfulRanges {
     layout: Layout,
     /// Roles whose data may be wrong, and from which member sector on.
     roles: Vec<(u32, u64)>,
@@ -28,7 +28,7 @@ pub struct Suspects {
     by_bitmap: bool,
 }
 
-impl Suspects {
+impl DoubtfulRanges {
     /// Of an array `now`, which was `found` before members were forced in. `set`: the member sectors that
     /// a bitmap marks that is as fresh as the array; `is_logged`: logs have told all that parity should be.
     pub(super) fn of(
@@ -47,7 +47,7 @@ impl Suspects {
         let all = || std::iter::once(from..now.used()).collect::<Vec<_>>();
         let sectors = marked.unwrap_or_else(all);
         let clipped = sectors.into_iter().map(|range| range.start.max(from)..range.end);
-        let suspects = Suspects {
+        let suspects = DoubtfulRanges {
             layout: now.layout,
             roles: lost(now).chain(forced.iter().map(|role| (*role, 0))).collect(),
             sectors: clipped.filter(|range| !range.is_empty()).collect(),
@@ -199,7 +199,7 @@ fn lost(assembly: &Assembly) -> impl Iterator<Item = (u32, u64)> {
 }
 
 /// Lines for people: the first ranges, as first and last byte, and how many there are.
-impl fmt::Display for Suspects {
+impl fmt::Display for DoubtfulRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut roles: Vec<u32> = self.roles.iter().map(|(role, _)| *role).collect();
         roles.sort_unstable();
@@ -239,13 +239,13 @@ mod tests {
     use proptest::prelude::*;
 
     /// The same, sector by sector.
-    fn slowly(suspects: &Suspects, used: u64) -> Vec<Range<u64>> {
+    fn slowly(suspects: &DoubtfulRanges, used: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for sector in 0..suspects.layout.array_sectors(used).unwrap() {
-            let place = suspects.layout.place(sector);
+            let address = suspects.layout.map_sector(sector);
             let is_theirs =
-                |(role, from): &(u32, u64)| *role == place.role && *from <= place.sector;
-            let is_marked = suspects.sectors.iter().any(|range| range.contains(&place.sector));
+                |(role, from): &(u32, u64)| *role == address.role && *from <= address.sector;
+            let is_marked = suspects.sectors.iter().any(|range| range.contains(&address.sector));
             if !is_marked || !suspects.roles.iter().any(is_theirs) {
                 continue;
             }
@@ -281,7 +281,7 @@ mod tests {
             }
             let layout = Layout::new(level, number, disks, 8).unwrap();
             let roles = roles.into_iter().collect();
-            let suspects = Suspects { layout, roles, sectors, by_bitmap: true };
+            let suspects = DoubtfulRanges { layout, roles, sectors, by_bitmap: true };
             let found: Vec<_> = suspects.ranges().collect();
             prop_assert_eq!(found, slowly(&suspects, used));
         }
@@ -292,7 +292,7 @@ mod tests {
         let layout = Layout::new(Level::Raid5, 2, 4, 8).unwrap();
         let all = std::iter::once(0..8 * 100);
         let mut suspects =
-            Suspects { layout, roles: vec![(1, 0)], sectors: all.collect(), by_bitmap: true };
+            DoubtfulRanges { layout, roles: vec![(1, 0)], sectors: all.collect(), by_bitmap: true };
         let text = suspects.to_string();
         assert_eq!(text.lines().count(), 2 + TOLD_MAX, "{text}");
         assert!(text.starts_with("data of member 1 may be wrong in 75 ranges"), "{text}");
@@ -318,7 +318,8 @@ mod tests {
         let ranges = |level, number, roles: &[(u32, u64)]| {
             let layout = Layout::new(level, number, 4, 8).unwrap();
             let sectors = std::iter::once(whole.clone()).collect();
-            let suspects = Suspects { layout, roles: roles.to_vec(), sectors, by_bitmap: false };
+            let suspects =
+                DoubtfulRanges { layout, roles: roles.to_vec(), sectors, by_bitmap: false };
             suspects.ranges().take(2).map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
         // Only parity; all that there is; all from a sector in the middle of a row on.
