@@ -1,8 +1,8 @@
 //! What the kernels for vectors have in common: how they go over buffers.
 //!
 //! Several blocks of 64 bytes go through a pass together, so that its loop over the sources costs
-//! little; what is left at the end goes one by one. How many was measured (docs/benchmarks.md,
-//! Parity): as many as leave registers for the rest.
+//! little; what is left at the end goes one by one. How many was measured
+//! (docs/design/0013-raid-speed.md): as many as leave registers for the rest.
 
 /// Defines `xor` and `pq` of a module with these CPU features, from its `load`, `store`, `zero`,
 /// `add` and `pq_pass`, with so many blocks a pass.
