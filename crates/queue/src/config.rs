@@ -55,4 +55,27 @@ impl Config {
     pub(crate) fn may_be_polled(&self) -> bool {
         self.polls() && self.polling_ends == 0
     }
+
+    /// A configuration like that of a new queue without a scheduler.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn for_test() -> Self {
+        let hw = crate::driver::HwQueues { default: 1, poll: 0, depth: 4 };
+        Config {
+            limits: Limits::default(),
+            nomerges: 0,
+            iostats: true,
+            timeout_ns: 0,
+            nr_requests: hw.depth,
+            scheduler: SchedulerKind::None,
+            tunables: Tunables::new(hw.depth),
+            straight: true,
+            ports: Ports::default(),
+            map: QueueMap::new(hw),
+            wants_poll: false,
+            polling_ends: 0,
+            write_cache: None,
+            max_discard_bytes: None,
+            is_retired: false,
+        }
+    }
 }

@@ -9,14 +9,13 @@
 use crate::apart::make_lone;
 use crate::channel::RequestChannel;
 use crate::driver::{Driver, DriverQueue, Issue};
-use crate::flush::has_fua;
-use crate::request::{Kind, Request, State};
+use crate::request::{Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{Caller, Outlet, Place, Scheduler, SchedulerKind};
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
-use drystone_core::{Bio, BioFlags, BioList, Env, Status};
+use drystone_core::{Bio, BioList, Env, Status};
 use std::sync::atomic::{Ordering::*, fence};
 
 /// Payload of the message by which a channel learns of grants.
@@ -118,7 +117,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             out: Outlet {
                 port: &self.port,
                 tags: &mut self.tags,
-                slots: &mut self.slots,
+                flight: &mut self.flight,
                 at_once: self.driver.ends_at_once(),
                 to_run: &mut self.to_run,
                 granted: &mut self.granted,
@@ -127,7 +126,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             locks: &env.locks,
             now,
             held,
-            stats: &self.stats,
             config: &mut self.config,
             cell: &self.shared.config,
             moving,
@@ -279,11 +277,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn issue_grant(&mut self, env: &mut Env, slot: u32) {
         let limits = &self.config.limits;
-        let rq = self.slots.get(slot);
+        let rq = self.flight.build_granted(slot, limits);
         let bios = rq.unit.bios.len();
-        let then_flush = rq.unit.flags.contains(BioFlags::FUA) && !has_fua(rq.unit.op, limits);
-        rq.kind = if then_flush { Kind::ThenFlush } else { Kind::Normal };
-        (rq.state, rq.status) = (State::Built, Status::Ok);
         rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
         self.expect_less(env, bios);
         if self.returned.is_empty() {
@@ -296,9 +291,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// The driver was busy for the unit in `slot`: it goes back, before everything else.
     pub(crate) fn return_unit(&mut self, env: &mut Env, slot: u32) {
         self.not_in_flight(slot);
-        let rq = self.slots.get(slot);
-        rq.state = State::Idle;
-        let mut bios = rq.unit.bios.take();
+        let mut bios = self.flight.refused(slot).unit.bios.take();
         self.entrusted += bios.len();
         env.entrusted += bios.len();
         while let Some(mut bio) = bios.pop() {
@@ -310,7 +303,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// The driver did not take the unit in `slot`: whoever dispatched it hears that it ended.
     pub(crate) fn not_in_flight(&mut self, slot: u32) {
-        let lane = std::mem::take(&mut self.slots.get(slot).sched_lane);
+        let lane = std::mem::take(&mut self.flight.request(slot).sched_lane);
         if lane != 0 {
             self.port.count_ended(usize::from(lane) - 1, 1);
             self.vain = false;
@@ -338,7 +331,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.take_done(env);
         while let Some(grant) = self.port.take_grant() {
             if grant.hctx == self.tags.slot().hctx {
-                self.slots.get(grant.tag).unit = grant.unit;
+                self.flight.request(grant.tag).unit = grant.unit;
                 self.granted.push(grant.tag);
             } else {
                 self.bounce(env, grant);
@@ -355,7 +348,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Nobody waits for these any more.
     fn cancel_granted(&mut self, env: &mut Env) {
         for slot in std::mem::take(&mut self.granted) {
-            let mut unit = std::mem::take(&mut self.slots.get(slot).unit);
+            let mut unit = std::mem::take(&mut self.flight.request(slot).unit);
             self.cancel_unit(env, &mut unit);
             self.free_tag(env, slot);
         }

@@ -9,10 +9,8 @@
 
 mod alone;
 mod apart;
-mod at_once;
 pub mod channel;
 mod clock_use;
-mod complete;
 pub mod config;
 pub mod driver;
 mod elevate;

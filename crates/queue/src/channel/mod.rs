@@ -7,16 +7,18 @@
 //! * Every bio is in exactly one place: plug, scheduler, flush machine, a request, or ended.
 //! * A tag taken in advance and not used is given back before the call ends.
 
+mod complete;
+pub(crate) mod in_flight;
+mod inline;
 mod remap;
 pub(crate) mod tag_line;
 
-use crate::complete::Completions;
 use crate::config::Config;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::elevate::GRANT_WORD;
-use crate::flush::{FlushMachine, Start, has_fua};
+use crate::flush::{FlushMachine, Start};
 use crate::queue::Shared;
-use crate::request::{Kind, Slots, State};
+use crate::request::Kind;
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun, is_ours_alone};
 use crate::split::first_part;
@@ -29,6 +31,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status, Subscription};
+use in_flight::InFlight;
 use std::ops::Range;
 use std::sync::Arc;
 use tag_line::{TAG_WAKE, TagLine};
@@ -61,7 +64,6 @@ pub(crate) enum Way {
 pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) shared: Arc<Shared<D, S>>,
     pub(crate) driver: D::Queue,
-    pub(crate) slots: Slots,
     pub(crate) config: Subscription<Config>,
     /// Bytes of the device when last looked at.
     size_bytes: u64,
@@ -98,18 +100,9 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     /// Scheduled requests that ended in this call, by lane.
     pub(crate) ended: [u32; LANES],
     pub(crate) flush: FlushMachine,
-    pub(crate) stats: Arc<ChannelStats>,
-    /// Requests that ended in this call and are not accounted yet.
-    pub(crate) done: Vec<u32>,
-    pub(crate) completions: Completions,
-    /// Requests with the driver.
-    pub(crate) in_flight: u32,
-    /// The driver ended the last request as it was issued, so that one tag serves many.
-    pub(crate) ends_inline: bool,
+    pub(crate) flight: InFlight,
     /// No unit goes to the driver before this time.
     busy_until: Ns,
-    /// When in-flight requests are looked at for time-outs; 0 is never.
-    timeout_check: Ns,
     /// The device's others do not know this channel any more.
     is_closed: bool,
 }
@@ -130,7 +123,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         driver.use_poll_queue(env, tags.slot().poll);
         let config = Subscription::new(&shared.config, &env.locks);
         RequestChannel {
-            slots: Slots::new(tags.set()),
             size_bytes: shared.driver.size_bytes(),
             config,
             context,
@@ -152,13 +144,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             entrusted: 0,
             ended: [0; LANES],
             flush: FlushMachine::default(),
-            stats,
-            done: Vec::with_capacity(tags.set().depth() as usize),
-            completions: Completions::default(),
-            in_flight: 0,
-            ends_inline: false,
+            flight: InFlight::new(tags.set(), stats),
             busy_until: 0,
-            timeout_check: 0,
             is_closed: false,
             shared,
             driver,
@@ -191,7 +178,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.size_bytes = self.shared.driver.size_bytes();
         self.driver.refresh(env);
         // The time-out may have become shorter: look again at the next chance.
-        self.timeout_check = self.timeout_check.min(1);
+        self.flight.check_timeouts_soon();
     }
 
     /// Send `bios` on their way, one request or merge after the other. Those that were just
@@ -325,14 +312,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if self.config.nomerges == 2 {
             return Some(bio);
         }
-        let group = bio.op.group();
-        match self.slots.get(slot).unit.try_merge(bio, &self.config.limits) {
-            Ok(()) => {
-                self.stats.merged(group);
-                None
-            }
-            Err(bio) => Some(bio),
-        }
+        self.flight.try_merge(slot, bio, &self.config.limits).err()
     }
 
     /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
@@ -345,7 +325,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     }
 
     fn build_with_new_tags(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
-        self.tags.reserve(if self.ends_inline { 1 } else { want.min(PLUG_MAX_BIOS as u32) });
+        self.tags.reserve(if self.flight.completes_inline() {
+            1
+        } else {
+            want.min(PLUG_MAX_BIOS as u32)
+        });
         match self.tags.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
             None => self.keep(env, bio),
@@ -364,13 +348,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     #[inline]
     fn fill(&mut self, slot: u32, bio: Box<Bio>) -> u32 {
-        let then_flush = bio.flags.contains(BioFlags::FUA) && !has_fua(bio.op, &self.config.limits);
-        let rq = self.slots.get(slot);
-        debug_assert_eq!(rq.state, State::Idle);
-        rq.kind = if then_flush { Kind::ThenFlush } else { Kind::Normal };
-        rq.state = State::Built;
-        rq.status = Status::Ok;
-        rq.unit.set(bio);
+        self.flight.build(slot, bio, &self.config.limits);
         slot
     }
 
@@ -389,7 +367,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let bio = match merge {
             true => match self.sched.try_merge(bio, &self.config.limits) {
                 Ok(()) => {
-                    self.stats.merged(group);
+                    self.flight.count_merged(group);
                     return None;
                 }
                 Err(bio) => bio,
@@ -403,8 +381,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Hand a built request to the driver. True if that ended it, and all of its bios.
     #[inline(always)]
     pub(crate) fn issue(&mut self, env: &mut Env, slot: u32) -> bool {
-        let rq = self.slots.get(slot);
-        rq.state = State::InFlight;
+        let rq = self.flight.issue(slot);
         match self.driver.queue_rq(env, rq) {
             Issue::Done(status) => return self.ended_inline(env, slot, status),
             Issue::Started => self.started(env, slot),
@@ -415,14 +392,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// The driver has a request and will say when it is done.
     fn started(&mut self, env: &mut Env, slot: u32) {
-        let rq = self.slots.get(slot);
-        self.ends_inline = false;
-        self.in_flight += 1;
-        rq.counted = self.config.iostats;
-        self.completions.count_started(rq.unit.op.group(), rq.counted);
-        let last = env.time.last();
-        rq.issue_ns = if last != 0 { last } else { rq.unit.start_ns };
-        rq.timed_out = false;
+        let rq = self.flight.started(slot, env.time.last(), &self.config);
         if rq.unit.flags.contains(BioFlags::POLLED) {
             env.polls(self.index);
         }
@@ -430,15 +400,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
             self.port.count_passed(usize::from(rq.sched_lane) - 1);
         }
-        if self.timeout_check == 0 && self.config.timeout_ns > 0 {
-            self.timeout_check = rq.issue_ns.saturating_add(self.config.timeout_ns);
-        }
     }
 
     /// When a driver that said busy until `until` may be asked again.
     pub(crate) fn busy_end(&self, env: &mut Env, until: Ns) -> Ns {
         match until {
-            0 if self.in_flight > 0 => Ns::MAX,
+            0 if self.flight.is_any() => Ns::MAX,
             0 => env.time.now() + BUSY_RETRY_NS,
             at => at,
         }
@@ -448,13 +415,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn take_back(&mut self, env: &mut Env, slot: u32, until: Ns) {
         let until = self.busy_end(env, until);
-        if self.is_elevated() && self.slots.get(slot).kind != Kind::Flush {
+        if self.is_elevated() && self.flight.request(slot).kind != Kind::Flush {
             self.hold(until);
             return self.return_unit(env, slot);
         }
         self.not_in_flight(slot);
-        let rq = self.slots.get(slot);
-        rq.state = State::Idle;
+        let rq = self.flight.refused(slot);
         let unit = std::mem::take(&mut rq.unit);
         let flush = rq.kind == Kind::Flush;
         self.free_tag(env, slot);
@@ -494,11 +460,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.driver.commit(env);
         let mut rounds = 0;
         loop {
-            if self.completions.has_inline() {
+            if self.flight.has_inline() {
                 self.finish_inline(env);
             }
-            if !self.done.is_empty() {
-                self.driver.ending(env, &mut self.slots, &self.done);
+            if self.flight.done_count() > 0 {
+                let (slots, done) = self.flight.for_driver();
+                self.driver.ending(env, slots, done);
                 self.complete_done(env);
             }
             if self.is_moving() {
@@ -514,14 +481,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             if self.sched.has_work() || self.flush.wants_flush() {
                 more |= self.dispatch(env);
             }
-            let idle = self.done.is_empty() && !more && !self.completions.has_inline();
+            let idle = self.flight.done_count() == 0 && !more && !self.flight.has_inline();
             // Whoever found no tag while these were held relies on a look after their return.
             if idle && !(self.free_spare(env) && self.may_run_scheduler(rounds)) {
                 break;
             }
             self.driver.commit(env);
         }
-        self.completions.publish_started(&self.stats);
+        self.flight.publish_started();
         self.vain = false;
         if rounds == ROUNDS_MAX {
             self.pass_on(env);
@@ -543,7 +510,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Whether this channel's own completions will free the tags that it lacks: nobody else
     /// uses the set. If somebody begins to, the next completion finds out.
     fn frees_for_itself(&self) -> bool {
-        self.in_flight > 0 && self.tags.set().users() == 1
+        self.flight.is_any() && self.tags.set().users() == 1
     }
 
     /// Send units that wait, as tags allow. True if something was sent.
@@ -566,16 +533,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 self.free_tag(env, slot);
                 break;
             };
-            let fua = unit.flags.contains(BioFlags::FUA) && !has_fua(unit.op, &self.config.limits);
-            let rq = self.slots.get(slot);
-            rq.kind = if flush {
-                Kind::Flush
-            } else if fua {
-                Kind::ThenFlush
-            } else {
-                Kind::Normal
-            };
-            (rq.state, rq.status, rq.unit) = (State::Built, Status::Ok, unit);
+            self.flight.build_unit(slot, unit, &self.config.limits);
             self.issue(env, slot);
             sent = true;
         }
@@ -625,21 +583,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn kept(&self) -> usize {
         self.flush.len() + usize::from(self.sched.has_work())
     }
-
-    fn check_timeouts(&mut self, env: &mut Env, now: Ns) {
-        let timeout = self.config.timeout_ns;
-        let mut next = Ns::MAX;
-        for rq in self.slots.iter_mut().filter(|rq| rq.state == State::InFlight) {
-            let due = rq.issue_ns.saturating_add(timeout);
-            if due > now {
-                next = next.min(due);
-            } else if !rq.timed_out {
-                rq.timed_out = true;
-                self.driver.timed_out(env, rq);
-            }
-        }
-        self.timeout_check = if next == Ns::MAX { 0 } else { next };
-    }
 }
 
 impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
@@ -647,7 +590,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.begin(env);
         let now = S::CLOCK.submit_time(env);
-        self.shared.stats.busy.update(now, false, self.in_flight > 0);
+        self.shared.stats.busy.update(now, false, self.flight.is_any());
         if env.plugged {
             bios.stamp(now);
             return self.plug_bios(env, bios);
@@ -684,7 +627,8 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn ring_event(&mut self, env: &mut Env, event: RingEvent) {
-        self.driver.ring_event(env, event, &mut self.slots, &mut self.done);
+        let (slots, done) = self.flight.for_driver();
+        self.driver.ring_event(env, event, slots, done);
     }
 
     fn members(&self) -> &[u32] {
@@ -704,7 +648,8 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
                 env.look_for_unneeded();
             }
         } else {
-            self.driver.message(env, message, &mut self.slots, &mut self.done);
+            let (slots, done) = self.flight.for_driver();
+            self.driver.message(env, message, slots, done);
         }
     }
 
@@ -713,8 +658,9 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn poll(&mut self, env: &mut Env) -> usize {
-        self.driver.poll(env, &mut self.slots, &mut self.done);
-        let found = self.done.len();
+        let (slots, done) = self.flight.for_driver();
+        self.driver.poll(env, slots, done);
+        let found = self.flight.done_count();
         if found > 0 {
             self.settle(env);
         }
@@ -727,22 +673,20 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn deadline(&self) -> Option<Ns> {
         let busy = (self.busy_until != 0 && self.busy_until != Ns::MAX).then_some(self.busy_until);
-        let timeout = (self.timeout_check != 0 && self.in_flight > 0).then_some(self.timeout_check);
-        busy.into_iter().chain(timeout).chain(self.hold_deadline()).min()
+        busy.into_iter().chain(self.flight.deadline()).chain(self.hold_deadline()).min()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
         if self.busy_until != Ns::MAX && self.busy_until <= now {
             self.busy_until = 0;
         }
-        if self.timeout_check != 0 && self.timeout_check <= now {
-            self.check_timeouts(env, now);
-        }
+        let driver = &mut self.driver;
+        self.flight.check_timeouts(now, self.config.timeout_ns, |rq| driver.timed_out(env, rq));
         self.settle(env);
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight as usize + self.tags.waits() + self.entrusted
+        self.flight.count() as usize + self.tags.waits() + self.entrusted
     }
 
     fn is_over(&mut self) -> bool {
@@ -776,8 +720,9 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
-        self.driver.withdraw(env, range, &mut self.slots, &mut self.done);
-        if !self.done.is_empty() {
+        let (slots, done) = self.flight.for_driver();
+        self.driver.withdraw(env, range, slots, done);
+        if self.flight.done_count() > 0 {
             self.settle(env);
         }
     }
@@ -817,7 +762,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
 impl<D: Driver, S: Scheduler> Drop for RequestChannel<D, S> {
     fn drop(&mut self) {
-        debug_assert!(self.in_flight == 0 && self.entrusted == 0 || std::thread::panicking());
+        debug_assert!(!self.flight.is_any() && self.entrusted == 0 || std::thread::panicking());
         if !self.is_closed {
             self.shared.close_port(&self.port);
         }

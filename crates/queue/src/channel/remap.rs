@@ -36,7 +36,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if !to.has_queues_of(self.tags.slot()) {
             self.port.current_hctx.leave();
             self.free_spare(env);
-            if self.in_flight > 0 {
+            if self.flight.is_any() {
                 return;
             }
             self.change_queues(env, to);

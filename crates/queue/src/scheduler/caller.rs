@@ -2,15 +2,15 @@
 
 use super::deadline::Insertion;
 use super::port::{self, Grant, Port};
+use crate::channel::in_flight::InFlight;
 use crate::channel::tag_line::TagLine;
 use crate::config::{Config, ConfigCell};
 use crate::driver::AT_ONCE_BYTES_MAX;
-use crate::request::{Request, Slots};
+use crate::request::Request;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::stats::ChannelStats;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, BioList, Status, Subscription};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub struct Outlet<'a> {
     /// The caller's channel.
     pub port: &'a Arc<Port>,
     pub(crate) tags: &'a mut TagLine,
-    pub(crate) slots: &'a mut Slots,
+    pub(crate) flight: &'a mut InFlight,
     /// The driver ends what it takes at once, so that the caller runs units of all channels.
     pub(crate) at_once: bool,
     pub(crate) to_run: &'a mut ToRun,
@@ -99,7 +99,7 @@ impl Outlet<'_> {
             && let Some(tag) = self.tags.pop()
         {
             self.granted.push(tag);
-            return &mut self.slots.get(tag).unit;
+            return &mut self.flight.request(tag).unit;
         }
         &mut self.aside.insert((home, Unit::default())).1
     }
@@ -115,7 +115,6 @@ pub struct Caller<'a> {
     pub now: Ns,
     /// The driver takes nothing now: bios are only taken over.
     pub held: bool,
-    pub(crate) stats: &'a ChannelStats,
     pub(crate) config: &'a mut Subscription<Config>,
     pub(crate) cell: &'a ConfigCell,
     /// The channel is about to leave that queue: it begins nothing that would stay in a slot.
@@ -138,7 +137,7 @@ impl<'a> Caller<'a> {
 
     /// Count a bio of `group` that an other unit took in.
     pub fn count_merged(&self, group: OpGroup) {
-        self.stats.merged(group);
+        self.out.flight.count_merged(group);
     }
 
     /// How bios are inserted now.
@@ -232,7 +231,7 @@ impl<'a> Caller<'a> {
         let port = self.port_of(home);
         let Some((hctx, tag)) = self.tag_for(&port) else { return Err(unit) };
         if home == self.out.port.index() {
-            self.out.slots.get(tag).unit = unit;
+            self.out.flight.request(tag).unit = unit;
             self.out.granted.push(tag);
             return Ok(());
         }

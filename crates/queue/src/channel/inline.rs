@@ -6,7 +6,7 @@
 //!   ended, with a tag of the channel's at hand (which stays: nothing is in flight after it).
 //! * Bios keep their order: whatever comes after one that goes another way does so, too.
 
-use crate::channel::RequestChannel;
+use super::RequestChannel;
 use crate::driver::{Driver, DriverQueue};
 use crate::scheduler::Scheduler;
 use drystone_core::clock::Ns;

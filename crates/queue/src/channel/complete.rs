@@ -1,0 +1,163 @@
+//! The end of requests: accounting in batches with one clock reading, then tags, then bios.
+
+use super::RequestChannel;
+use super::in_flight::Rest;
+use crate::driver::Driver;
+use crate::flush::Next;
+use crate::request::Kind;
+use crate::scheduler::Scheduler;
+use crate::tags::TagBatch;
+use crate::unit::Unit;
+use drystone_core::clock::Ns;
+use drystone_core::failures::Failure;
+use drystone_core::mistake;
+use drystone_core::op::OpGroup;
+use drystone_core::{Bio, BioFlags, BioList, Env, Status};
+
+impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
+    /// End every request in `done`.
+    #[inline]
+    pub(crate) fn complete_done(&mut self, env: &mut Env) {
+        let now = env.time.completion_time();
+        self.no_longer_busy();
+        let mut done = self.flight.take_done();
+        if mistake!("completion_lost") && done.len() > 2 {
+            done.pop();
+        }
+        let mut freed = TagBatch::default();
+        for slot in done.drain(..) {
+            let tag = self.complete(env, slot, now);
+            if freed.base != tag.base && freed.mask != 0 {
+                self.free_tags(env, std::mem::take(&mut freed));
+            }
+            freed = TagBatch { base: tag.base, mask: freed.mask | tag.mask };
+        }
+        self.flight.all_ended(done);
+        self.publish_ended();
+        self.shared.stats.busy.update(now, true, self.flight.is_any());
+        self.free_tags(env, freed);
+    }
+
+    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one. False
+    /// if its bios wait to go apart.
+    #[inline(always)]
+    pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) -> bool {
+        let iostats = self.config.iostats;
+        let ended = self.flight.end_inline(slot, status, iostats, || env.time.completion_time());
+        self.count_ended(ended.sched_lane);
+        let over = match ended.only {
+            Some(bio) if ended.is_plain => {
+                env.end_with(bio, Status::Ok);
+                true
+            }
+            only => self.complete_other(env, slot, only),
+        };
+        self.reuse_tag(env, ended.tag);
+        over
+    }
+
+    /// Count `unit` among the requests that ended inline.
+    #[inline(always)]
+    pub(crate) fn account_inline(&mut self, env: &mut Env, unit: &Unit) {
+        self.count_inline(env, unit.op.group(), unit.start_ns, unit.bytes);
+    }
+
+    /// Count a request, or a bio that did without one, among those that ended inline.
+    #[inline(always)]
+    pub(crate) fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+        let iostats = self.config.iostats;
+        let now = || env.time.completion_time();
+        self.flight.count_inline((group, start_ns, bytes), iostats, now);
+    }
+
+    /// Account a bio by itself, with a reading of its own.
+    pub(crate) fn count_alone(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+        let now = env.time.now();
+        self.flight.count_inline_alone((group, start_ns, bytes), self.config.iostats, now);
+        self.no_longer_busy();
+        self.shared.stats.busy.update(now, true, self.flight.is_any());
+    }
+
+    /// A scheduled request ended; `sched_lane` is 0 if it was none.
+    #[inline(always)]
+    fn count_ended(&mut self, sched_lane: u8) {
+        if sched_lane != 0 {
+            self.ended[usize::from(sched_lane) - 1] += 1;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reuse_tag(&mut self, env: &mut Env, tag: TagBatch) {
+        if !self.tags.reuse(tag) {
+            self.free_tags(env, tag);
+        }
+    }
+
+    /// Account what ended inline in this call.
+    #[inline]
+    pub(crate) fn finish_inline(&mut self, env: &mut Env) {
+        let now = S::CLOCK.completion_time(env);
+        self.no_longer_busy();
+        self.flight.publish_inline(now);
+        self.publish_ended();
+        self.shared.stats.busy.update(now, true, self.flight.is_any());
+    }
+
+    /// End one request; its tag is free for the caller to give back.
+    #[inline(always)]
+    fn complete(&mut self, env: &mut Env, slot: u32, now: Ns) -> TagBatch {
+        let ended = self.flight.end(slot, now);
+        self.count_ended(ended.sched_lane);
+        match ended.only {
+            Some(bio) if ended.is_plain => env.end_with(bio, Status::Ok),
+            only => _ = self.complete_other(env, slot, only),
+        }
+        ended.tag
+    }
+
+    /// A request that failed, has several bios, or concerns the flush machine. False if its bios wait
+    /// to go apart.
+    #[cold]
+    fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) -> bool {
+        let Rest { kind, failure, mut bios } = self.flight.take_rest(slot, only);
+        let status = failure.status;
+        if kind == Kind::Normal && !status.is_ok() && self.try_apart(env, &mut bios, status) {
+            return false;
+        }
+        self.note(&failure);
+        if kind == Kind::Flush {
+            self.flush_ended(env, status);
+        }
+        while let Some(bio) = bios.pop() {
+            match kind == Kind::ThenFlush && status.is_ok() {
+                true => self.flush.data_done(bio),
+                false => env.end_with(bio, status),
+            }
+        }
+        true
+    }
+
+    /// What failed is told later ([`Device::failures`](drystone_core::Device::failures)).
+    pub(crate) fn note(&self, failure: &Failure) {
+        if failure.status.is_failure() {
+            self.shared.stats.failures.note(failure);
+        }
+    }
+
+    fn flush_ended(&mut self, env: &mut Env, status: Status) {
+        let mut data = BioList::new();
+        self.flush.flush_ended(status, |next| match next {
+            Next::End(bio, status) => env.end_with(bio, status),
+            Next::Data(bio) => data.push(bio),
+        });
+        while let Some(mut bio) = data.pop() {
+            bio.flags.insert(BioFlags::NOMERGE);
+            if let Some(bio) = self.cut(env, bio, &mut data) {
+                match self.is_elevated() {
+                    true => self.elevate(bio),
+                    false => self.sched.insert(Unit::new(bio), false),
+                }
+            }
+        }
+    }
+}
