@@ -18,7 +18,7 @@ LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", "32", "--batch", 
 STAGES = [
     ("the bench's own loop: random sectors, idle list, counts", r"Lane::|lab::engine", r""),
     ("begin a call: the context's gate, plug, one link", r"Context::submit|ContextCore::submit|drop_in_place.*Call", r""),
-    ("take completions: mailbox, ring, list of done", r"Context::reap|ContextCore::(reap|crank)|Context::wait", r""),
+    ("take completions: mailbox, ring, list of done", r"Context::reap|ContextCore::(reap|process_pending)|Context::wait", r""),
     ("clock: one reading a batch, its age", r"", r"clock\.rs|vdso|linux-vdso"),
     ("check a bio against limits and size", r"issue_bios", r"check\.rs|units\.rs|op\.rs|limits\.rs"),
     ("take it from its list, look at its neighbour", r"issue_bios", r"list\.rs|at_once\.rs"),

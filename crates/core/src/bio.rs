@@ -8,11 +8,11 @@
 //!   (`remaining` reaches 0), so the borrow never outlives the memory.
 //! * `remaining` is touched only with the submitting context in hand (its owner inside a call,
 //!   or a visitor through its gate), so it needs no atomic.
-//! * A volume that only moves a bio makes no part of it, but leaves its number in the bio's trail.
-//!   Whoever ends the bio finds it there, so the volume learns of the end, and the submitter gets
+//! * A volume that only remaps a bio makes no part of it, but leaves its number in the bio's trail.
+//!   The end of the bio finds it there, so the volume learns of the end, and the submitter gets
 //!   the bio back with the sector it had.
-//! * Only the outermost volume can have itself given a bio that failed below it
-//!   ([`Bio::pass_with_rescue`]): the sector that it knows the bio by is the one that the submitter gave.
+//! * Only the outermost volume can retry a bio that failed below it
+//!   ([`Bio::begin_remap_with_retry`]): the sector that it knows the bio by is the one that the submitter gave.
 
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
@@ -26,15 +26,15 @@ pub(crate) enum End {
     /// It goes to the submitter.
     #[default]
     Submitter,
-    /// The same, but if it failed it goes to this channel first, once.
-    Rescue(u32),
+    /// The same, but if it failed this channel may retry it first, once.
+    RetryOnError(u32),
     /// It is a part of the parent, which ends with its last part.
     Chain(NonNull<Bio>),
     /// It is a channel's own, and goes back to it.
     Channel(u32),
 }
 
-/// The volumes that a bio passed without being divided: the numbers of their channels plus one, 16
+/// The volumes that remapped a bio without dividing it: the numbers of their channels plus one, 16
 /// bits each, the innermost lowest. So four fit; a bio that passes more goes on as a part of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trail(u64);
@@ -69,8 +69,8 @@ impl Trail {
     }
 }
 
-/// No channel wants to see the bio when it has ended.
-const NO_HOOK: u16 = u16::MAX;
+/// No channel has an end_io hook on the bio.
+const NO_END_IO: u16 = u16::MAX;
 
 /// One I/O: operation, place, memory, flags, and how it ended.
 #[repr(C)]
@@ -111,7 +111,7 @@ pub struct Bio {
     pub(crate) remaining: u32,
     pub(crate) end: End,
     /// The channel that sees the bio when it has ended, before it goes on to its parent.
-    hook: u16,
+    end_io: u16,
     more: Vec<Segment>,
     buf: Option<IoBuf>,
     more_bufs: Vec<IoBuf>,
@@ -137,7 +137,7 @@ impl Bio {
             home: 0,
             trail: Trail::default(),
             origin: Sector(0),
-            hook: NO_HOOK,
+            end_io: NO_END_IO,
             skip: 0,
             first: Segment::EMPTY,
             view: std::ptr::null(),
@@ -500,12 +500,12 @@ impl Bio {
         unsafe { (*parent.as_ptr()).remaining += 1 };
     }
 
-    /// Note that the bio passes a volume, whose channel is `channel`, and may be moved from now on.
-    /// The channel counts it ([`crate::Env::entered`]). False if it has passed too many volumes to
-    /// note another; see [`crate::Env::pass`].
+    /// Note that a volume, whose channel is `channel`, remaps the bio, which may be moved from now on.
+    /// The channel counts it ([`crate::Env::count_remapped`]). False if too many volumes have remapped it
+    /// already; see [`crate::Env::begin_remap`].
     #[inline]
     #[must_use]
-    pub fn pass(&mut self, channel: u32) -> bool {
+    pub fn begin_remap(&mut self, channel: u32) -> bool {
         if self.trail.is_empty() {
             self.origin = self.sector;
         } else if self.trail.is_full() {
@@ -515,39 +515,39 @@ impl Bio {
         true
     }
 
-    /// True if the bio has passed so many volumes that [`Bio::pass`] would say false.
+    /// True if so many volumes have remapped the bio that [`Bio::begin_remap`] would say false.
     #[inline]
-    pub fn has_passed_many(&self) -> bool {
+    pub fn is_trail_full(&self) -> bool {
         self.trail.is_full()
     }
 
-    /// The volumes that the bio passed.
+    /// The volumes that remapped the bio.
     #[inline]
     pub(crate) fn trail(&self) -> Trail {
         self.trail
     }
 
-    /// As [`Bio::pass`], and the channel sees the bio again if it fails further down
+    /// As [`Bio::begin_remap`], and the channel gets the bio back if it fails further down, to retry it
     /// ([`crate::Channel::returned`]): with its status, and where it was before it was moved. What the
     /// channel then ends goes to the submitter. False if that cannot be noted, because the bio has
     /// passed other volumes, or is not a submitter's own: a part with a hook does the same for those.
     #[inline]
     #[must_use]
-    pub fn pass_with_rescue(&mut self, channel: u32) -> bool {
+    pub fn begin_remap_with_retry(&mut self, channel: u32) -> bool {
         let may = matches!(self.end, End::Submitter) && self.trail.is_empty();
         if may {
-            self.end = End::Rescue(channel);
+            self.end = End::RetryOnError(channel);
             self.origin = self.sector;
             self.trail.push(channel);
         }
         may
     }
 
-    /// The channel that is to see the bio, which has ended, before the submitter does: for once. The
-    /// bio is then where it was before it was moved. `below` is told the volumes that it leaves.
+    /// The channel that may retry the bio, which has failed, before its submitter gets it: once. The bio is
+    /// then where it was before it was moved. `below` is called for the volumes that it leaves.
     #[cold]
-    pub(crate) fn take_rescue(&mut self, mut below: impl FnMut(u32, &Bio)) -> Option<u32> {
-        let End::Rescue(channel) = self.end else { return None };
+    pub(crate) fn take_retry(&mut self, mut below: impl FnMut(u32, &Bio)) -> Option<u32> {
+        let End::RetryOnError(channel) = self.end else { return None };
         self.end = End::Submitter;
         while !self.trail.is_only(channel) {
             let inner = self.trail.pop()?;
@@ -557,29 +557,30 @@ impl Bio {
         Some(channel)
     }
 
-    /// The bio leaves all volumes that it passed: it is where its submitter wanted it.
+    /// The bio leaves all volumes that remapped it: it is where its submitter wanted it.
     #[inline]
-    pub(crate) fn leave_volumes(&mut self) {
+    pub(crate) fn end_remaps(&mut self) {
         self.trail = Trail::default();
         self.sector = self.origin;
     }
 
-    /// Have channel `channel` see this part when it has ended ([`crate::Channel::returned`]).
-    pub fn set_hook(&mut self, channel: u32) {
+    /// Set the end_io hook: channel `channel` gets this part when it has ended
+    /// ([`crate::Channel::returned`]).
+    pub fn set_end_io(&mut self, channel: u32) {
         debug_assert!(self.is_part());
-        self.hook = channel as u16;
+        self.end_io = channel as u16;
     }
 
-    /// The channel that is to see the ended bio, once.
+    /// The channel whose end_io hook the ended bio carries, once.
     #[inline]
-    pub(crate) fn take_hook(&mut self) -> Option<u32> {
-        let hook = std::mem::replace(&mut self.hook, NO_HOOK);
-        (hook != NO_HOOK).then_some(hook.into())
+    pub(crate) fn take_end_io(&mut self) -> Option<u32> {
+        let channel = std::mem::replace(&mut self.end_io, NO_END_IO);
+        (channel != NO_END_IO).then_some(channel.into())
     }
 
-    /// A volume that the bio passed, or a channel, is to learn of the end of this very bio.
+    /// A volume that remapped the bio, or a channel, is to learn of the end of this very bio.
     pub(crate) fn is_watched(&self) -> bool {
-        !self.trail.is_empty() || self.hook != NO_HOOK
+        !self.trail.is_empty() || self.end_io != NO_END_IO
     }
 
     /// Make `self`, an idle box, the part of `parent` that begins `skip` bytes behind its beginning

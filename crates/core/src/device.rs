@@ -6,7 +6,7 @@
 
 use crate::bio::Bio;
 use crate::clock::Ns;
-use crate::context::{Env, Passed};
+use crate::context::{Env, RemappedDone};
 use crate::error::Result;
 use crate::extent::Extent;
 use crate::failures::Failures;
@@ -105,10 +105,10 @@ pub trait Channel: Send {
     /// Every bio ends exactly once, through [`Env::end_bio`].
     fn submit(&mut self, env: &mut Env, bios: &mut BioList);
 
-    /// Reads and writes of up to so many bytes are one I/O to the device, unless their memory lies in
-    /// more pieces than it takes.
+    /// Largest read or write, in bytes, that is one I/O to the device. It may still be split if its memory
+    /// lies in more pieces than the device takes.
     #[inline(always)]
-    fn whole_bytes(&self) -> u64 {
+    fn max_io_bytes(&self) -> u64 {
         u64::MAX
     }
 
@@ -121,17 +121,17 @@ pub trait Channel: Send {
     /// The channels that [`Env::channel_of`] gave this one and that it may still send bios to.
     fn members(&self) -> &[u32];
 
-    /// Bios that this channel let pass ([`Env::pass`]) have ended. For volumes.
-    fn passed(&mut self, _env: &mut Env, _passed: &[Passed]) {}
+    /// Bios that this channel remapped ([`Env::begin_remap`]) have ended. For volumes.
+    fn remapped_done(&mut self, _env: &mut Env, _done: &[RemappedDone]) {}
 
-    /// Take over limits that have changed, before [`Channel::whole_bytes`] and [`Channel::first_part`] are
+    /// Take over limits that have changed, before [`Channel::max_io_bytes`] and [`Channel::first_part`] are
     /// asked about bios that the channel has not got yet.
     #[inline]
     fn follow_limits(&mut self, _env: &mut Env) {}
 
-    /// Parts with this channel's hook ([`crate::Bio::set_hook`]), or bios of its own
-    /// ([`Bio::give_to_channel`]), have ended, or bios that it wanted to see if they fail
-    /// ([`Bio::pass_with_rescue`]) have failed; their status says how. A part, or another's bio, goes on when
+    /// Parts with this channel's end_io hook ([`crate::Bio::set_end_io`]) or bios of its own
+    /// ([`Bio::give_to_channel`]) have ended, or bios that it may retry
+    /// ([`Bio::begin_remap_with_retry`]) have failed; their status says how. A part, or another's bio, goes on when
     /// it is given to [`Env::end_bio`], which ends it for good.
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
@@ -184,16 +184,16 @@ pub trait Channel: Send {
     /// ring knows of it.
     fn close(&mut self, _env: &mut Env) {}
 
-    /// True while the channel waits for something another context holds (a tag): then the
+    /// True while the channel waits for something that another context holds (a tag): then the
     /// waiting context also watches the others' rings.
-    fn starving(&self) -> bool {
+    fn waits_on_peer(&self) -> bool {
         false
     }
 
-    /// The context expects something of others ([`Env::entrusted`]), and the owner is about to wait
-    /// or to look for completions: send on what can be. True if it is likely that others are about
-    /// to give what this channel waits for, so that waiting a moment is cheaper than sleeping.
-    fn nudge(&mut self, _env: &mut Env) -> bool {
+    /// Push on the work that this channel shares with other contexts ([`Env::entrusted`]): the owner is
+    /// about to wait or to poll. True if others are likely to give soon what this channel waits for, so
+    /// that a short busy poll is cheaper than a sleep.
+    fn push_shared_work(&mut self, _env: &mut Env) -> bool {
         false
     }
 

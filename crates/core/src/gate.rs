@@ -1,15 +1,16 @@
-//! The gate of a context: its owner passes freely, a visitor only while the owner is away.
+//! The gate of a context: a lock that is biased to the context's owner (an asymmetric Dekker lock).
 //!
-//! A thread may leave the library for an hour after any call. What its context still holds for
-//! others (completions in its ring, tags, bios it may now issue) must go on without it, so
-//! others may *visit* the context and turn its crank while the owner is outside a call. A
-//! visitor that finds the owner inside *knocks*: the owner, on its way out, does the visitor's
-//! errand itself. Either way the errand is done: that is the promise of [`Gate::visit`].
+//! A thread may leave the library for an hour after any call. Its context may still hold things that
+//! others need (completions in its ring, tags, bios that can be issued now). So another thread may
+//! *visit* the context while the owner is outside a call, and run its pending work. A visitor first
+//! *requests* its visit. If it finds the owner inside, it goes away: the owner sees the request when it
+//! leaves, and runs the pending work itself. In both cases the work that was pending before
+//! [`Gate::visit`] is run. That is the promise of this module.
 //!
 //! Invariants:
-//! * At most one of owner and visitors has access at a time. `inside` says the owner has it,
-//!   `claim` that a visitor has it; each side raises its flag before it looks at the other's.
-//! * A knock is answered after it was made: by the visitor itself, by the visitor that holds
+//! * The owner or one visitor has access, never two threads. `inside` says that the owner has it,
+//!   `claim` that a visitor has it; each side sets its own flag before it reads the other's.
+//! * A visit request is served after it was made: by the visitor itself, by the visitor that holds
 //!   the claim when it leaves, or by the owner when it leaves.
 //!
 //! Memory order: access is handed over by the release stores of `inside` (owner leaves) and
@@ -23,11 +24,11 @@ use crate::sync::{LockClass, LockCounters, pause};
 /// What [`Gate::visit`] found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// Nobody is inside: the caller has access until [`Gate::end_visit`].
+    /// No thread is inside: the caller has access until [`Gate::end_visit`].
     Granted,
-    /// The owner is inside and will do the errand before it leaves.
+    /// The owner is inside, and runs the pending work before it leaves.
     OwnerWill,
-    /// Another visitor is inside and will do the errand before it leaves.
+    /// Another visitor is inside, and runs the pending work before it leaves.
     VisitorWill,
 }
 
@@ -36,17 +37,17 @@ pub struct Gate {
     barriers: Barriers,
     inside: AtomicU32,
     claim: AtomicBool,
-    knock: AtomicBool,
+    visit_requested: AtomicBool,
 }
 
 impl Gate {
-    /// A gate with nobody inside.
+    /// A gate with no thread inside.
     pub fn new(barriers: Barriers) -> Self {
         Gate {
             barriers,
             inside: AtomicU32::new(0),
             claim: AtomicBool::new(false),
-            knock: AtomicBool::new(false),
+            visit_requested: AtomicBool::new(false),
         }
     }
 
@@ -79,36 +80,36 @@ impl Gate {
         user.acquired(LockClass::ContextGate);
     }
 
-    /// The owner leaves. True if somebody knocked: enter again, do the errand, leave again.
+    /// The owner leaves. True if a visit was requested: enter again, run the pending work, leave again.
     #[inline]
     #[must_use]
     pub fn leave(&self) -> bool {
         self.inside.store(0, Release);
         self.barriers.light();
-        self.knock.load(Relaxed)
+        self.visit_requested.load(Relaxed)
     }
 
-    /// True if the owner was inside at the moment of the look.
+    /// True if the owner was inside at the moment of the call.
     pub fn is_inside(&self) -> bool {
         self.inside.load(Relaxed) != 0
     }
 
-    /// True if somebody knocked and was not answered yet.
-    pub fn knocked(&self) -> bool {
-        self.knock.load(Relaxed)
+    /// True while a visit request is not served.
+    pub fn has_visit_request(&self) -> bool {
+        self.visit_requested.load(Relaxed)
     }
 
-    /// Whoever is inside is about to do the errands of all who knocked so far.
+    /// The thread that is inside is about to run the pending work, and so serves all requests so far.
     #[inline]
-    pub fn answer_knock(&self) {
-        if self.knock.load(Relaxed) {
-            self.knock.swap(false, AcqRel);
+    pub fn take_visit_request(&self) {
+        if self.visit_requested.load(Relaxed) {
+            self.visit_requested.swap(false, AcqRel);
         }
     }
 
-    /// Somebody else wants the context's crank turned. See [`Visit`].
+    /// Another thread than the owner asks that the pending work be run. See [`Visit`].
     pub fn visit(&self) -> Visit {
-        self.knock.swap(true, AcqRel);
+        self.visit_requested.swap(true, AcqRel);
         fence_seq();
         loop {
             if self.claim.compare_exchange(false, true, Acquire, Relaxed).is_err() {
@@ -118,28 +119,28 @@ impl Gate {
             if self.inside.load(Acquire) == 0 {
                 return Visit::Granted;
             }
-            // The owner does the errand, unless it has left without seeing the knock of a
-            // visitor that found our claim.
-            let knocked = self.release_claim() && !(crate::mistake!("gate_visit_recheck"));
+            // The owner runs the work, unless it left without seeing the request of a visitor that
+            // found our claim.
+            let requested = self.release_claim() && !(crate::mistake!("gate_visit_recheck"));
             self.barriers.heavy();
-            if self.inside.load(Acquire) != 0 || !knocked {
+            if self.inside.load(Acquire) != 0 || !requested {
                 return Visit::OwnerWill;
             }
         }
     }
 
-    /// A granted visit ends. True if another visitor knocked meanwhile and found the claim
+    /// A granted visit ends. True if another visitor requested one meanwhile and found the claim
     /// taken: then visit again.
     #[must_use]
     pub fn end_visit(&self) -> bool {
         self.release_claim()
     }
 
-    /// Let go of the claim; true if somebody has knocked who may have found it taken.
+    /// Release the claim; true if a visitor may have found it taken, because a request is there.
     fn release_claim(&self) -> bool {
         self.claim.store(false, Release);
         fence_seq();
-        !(crate::mistake!("gate_knock_recheck")) && self.knock.load(Relaxed)
+        !(crate::mistake!("gate_request_recheck")) && self.visit_requested.load(Relaxed)
     }
 }
 
@@ -156,23 +157,23 @@ mod loom_tests {
 
     struct Model {
         gate: Gate,
-        /// What the gate guards: errands done.
+        /// The state that the gate guards: how many requests were served.
         done: UnsafeCell<usize>,
         asked: AtomicUsize,
     }
 
     impl Model {
-        fn errand(&self) {
-            self.gate.answer_knock();
+        fn run_pending(&self) {
+            self.gate.take_visit_request();
             let asked = self.asked.load(Relaxed);
-            // SAFETY: only whoever has the gate calls this; loom checks that.
+            // SAFETY: only the thread that has the gate calls this; loom checks that.
             self.done.with_mut(|d| unsafe { *d = asked });
         }
 
         fn visitor(&self) {
             self.asked.fetch_add(1, Relaxed);
             while self.gate.visit() == Visit::Granted {
-                self.errand();
+                self.run_pending();
                 if !self.gate.end_visit() {
                     break;
                 }
@@ -181,11 +182,11 @@ mod loom_tests {
 
         fn owner_call(&self, user: &LockCounters) {
             self.gate.enter(user);
-            // As in every call that reaps: it answers knocks and turns the crank anyway.
-            self.errand();
+            // As in every call that reaps, which runs the pending work anyway.
+            self.run_pending();
             while self.gate.leave() {
                 self.gate.enter(user);
-                self.errand();
+                self.run_pending();
             }
         }
     }
@@ -208,19 +209,19 @@ mod loom_tests {
             let user = LockCounters::new(ManualClock::new(1));
             (0..calls).for_each(|_| model.owner_call(&user));
             threads.into_iter().for_each(|t| t.join().unwrap());
-            // The errands were asked for and the owner is away: all must be done.
+            // All visits were requested and the owner is away: all must be served.
             // SAFETY: every other thread has ended.
-            model.done.with(|d| assert_eq!(unsafe { *d }, visitors, "an errand was lost"));
+            model.done.with(|d| assert_eq!(unsafe { *d }, visitors, "a request was lost"));
         });
     }
 
-    /// Owner and one visitor: exclusive access, and the errand is done whoever does it.
+    /// Owner and one visitor: access is exclusive, and one of them serves the request.
     #[test]
     fn loom_gate_owner_and_visitor() {
         run(1, 2);
     }
 
-    /// Two visitors and the owner: the one that finds the claim taken is served too.
+    /// Two visitors and the owner: the visitor that finds the claim taken is served, too.
     #[test]
     fn loom_gate_two_visitors() {
         run(2, 1);

@@ -39,7 +39,7 @@ pub mod op;
 pub mod port;
 pub mod primitive;
 pub mod published;
-pub mod quiet;
+pub mod quiesced;
 pub mod range_lock;
 pub mod ring;
 

@@ -5,7 +5,7 @@
 //!   brought. Whoever closes a channel waits for it, and leaves it as all do.
 //! * What is published is seen: by whoever has the turn, by whoever leaves it and looks again, or
 //!   by its bringer, which tries the turn once more. So is a wish that the holder look at something
-//!   that changed elsewhere ([`TurnLock::enter_to_look`]).
+//!   that changed elsewhere ([`TurnLock::enter_to_recheck`]).
 //!
 //! Memory order: the bringer publishes, passes a full fence and looks whether the lock is free;
 //! the holder frees the lock, passes a full fence and looks what is published (Dekker), so at
@@ -81,7 +81,7 @@ impl<T> TurnLock<T> {
 
     /// Get the turn with nothing but news that lie elsewhere. Without it, whoever has the turn takes
     /// ([`TurnLock::take`]) once more, and sees after that what the caller saw before this call.
-    pub fn enter_to_look(&self, locks: &LockCounters, who: u32) -> Option<Guard<'_, T>> {
+    pub fn enter_to_recheck(&self, locks: &LockCounters, who: u32) -> Option<Guard<'_, T>> {
         if !self.busy.load(Relaxed)
             && let Some(turn) = self.lock.try_lock(locks)
         {
@@ -192,7 +192,7 @@ mod loom_tests {
         /// Copy `news[0]` to `news[1]`, which is done with the turn only.
         fn look(&self, news: &[AtomicUsize; 2]) {
             let locks = LockCounters::new(ManualClock::new(1));
-            while let Some(turn) = self.turn.enter_to_look(&locks, 1) {
+            while let Some(turn) = self.turn.enter_to_recheck(&locks, 1) {
                 let published = self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
                 self.seen.fetch_add(published, Relaxed);
                 news[1].store(news[0].load(Relaxed), Relaxed);
@@ -235,7 +235,7 @@ mod loom_tests {
 
     /// What changed elsewhere is looked at, whoever has the turn when its bringer comes.
     #[test]
-    fn loom_turn_a_look_is_not_lost() {
+    fn loom_turn_a_recheck_is_not_lost() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(1);
         builder.check(|| {
@@ -256,7 +256,7 @@ mod loom_tests {
 
     /// News come one after the other, while somebody looks again because of the first: the last are seen.
     #[test]
-    fn loom_turn_of_two_looks_none_is_lost() {
+    fn loom_turn_of_two_rechecks() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {

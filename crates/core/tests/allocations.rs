@@ -107,12 +107,12 @@ impl Channel for SplitterChannel {
         }
     }
 
-    fn starving(&self) -> bool {
+    fn waits_on_peer(&self) -> bool {
         self.ends == Ends::Starving && !self.held.is_empty()
     }
 
     fn deadline(&self) -> Option<Ns> {
-        self.starving().then_some(0)
+        self.waits_on_peer().then_some(0)
     }
 
     fn tick(&mut self, env: &mut Env, _now: Ns) {
@@ -157,7 +157,7 @@ fn round(context: &mut Context, device: DevIndex, bios: &mut BioList, out: &mut 
 fn submitting_splitting_and_reaping_allocate_nothing() {
     let set = ContextSet::new(SystemClock::new());
     for engine in [Engine::Uring, Engine::Plain] {
-        // Whom a context watches that waits for what others have: away, so that their cranks are turned.
+        // Contexts that another one watches and waits for: their owners are away, so they are kicked.
         let _others: Vec<_> = (0..3).map(|_| set.open(engine).unwrap()).collect();
         for ends in [Ends::InTheCall, Ends::ByMessage, Ends::Starving] {
             let device: Arc<dyn Device> = Arc::new(Splitter { ends });

@@ -7,8 +7,8 @@
 //!   the other. A request that waits holds up nobody but its own client.
 //! - While any client is idle, a new one gets in: the client that has been idle for longest gives way
 //!   ([`Guest`]). A request that has begun is answered.
-//! - These threads never end, but serve one client after the other. A change of a volume may turn a
-//!   context's crank, and what a thread submitted to a ring the kernel cancels when it ends.
+//! - These threads never end, but serve one client after the other. A change of a volume may visit a
+//!   context, and what a thread submitted to a ring the kernel cancels when it ends.
 //! - The path is removed when [`ControlSocket`] is dropped, unless another socket is there by then.
 
 use std::io::{self, ErrorKind, Read, Write};

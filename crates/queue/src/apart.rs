@@ -34,7 +34,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     pub(crate) fn try_apart(&mut self, env: &mut Env, bios: &mut BioList, status: Status) -> bool {
         // Nobody waits for what an abandoned context has, nor would anybody send it.
-        if env.is_abandoned() || !make_lone(bios, status) {
+        if env.is_draining() || !make_lone(bios, status) {
             return false;
         }
         while let Some(bio) = bios.pop() {

@@ -83,7 +83,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             scheduler.run(local, caller, bios, place)
         });
         while let Some(word) = self.words.pop() {
-            env.leave_word(word);
+            env.notify_lazily(word);
         }
         self.end_refused(env);
         again || held && !self.is_held(now)
@@ -157,7 +157,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             env.end_with(bio, Status::Cancelled);
         }
         while let Some(word) = self.words.pop() {
-            env.leave_word(word);
+            env.notify_lazily(word);
         }
         self.end_refused(env);
     }
@@ -238,7 +238,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.refresh(env);
             let port = self.config.ports.get(home).expect("a channel with bios here is open");
             port.done.add(&mut bios);
-            env.leave_word(port.doorbell().clone());
+            env.notify_lazily(port.doorbell().clone());
         }
     }
 
@@ -337,7 +337,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 self.bounce(env, grant);
             }
         }
-        if env.is_abandoned() {
+        if env.is_draining() {
             return self.cancel_granted(env);
         }
         S::CLOCK.before_issue(env);
@@ -407,7 +407,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn wake_all(&mut self, env: &mut Env) {
         self.refresh(env);
-        self.config.ports.iter().for_each(|port| env.leave_word(port.doorbell().clone()));
+        self.config.ports.iter().for_each(|port| env.notify_lazily(port.doorbell().clone()));
     }
 
     /// This call has done its share for others: whoever brought bios last goes on.
@@ -417,7 +417,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if last != self.port.index()
             && let Some(port) = self.config.ports.get(last)
         {
-            env.leave_word(port.doorbell().clone());
+            env.notify_lazily(port.doorbell().clone());
         }
     }
 

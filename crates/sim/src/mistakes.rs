@@ -43,7 +43,10 @@ pub const MISTAKES: [Mistake; 20] = [
         ..plain("merge_fails_whole", "a sector that is bad fails all that was merged with it")
     },
     plain("plug_goes_on", "what follows from the flush of a plug is held in it again"),
-    plain("quiet_in_flight", "a volume's table is changed while I/O by the old one is in flight"),
+    plain(
+        "quiesced_in_flight",
+        "a volume's table is changed while I/O by the old one is in flight",
+    ),
     plain("split_off_by_one", "the second part of a bio that is cut goes one sector too far"),
     Mistake {
         scenarios: &["nbd"],

@@ -1,4 +1,4 @@
-//! The NBD server while other threads turn its context's crank, and end: io_uring cancels what a
+//! The NBD server while other threads visit its context, and end: io_uring cancels what a
 //! thread has handed to it when that thread ends, and the server does it again.
 
 use std::io::{self, Read, Write};

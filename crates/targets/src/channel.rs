@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A bio that the volume let pass carries its channel in its trail, so it counts as in flight
-//!   here until it ends ([`Env::passing`]), whatever it was divided into.
+//!   here until it ends ([`Env::remapped_in_flight`]), whatever it was divided into.
 //! * `members` are the context's channels of the live table's members.
 //! * While the volume is suspended bios are kept, in the order in which they came, and nothing new
 //!   passes; what passed before goes on by the table that it passed by.
@@ -22,7 +22,7 @@ use crate::table::{Table, To};
 use crate::volume::{Live, Port, Shared};
 use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
-use drystone_core::context::Passed;
+use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
 use drystone_core::op::{OP_GROUPS, OpGroup};
 use drystone_core::stats::ChannelStats;
@@ -129,7 +129,7 @@ impl VolumeChannel {
     /// Tell whoever suspends the volume once nothing is in flight.
     fn report(&self, env: &mut Env) {
         if self.live.suspended {
-            self.port.quiet.look(self.live.epoch(), env.passing(self.index));
+            self.port.quiesced.report(self.live.epoch(), env.remapped_in_flight(self.index));
         }
     }
 
@@ -183,7 +183,7 @@ impl VolumeChannel {
                 Way::Move(member, sector) => {
                     moved += 1;
                     self.started[bio.op.group() as usize] += 1;
-                    let passed = bio.pass(self.index);
+                    let passed = bio.begin_remap(self.index);
                     debug_assert!(passed, "it was looked at before");
                     bio.sector = Sector(sector);
                     env.send_down(self.members[member as usize], bio);
@@ -191,7 +191,7 @@ impl VolumeChannel {
                 Way::Divide => {
                     bio.stamp(now);
                     self.started[bio.op.group() as usize] += 1;
-                    let bio = env.pass(bio, self.index);
+                    let bio = env.begin_remap(bio, self.index);
                     self.divide(env, bio);
                 }
                 Way::Slow => {
@@ -202,7 +202,7 @@ impl VolumeChannel {
                 }
             }
         }
-        env.entered(self.index, moved);
+        env.count_remapped(self.index, moved);
     }
 
     /// The bios at the beginning, if all that a table says is that they are moved to one member:
@@ -216,14 +216,14 @@ impl VolumeChannel {
         let started = &mut self.started;
         let mut run = bios.take_while(|bio| {
             let plain = is_plain(bio, &live.limits, live.size_bytes, special);
-            if !plain || !bio.pass(index) {
+            if !plain || !bio.begin_remap(index) {
                 return false;
             }
             started[bio.op.group() as usize] += 1;
             bio.sector = Sector(bio.sector.0.wrapping_add(add));
             true
         });
-        env.entered(index, run.len());
+        env.count_remapped(index, run.len());
         env.send_all_down(self.members[member as usize], &mut run);
     }
 
@@ -238,7 +238,7 @@ impl VolumeChannel {
                 break;
             }
             let place = striped.place(bio.sector.0);
-            if bio.bytes > place.left * SECTOR_SIZE || !bio.pass(self.index) {
+            if bio.bytes > place.left * SECTOR_SIZE || !bio.begin_remap(self.index) {
                 break;
             }
             self.started[bio.op.group() as usize] += 1;
@@ -264,7 +264,7 @@ impl VolumeChannel {
             return None;
         }
         self.started[bio.op.group() as usize] += 1;
-        Some(env.pass(bio, self.index))
+        Some(env.begin_remap(bio, self.index))
     }
 
     /// The live table: that of all bios that passed.
@@ -292,7 +292,7 @@ enum Way {
 #[inline(always)]
 fn way(live: &Live, special: BioFlags, bio: &Bio) -> Way {
     let Some(table) = live.table.as_deref() else { return Way::Slow };
-    if !is_plain(bio, &live.limits, live.size_bytes, special) || bio.has_passed_many() {
+    if !is_plain(bio, &live.limits, live.size_bytes, special) || bio.is_trail_full() {
         return Way::Slow;
     }
     let (to, sector, bytes) = table.piece(bio.sector.0);
@@ -308,7 +308,7 @@ impl Channel for VolumeChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.refresh(env);
         let now = env.time.submit_time();
-        self.shared.stats.busy.update(now, false, env.passing(self.index) > 0);
+        self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.index) > 0);
         if self.live.suspended {
             return self.keep(env, bios, now);
         }
@@ -317,15 +317,15 @@ impl Channel for VolumeChannel {
     }
 
     #[inline]
-    fn passed(&mut self, env: &mut Env, passed: &[Passed]) {
+    fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {
         let now = env.time.completion_time();
         if self.live.iostats {
-            for run in passed {
+            for run in done {
                 let latency = now.saturating_sub(run.start_ns);
                 self.stats.ended(run.group, run.count, run.bytes, latency);
             }
         }
-        self.shared.stats.busy.update(now, true, env.passing(self.index) > 0);
+        self.shared.stats.busy.update(now, true, env.remapped_in_flight(self.index) > 0);
         self.report(env);
     }
 
@@ -348,7 +348,7 @@ impl Channel for VolumeChannel {
 
     /// What waits for a log may wait for a write of another context, whose owner is away: then its
     /// ring is watched.
-    fn starving(&self) -> bool {
+    fn waits_on_peer(&self) -> bool {
         self.logging.borrow().waiting() > 0
     }
 

@@ -18,7 +18,7 @@ use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::quiet::Quiet;
+use drystone_core::quiesced::Quiesced;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_core::{
@@ -47,7 +47,7 @@ pub(crate) struct Live {
 /// What the control side of a volume and one of its channels share.
 pub(crate) struct PortState {
     /// Nothing of the channel is in flight since a suspension.
-    pub(crate) quiet: Quiet,
+    pub(crate) quiesced: Quiesced,
 }
 
 /// A channel. Its doorbell makes it look at what is published.
@@ -72,11 +72,11 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn open_port(&self, doorbell: Arc<Message>) -> Arc<Port> {
-        self.ports.lock(&self.ports_locks).open(doorbell, PortState { quiet: Quiet::new() })
+        self.ports.lock(&self.ports_locks).open(doorbell, PortState { quiesced: Quiesced::new() })
     }
 
     pub(crate) fn close_port(&self, port: &Arc<Port>) {
-        port.quiet.gone();
+        port.quiesced.set_gone();
         self.ports.lock(&self.ports_locks).close(port);
     }
 
@@ -234,9 +234,9 @@ impl Volume {
             return false;
         }
         let ports = self.shared.ports();
-        let late: Vec<_> = ports.iter().filter(|port| !port.quiet.is_since(epoch)).collect();
+        let late: Vec<_> = ports.iter().filter(|port| !port.quiesced.is_since(epoch)).collect();
         late.iter().for_each(|port| port.doorbell().clone().send_and_kick());
-        late.iter().all(|port| port.quiet.is_since(epoch))
+        late.iter().all(|port| port.quiesced.is_since(epoch))
     }
 
     /// Let kept I/O go on. An inactive table becomes the live one, for which the volume must be

@@ -210,7 +210,7 @@ impl GroupChannel {
             return bios.iter().all(|bio| bio.group == ROOT);
         }
         let Some(entry) = find(&mut self.entries, group) else { return false };
-        let (whole, mut bytes) = (device.whole_bytes().min(LENGTH_MAX), 0u64);
+        let (whole, mut bytes) = (device.max_io_bytes().min(LENGTH_MAX), 0u64);
         let same = bios.iter().all(|bio| {
             bytes = bytes.wrapping_add(bio.bytes);
             bio.group == group && bio.op == op && bio.bytes <= whole
@@ -252,7 +252,7 @@ impl GroupChannel {
         let direction = Direction::of(first);
         let Some(entry) = find(&mut self.entries, group) else { return BioList::new() };
         let purse = &mut entry.sides[direction as usize].purse;
-        let (whole, mut bytes) = (device.whole_bytes(), 0u64);
+        let (whole, mut bytes) = (device.max_io_bytes(), 0u64);
         let run = match purse.is_unlimited() {
             true => bios.take_while(|bio| {
                 let goes = bio.group == group && bio.op == op && bio.bytes <= whole;
@@ -374,7 +374,7 @@ impl GroupChannel {
         let count = granted.len();
         while let Some(bio) = granted.pop() {
             let entry = self.take_back(&bio);
-            if env.is_abandoned() {
+            if env.is_draining() {
                 env.end_with(bio, Status::Cancelled);
             } else {
                 entry.count(&bio);
@@ -413,7 +413,7 @@ fn find(entries: &mut [Option<Box<Entry>>], group: u32) -> Option<&mut Entry> {
 
 fn tell(env: &mut Env, caller: Caller<'_>) {
     for port in caller.told {
-        env.leave_word(port.doorbell().clone());
+        env.notify_lazily(port.doorbell().clone());
     }
 }
 

@@ -14,7 +14,7 @@ use crate::limits::IoStat;
 use drystone_core::primitive::{AtomicU32, fence};
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 #[cfg(any(test, target_pointer_width = "32"))]
-use drystone_core::sync::between_looks;
+use drystone_core::sync::between_polls;
 use std::sync::Arc;
 
 /// A number of 64 bits with one writer, which readers see whole.
@@ -76,7 +76,7 @@ impl Count for Halves {
                 return u64::from(high) << 32 | u64::from(low);
             }
             // The writer is between two of its stores.
-            between_looks(&mut tries);
+            between_polls(&mut tries);
         }
     }
 }

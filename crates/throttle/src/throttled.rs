@@ -4,7 +4,7 @@
 //! were there alone, so that what is below knows nothing of groups.
 
 use drystone_core::clock::Ns;
-use drystone_core::context::Passed;
+use drystone_core::context::RemappedDone;
 use drystone_core::device::TypedDevice;
 use drystone_core::failures::Failures;
 use drystone_core::histogram::Snapshot;
@@ -148,8 +148,8 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
         }
     }
 
-    fn whole_bytes(&self) -> u64 {
-        self.device.whole_bytes()
+    fn max_io_bytes(&self) -> u64 {
+        self.device.max_io_bytes()
     }
 
     fn first_part(&self, bio: &Bio) -> u64 {
@@ -161,8 +161,8 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
     }
 
     #[inline]
-    fn passed(&mut self, env: &mut Env, passed: &[Passed]) {
-        self.device.passed(env, passed);
+    fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {
+        self.device.remapped_done(env, done);
     }
 
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
@@ -226,12 +226,12 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
         self.device.close(env);
     }
 
-    fn starving(&self) -> bool {
-        self.device.starving()
+    fn waits_on_peer(&self) -> bool {
+        self.device.waits_on_peer()
     }
 
-    fn nudge(&mut self, env: &mut Env) -> bool {
-        self.device.nudge(env)
+    fn push_shared_work(&mut self, env: &mut Env) -> bool {
+        self.device.push_shared_work(env)
     }
 
     fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {

@@ -14,7 +14,7 @@ use crate::op::BioFlags;
 use crate::ring::bell::Bell;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
-use crate::sync::{LockClass, between_looks, pause};
+use crate::sync::{LockClass, between_polls, pause};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,14 +33,15 @@ impl DevIndex {
 /// Every so many calls of reap the channels' deadlines are looked at, for loops that never wait.
 const REAPS_A_TICK: u32 = 256;
 
-/// How often [`ContextCore::linger`] looks: a microsecond of spinning, then some rounds of others.
-const LINGER_TRIES: u32 = 140;
-/// How rarely it is done at the least: once in two to the power of this.
-const LINGER_FAILURES_MAX: u32 = 7;
+/// Polls of [`ContextCore::busy_poll_before_sleep`]: a microsecond of spinning, then some rounds that
+/// offer the core to others.
+const BUSY_POLL_TRIES: u32 = 140;
+/// Waits between two tries are two to the power of the failures in a row, of which at most so many count.
+const BUSY_POLL_FAILURES_MAX: u32 = 7;
 
-/// Looks for news between two readings of the clock, and readings of one wait: a bound for clocks
-/// that stand still.
-const LOOKS_A_READING: u32 = 8;
+/// Polls between two readings of the clock, and readings of one wait: a bound for clocks that stand
+/// still.
+const POLLS_A_READING: u32 = 8;
 const READINGS_MAX: u32 = 8192;
 
 /// Most devices a context may open: a token names the channel in 16 bits.
@@ -60,9 +61,9 @@ pub(crate) struct ContextCore {
     others: Vec<Other>,
     /// Calls of reap, for [`REAPS_A_TICK`].
     reaps: u32,
-    /// How often lingering was in vain in a row, and waits left until it is tried again.
-    linger_failures: u32,
-    linger_pause: u32,
+    /// Busy polls in a row that found nothing, and waits left until the next try.
+    busy_poll_failures: u32,
+    busy_poll_pause: u32,
     pub(crate) waiting: Waiting,
     /// There may be I/O in flight that is polled because of the poll mode.
     polled: bool,
@@ -83,8 +84,8 @@ impl ContextCore {
             watching: Vec::new(),
             others: Vec::new(),
             reaps: 0,
-            linger_failures: 0,
-            linger_pause: 0,
+            busy_poll_failures: 0,
+            busy_poll_pause: 0,
             waiting: Waiting::new(),
             polled: false,
             has_plug: false,
@@ -162,7 +163,7 @@ impl ContextCore {
                 self.close_channel(index);
             }
         }
-        self.env.links.looked();
+        self.env.links.swept();
     }
 
     fn close_channel(&mut self, index: u32) {
@@ -189,7 +190,7 @@ impl ContextCore {
         if bios.is_empty() {
             return;
         }
-        debug_assert!(!self.env.winding_up, "nothing is submitted to a context that winds up");
+        debug_assert!(!self.env.draining, "nothing is submitted to a context that winds up");
         self.env.outstanding += bios.len();
         if let Some(polled) = self.waiting.polls() {
             bios.set_flags(BioFlags::POLLED, polled);
@@ -228,15 +229,15 @@ impl ContextCore {
         let link = self.env.links.link(index);
         let (mut down, mut returned) = (link.down.take(), link.returned.take());
         // Taken only with something in it: its memory is to stay there.
-        let mut passed = match link.passed.is_empty() {
+        let mut done = match link.remapped_done.is_empty() {
             true => Vec::new(),
-            false => std::mem::take(&mut link.passed),
+            false => std::mem::take(&mut link.remapped_done),
         };
         let Some(channel) = &mut self.channels[at] else { return };
-        if !passed.is_empty() {
-            channel.passed(&mut self.env, &passed);
-            passed.clear();
-            self.env.links.link(index).passed = passed;
+        if !done.is_empty() {
+            channel.remapped_done(&mut self.env, &done);
+            done.clear();
+            self.env.links.link(index).remapped_done = done;
         }
         if !returned.is_empty() {
             channel.returned(&mut self.env, &mut returned);
@@ -255,16 +256,16 @@ impl ContextCore {
 
     #[inline]
     pub(crate) fn reap(&mut self, mailbox: &Mailbox, gate: &Gate, out: &mut BioList) -> usize {
-        let mut cranked = self.crank(mailbox, gate);
+        let mut processed = self.process_pending(mailbox, gate);
         if self.polled {
             self.poll_channels();
             self.polled = self.must_poll();
         }
         if self.env.entrusted > 0 {
-            self.nudge();
-            cranked = true;
+            self.push_shared_work();
+            processed = true;
         }
-        if cranked {
+        if processed {
             // What the channels started in answer must not wait for the owner's next call.
             self.env.ring.submit();
         }
@@ -278,13 +279,14 @@ impl ContextCore {
         n
     }
 
-    /// For loops that never wait, and so watch nobody: who holds what this context needs may be away.
+    /// For loops that never wait, and so watch no peer: the owner of the context that holds what this
+    /// one needs may be away.
     #[inline]
     pub(super) fn reap_for_owner(&mut self, handle: &Handle, out: &mut BioList) -> usize {
         let n = self.reap(&handle.mailbox, &handle.gate, out);
-        if self.reaps.is_multiple_of(REAPS_A_TICK) && self.is_starving() {
+        if self.reaps.is_multiple_of(REAPS_A_TICK) && self.waits_on_peer() {
             handle.set.others_do(self.env.id, |other| {
-                if !other.parking().will_look() {
+                if !other.parking().will_recheck() {
                     self.env.kick_later(other.clone());
                 }
             });
@@ -292,13 +294,13 @@ impl ContextCore {
         n
     }
 
-    /// What a visitor, or the owner for one who knocked, does: turn the crank.
-    pub(crate) fn errand(&mut self, gate: &Gate, mailbox: &Mailbox) {
-        self.crank(mailbox, gate);
+    /// The work of a visit, done by the visitor or by the owner in its place.
+    pub(crate) fn run_pending(&mut self, gate: &Gate, mailbox: &Mailbox) {
+        self.process_pending(mailbox, gate);
         self.poll_channels();
         if self.env.abandoned && self.env.entrusted > 0 {
-            // Nobody will wait for these any more.
-            self.nudge();
+            // No wait will push these any more.
+            self.push_shared_work();
         }
         self.env.ring.submit();
         if self.env.abandoned {
@@ -307,11 +309,11 @@ impl ContextCore {
     }
 
     /// Deliver messages and ring events to the channels; true if there were any. Never waits.
-    /// The ring comes first, because reaping it forgets the wake-ups so far, and whoever sent a
-    /// message with one relies on a look into the mailbox after that.
+    /// The ring comes first: reaping it forgets the wake-ups so far, and the sender of a message with
+    /// a wake-up relies on a later read of the mailbox.
     #[inline]
-    fn crank(&mut self, mailbox: &Mailbox, gate: &Gate) -> bool {
-        gate.answer_knock();
+    fn process_pending(&mut self, mailbox: &Mailbox, gate: &Gate) -> bool {
+        gate.take_visit_request();
         self.env.time.new_batch();
         self.env.ring.reap(&mut self.events);
         let (messages, events) = (!mailbox.is_empty(), !self.events.is_empty());
@@ -353,43 +355,43 @@ impl ContextCore {
         self.after_delivery();
     }
 
-    /// Let the channels look after what they entrusted to others. True while others are at it.
-    fn nudge(&mut self) -> bool {
+    /// Let the channels push on what they share with other contexts. True while others work at it.
+    fn push_shared_work(&mut self) -> bool {
         let env = &mut self.env;
         let mut busy = false;
         for channel in self.channels.iter_mut().flatten() {
-            busy |= channel.nudge(env);
+            busy |= channel.push_shared_work(env);
         }
         self.run_links();
         busy
     }
 
     /// Before a sleep: wait a moment for what other contexts are just about to give, spinning and
-    /// then offering the core to them, which takes far less than a sleep and a wake-up would. Where
-    /// that was in vain it is done less and less often.
+    /// then offering the core to them, which takes far less than a sleep and a wake-up would. Each
+    /// failure makes the next try rarer.
     #[cold]
-    fn linger(&mut self, handle: &Handle) {
-        if self.linger_pause > 0 {
-            self.linger_pause -= 1;
+    fn busy_poll_before_sleep(&mut self, handle: &Handle) {
+        if self.busy_poll_pause > 0 {
+            self.busy_poll_pause -= 1;
             return;
         }
         let locks = self.env.locks.clone();
-        if locks.waited(LockClass::SchedulerGrant, || self.linger_for_news(handle)) {
-            self.linger_failures = 0;
+        if locks.waited(LockClass::SchedulerGrant, || self.busy_poll_for_news(handle)) {
+            self.busy_poll_failures = 0;
         } else {
-            self.linger_failures = (self.linger_failures + 1).min(LINGER_FAILURES_MAX);
-            self.linger_pause = (1 << self.linger_failures) - 1;
+            self.busy_poll_failures = (self.busy_poll_failures + 1).min(BUSY_POLL_FAILURES_MAX);
+            self.busy_poll_pause = (1 << self.busy_poll_failures) - 1;
         }
     }
 
-    /// True unless it was in vain.
-    fn linger_for_news(&mut self, handle: &Handle) -> bool {
+    /// True if news came, or the shared work stopped.
+    fn busy_poll_for_news(&mut self, handle: &Handle) -> bool {
         let mut tries = 0;
-        while tries < LINGER_TRIES {
+        while tries < BUSY_POLL_TRIES {
             if !handle.mailbox.is_empty() {
-                self.crank(&handle.mailbox, &handle.gate);
+                self.process_pending(&handle.mailbox, &handle.gate);
             }
-            if self.has_news(handle) || !self.env.kicks.is_empty() || !self.nudge() {
+            if self.has_news(handle) || !self.env.kicks.is_empty() || !self.push_shared_work() {
                 return true;
             }
             pause(&mut tries);
@@ -404,11 +406,11 @@ impl ContextCore {
         self.run_links();
     }
 
-    /// A ring that we watch has news: whoever holds what we wait for may be away. If nothing is
-    /// waited for any more the watches end here, because two contexts that go on watching each
-    /// other while their owners are away would have each other's cranks turned for ever.
+    /// A ring that we watch has news: the owner of the context that holds what we wait for may be away.
+    /// If nothing is waited for any more the watches end here. Otherwise two contexts whose owners are
+    /// away would kick each other for ever.
     fn watched(&mut self, event: RingEvent) {
-        if !self.is_starving() {
+        if !self.waits_on_peer() {
             return self.unwatch_all();
         }
         if let Some(handle) = self.env.handle.upgrade() {
@@ -416,15 +418,15 @@ impl ContextCore {
         }
     }
 
-    /// Have the crank of context `id` turned, unless its owner sleeps there and so turns it itself.
+    /// Kick context `id`, unless its owner sleeps there and so runs the work itself.
     fn kick_unless_parked(&mut self, handle: &Handle, id: u32) {
-        if let Some(other) = handle.set.find(id).filter(|other| !other.parking().will_look()) {
+        if let Some(other) = handle.set.find(id).filter(|other| !other.parking().will_recheck()) {
             self.env.kick_later(other);
         }
     }
 
-    pub(super) fn is_starving(&self) -> bool {
-        self.open_channels().any(|c| c.starving())
+    pub(super) fn waits_on_peer(&self) -> bool {
+        self.open_channels().any(|c| c.waits_on_peer())
     }
 
     fn unwatch_all(&mut self) {
@@ -510,9 +512,9 @@ impl ContextCore {
 
     pub(crate) fn wait(&mut self, handle: &Handle, deadline: Option<Ns>) {
         self.flush_plugs();
-        self.crank(&handle.mailbox, &handle.gate);
-        if self.env.entrusted > 0 && !self.has_news(handle) && self.nudge() {
-            self.linger(handle);
+        self.process_pending(&handle.mailbox, &handle.gate);
+        if self.env.entrusted > 0 && !self.has_news(handle) && self.push_shared_work() {
+            self.busy_poll_before_sleep(handle);
         }
         if self.has_news(handle) {
             handle.take_wake();
@@ -520,16 +522,16 @@ impl ContextCore {
             self.env.ring.submit();
             return;
         }
-        self.watch_if_starving(handle);
+        self.watch_peers_if_needed(handle);
         self.waiting.begin();
         match self.waiting.mode() {
-            // What only polling finds would be slept over: look, and let the caller come again.
+            // Sleep would miss what only polling finds: poll, and let the caller come again.
             PollMode::Interrupt if self.must_poll() => self.sleep(handle, Some(0)),
             PollMode::Interrupt => self.sleep(handle, self.until(deadline)),
             PollMode::Poll => {
-                self.look(handle, deadline, Ns::MAX);
+                self.poll_for_news(handle, deadline, Ns::MAX);
             }
-            PollMode::Adaptive => self.look_or_sleep(handle, deadline),
+            PollMode::Adaptive => self.poll_or_sleep(handle, deadline),
         }
         self.tick_channels();
     }
@@ -547,7 +549,7 @@ impl ContextCore {
         self.env.time.slept();
         handle.parking().park();
         // Kicks are given only once this context has been left, so it may not sleep on them.
-        if self.env.kicks.is_empty() && !self.has_news(handle) && !handle.knocked() {
+        if self.env.kicks.is_empty() && !self.has_news(handle) && !handle.has_visit_request() {
             self.waiting.slept(until);
             self.env.ring.wait(until);
         } else {
@@ -555,72 +557,74 @@ impl ContextCore {
         }
         handle.parking().unpark();
         handle.take_wake();
-        if self.crank(&handle.mailbox, &handle.gate) {
+        if self.process_pending(&handle.mailbox, &handle.gate) {
             self.env.ring.submit();
         }
         self.poll_channels();
     }
 
     /// A wait that learns; see [`super::waiting`].
-    fn look_or_sleep(&mut self, handle: &Handle, deadline: Option<Ns>) {
+    fn poll_or_sleep(&mut self, handle: &Handle, deadline: Option<Ns>) {
         let what = match self.env.outstanding {
             0 => For::Requests,
             _ => For::Completions,
         };
         let (start, must_poll) = (self.env.time.now(), self.must_poll());
-        let looks = self.waiting.looks_now(what);
+        let polls = self.waiting.polls_now(what);
         let longest = match must_poll {
             true => Some(Ns::MAX),
-            false => self.waiting.longest_look(what),
+            false => self.waiting.longest_poll(what),
         };
-        let found = longest.is_some_and(|ns| self.look(handle, deadline, start.saturating_add(ns)));
+        let found = longest
+            .is_some_and(|ns| self.poll_for_news(handle, deadline, start.saturating_add(ns)));
         if !found && !self.must_poll() {
             self.sleep(handle, self.until(deadline));
         }
-        // What is polled has to be looked for in any case: nothing is learned from that.
-        if looks || !must_poll {
+        // Polled I/O has to be polled in any case: nothing is learned from that.
+        if polls || !must_poll {
             let waited = self.env.time.now() - start;
             self.waiting.waited(what, waited, found);
         }
     }
 
-    /// Look for news until the clock passes `until` or the deadline. True if there is any.
-    fn look(&mut self, handle: &Handle, deadline: Option<Ns>, until: Ns) -> bool {
+    /// Poll for news until the clock passes `until` or the deadline. True if there is any.
+    fn poll_for_news(&mut self, handle: &Handle, deadline: Option<Ns>, until: Ns) -> bool {
         let until = self.until(deadline).unwrap_or(Ns::MAX).min(until);
         self.env.ring.submit();
         self.env.time.slept();
         let mut tries = 0;
-        let found = (0..READINGS_MAX).find_map(|_| match self.look_often(handle, &mut tries) {
-            true => Some(true),
-            false => (until < Ns::MAX && self.env.time.now() >= until).then_some(false),
-        });
+        let found =
+            (0..READINGS_MAX).find_map(|_| match self.poll_until_reading(handle, &mut tries) {
+                true => Some(true),
+                false => (until < Ns::MAX && self.env.time.now() >= until).then_some(false),
+            });
         let found = found.unwrap_or(false);
         if found {
             handle.take_wake();
         }
-        self.waiting.looked(found);
+        self.waiting.polled(found);
         found
     }
 
-    /// Whoever brings the news may need this core: after a while it is offered to them.
-    fn look_often(&mut self, handle: &Handle, tries: &mut u32) -> bool {
-        (0..LOOKS_A_READING).any(|_| {
-            self.look_once(handle);
+    /// The thread that brings the news may need this core: after a while it is offered.
+    fn poll_until_reading(&mut self, handle: &Handle, tries: &mut u32) -> bool {
+        (0..POLLS_A_READING).any(|_| {
+            self.poll_once(handle);
             let news = self.has_news(handle) || !self.env.kicks.is_empty();
             if !news {
-                between_looks(tries);
+                between_polls(tries);
             }
             news
         })
     }
 
-    fn look_once(&mut self, handle: &Handle) {
-        if self.crank(&handle.mailbox, &handle.gate) {
+    fn poll_once(&mut self, handle: &Handle) {
+        if self.process_pending(&handle.mailbox, &handle.gate) {
             self.env.ring.submit();
         }
         self.poll_channels();
         if self.env.entrusted > 0 {
-            self.nudge();
+            self.push_shared_work();
             self.env.ring.submit();
         }
     }
@@ -646,13 +650,13 @@ impl ContextCore {
 
     /// While a channel waits for a tag that another context holds, that context's ring is
     /// watched, so that its completions are reaped even if its thread stays away.
-    fn watch_if_starving(&mut self, handle: &Handle) {
-        let starving = self.is_starving();
-        if !starving && self.watching.is_empty() {
+    fn watch_peers_if_needed(&mut self, handle: &Handle) {
+        let waits = self.waits_on_peer();
+        if !waits && self.watching.is_empty() {
             return;
         }
         let mut others = std::mem::take(&mut self.others);
-        if starving {
+        if waits {
             handle.set.others(self.env.id, &mut others);
         }
         for gone in self.watching.extract_if(.., |w| !others.contains(w)) {
@@ -668,16 +672,16 @@ impl ContextCore {
         self.others = others;
     }
 
-    /// For an owner that sleeps elsewhere than in [`ContextCore::wait`]: what such a wait does.
-    pub(super) fn look_around(&mut self, handle: &Handle) {
-        self.look_once(handle);
+    /// One round of a wait, for an owner that sleeps elsewhere than in [`ContextCore::wait`].
+    pub(super) fn poll_for_owner(&mut self, handle: &Handle) {
+        self.poll_once(handle);
         self.tick_channels();
         self.env.ring.submit();
     }
 
     /// End what no driver has, now and whenever a driver gives back what would have to wait again.
     pub(super) fn wind_up(&mut self) {
-        self.env.winding_up = true;
+        self.env.draining = true;
         self.has_plug = false;
         for channel in self.channels.iter_mut().flatten() {
             channel.cancel_pending(&mut self.env);
@@ -686,7 +690,7 @@ impl ContextCore {
         self.env.ring.submit();
     }
 
-    /// The owner is gone: end what no driver has, free what is done.
+    /// The owner is gone: end what no driver has, free completed bios.
     pub(crate) fn abandon(&mut self) {
         self.env.abandoned = true;
         self.wind_up();

@@ -1,10 +1,10 @@
-//! Leaving word for a context whose owner promised to look for it on its way out, without the
-//! cost of a visit.
+//! Lazy notification: a message to a context whose owner rechecks its mailbox when it leaves a call,
+//! without the cost of a visit.
 //!
-//! Invariant: whoever puts a message into the mailbox and then finds by [`owner_will_look`] that
-//! the owner is inside, and the owner that leaves and then looks by [`mail_came`], cannot both miss
-//! the other. The promise holds while the context has bios entrusted to others
-//! ([`crate::Env::entrusted`]); whoever sends it a message because of these may rely on it.
+//! Invariant: a sender puts a message into the mailbox and then asks [`owner_will_recheck`]; the owner
+//! leaves the gate and then asks [`mail_came`]. At least one of them sees the other. The owner
+//! rechecks while its context has bios entrusted to others ([`crate::Env::entrusted`]); only a message
+//! because of these may be sent this way.
 //!
 //! Memory order: each side writes, passes a full fence and reads what the other writes (Dekker).
 //! The gate's own light fence is not enough: its other side would have to be the heavy one.
@@ -13,7 +13,7 @@ use crate::mailbox::Mailbox;
 use crate::primitive::{Ordering::SeqCst, fence};
 
 /// After a message was put into the mailbox: true if the owner is inside and will see it.
-pub(super) fn owner_will_look(is_inside: impl Fn() -> bool) -> bool {
+pub(super) fn owner_will_recheck(is_inside: impl Fn() -> bool) -> bool {
     if !crate::mutated!("deliver_fence") {
         fence(SeqCst);
     }
@@ -49,10 +49,10 @@ mod loom_tests {
             });
         }
 
-        /// A sender that visits only if the owner will not look.
+        /// A sender that visits only if the owner will not recheck.
         fn send(&self, channel: u32) {
             self.mailbox.push(Message::new(channel, 0));
-            if !owner_will_look(|| self.inside.load(Relaxed)) {
+            if !owner_will_recheck(|| self.inside.load(Relaxed)) {
                 self.take();
             }
         }

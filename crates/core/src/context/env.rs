@@ -49,16 +49,16 @@ pub struct Env {
     pub(crate) kicks: Kicks,
     /// Bios submitted and not yet reaped.
     pub(crate) outstanding: usize,
-    /// What this context expects of others by messages: bios that a shared scheduler has, a turn at
-    /// tags. While there is any the owner looks for messages whenever it leaves
-    /// ([`Env::leave_word`]). Kept by the channels.
+    /// Messages that this context expects of others: for bios that a shared scheduler has, for a turn at
+    /// tags. While there are any the owner rechecks its mailbox whenever it leaves
+    /// ([`Env::notify_lazily`]). Channels count here.
     pub entrusted: usize,
     /// The owner, who is submitting, asked for bios to be held back.
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
     pub(crate) id: u32,
     /// Nothing is submitted any more: what no driver has ends.
-    pub(crate) winding_up: bool,
+    pub(crate) draining: bool,
     /// The context was dropped: completed bios are freed instead of kept.
     pub(crate) abandoned: bool,
 }
@@ -86,7 +86,7 @@ impl Env {
             plugged: false,
             handle,
             id,
-            winding_up: false,
+            draining: false,
             abandoned: false,
         }
     }
@@ -96,10 +96,10 @@ impl Env {
         self.id
     }
 
-    /// The context was dropped, or is about to be: what no driver has is to end, because nobody will
-    /// come back to offer it again.
-    pub fn is_abandoned(&self) -> bool {
-        self.winding_up
+    /// The context was dropped, or is about to be: bios that no driver has end, because no call will offer
+    /// them again.
+    pub fn is_draining(&self) -> bool {
+        self.draining
     }
 
     /// What other threads use to reach this context.
@@ -126,10 +126,10 @@ impl Env {
         self.links.number(device)
     }
 
-    /// The calling channel needs some channel no longer, or is over itself: the context looks for those
-    /// that can go, soon after the call.
-    pub fn look_for_unneeded(&mut self) {
-        self.links.want_look();
+    /// The calling channel needs some channel no longer, or is over itself: soon after the call the context
+    /// closes the channels that can go.
+    pub fn request_sweep(&mut self) {
+        self.links.request_sweep();
     }
 
     /// Send `bio` to channel `channel`, once the calling channel has returned.
@@ -147,23 +147,23 @@ impl Env {
         }
     }
 
-    /// `bio` passes a volume, whose channel is `channel`: it is in flight there until it ends, and
-    /// may be moved meanwhile. What comes back goes on in its place: the bio itself, or, after many
+    /// A volume, whose channel is `channel`, remaps `bio`: it counts as in flight there until it ends, and
+    /// may be moved meanwhile. The returned bio goes on in its place: the bio itself, or, after many
     /// volumes, a part of it.
     #[must_use]
-    pub fn pass(&mut self, mut bio: Box<Bio>, channel: u32) -> Box<Bio> {
-        self.entered(channel, 1);
-        while !bio.pass(channel) {
+    pub fn begin_remap(&mut self, mut bio: Box<Bio>, channel: u32) -> Box<Bio> {
+        self.count_remapped(channel, 1);
+        while !bio.begin_remap(channel) {
             bio = self.part_instead(bio);
         }
         bio
     }
 
-    /// So many bios have passed channel `channel` ([`Bio::pass`]). To be told before the channel
+    /// Channel `channel` has remapped `bios` bios ([`Bio::begin_remap`]). To be called before the channel
     /// returns.
     #[inline]
-    pub fn entered(&mut self, channel: u32, bios: usize) {
-        self.links.entered(channel, bios);
+    pub fn count_remapped(&mut self, channel: u32, bios: usize) {
+        self.links.count_remapped(channel, bios);
     }
 
     /// A part that covers the whole of `bio`, which ends with it.
@@ -176,50 +176,50 @@ impl Env {
         part
     }
 
-    /// Bios that passed channel `channel` and have not ended.
-    pub fn passing(&mut self, channel: u32) -> usize {
+    /// Bios that channel `channel` remapped and that have not ended.
+    pub fn remapped_in_flight(&mut self, channel: u32) -> usize {
         self.links.in_flight(channel)
     }
 
-    /// `bio` is over. The volumes that it passed are told. A part of another bio counts its parent
+    /// `bio` is over. The volumes that remapped it are told. A part of another bio counts its parent
     /// down, which ends with its last part and with the first error among them.
     #[inline]
     pub fn end_bio(&mut self, mut bio: Box<Bio>) {
         if !bio.trail().is_empty() {
-            if let Some(channel) = self.rescuer(&mut bio) {
+            if let Some(channel) = self.retry_channel(&mut bio) {
                 return self.links.give_back(channel, bio);
             }
             self.links.leave(&bio);
-            bio.leave_volumes();
+            bio.end_remaps();
         }
         match bio.end {
             End::Submitter => self.done.push(bio),
-            End::Rescue(_) => self.end_unrescued(bio),
+            End::RetryOnError(_) => self.end_without_retry(bio),
             End::Chain(parent) => self.end_part(bio, parent),
             End::Channel(channel) => self.links.give_back(channel, bio),
         }
     }
 
-    /// Nothing went wrong with a bio that a channel would have seen.
+    /// A bio that a channel would have retried has succeeded.
     #[inline]
-    fn end_unrescued(&mut self, mut bio: Box<Bio>) {
+    fn end_without_retry(&mut self, mut bio: Box<Bio>) {
         bio.end = End::Submitter;
         self.done.push(bio);
     }
 
-    /// The channel that sees the ended bio before its submitter, because it failed.
+    /// The channel that gets the ended bio before its submitter, because it failed.
     #[inline]
-    fn rescuer(&mut self, bio: &mut Bio) -> Option<u32> {
+    fn retry_channel(&mut self, bio: &mut Bio) -> Option<u32> {
         if bio.status.is_ok() {
             return None;
         }
-        bio.take_rescue(|volume, bio| self.links.leave_one(volume, bio))
+        bio.take_retry(|volume, bio| self.links.leave_one(volume, bio))
     }
 
     #[inline(never)]
     fn end_part(&mut self, mut bio: Box<Bio>, mut parent: NonNull<Bio>) {
         loop {
-            if let Some(channel) = bio.take_hook() {
+            if let Some(channel) = bio.take_end_io() {
                 return self.links.give_back(channel, bio);
             }
             let status = bio.status;
@@ -227,15 +227,15 @@ impl Env {
             let Some(ended) = self.count_down(parent, status) else { return };
             bio = ended;
             if !bio.trail().is_empty() {
-                if let Some(channel) = self.rescuer(&mut bio) {
+                if let Some(channel) = self.retry_channel(&mut bio) {
                     return self.links.give_back(channel, bio);
                 }
                 self.links.leave(&bio);
-                bio.leave_volumes();
+                bio.end_remaps();
             }
             match bio.end {
                 End::Submitter => return self.done.push(bio),
-                End::Rescue(_) => return self.end_unrescued(bio),
+                End::RetryOnError(_) => return self.end_without_retry(bio),
                 End::Chain(next) => parent = next,
                 End::Channel(channel) => return self.links.give_back(channel, bio),
             }
@@ -325,8 +325,8 @@ impl Env {
         self.end_bio(bio);
     }
 
-    /// Send `message` to its context, and have that context's crank turned as soon as this one
-    /// is left: even if its owner is away, it will be delivered.
+    /// Send `message` to its context, and kick that context as soon as this one is left. It is
+    /// delivered though the other's owner may be away.
     pub fn send_and_kick(&mut self, message: Arc<Message>) {
         if let Some(handle) = message.receiver() {
             handle.mailbox.push(message);
@@ -334,17 +334,17 @@ impl Env {
         }
     }
 
-    /// The same for a context that has bios entrusted to others, and so looks for messages
-    /// whenever it is left: its crank is turned for it only if its owner is away.
-    pub fn leave_word(&mut self, message: Arc<Message>) {
+    /// The same for a context that has bios entrusted to others ([`Env::entrusted`]), whose owner so
+    /// rechecks its mailbox when it leaves: it is kicked only if its owner is away.
+    pub fn notify_lazily(&mut self, message: Arc<Message>) {
         if let Some(handle) = message.receiver()
-            && handle.leave_word(message)
+            && handle.notify_lazily(message)
         {
             self.kick_later(handle);
         }
     }
 
-    /// Have the crank of another context turned as soon as this one is left. Once is enough, whatever it is for.
+    /// Kick another context as soon as this one is left. One kick serves all reasons.
     pub(super) fn kick_later(&mut self, handle: Arc<Handle>) {
         if !self.kicks.iter().any(|kicked| Arc::ptr_eq(kicked, &handle)) {
             self.kicks.push(handle);

@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 /// How long a context may sleep outside a wait while it needs what another context holds. A wait
 /// watches the other's ring for that; a descriptor of one context cannot. The figure is that of the
 /// coarsest sleeps of event loops (poll(2) and epoll_wait(2) count milliseconds).
-const STARVING_NS: Ns = 1_000_000;
+const PEER_RECHECK_NS: Ns = 1_000_000;
 
 impl Context {
     /// A descriptor that becomes readable when something may be reaped, for poll(2) and the like,
@@ -83,8 +83,8 @@ impl ContextCore {
         }
         self.env.time.slept();
         handle.take_wake();
-        self.look_around(handle);
-        if self.is_starving() {
+        self.poll_for_owner(handle);
+        if self.waits_on_peer() {
             handle.set.others_do(self.env.id, |other| self.env.kick_later(other.clone()));
         }
     }
@@ -93,8 +93,8 @@ impl ContextCore {
         if self.must_poll() {
             return Some(0);
         }
-        let starving = self.is_starving().then(|| self.env.time.now() + STARVING_NS);
-        self.until(starving)
+        let recheck = self.waits_on_peer().then(|| self.env.time.now() + PEER_RECHECK_NS);
+        self.until(recheck)
     }
 }
 

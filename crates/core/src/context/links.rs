@@ -1,5 +1,5 @@
 //! What the channels of a context pass to one another: bios on their way down to another device,
-//! ended bios that a channel wanted to see, and the ends of bios that passed a volume.
+//! ended bios that a channel gets before their submitter, and the ends of bios that volumes remapped.
 //!
 //! Invariants:
 //! * A channel passes things on while it is called; they are taken from here when it has returned.
@@ -18,9 +18,9 @@ use crate::op::OpGroup;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bios of one group that were submitted to a volume together and have ended together.
+/// Bios of one group that a volume remapped together and that have ended together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct RemappedDone {
     /// What they did.
     pub group: OpGroup,
     /// When they were submitted.
@@ -31,7 +31,7 @@ pub struct Passed {
     pub bytes: u64,
 }
 
-/// A look for numbers that nobody needs goes over all of them; so it is taken once in so many new
+/// A sweep for numbers that are not needed goes over all of them; so it is done once in so many new
 /// ones, and once in this share of those that there are.
 const GIVEN_MIN: usize = 64;
 const GIVEN_SHARE: usize = 4;
@@ -41,7 +41,7 @@ const GIVEN_SHARE: usize = 4;
 pub(super) struct Link {
     pub(super) down: BioList,
     pub(super) returned: BioList,
-    pub(super) passed: Vec<Passed>,
+    pub(super) remapped_done: Vec<RemappedDone>,
     in_flight: usize,
     is_ready: bool,
     /// The owner has the number, for as long as it likes.
@@ -51,16 +51,16 @@ pub(super) struct Link {
 impl Link {
     fn is_idle(&self) -> bool {
         let nothing_left =
-            self.down.is_empty() && self.returned.is_empty() && self.passed.is_empty();
+            self.down.is_empty() && self.returned.is_empty() && self.remapped_done.is_empty();
         nothing_left && self.in_flight == 0 && !self.is_ready
     }
 }
 
-/// Bios that ended one after the other and passed the same volumes.
+/// Bios that ended one after the other and were remapped by the same volumes.
 #[derive(Default)]
 struct Run {
     trail: Trail,
-    passed: Passed,
+    done: RemappedDone,
 }
 
 /// The links of all devices of a context, by channel number.
@@ -70,8 +70,7 @@ pub(super) struct Links {
     links: Vec<Link>,
     /// Numbers below the highest that nobody has.
     free: Vec<u32>,
-    /// Numbers given since the last look for those that nobody needs, and how many there may be
-    /// until the next.
+    /// Numbers given since the last sweep, and how many there may be until the next.
     given: usize,
     given_max: usize,
     ready: VecDeque<u32>,
@@ -117,8 +116,8 @@ impl Links {
         self.links[channel as usize].is_owners = false;
     }
 
-    /// There are numbers that nobody needs, or will be soon: the next look is due.
-    pub(super) fn want_look(&mut self) {
+    /// Some number is not needed any more, or soon will not be: sweep at the next occasion.
+    pub(super) fn request_sweep(&mut self) {
         self.given = self.given.max(self.given_max + 1);
     }
 
@@ -129,14 +128,14 @@ impl Links {
         link.is_idle() && !link.is_owners
     }
 
-    /// True after so many new numbers that a look for those that nobody needs pays.
+    /// True after so many new numbers that a sweep for those that are not needed pays.
     #[inline]
     pub(super) fn has_grown(&self) -> bool {
         self.given > self.given_max
     }
 
-    /// The numbers that nobody needs were forgotten.
-    pub(super) fn looked(&mut self) {
+    /// The numbers that were not needed are forgotten.
+    pub(super) fn swept(&mut self) {
         let used = self.devices.len() - self.free.len();
         (self.given, self.given_max) = (0, GIVEN_MIN.max(used / GIVEN_SHARE));
     }
@@ -172,46 +171,46 @@ impl Links {
     }
 
     #[inline]
-    pub(super) fn entered(&mut self, channel: u32, bios: usize) {
+    pub(super) fn count_remapped(&mut self, channel: u32, bios: usize) {
         self.links[channel as usize].in_flight += bios;
     }
 
-    /// A bio that passed volumes has ended.
+    /// A bio that volumes remapped has ended.
     #[inline]
     pub(super) fn leave(&mut self, bio: &Bio) {
         let run = &mut self.run;
         let same = run.trail == bio.trail()
-            && run.passed.group == bio.op.group()
-            && run.passed.start_ns == bio.start_ns;
+            && run.done.group == bio.op.group()
+            && run.done.start_ns == bio.start_ns;
         if !same {
             self.begin_run(bio);
         }
-        self.run.passed.count += 1;
-        self.run.passed.bytes += bio.bytes;
+        self.run.done.count += 1;
+        self.run.done.bytes += bio.bytes;
     }
 
-    /// A bio that goes on elsewhere has left one of the volumes that it passed.
+    /// A bio that goes on elsewhere has left one of the volumes that remapped it.
     pub(super) fn leave_one(&mut self, channel: u32, bio: &Bio) {
         let (group, start_ns) = (bio.op.group(), bio.start_ns);
         let link = self.ready(channel);
         link.in_flight -= 1;
-        link.passed.push(Passed { group, start_ns, count: 1, bytes: bio.bytes });
+        link.remapped_done.push(RemappedDone { group, start_ns, count: 1, bytes: bio.bytes });
     }
 
     #[inline(never)]
     fn begin_run(&mut self, bio: &Bio) {
         self.end_run();
         let (group, start_ns) = (bio.op.group(), bio.start_ns);
-        let passed = Passed { group, start_ns, count: 0, bytes: 0 };
-        self.run = Run { trail: bio.trail(), passed };
+        let done = RemappedDone { group, start_ns, count: 0, bytes: 0 };
+        self.run = Run { trail: bio.trail(), done };
     }
 
     fn end_run(&mut self) {
-        let Run { mut trail, passed } = std::mem::take(&mut self.run);
+        let Run { mut trail, done } = std::mem::take(&mut self.run);
         while let Some(channel) = trail.pop() {
             let link = self.ready(channel);
-            link.in_flight -= passed.count as usize;
-            link.passed.push(passed);
+            link.in_flight -= done.count as usize;
+            link.remapped_done.push(done);
         }
     }
 

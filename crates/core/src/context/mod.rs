@@ -37,7 +37,7 @@ pub use self::core::DevIndex;
 pub(crate) use cookie::PolledTo;
 pub use cookie::{Cookie, PollPath};
 pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
-pub use links::Passed;
+pub use links::RemappedDone;
 pub use parts::Parts;
 pub use set::{ContextSet, Handle};
 pub use waiting::{PollMode, PollSwitch, WaitCounts};
@@ -88,17 +88,17 @@ impl Drop for Call<'_> {
             self.core().announce(handle);
             let kicks = self.core().take_kicks();
             let entrusted = self.core().env.entrusted > 0;
-            let knocked = self.handle.gate.leave();
+            let requested = self.handle.gate.leave();
             if !kicks.is_empty() {
                 Handle::kick_all(kicks);
             }
-            let called = knocked || entrusted && self.handle.mail_came();
+            let called = requested || entrusted && self.handle.mail_came();
             if !called {
                 return;
             }
             let handle = self.handle;
             handle.gate.enter(&handle.locks);
-            self.core().errand(&handle.gate, &handle.mailbox);
+            self.core().run_pending(&handle.gate, &handle.mailbox);
         }
     }
 }
@@ -196,9 +196,9 @@ impl Context {
     }
 
     /// Flush the plug, then wait until a bio has completed, a front end's operation has ended,
-    /// somebody woke the context, or the clock passed `deadline`: asleep or looking, as
+    /// somebody woke the context, or the clock passed `deadline`: asleep or polling, as
     /// [`Context::set_poll_mode`] says. Reap afterwards; it may return with nothing. Without a poll
-    /// mode it looks once instead of sleeping while polled I/O is in flight.
+    /// mode it polls once instead of sleeping while polled I/O is in flight.
     pub fn wait(&mut self, deadline: Option<Ns>) {
         let mut call = Call::begin(&self.handle);
         let handle = call.handle;

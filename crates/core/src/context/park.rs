@@ -1,8 +1,8 @@
 //! Going to sleep without missing a message.
 //!
-//! Invariant: whoever leaves something for the owner (a message, a knock) and then asks
-//! [`Parking::should_wake`], and the owner that calls [`Parking::park`] and then looks for what
-//! was left, cannot both miss the other.
+//! Invariant: a thread leaves something for the owner (a message, a visit request) and then asks
+//! [`Parking::should_wake`]; the owner calls [`Parking::park`] and then checks mailbox and requests.
+//! At least one of them sees the other.
 //!
 //! Memory order: each side writes, passes a full fence and reads what the other writes (Dekker),
 //! so at least one sees the other.
@@ -25,7 +25,7 @@ impl Default for Parking {
 }
 
 impl Parking {
-    /// The owner is about to sleep; it must look at mailbox and knock after this.
+    /// The owner is about to sleep; it must check mailbox and visit requests after this.
     pub(super) fn park(&self) {
         self.parked.store(true, Relaxed);
         if !crate::mutated!("park_fence") {
@@ -33,7 +33,7 @@ impl Parking {
         }
     }
 
-    /// The owner is awake; it must look at its ring and mailbox after this.
+    /// The owner is awake; it must check its ring and mailbox after this.
     pub(super) fn unpark(&self) {
         self.parked.store(false, Relaxed);
         if !crate::mutated!("park_awake_fence") {
@@ -41,16 +41,16 @@ impl Parking {
         }
     }
 
-    /// For those who watch: true if the owner sleeps, or is about to look. It then sees whatever was in its ring or mailbox
-    /// before this call, and nobody need visit it for that.
-    pub(super) fn will_look(&self) -> bool {
-        if !crate::mutated!("park_look_fence") {
+    /// For a watcher: true if the owner sleeps, or is about to recheck. It then sees everything that was in
+    /// its ring or mailbox before this call, and needs no visit for that.
+    pub(super) fn will_recheck(&self) -> bool {
+        if !crate::mutated!("park_recheck_fence") {
             fence(SeqCst);
         }
         self.parked.load(Relaxed)
     }
 
-    /// Somebody is about to watch; it must have the context's crank turned after this.
+    /// A watcher is about to watch; it must kick the context after this.
     pub(super) fn watch(&self) {
         self.watched.store(true, Relaxed);
         if !crate::mutated!("park_watch_fence") {
@@ -58,8 +58,8 @@ impl Parking {
         }
     }
 
-    /// True while the owner sleeps or is about to; for whoever has left a knock and passed a
-    /// full fence since.
+    /// True while the owner sleeps or is about to. The caller has requested a visit and passed a full
+    /// fence since.
     pub(super) fn is_parked(&self) -> bool {
         self.parked.load(Relaxed)
     }
@@ -152,7 +152,7 @@ mod loom_tests {
                 })
             };
             model.1.store(1, Relaxed);
-            if !model.0.will_look() {
+            if !model.0.will_recheck() {
                 model.1.store(0, Relaxed);
             }
             owner.join().unwrap();

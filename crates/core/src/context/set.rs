@@ -88,17 +88,17 @@ impl Handle {
     }
 
     /// Put `message` into the mailbox of a context that has bios entrusted to others. True if
-    /// the context must be kicked: its owner is away.
-    pub(super) fn leave_word(&self, message: Arc<Message>) -> bool {
+    /// the caller must kick the context, because its owner is away.
+    pub(super) fn notify_lazily(&self, message: Arc<Message>) -> bool {
         self.mailbox.push(message);
-        let will_look = deliver::owner_will_look(|| self.gate.is_inside());
+        let will_recheck = deliver::owner_will_recheck(|| self.gate.is_inside());
         if self.parking.is_parked() {
             if !mistake!("wake_up_dropped") {
                 self.waker.wake();
             }
             return false;
         }
-        !will_look
+        !will_recheck
     }
 
     pub(super) fn parking(&self) -> &Parking {
@@ -109,13 +109,12 @@ impl Handle {
         self.descriptors
     }
 
-    pub(super) fn knocked(&self) -> bool {
-        self.gate.knocked()
+    pub(super) fn has_visit_request(&self) -> bool {
+        self.gate.has_visit_request()
     }
 
-    /// Turn this context's crank, or have it turned: when this returns, everything that had
-    /// arrived for the context before the call has been or will be delivered without its owner
-    /// having to come back.
+    /// Run this context's pending work, or have its owner or another visitor run it. Everything that
+    /// had arrived for the context before the call is delivered, though its owner may stay away.
     pub fn kick(self: &Arc<Self>) {
         Self::kick_all(Kicks::from_iter([self.clone()]));
     }
@@ -133,7 +132,7 @@ impl Handle {
                 Visit::Granted => {
                     // SAFETY: the visit was granted, so nobody else is inside the gate.
                     let core = unsafe { &mut *self.core.get() };
-                    core.errand(&self.gate, &self.mailbox);
+                    core.run_pending(&self.gate, &self.mailbox);
                     work.append(&mut core.take_kicks());
                     core.announce(self);
                     if !self.gate.end_visit() {
@@ -152,15 +151,15 @@ impl Handle {
         }
     }
 
-    /// Turn the crank, then see whether any driver still refers to this context. False also
-    /// while anybody else is inside.
+    /// Run the pending work, then say whether no driver refers to this context any more. False also
+    /// while another thread is inside.
     fn is_idle(self: &Arc<Self>) -> bool {
         if self.gate.visit() != Visit::Granted {
             return false;
         }
         // SAFETY: the visit was granted, so nobody else is inside the gate.
         let core = unsafe { &mut *self.core.get() };
-        core.errand(&self.gate, &self.mailbox);
+        core.run_pending(&self.gate, &self.mailbox);
         let (idle, kicks) = (core.is_idle(), core.take_kicks());
         let again = self.gate.end_visit();
         Self::kick_all(kicks);
@@ -171,7 +170,7 @@ impl Handle {
     }
 }
 
-/// Contexts whose cranks are to be turned. As many as a server has threads, as a rule, need no memory of their own.
+/// Contexts to be kicked. As many as a server has threads, as a rule, need no memory of their own.
 pub(crate) type Kicks = SmallVec<[Arc<Handle>; 8]>;
 
 /// A context as another one that watches it knows it.
@@ -300,14 +299,14 @@ impl ContextSet {
         self.members.lock(&self.locks).handles.get(id as usize).cloned().flatten()
     }
 
-    /// Have the crank of context number `id` turned, whoever and wherever its owner is.
+    /// Run the pending work of context number `id` ([`Handle::kick`]).
     pub fn kick(&self, id: u32) {
         if let Some(handle) = self.find(id) {
             handle.kick();
         }
     }
 
-    /// Have every context's crank turned.
+    /// Run the pending work of every context.
     pub fn kick_all(&self) {
         let all: Vec<_> =
             self.members.lock(&self.locks).handles.iter().flatten().cloned().collect();

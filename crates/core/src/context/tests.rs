@@ -158,7 +158,7 @@ impl FakeChannel {
             let Some(bio) = self.pending.pop() else { break };
             self.start(env, bio);
         }
-        if self.starving() {
+        if self.waits_on_peer() {
             let mut waiters = self.device.tag_waiters.lock(&env.locks);
             waiters.push((env.handle(), self.index));
         }
@@ -265,7 +265,7 @@ impl Channel for FakeChannel {
         self.held.len() + self.pending.len()
     }
 
-    fn starving(&self) -> bool {
+    fn waits_on_peer(&self) -> bool {
         self.device.mode == Mode::OneTag && !self.pending.is_empty()
     }
 
@@ -338,7 +338,7 @@ fn completions_arrive_in_the_context_that_submitted() {
     }
 }
 
-/// The owner of the tag never comes back: whoever starves turns its crank.
+/// The owner of the tag never comes back: the context that waits for the tag runs it.
 #[test]
 fn who_waits_for_a_tag_does_not_need_its_holders_thread() {
     for holder in ENGINES {

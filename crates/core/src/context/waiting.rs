@@ -4,7 +4,7 @@
 //! tries both and compares: it learns how long waits last when it sleeps and when it looks, apart
 //! for waits with I/O in flight (a device's time) and without (a client's next request). It looks
 //! only where that has shortened waits by a sixth or more and news mostly came within
-//! [`LONGEST_LOOK_NS`]; so with devices that are slow next to a wake-up, with clients that are, and
+//! [`LONGEST_POLL_NS`]; so with devices that are slow next to a wake-up, with clients that are, and
 //! where whoever brings the news needs this very core, it sleeps.
 //!
 //! Linux had "hybrid polling", which slept for half of the expected time; it was removed in 2023
@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! * Everything is the owner's, inside its calls.
-//! * A wait looks for [`LONGEST_LOOK_NS`] at the most before it sleeps, in *adaptive*; but it does not sleep
+//! * A wait looks for [`LONGEST_POLL_NS`] at the most before it sleeps, in *adaptive*; but it does not sleep
 //!   while polled I/O is in flight, which nothing would wake it for.
 
 use crate::clock::Ns;
@@ -80,15 +80,15 @@ pub struct WaitCounts {
     /// Waits that slept.
     pub sleeps: u64,
     /// Waits that looked and found news, so that they did not sleep.
-    pub looks: u64,
+    pub polls: u64,
     /// Waits that looked in vain.
-    pub vain_looks: u64,
+    pub vain_polls: u64,
 }
 
 /// The longest that *adaptive* looks before it sleeps.
-pub(super) const LONGEST_LOOK_NS: Ns = 100_000;
+pub(super) const LONGEST_POLL_NS: Ns = 100_000;
 /// The shortest.
-const SHORTEST_LOOK_NS: Ns = 4_000;
+const SHORTEST_POLL_NS: Ns = 4_000;
 /// A longer wait counts as one of this length.
 const LONGEST_WAIT_NS: Ns = 4_000_000;
 /// Waits of a trial of the way that is not taken.
@@ -110,7 +110,7 @@ pub(super) enum For {
 #[derive(Debug)]
 struct Learned {
     /// The way taken: look first, or sleep at once.
-    looks: bool,
+    polls_first: bool,
     /// How long waits last that way, as a moving average; 0 is not known.
     usual_ns: Ns,
     /// How long looks took that found something, as a moving average.
@@ -138,7 +138,7 @@ fn averaged(average: u64, new: u64) -> u64 {
 impl Learned {
     fn new() -> Self {
         Learned {
-            looks: false,
+            polls_first: false,
             usual_ns: 0,
             found_ns: 0,
             vain: 0,
@@ -149,23 +149,23 @@ impl Learned {
     }
 
     /// Whether the present wait looks first.
-    fn looks_now(&self) -> bool {
-        self.looks != (self.trial.left > 0)
+    fn polls_now(&self) -> bool {
+        self.polls_first != (self.trial.left > 0)
     }
 
     /// How long it looks.
-    fn longest_look(&self) -> Ns {
-        match self.looks {
-            true => (self.found_ns * 4).clamp(SHORTEST_LOOK_NS, LONGEST_LOOK_NS),
-            false => LONGEST_LOOK_NS,
+    fn longest_poll(&self) -> Ns {
+        match self.polls_first {
+            true => (self.found_ns * 4).clamp(SHORTEST_POLL_NS, LONGEST_POLL_NS),
+            false => LONGEST_POLL_NS,
         }
     }
 
     /// A wait has lasted `ns`; `found` if it ended by a look. Looks for polled I/O may last longer than
     /// others, and are in vain then.
     fn waited(&mut self, ns: Ns, found: bool) {
-        let (ns, found) = (ns.clamp(1, LONGEST_WAIT_NS), found && ns <= LONGEST_LOOK_NS);
-        let looked = self.looks_now();
+        let (ns, found) = (ns.clamp(1, LONGEST_WAIT_NS), found && ns <= LONGEST_POLL_NS);
+        let looked = self.polls_now();
         if found {
             self.found_ns = averaged(self.found_ns, ns);
         }
@@ -179,7 +179,7 @@ impl Learned {
         self.usual_ns = averaged(self.usual_ns, ns);
         self.vain = (self.vain * 7 + if in_vain { 1024 } else { 0 }) / 8;
         self.until_trial -= 1;
-        if self.looks && self.vain > 512 {
+        if self.polls_first && self.vain > 512 {
             self.turn(ns);
         } else if self.until_trial == 0 {
             self.trial = Trial { left: TRIAL, ..Trial::default() };
@@ -205,7 +205,7 @@ impl Learned {
 
     /// Sleeping must be as good as looking to be taken, looking a sixth better.
     fn is_better(&self, tried_ns: Ns, found: u32) -> bool {
-        match self.looks {
+        match self.polls_first {
             true => tried_ns < self.usual_ns + self.usual_ns / 16,
             false => found + 1 >= TRIAL && tried_ns + tried_ns / 6 < self.usual_ns,
         }
@@ -213,9 +213,9 @@ impl Learned {
 
     /// Take the other way from now on.
     fn turn(&mut self, usual_ns: Ns) {
-        self.looks = !self.looks;
+        self.polls_first = !self.polls_first;
         (self.usual_ns, self.vain) = (usual_ns, 0);
-        self.pause = if self.looks { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
+        self.pause = if self.polls_first { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
         self.until_trial = self.pause;
     }
 }
@@ -283,26 +283,26 @@ impl Waiting {
         match self.mode {
             PollMode::Interrupt => None,
             PollMode::Poll => Some(true),
-            PollMode::Adaptive => Some(self.completions.looks_now()),
+            PollMode::Adaptive => Some(self.completions.polls_now()),
         }
     }
 
     /// *Adaptive*: whether a wait looks before it sleeps.
-    pub(super) fn looks_now(&mut self, what: For) -> bool {
-        self.learned(what).looks_now()
+    pub(super) fn polls_now(&mut self, what: For) -> bool {
+        self.learned(what).polls_now()
     }
 
     /// *Adaptive*: how long the wait that begins looks before it sleeps, if it does.
-    pub(super) fn longest_look(&mut self, what: For) -> Option<Ns> {
+    pub(super) fn longest_poll(&mut self, what: For) -> Option<Ns> {
         let learned = self.learned(what);
-        learned.looks_now().then(|| learned.longest_look())
+        learned.polls_now().then(|| learned.longest_poll())
     }
 
     /// A look has ended; `found` something or not.
-    pub(super) fn looked(&mut self, found: bool) {
+    pub(super) fn polled(&mut self, found: bool) {
         match found {
-            true => self.counts.looks += 1,
-            false => self.counts.vain_looks += 1,
+            true => self.counts.polls += 1,
+            false => self.counts.vain_polls += 1,
         }
     }
 
@@ -326,12 +326,12 @@ mod tests {
     fn run(learned: &mut Learned, waits: u32, ns: Ns, wake_ns: Ns, harm_ns: Ns) -> u32 {
         let mut looked = 0;
         for _ in 0..waits {
-            if !learned.looks_now() {
+            if !learned.polls_now() {
                 learned.waited(ns + wake_ns, false);
                 continue;
             }
             looked += 1;
-            match ns + harm_ns <= learned.longest_look() {
+            match ns + harm_ns <= learned.longest_poll() {
                 true => learned.waited(ns + harm_ns, true),
                 false => learned.waited(ns + harm_ns + wake_ns, false),
             }
@@ -343,8 +343,8 @@ mod tests {
     fn it_looks_where_that_shortens_waits() {
         let mut learned = Learned::new();
         run(&mut learned, 200, 10_000, 5_000, 0);
-        assert!(learned.looks);
-        assert_eq!(learned.longest_look(), 40_000);
+        assert!(learned.polls_first);
+        assert_eq!(learned.longest_poll(), 40_000);
         let looked = run(&mut learned, 10_000, 10_000, 5_000, 0);
         assert!(looked > 9_900, "{looked} of 10000");
     }
@@ -353,7 +353,7 @@ mod tests {
     fn it_sleeps_where_a_wake_up_is_little() {
         let mut learned = Learned::new();
         let looked = run(&mut learned, 10_000, 80_000, 5_000, 0);
-        assert!(!learned.looks);
+        assert!(!learned.polls_first);
         assert!((4..=60).contains(&looked), "{looked} of 10000");
     }
 
@@ -361,7 +361,7 @@ mod tests {
     fn it_sleeps_where_news_are_far() {
         let mut learned = Learned::new();
         let looked = run(&mut learned, 10_000, 3_000_000, 5_000, 0);
-        assert!(!learned.looks && looked <= 60, "{looked} of 10000");
+        assert!(!learned.polls_first && looked <= 60, "{looked} of 10000");
     }
 
     /// Whoever brings the news needs this core: looking keeps it away.
@@ -369,7 +369,7 @@ mod tests {
     fn it_sleeps_where_looking_harms() {
         let mut learned = Learned::new();
         let looked = run(&mut learned, 100_000, 10_000, 5_000, 3_000_000);
-        assert!(!learned.looks);
+        assert!(!learned.polls_first);
         assert!(looked < 300, "{looked} of 100000: the 99th percentile is that of sleeping");
     }
 
@@ -377,13 +377,13 @@ mod tests {
     fn it_changes_with_its_device() {
         let mut learned = Learned::new();
         run(&mut learned, 1000, 10_000, 5_000, 0);
-        assert!(learned.looks);
+        assert!(learned.polls_first);
         run(&mut learned, 20, 2_000_000, 5_000, 0);
-        assert!(!learned.looks, "looks in vain end it soon");
+        assert!(!learned.polls_first, "looks in vain end it soon");
         run(&mut learned, 2 * PAUSE_MAX, 10_000, 5_000, 0);
-        assert!(learned.looks);
+        assert!(learned.polls_first);
         run(&mut learned, 2 * PAUSE_MAX, 90_000, 1_000, 0);
-        assert!(!learned.looks);
+        assert!(!learned.polls_first);
     }
 
     /// A polled device that has become slow is looked for to the end of each I/O, but not many times.
@@ -391,9 +391,9 @@ mod tests {
     fn it_stops_polling_what_takes_long() {
         let mut learned = Learned::new();
         run(&mut learned, 1000, 10_000, 5_000, 0);
-        assert!(learned.looks);
+        assert!(learned.polls_first);
         let looks = (0..100).take_while(|_| {
-            let looks = learned.looks_now();
+            let looks = learned.polls_now();
             learned.waited(2_000_000, looks);
             looks
         });
@@ -406,10 +406,10 @@ mod tests {
         assert_eq!(waiting.polls(), None);
         waiting.set_mode(PollMode::Adaptive);
         assert_eq!(waiting.polls(), Some(false));
-        assert_eq!(waiting.longest_look(For::Completions), None);
+        assert_eq!(waiting.longest_poll(For::Completions), None);
         run(&mut waiting.completions, 200, 10_000, 5_000, 0);
         assert_eq!(waiting.polls(), Some(true));
-        assert_eq!(waiting.longest_look(For::Requests), None, "learned apart");
+        assert_eq!(waiting.longest_poll(For::Requests), None, "learned apart");
         waiting.set_mode(PollMode::Adaptive);
         assert_eq!(waiting.polls(), Some(true), "the same mode again changes nothing");
         waiting.set_mode(PollMode::Poll);

@@ -20,6 +20,6 @@ pub use counters::{LockClass, LockCounters, LockCounts};
 pub use lock::{Guard, Lock};
 pub use registry::LockRegistry;
 pub use signal::Signal;
-pub use spin::between_looks;
+pub use spin::between_polls;
 pub(crate) use spin::pause;
 pub use stats::{ClassStats, LOCK_COLUMNS, LockStats, LockTimes, lock_table};

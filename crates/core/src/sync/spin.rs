@@ -19,7 +19,7 @@ const LOOKS: u32 = 64;
 
 /// Between two looks of one who looks for news that are expected soon; `tries` counts them.
 #[cfg(not(any(loom, drystone_sim)))]
-pub fn between_looks(tries: &mut u32) {
+pub fn between_polls(tries: &mut u32) {
     *tries += 1;
     if tries.is_multiple_of(LOOKS) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }
@@ -32,7 +32,7 @@ pub(crate) fn pause(_: &mut u32) {
 
 /// The same.
 #[cfg(loom)]
-pub fn between_looks(_: &mut u32) {
+pub fn between_polls(_: &mut u32) {
     loom::thread::yield_now();
 }
 
@@ -45,6 +45,6 @@ pub(crate) fn pause(tries: &mut u32) {
 
 /// The same.
 #[cfg(all(drystone_sim, not(loom)))]
-pub fn between_looks(_: &mut u32) {
+pub fn between_polls(_: &mut u32) {
     crate::sim::spin();
 }

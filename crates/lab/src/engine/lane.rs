@@ -367,8 +367,8 @@ impl<'a> Lane<'a> {
             paths: self.paths().since(begin.paths),
             waits: WaitCounts {
                 sleeps: waits.sleeps - begin.waits.sleeps,
-                looks: waits.looks - begin.waits.looks,
-                vain_looks: waits.vain_looks - begin.waits.vain_looks,
+                polls: waits.polls - begin.waits.polls,
+                vain_polls: waits.vain_polls - begin.waits.vain_polls,
             },
             ios: self.counts.ios - begin.ios,
             submitted: self.counts.submitted - begin.submitted,

@@ -110,7 +110,7 @@ impl Host for Caller<'_> {
         }
         let port = self.port_of(home);
         if port.set_starving() {
-            self.leave_word(&port);
+            self.notify_lazily(&port);
         }
     }
 }

@@ -450,7 +450,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     pub(crate) fn wake_waiters(&mut self, env: &mut Env) {
         let locks = env.locks.clone();
-        self.tags.wake(&locks, |message| env.leave_word(message));
+        self.tags.wake(&locks, |message| env.notify_lazily(message));
     }
 
     /// Everything that could be issued was: account what is done, send what waits, until
@@ -516,7 +516,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Send units that wait, as tags allow. True if something was sent.
     #[cold]
     fn dispatch(&mut self, env: &mut Env) -> bool {
-        if env.is_abandoned() {
+        if env.is_draining() {
             // If the driver were busy, or a tag had to be waited for, nobody would ask again.
             self.cancel_pending(env);
             return false;
@@ -600,7 +600,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     #[inline(always)]
-    fn whole_bytes(&self) -> u64 {
+    fn max_io_bytes(&self) -> u64 {
         let limits = &self.config.limits;
         if limits.chunk_bytes == 0 { limits.max_bytes.into() } else { 0 }
     }
@@ -645,7 +645,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             self.take_grants(env);
             self.refresh(env);
             if self.config.is_retired {
-                env.look_for_unneeded();
+                env.request_sweep();
             }
         } else {
             let (slots, done) = self.flight.for_driver();
@@ -706,17 +706,17 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         self.driver.close(env);
     }
 
-    fn starving(&self) -> bool {
+    fn waits_on_peer(&self) -> bool {
         let kept = self.entrusted > 0 && self.port.is_starving();
         self.tags.is_waiting() || kept && !self.frees_for_itself()
     }
 
-    fn nudge(&mut self, env: &mut Env) -> bool {
+    fn push_shared_work(&mut self, env: &mut Env) -> bool {
         if self.entrusted > 0 {
             self.settle(env);
         }
         self.tags.is_waiting()
-            || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.starving())
+            || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.waits_on_peer())
     }
 
     fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {

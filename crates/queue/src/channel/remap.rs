@@ -63,13 +63,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn pass_stale_turn(&mut self, env: &mut Env, message: &Arc<Message>) {
         env.entrusted -= 1;
         let locks = env.locks.clone();
-        self.tags.pass_stale_turn(message, &locks, |message| env.leave_word(message));
+        self.tags.pass_stale_turn(message, &locks, |message| env.notify_lazily(message));
     }
 
     /// A unit was granted with a tag of a queue that this channel has left.
     #[cold]
     pub(crate) fn bounce(&mut self, env: &mut Env, mut grant: Grant) {
-        if env.is_abandoned() {
+        if env.is_draining() {
             self.cancel_unit(env, &mut grant.unit);
         } else {
             self.port.count_ended(lane_of(grant.unit.op, grant.unit.priority), 1);
@@ -79,7 +79,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let set = self.config.map.set(grant.hctx).clone();
         if set.free(set.batch_of(grant.tag)) {
             let locks = env.locks.clone();
-            set.wake(&locks, |message| env.leave_word(message));
+            set.wake(&locks, |message| env.notify_lazily(message));
         }
     }
 

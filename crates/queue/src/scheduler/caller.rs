@@ -236,7 +236,7 @@ impl<'a> Caller<'a> {
             return Ok(());
         }
         port.grant(Grant { tag, hctx, unit });
-        self.leave_word(&port);
+        self.notify_lazily(&port);
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl<'a> Caller<'a> {
     }
 
     /// Have `port`'s channel look what came for it.
-    pub fn leave_word(&mut self, port: &Arc<Port>) {
+    pub fn notify_lazily(&mut self, port: &Arc<Port>) {
         if !self.words.iter().any(|word| Arc::ptr_eq(word, port.doorbell())) {
             self.words.push(port.doorbell().clone());
         }

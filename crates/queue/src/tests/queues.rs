@@ -28,7 +28,7 @@ fn held(rig: &Rig) -> Vec<u64> {
     rig.stage.held_requests().iter().map(|seen| seen.sector).collect()
 }
 
-/// The driver gives back the request at `sector`, and the one whose it is has its crank turned
+/// The driver gives back the request at `sector`, and its context is kicked
 /// though its owner is away.
 fn give_back(rig: &Rig, of: &Handle, sector: u64) {
     let at = held(rig).iter().position(|other| *other == sector).expect("it is held");

@@ -8,7 +8,7 @@
 
 use drystone_core::SharedBioList;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
-use drystone_core::quiet::Quiet;
+use drystone_core::quiesced::Quiesced;
 
 /// What a channel brings to the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub(crate) struct PortState {
     /// Items of it that others have ended.
     pub(crate) done: SharedBioList,
     /// Nothing of it is in flight since a suspension.
-    pub(crate) quiet: Quiet,
+    pub(crate) quiesced: Quiesced,
     /// No write of it is in flight since writes were stopped.
-    pub(crate) writes_quiet: Quiet,
+    pub(crate) writes_quiesced: Quiesced,
     /// Items of it wait for what another context does, whose owner may be away.
     is_foreign: AtomicBool,
     /// Writes that it let pass so far; by the channel.
@@ -46,8 +46,8 @@ impl PortState {
         PortState {
             origin,
             done: SharedBioList::new(),
-            quiet: Quiet::new(),
-            writes_quiet: Quiet::new(),
+            quiesced: Quiesced::new(),
+            writes_quiesced: Quiesced::new(),
             is_foreign: AtomicBool::new(false),
             writes: AtomicU64::new(0),
         }

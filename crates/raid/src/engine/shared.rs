@@ -183,12 +183,12 @@ impl Shared {
 
     /// Nothing of the array's I/O is in flight since a suspension. Has those look who have not said so.
     pub(crate) fn is_quiet_since(&self, epoch: u64) -> bool {
-        self.all_say(|port| port.quiet.is_since(epoch))
+        self.all_say(|port| port.quiesced.is_since(epoch))
     }
 
     /// The same of writes, since a configuration that lets none begin.
     pub(crate) fn writes_are_quiet(&self, epoch: u64) -> bool {
-        self.all_say(|port| port.writes_quiet.is_since(epoch))
+        self.all_say(|port| port.writes_quiesced.is_since(epoch))
     }
 
     fn all_say(&self, is_so: impl Fn(&Port) -> bool) -> bool {
@@ -220,8 +220,8 @@ impl Shared {
     }
 
     pub(crate) fn close_port(&self, port: &Arc<Port>) {
-        port.quiet.gone();
-        port.writes_quiet.gone();
+        port.quiesced.set_gone();
+        port.writes_quiesced.set_gone();
         let published = self.ports.update(&self.ports_locks, |ports| {
             ports.close(port);
             Ok(())

@@ -107,7 +107,7 @@ impl VolumeChannel {
         if self.live.suspended || delay.delay_ns(class) == 0 {
             return self.send_to(env, delay.place(class), bio);
         }
-        if env.is_abandoned() {
+        if env.is_draining() {
             return env.end_with(bio, Status::Cancelled);
         }
         if bio.flags.contains(BioFlags::NOWAIT) {

@@ -32,7 +32,7 @@ impl Hooked {
             Hooked::LogWrite(place) => (3, place),
         };
         part.user_data = MINE | kind << KIND_SHIFT | u64::from(number);
-        part.set_hook(channel);
+        part.set_end_io(channel);
     }
 
     /// Why `part`, which has come back, was hooked.

@@ -97,7 +97,7 @@ impl Channel for Recorder {
         }
     }
 
-    fn whole_bytes(&self) -> u64 {
+    fn max_io_bytes(&self) -> u64 {
         self.most
     }
 

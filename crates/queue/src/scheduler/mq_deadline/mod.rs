@@ -202,7 +202,7 @@ fn tell_starving(arrivals: &mut Vec<u32>, caller: &mut Caller<'_>) {
     for home in arrivals.drain(..) {
         let port = caller.port_of(home);
         if port.set_starving() {
-            caller.leave_word(&port);
+            caller.notify_lazily(&port);
         }
     }
 }

@@ -45,7 +45,7 @@ impl ArrayChannel {
             };
             let mut flush = parts.flush(env);
             flush.user_data = u64::from(member.number) << 32 | u64::from(number);
-            flush.set_hook(self.index);
+            flush.set_end_io(self.index);
             env.send_down(*channel, flush);
         }
         env.divided(parts);
@@ -83,7 +83,7 @@ impl ArrayChannel {
     fn flush_failed(&mut self, env: &mut Env, failed: Failed, part: Box<Bio>) {
         let cancelled = failed.iter().find(|(_, status)| *status == Status::Cancelled);
         let needed = failed.iter().find(|(number, _)| is_needed(&self.conf, *number));
-        let is_final = self.conf.limits.read_only || env.is_abandoned();
+        let is_final = self.conf.limits.read_only || env.is_draining();
         if let Some((_, status)) = cancelled.or(needed).or(failed.first().filter(|_| is_final)) {
             return env.end_with(part, *status);
         }

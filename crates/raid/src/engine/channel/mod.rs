@@ -25,7 +25,7 @@ use super::shard::TurnEffects;
 use super::shared::{SHARDS, Shared, Wanted};
 use super::slab::Slab;
 use drystone_core::check::check;
-use drystone_core::context::Passed;
+use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
 use drystone_core::mistake;
 use drystone_core::op::{OP_GROUPS, OpGroup};
@@ -140,7 +140,7 @@ impl ArrayChannel {
         let there = self.by_role.iter().copied().filter(|number| *number != u32::MAX).collect();
         let before = std::mem::replace(&mut self.members, there);
         if before.iter().any(|number| !self.members.contains(number)) {
-            env.look_for_unneeded();
+            env.request_sweep();
         }
         // What waits in a shard for this very change.
         self.touched = (1 << SHARDS) - 1;
@@ -165,10 +165,10 @@ impl ArrayChannel {
     /// Tell whoever suspends the array, or stops writes, once nothing is in flight.
     fn report(&self, env: &mut Env) {
         if self.conf.is_suspended {
-            self.port.quiet.look(self.conf.epoch(), env.passing(self.index));
+            self.port.quiesced.report(self.conf.epoch(), env.remapped_in_flight(self.index));
         }
         if !self.conf.is_dirty {
-            self.port.writes_quiet.look(self.conf.epoch(), self.writes as usize);
+            self.port.writes_quiesced.report(self.conf.epoch(), self.writes as usize);
         }
     }
 
@@ -190,7 +190,7 @@ impl ArrayChannel {
             return env.end_with(bio, Status::IoError);
         }
         if self.port.origin == Origin::Sync {
-            let bio = env.pass(bio, self.index);
+            let bio = env.begin_remap(bio, self.index);
             return self.bring(env, bio);
         }
         if let Err(status) = check(&bio, &self.conf.limits, self.conf.size_bytes) {
@@ -207,7 +207,7 @@ impl ArrayChannel {
             self.port.count_writes(1);
         }
         self.started[bio.op.group() as usize] += 1;
-        let bio = env.pass(bio, self.index);
+        let bio = env.begin_remap(bio, self.index);
         self.route(env, bio);
     }
 
@@ -235,7 +235,7 @@ impl Channel for ArrayChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.refresh(env);
         let now = env.time.submit_time();
-        self.shared.stats.busy.update(now, false, env.passing(self.index) > 0);
+        self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.index) > 0);
         bios.stamp(now);
         if self.conf.is_suspended && self.port.origin == Origin::Io {
             return self.keep(env, bios);
@@ -249,25 +249,25 @@ impl Channel for ArrayChannel {
         }
         if moved > 0 {
             self.started[OpGroup::Read as usize] += moved as u64;
-            env.entered(self.index, moved);
+            env.count_remapped(self.index, moved);
         }
         self.publish_started();
         self.run_touched(env);
     }
 
-    fn passed(&mut self, env: &mut Env, passed: &[Passed]) {
+    fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {
         let now = env.time.completion_time();
         if self.port.origin == Origin::Sync {
             return;
         }
-        for run in passed {
+        for run in done {
             if run.group == OpGroup::Write {
                 self.writes -= run.count;
             }
             let latency = now.saturating_sub(run.start_ns);
             self.stats.ended(run.group, run.count, run.bytes, latency);
         }
-        self.shared.stats.busy.update(now, true, env.passing(self.index) > 0);
+        self.shared.stats.busy.update(now, true, env.remapped_in_flight(self.index) > 0);
         self.report(env);
     }
 
@@ -300,12 +300,12 @@ impl Channel for ArrayChannel {
     }
 
     /// Items may wait for I/O that another context began, whose owner is away.
-    fn starving(&self) -> bool {
+    fn waits_on_peer(&self) -> bool {
         self.items > 0 && self.port.is_foreign()
     }
 
-    fn nudge(&mut self, _env: &mut Env) -> bool {
-        self.starving()
+    fn push_shared_work(&mut self, _env: &mut Env) -> bool {
+        self.waits_on_peer()
     }
 
     fn is_over(&mut self) -> bool {

@@ -102,14 +102,14 @@ impl ArrayChannel {
         brought: impl Fn(&mut Self) -> &mut BioList,
         run_turn: impl Fn(&mut Self, &mut Env, &mut Guard<'_, T>),
     ) {
-        if env.is_abandoned() {
+        if env.is_draining() {
             return self.leave_to_manager(env, lock, brought);
         }
         for _ in 0..ROUNDS_MAX {
             let who = self.port.index();
             // A bio that is published has its holder look, too.
             let guard = match looks && brought(self).is_empty() {
-                true => lock.enter_to_look(&env.locks, who),
+                true => lock.enter_to_recheck(&env.locks, who),
                 false => lock.enter(&env.locks, who, brought(self), Place::Tail),
             };
             let Some(mut guard) = guard else { return };
@@ -286,7 +286,7 @@ impl ArrayChannel {
         }
         let port = self.ports_now(env).get(home).cloned();
         if let Some(port) = port.filter(|port| port.set_foreign()) {
-            env.leave_word(port.doorbell().clone());
+            env.notify_lazily(port.doorbell().clone());
         }
     }
 
@@ -308,7 +308,7 @@ impl ArrayChannel {
         let mut list = BioList::new();
         list.push(bio);
         port.done.add(&mut list);
-        env.leave_word(port.doorbell().clone());
+        env.notify_lazily(port.doorbell().clone());
     }
 
     /// Items that others have ended.

@@ -61,7 +61,7 @@ impl Model {
         loop {
             // With nothing in its hands it came for the configuration.
             let turn = match brought.is_empty() {
-                true => self.turn.enter_to_look(locks, *who),
+                true => self.turn.enter_to_recheck(locks, *who),
                 false => self.turn.enter(locks, *who, brought, Place::Tail),
             };
             let Some(mut shard) = turn else { return };

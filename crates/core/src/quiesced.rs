@@ -1,45 +1,44 @@
-//! How whoever suspends a device that stands on others learns that a channel lets nothing pass any more, without waiting
-//! for the thread that owns it.
+//! A channel's report that it is quiesced (Linux `blk_mq_quiesce_queue`), by which the control plane
+//! suspends a device on others without waiting for the threads that own its channels.
 //!
-//! Invariant: after [`Quiet::is_since`] said true of the epoch of a suspension, the channel uses no
-//! table that was live before, until the suspension is over. For the channel looks at the epoch at
-//! the beginning of every call, says that it is quiet only from inside its context's gate, after
-//! that look and with nothing in flight, and whoever suspends has it look
-//! ([`crate::context::Handle::kick`]) after publishing.
+//! Invariant: after [`Quiesced::is_since`] said true of the epoch of a suspension, the channel uses no
+//! table that was live before, until the suspension is over. The channel reads the epoch at the
+//! beginning of every call. It reports only from inside its context's gate, after that read and with
+//! nothing in flight. The control plane kicks it ([`crate::context::Handle::kick`]) after publishing.
 //!
-//! Memory order: what is said is released, and acquired by whoever asks: all that the channel did
+//! Memory order: the report is a release, and the question an acquire: all that the channel did
 //! with the old table comes before the swap.
 
 use crate::mistake;
 use crate::primitive::{AtomicU64, Ordering::*};
 
-/// The epoch of the last suspension in which the channel was quiet.
-pub struct Quiet(AtomicU64);
+/// The epoch of the last suspension in which the channel was quiesced.
+pub struct Quiesced(AtomicU64);
 
-/// After all epochs: a channel that is gone is always quiet.
+/// After all epochs: a channel that is gone is always quiesced.
 const GONE: u64 = u64::MAX;
 
-impl Quiet {
+impl Quiesced {
     /// That of a channel that has seen no suspension.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Quiet(AtomicU64::new(0))
+        Quiesced(AtomicU64::new(0))
     }
 
-    /// The channel has seen the suspension that was published with `epoch`, and has `in_flight` bios
-    /// that it let pass before.
-    pub fn look(&self, epoch: u64, in_flight: usize) {
-        if in_flight == 0 || mistake!("quiet_in_flight") {
+    /// The channel has seen the suspension that was published with `epoch`, and `in_flight` bios that it
+    /// sent down before have not ended.
+    pub fn report(&self, epoch: u64, in_flight: usize) {
+        if in_flight == 0 || mistake!("quiesced_in_flight") {
             self.0.store(epoch, Release);
         }
     }
 
     /// The channel is gone.
-    pub fn gone(&self) {
+    pub fn set_gone(&self) {
         self.0.store(GONE, Release);
     }
 
-    /// Whether the channel is quiet in the suspension of `epoch`.
+    /// Whether the channel is quiesced in the suspension of `epoch`.
     pub fn is_since(&self, epoch: u64) -> bool {
         self.0.load(Acquire) >= epoch
     }
@@ -73,7 +72,7 @@ mod loom_tests {
 
     struct Model {
         live: Published<Live>,
-        quiet: Quiet,
+        quiesced: Quiesced,
         gate: Mutex<Channel>,
         /// Tables whose devices may be gone.
         freed: [AtomicBool; 2],
@@ -82,8 +81,8 @@ mod loom_tests {
     impl Model {
         fn new() -> Self {
             let live = Published::new(Live { table: 0, suspended: false });
-            let (quiet, gate) = (Quiet::new(), Mutex::new(Channel::default()));
-            Model { live, quiet, gate, freed: [AtomicBool::new(false), AtomicBool::new(false)] }
+            let (quiesced, gate) = (Quiesced::new(), Mutex::new(Channel::default()));
+            Model { live, quiesced, gate, freed: [AtomicBool::new(false), AtomicBool::new(false)] }
         }
 
         fn user(&self) -> std::sync::Arc<LockCounters> {
@@ -92,10 +91,10 @@ mod loom_tests {
 
         /// What a call begins with.
         fn refresh(&self, channel: &mut Channel) {
-            if self.live.epoch() == channel.epoch && !crate::mutated!("quiet_epoch") {
+            if self.live.epoch() == channel.epoch && !crate::mutated!("quiesced_epoch") {
                 return;
             }
-            if crate::mutated!("quiet_epoch") && channel.epoch != 0 {
+            if crate::mutated!("quiesced_epoch") && channel.epoch != 0 {
                 return;
             }
             let (epoch, live) = self.live.get(&self.user());
@@ -123,8 +122,8 @@ mod loom_tests {
             }
         }
 
-        /// All that is in flight ends; also what a visitor does.
-        fn crank(&self) {
+        /// All that is in flight ends, in a call of the owner or of a visitor.
+        fn process_pending(&self) {
             let mut channel = self.gate.lock().unwrap();
             self.refresh(&mut channel);
             for table in std::mem::take(&mut channel.in_flight) {
@@ -141,7 +140,7 @@ mod loom_tests {
 
         fn report(&self, channel: &Channel) {
             if channel.suspended {
-                self.quiet.look(channel.epoch, channel.in_flight.len());
+                self.quiesced.report(channel.epoch, channel.in_flight.len());
             }
         }
 
@@ -157,11 +156,11 @@ mod loom_tests {
             self.publish(|live| live.suspended = true);
             let epoch = self.live.epoch();
             self.kick();
-            if !self.quiet.is_since(epoch) {
-                // Its I/O ends, whoever turns the crank.
-                self.crank();
+            if !self.quiesced.is_since(epoch) {
+                // Its I/O ends in a visit.
+                self.process_pending();
             }
-            assert!(self.quiet.is_since(epoch));
+            assert!(self.quiesced.is_since(epoch));
             self.freed[0].store(true, Relaxed);
             self.publish(|live| (live.table, live.suspended) = (1, false));
             self.kick();
@@ -171,7 +170,7 @@ mod loom_tests {
     /// A context submits, completes and submits again while the table is swapped: it never uses
     /// the old one after the swap, and what was kept goes on.
     #[test]
-    fn loom_quiet_swap() {
+    fn loom_quiesced_swap() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {
@@ -183,13 +182,13 @@ mod loom_tests {
                 loom::thread::spawn(move || {
                     model.submit();
                     model.submit();
-                    model.crank();
+                    model.process_pending();
                     model.submit();
                 })
             };
             model.swap();
             owner.join().unwrap();
-            model.crank();
+            model.process_pending();
             let channel = model.gate.lock().unwrap();
             assert_eq!((channel.kept, channel.in_flight.len()), (0, 0), "a bio stays behind");
         });
