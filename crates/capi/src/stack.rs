@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use drystone_core::clock::{Ns, SystemClock};
 use drystone_stack::control::{self, Control, ServerInfo};
-use drystone_stack::live::{LiveDevice, LiveRuntime, LiveStack, Surroundings};
+use drystone_stack::live::{LiveDevice, LiveRuntime, LiveStack, OpenEnv};
 use drystone_stack::{LoadError, Source, StackSpec, check, load};
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ impl Stack {
             0 => std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
             threads => threads,
         };
-        let at = Surroundings::new(threads, SystemClock::new());
+        let at = OpenEnv::new(threads, SystemClock::new());
         let live = LiveStack::open(spec, &at).map_err(|r| Failure::invalid(r.render(false)))?;
         let runtime = live.runtime(Box::new(rest));
         let info = ServerInfo {

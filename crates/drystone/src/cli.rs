@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use drystone_core::signals::ignore_file_size_signal;
 use drystone_raid::metadata::Uuid;
 
+use crate::args::{ClientArgs, interval};
 use crate::bench::BenchArgs;
 use crate::commands;
 use crate::failure::Failure;
@@ -210,17 +211,6 @@ impl ServeArgs {
     }
 }
 
-/// Options of commands that ask a running server.
-#[derive(Debug, Clone, Args)]
-pub struct ClientArgs {
-    /// The server, by its stack's name or its control socket [default: $DRYSTONE_CONTROL, or the only server running]
-    #[arg(long, value_name = "NAME|PATH")]
-    pub control: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     ignore_file_size_signal();
@@ -244,7 +234,7 @@ fn run(command: Command) -> Result<(), Failure> {
             output::print(drystone_stack::DEFAULT_STACK)?;
             Ok(())
         }
-        Command::Serve(args) => serve(&args.options()?, crate::runtime::start),
+        Command::Serve(args) => serve(&args.options()?, crate::server::start),
         Command::Check { stack, json } => commands::check(&stack, json),
         Command::List(client) => commands::list(&client),
         Command::Show { device, client } => commands::show(&device, &client),
@@ -319,26 +309,11 @@ fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A time with seconds as its unit.
-pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
-    use drystone_stack::duration::{Unit, parse_duration};
-    let nanoseconds = parse_duration(text, Unit::Seconds).map_err(|error| error.to_string())?;
-    Ok(std::time::Duration::from_nanos(nanoseconds))
-}
-
 fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err("write on or off".to_owned()),
-    }
-}
-
-/// A pause between two reports.
-pub(crate) fn interval(text: &str) -> Result<std::time::Duration, String> {
-    match duration(text)? {
-        time if time.as_millis() == 0 => Err("at least 1ms".to_owned()),
-        time => Ok(time),
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use drystone_stack::control::{MAX_LINE_BYTES, request, response};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -191,6 +192,13 @@ impl Client {
             }
         }
     }
+}
+
+/// An answer as the type that this version knows.
+pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
+    serde_json::from_value(value).map_err(|error| {
+        Failure::Refused(format!("the server is of another version: its answer has {error}"))
+    })
 }
 
 /// Whether it can only be meant as a name: a path has a slash, or is that of a socket.

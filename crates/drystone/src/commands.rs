@@ -13,15 +13,15 @@ use drystone_stack::runtime::{DeviceDetail, DeviceSummary, ExportSummary, LockRe
 use drystone_stack::size::format_size;
 use drystone_stack::spec::DeviceSpec;
 use drystone_stack::{LoadError, explain, iostat as columns, load, one_line};
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::args::ClientArgs;
 use crate::bench::{BenchArgs, Subject};
 use crate::calendar;
-use crate::cli::ClientArgs;
-use crate::client::Client;
+use crate::client::{Client, read};
 use crate::failure::Failure;
 use crate::output;
+use crate::terminal::colour;
 
 /// `drystone check`.
 pub fn check(path: &Path, as_json: bool) -> Result<(), Failure> {
@@ -269,7 +269,7 @@ fn bench_subject(args: &BenchArgs) -> Result<Subject, Failure> {
             .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
         return DeviceSpec::parse(text, &base)
             .map(|spec| Subject::Device(Box::new(spec)))
-            .map_err(|report| Failure::Report(report.render(output::colour())));
+            .map_err(|report| Failure::Report(report.render(colour())));
     }
     let (Some(path), Some(name)) = (&args.stack, &args.name) else {
         return Err(Failure::Usage("name a device: --device SPEC".to_owned()));
@@ -279,11 +279,4 @@ fn bench_subject(args: &BenchArgs) -> Result<Subject, Failure> {
         Some(_) => Ok(Subject::InStack(Box::new(stack), name.clone())),
         None => Err(Failure::Refused(format!("{} has no device `{name}`", path.display()))),
     }
-}
-
-/// An answer as the type that this version knows.
-pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
-    serde_json::from_value(value).map_err(|error| {
-        Failure::Refused(format!("the server is of another version: its answer has {error}"))
-    })
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::threads;
-use drystone_stack::events::{Event, EventReader};
+use drystone_stack::events::Event;
+use drystone_stack::live::EventReader;
 
 use crate::output;
 

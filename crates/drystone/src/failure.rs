@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use drystone_stack::{Report, one_line};
 
-use crate::output;
+use crate::terminal::colour;
 
 /// Why a command failed; `Display` is one sentence in a line, or a drawn report.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl From<anyhow::Error> for Failure {
             Err(error) => error,
         };
         match error.downcast::<Report>() {
-            Ok(report) => Failure::Report(report.render(output::colour())),
+            Ok(report) => Failure::Report(report.render(colour())),
             Err(error) => Failure::Refused(format!("{error:#}")),
         }
     }

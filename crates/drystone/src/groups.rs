@@ -6,9 +6,8 @@ use drystone_stack::runtime::{GroupStat, GroupSummary};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cli::ClientArgs;
-use crate::client::Client;
-use crate::commands::read;
+use crate::args::ClientArgs;
+use crate::client::{Client, read};
 use crate::failure::Failure;
 use crate::output;
 

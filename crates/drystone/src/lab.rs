@@ -20,8 +20,8 @@ use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::io_flusher;
 use crate::output;
-use crate::runtime::{ServerHandle as _, StopMode};
 use crate::server::Server;
+use crate::server_handle::{ServerHandle as _, StopMode};
 
 /// What to do in the laboratory.
 #[derive(Debug, Subcommand)]

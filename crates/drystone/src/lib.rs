@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod alloc;
+mod args;
 pub mod bench;
 mod calendar;
 pub mod cli;
@@ -25,11 +26,12 @@ mod md;
 mod memory;
 mod output;
 mod paths;
-pub mod runtime;
 pub mod serve;
-mod server;
+pub mod server;
+pub mod server_handle;
 mod signals;
 mod sim;
 mod stop_limit;
+mod terminal;
 pub mod unix_socket;
 mod volumes;

@@ -3,7 +3,7 @@
 //! Standard error has one form: `error:`, `warning:` or `note:` and a sentence, by [`error`], [`warning`] and
 //! [`note`]; findings in a text are drawn with the lines they point at.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use drystone_stack::diagnostic::{Diagnostic, Report, Severity};
@@ -11,6 +11,7 @@ use drystone_stack::{LoadError, one_line};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::terminal::colour;
 
 /// Writes text to standard output at once. `Ok(false)` when nobody reads it any more: the reader
 /// of a pipe has gone, which is no failure.
@@ -79,12 +80,6 @@ pub fn draw(text: &str) {
 /// Writes JSON and a line end to standard output, as [`print`] does.
 pub fn print_json(value: &Value) -> Result<bool, Failure> {
     print(&format!("{value}\n"))
-}
-
-/// Whether messages on standard error may have colours.
-pub fn colour() -> bool {
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    io::stderr().is_terminal() && !unwanted
 }
 
 /// A stack file that was refused, drawn for standard error.

@@ -18,7 +18,7 @@ use crate::front_ends::fuse::FileOptions;
 use crate::md::assemble::{checked, name_of, stack_text, unix_address};
 use crate::md::images::{Images, Wanted};
 use crate::output;
-use crate::runtime::{ServerHandle, StopMode};
+use crate::server_handle::{ServerHandle, StopMode};
 use crate::signals::StopSignal;
 use crate::stop_limit::{FLUSH_LIMIT, STOP_LIMIT};
 
@@ -64,7 +64,7 @@ pub struct Rescue {
 const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a file in this folder and serve that: \
      `drystone serve --print-default > stack.toml`";
 
-/// How a stack is started: [`crate::runtime::start`], or a test's own.
+/// How a stack is started: [`crate::server::start`], or a test's own.
 pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>>;
 
 /// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket. A signal that comes

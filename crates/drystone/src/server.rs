@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use drystone_core::blocking::as_data_thread;
-use drystone_core::clock::{Clock, Ns};
+use drystone_core::clock::{Clock, Ns, SystemClock};
 use drystone_core::op::OpGroup;
 use drystone_core::ring::{self, Engine};
 use drystone_core::stats::GroupStats;
@@ -22,7 +22,7 @@ use drystone_core::{Context, ContextSet, threads};
 use drystone_exports::server::{Budget, Inbox, Worker};
 use drystone_raid::ShardCounts;
 use drystone_stack::StackSpec;
-use drystone_stack::live::{LiveStack, Pause, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv, SleepFn};
 use drystone_stack::runtime::Runtime;
 
 use crate::descriptors;
@@ -31,7 +31,7 @@ use crate::events::Teller;
 use crate::front_ends::{self, At, FrontEnd};
 use crate::memory;
 use crate::output;
-use crate::runtime::{ServerHandle, StopMode};
+use crate::server_handle::{ServerHandle, StopMode};
 use crate::stop_limit::{Progress, StopLimit};
 
 /// A stack that is served.
@@ -52,6 +52,26 @@ pub struct Server {
     _teller: Teller,
 }
 
+/// Opens the devices and starts the exports of a stack.
+///
+/// # Errors
+/// What could not be opened or bound; then nothing is left running.
+pub fn start(stack: &StackSpec, ending: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
+    start_by(stack, ending, SystemClock::new())
+}
+
+/// The same by another clock than the machine's, for tests of what takes long.
+///
+/// # Errors
+/// As those of [`start`].
+pub fn start_by(
+    stack: &StackSpec,
+    ending: &Ending,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Box<dyn ServerHandle>> {
+    Ok(Box::new(Server::start(stack, ending, clock)?))
+}
+
 impl Server {
     /// Opens the stack's devices, starts the data threads, and lets clients in; as little of that as is left
     /// to do once `ending` is asked for. All goes by `clock`.
@@ -60,7 +80,7 @@ impl Server {
     /// What could not be opened or bound; then nothing is left running and no socket is left.
     pub fn start(spec: &StackSpec, ending: &Ending, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let threads = data_threads(spec.server.threads);
-        let at = Surroundings::new(threads, clock);
+        let at = OpenEnv::new(threads, clock);
         at.locks.time_holds(spec.server.lockstat);
         let descriptors = descriptors::raise();
         let short = descriptors::shortage(spec, threads, descriptors);
@@ -70,7 +90,7 @@ impl Server {
         let stack = LiveStack::open(spec, &at)?;
         tell_notices(&stack);
         warn_of_arrays(&stack);
-        let pause_of_start: Pause = Box::new(pause);
+        let pause_of_start: SleepFn = Box::new(pause);
         stack.await_arrays(&pause_of_start);
         let teller = Teller::start(stack.event_reader(), stack.clock().clone());
         let teller = teller.context("cannot start the thread that tells events")?;
@@ -241,7 +261,7 @@ impl ServerHandle for Server {
         if mode == StopMode::Now {
             return ended;
         }
-        let pause: Pause = Box::new(pause);
+        let pause: SleepFn = Box::new(pause);
         let finished = self.stack.finish(&pause).map_err(|why| anyhow!(why));
         left.and(ended).and(finished)
     }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use drystone_stack::control::{DEFAULT_TIMEOUT_NS, MAX_LINE_BYTES};
 use serde_json::Value;
 
-use crate::cli::{ClientArgs, duration};
+use crate::args::{ClientArgs, duration};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;

@@ -11,7 +11,7 @@ use drystone_core::clock::ManualClock;
 use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, SECTOR_SIZE, Sector};
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
 
 /// Sectors of a chunk.
@@ -75,7 +75,7 @@ impl Bench {
     fn new(case: &Case) -> Self {
         let source = Source { name: "s.toml".to_owned(), text: case.stack() };
         let spec = check("s", source, Path::new(".")).unwrap_or_else(|report| panic!("{report}"));
-        let at = Surroundings::new(1, ManualClock::new(1_000));
+        let at = OpenEnv::new(1, ManualClock::new(1_000));
         let stack = LiveStack::open(&spec, &at).unwrap_or_else(|report| panic!("{report}"));
         let mut cx = at.contexts.open(Engine::Plain).unwrap();
         let index = cx.open(&device(&stack, "array")).unwrap();

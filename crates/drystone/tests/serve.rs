@@ -15,8 +15,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use drystone::ending::Ending;
-use drystone::runtime::{ServerHandle, StopMode, start_by};
 use drystone::serve::{ServeOptions, serve};
+use drystone::server::start_by;
+use drystone::server_handle::{ServerHandle, StopMode};
 use drystone_core::clock::{Clock, ManualClock, Ns, SystemClock};
 use drystone_core::context::PollSwitch;
 use drystone_core::sync::LockRegistry;

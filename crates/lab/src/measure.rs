@@ -12,7 +12,7 @@ use drystone_core::context::PollMode;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockClass, LockRegistry, LockStats};
 use drystone_core::{Bio, BioList, Context, ContextSet, Device, IoBuf, Priority, Sector};
-use drystone_stack::live::{OpenDevice, Surroundings, open_device};
+use drystone_stack::live::{OpenDevice, OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -87,7 +87,7 @@ pub fn on_device<T>(
     watch: impl FnOnce(&Crew<'_, '_>, &dyn Device, &LockRegistry) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings { open, ..Surroundings::new(threads, clock) };
+    let at = OpenEnv { open, ..OpenEnv::new(threads, clock) };
     at.locks.sample_wait_cpu(true);
     let device = open_device(spec, &at)?;
     let works = works(&*device);
@@ -101,7 +101,7 @@ pub fn on_device<T>(
 /// When a context cannot be opened, an I/O fails, or `watch` says so.
 pub fn on_opened<T>(
     device: &Arc<dyn Device>,
-    at: &Surroundings,
+    at: &OpenEnv,
     works: &[Work],
     watch: impl FnOnce(&Crew<'_, '_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -114,7 +114,7 @@ pub fn on_opened<T>(
 /// As of [`on_opened`].
 pub fn on_counted<T>(
     device: &Arc<dyn Device>,
-    at: &Surroundings,
+    at: &OpenEnv,
     works: &[Work],
     watch: impl FnOnce(&Crew<'_, '_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<(Vec<Counts>, T)> {

@@ -15,7 +15,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_queue::ClockUse;
 use drystone_queue::scheduler::MqDeadline;
-use drystone_stack::live::{OpenDevice, Surroundings, open_device, open_with};
+use drystone_stack::live::{OpenDevice, OpenEnv, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
 use serde_json::json;
@@ -122,7 +122,7 @@ fn measure_one(
     options: &Options,
 ) -> anyhow::Result<Run> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings { open: variant.open, ..Surroundings::new(threads, clock) };
+    let at = OpenEnv { open: variant.open, ..OpenEnv::new(threads, clock) };
     let keeps = device == "ram";
     let device = open_device(&spec(device, variant)?, &at)?;
     if keeps {

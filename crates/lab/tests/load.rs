@@ -10,7 +10,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
 use drystone_lab::scheduler::{Before, Mailed};
-use drystone_stack::live::{OpenDevice, Surroundings, open_device, open_with};
+use drystone_stack::live::{OpenDevice, OpenEnv, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
 
@@ -26,7 +26,7 @@ static VARIANTS: [(&str, OpenDevice); 3] = [
 
 fn open(text: &str, open: OpenDevice) -> Arc<dyn Device> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings { open, ..Surroundings::new(THREADS as u32, clock) };
+    let at = OpenEnv { open, ..OpenEnv::new(THREADS as u32, clock) };
     let spec = DeviceSpec::parse(&format!("{text},{SCHEDULED}"), Path::new("/"))
         .unwrap_or_else(|report| panic!("{}", report.render(false)));
     open_device(&spec, &at).expect("a device")

@@ -12,7 +12,7 @@ use drystone_core::{
 };
 use drystone_lab::throttle::{Before, Mailed, NoThrottle, QUEUE_LOCK, STATS_LOCK};
 use drystone_queue::scheduler::MqDeadline;
-use drystone_stack::live::{OpenDevice, Surroundings, open_device, open_with};
+use drystone_stack::live::{OpenDevice, OpenEnv, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::{Change, DeviceThrottle, IoStat};
 
@@ -27,7 +27,7 @@ const SECOND: u64 = 1000 * MS;
 const START: u64 = 1000 * SECOND;
 
 struct Bench {
-    at: Surroundings,
+    at: OpenEnv,
     device: Arc<dyn Device>,
     set: Arc<ContextSet>,
     name: String,
@@ -35,7 +35,7 @@ struct Bench {
 
 impl Bench {
     fn new(open: OpenDevice, clock: Arc<dyn Clock>) -> Self {
-        let at = Surroundings { open, ..Surroundings::new(4, clock) };
+        let at = OpenEnv { open, ..OpenEnv::new(4, clock) };
         let spec = DeviceSpec::parse("null,queue.scheduler=none", Path::new("/"))
             .unwrap_or_else(|report| panic!("{}", report.render(false)));
         let device = open_device(&spec, &at).expect("a device");

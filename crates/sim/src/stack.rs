@@ -4,7 +4,7 @@ use crate::disk::Disk;
 use crate::world::World;
 use drystone_core::{Bio, BioList, Context, DevIndex};
 use drystone_drivers::file::File;
-use drystone_stack::live::{Files, Hosting, LiveStack, Surroundings};
+use drystone_stack::live::{Files, LiveStack, OpenEnv, Platform};
 use drystone_stack::spec::FileSpec;
 use drystone_stack::{Source, parse};
 use std::cell::Cell;
@@ -22,9 +22,9 @@ const THREADS: u32 = 4;
 pub fn open(world: &World, text: String) -> Result<LiveStack, String> {
     let source = Source { name: "simulated".to_owned(), text };
     let spec = parse("simulated", source, Path::new("/")).map_err(|report| report.to_string())?;
-    let mut at = Surroundings::new(THREADS, world.clock());
+    let mut at = OpenEnv::new(THREADS, world.clock());
     at.files = Some(files(world));
-    at.hosting = hosting(world);
+    at.platform = platform(world);
     LiveStack::open(&spec, &at).map_err(|report| report.to_string())
 }
 
@@ -46,10 +46,10 @@ fn files(world: &World) -> Files {
 }
 
 /// Managers of arrays are fibers of the world.
-fn hosting(world: &World) -> Hosting {
+fn platform(world: &World) -> Platform {
     let (rings, fibers, clock, random) =
         (world.clone(), world.clone(), world.clock(), Cell::new(0u128));
-    Hosting {
+    Platform {
         open_context: Box::new(move |set, _| Ok(set.context(rings.ring()))),
         spawn: Box::new(move |name, work| {
             fibers.spawn(name, work);

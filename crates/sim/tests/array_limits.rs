@@ -7,7 +7,7 @@ use drystone_sim::disk::{Disk, DiskOptions};
 use drystone_sim::schedule::{Policy, Scheduler};
 use drystone_sim::stack::{self, one};
 use drystone_sim::world::World;
-use drystone_stack::live::Pause;
+use drystone_stack::live::SleepFn;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -68,7 +68,7 @@ fn work(world: &World, text: String) -> Took {
     drop(cx);
     live.stop();
     let sleeper = world.clone();
-    live.stop_arrays(&(Box::new(move |ns| sleeper.sleep(ns)) as Pause)).expect("it stops");
+    live.stop_arrays(&(Box::new(move |ns| sleeper.sleep(ns)) as SleepFn)).expect("it stops");
     Took { writes, clean, reads }
 }
 

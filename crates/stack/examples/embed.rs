@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use drystone_core::clock::SystemClock;
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf, Sector};
-use drystone_stack::live::{LiveStack, Pause, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv, SleepFn};
 use drystone_stack::{Source, check};
 
 const BLOCK: u64 = 4096;
@@ -56,7 +56,7 @@ fn pattern(block: u64) -> Vec<u8> {
 fn main() -> Result<(), Box<dyn Error>> {
     let source = Source { name: "embed".to_owned(), text: STACK.to_owned() };
     let spec = check("embed", source, Path::new("."))?;
-    let stack = LiveStack::open(&spec, &Surroundings::new(1, SystemClock::new()))?;
+    let stack = LiveStack::open(&spec, &OpenEnv::new(1, SystemClock::new()))?;
     let devices = stack.devices();
     let stripe = devices.iter().find(|live| live.name == "stripe").ok_or("no device")?;
 
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stat = stripe.device.attribute("stat").unwrap_or_default();
     println!("drystone: {BLOCKS} blocks written and read back\n{stat}");
     stack.stop();
-    let pause: Pause = Box::new(|ns| std::thread::sleep(Duration::from_nanos(ns)));
+    let pause: SleepFn = Box::new(|ns| std::thread::sleep(Duration::from_nanos(ns)));
     Ok(stack.finish(&pause)?)
 }
 

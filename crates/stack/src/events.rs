@@ -7,7 +7,7 @@
 //!   whoever reads.
 //! * What may repeat is told at once, then ever more seldom, and never lost: it is counted meanwhile.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,8 +15,6 @@ use drystone_core::clock::{Clock, Ns};
 use drystone_core::failures::Noted;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_raid::array::ArrayEvent;
-
-use crate::live::LiveStack;
 
 /// Events that wait to be read, at most: an array of 30 members that all fail makes some 100.
 const EVENTS_MAX: usize = 1024;
@@ -115,7 +113,7 @@ fn failures(noted: &Noted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl Event {
     /// Who says the same again and again, if this is of that kind.
-    fn repeats(&self) -> Option<String> {
+    pub(crate) fn repeats(&self) -> Option<String> {
         match &self.what {
             What::Array(event) => {
                 event.repeats().map(|member| format!("{} {member}", self.subject))
@@ -125,7 +123,7 @@ impl Event {
     }
 
     /// Count `other` with this one, if it says the same again.
-    fn absorb(&mut self, other: &Event) -> bool {
+    pub(crate) fn absorb(&mut self, other: &Event) -> bool {
         match (&mut self.what, &other.what) {
             (What::Array(event), What::Array(other_event)) => {
                 self.subject == other.subject && event.absorb(other_event)
@@ -170,7 +168,7 @@ impl Events {
     }
 
     /// What was published since the last call, the oldest first.
-    fn take(&self) -> Vec<Event> {
+    pub(crate) fn take(&self) -> Vec<Event> {
         let mut queue = self.queue.lock(&self.locks);
         let (mut events, dropped) =
             (Vec::from(std::mem::take(&mut queue.events)), std::mem::take(&mut queue.dropped));
@@ -179,123 +177,6 @@ impl Events {
             events.push(Event { at, subject: String::new(), what: What::Dropped(dropped) });
         }
         events
-    }
-}
-
-/// How long what repeats is only counted after it was told, at first and at most; it doubles in between.
-const PAUSE_MIN_NS: Ns = 5_000_000_000;
-const PAUSE_MAX_NS: Ns = 600_000_000_000;
-
-/// When somebody who says the same again and again may be told of again.
-#[derive(Clone, Copy, Default)]
-struct Limit {
-    next: Ns,
-    pause: Ns,
-}
-
-impl Limit {
-    fn told(self, now: Ns) -> Limit {
-        let goes_on = self.pause > 0 && now < self.next.saturating_add(self.pause);
-        let pause = if goes_on { (2 * self.pause).min(PAUSE_MAX_NS) } else { PAUSE_MIN_NS };
-        Limit { next: now.saturating_add(pause), pause }
-    }
-}
-
-/// Reads the events of a stack. There is one at a time.
-pub struct EventReader {
-    stack: LiveStack,
-    limits: BTreeMap<String, Limit>,
-    /// What repeats, and is not to be told yet.
-    kept: Vec<Event>,
-}
-
-impl EventReader {
-    pub(crate) fn new(stack: LiveStack) -> Self {
-        EventReader { stack, limits: BTreeMap::new(), kept: Vec::new() }
-    }
-
-    /// What there is to be told now, in its order. Never waits long; to be called each second or so.
-    pub fn take(&mut self) -> Vec<Event> {
-        self.collect(false)
-    }
-
-    /// All that there is, also what would be told later: for the end.
-    pub fn take_all(&mut self) -> Vec<Event> {
-        self.collect(true)
-    }
-
-    fn collect(&mut self, is_end: bool) -> Vec<Event> {
-        let stack = self.stack.clone();
-        let now = stack.clock().now();
-        let (repeated, mut told): (Vec<_>, Vec<_>) =
-            stack.events().take().into_iter().partition(|event| event.repeats().is_some());
-        for event in repeated {
-            if !self.kept.iter_mut().any(|kept| kept.absorb(&event)) {
-                self.kept.push(event);
-            }
-        }
-        for event in std::mem::take(&mut self.kept) {
-            let key = event.repeats().unwrap_or_default();
-            match is_end || self.may_tell(&key, now) {
-                true => told.push(event),
-                false => self.kept.push(event),
-            }
-        }
-        for live in stack.devices() {
-            let Some(failures) = live.device.failures() else { continue };
-            let noted =
-                self.noted(&format!("device {}", live.name), now, is_end, || failures.take());
-            told.extend(noted.map(|noted| {
-                let lasting = Lasting::of(|name| live.device.attribute(name));
-                Event {
-                    at: now,
-                    subject: live.name.clone(),
-                    what: What::Failures { noted, lasting },
-                }
-            }));
-        }
-        for export in stack.live_exports() {
-            let (name, failures) = (&export.spec.name, export.volume.clients.failures());
-            let noted = self.noted(&format!("export {name}"), now, is_end, || failures.take());
-            told.extend(noted.map(|noted| Event {
-                at: now,
-                subject: name.clone(),
-                what: What::ClientFailures(noted),
-            }));
-        }
-        self.limits.retain(|_, limit| now < limit.next.saturating_add(limit.pause));
-        told.sort_by_key(|event| event.at);
-        told
-    }
-
-    /// What `key` has noted, if it is time to tell it, and there is anything.
-    fn noted(
-        &mut self,
-        key: &str,
-        now: Ns,
-        is_end: bool,
-        take: impl FnOnce() -> Noted,
-    ) -> Option<Noted> {
-        if !is_end && !self.is_due(key, now) {
-            return None;
-        }
-        let noted = Some(take()).filter(|noted| noted.count() > 0)?;
-        self.may_tell(key, now);
-        Some(noted)
-    }
-
-    fn is_due(&self, key: &str, now: Ns) -> bool {
-        self.limits.get(key).is_none_or(|limit| now >= limit.next)
-    }
-
-    /// Whether `key` may be told of now; if so, it is.
-    fn may_tell(&mut self, key: &str, now: Ns) -> bool {
-        let is_due = self.is_due(key, now);
-        if is_due {
-            let limit = self.limits.entry(key.to_owned()).or_default();
-            *limit = limit.told(now);
-        }
-        is_due
     }
 }
 
@@ -338,18 +219,5 @@ mod tests {
         let lines: Vec<String> = events.take().iter().map(Event::to_string).collect();
         assert_eq!(lines.len(), 2);
         assert!(lines.iter().all(|line| line.ends_with("(and 999 more)")), "{lines:?}");
-    }
-
-    #[test]
-    fn the_pause_doubles_while_it_goes_on() {
-        let (mut limit, mut now, mut pauses) = (Limit::default(), 7, Vec::new());
-        for _ in 0..10 {
-            limit = limit.told(now);
-            pauses.push((limit.next - now) / 1_000_000_000);
-            now = limit.next;
-        }
-        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]);
-        limit = limit.told(limit.next + limit.pause);
-        assert_eq!(limit.pause, PAUSE_MIN_NS, "after a quiet while it begins anew");
     }
 }

@@ -18,7 +18,7 @@ use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
-use drystone_stack::live::{Surroundings, open_device};
+use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
 
 const SIZE: u64 = 16 << 20;
@@ -79,12 +79,12 @@ fn connect(address: &Path, export: &str) -> Connection<UnixStream> {
 fn served(
     engine: Engine,
     clients: impl FnOnce(&Path, &Receiver<()>, &Sender<()>),
-    after: impl FnOnce(&Surroundings),
+    after: impl FnOnce(&OpenEnv),
 ) {
     let clock = SystemClock::new();
     let contexts = ContextSet::new(clock.clone());
     let cx = contexts.open(engine).unwrap();
-    let at = Surroundings::new(1, clock);
+    let at = OpenEnv::new(1, clock);
     at.groups.create("g").unwrap();
     let open = |name: &str| {
         let spec = DeviceSpec::parse(&format!("ram,size={SIZE}"), Path::new("")).unwrap();

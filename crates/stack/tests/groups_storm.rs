@@ -20,7 +20,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{
     Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
 };
-use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
+use drystone_stack::live::{LiveRuntime, LiveStack, OpenEnv};
 use drystone_stack::runtime::{Change, Runtime};
 use drystone_stack::{Source, check};
 use drystone_throttle::{self as throttle, Groups};
@@ -314,7 +314,7 @@ fn content(place: u64, serial: u64) -> Vec<u8> {
     (place..place + PLACE).flat_map(|at| one(at, serial)).collect()
 }
 
-fn opened(at: &Surroundings) -> LiveStack {
+fn opened(at: &OpenEnv) -> LiveStack {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let stack = check("s", source, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"));
     LiveStack::open(&stack, at).unwrap_or_else(|report| panic!("{report}"))
@@ -324,7 +324,7 @@ fn opened(at: &Surroundings) -> LiveStack {
 fn groups_and_limits_change_under_load() {
     let seed = seed();
     println!("DRYSTONE_SEED={seed}");
-    let at = Surroundings::new(THREADS as u32, SystemClock::new());
+    let at = OpenEnv::new(THREADS as u32, SystemClock::new());
     let storm = Storm {
         stack: opened(&at),
         groups: Mutex::default(),

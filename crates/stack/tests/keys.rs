@@ -6,7 +6,7 @@ use std::fs;
 
 use drystone_core::clock::SystemClock;
 use drystone_stack::attributes::ATTRIBUTES;
-use drystone_stack::live::{Surroundings, open_device};
+use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::schema::{
     DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, IO, IO_PRIO, Param, QUEUE, SERVER, TLS,
 };
@@ -212,7 +212,7 @@ fn device(stack: &StackSpec) -> String {
 
 /// The attributes of the opened device.
 fn attributes(stack: &StackSpec) -> String {
-    let at = Surroundings::new(1, SystemClock::new());
+    let at = OpenEnv::new(1, SystemClock::new());
     let device = match open_device(stack.device("d").unwrap(), &at) {
         Ok(device) => device,
         Err(refused) => return format!("{refused:?}"),

@@ -11,7 +11,7 @@ use drystone_core::sync::LockClass;
 use drystone_core::{Bio, BioList, ContextSet, IoBuf, Sector};
 use drystone_exports::nbd::TlsPolicy;
 use drystone_stack::attributes::{ATTRIBUTES, Mode, attribute};
-use drystone_stack::live::{LiveRuntime, LiveStack, Pause, Surroundings};
+use drystone_stack::live::{LiveRuntime, LiveStack, OpenEnv, SleepFn};
 use drystone_stack::runtime::{Runtime, SetError};
 use drystone_stack::{Report, Source, StackSpec, check};
 use tempfile::TempDir;
@@ -25,13 +25,13 @@ fn spec(folder: &Path, text: &str) -> StackSpec {
     checked(folder, text).unwrap_or_else(|report| panic!("{report}"))
 }
 
-fn surroundings() -> (Arc<ManualClock>, Surroundings) {
+fn open_env() -> (Arc<ManualClock>, OpenEnv) {
     let clock = ManualClock::new(1_000);
-    (clock.clone(), Surroundings::new(3, clock))
+    (clock.clone(), OpenEnv::new(3, clock))
 }
 
 fn open(folder: &Path, text: &str) -> Result<LiveStack, Report> {
-    LiveStack::open(&checked(folder, text)?, &surroundings().1)
+    LiveStack::open(&checked(folder, text)?, &open_env().1)
 }
 
 fn opened(folder: &Path, text: &str) -> LiveStack {
@@ -44,7 +44,7 @@ fn refused(folder: &Path, text: &str, word: &str, parts: &[&str]) {
 }
 
 fn refused_spec(spec: &StackSpec, word: &str, parts: &[&str]) {
-    let opened = LiveStack::open(spec, &surroundings().1);
+    let opened = LiveStack::open(spec, &open_env().1);
     let Err(report) = opened else { panic!("was opened:\n{}", spec.source.text) };
     let [found] = &report.diagnostics[..] else { panic!("{report}") };
     assert_eq!(found.word, word, "{report}");
@@ -546,7 +546,7 @@ fn the_size_of_an_array_is_known_before_it_is_opened() {
             let sectors = told.get(device).map(|bytes| (bytes / 512).to_string());
             assert_eq!(sectors, Some(value(&stack, device, "size")), "{device} of {keys}");
         }
-        stack.stop_arrays(&(Box::new(|_| std::thread::yield_now()) as Pause)).unwrap();
+        stack.stop_arrays(&(Box::new(|_| std::thread::yield_now()) as SleepFn)).unwrap();
     }
 }
 
@@ -565,7 +565,7 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
     };
     let made = opened(folder.path(), &array("chunk = \"4KiB\""));
     let stop = |stack: LiveStack| {
-        stack.stop_arrays(&(Box::new(|_| std::thread::yield_now()) as Pause)).unwrap();
+        stack.stop_arrays(&(Box::new(|_| std::thread::yield_now()) as SleepFn)).unwrap();
     };
     stop(made);
     let found = opened(folder.path(), &array(""));
@@ -623,7 +623,7 @@ fn a_read_that_a_member_fails_in_part_is_computed() {
     let array =
         "[device.array]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\nchunk = \"64KiB\"\n";
     let text = [disk(0, ""), bad, disk(2, ""), array.to_owned()].concat();
-    let at = surroundings().1;
+    let at = open_env().1;
     let stack = LiveStack::open(&spec(folder.path(), &text), &at).unwrap();
     let device = stack.devices().iter().find(|live| live.name == "array").unwrap().device.clone();
     let mut cx = at.contexts.open(Engine::Plain).unwrap();
@@ -736,7 +736,7 @@ fn a_file_grows_and_nothing_else_does() {
 #[test]
 fn listings_show_the_live_stack() {
     let folder = TempDir::new().unwrap();
-    let (clock, at) = surroundings();
+    let (clock, at) = open_env();
     let stack = LiveStack::open(&spec(folder.path(), ALL), &at).unwrap();
     let runtime = runtime(&stack);
     clock.advance(500);
@@ -762,7 +762,7 @@ fn listings_show_the_live_stack() {
 fn counters_are_those_of_the_devices() {
     let folder = TempDir::new().unwrap();
     let text = "[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
-    let (_, at) = surroundings();
+    let (_, at) = open_env();
     let stack = LiveStack::open(&spec(folder.path(), text), &at).unwrap();
     let mut cx = ContextSet::new(at.clock).open(Engine::Plain).unwrap();
     let device = cx.open(&stack.devices()[0].device).unwrap();

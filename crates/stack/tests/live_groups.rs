@@ -6,7 +6,7 @@ use drystone_core::clock::ManualClock;
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, IoBuf, Sector};
 use drystone_stack::iomax::{MaxLine, parse_io_max};
-use drystone_stack::live::{LiveRuntime, LiveStack, Surroundings};
+use drystone_stack::live::{LiveRuntime, LiveStack, OpenEnv};
 use drystone_stack::runtime::{ChangeError, Refused, Runtime};
 use drystone_stack::{Source, parse};
 
@@ -32,7 +32,7 @@ io.max = "v wbps=2M"
 fn opened() -> (LiveStack, LiveRuntime) {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let spec = parse("s", source, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"));
-    let at = Surroundings::new(1, ManualClock::new(1_000));
+    let at = OpenEnv::new(1, ManualClock::new(1_000));
     let stack = LiveStack::open(&spec, &at).unwrap_or_else(|report| panic!("{report}"));
     let runtime = stack.runtime(Box::new(|_| panic!("nothing waits")));
     (stack, runtime)
@@ -71,7 +71,7 @@ fn a_stack_opens_with_its_groups_and_lifts_their_limits_at_the_end() {
 fn a_limit_of_a_device_holds_in_a_group_once_it_is_set() {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let spec = parse("s", source, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"));
-    let at = Surroundings::new(1, ManualClock::new(1_000));
+    let at = OpenEnv::new(1, ManualClock::new(1_000));
     let stack = LiveStack::open(&spec, &at).unwrap_or_else(|report| panic!("{report}"));
     let runtime = stack.runtime(Box::new(|_| panic!("nothing waits")));
     runtime.set_group("t/a", &parse_io_max("d riops=1000000").unwrap()).unwrap();

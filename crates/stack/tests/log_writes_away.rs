@@ -9,7 +9,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{
     Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
 };
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
 
 /// What is written to the log is there 2 ms later.
@@ -49,7 +49,7 @@ fn submit(cx: &mut Context, device: DevIndex, bio: Box<Bio>) {
 fn a_flush_does_not_wait_for_a_thread_that_is_away() {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let spec = check("s", source, Path::new("/")).unwrap_or_else(|report| panic!("{report}"));
-    let at = Surroundings::new(2, SystemClock::new());
+    let at = OpenEnv::new(2, SystemClock::new());
     let stack = LiveStack::open(&spec, &at).unwrap();
     let contexts = ContextSet::counted_by(stack.locks().clone());
     let ((mut away, to), (mut cx, v)) = (open(&stack, &contexts), open(&stack, &contexts));

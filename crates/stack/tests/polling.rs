@@ -9,7 +9,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{
     Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
 };
-use drystone_stack::live::{Surroundings, open_one};
+use drystone_stack::live::{OpenEnv, open_one};
 use drystone_stack::{Source, check};
 
 /// A stripe over two devices that complete only when polled, chunks of 4 KiB, below a linear volume.
@@ -55,7 +55,7 @@ fn statuses(list: &BioList) -> Vec<Status> {
 fn a_cookie_leads_to_what_was_submitted() {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let stack = check("s", source, Path::new("/")).unwrap_or_else(|report| panic!("{report}"));
-    let at = Surroundings::new(2, SystemClock::new());
+    let at = OpenEnv::new(2, SystemClock::new());
     let (top, _) = open_one(&stack, "top", &at).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!(top.attribute("queue/io_poll").as_deref(), Some("1"));
     let set = ContextSet::counted_by(at.locks.clone());
@@ -108,7 +108,7 @@ fn a_cookie_leads_to_what_was_submitted() {
 fn io_in_flight_completes_when_polling_ends_below() {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let stack = check("s", source, Path::new("/")).unwrap_or_else(|report| panic!("{report}"));
-    let at = Surroundings::new(1, SystemClock::new());
+    let at = OpenEnv::new(1, SystemClock::new());
     let (lower, _) = open_one(&stack, "a", &at).unwrap_or_else(|report| panic!("{report}"));
     let set = ContextSet::counted_by(at.locks.clone());
     let (mut cx, dev) = open(&set, &lower);

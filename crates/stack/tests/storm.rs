@@ -21,7 +21,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{
     Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
 };
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
 use tempfile::TempDir;
 
@@ -314,7 +314,7 @@ fn content(sector: u64, serial: u64) -> Vec<u8> {
     (sector..sector + SECTORS).flat_map(|at| one(at, serial)).collect()
 }
 
-fn opened(folder: &Path, at: &Surroundings) -> LiveStack {
+fn opened(folder: &Path, at: &OpenEnv) -> LiveStack {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };
     let stack = check("s", source, folder).unwrap_or_else(|report| panic!("{report}"));
     LiveStack::open(&stack, at).unwrap_or_else(|report| panic!("{report}"))
@@ -325,7 +325,7 @@ fn polling_and_queue_counts_change_under_load() {
     let seed = seed();
     println!("DRYSTONE_SEED={seed}");
     let folder = TempDir::new().unwrap();
-    let at = Surroundings::new(THREADS as u32, SystemClock::new());
+    let at = OpenEnv::new(THREADS as u32, SystemClock::new());
     let storm = Storm {
         stack: opened(folder.path(), &at),
         ended: Default::default(),

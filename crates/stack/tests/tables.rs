@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use drystone_core::Device;
 use drystone_core::clock::ManualClock;
-use drystone_stack::live::{Surroundings, open_device, open_table};
+use drystone_stack::live::{OpenEnv, open_device, open_table};
 use drystone_stack::spec::DeviceSpec;
 use drystone_targets::{Volume, VolumeOptions};
 use proptest::prelude::*;
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn a_table_that_is_shown_reads_back(tables in prop::collection::vec(draws(), 1..5)) {
-        let at = Surroundings::new(1, ManualClock::new(1));
+        let at = OpenEnv::new(1, ManualClock::new(1));
         let leaf = |name: &str| {
             let text = format!("null,size={}", LEAF_SECTORS * 512);
             let spec = DeviceSpec::parse(&text, Path::new("")).unwrap();

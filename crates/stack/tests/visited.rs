@@ -20,7 +20,7 @@ use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
-use drystone_stack::live::{Surroundings, open_device};
+use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::Groups;
 
@@ -140,7 +140,7 @@ fn a_visitor_that_ends_breaks_no_connection() {
         Ok(cx) => cx,
         Err(error) => return println!("SKIPPED: no io_uring: {error}"),
     };
-    let at = Surroundings::new(1, clock);
+    let at = OpenEnv::new(1, clock);
     let spec = DeviceSpec::parse(&format!("ram,size={SIZE}"), Path::new("")).unwrap();
     let inner = open_device(&spec, &at).unwrap();
     let (held, is_held) = channel();

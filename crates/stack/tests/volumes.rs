@@ -8,7 +8,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{
     Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
 };
-use drystone_stack::live::{LiveDevice, LiveRuntime, LiveStack, Pause, Surroundings};
+use drystone_stack::live::{LiveDevice, LiveRuntime, LiveStack, OpenEnv, SleepFn};
 use drystone_stack::runtime::{Change, ChangeError, Refused, Runtime, VolumeReport};
 use drystone_stack::{Source, check};
 use drystone_targets::{LogEntry, LogFlags, LogSuper};
@@ -62,7 +62,7 @@ impl Rig {
         let source = Source { name: "s.toml".to_owned(), text: text.to_owned() };
         let spec = check("s", source, folder.path()).unwrap_or_else(|report| panic!("{report}"));
         let clock = ManualClock::new(1);
-        let stack = LiveStack::open(&spec, &Surroundings::new(1, clock.clone())).unwrap();
+        let stack = LiveStack::open(&spec, &OpenEnv::new(1, clock.clone())).unwrap();
         let contexts = stack.contexts().clone();
         let ticking = clock.clone();
         let runtime = stack.runtime(Box::new(move |ns| ticking.advance(ns)));
@@ -794,7 +794,7 @@ fn logs_end_with_the_server() {
     }
     rig.suspend("s").unwrap();
     rig.stack.stop();
-    let pause: Pause = Box::new(|_| panic!("RAM ends at once"));
+    let pause: SleepFn = Box::new(|_| panic!("RAM ends at once"));
     rig.stack.end_logs(&pause).unwrap();
     assert_eq!(log(&rig, "l1"), ["w", "dm-log-writes-end"]);
     assert_eq!(log(&rig, "l2"), ["w", "dm-log-writes-end"]);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, ContextSet, Device, IoBuf, Sector};
-use drystone_stack::live::{Surroundings, open_device, open_table};
+use drystone_stack::live::{OpenEnv, open_device, open_table};
 use drystone_stack::spec::DeviceSpec;
 use drystone_targets::{Table, Volume, VolumeOptions};
 
@@ -17,14 +17,14 @@ const SECTORS_MAX: usize = 256;
 
 /// The members, and what a volume needs.
 pub struct Ours {
-    at: Surroundings,
+    at: OpenEnv,
     members: Vec<Arc<dyn Device>>,
 }
 
 impl Ours {
     /// Members of zeroes.
     pub fn new() -> Self {
-        let at = Surroundings::new(1, ManualClock::new(1));
+        let at = OpenEnv::new(1, ManualClock::new(1));
         let open = |(name, sectors): &(&str, u64)| {
             let block = if *name == MEMBER_4K.0 { 4096 } else { 512 };
             let text = format!("ram,size={},logical_block_size={block}", sectors * 512);

@@ -12,7 +12,7 @@ use drystone_core::op::OpGroup;
 use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
 use drystone_lab::Stop;
 use drystone_lab::engine::{self, Crew, Shared, Work, machine, phase};
-use drystone_stack::live::{Surroundings, engine_of, open_device, open_one};
+use drystone_stack::live::{OpenEnv, engine_of, open_device, open_one};
 use drystone_stack::spec::{DeviceKind, DeviceSpec, StackSpec};
 use serde_json::{Value, json};
 
@@ -100,7 +100,7 @@ impl Subject {
         }
     }
 
-    fn open(&self, at: &Surroundings) -> anyhow::Result<(Arc<dyn Device>, ring::Engine)> {
+    fn open(&self, at: &OpenEnv) -> anyhow::Result<(Arc<dyn Device>, ring::Engine)> {
         match self {
             Subject::Device(spec) => Ok((open_device(spec, at)?, engine_of(spec, &at.clock)?)),
             Subject::InStack(stack, name) => {
@@ -126,7 +126,7 @@ pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     }
     let stop = stop_on_signals()?;
     let json = args.json.as_deref().map(Draft::new).transpose()?;
-    let at = Surroundings::new(args.threads, SystemClock::new());
+    let at = OpenEnv::new(args.threads, SystemClock::new());
     let (device, engine) = subject.open(&at)?;
     let works = works(args, &device.info())?;
     if args.mode() != PollMode::Interrupt {

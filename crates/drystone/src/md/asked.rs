@@ -8,8 +8,7 @@ use drystone_stack::control::MANAGER_PATIENCE_NS;
 use drystone_stack::md::ArrayReport;
 use serde_json::Value;
 
-use crate::client::Client;
-use crate::commands::read;
+use crate::client::{Client, read};
 use crate::failure::Failure;
 
 /// What the server tells of the arrays named, or of all.

@@ -8,7 +8,7 @@ use drystone_raid::metadata::examine::{size_words, time_words};
 use drystone_stack::md::{ArrayReport, MemberReport, SyncReport};
 
 use super::asked::{TestArgs, reports};
-use crate::cli::ClientArgs;
+use crate::args::ClientArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::asked::{change, names, path};
-use crate::cli::ClientArgs;
+use crate::args::ClientArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;

@@ -9,7 +9,7 @@ use drystone_stack::md::ArrayReport;
 use super::asked::{change, names, path, reports};
 use super::assemble::{print, uuid};
 use super::images::Wanted;
-use crate::cli::ClientArgs;
+use crate::args::ClientArgs;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;

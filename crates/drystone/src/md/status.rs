@@ -9,7 +9,7 @@ use clap::Args;
 use drystone_stack::md::{ArrayReport, BitmapReport, MemberReport, SyncReport};
 
 use super::asked::{TestArgs, reports};
-use crate::cli::{ClientArgs, interval};
+use crate::args::{ClientArgs, interval};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;

@@ -10,7 +10,7 @@ use drystone_core::context::PollMode;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockClass, LockStats};
 use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Priority, Sector};
-use drystone_stack::live::{OpenDevice, Surroundings};
+use drystone_stack::live::{OpenDevice, OpenEnv};
 use drystone_stack::spec::DeviceSpec;
 
 use super::scene::{BLOCK_BYTES, Opened, Scene};
@@ -69,7 +69,7 @@ pub(super) fn measure(
     runtime_ns: u64,
 ) -> anyhow::Result<Sample> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings { open, ..Surroundings::new(scene.threads, clock) };
+    let at = OpenEnv { open, ..OpenEnv::new(scene.threads, clock) };
     at.locks.sample_wait_cpu(true);
     let opened = scene.open(spec, at)?;
     match scene.is_dd {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use drystone_core::Device;
-use drystone_stack::live::{Surroundings, open_device};
+use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::{Change, Setting};
 
@@ -81,7 +81,7 @@ pub(super) struct Scene {
 
 /// A scene with its device open.
 pub(super) struct Opened {
-    pub(super) at: Surroundings,
+    pub(super) at: OpenEnv,
     pub(super) device: Arc<dyn Device>,
     /// Numbers of the groups.
     pub(super) groups: Vec<u32>,
@@ -132,7 +132,7 @@ impl Scene {
     ///
     /// # Errors
     /// When the device cannot be opened.
-    pub(super) fn open(&self, spec: &DeviceSpec, at: Surroundings) -> anyhow::Result<Opened> {
+    pub(super) fn open(&self, spec: &DeviceSpec, at: OpenEnv) -> anyhow::Result<Opened> {
         let count = self.rules.groups(self.threads);
         let paths: Vec<String> = (0..count).map(|number| format!("g{number}")).collect();
         let groups = paths.iter().map(|path| Ok(at.groups.create(path)?.id()));
@@ -168,7 +168,7 @@ mod tests {
         let counts = [0, 1, 1, 3, 1, MANY];
         for (scene, count) in scaled(3).into_iter().zip(counts) {
             let spec = scene.spec(Path::new("/"), 1 << 20).unwrap_or_else(|e| panic!("{e}"));
-            let at = Surroundings::new(3, SystemClock::new());
+            let at = OpenEnv::new(3, SystemClock::new());
             let opened = scene.open(&spec, at).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(opened.groups.len(), count, "{}", scene.name);
             let of = |number| scene.groups_of(number, &opened.groups).len();

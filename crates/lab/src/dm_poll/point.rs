@@ -9,7 +9,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::context::PollMode;
 use drystone_core::sync::LockClass;
 use drystone_core::{ContextSet, Device, Priority};
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv};
 
 use super::cores::{Cores, Pinned};
 use super::scene::{MEMBERS, Scene, VOLUME};
@@ -88,7 +88,7 @@ pub(super) fn measure(
     // The device's thread, which opening starts, stays on the core of whoever starts it.
     let _pinned = Pinned::to(cores.device)?;
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings::new(scene.threads, clock);
+    let at = OpenEnv::new(scene.threads, clock);
     let spec = scene.stack(files)?;
     let stack = LiveStack::open(&spec, &at).map_err(|report| anyhow!(report.render(false)))?;
     let set = ContextSet::counted_by(at.locks.clone());

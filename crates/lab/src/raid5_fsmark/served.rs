@@ -24,7 +24,7 @@ use drystone_exports::fuse::kernel::{self, MountPoint, Mounted};
 use drystone_exports::fuse::server::Kind;
 use drystone_raid::layout::Layout;
 use drystone_stack::StackSpec;
-use drystone_stack::live::Surroundings;
+use drystone_stack::live::OpenEnv;
 
 use super::lane::Lane;
 use crate::raid5_wait::VARIANTS;
@@ -129,7 +129,7 @@ pub fn serve(
         bail!("there is no variant `{}`", task.variant);
     };
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let (scene, at) = (task.scene(), Surroundings::new(1, clock));
+    let (scene, at) = (task.scene(), OpenEnv::new(1, clock));
     let stack = scene.open_of(task.stack(false), &at)?;
     let (layout, members) = (scene.layout()?, scene.members_of(&stack));
     let array = open(&Opening { scene: &scene, layout, members: &members, at: &at })?;

@@ -7,7 +7,7 @@ use drystone_core::Device;
 use drystone_core::primitive::{AtomicUsize, Ordering::*};
 use drystone_core::sync::LockCounters;
 use drystone_raid::layout::Layout;
-use drystone_stack::live::Surroundings;
+use drystone_stack::live::OpenEnv;
 
 use super::scene::Scene;
 use super::wait::Sleeper;
@@ -21,7 +21,7 @@ pub struct Opening<'a> {
     /// Members that are open, by role; Drystone's own array opens others.
     pub members: &'a [Arc<dyn Device>],
     /// Where locks are counted.
-    pub at: &'a Surroundings,
+    pub at: &'a OpenEnv,
 }
 
 /// Opens an array of some design.

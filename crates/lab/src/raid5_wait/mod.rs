@@ -33,7 +33,7 @@ use anyhow::Context as _;
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::{ContextSet, Device};
-use drystone_stack::live::Surroundings;
+use drystone_stack::live::OpenEnv;
 use serde_json::json;
 
 use crate::engine::machine;
@@ -118,7 +118,7 @@ fn parameters(options: &Options) -> Vec<(&'static str, serde_json::Value)> {
 /// All variants over the same members, in turns.
 fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings::new(1, clock);
+    let at = OpenEnv::new(1, clock);
     let stack = scene.open(false, &at)?;
     let (layout, members) = (scene.layout()?, scene.members_of(&stack));
     if scene.members == Members::Ram {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
-use drystone_stack::live::{LiveDevice, LiveStack, Pause};
+use drystone_stack::live::{LiveDevice, LiveStack, SleepFn};
 
 use super::array::{Array, Counts, Opening, Writer};
 use super::scene::{ARRAY, Members};
@@ -54,7 +54,7 @@ impl Array for Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        let pause: Pause = Box::new(|ns| thread::sleep(Duration::from_nanos(ns)));
+        let pause: SleepFn = Box::new(|ns| thread::sleep(Duration::from_nanos(ns)));
         let stopped = self.stack.stop_arrays(&pause);
         debug_assert!(stopped.is_ok(), "{stopped:?}");
     }

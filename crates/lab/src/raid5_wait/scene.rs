@@ -8,7 +8,7 @@ use drystone_core::Device;
 use drystone_raid::layout::{Layout, Level};
 use drystone_stack::StackSpec;
 use drystone_stack::diagnostic::Source;
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv};
 
 use super::cache::STRIPES;
 
@@ -82,7 +82,7 @@ impl Scene {
     ///
     /// # Errors
     /// When one cannot be opened.
-    pub fn open(&self, array: bool, at: &Surroundings) -> anyhow::Result<LiveStack> {
+    pub fn open(&self, array: bool, at: &OpenEnv) -> anyhow::Result<LiveStack> {
         self.open_of(self.text(array, MEMBER_BYTES, ""), at)
     }
 
@@ -90,7 +90,7 @@ impl Scene {
     ///
     /// # Errors
     /// When something in it cannot be opened.
-    pub(crate) fn open_of(&self, text: String, at: &Surroundings) -> anyhow::Result<LiveStack> {
+    pub(crate) fn open_of(&self, text: String, at: &OpenEnv) -> anyhow::Result<LiveStack> {
         let spec = self.check(text)?;
         LiveStack::open(&spec, at).map_err(|report| anyhow!(report.render(false)))
     }

@@ -10,7 +10,7 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
 use drystone_raid::layout::Layout;
 use drystone_raid::parity::Parity;
-use drystone_stack::live::Surroundings;
+use drystone_stack::live::OpenEnv;
 use serde_json::json;
 
 use super::array::{Array, Open, Opening};
@@ -131,7 +131,7 @@ const SMALL: usize = 700 << 10;
 /// Opens an array over RAM, lets threads write to it, and compares its members with what they wrote.
 fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings::new(1, clock);
+    let at = OpenEnv::new(1, clock);
     let scene = Scene { members: Members::Ram, disks, threads: threads as u32 };
     let stack = scene.open(false, &at).unwrap();
     let (layout, members) = (scene.layout().unwrap(), scene.members_of(&stack));
@@ -179,7 +179,7 @@ fn rewrite_pages(array: &dyn Array, files: &mut [u8]) {
 }
 
 /// Every page of `files` is where the layout says, and parity is the xor of its row's data.
-fn compare(layout: &Layout, at: &Surroundings, members: &[Arc<dyn Device>], files: &[u8]) {
+fn compare(layout: &Layout, at: &OpenEnv, members: &[Arc<dyn Device>], files: &[u8]) {
     let mut cx = ContextSet::counted_by(at.locks.clone()).open(Engine::Auto).unwrap();
     let members: Vec<DevIndex> = members.iter().map(|member| cx.open(member).unwrap()).collect();
     let rows = files.len() as u64 / 512 / layout.row_sectors();

@@ -22,7 +22,7 @@ use drystone_core::context::Handle;
 use drystone_core::{
     Bio, BioFlags, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
 };
-use drystone_stack::live::{LiveStack, Pause};
+use drystone_stack::live::{LiveStack, SleepFn};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -652,7 +652,7 @@ impl Operator {
             return;
         }
         let world = run.world.clone();
-        let pause = Box::new(move |ns| world.sleep(ns)) as Pause;
+        let pause = Box::new(move |ns| world.sleep(ns)) as SleepFn;
         // A synchronisation may go on for longer than is waited for where threads are very slow.
         let mut stopped = start.stack.stop_arrays(&pause);
         for _ in 0..STOPS {

@@ -20,7 +20,7 @@ use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
 use drystone_queue::{Driver, RequestQueue};
 use drystone_throttle::{DeviceThrottle, Groups, Throttle, Throttled};
 
-use super::raid::Hosting;
+use super::open_env::{OpenEnv, OpenError, Platform};
 use super::shape::{Shape, Shaped};
 use super::table::open_volume;
 use crate::events::Events;
@@ -29,59 +29,7 @@ use crate::spec::{
     WriteCache,
 };
 
-/// Why a device could not be opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("device `{device}`: {message}")]
-pub struct OpenError {
-    /// The device.
-    pub device: String,
-    /// The key of its section that the error is about, as `queue/nr_requests`.
-    pub key: &'static str,
-    /// What is wrong, in one sentence.
-    pub message: String,
-    /// What would be right; empty if the message says it all.
-    pub hint: String,
-}
-
-/// What opening a device needs to know of the program it is opened for.
-pub struct Surroundings {
-    /// Data threads: as many hardware queues a null device gets by itself.
-    pub threads: u32,
-    /// The clock of the contexts that will use the device.
-    pub clock: Arc<dyn Clock>,
-    /// Where their locks are counted; the devices count theirs there too.
-    pub locks: Arc<LockRegistry>,
-    /// How devices are opened; a laboratory may put another scheduler into them.
-    pub open: OpenDevice,
-    /// The groups that devices' bios belong to.
-    pub groups: Arc<Groups>,
-    /// The thread that completes for null devices whose requests take time, once there is one.
-    pub null_thread: OnceCell<CompletionThread>,
-    /// Where files come from, if not from the system: a simulator has its own.
-    pub files: Option<Files>,
-    /// The contexts that use the devices.
-    pub contexts: Arc<ContextSet>,
-    /// How arrays are hosted.
-    pub hosting: Hosting,
-    /// Where what happens to the devices is published.
-    pub events: Arc<Events>,
-}
-
-/// Opens what a `file` device stands on.
-pub type OpenFile = Box<dyn Fn(&FileSpec) -> drystone_core::Result<File>>;
-
-/// Files that are not the system's.
-pub struct Files {
-    /// Opens what a `file` device stands on.
-    pub open: OpenFile,
-    /// Whether opening it makes it.
-    pub makes: Box<dyn Fn(&FileSpec) -> bool>,
-}
-
-/// Opens one device.
-pub type OpenDevice = fn(&DeviceSpec, &Surroundings) -> Result<Arc<dyn Device>, OpenError>;
-
-impl Surroundings {
+impl OpenEnv {
     /// Those of `threads` data threads on `clock`, with a lock registry of their own.
     pub fn new(threads: u32, clock: Arc<dyn Clock>) -> Self {
         let locks = LockRegistry::new(clock.clone());
@@ -90,8 +38,8 @@ impl Surroundings {
         let events = Events::new(clock.clone(), locks.counters());
         let null_thread = OnceCell::new();
         let contexts = ContextSet::counted_by(locks.clone());
-        let hosting = Hosting::default();
-        Surroundings {
+        let platform = Platform::default();
+        OpenEnv {
             threads,
             locks,
             clock,
@@ -100,7 +48,7 @@ impl Surroundings {
             null_thread,
             files: None,
             contexts,
-            hosting,
+            platform,
             events,
         }
     }
@@ -110,7 +58,7 @@ impl Surroundings {
 ///
 /// # Errors
 /// [`OpenError`]; then nothing stays open, and a file that was made is removed again.
-pub fn open_device(spec: &DeviceSpec, at: &Surroundings) -> Result<Arc<dyn Device>, OpenError> {
+pub fn open_device(spec: &DeviceSpec, at: &OpenEnv) -> Result<Arc<dyn Device>, OpenError> {
     (at.open)(spec, at)
 }
 
@@ -120,7 +68,7 @@ pub fn open_device(spec: &DeviceSpec, at: &Surroundings) -> Result<Arc<dyn Devic
 /// As for [`open_device`].
 pub fn open_with<S: Scheduler, T: Throttle>(
     spec: &DeviceSpec,
-    at: &Surroundings,
+    at: &OpenEnv,
 ) -> Result<Arc<dyn Device>, OpenError> {
     let opening = Opening { spec, at, variant: PhantomData::<(S, T)> };
     match &spec.kind {
@@ -163,7 +111,7 @@ pub fn engine_of(spec: &DeviceSpec, clock: &Arc<dyn Clock>) -> Result<ring::Engi
 }
 
 /// The file that opening the device would make.
-pub(super) fn file_to_make<'a>(spec: &'a DeviceSpec, at: &Surroundings) -> Option<&'a Path> {
+pub(super) fn file_to_make<'a>(spec: &'a DeviceSpec, at: &OpenEnv) -> Option<&'a Path> {
     let DeviceKind::File(file) = &spec.kind else { return None };
     let makes = match &at.files {
         Some(files) => (files.makes)(file),
@@ -181,7 +129,7 @@ pub(super) fn remove_file(path: &Path) {
 
 struct Opening<'a, S, T> {
     spec: &'a DeviceSpec,
-    at: &'a Surroundings,
+    at: &'a OpenEnv,
     variant: PhantomData<(S, T)>,
 }
 

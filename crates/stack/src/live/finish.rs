@@ -9,7 +9,7 @@ use std::sync::Arc;
 use drystone_core::clock::Ns;
 use drystone_core::{Bio, BioList, Context};
 
-use super::{LiveDevice, LiveStack, Pause};
+use super::{LiveDevice, LiveStack, SleepFn};
 
 /// The pause between two looks whether what dropped contexts have in flight has ended.
 const ORPHANS_PAUSE_NS: Ns = 200_000;
@@ -23,7 +23,7 @@ impl LiveStack {
     ///
     /// # Errors
     /// One sentence on everything that could not be done; what could be is done all the same.
-    pub fn finish(&self, pause: &Pause) -> Result<(), String> {
+    pub fn finish(&self, pause: &SleepFn) -> Result<(), String> {
         let steps =
             [self.end_orphans(pause), self.end_logs(pause), self.flush(), self.stop_arrays(pause)];
         let failed: Vec<String> = steps.into_iter().filter_map(Result::err).collect();
@@ -31,7 +31,7 @@ impl LiveStack {
     }
 
     /// What dropped contexts have in flight may be writes, which the flush is to cover.
-    fn end_orphans(&self, pause: &Pause) -> Result<(), String> {
+    fn end_orphans(&self, pause: &SleepFn) -> Result<(), String> {
         let until = self.clock.now() + ORPHANS_PATIENCE_NS;
         while self.contexts.free_idle_orphans() > 0 {
             if self.clock.now() >= until {

@@ -11,7 +11,7 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, Context, DevIndex, Sector};
 use drystone_targets::{LogCarrier, LogStep, LogWrite, Table, WriteLog};
 
-use super::{LiveStack, Pause};
+use super::{LiveStack, SleepFn};
 
 /// Between two looks at what was sent: what a device takes for a write, more or less.
 const PAUSE_NS: Ns = 50_000;
@@ -24,7 +24,7 @@ pub(super) fn mark(
     stack: &LiveStack,
     log: &WriteLog,
     text: &str,
-    (within, pause): (Ns, &Pause),
+    (within, pause): (Ns, &SleepFn),
 ) -> Result<(), String> {
     let cx = context(stack)?;
     let locks = cx.locks().clone();
@@ -41,7 +41,7 @@ pub(super) fn mark(
 pub(super) fn end(
     stack: &LiveStack,
     table: &Table,
-    (within, pause): (Ns, &Pause),
+    (within, pause): (Ns, &SleepFn),
 ) -> Result<(), String> {
     let ends = table.logs().map(|log| {
         let cx = context(stack)?;
@@ -86,12 +86,12 @@ impl<'a> Writer<'a> {
         Ok(Writer { stack, log, cx, device, carrier, locks, deadline })
     }
 
-    fn run(mut self, pause: &Pause) -> Result<(), String> {
+    fn run(mut self, pause: &SleepFn) -> Result<(), String> {
         // What is not carried to its end would be waited for by all that come after it.
         self.carry(pause).inspect_err(|_| give_up(self.log, &self.locks))
     }
 
-    fn carry(&mut self, pause: &Pause) -> Result<(), String> {
+    fn carry(&mut self, pause: &SleepFn) -> Result<(), String> {
         let mut failed = false;
         loop {
             let mut wakes = Vec::new();
@@ -115,7 +115,7 @@ impl<'a> Writer<'a> {
     }
 
     /// False if a write has failed.
-    fn write(&mut self, writes: Vec<LogWrite>, pause: &Pause) -> Result<bool, String> {
+    fn write(&mut self, writes: Vec<LogWrite>, pause: &SleepFn) -> Result<bool, String> {
         let mut bios = BioList::new();
         for LogWrite { sector, data } in writes {
             bios.push(Bio::write(Sector(sector), data));

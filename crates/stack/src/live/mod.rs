@@ -3,16 +3,18 @@
 //! Invariants:
 //! * A device is opened before whatever stands on it, and stays open as long as anything here or
 //!   a context refers to it.
-//! * Nothing here has a thread or a socket, and waits only by a [`Pause`] that it was given. The program opens contexts on [`LiveStack::engine`]
+//! * Nothing here has a thread or a socket, and waits only by a [`SleepFn`] that it was given. The program opens contexts on [`LiveStack::engine`]
 //!   and hands [`LiveStack::tables`] to its front ends.
 
 mod device;
 mod devices;
+mod event_reader;
 mod exports;
 mod finish;
 mod groups;
 mod logs;
 mod md;
+mod open_env;
 mod raid;
 mod reopen;
 mod runtime;
@@ -35,18 +37,18 @@ use drystone_raid::array::Command;
 use drystone_targets::Table;
 use drystone_throttle::Groups;
 
-pub use device::{
-    Files, OpenDevice, OpenError, OpenFile, Surroundings, engine_of, open_device, open_with,
-};
+pub use device::{engine_of, open_device, open_with};
 pub use devices::LiveDevice;
+pub use event_reader::EventReader;
 pub use exports::{LiveExport, LiveListener, LiveMount};
-pub use raid::{Hosting, OpenContext, Spawn};
+pub use open_env::{
+    Files, Find, OpenContext, OpenDevice, OpenEnv, OpenError, OpenFile, Platform, SleepFn, Spawn,
+};
 pub use runtime::LiveRuntime;
-pub use table::{Find, open_table, open_volume};
-pub use volumes::Pause;
+pub use table::{open_table, open_volume};
 
 use crate::diagnostic::{Findings, Report};
-use crate::events::{EventReader, Events};
+use crate::events::Events;
 use crate::graph::members_first;
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
 use devices::Devices;
@@ -93,7 +95,7 @@ impl LiveStack {
     /// # Errors
     /// What could not be opened, with its place in the stack file; then nothing stays open, and
     /// files that were made for other devices are removed again.
-    pub fn open(stack: &StackSpec, at: &Surroundings) -> Result<LiveStack, Report> {
+    pub fn open(stack: &StackSpec, at: &OpenEnv) -> Result<LiveStack, Report> {
         let mut findings = Findings::default();
         let engine = engine(stack, &at.clock, &mut findings);
         groups::make(stack, &at.groups, &mut findings);
@@ -176,7 +178,7 @@ impl LiveStack {
     ///
     /// # Errors
     /// One sentence on each volume whose log is not whole.
-    pub fn end_logs(&self, pause: &Pause) -> Result<(), String> {
+    pub fn end_logs(&self, pause: &SleepFn) -> Result<(), String> {
         let state = self.devices.lock();
         let live = state.volumes().filter_map(|(_, volume)| volume.table());
         let tables: Vec<_> = state.ended.iter().cloned().chain(live).collect();
@@ -195,7 +197,7 @@ impl LiveStack {
     ///
     /// # Errors
     /// One sentence on each array that did not stop.
-    pub fn stop_arrays(&self, pause: &Pause) -> Result<(), String> {
+    pub fn stop_arrays(&self, pause: &SleepFn) -> Result<(), String> {
         let devices = self.devices();
         let locks = self.locks.counters();
         let mut failed = Vec::new();
@@ -219,7 +221,7 @@ impl LiveStack {
 
     /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above all; for one
     /// that waits for its members no longer than [`BEGIN_PATIENCE_NS`].
-    pub fn await_arrays(&self, pause: &Pause) {
+    pub fn await_arrays(&self, pause: &SleepFn) {
         let deadline = self.clock.now().saturating_add(BEGIN_PATIENCE_NS);
         let locks = self.locks.counters();
         // A command that changes nothing: its end is told when what follows from the start has begun.
@@ -247,15 +249,15 @@ impl LiveStack {
     }
 
     /// What opening a device needs that comes later: of the system, like all that is opened then.
-    fn surroundings(&self) -> Surroundings {
+    fn open_env(&self) -> OpenEnv {
         let (threads, open) = self.opening;
-        Surroundings {
+        OpenEnv {
             locks: self.locks.clone(),
             groups: self.groups.clone(),
             contexts: self.contexts.clone(),
             open,
             events: self.events.clone(),
-            ..Surroundings::new(threads, self.clock.clone())
+            ..OpenEnv::new(threads, self.clock.clone())
         }
     }
 
@@ -325,7 +327,7 @@ impl LiveStack {
     }
 
     /// The view of the control socket. `pause` is how a thread waits that changes a volume.
-    pub fn runtime(&self, pause: Pause) -> LiveRuntime {
+    pub fn runtime(&self, pause: SleepFn) -> LiveRuntime {
         LiveRuntime::new(self.clone(), pause)
     }
 }
@@ -366,7 +368,7 @@ fn engine(stack: &StackSpec, clock: &Arc<dyn Clock>, findings: &mut Findings) ->
 fn devices(
     stack: &StackSpec,
     only: Option<&str>,
-    (at, engine): (&Surroundings, Engine),
+    (at, engine): (&OpenEnv, Engine),
     findings: &mut Findings,
 ) -> (Vec<Arc<LiveDevice>>, Vec<PathBuf>) {
     let mut open: Vec<Option<Arc<LiveDevice>>> = vec![None; stack.devices.len()];
@@ -439,7 +441,7 @@ fn description(spec: &DeviceSpec) -> String {
 pub fn open_one(
     stack: &StackSpec,
     name: &str,
-    at: &Surroundings,
+    at: &OpenEnv,
 ) -> Result<(Arc<dyn Device>, Engine), Report> {
     let mut findings = Findings::default();
     let engine = engine(stack, &at.clock, &mut findings);

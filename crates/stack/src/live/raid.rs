@@ -7,66 +7,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use drystone_core::ring::Engine;
-use drystone_core::{Context, ContextSet, Device, SECTOR_SIZE, signals, threads};
-use drystone_raid::array::{self, ArrayOptions, EventSink, Manager, Opened, WallClock};
+use drystone_core::{Context, Device, SECTOR_SIZE};
+use drystone_raid::array::{self, ArrayOptions, EventSink, Manager, Opened};
 use drystone_raid::layout::{Level, layout_name};
 use drystone_raid::metadata::assemble::{Assembly, Candidate, Start, assemble};
 use drystone_raid::metadata::create::{self, NewDevice};
 use drystone_raid::metadata::foreign::Contents;
 use drystone_raid::metadata::{MetadataError, Uuid};
 
-use super::device::{OpenError, Surroundings};
-use super::table::Find;
+use super::open_env::{Find, OpenEnv, OpenError};
 use crate::arrays::new_array;
 use crate::diagnostic::shorten;
 use crate::events::What;
 use crate::spec::{DeviceSpec, RaidSpec};
-
-/// Opens a context on a ring of the engine.
-pub type OpenContext = Box<dyn Fn(&Arc<ContextSet>, Engine) -> drystone_core::Result<Context>>;
-/// Lets work go on beside the caller, under a name.
-pub type Spawn = Box<dyn Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>>;
-
-/// What arrays need of the program that opens them.
-pub struct Hosting {
-    /// How a manager gets its context.
-    pub open_context: OpenContext,
-    /// How a manager gets its thread.
-    pub spawn: Spawn,
-    /// Seconds since 1970.
-    pub wall_clock: WallClock,
-    /// A number that nobody else has.
-    pub random: Box<dyn Fn() -> [u8; 16]>,
-}
-
-impl Default for Hosting {
-    /// Threads, clock and random numbers of the system.
-    fn default() -> Self {
-        Hosting {
-            open_context: Box::new(|set, engine| set.open(engine)),
-            spawn: Box::new(|name, work| signals::blocked(|| threads::start(name, work)).map(drop)),
-            wall_clock: Arc::new(seconds_now),
-            random: Box::new(random),
-        }
-    }
-}
-
-fn seconds_now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
-
-/// From the system; where that has none, from the time, which is as good for a name.
-fn random() -> [u8; 16] {
-    use std::io::Read;
-    let mut bytes = [0; 16];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    if read.is_err() {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        bytes = now.map_or(0, |now| now.as_nanos()).to_le_bytes();
-    }
-    bytes
-}
 
 /// Opens an array of a stack file, without the members that are `absent`. `is_new` says of a device whether
 /// this start has made it.
@@ -79,7 +32,7 @@ pub(super) fn open_raid(
     raid: &RaidSpec,
     (find, absent): (Find<'_>, &BTreeSet<String>),
     is_new: &dyn Fn(&str) -> bool,
-    (at, engine): (&Surroundings, Engine),
+    (at, engine): (&OpenEnv, Engine),
 ) -> Result<Opened, OpenError> {
     let there = raid.members.iter().filter(|member| !absent.contains(&member.device));
     let members: Option<Vec<_>> = there.map(|member| find(&member.device)).collect();
@@ -118,9 +71,9 @@ pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
 ///
 /// # Errors
 /// When there is no thread to be had.
-pub(super) fn run(name: &str, manager: Manager, at: &Surroundings) -> Result<(), OpenError> {
+pub(super) fn run(name: &str, manager: Manager, at: &OpenEnv) -> Result<(), OpenError> {
     let work = Box::new(move || manager.run());
-    (at.hosting.spawn)(&format!("md:{name}"), work).map_err(|error| OpenError {
+    (at.platform.spawn)(&format!("md:{name}"), work).map_err(|error| OpenError {
         device: name.to_owned(),
         key: "type",
         message: format!("the array's thread cannot be started: {error}"),
@@ -131,7 +84,7 @@ pub(super) fn run(name: &str, manager: Manager, at: &Surroundings) -> Result<(),
 struct Opening<'a> {
     spec: &'a DeviceSpec,
     raid: &'a RaidSpec,
-    at: &'a Surroundings,
+    at: &'a OpenEnv,
     engine: Engine,
 }
 
@@ -151,7 +104,7 @@ impl Opening<'_> {
     }
 
     fn context(&self) -> Result<Context, OpenError> {
-        let opened = (self.at.hosting.open_context)(&self.at.contexts, self.engine);
+        let opened = (self.at.platform.open_context)(&self.at.contexts, self.engine);
         opened.map_err(|error| self.error("type", error.message, ""))
     }
 
@@ -252,13 +205,13 @@ impl Opening<'_> {
     }
 
     fn create(&self, members: &[Arc<dyn Device>]) -> Result<Vec<Candidate>, OpenError> {
-        let uuid = Uuid((self.at.hosting.random)());
-        let ctime = (self.at.hosting.wall_clock)();
+        let uuid = Uuid((self.at.platform.random)());
+        let ctime = (self.at.platform.wall_clock)();
         let options = new_array(&self.spec.name, self.raid, uuid, ctime);
         let options = options.map_err(|message| self.error("members", message, ""))?;
         let device = |device: &Arc<dyn Device>| {
             let info = device.info();
-            let uuid = Uuid((self.at.hosting.random)());
+            let uuid = Uuid((self.at.platform.random)());
             Some(NewDevice {
                 name: info.name,
                 sectors: info.size_bytes / SECTOR_SIZE,
@@ -288,7 +241,7 @@ impl Opening<'_> {
             cache_stripes: self.raid.cache_stripes,
             run: self.raid.run,
             force: self.raid.force,
-            wall_clock: self.at.hosting.wall_clock.clone(),
+            wall_clock: self.at.platform.wall_clock.clone(),
             event_sink: self.event_sink(),
         };
         let opened = array::open(self.context()?, members, candidates, &assembly, &options);

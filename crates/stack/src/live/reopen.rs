@@ -4,7 +4,7 @@ use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
 
 use super::volumes::{check_stopped, claim, no_device, refused};
-use super::{LiveDevice, LiveStack, Pause};
+use super::{LiveDevice, LiveStack, SleepFn};
 use crate::runtime::{ChangeError, Refused};
 
 /// How long the command waits until I/O on the file that was open before has ended: it may never end.
@@ -15,7 +15,7 @@ const PAUSE_NS: Ns = 1_000_000;
 /// Opens the file of `name` anew, waits by `pause` until I/O on the one before has ended, and says whether it has.
 pub(super) fn reopen(
     stack: &LiveStack,
-    pause: &Pause,
+    pause: &SleepFn,
     (name, replaced): (&str, bool),
 ) -> Result<bool, ChangeError> {
     let (live, _claim) = {

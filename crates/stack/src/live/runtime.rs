@@ -11,7 +11,7 @@ use drystone_targets::Table;
 
 use super::md::Arrays;
 use super::volumes::Changes;
-use super::{LiveDevice, LiveExport, LiveStack, Pause, groups, reopen, uses};
+use super::{LiveDevice, LiveExport, LiveStack, SleepFn, groups, reopen, uses};
 use crate::attributes::{ATTRIBUTES, Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine};
 use crate::md::{ArrayChange, ArrayReport};
@@ -24,14 +24,14 @@ use crate::size::format_size;
 /// A view of a [`LiveStack`]. It keeps the devices open.
 pub struct LiveRuntime {
     stack: LiveStack,
-    pause: Pause,
+    pause: SleepFn,
 }
 
 /// Largest request in KiB of a device that nothing was said about, as Linux's.
 const DEFAULT_MAX_SECTORS_KB: u64 = 1280;
 
 impl LiveRuntime {
-    pub(super) fn new(stack: LiveStack, pause: Pause) -> Self {
+    pub(super) fn new(stack: LiveStack, pause: SleepFn) -> Self {
         LiveRuntime { stack, pause }
     }
 

@@ -1,20 +1,14 @@
 //! Opens a device that is a table: a volume over devices that are open already.
 
-use std::sync::Arc;
-
-use drystone_core::Device;
 use drystone_core::clock::Ns;
 use drystone_targets::{
     Area, DelayClass, DelaySpec, FlakeySpec, Line, LogWritesSpec, Table, TargetSpec, Volume,
     VolumeOptions,
 };
 
-use super::device::{OpenError, Surroundings};
+use super::open_env::{Find, OpenEnv, OpenError};
 use crate::parse::table::read_table;
 use crate::spec::{self, DeviceSpec, Segment, Target, VolumeSpec};
-
-/// Finds an open device by its name.
-pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
 
 /// Opens a volume of a stack file.
 ///
@@ -24,7 +18,7 @@ pub fn open_volume(
     spec: &DeviceSpec,
     volume: &VolumeSpec,
     find: Find<'_>,
-    at: &Surroundings,
+    at: &OpenEnv,
 ) -> Result<Volume, OpenError> {
     let refused = |message: String| OpenError {
         device: spec.name.clone(),
@@ -106,14 +100,14 @@ fn target(target: &Target, find: Find<'_>, now: Ns) -> Result<TargetSpec, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::{Surroundings, open_device};
+    use crate::live::{OpenEnv, open_device};
     use drystone_core::clock::ManualClock;
     use std::path::Path;
 
     /// What a table says is what it was made from.
     #[test]
     fn texts_of_tables() {
-        let at = Surroundings::new(1, ManualClock::new(5));
+        let at = OpenEnv::new(1, ManualClock::new(5));
         let devices = ["a", "b", "c"].map(|name| {
             let spec = DeviceSpec::parse("null,size=1M", Path::new("")).unwrap();
             open_device(&DeviceSpec { name: name.to_owned(), ..spec }, &at).unwrap()

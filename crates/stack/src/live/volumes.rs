@@ -13,7 +13,7 @@ use drystone_core::op::OpGroup;
 use drystone_targets::{Line, Table, Volume, VolumeOptions};
 
 use super::devices::{Claim, LiveDevice, State};
-use super::{LiveStack, logs, table, uses};
+use super::{Find, LiveStack, SleepFn, logs, table, uses};
 use crate::control::DEFAULT_TIMEOUT_NS;
 use crate::diagnostic::shorten;
 use crate::duration::format_duration;
@@ -22,9 +22,6 @@ use crate::nearest::nearest;
 use crate::parse::table::read_table;
 use crate::runtime::{Change, ChangeError, Refused};
 use crate::spec::{ExportSpec, Segment};
-
-/// Lets the caller's thread rest for so many nanoseconds.
-pub type Pause = Box<dyn Fn(Ns) + Send + Sync>;
 
 /// The first pause between two looks at a volume that drains: what is in flight in memory ends
 /// within that.
@@ -55,7 +52,7 @@ pub(super) fn claim(live: &Arc<LiveDevice>) -> Result<Claim> {
 /// Makes changes to a stack's volumes.
 pub(super) struct Changes<'a> {
     pub(super) stack: &'a LiveStack,
-    pub(super) pause: &'a Pause,
+    pub(super) pause: &'a SleepFn,
 }
 
 impl Changes<'_> {
@@ -388,7 +385,7 @@ fn read(table: &str) -> Result<Vec<Segment>> {
 /// Refuses names of devices that there are not.
 fn exist<'a>(
     segments: &[Segment],
-    find: table::Find<'_>,
+    find: Find<'_>,
     known: impl Iterator<Item = &'a str> + Clone,
 ) -> std::result::Result<(), String> {
     for (index, segment) in segments.iter().enumerate() {

@@ -12,7 +12,7 @@ use anyhow::{Context as _, anyhow};
 use drystone_core::Priority;
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::context::PollMode;
-use drystone_stack::live::{Surroundings, open_device};
+use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::Change;
 use serde_json::json;
@@ -88,7 +88,7 @@ fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
 /// When the device cannot be opened or an I/O fails.
 fn measure(sheet: &Sheet, steps: Steps) -> anyhow::Result<Taken> {
     let clock: Arc<dyn Clock> = SystemClock::new();
-    let at = Surroundings::new(sheet.flows.len() as u32, clock);
+    let at = OpenEnv::new(sheet.flows.len() as u32, clock);
     let text = "null,size=1GiB,irqmode=none,queue.scheduler=none";
     let spec = DeviceSpec::parse(text, Path::new("/"));
     let spec = spec.map_err(|report| anyhow!(report.render(false)))?;

@@ -15,7 +15,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockClass;
 use drystone_core::{Bio, BioFlags, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
-use drystone_stack::live::{LiveStack, Surroundings};
+use drystone_stack::live::{LiveStack, OpenEnv};
 
 use super::super::cores::{Cores, Pinned, pin};
 use super::super::scene::{self, VOLUME};
@@ -81,7 +81,7 @@ struct Polled {
     // Before the stack that it uses.
     cx: Context,
     device: DevIndex,
-    at: Surroundings,
+    at: OpenEnv,
     _stack: LiveStack,
     latency: Duration,
     idle: BioList,
@@ -91,7 +91,7 @@ struct Polled {
 impl Polled {
     fn open(latency_us: u32) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = SystemClock::new();
-        let at = Surroundings::new(1, clock);
+        let at = OpenEnv::new(1, clock);
         let [scene, ..] = scene::tables(latency_us, 1, 1);
         let stack = LiveStack::open(&scene.stack(&[])?, &at)
             .map_err(|report| anyhow!(report.render(false)))?;

@@ -124,7 +124,7 @@ impl Arrays<'_> {
         };
         let spec = DeviceSpec::of_kind(&name, DeviceKind::File(file));
         let spec = DeviceSpec { read_only, ..spec };
-        let device = open_device(&spec, &self.stack.surroundings()).map_err(of_opening)?;
+        let device = open_device(&spec, &self.stack.open_env()).map_err(of_opening)?;
         let live = LiveDevice::by_path(&name, path, device);
         let mut state = self.stack.devices.lock();
         check_stopped(&state).inspect_err(|_| self.stack.groups.detach(&name))?;

@@ -22,7 +22,7 @@ use super::volumes::{
     FIRST_PAUSE_NS, LONGEST_PAUSE_NS, check_new, check_stopped, check_unused, claim, no_device,
     refused,
 };
-use super::{LiveStack, OpenError, Pause, raid};
+use super::{LiveStack, OpenError, SleepFn, raid};
 use crate::control::MANAGER_PATIENCE_NS;
 use crate::duration::format_duration;
 use crate::md::{ArrayChange, ArrayReport, Assemble, Named};
@@ -65,7 +65,7 @@ fn with_switches(hint: &str, array: &str) -> String {
 /// Tells of a stack's arrays, and changes them.
 pub(super) struct Arrays<'a> {
     pub(super) stack: &'a LiveStack,
-    pub(super) pause: &'a Pause,
+    pub(super) pause: &'a SleepFn,
 }
 
 impl Arrays<'_> {
@@ -197,7 +197,7 @@ impl Arrays<'_> {
             self.check_contents(&found.live, array)?;
         }
         let (name, device) = (found.live.name.clone(), found.live.device.clone());
-        let uuid = Uuid((self.stack.surroundings().hosting.random)());
+        let uuid = Uuid((self.stack.open_env().platform.random)());
         self.obtain_with(live, array, Command::Add { name, device, uuid }, vec![taking]).map(drop)
     }
 
@@ -253,7 +253,7 @@ impl Arrays<'_> {
         let _takings = found.iter().map(|one| self.take(one, &why)).collect::<Result<Vec<_>>>()?;
         let spec = self.array_spec(name, how, found)?;
         let DeviceKind::Raid(raid) = &spec.kind else { return Err(failed("it is no array")) };
-        let at = self.stack.surroundings();
+        let at = self.stack.open_env();
         let find = |name: &str| {
             let found = found.iter().find(|found| found.live.name == name)?;
             Some(found.live.device.clone())

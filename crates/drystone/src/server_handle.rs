@@ -1,13 +1,6 @@
-//! From a checked stack to a running one.
+//! A running stack, as the commands that serve and measure hold it.
 
-use std::sync::Arc;
-
-use drystone_core::clock::{Clock, SystemClock};
-use drystone_stack::StackSpec;
 use drystone_stack::runtime::Runtime;
-
-use crate::ending::Ending;
-use crate::server::Server;
 
 /// How to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,24 +25,4 @@ pub trait ServerHandle: Send {
     /// # Errors
     /// Data that could not be flushed, by device.
     fn stop(self: Box<Self>, mode: StopMode) -> anyhow::Result<()>;
-}
-
-/// Opens the devices and starts the exports of a stack.
-///
-/// # Errors
-/// What could not be opened or bound; then nothing is left running.
-pub fn start(stack: &StackSpec, ending: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
-    start_by(stack, ending, SystemClock::new())
-}
-
-/// The same by another clock than the machine's, for tests of what takes long.
-///
-/// # Errors
-/// As those of [`start`].
-pub fn start_by(
-    stack: &StackSpec,
-    ending: &Ending,
-    clock: Arc<dyn Clock>,
-) -> anyhow::Result<Box<dyn ServerHandle>> {
-    Ok(Box::new(Server::start(stack, ending, clock)?))
 }

@@ -1,0 +1,120 @@
+//! What opening a device needs from the program that opens it, and how it fails.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use drystone_core::clock::{Clock, Ns};
+use drystone_core::ring::Engine;
+use drystone_core::sync::LockRegistry;
+use drystone_core::{Context, ContextSet, Device, signals, threads};
+use drystone_drivers::file::File;
+use drystone_drivers::null::CompletionThread;
+use drystone_raid::array::WallClock;
+use drystone_throttle::Groups;
+
+use crate::events::Events;
+use crate::spec::{DeviceSpec, FileSpec};
+
+/// Why a device could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("device `{device}`: {message}")]
+pub struct OpenError {
+    /// The device.
+    pub device: String,
+    /// The key of its section that the error is about, as `queue/nr_requests`.
+    pub key: &'static str,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// What would be right; empty if the message says it all.
+    pub hint: String,
+}
+
+/// What opening a device needs to know of the program it is opened for.
+pub struct OpenEnv {
+    /// Data threads: as many hardware queues a null device gets by itself.
+    pub threads: u32,
+    /// The clock of the contexts that will use the device.
+    pub clock: Arc<dyn Clock>,
+    /// Where their locks are counted; the devices count theirs there too.
+    pub locks: Arc<LockRegistry>,
+    /// How devices are opened; a laboratory may put another scheduler into them.
+    pub open: OpenDevice,
+    /// The groups that devices' bios belong to.
+    pub groups: Arc<Groups>,
+    /// The thread that completes for null devices whose requests take time, once there is one.
+    pub null_thread: OnceCell<CompletionThread>,
+    /// Where files come from, if not from the system: a simulator has its own.
+    pub files: Option<Files>,
+    /// The contexts that use the devices.
+    pub contexts: Arc<ContextSet>,
+    /// How arrays are hosted.
+    pub platform: Platform,
+    /// Where what happens to the devices is published.
+    pub events: Arc<Events>,
+}
+
+/// Opens what a `file` device stands on.
+pub type OpenFile = Box<dyn Fn(&FileSpec) -> drystone_core::Result<File>>;
+
+/// Files that are not the system's.
+pub struct Files {
+    /// Opens what a `file` device stands on.
+    pub open: OpenFile,
+    /// Whether opening it makes it.
+    pub makes: Box<dyn Fn(&FileSpec) -> bool>,
+}
+
+/// Opens one device.
+pub type OpenDevice = fn(&DeviceSpec, &OpenEnv) -> Result<Arc<dyn Device>, OpenError>;
+
+/// Lets the caller's thread rest for so many nanoseconds.
+pub type SleepFn = Box<dyn Fn(Ns) + Send + Sync>;
+
+/// Finds an open device by its name.
+pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
+
+/// Opens a context on a ring of the engine.
+pub type OpenContext = Box<dyn Fn(&Arc<ContextSet>, Engine) -> drystone_core::Result<Context>>;
+/// Lets work go on beside the caller, under a name.
+pub type Spawn = Box<dyn Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>>;
+
+/// What arrays need of the program that opens them.
+pub struct Platform {
+    /// How a manager gets its context.
+    pub open_context: OpenContext,
+    /// How a manager gets its thread.
+    pub spawn: Spawn,
+    /// Seconds since 1970.
+    pub wall_clock: WallClock,
+    /// A number that nobody else has.
+    pub random: Box<dyn Fn() -> [u8; 16]>,
+}
+
+impl Default for Platform {
+    /// Threads, clock and random numbers of the system.
+    fn default() -> Self {
+        Platform {
+            open_context: Box::new(|set, engine| set.open(engine)),
+            spawn: Box::new(|name, work| signals::blocked(|| threads::start(name, work)).map(drop)),
+            wall_clock: Arc::new(seconds_now),
+            random: Box::new(random),
+        }
+    }
+}
+
+fn seconds_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// From the system; where that has none, from the time, which is as good for a name.
+fn random() -> [u8; 16] {
+    use std::io::Read;
+    let mut bytes = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    if read.is_err() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        bytes = now.map_or(0, |now| now.as_nanos()).to_le_bytes();
+    }
+    bytes
+}
