@@ -42,7 +42,7 @@ impl Grown {
     /// Have the kernel know the size of the file, and the loop device take it.
     fn follow(&mut self) {
         let size = self.mount.volume(self.index).geometry().size;
-        self.is_cut |= self.mount.take_cut(self.index);
+        self.is_cut |= self.mount.take_truncation(self.index);
         if size == self.size && !self.is_cut || !self.attached.is_attached() {
             return;
         }

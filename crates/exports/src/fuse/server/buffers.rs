@@ -9,7 +9,8 @@
 //! * One of the longest is free whenever a request is read: any request fits into that.
 //! * None goes to another session: what came for one mount is never sent to another.
 
-use super::session::IN_FLIGHT_MAX;
+use super::op::IN_FLIGHT_MAX;
+use super::unaligned::UnalignedWrite;
 use crate::fuse::proto::init::MAX_WRITE;
 use crate::server::{DATA_AT, Reserve};
 use drystone_core::{Bio, BioList, IoBuf};
@@ -46,6 +47,9 @@ pub(super) struct Buffers {
     reserve: Arc<Reserve>,
     idle: [Vec<IoBuf>; KINDS.len()],
     bios: BioList,
+    /// Boxes for unaligned writes; operations carry them about.
+    #[allow(clippy::vec_box)]
+    boxes: Vec<Box<UnalignedWrite>>,
     /// Of the first kind, so many are for edges only.
     edges: usize,
 }
@@ -55,8 +59,9 @@ impl Buffers {
     /// `reserve` as far as it has any.
     pub(super) fn new(reserve: Arc<Reserve>, volumes: usize) -> Option<Self> {
         let edges = volumes * EDGES;
-        let mut buffers =
-            Buffers { reserve, idle: Default::default(), bios: BioList::new(), edges };
+        let boxes = (0..IN_FLIGHT_MAX).map(|_| Box::default()).collect();
+        let (idle, bios) = (Default::default(), BioList::new());
+        let mut buffers = Buffers { reserve, idle, bios, boxes, edges };
         for (kind, (room, count)) in KINDS.into_iter().enumerate() {
             let count = if kind == 0 { count + edges } else { count };
             buffers.idle[kind].reserve_exact(count);
@@ -116,7 +121,19 @@ impl Buffers {
         self.idle[0].iter().filter(|buf| buf.is_in_arena()).count()
     }
 
-    /// An idle bio.
+    /// Puts an unaligned write in a box that is idle.
+    pub(super) fn unaligned(&mut self, write: UnalignedWrite) -> Box<UnalignedWrite> {
+        let mut idle = self.boxes.pop().unwrap_or_default();
+        *idle = write;
+        idle
+    }
+
+    /// Takes the box of an unaligned write back, whose buffers were taken out.
+    pub(super) fn give_unaligned(&mut self, write: Box<UnalignedWrite>) {
+        self.boxes.push(write);
+    }
+
+    /// Takes an idle bio.
     pub(super) fn bio(&mut self) -> Box<Bio> {
         self.bios.pop().unwrap_or_else(Bio::flush)
     }

@@ -11,27 +11,31 @@
 
 mod askers;
 mod buffers;
-mod cut;
-mod interrupt;
-mod io;
-mod look;
-mod meta;
+mod busy_poll;
+mod channel;
+mod descriptor;
+mod event;
+mod interrupts;
+mod life;
 mod mount;
+mod op;
+mod op_table;
 mod over_ring;
-mod ragged;
-mod receive;
 #[allow(unsafe_code)]
 mod ring;
 mod seek;
 mod session;
 mod sessions;
 #[cfg(test)]
-mod tests;
+mod testing;
+mod truncate;
+mod unaligned;
+mod volumes;
+mod write_locks;
 
 pub use buffers::reserved_bytes;
-pub use mount::{Kind, Mount, MountOptions};
-pub use over_ring::Transport;
-pub use session::IN_FLIGHT_MAX;
+pub use mount::{Kind, Mount, MountOptions, Transport};
+pub use op::IN_FLIGHT_MAX;
 
 pub(crate) use sessions::Sessions;
 

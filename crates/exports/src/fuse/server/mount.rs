@@ -6,8 +6,7 @@
 //! * A handle stands for one `open`; while it is open its client counts, and its throttle group is not
 //!   removed. Its number carries the group, so that a read or write needs no look-up.
 
-use super::interrupt::Interrupts;
-use super::over_ring::Transport;
+use super::interrupts::Interrupts;
 use crate::fuse::proto::{self, Attributes, ROOT};
 use crate::server::{Client, Geometry, Volume, find};
 use drystone_core::context::Handle as ContextHandle;
@@ -54,6 +53,17 @@ pub struct MountOptions {
     pub is_killed: fn(u32) -> bool,
 }
 
+/// How requests of a mount come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// It has not been agreed upon.
+    Unknown,
+    /// Read from the descriptor.
+    Descriptor,
+    /// Over io_uring.
+    Ring,
+}
+
 /// A volume of a mount.
 pub(super) struct Shared {
     pub(super) volume: Volume,
@@ -61,15 +71,15 @@ pub(super) struct Shared {
     changes: AtomicU64,
     /// When it was seen that there were more, or the mount was made; seconds since 1970.
     changed_s: AtomicU64,
-    /// It was cut since somebody asked: the kernel takes it for as short until it looks again.
-    was_cut: AtomicBool,
+    /// It was truncated since somebody asked: the kernel takes it for as short until it looks again.
+    was_truncated: AtomicBool,
 }
 
 impl Shared {
     fn new(volume: Volume, now_s: u64) -> Self {
         let changes = AtomicU64::new(changes_of(&volume));
         let changed_s = AtomicU64::new(now_s);
-        Shared { volume, changes, changed_s, was_cut: AtomicBool::new(false) }
+        Shared { volume, changes, changed_s, was_truncated: AtomicBool::new(false) }
     }
 
     /// When it was last written, about: whoever compares two times learns whether it was between them.
@@ -355,15 +365,15 @@ impl Mount {
         self.attributes(ROOT, TYPE_FOLDER | readable | readable >> 2, 0, self.made_s)
     }
 
-    /// Volume `index` was cut.
-    pub(super) fn note_cut(&self, index: usize) {
-        self.volumes[index].was_cut.store(true, Release);
+    /// Notes that volume `index` was truncated.
+    pub(super) fn note_truncation(&self, index: usize) {
+        self.volumes[index].was_truncated.store(true, Release);
     }
 
     /// Whether volume `index` was cut since this was asked last, by truncating its file: to the kernel the file is
     /// as short then until somebody asks for its attributes.
-    pub fn take_cut(&self, index: usize) -> bool {
-        self.volumes[index].was_cut.swap(false, AcqRel)
+    pub fn take_truncation(&self, index: usize) -> bool {
+        self.volumes[index].was_truncated.swap(false, AcqRel)
     }
 
     /// What the kernel can do by itself.

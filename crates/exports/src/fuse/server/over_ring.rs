@@ -1,56 +1,51 @@
-//! A session whose requests come over io_uring, where the kernel offers it.
+//! The ring of a session, if its requests come over io_uring, where the kernel offers it.
 //!
 //! ```text
 //!  all sessions have a ring --> INIT is read and answered: over rings --> all register
 //!  a session has none       --> INIT is answered without it           --> rings are dropped
 //! ```
 //!
-//! The kernel lets nobody ask anything before each of its queues has an entry. What stays with the
-//! descriptor: the first request, forgotten inodes, interrupts, and the end of the mount.
+//! The kernel lets nobody ask anything before each of its queues has an entry. The descriptor still
+//! carries the first request, forgotten inodes, interrupts, and the end of the mount.
 //!
 //! Invariants:
-//! * Until all sessions are there none reads a request, so that the one that reads the first knows.
+//! * No session reads a request until all are there, so that the one that reads the first knows.
 //! * Each queue belongs to one session, and a request is answered by its own entry.
+//! * A ring that is registered, but not readable, has no requests until its poll ends.
 
 use super::ring::{self, Ring};
-use super::session::{Life, Session};
 use crate::fuse::proto::init::MAX_WRITE_OVER_RING;
-use crate::fuse::proto::{IN_HEADER_BYTES, Malformed, OUT_HEADER_BYTES, Request, header};
-use crate::server::{DATA_AT, Work, errno};
+use crate::server::{DATA_AT, errno};
 use drystone_core::IoBuf;
-use std::ops::Range;
+use std::io;
+use std::os::fd::RawFd;
 
-/// Entries of a session, and the fewest of a queue, which bound its requests in flight. 32 of 256 KiB keep a disk of 1 GiB/s busy
-/// for 8 ms; they take 8.5 MiB.
+/// Entries of a session, and the fewest of a queue, which bound its requests in flight. 32 of 256 KiB
+/// keep a disk of 1 GiB/s busy for 8 ms; they take 8.5 MiB.
 const ENTRIES: usize = 32;
 const QUEUE_ENTRIES_MIN: usize = 4;
 /// Most entries of a session: not more than it may have operations.
 const ENTRIES_MAX: usize = 128;
 /// Room for data in a payload buffer: a request with the blocks at both of its ends.
 const ROOM: usize = MAX_WRITE_OVER_RING as usize + 2 * 4096;
-/// More than the longest name needs.
-const SHORT_BYTES: usize = 512;
 
-/// How requests of a mount come.
+/// An entry that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// It has not been agreed upon.
-    Unknown,
-    /// Read from the descriptor.
-    Descriptor,
-    /// Over io_uring.
-    Ring,
+pub(super) enum Arrived {
+    /// A request, in this entry.
+    Request(usize),
+    /// The mount is gone, or about to go.
+    Gone,
+    /// The kernel refuses the ring, with this errno.
+    Refused(i32),
 }
 
 /// The ring of a session.
 pub(super) struct OverRing {
-    pub(super) ring: Ring,
-    /// Its entries are with the kernel, or have been.
-    pub(super) registered: bool,
-    /// There may be requests.
-    pub(super) readable: bool,
-    /// A poll of it is with the context's ring.
-    pub(super) polling: bool,
+    ring: Ring,
+    is_registered: bool,
+    is_readable: bool,
+    is_polling: bool,
 }
 
 impl OverRing {
@@ -75,174 +70,129 @@ impl OverRing {
         };
         let payloads: Option<Vec<_>> = queues.map(payload).collect();
         let ring = Ring::open(payloads?, DATA_AT).ok()?;
-        Some(OverRing { ring, registered: false, readable: true, polling: false })
-    }
-}
-
-impl Session {
-    /// It waits for what the mount agrees upon with the kernel.
-    pub(super) fn waits_for_transport(&self) -> bool {
-        self.over_ring.as_ref().is_some_and(|over| !over.registered)
+        Some(OverRing { ring, is_registered: false, is_readable: true, is_polling: false })
     }
 
-    /// The ring of some session failed, without which the kernel lets nobody ask anything: all end, so that
-    /// it answers instead.
-    pub(super) fn has_failed(&self) -> bool {
-        self.over_ring.is_some() && self.mount.failure().is_some()
+    /// Hands all entries to the kernel, for the mount of `device`.
+    pub(super) fn register(&mut self, device: RawFd) {
+        self.is_registered = true;
+        self.ring.register(device);
     }
 
-    /// There is something in its ring to be read.
-    pub(super) fn has_entries(&self) -> bool {
-        self.over_ring.as_ref().is_some_and(|over| over.registered && over.readable)
+    /// True once the entries are with the kernel, or have been.
+    pub(super) fn is_registered(&self) -> bool {
+        self.is_registered
     }
 
-    /// Do as was agreed.
-    pub(super) fn follow_transport(&mut self, work: &mut Work) {
-        let Some(over) = self.over_ring.as_mut().filter(|over| !over.registered) else { return };
-        match self.mount.transport() {
-            Transport::Unknown => {}
-            Transport::Descriptor => self.over_ring = None,
-            Transport::Ring => {
-                over.registered = true;
-                over.ring.register(std::os::fd::AsRawFd::as_raw_fd(&self.device));
-                self.receive_over_ring(1, work);
-                if self.life == Life::Open {
-                    self.mount.registered();
-                }
-            }
+    /// True if there may be requests.
+    pub(super) fn is_readable(&self) -> bool {
+        self.is_registered && self.is_readable
+    }
+
+    /// Notes that there may be requests.
+    pub(super) fn set_readable(&mut self) {
+        self.is_readable = true;
+    }
+
+    /// True while a poll is with the context's ring.
+    pub(super) fn is_polling(&self) -> bool {
+        self.is_polling
+    }
+
+    /// True when only a poll would tell of requests, and there is none.
+    pub(super) fn needs_poll(&self) -> bool {
+        self.is_registered && !self.is_readable && !self.is_polling
+    }
+
+    /// Notes that a poll begins, of the descriptor that this returns.
+    pub(super) fn begin_poll(&mut self) -> RawFd {
+        self.is_polling = true;
+        self.ring.fd()
+    }
+
+    /// Notes that the poll has ended.
+    pub(super) fn end_poll(&mut self) {
+        self.is_polling = false;
+        self.ring.clear();
+        // An entry that came meanwhile is cleared too, and does not signal again: so there may be
+        // requests, whatever became of the poll.
+        self.is_readable = true;
+    }
+
+    /// Hands answers to the kernel, and takes what has come; [`OverRing::next`] returns it.
+    ///
+    /// # Errors
+    /// If the ring is of no use any more.
+    pub(super) fn enter(&mut self) -> io::Result<()> {
+        self.is_readable = false;
+        self.ring.enter()
+    }
+
+    /// Hands answers to the kernel that it has not been given yet, if there are any.
+    ///
+    /// # Errors
+    /// As [`OverRing::enter`].
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if !self.ring.is_unsubmitted() {
+            return Ok(());
         }
+        let entered = self.ring.enter();
+        // The same call has brought the entries that had come.
+        self.is_readable = self.ring.has_news();
+        entered
     }
 
-    /// Hand answers to the kernel, and see what there is.
-    fn enter(&mut self) {
-        let Some(over) = &mut self.over_ring else { return };
-        if let Err(error) = over.ring.enter() {
-            self.mount.fail(format!("io_uring does not carry requests: {error}"));
-            self.give_up();
-        }
+    /// Takes the next entry that came back.
+    pub(super) fn next(&mut self) -> Option<Arrived> {
+        let (entry, result) = self.ring.next()?;
+        Some(match result {
+            0 => Arrived::Request(entry),
+            result if is_gone(result) => Arrived::Gone,
+            result => Arrived::Refused(-result),
+        })
     }
 
-    /// Hand answers to the kernel that it has not been given yet.
-    pub(super) fn flush_ring(&mut self) {
-        if self.over_ring.as_ref().is_some_and(|over| over.ring.is_unsubmitted()) {
-            self.enter();
-            if let Some(over) = &mut self.over_ring {
-                // The same call has brought what had come.
-                over.readable = over.ring.has_news();
-            }
-        }
+    /// Copies the beginning of an entry's request to `out`; the bytes copied, and the bytes that it has.
+    pub(super) fn request(&self, entry: usize, out: &mut [u8]) -> (usize, usize) {
+        self.ring.request(entry, out)
     }
 
-    /// Start requests that have come over the ring, at most `count`; how many there were.
-    pub(super) fn receive_over_ring(&mut self, count: u32, work: &mut Work) -> u32 {
-        let ready = |over: &&mut OverRing| over.registered && over.readable;
-        let Some(over) = self.over_ring.as_mut().filter(ready) else { return 0 };
-        over.readable = false;
-        self.enter();
-        let mut started = 0;
-        while started < count && self.life == Life::Open {
-            let Some(over) = &mut self.over_ring else { break };
-            let Some((place, result)) = over.ring.next() else { return started };
-            match result {
-                0 => self.start_entry(place, work),
-                // The mount is gone, or the session's ring.
-                result if gone(result) => self.give_up(),
-                result => {
-                    let error = rustix::io::Errno::from_raw_os_error(-result);
-                    self.mount.fail(format!("FUSE over io_uring is refused: {error}"));
-                    self.give_up();
-                }
-            }
-            started += 1;
-        }
-        if let Some(over) = &mut self.over_ring {
-            over.readable = true;
-        }
-        started
+    /// Takes the payload buffer of an entry, if it has room for `bytes` of data.
+    pub(super) fn take(&mut self, entry: usize, bytes: usize) -> Option<IoBuf> {
+        if bytes <= ROOM { self.ring.take(entry) } else { None }
     }
 
-    fn start_entry(&mut self, place: usize, work: &mut Work) {
-        let Some(over) = &self.over_ring else { return };
-        let mut bytes = [0; SHORT_BYTES];
-        let (length, whole) = over.ring.request(place, &mut bytes);
-        self.requests += 1;
-        self.look.asked();
-        self.answering = Some(place);
-        match Request::parse(&bytes[..length.min(whole)], whole) {
-            Ok(request) => self.start(&request, work),
-            Err(Malformed::Body { unique }) => self.answer(unique, errno::EINVAL),
-            Err(Malformed::Header) => debug_assert!(whole < IN_HEADER_BYTES),
-        }
-        self.answering = None;
+    /// Gives it back; returns a buffer that is not the entry's.
+    pub(super) fn put(&mut self, entry: usize, buf: IoBuf) -> Option<IoBuf> {
+        self.ring.put(entry, buf)
     }
 
-    // --- the memory of a request
-
-    /// Room for the data of the request that is being dealt with.
-    pub(super) fn take_room(&mut self, bytes: usize) -> Option<IoBuf> {
-        match (self.answering, &mut self.over_ring) {
-            (Some(place), Some(over)) if bytes <= ROOM => over.ring.take(place),
-            (Some(_), Some(_)) => None,
-            _ => self.pool.take(bytes),
-        }
+    /// The payload of an entry, if it is here.
+    pub(super) fn payload(&mut self, entry: usize) -> Option<&mut [u8]> {
+        self.ring.payload(entry)
     }
 
-    /// Give a buffer back that the operation had which is being answered.
-    pub(super) fn give(&mut self, buf: IoBuf) {
-        let rest = match (self.answering, &mut self.over_ring) {
-            (Some(place), Some(over)) => over.ring.put(place, buf),
-            _ => Some(buf),
-        };
-        rest.into_iter().for_each(|buf| self.pool.give(buf));
-    }
-
-    // --- answers
-
-    /// Answer over the ring with what `fill` writes, if that is how the request came.
-    pub(super) fn answer_over_ring(
-        &mut self,
-        unique: u64,
-        error: i32,
-        fill: impl FnOnce(&mut [u8]) -> usize,
-    ) -> bool {
-        let (Some(place), Some(over)) = (self.answering, &mut self.over_ring) else { return false };
-        if self.life == Life::Open {
-            let bytes = over.ring.payload(place).map_or(0, fill);
-            let header: [u8; OUT_HEADER_BYTES] = header(unique, error, bytes);
-            over.ring.commit(std::os::fd::AsRawFd::as_raw_fd(&self.device), place, &header, bytes);
-            self.look.answered();
-        }
-        true
-    }
-
-    /// Answer over the ring with `range` of a buffer, if that is how the request came; else the buffer.
-    pub(super) fn answer_data_over_ring(
-        &mut self,
-        unique: u64,
-        mut buf: IoBuf,
-        range: Range<usize>,
-    ) -> Option<IoBuf> {
-        let (Some(place), Some(over)) = (self.answering, &mut self.over_ring) else {
-            return Some(buf);
-        };
-        if range.start != DATA_AT {
-            buf.copy_within(range.clone(), DATA_AT);
-        }
-        let bytes = range.len();
-        // What is not the entry's own, a folder's entries, is copied.
-        let foreign = over.ring.put(place, buf);
-        self.answer_over_ring(unique, 0, |out| {
-            if let Some(foreign) = &foreign {
-                out[..bytes].copy_from_slice(&foreign[DATA_AT..DATA_AT + bytes]);
-            }
-            bytes
-        });
-        foreign.into_iter().for_each(|buf| self.pool.give(buf));
-        None
+    /// Answers the request of an entry with `header` and the first `bytes` of its payload, with the
+    /// next [`OverRing::enter`] or [`OverRing::flush`].
+    pub(super) fn commit(&mut self, device: RawFd, entry: usize, header: &[u8], bytes: usize) {
+        self.ring.commit(device, entry, header, bytes);
     }
 }
 
 /// The mount has ended, or is about to.
-fn gone(result: i32) -> bool {
+fn is_gone(result: i32) -> bool {
     [errno::ENOTCONN, errno::ECONNABORTED, errno::ENODEV, errno::ECANCELED].contains(&-result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_the_mount_is_no_failure() {
+        for gone in [errno::ENOTCONN, errno::ECONNABORTED, errno::ENODEV, errno::ECANCELED] {
+            assert!(is_gone(-gone));
+        }
+        assert!(!is_gone(-errno::EINVAL) && !is_gone(errno::ENODEV));
+    }
 }

@@ -1,54 +1,47 @@
-//! `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
+//! A search for data or a hole: `lseek` with `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! ```text
-//!   request -> bio of no bytes -> query (a helper thread asks the device) -> answer
-//!                   ^                              |
-//!                   +------- not found yet --------+
-//! ```
-//!
-//! The bio lets the throttle group count each look as an I/O. While a query is asked its operation counts
-//! as pending, so its session stays.
+//! Invariants:
+//! * The search asks for the range from [`Seek::range`] on, whose start only grows.
+//! * A range that the device tells nothing of counts as data. So does all the rest after
+//!   [`ASKS_MAX`] answers.
 
-use super::io::Work;
-use super::session::{Life, Session};
-use crate::fuse::proto::{self, Request, seek};
-use crate::server::{FUSE, Work as Round, errno};
-use drystone_core::extent::{Extent, ExtentQuery};
-use drystone_core::{BioFlags, Op as BioOp, Sector};
+use drystone_core::extent::Extent;
+use std::ops::Range;
 
-/// Extents asked of the device at once: neighbours of a kind are one, so few tell.
-const EXTENTS_MAX: usize = 16;
-/// How often the device is asked to find data or a hole.
-const LOOKS_MAX: u32 = 256;
-
-/// In the value of an event: the answer of a query.
-pub(super) const QUERY: u64 = 1 << 42;
-/// Where its operation stands in the value; below it is the place of the session.
-const OP_SHIFT: u32 = 22;
-
-/// The place of the session, and the operation, in the value of a query's event.
-pub(super) fn query_of(value: u64) -> (usize, u32) {
-    let rest = value & (QUERY - 1);
-    ((rest & ((1 << OP_SHIFT) - 1)) as usize, (rest >> OP_SHIFT) as u32)
-}
+/// Most answers of the device to one search: a bound for files of many small pieces.
+const ASKS_MAX: u32 = 256;
 
 /// How far a search has come.
 pub(super) struct Seek {
     /// Nothing was found before this.
     at: u64,
-    /// A hole is looked for, not data.
+    /// The search is for a hole, not data.
     hole: bool,
     /// The size of the file: behind it there is a hole.
     size: u64,
-    looks: u32,
+    asks: u32,
     found: Option<u64>,
 }
 
 impl Seek {
-    /// Look through what the device told of the range from `at`. True when the search is over.
-    /// Where the device does not know there is data.
-    fn look(&mut self, extents: &[Extent]) -> bool {
-        self.looks += 1;
+    /// A search for a hole, or else data, from `at` on in a file of `size` bytes.
+    pub(super) fn new(at: u64, hole: bool, size: u64) -> Self {
+        Seek { at, hole, size, asks: 0, found: None }
+    }
+
+    /// The range to ask the device for.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.at..self.size
+    }
+
+    /// The place that was found.
+    pub(super) fn found(&self) -> Option<u64> {
+        self.found
+    }
+
+    /// Takes the device's answer for [`Seek::range`]. True when the search is over.
+    pub(super) fn advance(&mut self, extents: &[Extent]) -> bool {
+        self.asks += 1;
         if let Some(found) = extents.iter().find(|extent| extent.zero == self.hole) {
             self.found = Some(found.offset.max(self.at));
             return true;
@@ -56,8 +49,8 @@ impl Seek {
         let end = extents.last().map_or(self.at, |last| last.offset.saturating_add(last.length));
         if end >= self.size {
             self.found = self.hole.then_some(self.size);
-        } else if end <= self.at || self.looks == LOOKS_MAX {
-            // It does not know, or there is no end to small pieces: all of it counts as data.
+        } else if end <= self.at || self.asks == ASKS_MAX {
+            // The device does not know, or the small pieces have no end: the rest counts as data.
             self.found = Some(if self.hole { self.size } else { self.at });
         } else {
             self.at = end;
@@ -67,72 +60,57 @@ impl Seek {
     }
 }
 
-impl Session {
-    /// The next byte from `offset` on that is in a hole, or is not.
-    pub(super) fn start_seek(
-        &mut self,
-        request: &Request<'_>,
-        handle: u64,
-        offset: u64,
-        whence: u32,
-        round: &mut Round,
-    ) {
-        if whence != seek::DATA && whence != seek::HOLE {
-            return self.answer(request.unique, errno::EINVAL);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn extent(offset: u64, length: u64, zero: bool) -> Extent {
+        Extent { offset, length, allocated: !zero, zero }
+    }
+
+    /// The result of a search in a file of data, a hole from 4096 to 8192, and data.
+    fn search(at: u64, hole: bool) -> Option<u64> {
+        let map = [(0, 4096, false), (4096, 4096, true), (8192, SIZE - 8192, false)];
+        let mut seek = Seek::new(at, hole, SIZE);
+        for _ in 0..map.len() {
+            let from = seek.range().start;
+            let (offset, length, zero) = *map.iter().find(|it| it.0 + it.1 > from).expect("in it");
+            if seek.advance(&[extent(offset, length, zero)]) {
+                return seek.found();
+            }
         }
-        // At the end of all numbers, so that the size is looked at.
-        let place = match self.place(request, u64::MAX) {
-            Ok(place) if offset >= place.size => return self.answer(request.unique, errno::ENXIO),
-            Ok(place) => place,
-            Err(error) => return self.answer(request.unique, error),
-        };
-        let hole = whence == seek::HOLE;
-        let what = Seek { at: offset, hole, size: place.size, looks: 0, found: None };
-        let op = self.new_op(Work::Seek(what), request, place.volume, handle);
-        let index = self.add(op);
-        self.count_look(index, round);
+        panic!("the search goes past the end");
     }
 
-    /// Let a look pass the limits of its group, as an I/O of no bytes.
-    fn count_look(&mut self, index: u32, round: &mut Round) {
-        let Some(op) = &self.ops[index as usize] else { return };
-        let (volume, group) = (op.volume, op.group);
-        let mut bio = self.bio(volume, group, BioOp::Read, BioFlags::empty());
-        (bio.sector, bio.bytes) = (Sector(0), 0);
-        bio.user_data = self.user_data(index, 0);
-        self.submit(volume, bio, round);
+    #[test]
+    fn it_finds_what_a_map_of_the_file_says() {
+        assert_eq!([search(0, false), search(0, true)], [Some(0), Some(4096)]);
+        assert_eq!([search(5000, false), search(5000, true)], [Some(8192), Some(5000)]);
+        assert_eq!([search(9000, false), search(9000, true)], [Some(9000), Some(SIZE)]);
     }
 
-    /// A look may be taken.
-    pub(super) fn step_seek(&mut self, index: u32, round: &mut Round) {
-        let Some(op) = &mut self.ops[index as usize] else { return };
-        let Work::Seek(seek) = &op.what else { return };
-        if !op.status.is_ok() || self.life == Life::Over {
-            return self.finish(index);
-        }
-        op.pending = 1;
-        let (offset, length) = (seek.at, seek.size - seek.at);
-        let device = self.mount.shared(op.volume).volume.device.clone();
-        let query = ExtentQuery { device, offset, length, max: EXTENTS_MAX };
-        let value = FUSE.event() | QUERY | u64::from(index) << OP_SHIFT | self.place_in_worker();
-        round.cx.start_query(query, value);
+    #[test]
+    fn no_data_follows_a_hole_to_the_end() {
+        let mut seek = Seek::new(100, false, SIZE);
+        assert!(seek.advance(&[extent(0, SIZE, true)]));
+        assert_eq!(seek.found(), None);
     }
 
-    /// The device told what it knows.
-    pub(super) fn sought(&mut self, index: u32, extents: &[Extent], round: &mut Round) {
-        let Some(op) = &mut self.ops[index as usize] else { return };
-        let Work::Seek(seek) = &mut op.what else { return };
-        if seek.look(extents) || self.life == Life::Over {
-            self.finish(index);
-        } else {
-            self.count_look(index, round);
+    #[test]
+    fn unknown_ranges_are_data() {
+        for (hole, wanted) in [(false, 100), (true, SIZE)] {
+            let mut seek = Seek::new(100, hole, SIZE);
+            assert!(seek.advance(&[]), "nothing more will be told");
+            assert_eq!(seek.found(), Some(wanted));
         }
     }
 
-    pub(super) fn answer_seek(&mut self, unique: u64, seek: &Seek) {
-        match seek.found {
-            Some(at) => self.answer_with(unique, |out| proto::number(out, at)),
-            None => self.answer(unique, errno::ENXIO),
-        }
+    #[test]
+    fn a_search_has_an_end() {
+        let mut seek = Seek::new(0, true, u64::MAX);
+        let asks = (0..).find(|at| seek.advance(&[extent(at * 512, 512, false)]));
+        assert_eq!((asks, seek.found()), (Some(u64::from(ASKS_MAX) - 1), Some(u64::MAX)));
     }
 }

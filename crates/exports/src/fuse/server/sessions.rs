@@ -3,19 +3,16 @@
 //! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound and
 //! goes on with what completes, or is in `again` or `unarmed`.
 
-use super::askers::ASKERS;
-use super::look::LONGEST_LOOK_NS;
-use super::seek::{QUERY, query_of};
-use super::session::{Life, Session, session_of, user_data_of};
+use super::busy_poll::BUSY_POLL_NS_MAX;
+use super::event::Event;
+use super::op::OpId;
+use super::op_table::{session_of, user_data_of_session};
+use super::session::Session;
 use super::{IN_FLIGHT_MAX, Incoming};
-use crate::server::{FUSE, FrontEnd, Tag, Work, errno};
+use crate::server::{FrontEnd, Work, errno};
 use drystone_core::Bio;
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
-
-/// In the value of an event: the poll of a session's ring.
-const RING_POLL: u64 = 1 << 43;
-const _: () = assert!(ASKERS == RING_POLL | QUERY, "both, which no other event has");
 
 /// The sessions of a worker.
 #[derive(Default)]
@@ -29,7 +26,7 @@ pub(crate) struct Sessions {
     /// Sessions that need a poll before a sleep.
     unarmed: Vec<usize>,
     /// Those of them that look before that.
-    looking: Vec<usize>,
+    polling: Vec<usize>,
     aborted: bool,
 }
 
@@ -44,19 +41,19 @@ impl Sessions {
             self.again.push(place);
         }
         session.step(work);
-        session.look_at_askers(work);
+        session.check_askers(work);
         session.flush_ring();
-        if session.has_entries() && session.life == Life::Open && !self.again.contains(&place) {
+        if session.has_entries() && !self.again.contains(&place) {
             self.again.push(place);
         }
         if session.needs_poll() && !self.unarmed.contains(&place) {
             self.unarmed.push(place);
         }
-        if session.cancels() {
-            cancel_polls(session, work, place);
+        for poll in session.take_polls_to_cancel() {
+            work.cx.cancel_net(poll.value(place));
         }
-        if session.withdraws() {
-            work.withdraw(user_data_of(place));
+        if session.take_withdrawal() {
+            work.withdraw(user_data_of_session(place));
         }
         if session.is_over() {
             self.forget(work, place);
@@ -68,46 +65,21 @@ impl Sessions {
     fn reserve(&mut self) {
         let sessions = self.sessions.len() + 1;
         self.touched.reserve(sessions * (2 * IN_FLIGHT_MAX as usize));
-        for list in [&mut self.again, &mut self.unarmed, &mut self.looking, &mut self.free] {
+        for list in [&mut self.again, &mut self.unarmed, &mut self.polling, &mut self.free] {
             list.reserve(sessions);
         }
     }
 
-    /// The session sleeps with a poll.
+    /// Begins the polls of a session before a sleep.
     fn arm(&mut self, work: &mut Work, place: usize) {
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        let value = FUSE.event() | place as u64;
-        if session.needs_poll() && !session.readable && !session.polling {
-            session.polling = true;
-            work.cx.start_net(session.fd(), NetOp::PollIn, value);
-        }
-        if session.ring_needs_poll()
-            && let Some(over) = &mut session.over_ring
-        {
-            over.polling = true;
-            work.cx.start_net(over.ring.fd(), NetOp::PollIn, value | RING_POLL);
-        }
+        session.begin_polls(|poll, fd| work.cx.start_net(fd, NetOp::PollIn, poll.value(place)));
     }
 
     fn forget(&mut self, work: &mut Work, place: usize) {
         let Some(session) = self.sessions[place].take() else { return };
         work.cx.close(session.end());
         self.free.push(place);
-    }
-
-    /// A device told which ranges hold data; nothing when a thread to ask it was not to be had.
-    fn answered(&mut self, work: &mut Work, value: u64, answer: Buffers) {
-        let (place, op) = query_of(value);
-        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        let extents = if let Buffers::Extents(found) = answer { found } else { Vec::new() };
-        session.sought(op, &extents, work);
-        self.touched.push(place);
-    }
-
-    fn asker_looked_at(&mut self, work: &mut Work, place: usize, result: i32) {
-        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        session.asker_looked_at(result, work);
-        self.touched.push(place);
     }
 
     fn give_up_all(&mut self) {
@@ -119,15 +91,21 @@ impl Sessions {
     }
 }
 
-/// Ask the polls of a session to end.
-fn cancel_polls(session: &Session, work: &mut Work, place: usize) {
-    let value = FUSE.event() | place as u64;
-    if session.polling {
-        work.cx.cancel_net(value);
+/// Handles the end of a session's operation on the ring.
+fn end_event(session: &mut Session, work: &mut Work, event: Event, ended: RingEvent) {
+    match event {
+        // The kernel cancels what a thread started when that thread ends, and that may have been a
+        // visitor's: then it is done again.
+        Event::Poll | Event::RingPoll => session.end_poll(event, ended.result != -errno::ECANCELED),
+        Event::Extents(op) => end_query(session, work, op, ended.buffers),
+        Event::Asker => session.end_asker_check(ended.result, work),
     }
-    if session.over_ring.as_ref().is_some_and(|over| over.polling) {
-        work.cx.cancel_net(value | RING_POLL);
-    }
+}
+
+/// Hands the device's answer to an operation: no extents if there was no thread to ask it.
+fn end_query(session: &mut Session, work: &mut Work, op: OpId, answer: Buffers) {
+    let extents = if let Buffers::Extents(found) = answer { found } else { Vec::new() };
+    session.end_query(op, &extents, work);
 }
 
 impl FrontEnd for Sessions {
@@ -162,32 +140,10 @@ impl FrontEnd for Sessions {
         self.touched.push(place);
     }
 
-    fn handle(&mut self, work: &mut Work, event: RingEvent) {
-        let value = Tag::rest_of_event(event.token.value());
-        if value & ASKERS == ASKERS {
-            return self.asker_looked_at(work, (value & !ASKERS) as usize, event.result);
-        }
-        if value & QUERY != 0 {
-            return self.answered(work, value, event.buffers);
-        }
-        let place = (value & !RING_POLL) as usize;
+    fn handle(&mut self, work: &mut Work, ended: RingEvent) {
+        let (place, event) = Event::of(ended.token.value());
         let Some(Some(session)) = self.sessions.get_mut(place) else { return };
-        // The kernel cancels what a thread started when that thread ends, and that may have been a
-        // visitor's: then it is done again.
-        let readable = event.result != -errno::ECANCELED;
-        match &mut session.over_ring {
-            Some(over) if value & RING_POLL != 0 => {
-                over.polling = false;
-                over.ring.clear();
-                // What rang since is cleared with it, and does not ring again: it is looked at, whatever
-                // became of the poll.
-                over.readable = true;
-            }
-            _ => {
-                session.polling = false;
-                session.readable |= readable;
-            }
-        }
+        end_event(session, work, event, ended);
         self.touched.push(place);
     }
 
@@ -218,17 +174,17 @@ impl FrontEnd for Sessions {
     fn begin_busy_poll(&mut self) -> Option<Ns> {
         let wants = |place: &usize| {
             let session = self.sessions.get_mut(*place).and_then(Option::as_mut);
-            session.is_some_and(|session| session.needs_poll() && session.look.begin())
+            session.is_some_and(Session::begin_busy_poll)
         };
-        self.looking.clear();
-        self.looking.extend(self.unarmed.iter().copied().filter(wants));
-        (!self.looking.is_empty()).then_some(LONGEST_LOOK_NS)
+        self.polling.clear();
+        self.polling.extend(self.unarmed.iter().copied().filter(wants));
+        (!self.polling.is_empty()).then_some(BUSY_POLL_NS_MAX)
     }
 
     fn busy_poll(&mut self, work: &mut Work) -> bool {
-        for place in &self.looking {
+        for place in &self.polling {
             let Some(Some(session)) = self.sessions.get_mut(*place) else { continue };
-            if session.look(work) {
+            if session.busy_poll(work) {
                 self.touched.push(*place);
             }
         }
@@ -236,9 +192,9 @@ impl FrontEnd for Sessions {
     }
 
     fn end_busy_poll(&mut self) {
-        for place in self.looking.drain(..) {
+        for place in self.polling.drain(..) {
             if let Some(Some(session)) = self.sessions.get_mut(place) {
-                session.look.vain();
+                session.fail_busy_poll();
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Requests that are answered at once: about files, not their data.
 
-use super::mount::{Kind, MountOptions};
-use super::over_ring::Transport;
-use super::session::Session;
+use super::Session;
 use crate::fuse::proto::{
     self, Directory, Entry, NAME_MAX, Operation, Request, open_flags, opened_flags,
 };
+use crate::fuse::server::mount::{Kind, MountOptions, Transport};
+use crate::fuse::server::op::{Caller, ReplyTo};
 use crate::server::{DATA_AT, Work, errno};
 
 /// Longest answer to one reading of a folder, bytes.
@@ -14,18 +14,23 @@ const FOLDER_BYTES: u32 = 64 << 10;
 impl Session {
     /// Carry a request out, or begin to.
     #[inline]
-    pub(super) fn start(&mut self, request: &Request<'_>, work: &mut Work) {
+    pub(in crate::fuse::server) fn start(
+        &mut self,
+        request: &Request<'_>,
+        caller: &Caller,
+        work: &mut Work,
+    ) {
         match request.operation {
             Operation::Read { handle, offset, length } => {
-                self.start_read(request, handle, offset, length, work);
+                self.start_read(caller, handle, offset, length, work);
             }
             Operation::Write { handle, offset, length, flags } => {
-                self.start_write(request, handle, (offset, length, flags), work);
+                self.start_write(caller, handle, (offset, length, flags), work);
             }
-            Operation::Sync { handle } => self.start_sync(request, handle, work),
+            Operation::Sync { handle } => self.start_sync(caller, handle, work),
             Operation::Allocate { handle, offset, length, mode } => {
                 self.start_allocate(
-                    request,
+                    caller,
                     handle,
                     offset..offset.saturating_add(length),
                     mode,
@@ -33,59 +38,59 @@ impl Session {
                 );
             }
             Operation::SetAttributes { mode: false, owner: false, size: Some(size), handle } => {
-                self.start_cut(request, handle, size, work);
+                self.start_truncate(caller, handle, size, work);
             }
             Operation::Seek { handle, offset, whence } => {
-                self.start_seek(request, handle, offset, whence, work);
+                self.start_seek(caller, handle, offset, whence, work);
             }
             Operation::Interrupt { unique } => self.interrupt(unique),
-            _ => self.answer_at_once(request),
+            _ => self.answer_at_once(request, caller),
         }
     }
 
-    fn answer_at_once(&mut self, request: &Request<'_>) {
-        let unique = request.unique;
+    fn answer_at_once(&mut self, request: &Request<'_>, caller: &Caller) {
+        let to = caller.reply;
         match request.operation {
-            Operation::Init(ask) => self.initialise(unique, &ask),
-            Operation::Lookup { name } => self.look_up(request, name),
-            Operation::GetAttributes => self.attributes(request),
-            Operation::SetAttributes { mode: false, owner: false, .. } => self.attributes(request),
-            Operation::SetAttributes { .. } => self.answer(unique, errno::EPERM),
-            Operation::Open { flags } => self.open(request, flags),
+            Operation::Init(ask) => self.initialise(to, &ask),
+            Operation::Lookup { name } => self.look_up(caller, name),
+            Operation::GetAttributes => self.attributes(caller),
+            Operation::SetAttributes { mode: false, owner: false, .. } => self.attributes(caller),
+            Operation::SetAttributes { .. } => self.channel.answer(to, errno::EPERM),
+            Operation::Open { flags } => self.open(caller, flags),
             Operation::Release { handle } => {
-                self.mount.release(handle, &self.locks);
-                self.answer(unique, 0);
+                self.mount.release(handle, &self.counters);
+                self.channel.answer(to, 0);
             }
             Operation::Statistics => {
                 let statistics = self.mount.statistics();
-                self.answer_with(unique, |out| proto::statistics(out, &statistics));
+                self.channel.answer_with(to, |out| proto::statistics(out, &statistics));
             }
             Operation::OpenFolder if !self.mount.is_folder(request.node) => {
-                self.answer(unique, errno::ENOTDIR);
+                self.channel.answer(to, errno::ENOTDIR);
             }
-            Operation::OpenFolder => self.answer_with(unique, |out| proto::opened(out, 0, 0)),
+            Operation::OpenFolder => self.channel.answer_with(to, |out| proto::opened(out, 0, 0)),
             Operation::ReadFolder { offset, length, plus } => {
-                self.read_folder(request, offset, length, plus);
+                self.read_folder(caller, offset, length, plus);
             }
-            Operation::ReleaseFolder | Operation::Destroy => self.answer(unique, 0),
+            Operation::ReleaseFolder | Operation::Destroy => self.channel.answer(to, 0),
             Operation::Forget => {}
-            Operation::ChangeFolder => self.answer(unique, errno::EPERM),
-            Operation::Unknown { .. } => self.answer(unique, errno::ENOSYS),
+            Operation::ChangeFolder => self.channel.answer(to, errno::EPERM),
+            Operation::Unknown { .. } => self.channel.answer(to, errno::ENOSYS),
             _ => unreachable!("has been started"),
         }
     }
 
-    fn initialise(&mut self, unique: u64, ask: &proto::InitAsk) {
+    fn initialise(&mut self, to: ReplyTo, ask: &proto::InitAsk) {
         let MountOptions { kind, writeback_cache, .. } = *self.mount.options();
         let writeback_cache = writeback_cache && kind == Kind::Folder;
         self.mount.kernel_offers(ask.flags);
         let wishes = proto::Wishes { writeback_cache, over_ring: self.mount.has_rings() };
         match proto::negotiate(ask, wishes) {
             Ok(reply) if reply.major != ask.major => {
-                self.answer_with(unique, |out| proto::init(out, &reply));
+                self.channel.answer_with(to, |out| proto::init(out, &reply));
             }
             Ok(reply) if reply.flags.contains(proto::InitFlags::OVER_IO_URING) => {
-                self.answer_with(unique, |out| proto::init(out, &reply));
+                self.channel.answer_with(to, |out| proto::init(out, &reply));
                 // After the answer: the kernel takes rings only then.
                 self.mount.agree(Transport::Ring);
             }
@@ -93,64 +98,66 @@ impl Session {
                 // Before the answer, so that whoever has seen that finds the mount initialised.
                 self.mount.initialised();
                 self.mount.agree(Transport::Descriptor);
-                self.answer_with(unique, |out| proto::init(out, &reply));
+                self.channel.answer_with(to, |out| proto::init(out, &reply));
             }
             Err(refused) => {
                 self.mount.fail(refused.to_string());
-                self.answer(unique, errno::EPROTO);
+                self.channel.answer(to, errno::EPROTO);
             }
         }
     }
 
-    fn look_up(&mut self, request: &Request<'_>, name: &[u8]) {
-        if !self.mount.is_folder(request.node) {
-            return self.answer(request.unique, errno::ENOTDIR);
+    fn look_up(&mut self, caller: &Caller, name: &[u8]) {
+        if !self.mount.is_folder(caller.node) {
+            return self.channel.answer(caller.reply, errno::ENOTDIR);
         }
         let Some(index) = self.mount.find(name) else {
-            return self.answer(request.unique, errno::ENOENT);
+            return self.channel.answer(caller.reply, errno::ENOENT);
         };
-        let geometry = self.refresh(index);
+        let geometry = self.volumes.refresh(&self.mount, index);
         let attributes = self.mount.file_attributes(self.mount.node_of(index), &geometry);
-        self.answer_with(request.unique, |out| proto::entry(out, &attributes));
+        self.channel.answer_with(caller.reply, |out| proto::entry(out, &attributes));
     }
 
     /// Times are ignored where they are set: nothing is made of them.
-    pub(super) fn attributes(&mut self, request: &Request<'_>) {
-        let attributes = match self.mount.volume_at(request.node) {
-            _ if self.mount.is_folder(request.node) => self.mount.folder_attributes(),
+    pub(super) fn attributes(&mut self, caller: &Caller) {
+        let attributes = match self.mount.volume_at(caller.node) {
+            _ if self.mount.is_folder(caller.node) => self.mount.folder_attributes(),
             Some(index) => {
-                let geometry = self.refresh(index);
-                self.mount.file_attributes(request.node, &geometry)
+                let geometry = self.volumes.refresh(&self.mount, index);
+                self.mount.file_attributes(caller.node, &geometry)
             }
-            None => return self.answer(request.unique, errno::ENOENT),
+            None => return self.channel.answer(caller.reply, errno::ENOENT),
         };
-        self.answer_with(request.unique, |out| proto::attributes(out, &attributes));
+        self.channel.answer_with(caller.reply, |out| proto::attributes(out, &attributes));
     }
 
-    fn open(&mut self, request: &Request<'_>, flags: u32) {
-        let Some(index) = self.mount.volume_at(request.node) else {
-            let folder = self.mount.is_folder(request.node);
-            return self.answer(request.unique, if folder { errno::EISDIR } else { errno::ENOENT });
+    fn open(&mut self, caller: &Caller, flags: u32) {
+        let Some(index) = self.mount.volume_at(caller.node) else {
+            let folder = self.mount.is_folder(caller.node);
+            return self
+                .channel
+                .answer(caller.reply, if folder { errno::EISDIR } else { errno::ENOENT });
         };
-        if flags & open_flags::ACCESS != 0 && self.refresh(index).read_only {
-            return self.answer(request.unique, errno::EROFS);
+        if flags & open_flags::ACCESS != 0 && self.volumes.refresh(&self.mount, index).read_only {
+            return self.channel.answer(caller.reply, errno::EROFS);
         }
         let direct = opened_flags::DIRECT_IO | opened_flags::PARALLEL_DIRECT_WRITES;
         let asks = flags & open_flags::DIRECT != 0 && self.mount.direct_is_coherent();
         let is_direct = asks || self.mount.options().direct_io;
         let opened = if is_direct { direct } else { 0 };
-        let handle = self.mount.open(index, request.uid, &self.locks);
-        self.answer_with(request.unique, |out| proto::opened(out, handle, opened));
+        let handle = self.mount.open(index, caller.uid, &self.counters);
+        self.channel.answer_with(caller.reply, |out| proto::opened(out, handle, opened));
     }
 
     /// Places in a folder: 0 and 1 are the folder and its parent, the volumes follow.
-    fn read_folder(&mut self, request: &Request<'_>, offset: u64, length: u32, plus: bool) {
-        if !self.mount.is_folder(request.node) {
-            return self.answer(request.unique, errno::ENOTDIR);
+    fn read_folder(&mut self, caller: &Caller, offset: u64, length: u32, plus: bool) {
+        if !self.mount.is_folder(caller.node) {
+            return self.channel.answer(caller.reply, errno::ENOTDIR);
         }
         let length = length.min(FOLDER_BYTES) as usize;
-        let Some(mut buf) = self.pool.take(length) else {
-            return self.answer(request.unique, errno::ENOMEM);
+        let Some(mut buf) = self.buffers.take(length) else {
+            return self.channel.answer(caller.reply, errno::ENOMEM);
         };
         let mut folder = Directory::new(&mut buf[DATA_AT..DATA_AT + length], plus);
         let first = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -160,7 +167,7 @@ impl Session {
             }
         }
         let end = DATA_AT + folder.length();
-        self.answer_data(request.unique, buf, DATA_AT..end);
+        self.channel.answer_data(caller.reply, buf, DATA_AT..end, &mut self.buffers);
     }
 
     /// False if the entry at `place` does not fit.

@@ -1,28 +1,20 @@
 //! A session by itself, step by step: its bios end when and as the test wants, in orders that are rare with a
 //! device and another thread.
 
-#[path = "../../../tests/fuse/disk.rs"]
-#[allow(dead_code)]
-mod disk;
-
-use super::session::Session;
-use super::{IN_FLIGHT_MAX, Incoming, Kind, Mount, MountOptions, Sessions};
+use super::Session;
 use crate::fuse::proto::{Operation, Request};
-use crate::server::{Clients, FrontEnd, Membership, Reserve, Volume, Work};
-use disk::{Disk, Handle};
-use drystone_core::clock::{ManualClock, SystemClock};
+use crate::fuse::server::op::Caller;
+use crate::fuse::server::testing::{BLOCK, SIZE, incoming, work};
+use crate::fuse::server::{IN_FLIGHT_MAX, Sessions};
+use crate::server::{FrontEnd, Reserve, Work};
+use drystone_core::clock::ManualClock;
 use drystone_core::range_lock::{RangeLock, RangeUser};
-use drystone_core::ring::Engine;
-use drystone_core::sync::{LockCounters, LockRegistry};
-use drystone_core::{Arena, Bio, ContextSet, Op, Priority, Status};
-use drystone_throttle::Groups;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use drystone_core::sync::LockCounters;
+use drystone_core::{Arena, Bio, Op, Status};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-const SIZE: u64 = 1 << 20;
-const BLOCK: u64 = 512;
 const EINTR: i32 = 4;
 
 /// A session of a file, what it works with, and the kernel's end of it.
@@ -31,49 +23,6 @@ struct Alone {
     work: Work,
     lock: Arc<RangeLock>,
     kernel: OwnedFd,
-}
-
-fn volume(lock: &Arc<RangeLock>) -> Volume {
-    let clock = ManualClock::new(1);
-    let groups = Groups::new(clock.clone(), &LockRegistry::new(clock));
-    Volume {
-        name: "vol".to_owned(),
-        device: Arc::new(Handle(Disk::new(SIZE as usize, BLOCK as u32))),
-        read_only: false,
-        priority: Priority::default(),
-        membership: Membership::new(groups, ""),
-        clients: Clients::default(),
-        write_lock: lock.clone(),
-    }
-}
-
-fn options() -> MountOptions {
-    MountOptions {
-        kind: Kind::File,
-        uid: 0,
-        gid: 0,
-        permissions: 0o600,
-        writeback_cache: false,
-        ignore_truncate: false,
-        direct_io: false,
-        over_ring: false,
-        now_s: || 1,
-        is_killed: |_| true,
-    }
-}
-
-/// What a session is made of, and the kernel's end of it.
-fn incoming(lock: &Arc<RangeLock>) -> (Incoming, OwnedFd) {
-    let mount = Mount::new(options(), vec![volume(lock)], 1);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (kernel, device) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("sockets");
-    (Incoming { mount, number: 0, device }, kernel)
-}
-
-fn work() -> Work {
-    let cx = ContextSet::new(SystemClock::new()).open(Engine::Plain).expect("a context");
-    Work::new(cx)
 }
 
 /// Somebody else holds `range` of the volume alone.
@@ -103,7 +52,7 @@ impl Alone {
 
     fn start(&mut self, unique: u64, operation: Operation<'_>) {
         let request = Request { unique, node: 1, uid: 0, task: 1, operation };
-        self.session.start(&request, &mut self.work);
+        self.session.start(&request, &Caller::of(&request, None), &mut self.work);
         self.session.step(&mut self.work);
     }
 
@@ -117,8 +66,8 @@ impl Alone {
     }
 
     fn end_early(&mut self, unique: u64) {
-        let index = self.session.op_named(unique).expect("it is under way");
-        self.session.end_early(index, &mut self.work);
+        let id = self.session.ops.find(unique).expect("it is under way");
+        self.session.end_early(id, &mut self.work);
     }
 
     /// The only bio that is to be submitted.
@@ -220,7 +169,8 @@ fn what_waits_for_others_leaves_the_line() {
             before(&mut alone, 2);
             start(&mut alone, 4);
             before(&mut alone, 6);
-            assert!(alone.session.is_in_line(alone.session.op_named(4).expect("it waits")));
+            let id = alone.session.ops.find(4).expect("it waits");
+            assert!(alone.session.locks.is_blocked(0, id));
             alone.end_early(4);
             assert_eq!(alone.answer(), (4, EINTR), "while the block is another's");
             alone.end_early(2);
@@ -240,7 +190,7 @@ fn what_waits_for_others_leaves_the_line() {
                 alone.step();
             }
             assert_eq!(alone.answer(), (6, 0));
-            assert_eq!(alone.session.waiting, 0);
+            assert!(!alone.session.locks.is_waiting());
             assert!(holder.lock_exclusive(0, &(0..SIZE)), "nothing is locked any more");
         }
     }
@@ -257,9 +207,9 @@ fn a_session_that_ends_gives_back_what_waits() {
         alone.write(4 * unique + 2, unique * 4096, 4096);
         alone.write(4 * unique + 4, 100, 100);
     }
-    let lent = alone.session.pool.lent() + IN_FLIGHT_MAX as usize;
+    let lent = alone.session.buffers.lent() + IN_FLIGHT_MAX as usize;
     alone.session.give_up();
-    assert_eq!(alone.session.waiting, 0);
+    assert!(!alone.session.locks.is_waiting());
     assert!(alone.session.is_over(), "nothing of it is under way");
     let Alone { session, mut work, .. } = alone;
     assert!(work.take_queued().is_empty());

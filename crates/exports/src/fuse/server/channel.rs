@@ -1,0 +1,366 @@
+//! The channel between a session and the kernel (libfuse: `fuse_chan`): requests in, answers out, by
+//! the descriptor or by the session's ring.
+//!
+//! Invariants:
+//! * A request is answered the way it came ([`ReplyTo`]), once if it has an answer.
+//! * An answer never waits: the kernel copies it at once, or refuses it because nobody waits for it.
+//! * A closed channel gives buffers back as before, and answers nothing.
+
+use super::buffers::Buffers;
+use super::busy_poll::BusyPoll;
+use super::descriptor::{Descriptor, Received};
+use super::event::Event;
+use super::op::ReplyTo;
+use super::over_ring::{Arrived, OverRing};
+use crate::fuse::proto::init::{MAX_WRITE, MAX_WRITE_OVER_RING};
+use crate::fuse::proto::{self, OUT_HEADER_BYTES};
+use crate::server::DATA_AT;
+use drystone_core::IoBuf;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{OwnedFd, RawFd};
+
+/// Longest answer without data of a file.
+const SMALL_BYTES: usize = 256;
+/// Most requests that are read before those so far are carried out.
+const BATCH_MAX: u32 = 32;
+
+/// A session's channel to the kernel.
+pub(super) struct KernelChannel {
+    descriptor: Descriptor,
+    /// Its ring, if requests come over one or may.
+    ring: Option<OverRing>,
+    busy_poll: BusyPoll,
+    /// Most requests of the next batch.
+    batch: u32,
+    requests: u64,
+    is_closed: bool,
+}
+
+/// Longest data of a read or write that came in that entry of the ring, if in any.
+pub(super) fn data_bytes_max(entry: Option<usize>) -> u32 {
+    if entry.is_some() { MAX_WRITE_OVER_RING } else { MAX_WRITE }
+}
+
+impl KernelChannel {
+    /// A channel by `descriptor`, and by `ring` if the mount agrees upon that.
+    pub(super) fn new(descriptor: Descriptor, ring: Option<OverRing>) -> Self {
+        let busy_poll = BusyPoll::default();
+        KernelChannel { descriptor, ring, busy_poll, batch: 1, requests: 0, is_closed: false }
+    }
+
+    /// Answers nothing from now on.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// The descriptor, to be closed.
+    pub(super) fn into_device(self) -> OwnedFd {
+        self.descriptor.into_device()
+    }
+
+    /// Requests that came so far.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    // --- how requests come
+
+    /// True if it has a ring, registered or not.
+    pub(super) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// True while it is not agreed whether requests come over the ring.
+    pub(super) fn awaits_transport(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| !ring.is_registered())
+    }
+
+    /// Drops the ring: requests come by the descriptor.
+    pub(super) fn drop_ring(&mut self) {
+        self.ring = None;
+    }
+
+    /// Hands the ring's entries to the kernel with the next [`KernelChannel::enter_ring`].
+    pub(super) fn register_ring(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.register(self.descriptor.fd());
+        }
+    }
+
+    // --- requests
+
+    /// True if the descriptor may have requests.
+    pub(super) fn is_readable(&self) -> bool {
+        self.descriptor.is_readable()
+    }
+
+    /// True if the ring may have requests.
+    pub(super) fn is_ring_readable(&self) -> bool {
+        self.ring.as_ref().is_some_and(OverRing::is_readable)
+    }
+
+    /// Reads a request from the descriptor.
+    #[inline]
+    pub(super) fn read(&mut self) -> Received {
+        let received = self.descriptor.read();
+        if let Received::Request(_) = received {
+            self.count_request();
+        }
+        received
+    }
+
+    /// The request that was read from the descriptor.
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// Hands answers over the ring to the kernel, and takes requests.
+    ///
+    /// # Errors
+    /// If the ring is of no use any more.
+    pub(super) fn enter_ring(&mut self) -> io::Result<()> {
+        self.ring.as_mut().map_or(Ok(()), OverRing::enter)
+    }
+
+    /// Hands answers over the ring to the kernel, if it has not been given some.
+    ///
+    /// # Errors
+    /// As [`KernelChannel::enter_ring`].
+    pub(super) fn flush_ring(&mut self) -> io::Result<()> {
+        self.ring.as_mut().map_or(Ok(()), OverRing::flush)
+    }
+
+    /// Takes the next entry that came back over the ring.
+    pub(super) fn next_arrived(&mut self) -> Option<Arrived> {
+        let arrived = self.ring.as_mut()?.next()?;
+        if let Arrived::Request(_) = arrived {
+            self.count_request();
+        }
+        Some(arrived)
+    }
+
+    /// Notes that the ring may have more requests.
+    pub(super) fn set_ring_readable(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.set_readable();
+        }
+    }
+
+    /// Copies the beginning of the request in an entry to `out`; the bytes copied, and those it has.
+    pub(super) fn entry_request(&self, entry: usize, out: &mut [u8]) -> (usize, usize) {
+        self.ring.as_ref().map_or((0, 0), |ring| ring.request(entry, out))
+    }
+
+    #[inline]
+    fn count_request(&mut self) {
+        self.requests += 1;
+        self.busy_poll.note_request();
+    }
+
+    /// Most requests of the batch that begins.
+    pub(super) fn batch(&self) -> u32 {
+        self.batch
+    }
+
+    /// Adapts the next batch to one of `count` requests. True if that was full. A client with one
+    /// request at a time gets its answer before the next is looked for.
+    pub(super) fn end_batch(&mut self, count: u32) -> bool {
+        let is_full = count == self.batch;
+        if count > 0 {
+            self.batch = if is_full { (count * 2).min(BATCH_MAX) } else { count };
+        }
+        is_full
+    }
+
+    // --- polls
+
+    /// True when only a poll would tell of requests, and there is none.
+    pub(super) fn needs_poll(&self) -> bool {
+        self.descriptor.needs_poll() || self.ring.as_ref().is_some_and(OverRing::needs_poll)
+    }
+
+    /// The polls that are with the context's ring.
+    pub(super) fn polls(&self) -> impl Iterator<Item = Event> {
+        let ring = self.ring.as_ref().is_some_and(OverRing::is_polling).then_some(Event::RingPoll);
+        let descriptor = self.descriptor.is_polling().then_some(Event::Poll);
+        descriptor.into_iter().chain(ring)
+    }
+
+    /// Begins the polls that are needed: hands each with its descriptor to `start`.
+    pub(super) fn begin_polls(&mut self, mut start: impl FnMut(Event, RawFd)) {
+        if self.descriptor.needs_poll() {
+            self.descriptor.begin_poll();
+            start(Event::Poll, self.descriptor.fd());
+        }
+        if let Some(ring) = self.ring.as_mut().filter(|ring| ring.needs_poll()) {
+            start(Event::RingPoll, ring.begin_poll());
+        }
+    }
+
+    /// Ends a poll.
+    pub(super) fn end_poll(&mut self, poll: Event, is_readable: bool) {
+        match &mut self.ring {
+            Some(ring) if poll == Event::RingPoll => ring.end_poll(),
+            _ => self.descriptor.end_poll(is_readable),
+        }
+    }
+
+    /// Decides before a sleep whether to poll busily.
+    pub(super) fn begin_busy_poll(&mut self) -> bool {
+        self.needs_poll() && self.busy_poll.begin()
+    }
+
+    /// Makes the next batch look for requests once.
+    pub(super) fn poll_once(&mut self) {
+        match self.ring.as_mut().filter(|ring| ring.is_registered()) {
+            Some(ring) => ring.set_readable(),
+            None => self.descriptor.set_readable(),
+        }
+    }
+
+    /// Notes whether a busy poll has found something.
+    pub(super) fn end_busy_poll(&mut self, has_found: bool) {
+        if has_found { self.busy_poll.succeed() } else { self.busy_poll.fail() }
+    }
+
+    // --- the memory of a request
+
+    /// Takes a buffer for the data of a request; `None` when memory is short.
+    #[inline]
+    pub(super) fn take_room(
+        &mut self,
+        entry: Option<usize>,
+        bytes: usize,
+        buffers: &mut Buffers,
+    ) -> Option<IoBuf> {
+        match (entry, &mut self.ring) {
+            (Some(entry), Some(ring)) => ring.take(entry, bytes),
+            _ => buffers.take(bytes),
+        }
+    }
+
+    /// Takes the first `bytes` of a write's data; `None` when memory is short.
+    #[inline]
+    pub(super) fn take_data(
+        &mut self,
+        entry: Option<usize>,
+        bytes: usize,
+        buffers: &mut Buffers,
+    ) -> Option<IoBuf> {
+        match entry {
+            Some(_) => self.take_room(entry, bytes, buffers),
+            None => self.descriptor.take_data(bytes, buffers),
+        }
+    }
+
+    /// Takes a buffer of `room` bytes that has the first `bytes` of a write's data from `skip` on.
+    pub(super) fn take_data_at(
+        &mut self,
+        entry: Option<usize>,
+        (room, skip, bytes): (usize, usize, usize),
+        buffers: &mut Buffers,
+    ) -> Option<IoBuf> {
+        let mut buf = self.take_room(entry, room, buffers)?;
+        match entry {
+            // The data lies in there, where the request begins.
+            Some(_) => buf.copy_within(DATA_AT..DATA_AT + bytes, DATA_AT + skip),
+            None => buf[DATA_AT + skip..][..bytes].copy_from_slice(self.descriptor.data(bytes)),
+        }
+        Some(buf)
+    }
+
+    /// Gives a buffer back that an operation had whose request came in `entry`, if in any.
+    #[inline]
+    pub(super) fn give(&mut self, entry: Option<usize>, buf: IoBuf, buffers: &mut Buffers) {
+        let rest = match (entry, &mut self.ring) {
+            (Some(entry), Some(ring)) => ring.put(entry, buf),
+            _ => Some(buf),
+        };
+        rest.into_iter().for_each(|buf| buffers.give(buf));
+    }
+
+    // --- answers
+
+    /// Answers with an error, or with nothing if it is 0.
+    pub(super) fn answer(&mut self, to: ReplyTo, error: i32) {
+        if to.entry.is_some() {
+            return self.commit(to, error, |_| 0);
+        }
+        let header = proto::header(to.unique, error, 0);
+        self.send(&header);
+    }
+
+    /// Answers with the bytes that `fill` writes.
+    pub(super) fn answer_with(&mut self, to: ReplyTo, fill: impl FnOnce(&mut [u8]) -> usize) {
+        if to.entry.is_some() {
+            return self.commit(to, 0, fill);
+        }
+        let mut out = [0; SMALL_BYTES];
+        let bytes = fill(&mut out[OUT_HEADER_BYTES..]);
+        let header = proto::header(to.unique, 0, bytes);
+        out[..OUT_HEADER_BYTES].copy_from_slice(&header);
+        self.send(&out[..OUT_HEADER_BYTES + bytes]);
+    }
+
+    /// Answers with `range` of a buffer, before which there is room for the header.
+    #[inline]
+    pub(super) fn answer_data(
+        &mut self,
+        to: ReplyTo,
+        mut buf: IoBuf,
+        range: Range<usize>,
+        buffers: &mut Buffers,
+    ) {
+        debug_assert!(range.start >= DATA_AT);
+        if to.entry.is_some() {
+            return self.commit_data(to, buf, range, buffers);
+        }
+        let start = range.start - OUT_HEADER_BYTES;
+        let header = proto::header(to.unique, 0, range.len());
+        buf[start..range.start].copy_from_slice(&header);
+        self.send(&buf[start..range.end]);
+        buffers.give(buf);
+    }
+
+    #[inline]
+    fn send(&mut self, answer: &[u8]) {
+        if !self.is_closed {
+            self.busy_poll.note_answer();
+            self.descriptor.write(answer);
+        }
+    }
+
+    fn commit(&mut self, to: ReplyTo, error: i32, fill: impl FnOnce(&mut [u8]) -> usize) {
+        let (Some(entry), Some(ring)) = (to.entry, &mut self.ring) else { return };
+        if !self.is_closed {
+            let bytes = ring.payload(entry).map_or(0, fill);
+            let header = proto::header(to.unique, error, bytes);
+            ring.commit(self.descriptor.fd(), entry, &header, bytes);
+            self.busy_poll.note_answer();
+        }
+    }
+
+    fn commit_data(
+        &mut self,
+        to: ReplyTo,
+        mut buf: IoBuf,
+        range: Range<usize>,
+        buffers: &mut Buffers,
+    ) {
+        let (Some(entry), Some(ring)) = (to.entry, &mut self.ring) else { return };
+        if range.start != DATA_AT {
+            buf.copy_within(range.clone(), DATA_AT);
+        }
+        let bytes = range.len();
+        // A buffer that is not the entry's own, with a folder's entries, is copied.
+        let other = ring.put(entry, buf);
+        self.commit(to, 0, |out| {
+            if let Some(other) = &other {
+                out[..bytes].copy_from_slice(&other[DATA_AT..DATA_AT + bytes]);
+            }
+            bytes
+        });
+        other.into_iter().for_each(|buf| buffers.give(buf));
+    }
+}

@@ -1,0 +1,73 @@
+//! The values of a front end's operations on the ring: whose they are, and what they are.
+//!
+//! Invariant: [`Event::of`] returns what [`Event::value`] was given, for each session and operation.
+
+use super::op::OpId;
+use crate::server::{FUSE, Tag};
+
+/// A query about an operation or an asker.
+const QUERY: u64 = 1 << 42;
+/// Alone: a poll of a session's ring. With [`QUERY`]: a query about an asker.
+const RING_POLL: u64 = 1 << 43;
+/// The operation's number stands from this bit on; the session's place is below.
+const OP_SHIFT: u32 = 22;
+
+/// What has ended on the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The poll of the descriptor.
+    Poll,
+    /// The poll of the session's own ring.
+    RingPoll,
+    /// The query for the extents that an operation asks for.
+    Extents(OpId),
+    /// The query whether an asker is being killed.
+    Asker,
+}
+
+impl Event {
+    /// The value for the session at `place` of its worker.
+    pub(super) fn value(self, place: usize) -> u64 {
+        debug_assert!(place < 1 << OP_SHIFT);
+        let kind = match self {
+            Event::Poll => 0,
+            Event::RingPoll => RING_POLL,
+            Event::Extents(op) => QUERY | u64::from(op.0) << OP_SHIFT,
+            Event::Asker => QUERY | RING_POLL,
+        };
+        FUSE.event() | kind | place as u64
+    }
+
+    /// The place of the session, and the event, of a value.
+    pub(super) fn of(value: u64) -> (usize, Event) {
+        let value = Tag::rest_of_event(value);
+        let rest = value & (QUERY - 1);
+        let event = match (value & QUERY != 0, value & RING_POLL != 0) {
+            (false, false) => Event::Poll,
+            (false, true) => Event::RingPoll,
+            (true, false) => Event::Extents(OpId((rest >> OP_SHIFT) as u32)),
+            (true, true) => Event::Asker,
+        };
+        ((rest & ((1 << OP_SHIFT) - 1)) as usize, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::server::IN_FLIGHT_MAX;
+
+    #[test]
+    fn each_value_has_one_meaning() {
+        let ops = [0, 1, IN_FLIGHT_MAX - 1].map(|op| Event::Extents(OpId(op)));
+        let mut values = Vec::new();
+        for place in [0, 1, (1 << OP_SHIFT) - 1] {
+            for event in ops.into_iter().chain([Event::Poll, Event::RingPoll, Event::Asker]) {
+                let value = event.value(place);
+                assert_eq!(Event::of(value), (place, event));
+                assert!(!values.contains(&value));
+                values.push(value);
+            }
+        }
+    }
+}
