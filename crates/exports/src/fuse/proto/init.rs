@@ -1,6 +1,6 @@
 //! The first request: what kernel and server can do.
 
-use super::fields::Reader;
+use super::wire::{InitIn, InitInExt, read};
 
 /// The protocol's major number.
 pub const MAJOR: u32 = 7;
@@ -75,12 +75,16 @@ pub struct InitAsk {
 }
 
 impl InitAsk {
-    pub(super) fn read(r: &mut Reader<'_>) -> Option<Self> {
-        let (major, minor, max_readahead) = (r.u32()?, r.u32()?, r.u32()?);
-        let low = u64::from(r.u32()?);
+    /// Reads the offer from the body of the request.
+    pub(super) fn read(body: &[u8]) -> Option<Self> {
+        let InitIn { major, minor, max_readahead, flags } = read(body)?;
+        let low = u64::from(flags);
         // Older kernels end here.
-        let extended = low & InitFlags::INIT_EXT.bits() != 0;
-        let high = if extended { u64::from(r.u32()?) } else { 0 };
+        let is_extended = low & InitFlags::INIT_EXT.bits() != 0;
+        let high = match is_extended {
+            true => read::<InitInExt>(&body[size_of::<InitIn>()..])?.flags2.into(),
+            false => 0,
+        };
         let flags = InitFlags::from_bits_truncate(high << 32 | low);
         Some(InitAsk { major, minor, max_readahead, flags })
     }

@@ -3,10 +3,10 @@
 //! Everything here is total: whatever the bytes, there is a request or a reason, and nothing panics.
 //! Numbers are in the byte order of the machine, since kernel and server are on the same.
 
-mod fields;
 pub(crate) mod init;
 mod reply;
 mod request;
+pub(crate) mod wire;
 
 pub use init::{InitAsk, InitFlags, InitReply, MINOR_MIN, Refused, Wishes, negotiate};
 pub use reply::{Attributes, Directory, Entry, OUT_HEADER_BYTES, Statistics, header};

@@ -1,12 +1,16 @@
 //! What the server answers. Every function writes after the place of the header, which is written
 //! last, by [`header`], when the length of the reply is known; it returns how many bytes it wrote.
 
-use super::fields::Writer;
 use super::init::InitReply;
+use super::wire::{
+    Attr, AttrOut, Dirent, EntryOut, InitOut, LseekOut, OpenOut, OutHeader, StatfsOut, WriteOut,
+    write,
+};
 use super::{NAME_MAX, ROOT};
+use zerocopy::IntoBytes;
 
 /// Length of the header of every reply.
-pub const OUT_HEADER_BYTES: usize = 16;
+pub const OUT_HEADER_BYTES: usize = size_of::<OutHeader>();
 /// How long the kernel may rely on a name or on attributes, seconds: a volume that has grown is seen
 /// after this.
 const VALID_S: u64 = 1;
@@ -15,11 +19,10 @@ const VALID_S: u64 = 1;
 /// 0 or a positive errno, with which there are no bytes.
 pub fn header(unique: u64, error: i32, bytes: usize) -> [u8; OUT_HEADER_BYTES] {
     debug_assert!(error == 0 || bytes == 0);
+    let len = (OUT_HEADER_BYTES + bytes) as u32;
+    let header = OutHeader { len, error: error.wrapping_neg(), unique };
     let mut out = [0; OUT_HEADER_BYTES];
-    let mut w = Writer::new(&mut out);
-    w.u32((OUT_HEADER_BYTES + bytes) as u32);
-    w.u32(error.wrapping_neg() as u32);
-    w.u64(unique);
+    out.copy_from_slice(header.as_bytes());
     out
 }
 
@@ -40,21 +43,22 @@ pub struct Attributes {
     pub time_s: u64,
 }
 
-fn put_attributes(w: &mut Writer<'_>, a: &Attributes) {
-    w.u64(a.node);
-    w.u64(a.size);
-    w.u64(a.size.div_ceil(512));
-    (0..3).for_each(|_| w.u64(a.time_s));
-    (0..3).for_each(|_| w.u32(0));
-    w.u32(a.mode);
-    // Links.
-    w.u32(1);
-    w.u32(a.uid);
-    w.u32(a.gid);
-    // Device number, block size for programs, flags.
-    w.u32(0);
-    w.u32(4096);
-    w.u32(0);
+fn attr(a: &Attributes) -> Attr {
+    Attr {
+        ino: a.node,
+        size: a.size,
+        blocks: a.size.div_ceil(512),
+        atime: a.time_s,
+        mtime: a.time_s,
+        ctime: a.time_s,
+        mode: a.mode,
+        nlink: 1,
+        uid: a.uid,
+        gid: a.gid,
+        // For programs.
+        blksize: 4096,
+        ..Attr::default()
+    }
 }
 
 /// Attributes alone.
@@ -68,72 +72,53 @@ pub fn passing_attributes(out: &mut [u8], a: &Attributes) -> usize {
 }
 
 fn attributes_for(out: &mut [u8], a: &Attributes, valid_s: u64) -> usize {
-    let mut w = Writer::new(out);
-    w.u64(valid_s);
-    w.u64(0);
-    put_attributes(&mut w, a);
-    w.length
+    write(out, &AttrOut { attr_valid: valid_s, attr: attr(a), ..AttrOut::default() })
 }
 
-fn put_entry(w: &mut Writer<'_>, a: &Attributes) {
-    w.u64(a.node);
-    // Generation: an inode's number is never used for another.
-    w.u64(0);
-    w.u64(VALID_S);
-    w.u64(VALID_S);
-    w.u64(0);
-    put_attributes(w, a);
+fn entry_out(a: &Attributes) -> EntryOut {
+    // The generation stays 0: an inode's number is never used for another.
+    let (nodeid, entry_valid, attr_valid) = (a.node, VALID_S, VALID_S);
+    EntryOut { nodeid, entry_valid, attr_valid, attr: attr(a), ..EntryOut::default() }
 }
 
 /// An inode that was looked up.
 pub fn entry(out: &mut [u8], a: &Attributes) -> usize {
-    let mut w = Writer::new(out);
-    put_entry(&mut w, a);
-    w.length
+    write(out, &entry_out(a))
 }
 
 /// A file or folder that was opened.
 pub fn opened(out: &mut [u8], handle: u64, flags: u32) -> usize {
-    let mut w = Writer::new(out);
-    w.u64(handle);
-    w.u32(flags);
-    w.u32(0);
-    w.length
+    write(out, &OpenOut { fh: handle, open_flags: flags, backing_id: 0 })
 }
 
 /// Bytes that were written.
 pub fn written(out: &mut [u8], bytes: u32) -> usize {
-    let mut w = Writer::new(out);
-    w.u32(bytes);
-    w.u32(0);
-    w.length
+    write(out, &WriteOut { size: bytes, padding: 0 })
 }
 
 /// A place in a file.
 pub fn number(out: &mut [u8], value: u64) -> usize {
-    let mut w = Writer::new(out);
-    w.u64(value);
-    w.length
+    write(out, &LseekOut { offset: value })
 }
 
 /// The answer to the first request.
 pub fn init(out: &mut [u8], reply: &InitReply) -> usize {
     let flags = reply.flags.bits();
-    let mut w = Writer::new(out);
-    w.u32(reply.major);
-    w.u32(reply.minor);
-    w.u32(reply.max_readahead);
-    w.u32(flags as u32);
-    w.u16(reply.max_background);
-    w.u16(reply.congestion_threshold);
-    w.u32(reply.max_write);
-    // Times are whole seconds.
-    w.u32(1_000_000_000);
-    w.u16(reply.max_pages);
-    w.u16(0);
-    w.u32((flags >> 32) as u32);
-    (0..7).for_each(|_| w.u32(0));
-    w.length
+    let init = InitOut {
+        major: reply.major,
+        minor: reply.minor,
+        max_readahead: reply.max_readahead,
+        flags: flags as u32,
+        max_background: reply.max_background,
+        congestion_threshold: reply.congestion_threshold,
+        max_write: reply.max_write,
+        // Times are whole seconds.
+        time_gran: 1_000_000_000,
+        max_pages: reply.max_pages,
+        flags2: (flags >> 32) as u32,
+        ..InitOut::default()
+    };
+    write(out, &init)
 }
 
 /// What `statfs` shows.
@@ -147,17 +132,15 @@ pub struct Statistics {
 
 /// Statistics of the file system: it is full.
 pub fn statistics(out: &mut [u8], s: &Statistics) -> usize {
-    let mut w = Writer::new(out);
-    w.u64(s.bytes / 4096);
-    w.u64(0);
-    w.u64(0);
-    w.u64(s.files);
-    w.u64(0);
-    w.u32(4096);
-    w.u32(NAME_MAX as u32);
-    w.u32(4096);
-    (0..7).for_each(|_| w.u32(0));
-    w.length
+    let statistics = StatfsOut {
+        blocks: s.bytes / 4096,
+        files: s.files,
+        bsize: 4096,
+        namelen: NAME_MAX as u32,
+        frsize: 4096,
+        ..StatfsOut::default()
+    };
+    write(out, &statistics)
 }
 
 /// An entry of a folder.
@@ -177,10 +160,6 @@ pub struct Directory<'a> {
     plus: bool,
 }
 
-/// Length of an entry without its name; `plus` puts its attributes before it.
-const ENTRY_BYTES: usize = 24;
-const PLUS_BYTES: usize = 128;
-
 impl<'a> Directory<'a> {
     /// None yet; `plus`: with their attributes.
     pub fn new(out: &'a mut [u8], plus: bool) -> Self {
@@ -189,20 +168,22 @@ impl<'a> Directory<'a> {
 
     /// Adds an entry; false if it does not fit.
     pub fn add(&mut self, entry: &Entry<'_>) -> bool {
-        let plus = if self.plus { PLUS_BYTES } else { 0 };
-        let bytes = (plus + ENTRY_BYTES + entry.name.len()).next_multiple_of(8);
+        let plus = if self.plus { size_of::<EntryOut>() } else { 0 };
+        let bytes = (plus + size_of::<Dirent>() + entry.name.len()).next_multiple_of(8);
         let Some(room) = self.out.get_mut(self.length..self.length + bytes) else { return false };
         room.fill(0);
-        let mut w = Writer::new(room);
         if self.plus {
-            put_entry(&mut w, &entry.attributes);
+            write(room, &entry_out(&entry.attributes));
         }
-        w.u64(entry.attributes.node.max(ROOT));
-        w.u64(entry.next);
-        w.u32(entry.name.len() as u32);
-        // The kind, as in a directory entry: the upper bits of the mode.
-        w.u32(entry.attributes.mode >> 12 & 0xf);
-        w.bytes(entry.name);
+        let dirent = Dirent {
+            ino: entry.attributes.node.max(ROOT),
+            off: entry.next,
+            namelen: entry.name.len() as u32,
+            // The kind, as in a directory entry: the upper bits of the mode.
+            kind: entry.attributes.mode >> 12 & 0xf,
+        };
+        let name = plus + write(&mut room[plus..], &dirent);
+        room[name..name + entry.name.len()].copy_from_slice(entry.name);
         self.length += bytes;
         true
     }

@@ -1,12 +1,15 @@
 //! What the kernel asks.
 
-use super::fields::Reader;
 use super::init::InitAsk;
+use super::wire::{
+    FallocateIn, FsyncIn, InHeader, InterruptIn, LseekIn, OpenIn, ReadIn, ReleaseIn, SetattrIn,
+    WriteIn, read,
+};
 
 /// Length of the header of every request.
-pub const IN_HEADER_BYTES: usize = 40;
+pub const IN_HEADER_BYTES: usize = size_of::<InHeader>();
 /// Length of everything before the data of a write.
-pub const WRITE_HEAD_BYTES: usize = 80;
+pub const WRITE_HEAD_BYTES: usize = IN_HEADER_BYTES + size_of::<WriteIn>();
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,80 +166,58 @@ impl<'a> Request<'a> {
     /// # Errors
     /// When the bytes are no request.
     pub fn parse(bytes: &'a [u8], length: usize) -> Result<Self, Malformed> {
-        let mut reader = Reader(bytes);
-        let header = Header::read(&mut reader).ok_or(Malformed::Header)?;
+        let header: InHeader = read(bytes).ok_or(Malformed::Header)?;
         let malformed = Malformed::Body { unique: header.unique };
-        if header.length as usize != length || bytes.len() > length {
+        if header.len as usize != length || bytes.len() > length {
             return Err(malformed);
         }
-        let operation = read_operation(header.opcode, reader).ok_or(malformed)?;
+        let operation =
+            read_operation(header.opcode, &bytes[IN_HEADER_BYTES..]).ok_or(malformed)?;
         if let Operation::Write { length: data, .. } = operation
             && length != WRITE_HEAD_BYTES + data as usize
         {
             return Err(malformed);
         }
-        let Header { unique, node, uid, task, .. } = header;
+        // Extensions (`total_extlen`): none that we asked for.
+        let InHeader { unique, nodeid: node, uid, pid: task, .. } = header;
         Ok(Request { unique, node, uid, task, operation })
     }
 }
 
-struct Header {
-    length: u32,
-    opcode: u32,
-    unique: u64,
-    node: u64,
-    uid: u32,
-    task: u32,
-}
-
-impl Header {
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        let (length, opcode, unique) = (reader.u32()?, reader.u32()?, reader.u64()?);
-        let (node, uid) = (reader.u64()?, reader.u32()?);
-        // Group.
-        reader.skip(4)?;
-        let task = reader.u32()?;
-        // Extensions: none that we asked for.
-        reader.skip(4)?;
-        Some(Header { length, opcode, unique, node, uid, task })
-    }
-}
-
-fn read_operation(opcode: u32, mut r: Reader<'_>) -> Option<Operation<'_>> {
+fn read_operation(opcode: u32, body: &[u8]) -> Option<Operation<'_>> {
     Some(match opcode {
-        1 => Operation::Lookup { name: r.name()? },
+        1 => Operation::Lookup { name: name(body)? },
         2 | 42 => Operation::Forget,
         3 => Operation::GetAttributes,
-        4 => set_attributes(&mut r)?,
-        14 => Operation::Open { flags: r.u32()? },
+        4 => set_attributes(&read(body)?),
+        14 => Operation::Open { flags: read::<OpenIn>(body)?.flags },
         15 => {
-            let (handle, offset, length) = range(&mut r)?;
+            let ReadIn { fh: handle, offset, size: length, .. } = read(body)?;
             Operation::Read { handle, offset, length }
         }
         16 => {
-            let (handle, offset, length) = range(&mut r)?;
-            // What kind of write, and whose lock.
-            r.skip(12)?;
-            let flags = r.u32()?;
-            r.skip(4)?;
+            let WriteIn { fh: handle, offset, size: length, flags, .. } = read(body)?;
             Operation::Write { handle, offset, length, flags }
         }
         17 => Operation::Statistics,
-        18 => Operation::Release { handle: r.u64()? },
-        20 => Operation::Sync { handle: r.u64()? },
-        26 => Operation::Init(InitAsk::read(&mut r)?),
+        18 => Operation::Release { handle: read::<ReleaseIn>(body)?.fh },
+        20 => Operation::Sync { handle: read::<FsyncIn>(body)?.fh },
+        26 => Operation::Init(InitAsk::read(body)?),
         27 => Operation::OpenFolder,
         28 | 44 => {
-            let (_, offset, length) = range(&mut r)?;
+            let ReadIn { offset, size: length, .. } = read(body)?;
             Operation::ReadFolder { offset, length, plus: opcode == 44 }
         }
         29 => Operation::ReleaseFolder,
-        36 => Operation::Interrupt { unique: r.u64()? },
+        36 => Operation::Interrupt { unique: read::<InterruptIn>(body)?.unique },
         38 => Operation::Destroy,
-        43 => allocate(&mut r)?,
+        43 => {
+            let FallocateIn { fh: handle, offset, length, mode, .. } = read(body)?;
+            Operation::Allocate { handle, offset, length, mode }
+        }
         46 => {
-            let handle = r.u64()?;
-            Operation::Seek { handle, offset: r.u64()?, whence: r.u32()? }
+            let LseekIn { fh: handle, offset, whence, .. } = read(body)?;
+            Operation::Seek { handle, offset, whence }
         }
         // Symlink, mknod, mkdir, unlink, rmdir, rename, link, create, rename2, tmpfile.
         6 | 8..=13 | 35 | 45 | 51 => Operation::ChangeFolder,
@@ -244,26 +225,18 @@ fn read_operation(opcode: u32, mut r: Reader<'_>) -> Option<Operation<'_>> {
     })
 }
 
-/// Handle, offset and length, as several begin.
-fn range(r: &mut Reader<'_>) -> Option<(u64, u64, u32)> {
-    Some((r.u64()?, r.u64()?, r.u32()?))
+/// A name, which ends with a zero.
+fn name(body: &[u8]) -> Option<&[u8]> {
+    let end = body.iter().position(|byte| *byte == 0)?;
+    Some(&body[..end])
 }
 
-fn set_attributes(r: &mut Reader<'_>) -> Option<Operation<'static>> {
-    let valid = r.u32()?;
-    r.skip(4)?;
-    let (handle, size) = (r.u64()?, r.u64()?);
-    // Lock owner, times, mode, owner.
-    r.skip(56)?;
-    Some(Operation::SetAttributes {
+fn set_attributes(ask: &SetattrIn) -> Operation<'static> {
+    let SetattrIn { valid, fh, size, .. } = *ask;
+    Operation::SetAttributes {
         mode: valid & wanted::MODE != 0,
         owner: valid & wanted::OWNER != 0,
         size: (valid & wanted::SIZE != 0).then_some(size),
-        handle: (valid & wanted::HANDLE != 0).then_some(handle),
-    })
-}
-
-fn allocate(r: &mut Reader<'_>) -> Option<Operation<'static>> {
-    let (handle, offset, length) = (r.u64()?, r.u64()?, r.u64()?);
-    Some(Operation::Allocate { handle, offset, length, mode: r.u32()? })
+        handle: (valid & wanted::HANDLE != 0).then_some(fh),
+    }
 }

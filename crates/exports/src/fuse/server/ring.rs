@@ -12,6 +12,8 @@
 //! * The memory of an entry that is with the kernel stays where it is, and is not handed out; the ring is
 //!   closed before it goes.
 
+use crate::fuse::proto::IN_HEADER_BYTES;
+use crate::fuse::proto::wire::{self, InHeader, UringCmdReq, UringEntInOut};
 use drystone_core::IoBuf;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,11 +25,8 @@ const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 /// Wait for nothing, but do what the kernel has put off (`IORING_ENTER_GETEVENTS`).
 const GET_EVENTS: u32 = 1;
-/// Bytes of `struct fuse_uring_req_header`, and where its parts begin.
-const HEADER_BYTES: usize = 288;
-const OPERATION_AT: usize = 128;
-const COMMIT_ID_AT: usize = 264;
-const PAYLOAD_BYTES_AT: usize = 272;
+/// Bytes of each of the two parts of a header that a request's own headers are copied to.
+const PART_BYTES: usize = 128;
 /// Where `len` is in an entry of the submission queue (linux/io_uring.h).
 const SQE_LEN_AT: usize = 24;
 
@@ -41,7 +40,15 @@ struct Vector {
 
 /// `struct fuse_uring_req_header`.
 #[repr(C, align(8))]
-struct Header([u8; HEADER_BYTES]);
+struct Header {
+    /// `struct fuse_in_header`, or of an answer `fuse_out_header`.
+    in_out: [u8; PART_BYTES],
+    /// The operation's own structure.
+    operation: [u8; PART_BYTES],
+    entry: UringEntInOut,
+}
+
+const _: () = assert!(size_of::<Header>() == 288);
 
 /// What the kernel knows of an entry by its address.
 struct Known {
@@ -193,13 +200,13 @@ impl Ring {
     pub(crate) fn request(&self, place: usize, out: &mut [u8]) -> (usize, usize) {
         let entry = &self.entries[place];
         let header = entry.header();
-        let payload = u32_at(header, PAYLOAD_BYTES_AT) as usize;
-        let length = u32_at(header, 0) as usize;
+        let payload = header.entry.payload_sz as usize;
+        let length = wire::read::<InHeader>(&header.in_out).map_or(0, |header| header.len as usize);
         // What is neither header nor payload is the operation's own.
-        let own = length.saturating_sub(IN_HEADER + payload).min(OPERATION_AT);
-        out[..IN_HEADER].copy_from_slice(&header[..IN_HEADER]);
-        out[IN_HEADER..IN_HEADER + own].copy_from_slice(&header[OPERATION_AT..OPERATION_AT + own]);
-        let at = IN_HEADER + own;
+        let own = length.saturating_sub(IN_HEADER_BYTES + payload).min(PART_BYTES);
+        let at = IN_HEADER_BYTES + own;
+        out[..IN_HEADER_BYTES].copy_from_slice(&header.in_out[..IN_HEADER_BYTES]);
+        out[IN_HEADER_BYTES..at].copy_from_slice(&header.operation[..own]);
         let Some(buf) = &entry.payload else { return (at, at) };
         let room = buf.len() - self.data_at;
         let more = payload.min(room).min(out.len() - at);
@@ -238,26 +245,24 @@ impl Ring {
         let entry = &mut self.entries[place];
         assert!(entry.ours && entry.payload.is_some(), "an answer for each request");
         let out = entry.header_mut();
-        out[..header.len()].copy_from_slice(header);
-        out[PAYLOAD_BYTES_AT..PAYLOAD_BYTES_AT + 4].copy_from_slice(&(bytes as u32).to_ne_bytes());
-        let mut id = [0; 8];
-        id.copy_from_slice(&out[COMMIT_ID_AT..COMMIT_ID_AT + 8]);
+        out.in_out[..header.len()].copy_from_slice(header);
+        out.entry.payload_sz = bytes as u32;
+        let commit_id = out.entry.commit_id;
         entry.ours = false;
-        let command = command(u64::from_ne_bytes(id), entry.queue);
+        let command = command(commit_id, entry.queue);
         let sqe = opcode::UringCmd80::new(types::Fd(device), COMMIT_AND_FETCH).cmd(command);
         self.push(&sqe.build().user_data(place as u64));
     }
 }
 
-/// Bytes of the header that every request begins with.
-const IN_HEADER: usize = 40;
-
 impl Entry {
     fn new(queue: u16, payload: IoBuf, data_at: usize) -> Self {
         let data = payload.segment(data_at..payload.len());
-        let empty = Vector { start: std::ptr::null_mut(), bytes: HEADER_BYTES };
+        let empty = Vector { start: std::ptr::null_mut(), bytes: size_of::<Header>() };
         let vectors = [empty, Vector { start: data.ptr, bytes: data.len }];
-        let known = Box::into_raw(Box::new(Known { header: Header([0; HEADER_BYTES]), vectors }));
+        let (part, ent) = ([0; PART_BYTES], UringEntInOut::default());
+        let header = Header { in_out: part, operation: part, entry: ent };
+        let known = Box::into_raw(Box::new(Known { header, vectors }));
         // SAFETY: nobody else knows the box yet; all addresses of it are made of this one.
         let known = unsafe {
             (*known).vectors[0].start = (&raw mut (*known).header).cast();
@@ -267,35 +272,33 @@ impl Entry {
     }
 
     /// The header of an entry of ours.
-    fn header(&self) -> &[u8; HEADER_BYTES] {
+    fn header(&self) -> &Header {
         assert!(self.ours);
         // SAFETY: the kernel does not write to it before the entry is handed to it, for which this is
         // borrowed exclusively.
-        unsafe { &(*self.known.as_ptr()).header.0 }
+        unsafe { &(*self.known.as_ptr()).header }
     }
 
-    fn header_mut(&mut self) -> &mut [u8; HEADER_BYTES] {
+    fn header_mut(&mut self) -> &mut Header {
         assert!(self.ours);
         // SAFETY: as for reading.
-        unsafe { &mut (*self.known.as_ptr()).header.0 }
+        unsafe { &mut (*self.known.as_ptr()).header }
     }
 }
 
-/// `struct fuse_uring_cmd_req`: flags, the request that is answered, the queue.
-fn command(commit_id: u64, queue: u16) -> [u8; 80] {
+/// `struct fuse_uring_cmd_req`: the request that is answered, and the queue.
+fn command(commit_id: u64, qid: u16) -> [u8; 80] {
     let mut out = [0; 80];
-    out[8..16].copy_from_slice(&commit_id.to_ne_bytes());
-    out[16..18].copy_from_slice(&queue.to_ne_bytes());
+    wire::write(&mut out, &UringCmdReq { commit_id, qid, ..UringCmdReq::default() });
     out
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The place of `ring_ent_in_out.commit_id` in `struct fuse_uring_req_header`.
+    const COMMIT_ID_AT: usize = 264;
 
     /// What the kernel does with an entry, by the addresses that it was given, between what we do with it:
     /// for Miri, which watches over both.
@@ -310,13 +313,13 @@ mod tests {
             // SAFETY: the entry is the kernel's now, whose part this plays.
             unsafe {
                 let [header, data] = *vectors;
-                assert_eq!((header.bytes, data.bytes), (HEADER_BYTES, 4096));
+                assert_eq!((header.bytes, data.bytes), (size_of::<Header>(), 4096));
                 header.start.add(COMMIT_ID_AT).write(byte);
                 data.start.write_bytes(byte, data.bytes);
             }
             entry.ours = true;
-            assert_eq!(entry.header()[COMMIT_ID_AT], byte);
-            entry.header_mut()[0] = byte;
+            assert_eq!(entry.header().entry.commit_id.to_ne_bytes()[0], byte);
+            entry.header_mut().in_out[0] = byte;
             let payload = entry.payload.take().expect("it is here");
             assert_eq!((payload[4096], payload[8191]), (byte, byte));
             entry.payload = Some(payload);
