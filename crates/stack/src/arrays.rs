@@ -32,9 +32,7 @@ fn will_be_new(member: &Member, stack: &StackSpec) -> bool {
             fs::metadata(&file.path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
         }
         Some(DeviceKind::Ram(_) | DeviceKind::Null(_)) => true,
-        Some(DeviceKind::Volume(_) | DeviceKind::Raid(_) | DeviceKind::Planned { .. }) | None => {
-            false
-        }
+        Some(DeviceKind::Volume(_) | DeviceKind::Raid(_)) | None => false,
     }
 }
 

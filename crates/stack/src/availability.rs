@@ -1,13 +1,9 @@
 //! What this version can serve, and what it only knows by name. The one place to open when a
 //! kind, a target or a key arrives.
 //!
-//! Everything planned is parsed as far as it is understood, passes the graph checks, and is
-//! refused here at the very end, so that one sentence says "not available in this version"
-//! instead of "unknown".
+//! A planned kind or key is refused with the sentence "not available in this version" instead of "unknown".
 
-use crate::diagnostic::Findings;
 use crate::schema::DEVICE_KINDS;
-use crate::spec::{DeviceKind, StackSpec};
 
 /// Device kinds that later versions bring.
 const PLANNED_KINDS: &[&str] = &["raid1", "nbd", "rbd", "delay", "flakey", "log-writes"];
@@ -53,35 +49,18 @@ pub fn available_kinds() -> String {
     names.join(", ")
 }
 
-/// Refuses what this version cannot serve.
-pub fn check(stack: &StackSpec, findings: &mut Findings) {
-    for device in &stack.devices {
-        let span = |key: &str| stack.places.device(&device.name, key);
-        match &device.kind {
-            DeviceKind::Planned { kind: kind @ ("delay" | "flakey" | "log-writes"), .. } => {
-                findings.error(
-                    &span("type"),
-                    format!("`{kind}` is a target of tables, not a type of its own"),
-                    match *kind {
-                        "log-writes" => {
-                            format!("write table = \"0 SECTORS {kind} DEVICE LOG\" instead")
-                        }
-                        _ => {
-                            format!("write table = \"0 SECTORS {kind} DEVICE OFFSET ...\" instead")
-                        }
-                    },
-                )
-            }
-            DeviceKind::Planned { kind, .. } => findings.error(
-                &span("type"),
-                format!("device type `{kind}` is not available in this version"),
-                format!("{}use {}", instead_of(kind).unwrap_or_default(), available_kinds()),
-            ),
-            DeviceKind::File(_)
-            | DeviceKind::Ram(_)
-            | DeviceKind::Null(_)
-            | DeviceKind::Raid(_)
-            | DeviceKind::Volume(_) => {}
+/// Why a planned kind is refused, and what would be right.
+pub fn refusal(kind: &str) -> (String, String) {
+    match kind {
+        "delay" | "flakey" | "log-writes" => {
+            let arguments = if kind == "log-writes" { "DEVICE LOG" } else { "DEVICE OFFSET ..." };
+            let message = format!("`{kind}` is a target of tables, not a type of its own");
+            (message, format!("write table = \"0 SECTORS {kind} {arguments}\" instead"))
+        }
+        _ => {
+            let message = format!("device type `{kind}` is not available in this version");
+            let instead = instead_of(kind).unwrap_or_default();
+            (message, format!("{instead}use {}", available_kinds()))
         }
     }
 }

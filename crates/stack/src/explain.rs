@@ -134,7 +134,7 @@ fn device_line(stack: &StackSpec, device: &DeviceSpec) -> String {
             table.ok().flatten().map_or_else(String::new, |segments| table_line(&segments))
         }
         DeviceKind::Raid(raid) => format!("{} members", raid.members.len()),
-        DeviceKind::Ram(_) | DeviceKind::Planned { .. } => String::new(),
+        DeviceKind::Ram(_) => String::new(),
     };
     let read_only = if device.read_only { "read-only" } else { "" };
     let parts = [device.name.as_str(), device.kind.name(), &size, read_only, &detail];

@@ -82,10 +82,6 @@ pub fn open_with<S: Scheduler, T: Throttle>(
         DeviceKind::Raid(_) => {
             Err(opening.error("members", "an array is opened with its members", ""))
         }
-        DeviceKind::Planned { .. } => {
-            let message = format!("type `{}` is not available in this version", spec.kind.name());
-            Err(opening.error("type", message, ""))
-        }
     }
 }
 

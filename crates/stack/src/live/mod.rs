@@ -422,7 +422,7 @@ fn holds_only_new(spec: &DeviceSpec, is_new: &dyn Fn(&str) -> bool) -> bool {
             let members = spec.members();
             !members.is_empty() && members.iter().all(|member| is_new(&member.device))
         }
-        DeviceKind::File(_) | DeviceKind::Planned { .. } => false,
+        DeviceKind::File(_) => false,
     }
 }
 

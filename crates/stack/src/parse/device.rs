@@ -5,7 +5,7 @@ use crate::diagnostic::{Span, shorten};
 use crate::duration::format_duration;
 use crate::nearest::nearest;
 use crate::parse::fields::{Check, Fields, Value};
-use crate::parse::node::{Entry, Node, Raw};
+use crate::parse::node::{Entry, Node};
 use crate::parse::table::check_order;
 use crate::schema::{
     DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, NOT_OF_VOLUMES, QUEUE, VOLUME_KINDS,
@@ -36,7 +36,6 @@ pub fn device(
     let own = match &what {
         What::Kind(kind) => kind.params,
         What::Table => &[],
-        What::Planned(kind) => return Some(planned(check, name, kind, entries, &path)),
     };
     let fields = check.table(&[DEVICE_WHAT, own, DEVICE_COMMON], entries, &path, span);
     if check.findings.errors() > errors {
@@ -52,9 +51,7 @@ pub fn device(
             DeviceKind::Raid(raid(check, kind, &fields, &path))
         }
         What::Kind(_) => DeviceKind::Null(null(check, &fields, &path)),
-        What::Table | What::Planned(_) => {
-            DeviceKind::Volume(VolumeSpec::Table(table(check, &fields)))
-        }
+        What::Table => DeviceKind::Volume(VolumeSpec::Table(table(check, &fields))),
     };
     let device = common(check, name, kind, &fields, &path);
     (check.findings.errors() == errors).then_some(device)
@@ -63,7 +60,6 @@ pub fn device(
 /// What `type` or `table` says that a device is.
 enum What {
     Kind(&'static Kind),
-    Planned(&'static str),
     Table,
 }
 
@@ -100,7 +96,9 @@ fn kind_of(check: &mut Check<'_>, node: &Node) -> Option<What> {
         return Some(What::Kind(kind));
     }
     if let Some(kind) = availability::planned_kind(word) {
-        return Some(What::Planned(kind));
+        let (message, hint) = availability::refusal(kind);
+        check.findings.error(&node.span, message, hint);
+        return None;
     }
     let near = nearest(word, DEVICE_KINDS.iter().map(|kind| kind.name));
     let near = meant(word).or(near).map(|near| format!("did you mean `{near}`? "));
@@ -126,34 +124,6 @@ fn meant(word: &str) -> Option<&'static str> {
         "memory" | "tmpfs" | "brd" => Some("ram"),
         "null_blk" => Some("null"),
         _ => None,
-    }
-}
-
-/// A kind of a later version: only what the graph needs is read, the rest is left unchecked.
-fn planned(
-    check: &mut Check<'_>,
-    name: &str,
-    kind: &'static str,
-    entries: &[Entry],
-    path: &str,
-) -> DeviceSpec {
-    let mut members = Vec::new();
-    for entry in entries {
-        check.places.note(format!("{path}/{}", entry.key), entry.node.span.clone());
-        if let ("members", Raw::List(items)) = (entry.key.as_str(), &entry.node.value) {
-            members.extend(items.iter().filter_map(|item| {
-                let device = item.text()?.to_owned();
-                Some(Member { device, area_sectors: None, span: item.span.clone() })
-            }));
-        }
-    }
-    DeviceSpec {
-        name: name.to_owned(),
-        kind: DeviceKind::Planned { kind, members },
-        queue: queue(&Fields::defaults_of(QUEUE)),
-        logical_block_size: None,
-        physical_block_size: None,
-        read_only: false,
     }
 }
 

@@ -17,10 +17,9 @@ pub(crate) mod table;
 pub(crate) mod values;
 
 use drystone_core::context::PollMode;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::availability;
 use crate::check_groups;
 use crate::diagnostic::{Findings, Report, Source, Span, shorten};
 use crate::graph::{self, Broken};
@@ -82,7 +81,6 @@ pub fn parse_with_file(
     graph::complete_sizes(&mut stack, &|_, _, _| None, &mut findings);
     graph::check(&stack, &broken, &mut findings);
     check_groups::check(&stack, &broken_groups, &mut findings);
-    availability::check(&stack, &mut findings);
     let refused = findings.errors() > 0;
     let report = findings.into_report(source);
     if refused {
@@ -111,25 +109,8 @@ fn parse_device(text: &str, base: &Path) -> Result<DeviceSpec, Report> {
         let hint = "name a device that stands on others in a stack file: --stack FILE --name NAME";
         findings.error(&member.span, message, hint);
     }
-    let stack = StackSpec {
-        name: name.clone(),
-        server: ServerSpec::default(),
-        sizes: BTreeMap::new(),
-        absent: BTreeSet::new(),
-        devices: vec![device],
-        groups: Vec::new(),
-        exports: Vec::new(),
-        warnings: Vec::new(),
-        source: source.clone(),
-        places,
-    };
-    availability::check(&stack, &mut findings);
     match findings.errors() {
-        0 => Ok(stack
-            .devices
-            .into_iter()
-            .next()
-            .unwrap_or_else(|| unreachable!("it was put in above"))),
+        0 => Ok(device),
         _ => Err(findings.into_report(source)),
     }
 }

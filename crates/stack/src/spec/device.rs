@@ -35,7 +35,7 @@ impl DeviceSpec {
             DeviceKind::Ram(ram) => Some(ram.size),
             DeviceKind::Null(null) => Some(null.size),
             DeviceKind::Volume(volume) => volume.size(),
-            DeviceKind::Raid(_) | DeviceKind::Planned { .. } => None,
+            DeviceKind::Raid(_) => None,
         }
     }
 
@@ -43,7 +43,6 @@ impl DeviceSpec {
     pub fn members(&self) -> Vec<Member> {
         match &self.kind {
             DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => Vec::new(),
-            DeviceKind::Planned { members, .. } => members.clone(),
             DeviceKind::Raid(raid) => raid.members.clone(),
             DeviceKind::Volume(volume) => volume.members(),
         }
@@ -63,13 +62,6 @@ pub enum DeviceKind {
     Volume(VolumeSpec),
     /// An array over other devices.
     Raid(RaidSpec),
-    /// A kind of a later version. Never in a checked stack.
-    Planned {
-        /// Its word.
-        kind: &'static str,
-        /// The devices it stands on.
-        members: Vec<Member>,
-    },
 }
 
 impl DeviceKind {
@@ -81,7 +73,6 @@ impl DeviceKind {
             DeviceKind::Null(_) => "null",
             DeviceKind::Volume(volume) => volume.name(),
             DeviceKind::Raid(raid) => raid.kind,
-            DeviceKind::Planned { kind, .. } => kind,
         }
     }
 }
