@@ -44,10 +44,6 @@ drystone-queue tag_unlock_fence    loom_tags_three_contexts
 drystone-queue tag_recheck         loom_tags_three_contexts
 drystone-queue hctx_fence          loom_hctx
 drystone-queue hctx_recheck        loom_hctx
-drystone-throttle throttle_ask_fence   loom_throttle_turn
-drystone-throttle throttle_ask_store   loom_throttle_turn
-drystone-throttle throttle_leave_fence loom_throttle_turn
-drystone-throttle throttle_recheck     loom_throttle_turn
 drystone-throttle budget_lease_bound   loom_throttle_leases
 drystone-throttle halves_write_fence   loom_throttle_halves
 drystone-throttle halves_read_fence    loom_throttle_halves

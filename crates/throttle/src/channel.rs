@@ -342,7 +342,7 @@ impl GroupChannel {
         env.entrusted += 1;
         let mut one = BioList::new();
         one.push(bio);
-        lane.bring(&mut one);
+        lane.publish(&self.locks, &mut one);
         let visited = visited(&mut self.lanes, &lane);
         visited.bios += 1;
         visited.is_new = true;

@@ -1,14 +1,17 @@
-//! Where the bios of one direction wait that are bound, on one device, by the same topmost limit.
+//! A lane: the queue of all bios of one direction that the same topmost limit of a device binds.
 //!
 //! Invariants:
-//! * Who brings bios puts them into `inbox`, and has the turn taken: whoever gets it takes them in,
-//!   and lets all go that may, also those of others, which go back to the channels that they came
-//!   through ([`crate::port::Port::granted`]).
-//! * While bios wait, a channel among those that have any is the *keeper*: it wakes when the next may
-//!   go (`due`), and is told if that is earlier than it was. The others look [`GRACE_NS`] later, in case its owner is away.
-//! * A lane is closed when its structure changes: from then on whoever has the turn sends on what is
-//!   there to where the rules say. Until these are published it stays in `parked`.
-//! * The turn is never waited for on the data path.
+//! * A channel publishes its bios at the lane's [`TurnLock`] and asks for the turn. The holder of the
+//!   turn takes them in, and dispatches all bios that may go, those of other channels as well. Each goes
+//!   back to the channel that it came through ([`crate::port::PortState::granted`]).
+//! * While bios wait, one channel that has any is the *keeper*: it wakes when the next bio may go
+//!   (`due`), and is told if that is earlier than before. The other channels recheck [`GRACE_NS`] later,
+//!   because the keeper's owner may be away.
+//! * A lane is closed when its structure changes: from then on the holder of the turn sends its bios on
+//!   to the lanes that the rules name. Until these rules are published the bios stay in `parked`.
+//! * The data path never waits for the turn.
+//! * [`Lane::close`], [`Lane::release`], [`Lane::take_out`] and [`Lane::change_limits`] may swallow a
+//!   request for the turn. So [`Caller::run`] follows each of them.
 
 use crate::budget::{ns_of, ticks_of};
 use crate::device::DeviceThrottle;
@@ -16,15 +19,15 @@ use crate::limits::Direction;
 use crate::port::{Port, Ports};
 use crate::rules::{Path, Rules};
 use crate::tree::Tree;
-use crate::turn::Turn;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, SharedBioList};
+use drystone_core::sync::{LockClass, LockCounters};
+use drystone_core::turn::{Place, TurnLock};
+use drystone_core::{Bio, BioList};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How much later than the keeper the others look.
+/// How much later than the keeper the other channels recheck.
 pub(crate) const GRACE_NS: Ns = 5_000_000;
 /// Bios that become free within this time go together: far less than the burst, so no time is lost.
 const QUANTUM_NS: Ns = 500_000;
@@ -36,12 +39,11 @@ pub(crate) const NEVER: Ns = Ns::MAX;
 pub(crate) struct Lane {
     /// The group whose limit it is.
     pub(crate) top: u32,
-    inbox: SharedBioList,
     /// A channel is gone whose bios are to leave.
     purge: AtomicBool,
     due: AtomicU64,
     keeper: AtomicU32,
-    turn: Turn<Waiting>,
+    turn: TurnLock<Waiting>,
 }
 
 /// What the turn guards.
@@ -54,7 +56,7 @@ struct Waiting {
     parked: BioList,
 }
 
-/// Who has the turn, with what it needs and what is left to do after it.
+/// The thread that asks for turns at lanes, with what it needs there and what it has to do after it.
 pub(crate) struct Caller<'a> {
     pub(crate) device: &'a DeviceThrottle,
     /// The rules as the caller knows them, and their epoch; perhaps old ones.
@@ -64,7 +66,7 @@ pub(crate) struct Caller<'a> {
     pub(crate) now: Ns,
     /// The caller's own channel.
     pub(crate) me: Option<u32>,
-    /// Those to be told that something is there for them.
+    /// Channels to be told that something is there for them.
     pub(crate) told: Vec<Arc<Port>>,
     /// Lanes to which bios were sent on.
     lanes: Vec<Arc<Lane>>,
@@ -162,7 +164,7 @@ impl<'a> Caller<'a> {
             Some(path) => {
                 let mut one = BioList::new();
                 one.push(bio);
-                path.lane.bring(&mut one);
+                path.lane.publish(self.locks, &mut one);
                 self.lanes.push(path.lane.clone());
             }
             None => self.grant(bio),
@@ -175,17 +177,23 @@ impl Lane {
     pub(crate) fn new(top: u32) -> Arc<Self> {
         Arc::new(Lane {
             top,
-            inbox: SharedBioList::new(),
             purge: AtomicBool::new(false),
             due: AtomicU64::new(NEVER),
             keeper: AtomicU32::new(u32::MAX),
-            turn: Turn::new(Waiting::default()),
+            turn: TurnLock::new(LockClass::Throttle, Waiting::default()),
         })
     }
 
-    /// Put `bios` there, whose `home` is set. [`Caller::run`] follows.
-    pub(crate) fn bring(&self, bios: &mut BioList) {
-        self.inbox.add(bios);
+    /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. [`Caller::run`] follows.
+    pub(crate) fn publish(&self, locks: &LockCounters, bios: &mut BioList) {
+        self.turn.leave_to_others(locks, bios, Place::Tail);
+    }
+
+    /// The published bios, first published first. With the turn.
+    fn published(&self) -> BioList {
+        let [(mut head, _), (mut tail, _)] = self.turn.take();
+        head.append(&mut tail);
+        head
     }
 
     /// When channel `port`, which has bios here, is to look; [`NEVER`] if that is not known yet.
@@ -199,7 +207,7 @@ impl Lane {
 
     /// Bios wait here, as far as can be seen.
     pub(crate) fn has_bios(&self) -> bool {
-        self.due.load(Relaxed) != NEVER || !self.inbox.is_empty()
+        self.due.load(Relaxed) != NEVER || self.turn.has_published()
     }
 
     /// The bios of channels that are gone are to leave. [`Caller::run`] follows.
@@ -208,19 +216,23 @@ impl Lane {
     }
 
     fn run(&self, caller: &mut Caller<'_>) {
-        let locks = caller.locks;
-        self.turn.ask(locks, |waiting| {
+        let who = caller.me.unwrap_or(u32::MAX);
+        while let Some(mut waiting) = self.turn.enter_to_recheck(caller.locks, who) {
             caller.forget();
+            let published = self.published();
             match waiting.closed && !drystone_core::mutated!("lane_closed") {
-                true => self.send_all_on(waiting, caller),
-                false => self.dispatch(waiting, caller),
+                true => self.send_all_on(published, &mut waiting, caller),
+                false => self.dispatch(published, &mut waiting, caller),
             }
             caller.hand_over();
-        });
+            if !self.turn.leave(waiting) {
+                return;
+            }
+        }
     }
 
-    fn dispatch(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        self.take_in(waiting, caller);
+    fn dispatch(&self, published: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+        self.take_in(published, waiting, caller);
         if self.purge.swap(false, AcqRel) {
             self.let_go(waiting, caller);
         }
@@ -241,8 +253,7 @@ impl Lane {
         self.keep_time(waiting, caller, due);
     }
 
-    fn take_in(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        let mut bios = self.inbox.take();
+    fn take_in(&self, mut bios: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
         while let Some(bio) = bios.pop() {
             if let Some((bio, path)) = caller.send_on(self, bio) {
                 if caller.port(bio.home).is_gone() {
@@ -287,31 +298,31 @@ impl Lane {
         }
     }
 
-    fn send_all_on(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
+    fn send_all_on(&self, mut published: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
         let mut bios = waiting.parked.take();
-        bios.append(&mut self.inbox.take());
+        bios.append(&mut published);
         while let Some(bio) = bios.pop() {
             if let Some((bio, _)) = caller.send_on(self, bio) {
-                // The new rules are not there yet; whoever makes them comes again.
+                // The new rules are not published yet; their publisher runs the lane after that.
                 waiting.parked.push(bio);
             }
         }
     }
 
     /// Its structure changes: nothing goes until the new rules are published, and then it goes on by
-    /// these. [`Caller::run`] is to follow then. For the control plane, which may wait.
+    /// these. For the control plane, which may wait.
     pub(crate) fn close(&self, locks: &LockCounters) {
         let mut waiting = self.turn.wait(locks);
         waiting.closed = true;
         let mut bios = waiting.tree.move_all();
-        bios.append(&mut self.inbox.take());
+        bios.append(&mut self.published());
         waiting.parked.append(&mut bios);
         waiting.homes.clear();
         self.due.store(NEVER, Relaxed);
-        self.turn.leave(waiting);
+        _ = self.turn.leave(waiting);
     }
 
-    /// Let the bios of `group` go, whatever the limits. The same.
+    /// Let the bios of `group` go, whatever the limits. For the control plane.
     pub(crate) fn release(&self, group: u32, caller: &mut Caller<'_>) {
         let mut bios = self.take_out(caller, |bio| bio.group == group);
         while let Some(bio) = bios.pop() {
@@ -320,8 +331,8 @@ impl Lane {
         caller.hand_over();
     }
 
-    /// Take out the bios that wait here and for which `is_one` says true. [`Caller::run`] is to follow.
-    /// Waits for the turn, which nobody has for long.
+    /// Take out the bios that wait here and for which `is_one` says true. Waits for the turn, which no
+    /// thread has for long.
     pub(crate) fn take_out(
         &self,
         caller: &mut Caller<'_>,
@@ -329,9 +340,10 @@ impl Lane {
     ) -> BioList {
         let mut waiting = self.turn.wait(caller.locks);
         caller.forget();
+        let published = self.published();
         match waiting.closed {
-            true => self.send_all_on(&mut waiting, caller),
-            false => self.take_in(&mut waiting, caller),
+            true => self.send_all_on(published, &mut waiting, caller),
+            false => self.take_in(published, &mut waiting, caller),
         }
         caller.hand_over();
         let mut bios = waiting.tree.take(&is_one);
@@ -341,16 +353,16 @@ impl Lane {
             let to = if is_one(&bio) { &mut bios } else { &mut waiting.parked };
             to.push(bio);
         }
-        self.turn.leave(waiting);
+        _ = self.turn.leave(waiting);
         bios
     }
 
-    /// Do `change`, of limits, while nothing goes. The same.
+    /// Do `change`, of limits, while nothing goes. For the control plane.
     pub(crate) fn change_limits(&self, locks: &LockCounters, change: impl FnOnce()) {
         let mut waiting = self.turn.wait(locks);
         change();
         waiting.tree.forget_service();
-        self.turn.leave(waiting);
+        _ = self.turn.leave(waiting);
     }
 }
 
@@ -374,8 +386,8 @@ mod tests {
     use drystone_core::sync::LockRegistry;
     use drystone_core::{ContextSet, IoBuf, Sector};
 
-    /// Somebody withdraws bios between the end of a lane and the new rules, while others have brought
-    /// some that nobody has taken in yet.
+    /// Bios are withdrawn between the closing of a lane and the new rules, while others are published
+    /// there that no holder has taken in yet.
     #[test]
     fn what_comes_to_a_closed_lane_stays_where_the_new_rules_find_it() {
         let clock = ManualClock::new(1);
@@ -399,7 +411,7 @@ mod tests {
             (bio.group, bio.home, bio.user_data) = (group, port.index(), n);
             bios.push(bio);
         }
-        lane.bring(&mut bios);
+        lane.publish(&locks, &mut bios);
         let mut caller = Caller::new(&device, (epoch, &rules), &locks, 1, Some(port.index()));
         let mut taken = lane.take_out(&mut caller, |bio| bio.user_data == 1);
         assert_eq!(taken.pop().map(|bio| bio.user_data), Some(1));

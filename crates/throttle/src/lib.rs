@@ -25,7 +25,6 @@ mod purse;
 mod rules;
 mod throttled;
 mod tree;
-mod turn;
 mod view;
 
 pub use budget::SLICE_NS;

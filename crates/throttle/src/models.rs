@@ -9,10 +9,8 @@ use crate::lane::Caller;
 use crate::limits::{Direction, Limits};
 use crate::port::Port;
 use crate::rules::ROOT;
-use crate::turn::Turn;
 use drystone_core::clock::ManualClock;
 use drystone_core::mailbox::Message;
-use drystone_core::primitive::{AtomicUsize, Ordering::*};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Bio, BioList, IoBuf, Sector};
 use std::sync::Arc;
@@ -25,30 +23,6 @@ fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
 
 fn counters() -> Arc<LockCounters> {
     LockCounters::new(ManualClock::new(1))
-}
-
-/// Whatever is brought is done, by whoever has the turn.
-#[test]
-fn loom_throttle_turn() {
-    check(3, || {
-        let turn = Arc::new(Turn::new(0));
-        turn.ask(&counters(), |_| {});
-        let brought = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
-        let bring = |who: usize| {
-            let (turn, brought) = (turn.clone(), brought.clone());
-            move || {
-                brought[who].store(1, Relaxed);
-                let take = |done: &mut usize| {
-                    *done = brought.iter().map(|it| it.load(Relaxed)).sum::<usize>().max(*done);
-                };
-                turn.ask(&counters(), take);
-            }
-        };
-        let other = loom::thread::spawn(bring(0));
-        bring(1)();
-        other.join().unwrap();
-        assert_eq!(*turn.wait(&counters()), 2, "something that was brought is not done");
-    });
 }
 
 /// Contexts never lease more together than they may, nor charge more than the burst.
@@ -169,7 +143,7 @@ impl Scene {
         match rules.path(self.group, Direction::Read) {
             None => self.port.granted.add(&mut bios),
             Some(path) => {
-                path.lane.bring(&mut bios);
+                path.lane.publish(&locks, &mut bios);
                 let mut caller =
                     Caller::new(&self.device, (epoch, &rules), &locks, 1_000_000_000, Some(0));
                 caller.run(&path.lane);
