@@ -42,10 +42,10 @@ pub mod published;
 pub mod quiesced;
 pub mod range_lock;
 pub mod ring;
-
 pub mod shared_list;
 pub mod signals;
 pub mod sim;
+pub mod slab;
 pub mod stats;
 pub mod status;
 pub mod sync;
@@ -66,5 +66,6 @@ pub use op::{BioFlags, Op, Priority, PriorityClass};
 pub use port::{Port, Ports};
 pub use published::{Published, Subscription};
 pub use shared_list::SharedBioList;
+pub use slab::Slab;
 pub use status::Status;
 pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector};

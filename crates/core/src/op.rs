@@ -79,6 +79,12 @@ pub enum OpGroup {
 /// Number of [`OpGroup`]s.
 pub const OP_GROUPS: usize = 4;
 
+impl OpGroup {
+    /// All groups, each at the index that it is as a number.
+    pub const ALL: [OpGroup; OP_GROUPS] =
+        [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
+}
+
 bitflags::bitflags! {
     /// Modifiers of a bio, as Linux's `REQ_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

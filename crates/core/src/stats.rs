@@ -80,6 +80,30 @@ impl ChannelStats {
     }
 }
 
+/// Bios that a channel has started in this call and not published yet: one write to the statistics for
+/// all of a group.
+#[derive(Debug, Default)]
+pub struct StartedCounts([u64; OP_GROUPS]);
+
+impl StartedCounts {
+    /// `n` more of `group` have started.
+    #[inline]
+    pub fn add(&mut self, group: OpGroup, n: u64) {
+        self.0[group as usize] += n;
+    }
+
+    /// Count them in `stats`, or forget them without.
+    #[inline]
+    pub fn publish(&mut self, stats: Option<&ChannelStats>) {
+        for group in OpGroup::ALL {
+            let n = std::mem::take(&mut self.0[group as usize]);
+            if let Some(stats) = stats.filter(|_| n != 0) {
+                stats.started(group, n);
+            }
+        }
+    }
+}
+
 /// The statistics of a device: those of all its channels, also of channels that are gone.
 pub struct DeviceStats {
     channels: Lock<Vec<Arc<ChannelStats>>>,

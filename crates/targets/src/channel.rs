@@ -24,16 +24,12 @@ use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
 use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
-use drystone_core::op::{OP_GROUPS, OpGroup};
-use drystone_core::stats::ChannelStats;
+use drystone_core::stats::{ChannelStats, StartedCounts};
 use drystone_core::{
     Bio, BioFlags, BioList, Channel, Env, SECTOR_SIZE, Sector, Status, Subscription,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
-
-const GROUPS: [OpGroup; OP_GROUPS] =
-    [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
 
 /// One context's way into a volume. On cache lines of its own.
 #[repr(align(128))]
@@ -56,7 +52,7 @@ pub struct VolumeChannel {
     kept: BioList,
     stats: Arc<ChannelStats>,
     /// Bios that passed in this call, by group.
-    started: [u64; OP_GROUPS],
+    started: StartedCounts,
 }
 
 impl VolumeChannel {
@@ -77,7 +73,7 @@ impl VolumeChannel {
             special: BioFlags::empty(),
             kept: BioList::new(),
             stats,
-            started: [0; OP_GROUPS],
+            started: StartedCounts::default(),
         };
         channel.go_by_live(env, true);
         channel
@@ -162,12 +158,7 @@ impl VolumeChannel {
     }
 
     fn publish_started(&mut self) {
-        for group in GROUPS {
-            let n = std::mem::take(&mut self.started[group as usize]);
-            if n != 0 && self.live.iostats {
-                self.stats.started(group, n);
-            }
-        }
+        self.started.publish(self.live.iostats.then_some(&*self.stats));
     }
 
     /// Let bios pass that were just submitted. Those that one member takes whole are only moved, and
@@ -182,7 +173,7 @@ impl VolumeChannel {
             match way(&self.live, self.special, &bio) {
                 Way::Move(member, sector) => {
                     moved += 1;
-                    self.started[bio.op.group() as usize] += 1;
+                    self.started.add(bio.op.group(), 1);
                     let passed = bio.begin_remap(self.index);
                     debug_assert!(passed, "it was looked at before");
                     bio.sector = Sector(sector);
@@ -190,7 +181,7 @@ impl VolumeChannel {
                 }
                 Way::Divide => {
                     bio.stamp(now);
-                    self.started[bio.op.group() as usize] += 1;
+                    self.started.add(bio.op.group(), 1);
                     let bio = env.begin_remap(bio, self.index);
                     self.divide(env, bio);
                 }
@@ -219,7 +210,7 @@ impl VolumeChannel {
             if !plain || !bio.begin_remap(index) {
                 return false;
             }
-            started[bio.op.group() as usize] += 1;
+            started.add(bio.op.group(), 1);
             bio.sector = Sector(bio.sector.0.wrapping_add(add));
             true
         });
@@ -241,7 +232,7 @@ impl VolumeChannel {
             if bio.bytes > place.left * SECTOR_SIZE || !bio.begin_remap(self.index) {
                 break;
             }
-            self.started[bio.op.group() as usize] += 1;
+            self.started.add(bio.op.group(), 1);
             bio.sector = Sector(place.sector);
             moved += 1;
             let Some(bio) = bios.pop() else { break };
@@ -263,7 +254,7 @@ impl VolumeChannel {
             env.end_with(bio, Status::IoError);
             return None;
         }
-        self.started[bio.op.group() as usize] += 1;
+        self.started.add(bio.op.group(), 1);
         Some(env.begin_remap(bio, self.index))
     }
 

@@ -18,7 +18,7 @@ use crate::budget::Ticks;
 use crate::limits::charged_bytes;
 use crate::meter::Meter;
 use crate::rules::Step;
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioList, Slab};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ impl Competitor {
 
 struct Node {
     group: u32,
-    parent: Option<usize>,
+    parent: Option<u32>,
     meter: Option<Arc<Meter>>,
     children: usize,
     queue: BioList,
     as_child: Competitor,
     as_queue: Competitor,
-    ready: BTreeSet<(Ticks, usize)>,
-    later: BTreeSet<(Ticks, usize)>,
+    ready: BTreeSet<(Ticks, u32)>,
+    later: BTreeSet<(Ticks, u32)>,
     /// What the competitor that went last had been served before.
     reached: Ticks,
     /// Children that have left and were served more than `reached`, which they find again when they
@@ -64,7 +64,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(step: &Step, parent: Option<usize>) -> Self {
+    fn new(step: &Step, parent: Option<u32>) -> Self {
         Node {
             group: step.group,
             parent,
@@ -98,7 +98,7 @@ const LEFT_MIN: usize = 16;
 
 /// A bio that may go, and what it is charged.
 struct Next {
-    leaf: usize,
+    leaf: u32,
     bytes: u64,
     /// When others may be ready whose turn it is before that.
     others: Ticks,
@@ -107,10 +107,9 @@ struct Next {
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Tree {
-    nodes: Vec<Option<Node>>,
-    free: Vec<usize>,
-    by_group: BTreeMap<u32, usize>,
-    top: Option<usize>,
+    nodes: Slab<Node>,
+    by_group: BTreeMap<u32, u32>,
+    top: Option<u32>,
     len: usize,
     /// What leaves goes on waiting in another tree.
     moves: bool,
@@ -121,8 +120,8 @@ impl Tree {
         self.len == 0
     }
 
-    fn node(&mut self, index: usize) -> &mut Node {
-        self.nodes[index].as_mut().expect("nodes are named while they are there")
+    fn node(&mut self, index: u32) -> &mut Node {
+        &mut self.nodes[index]
     }
 
     /// Add `bio`, which waits from `now` on, and whose group's way to the top is `steps`.
@@ -138,19 +137,14 @@ impl Tree {
     }
 
     /// The node of the first step, made with those above it if need be.
-    fn ensure(&mut self, steps: &[Step], now: Ticks) -> usize {
+    fn ensure(&mut self, steps: &[Step], now: Ticks) -> u32 {
         let (first, above) = steps.split_first().expect("a way has a top");
         if let Some(index) = self.by_group.get(&first.group) {
             return *index;
         }
         let parent = (!above.is_empty()).then(|| self.ensure(above, now));
         first.meter.iter().for_each(|meter| meter.begin_waiting(now));
-        let node = Node::new(first, parent);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.nodes.push(None);
-            self.nodes.len() - 1
-        });
-        self.nodes[index] = Some(node);
+        let index = self.nodes.insert(Node::new(first, parent));
         self.by_group.insert(first.group, index);
         match parent {
             Some(parent) => {
@@ -165,20 +159,20 @@ impl Tree {
     }
 
     /// Something new is in the node: nobody above may know a time for it.
-    fn reconsider(&mut self, mut index: usize) {
+    fn reconsider(&mut self, mut index: u32) {
         while let Some(parent) = self.node(index).parent {
             self.make_ready(parent, index);
             index = parent;
         }
     }
 
-    fn competitor(&mut self, of: usize, who: usize) -> &mut Competitor {
+    fn competitor(&mut self, of: u32, who: u32) -> &mut Competitor {
         let node = self.node(who);
         if of == who { &mut node.as_queue } else { &mut node.as_child }
     }
 
     /// Take competitor `who` out of the sets of node `of`.
-    fn take_out(&mut self, of: usize, who: usize) {
+    fn take_out(&mut self, of: u32, who: u32) {
         let competitor = self.competitor(of, who);
         let served = competitor.served;
         match std::mem::replace(&mut competitor.place, Place::Nowhere) {
@@ -188,7 +182,7 @@ impl Tree {
         };
     }
 
-    fn make_ready(&mut self, of: usize, who: usize) {
+    fn make_ready(&mut self, of: u32, who: u32) {
         if self.competitor(of, who).place == Place::Ready {
             return;
         }
@@ -202,7 +196,7 @@ impl Tree {
         self.node(of).ready.insert((served, who));
     }
 
-    fn put_off(&mut self, of: usize, who: usize, at: Ticks) {
+    fn put_off(&mut self, of: u32, who: u32, at: Ticks) {
         self.take_out(of, who);
         self.competitor(of, who).place = Place::Later(at);
         self.node(of).later.insert((at, who));
@@ -220,7 +214,7 @@ impl Tree {
     }
 
     /// The next bio of node `of` or below, as far as this node and those below permit it.
-    fn next(&mut self, of: usize, now: Ticks) -> Result<Next, Ticks> {
+    fn next(&mut self, of: u32, now: Ticks) -> Result<Next, Ticks> {
         self.call_due(of, now);
         let mut next = loop {
             let who = self.first_ready(of)?;
@@ -243,7 +237,7 @@ impl Tree {
         Err(at.min(next.others))
     }
 
-    fn call_due(&mut self, of: usize, now: Ticks) {
+    fn call_due(&mut self, of: u32, now: Ticks) {
         while let Some((at, who)) = self.node(of).later.first().copied() {
             if at > now {
                 return;
@@ -252,7 +246,7 @@ impl Tree {
         }
     }
 
-    fn first_ready(&mut self, of: usize) -> Result<usize, Ticks> {
+    fn first_ready(&mut self, of: u32) -> Result<u32, Ticks> {
         let node = self.node(of);
         match node.ready.first() {
             Some((_, who)) => Ok(*who),
@@ -260,7 +254,7 @@ impl Tree {
         }
     }
 
-    fn head(&mut self, of: usize) -> Next {
+    fn head(&mut self, of: u32) -> Next {
         let bio = self.node(of).queue.front().expect("a queue that is ready has bios");
         Next { leaf: of, bytes: charged_bytes(bio), others: NEVER }
     }
@@ -282,7 +276,7 @@ impl Tree {
 
     /// What an I/O is worth at the first limit from node `of` upwards, which is what the competitors
     /// of the node share.
-    fn worth(&mut self, mut of: usize, bytes: u64) -> Ticks {
+    fn worth(&mut self, mut of: u32, bytes: u64) -> Ticks {
         loop {
             let node = self.node(of);
             match (&node.meter, node.parent) {
@@ -293,7 +287,7 @@ impl Tree {
         }
     }
 
-    fn serve(&mut self, of: usize, who: usize, worth: Ticks) {
+    fn serve(&mut self, of: u32, who: u32, worth: Ticks) {
         let before = self.competitor(of, who).served;
         self.take_out(of, who);
         let competitor = self.competitor(of, who);
@@ -306,7 +300,7 @@ impl Tree {
     }
 
     /// A bio has left node `index`: take away what is empty.
-    fn tidy(&mut self, mut index: usize) {
+    fn tidy(&mut self, mut index: u32) {
         if self.node(index).queue.is_empty() {
             self.take_out(index, index);
         }
@@ -325,20 +319,19 @@ impl Tree {
         }
     }
 
-    fn remove(&mut self, index: usize) -> Option<(u32, Ticks)> {
-        let node = self.nodes[index].take()?;
+    fn remove(&mut self, index: u32) -> Option<(u32, Ticks)> {
+        let node = self.nodes.remove(index)?;
         if let Some(meter) = &node.meter {
             meter.end_waiting(self.moves);
         }
         self.by_group.remove(&node.group);
-        self.free.push(index);
         Some((node.group, node.as_child.served))
     }
 
     /// Take the bios for which `is_one` says true; each group's in their order.
     pub(crate) fn take(&mut self, is_one: impl Fn(&Bio) -> bool) -> BioList {
         let mut taken = BioList::new();
-        let all: Vec<usize> = self.by_group.values().copied().collect();
+        let all: Vec<u32> = self.by_group.values().copied().collect();
         for index in all {
             let mut queue = self.node(index).queue.take();
             while let Some(bio) = queue.pop() {
@@ -361,7 +354,7 @@ impl Tree {
 
     /// Limits have changed, by which service was measured: nobody has been served so far.
     pub(crate) fn forget_service(&mut self) {
-        let all: Vec<usize> = self.by_group.values().copied().collect();
+        let all: Vec<u32> = self.by_group.values().copied().collect();
         for index in &all {
             let node = self.node(*index);
             (node.as_child, node.as_queue) = (Competitor::new(), Competitor::new());

@@ -8,13 +8,14 @@
 //! * `ready` names each link that has something to be taken, once.
 //! * `in_flight` counts the bios that carry the channel in their trail.
 //! * A number is given to another device only after [`Links::forget`]: when no bio, no channel and no
-//!   owner names it any more. A gap among `devices` is a number that nobody has.
+//!   owner names it any more.
 
 use crate::bio::{Bio, Trail};
 use crate::clock::Ns;
 use crate::device::Device;
 use crate::list::BioList;
 use crate::op::OpGroup;
+use crate::slab::Slab;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -66,10 +67,10 @@ struct Run {
 /// The links of all devices of a context, by channel number.
 #[derive(Default)]
 pub(super) struct Links {
-    devices: Vec<Option<Arc<dyn Device>>>,
+    devices: Slab<Arc<dyn Device>>,
+    /// By number, also by one that no device has. Apart from the devices: the way of a bio needs these
+    /// only.
     links: Vec<Link>,
-    /// Numbers below the highest that nobody has.
-    free: Vec<u32>,
     /// Numbers given since the last sweep, and how many there may be until the next.
     given: usize,
     given_max: usize,
@@ -82,28 +83,23 @@ impl Links {
     /// The number of `device`'s channel; a new one for a device that has none.
     pub(super) fn number(&mut self, device: &Arc<dyn Device>) -> u32 {
         let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(device).addr();
-        let found = self.devices.iter().position(|d| d.as_ref().is_some_and(same));
-        if let Some(found) = found {
-            return found as u32;
+        if let Some((found, _)) = self.devices.iter().find(|(_, device)| same(device)) {
+            return found;
         }
         self.given += 1;
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.devices.push(None);
-            self.links.push(Link::default());
-            self.devices.len() as u32 - 1
-        });
-        self.devices[number as usize] = Some(device.clone());
+        let number = self.devices.insert(device.clone());
+        self.links.resize_with(self.devices.numbers_end() as usize, Link::default);
         number
     }
 
     /// The device of a channel.
     pub(super) fn device(&self, channel: u32) -> Option<&Arc<dyn Device>> {
-        self.devices.get(channel as usize)?.as_ref()
+        self.devices.get(channel)
     }
 
     /// Numbers that a device has, open or not.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.devices).filter(|(_, device)| device.is_some()).map(|(number, _)| number)
+        self.devices.iter().map(|(number, _)| number)
     }
 
     /// The owner gets the number of a channel, which stays.
@@ -136,15 +132,13 @@ impl Links {
 
     /// The numbers that were not needed are forgotten.
     pub(super) fn swept(&mut self) {
-        let used = self.devices.len() - self.free.len();
-        (self.given, self.given_max) = (0, GIVEN_MIN.max(used / GIVEN_SHARE));
+        (self.given, self.given_max) = (0, GIVEN_MIN.max(self.devices.len() / GIVEN_SHARE));
     }
 
     /// Nobody names the channel any more: its number is free.
     pub(super) fn forget(&mut self, channel: u32) {
         debug_assert!(self.links[channel as usize].is_idle());
-        self.devices[channel as usize] = None;
-        self.free.push(channel);
+        self.devices.remove(channel);
     }
 
     #[inline]

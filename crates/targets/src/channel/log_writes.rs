@@ -16,26 +16,22 @@ use crate::log_writes::LogWrites;
 use crate::log_writes::format::{LogEntry, LogFlags};
 use crate::log_writes::log::{Completed, Log, LogCarrier, LogStep, LogWrite, Logged};
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioFlags, Env, IoBuf, Op, SECTOR_SIZE, Sector, Status};
+use drystone_core::{Bio, BioFlags, Env, IoBuf, Op, SECTOR_SIZE, Sector, Slab, Status};
 use std::sync::Arc;
 
 /// What is on its way through the `log-writes` segments of a channel.
 #[derive(Default)]
 pub(super) struct Logging {
-    places: Vec<Place>,
-    free: Vec<u32>,
+    places: Slab<Place>,
     /// Carriers that wait for others.
     waiting: usize,
 }
 
 enum Place {
-    Free,
+    /// In the hands of the function that took it, which puts another in or frees the number.
+    Taken,
     /// On its way to the device.
-    Sent {
-        log: Arc<Log>,
-        log_member: u32,
-        what: Sent,
-    },
+    Sent { log: Arc<Log>, log_member: u32, what: Sent },
     /// On its way to the log.
     Carried(Box<Carried>),
 }
@@ -65,27 +61,14 @@ impl Logging {
         self.waiting
     }
 
-    fn put(&mut self, place: Place) -> u32 {
-        match self.free.pop() {
-            Some(number) => {
-                self.places[number as usize] = place;
-                number
-            }
-            None => {
-                self.places.push(place);
-                self.places.len() as u32 - 1
-            }
-        }
-    }
-
     /// Empty a place, which stays the caller's.
     fn take(&mut self, number: u32) -> Place {
-        std::mem::replace(&mut self.places[number as usize], Place::Free)
+        std::mem::replace(&mut self.places[number], Place::Taken)
     }
 
     fn carried(&mut self, number: u32) -> Option<&mut Carried> {
-        match &mut self.places[number as usize] {
-            Place::Carried(carried) => Some(carried),
+        match self.places.get_mut(number) {
+            Some(Place::Carried(carried)) => Some(carried),
             _ => None,
         }
     }
@@ -115,7 +98,7 @@ impl VolumeChannel {
 
     fn hook_logged(&self, segment: &LogWrites, what: Sent, part: &mut Bio) {
         let (log, log_member) = (segment.log.log.clone(), segment.log_member);
-        let place = self.logging.borrow_mut().put(Place::Sent { log, log_member, what });
+        let place = self.logging.borrow_mut().places.insert(Place::Sent { log, log_member, what });
         Hooked::Logged(place).hook(self.index, part);
     }
 
@@ -137,7 +120,7 @@ impl VolumeChannel {
         // What failed did not happen, as far as anybody knows.
         let is_ok = part.status.is_ok();
         let Some(carrier) = is_ok.then(|| log.take(completed, &env.locks)).flatten() else {
-            self.logging.borrow_mut().free.push(number);
+            self.logging.borrow_mut().places.remove(number);
             return env.end_bio(part);
         };
         let carried = Carried { log, log_member, carrier, part, left: 0, waits: false };
@@ -168,8 +151,8 @@ impl VolumeChannel {
         if self.logging.borrow().waiting == 0 {
             return;
         }
-        let places = self.logging.borrow().places.len() as u32;
-        for number in 0..places {
+        let end = self.logging.borrow().places.numbers_end();
+        for number in 0..end {
             let mut logging = self.logging.borrow_mut();
             if logging.carried(number).is_none_or(|carried| !carried.waits) {
                 continue;
@@ -204,10 +187,10 @@ impl VolumeChannel {
                 carried.waits = true;
                 let mut logging = self.logging.borrow_mut();
                 logging.waiting += 1;
-                logging.places[number as usize] = Place::Carried(carried);
+                logging.places[number] = Place::Carried(carried);
             }
             LogStep::Done => {
-                self.logging.borrow_mut().free.push(number);
+                self.logging.borrow_mut().places.remove(number);
                 env.end_bio(carried.part);
             }
         }
@@ -224,7 +207,7 @@ impl VolumeChannel {
         let member = self.members[carried.log_member as usize];
         carried.left = writes.len();
         let mut parts = env.divide_again(&carried.part);
-        self.logging.borrow_mut().places[number as usize] = Place::Carried(carried);
+        self.logging.borrow_mut().places[number] = Place::Carried(carried);
         for LogWrite { sector, data } in writes {
             let mut write = parts.flush(env);
             (write.op, write.sector) = (Op::Write, Sector(sector));
