@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the seed inputs of the fuzz targets, one small file for each thing worth starting from.
+"""Writes the seed inputs of the fuzz targets, one small file for each good starting point.
 
-The bytes are what an NBD client sends, put together from the protocol text: for the handshake from
-the client's flags on, for the transmission from the first request on. Before them stand a few bytes
-by which the entry points (`fuzz.rs` of the crates) choose the configuration and the pieces
-in which the bytes arrive. Those of md are what Linux wrote to members of its arrays, and such as are like
-it. Inputs that a fuzzer found are added by hand under other names; this
-script leaves them alone.
+Inputs of NBD are the bytes of a client, made from the protocol text: from the client's flags on for
+the handshake, from the first request on for the transmission. A few bytes stand before them, by
+which the entry points (`fuzz.rs` of the crates) choose the configuration and the pieces in which
+the bytes arrive. Inputs of md are bytes that Linux wrote to members of its arrays, and variations of them.
+Inputs that a fuzzer found are added by hand under other names; this script does not change them.
 """
 import pathlib
 import struct
@@ -79,12 +78,12 @@ HANDSHAKE = {
     "empty": b"",
 }
 
-PIECES = 11  # any number will do: it seeds the lengths of the pieces
+PIECES = 11  # an arbitrary number: it seeds the lengths of the pieces
 TLS_OFF, TLS_OPTIONAL, TLS_REQUIRED = 0, 1, 2
 
 
 def handshake_input(clear, secret=b"", policy=TLS_OFF):
-    """`secret` is what the client says once TLS is up."""
+    """`secret` holds the client's bytes after the TLS handshake."""
     return struct.pack(">BBH", policy, PIECES, len(clear)) + clear + secret
 
 
@@ -181,7 +180,7 @@ def image(vector, member, offset, length):
 
 
 def superblocks(vector, members):
-    """Checksums made right, devices of 8 MiB."""
+    """Superblocks with correct checksums, of devices of 8 MiB."""
     return b"\1" + b"".join(image(vector, member, 4096, 512) for member in range(members))
 
 
@@ -229,8 +228,9 @@ RAID_BITMAP = {
 
 
 def ppl(*entries, flags=0x25, signature=7):
-    """A header of entries (array sector, bytes of partial parity, bytes of data, role). The flags say
-    RAID-5 of four members, left-symmetric, and that the first header's checksum is made right."""
+    """A header of entries (array sector, bytes of partial parity, bytes of data, role).
+
+    The flags say RAID-5 of four members, left-symmetric, and a correct first checksum."""
     head = bytes([flags]) + b"\xff" * 512 + struct.pack("<IIQII", signature, 0, 1,
                                                                 len(entries), 0)
     return (head + b"".join(struct.pack("<QIIII", *entry, 0) for entry in entries)).ljust(4097, b"\0")
@@ -256,8 +256,9 @@ RAID_PPL = {
 
 
 def devices(vector, *changes, members=4, flags=1):
-    """Four devices of 16 sectors from that of the superblock on; a change is (member, offset, layout, values...).
-    The flags say that checksums are made right, and that devices have 4 MiB."""
+    """Four devices of 16 sectors from the superblock's on.
+
+    A change is (member, offset, layout, values...). The flags say correct checksums and 4 MiB."""
     parts = [image(vector, member, 4096, 16 * 512) for member in range(members)]
     for member, offset, layout, *values in changes:
         parts[member] = patched(parts[member], offset, layout, *values)
@@ -449,7 +450,7 @@ SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
 
 
 def transmission_inputs():
-    """Each stream in the reply style it belongs to."""
+    """Each stream in its reply style."""
     for name, data in TRANSMISSION.items():
         style = EXTENDED if name.startswith("extended") else STRUCTURED
         yield name, struct.pack(">BB", style, PIECES) + data

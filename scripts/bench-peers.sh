@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures drystone beside its peers, all in one table; arguments go to benches/peers/everything.py. After `servers`, `throttle` or
-# `files`, only these, in more detail: arguments go to benches/peers/run.py.
+# Measures drystone beside its peers, all in one table; arguments go to
+# benches/peers/everything.py. With `servers`, `throttle` or `files` as the first argument it
+# measures only these, in more detail; further arguments go to benches/peers/run.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures arrays on RAM disks beside what they are made of; arguments as in benches/raid/src/main.rs.
+# Measures arrays on RAM disks beside their parts; arguments as in benches/raid/src/main.rs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh

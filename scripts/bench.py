@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the block layer on this machine: each figure beside what it is compared with, in one run.
+"""Measures the block layer on this machine: each figure beside its comparison, in one run.
 
-The variants of a comparison take turns (A B A B ...), at least five rounds; reported are the median
-and the range. Answers Markdown on standard output; every sample goes to target/bench/bench.json.
+The variants of a comparison take turns (A B A B ...), for at least five rounds. The report has the
+median and the range, as Markdown on standard output; all samples go to target/bench/bench.json.
 """
 import argparse
 import datetime
@@ -120,7 +120,7 @@ table = "0 393216 striped 3 8 n0 0 n1 0 n2 0"
 
 
 def volumes(options):
-    """What a volume adds to null devices."""
+    """Measures the cost that a volume adds to null devices."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as stack:
         stack.write(VOLUMES)
         stack.flush()
@@ -166,7 +166,7 @@ def file(options, title, folder):
                 image.write(os.urandom(1 << 20))
             os.fsync(image.fileno())
         device = ["--device", f"file,path={path}", "--bs", "4KiB"]
-        # Up to 32 at once, but none waited for longer than for the first: fio's fastest here.
+        # Up to 32 at once, and a wait only for the first: fio's fastest mode here.
         batches = ["--batch", "32", "--batch-complete", "1"]
         tuned = ["--fixedbufs=1", "--registerfiles=1", "--iodepth_batch_submit=32",
                  "--iodepth_batch_complete_max=32"]

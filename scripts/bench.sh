@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures this machine: builds what is measured, then runs scripts/bench.py with the arguments given.
+# Measures this machine: builds the programs, then runs scripts/bench.py with all arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh

@@ -16,7 +16,7 @@ FIO_URL=http://deb.debian.org/debian/pool/main/f/fio/fio_3.33.orig.tar.gz
 FIO_SHA256=d2410e13e0f379d061d077cc5ae325835bb7c6186aa7bafc1df954cbc9b014fc
 HEADERS=$TARGET/capi/$FIO
 
-# Puts fio's headers into the target folder, whole or not at all.
+# Puts fio's headers into the target folder, all or none.
 fetch_headers() {
     [ -e "$HEADERS/config-host.h" ] && return
     local work=$TARGET/capi/new.$$
@@ -39,9 +39,10 @@ cp -f "$OUT/libdrystone_capi.so" "$OUT/libdrystone.so.1.new"
 mv -f "$OUT/libdrystone.so.1.new" "$OUT/libdrystone.so.1"
 ln -sf libdrystone.so.1 "$OUT/libdrystone.so"
 fetch_headers
-# Of fio's own headers nobody here mends warnings. Neither library is ever unloaded: they have threads.
+# -isystem hides warnings of fio's own headers. Neither library is ever unloaded: they have threads.
 gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared -D_GNU_SOURCE \
-    -include "$HEADERS/config-host.h" -isystem "$HEADERS" -I crates/capi/include fio/engine.c fio/stacks.c \
+    -include "$HEADERS/config-host.h" -isystem "$HEADERS" -I crates/capi/include \
+    fio/engine.c fio/stacks.c \
     -Wl,-z,nodelete -Wl,-rpath,'$ORIGIN' -L "$OUT" -ldrystone -lpthread -ldl \
     -o "$OUT/libdrystone_fio.so.new"
 mv -f "$OUT/libdrystone_fio.so.new" "$OUT/libdrystone_fio.so"

@@ -1,4 +1,4 @@
-# Sourced by the other scripts, with the root of the repository as the working folder.
+# The other scripts source this file, with the root of the repository as the working folder.
 # shellcheck shell=bash
 
 say() { printf '%s\n' "$*" >&2; }
@@ -11,14 +11,15 @@ as_root() {
     elif command -v sudo >/dev/null; then
         if [ -t 0 ]; then sudo "$@"; else sudo -n "$@"; fi
     else
-        die "installing packages needs root: run this as root, or install sudo, or install them yourself: ${APT_WANTED:-}"
+        die "installing packages needs root: run this as root, or install sudo," \
+            "or install them yourself: ${APT_WANTED:-}"
     fi
 }
 
 # Installs Debian packages without questions. Output is shown only when something fails.
 apt_install() {
     APT_WANTED="$*"
-    command -v apt-get >/dev/null || die "this is no Debian: install the equivalents of: $*"
+    command -v apt-get >/dev/null || die "no apt-get here: install the equivalents of: $*"
     say "installing Debian packages: $*"
     local log
     log=$(mktemp)
@@ -32,7 +33,7 @@ apt_install() {
     rm -f "$log"
 }
 
-# Says whether all the given commands exist; system folders are searched even if PATH lacks them.
+# Tells whether all the given commands exist. It searches system folders even if PATH lacks them.
 have_commands() {
     local command
     for command in "$@"; do

@@ -66,11 +66,11 @@ drystone-raid stripe_wake          loom_stripe_waiters
 drystone-lab stripe_chain           loom_stripes_sharded
 drystone-lab stripe_look_first      loom_stripes_before
 "
-# Seconds for the models of one mutation. Taking longer decides nothing: it counts as not caught.
+# Seconds for the models of one mutation. A timeout proves nothing, so it counts as not caught.
 LIMIT=180
 
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
-# Models are far too slow unoptimised; with this profile only the crate itself is built anew.
+# Models are far too slow unoptimised. With this profile only the crate itself is built again.
 export CARGO_PROFILE_DEV_OPT_LEVEL=2 CARGO_PROFILE_DEV_DEBUG=0
 
 fail() { echo "loom: $*" >&2; exit 1; }
@@ -81,8 +81,8 @@ build() {
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 
-# has_tests PROGRAM NAME: whether a test's name holds NAME. No pipe, in which a reader that has seen
-# enough would make the writer fail.
+# has_tests PROGRAM NAME: whether a test's name contains NAME. It uses no pipe: a reader that stops
+# early would make the writer fail.
 has_tests() {
     local list
     list=$("$1" --list "$2" 2>/dev/null) && [[ $list == *": test"* ]]

@@ -1,29 +1,30 @@
 #!/usr/bin/env bash
-# Runs the tests of modules with `unsafe` under Miri, which finds references that outlive their right
-# (Stacked Borrows), reads of freed or uninitialised memory, and data races. It knows no io_uring and
-# little of the kernel, so these are the tests that need neither. It is slow: minutes. The C library is not
-# among them: its calls need open stacks, whose contexts have rings of the kernel or sleep in it.
+# Runs the tests of modules with `unsafe` under Miri. Miri finds invalid references (Stacked
+# Borrows), reads of freed or uninitialised memory, and data races. It knows no io_uring and little
+# of the kernel, so the list has only tests that need neither. The C library is not among them: its
+# calls need open stacks, whose contexts use rings of the kernel or sleep in it. It takes minutes.
 #
-# Usage: scripts/miri.sh [WORDS OF CARGO MIRI TEST]     (default: all that is listed here)
+# Usage: scripts/miri.sh [WORDS OF CARGO MIRI TEST]     (default: the list at the end)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/common.sh
 
 export RUSTUP_TOOLCHAIN="${MIRI_TOOLCHAIN:-nightly}"
 if ! cargo miri --version >/dev/null 2>&1; then
-    missing="Miri is not there: rustup toolchain install $RUSTUP_TOOLCHAIN --component miri,rust-src"
+    install="rustup toolchain install $RUSTUP_TOOLCHAIN --component miri,rust-src"
+    missing="Miri is missing: $install"
     [ "${DRYSTONE_SKIP_MISSING:-}" = 1 ] || die "$missing"
     say "SKIPPED: $missing"
     exit 0
 fi
-# Addresses go to the kernel and to other contexts as numbers, and some clocks are the machine's.
+# The code passes addresses as numbers to the kernel and to other contexts, and reads real clocks.
 export MIRIFLAGS="${MIRIFLAGS:--Zmiri-permissive-provenance -Zmiri-disable-isolation}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri"
 
 if [ $# -gt 0 ]; then
     exec cargo miri test --locked "$@"
 fi
-# Package, and tests whose names contain one of the words.
+# A package, and words: tests whose names contain one of them run.
 while read -r package words; do
     say "miri: $package: $words"
     # shellcheck disable=SC2086

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Adaptive polling beside interrupts: median and 99th percentile of latencies at 1, 30 and 100 % load.
+"""Measures adaptive polling beside interrupts: latencies at 1, 30 and 100 % load.
 
-Runs of the two modes take turns. 100 % is what one thread of the depth does when nothing holds it back;
-the other loads are rates of that. Prints medians over the runs with least and most, and what adaptive
-is to interrupt.
+Runs of the two modes take turns. 100 % is the rate of one thread of the depth without a limit; the
+other loads are fractions of that. Prints the median and 99th percentile of the latencies, as
+medians over the runs with least and most, and the ratio of adaptive to interrupt.
 
     scripts/poll_modes.py [--drystone PATH] [--runs 10] [--runtime 1] [--dir FOLDER]
 """
@@ -44,7 +44,7 @@ def bench(args, folder, device, depth, mode, rate):
     words += ["--warmup", "0.3s", "--poll-mode", mode, "--json", out, "--cpus", str(args.submit)]
     if rate:
         words += ["--rate", str(max(1, int(rate)))]
-    # Opened, and so completed for, on a core of its own.
+    # The device is opened, and so its I/O completed, on a core of its own.
     pin = ["taskset", "-c", str(args.device)] if args.device is not None else []
     subprocess.run(pin + words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(out) as file:

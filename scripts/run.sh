@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the program and serves the embedded default stack, or whatever is given as arguments.
+# Builds the program and serves the embedded default stack, or the stack of the arguments.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh

@@ -1,4 +1,4 @@
-# Sourced. Makes sure that everything the build needs is there.
+# Sourced. Installs what the build needs and lacks.
 # shellcheck shell=bash
 
 source scripts/common.sh

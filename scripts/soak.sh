@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# New seeds of every scenario for MINUTES (30) in all.
+# Runs new seeds of every scenario for MINUTES (30) in all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/sim.sh

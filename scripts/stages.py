@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Where the time of an I/O on the null device goes: instructions an I/O by stage, counted by callgrind, as Markdown.
+"""Counts the instructions of an I/O on the null device by stage, with callgrind; prints Markdown.
 
-Arguments: the program. Random reads of 512 bytes, 32 in flight, batches of 32, statistics on, one thread. The last column deals out the
-nanoseconds of processor time that the same program takes without callgrind, right after it, by instructions: instructions are
-not equally dear, so it is a guide and no measurement.
+The argument is the program. The load is random reads of 512 bytes, 32 in flight, batches of 32,
+statistics on, one thread. The last column divides the processor time of the same program without
+callgrind, run right after it, by instructions. Instructions do not cost the same, so that column is
+a guide and no measurement.
 """
 import collections
 import json
@@ -14,7 +15,7 @@ import tempfile
 
 LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", "32", "--batch", "32"]
 
-# First that fits: a stage, a pattern of the function, a pattern of the source file of the instruction.
+# The first match counts: a stage, a pattern of the function, a pattern of the instruction's file.
 STAGES = [
     ("the bench's own loop: random sectors, idle list, counts", r"Lane::|lab::engine", r""),
     ("begin a call: the context's gate, plug, one link", r"Context::submit|ContextCore::submit|drop_in_place.*Call", r""),
@@ -34,7 +35,7 @@ REST = "the rest: start, end, output"
 
 
 def named(text, names):
-    """A name that callgrind gives once and then by number."""
+    """Resolves a name that callgrind writes once and then refers to by number."""
     number, name = re.match(r"\((\d+)\)(?: (.*))?", text).groups()
     if name:
         names[number] = name
@@ -42,7 +43,7 @@ def named(text, names):
 
 
 def costs(path):
-    """Instructions by (function, file), and how often each function was called."""
+    """Returns instructions by (function, file), and the calls of each function."""
     files, functions = {}, {}
     cost, calls = collections.Counter(), collections.Counter()
     file = function = callee = None

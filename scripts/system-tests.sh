@@ -2,7 +2,7 @@
 # Runs the tests with real clients; further arguments go to `cargo test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Every file of tests but the fuzz smoke run, which is a step of its own.
+# All files of tests except the fuzz smoke run, which is a step of its own.
 TARGETS=(--lib)
 for file in system-tests/tests/*.rs system-tests/tests/*/main.rs; do
     name=$(basename "${file%/main.rs}" .rs)

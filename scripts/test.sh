@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every check and test, goes on after a failure, and ends with a summary.
+# Runs every check and test, continues after a failure, and ends with a summary.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
@@ -9,10 +9,10 @@ export CARGO_TERM_PROGRESS_WHEN=never
 SUMMARY=()
 FAILED=0
 
-# Seconds that a step may take: several times what it takes on two slow cores.
+# Seconds that a step may take: several times its duration on two slow cores.
 STEP_LIMIT=1200
 
-# step NAME COMMAND...: runs a step and notes how it went. One that hangs is ended, and has failed.
+# step NAME COMMAND...: runs a step and records its result. A step that hangs is killed, and fails.
 step() {
     local name=$1 outcome=ok started=$SECONDS status=0
     shift
@@ -26,7 +26,7 @@ step() {
     SUMMARY+=("$(printf '%-28s %-7s %4d s' "$name" "$outcome" $((SECONDS - started)))")
 }
 
-# The tests drive the program that this builds; debug, so that its assertions are on.
+# The tests run the program that this builds; debug, so that its assertions are on.
 export DRYSTONE_BIN="${CARGO_TARGET_DIR:-$PWD/target}/debug/drystone"
 
 step "build for the tests" cargo build --locked -p drystone

@@ -1,5 +1,5 @@
-# Sourced after common.sh. Makes `cargo` of the pinned version usable: finds it if it is anywhere
-# on the machine, otherwise installs it by rustup. Exports PATH accordingly.
+# Sourced after common.sh. Finds `cargo` of the pinned version on the machine, or installs it by
+# rustup. Exports PATH accordingly.
 # shellcheck shell=bash
 
 PINNED=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
@@ -7,7 +7,7 @@ CARGO_BIN=${CARGO_HOME:-${HOME:-/root}/.cargo}/bin
 RUSTUP_URL=https://sh.rustup.rs
 
 # Whether the cargo and rustc first on PATH are the pinned ones, with rustfmt and clippy.
-# rustup is kept from downloading anything as a side effect of this question.
+# RUSTUP_AUTO_INSTALL=0 keeps rustup from a download as a side effect.
 toolchain_usable() {
     local version
     version=$(RUSTUP_AUTO_INSTALL=0 rustc --version 2>/dev/null) || return 1
@@ -37,8 +37,10 @@ install_rustup() {
     say "installing Rust $PINNED by rustup"
     local installer
     installer=$(mktemp)
-    curl --proto '=https' --tlsv1.2 -fsS --retry 2 --connect-timeout 20 "$RUSTUP_URL" -o "$installer" ||
-        die "cannot download rustup from $RUSTUP_URL: install Rust $PINNED with rustfmt and clippy in another way, then run make again"
+    curl --proto '=https' --tlsv1.2 -fsS --retry 2 --connect-timeout 20 \
+        "$RUSTUP_URL" -o "$installer" ||
+        die "cannot download rustup from $RUSTUP_URL: install Rust $PINNED with rustfmt" \
+            "and clippy in another way, then run make again"
     sh "$installer" -q -y --no-modify-path --profile minimal --default-toolchain none </dev/null ||
         die "the installer from $RUSTUP_URL failed (its messages are above)"
     rm -f "$installer"
@@ -48,11 +50,15 @@ install_rustup() {
 install_toolchain() {
     command -v rustup >/dev/null || [ ! -x "$CARGO_BIN/rustup" ] || PATH=$CARGO_BIN:$PATH
     command -v rustup >/dev/null || install_rustup
-    # What RUSTUP_TOOLCHAIN names would hide the toolchain that the repository pins.
+    # RUSTUP_TOOLCHAIN would hide the toolchain that the repository pins.
     unset RUSTUP_TOOLCHAIN
-    rustup --quiet toolchain install "$PINNED" --profile minimal -c rustfmt -c clippy --no-self-update </dev/null ||
-        die "rustup could not install Rust $PINNED: see its message above, or install that version in another way"
-    toolchain_usable || die "Rust $PINNED was installed by rustup but does not run: try 'rustc --version' in this folder"
+    rustup --quiet toolchain install "$PINNED" --profile minimal -c rustfmt -c clippy \
+        --no-self-update </dev/null ||
+        die "rustup could not install Rust $PINNED: see its message above," \
+            "or install that version in another way"
+    toolchain_usable ||
+        die "rustup has installed Rust $PINNED but it does not run:" \
+            "try 'rustc --version' in this folder"
 }
 
 find_toolchain || install_toolchain

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Drystone beside all its peers in one table, of one run, on this machine.
+"""Measures Drystone beside all its peers in one table, of one run, on this machine.
 
-Each line is a workload. Its programs take turns, round by round (A B C, A B C, ...), so that a machine
-that drifts drifts for all alike. Shown are medians and, in brackets, the lowest and the highest round. The
-program with the better median wins, unless its rounds and those of the next overlap, or the two medians are within
-3 % of each other: then nobody does.
+Each line is a workload. Its programs take turns, round by round (A B C, A B C, ...), so that drift
+of the machine affects all alike. The table has medians and, in brackets, the lowest and the highest
+round. The program with the better median wins. Nobody wins if its rounds and those of the next
+overlap, or if the two medians are within 3 % of each other.
 
-The answer is Markdown on standard output; --json keeps every single sample. `run.py` measures the parts
-about servers in more detail. --self-test measures nothing: it checks who wins on samples that are made up.
+The report is Markdown on standard output; --json keeps every single sample. `run.py` measures the
+parts about servers in more detail. --self-test measures nothing: it checks the choice of the winner
+on samples that are made up.
 """
 import argparse
 import contextlib
@@ -33,12 +34,12 @@ def busy_seconds():
 
 
 def overlap(ours, theirs):
-    """Whether the lowest to highest round of the one and of the other have a value in common."""
+    """Tells whether the ranges of two programs' rounds overlap."""
     return min(ours) <= max(theirs) and min(theirs) <= max(ours)
 
 
 class Row:
-    """A workload: what its programs are asked for, and whether more is better."""
+    """A workload: the task of its programs, and whether more is better."""
 
     def __init__(self, title, unit, programs, more_is_better=True):
         self.title, self.unit, self.programs = title, unit, programs
@@ -72,8 +73,10 @@ class Row:
 
 
 def fio(options, words, fill=()):
-    """One fio run; the I/Os a second of its job, and the processor time of fio itself an I/O, ns. With `fill` a job of
-    these words writes everything before: memory that was never written is one page of zeroes to whoever reads it."""
+    """Runs fio; returns the I/Os a second of its job, and the processor time of fio an I/O, ns.
+
+    With `fill` a job of these words writes everything before: a read of memory that was never
+    written finds one page of zeroes."""
     first = ["--name=fill", *fill, "--rw=write", "--bs=1M", "--name=peer", "--stonewall", "--new_group",
              "--ramp_time=1"]
     command = ["fio", "--thread", "--group_reporting", "--output-format=json",
@@ -137,7 +140,7 @@ def nbd(options, folder):
 
 
 def throttle_tax(options, servers):
-    """Processor time of the server that a limit costs which is too high to bind."""
+    """Processor time of the server for a limit that is too high to bind."""
     pairs = [("drystone", servers[0], servers[1]), ("qemu-storage-daemon", servers[2], servers[3])]
 
     def tax(without, limited):
@@ -158,7 +161,7 @@ def loop_device(path):
 
 
 def scheduler_tax(options, folder, device):
-    """Processor time of the machine that mq-deadline costs: the kernel's on a loop device, ours on the same file."""
+    """Processor time for mq-deadline: the kernel's on a loop device, ours on the same file."""
     job = ["--rw=randread", "--bs=4k", "--iodepth=4", "--iodepth_batch_submit=4", "--iodepth_batch_complete_min=4",
            "--numjobs=2", "--direct=1", f"--size={run.DEVICE_MIB}M"]
     scheduler = pathlib.Path("/sys/block", pathlib.Path(device).name, "queue/scheduler")
@@ -196,7 +199,7 @@ def measure(rows, options):
 
 
 def with_servers(servers, folder, options, make_rows, fill=None):
-    """Rows of servers that run meanwhile."""
+    """Rows of servers that all run at the same time."""
     try:
         for server in servers:
             server.start(folder)
@@ -233,21 +236,21 @@ def all_rows(options, folder):
 
 
 def self_test():
-    """Whether `Row.winner` says of made-up samples what it should; a wrong answer ends the program."""
+    """Checks `Row.winner` on made-up samples; a wrong answer ends the program."""
     iops, tax = ("IOPS", True), ("ns an I/O", False)
     cases = [
         (iops, {"drystone": [90, 100, 110], "a": [40, 50, 60]}, "drystone (drystone 2.00 x a)"),
         (iops, {"drystone": [40, 50, 60], "a": [90, 100, 110]}, "a (drystone 0.50 x a)"),
-        # One slow round of the better is as slow as the worse's best, or slower.
+        # One slow round of the better program is as slow as the other's best, or slower.
         (iops, {"drystone": [60, 100, 110], "a": [40, 50, 60]}, "nobody (drystone 2.00 x a)"),
         (iops, {"drystone": [10, 100, 110], "a": [40, 50, 60]}, "nobody (drystone 2.00 x a)"),
         (iops, {"drystone": [61, 100, 110], "a": [40, 50, 60]}, "drystone (drystone 2.00 x a)"),
-        # The first two are others: drystone is a bad third.
+        # The first two places go to others; drystone is a distant third.
         (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [80, 95, 99]}, "nobody (drystone 0.10 x a)"),
         (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [70, 75, 80]}, "a (drystone 0.10 x a)"),
-        # The third overlaps, and does not matter.
+        # The third program overlaps, and does not matter.
         (iops, {"drystone": [90, 100, 110], "a": [40, 50, 60], "b": [1, 2, 95]}, "drystone (drystone 2.00 x a)"),
-        # Apart, and within 3 %.
+        # Disjoint ranges, but medians within 3 %.
         (iops, {"drystone": [102, 102, 102], "a": [100, 100, 100]}, "nobody (drystone 1.02 x a)"),
         (tax, {"drystone": [1, 2, 3], "a": [8, 9, 10]}, "drystone (-7.0 ns an I/O against a)"),
         (tax, {"drystone": [1, 2, 8], "a": [8, 9, 10]}, "nobody (-7.0 ns an I/O against a)"),
@@ -258,7 +261,7 @@ def self_test():
         row.samples = samples
         if row.winner() != expected:
             raise SystemExit(f"{samples}: `{row.winner()}` should be `{expected}`")
-    print(f"{len(cases)} rows have the winner that they should have")
+    print(f"{len(cases)} rows have the right winner")
 
 
 def arguments():
@@ -291,7 +294,7 @@ def main():
     options = arguments()
     if options.self_test:
         return self_test()
-    # /dev/shm is a tmpfs: no disk takes part.
+    # /dev/shm is a tmpfs: no disk is involved.
     with tempfile.TemporaryDirectory(prefix="drystone-peers-", dir="/dev/shm") as folder:
         rows = all_rows(options, folder)
     versions = f"qemu-nbd {run.version('qemu-nbd', '--version').split()[1]}"

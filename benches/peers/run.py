@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures drystone's NBD server beside nbdkit and qemu-storage-daemon, on this machine, in one run.
+"""Measures drystone's NBD server beside nbdkit and qemu-storage-daemon, in one run on this machine.
 
-All servers run at once, idle but for the one that is measured. Each workload goes round all of them
-(A B C D, A B C D, ...), so that a machine that drifts drifts for all alike. Reported are the median
-over the rounds and the range, for the client's IOPS and for the server's CPU time an I/O (all its
-threads, from /proc/PID/stat): where fio's client is the limit, only the second tells servers apart.
+All servers run at once, idle except the measured one. Each workload goes round all of them
+(A B C D, A B C D, ...), so that drift of the machine affects all alike. The report has the median
+over the rounds and the range, for the client's IOPS and for the server's CPU time an I/O (all its threads,
+from /proc/PID/stat). Where fio's client is the limit, only the second figure distinguishes servers.
 
-The answer is Markdown on standard output; --json keeps every single sample.
+The report is Markdown on standard output; --json keeps every single sample.
 """
 import argparse
 import datetime
@@ -27,7 +27,7 @@ DEVICE_MIB = 1024
 
 
 class Server:
-    """A peer: how it is started, and the socket it listens on."""
+    """A peer: its command line, and the socket that it listens on."""
 
     def __init__(self, name, folder, command, compares=True):
         self.name = name
@@ -69,7 +69,7 @@ class Server:
 
 
 class FileServer(Server):
-    """One whose device appears as a file, FILE in its command."""
+    """A peer whose device appears as a file, FILE in its command."""
 
     def __init__(self, name, folder, command, compares=True):
         super().__init__(name, folder, command, compares)
@@ -110,8 +110,8 @@ def servers(options, folder):
     image = f"{folder}/qsd.img"
     with open(image, "wb") as file:
         file.truncate(DEVICE_MIB << 20)
-    # No iothread of its own for the export: with one, version 7.2 aborts by an assertion when a
-    # client goes, and one thread serves the export in either case.
+    # The export has no iothread of its own. With one, version 7.2 aborts by an assertion when a
+    # client leaves. One thread serves the export in either case.
     daemon = ["qemu-storage-daemon", "--nbd-server", "addr.type=unix,addr.path=SOCKET"]
     export = ["--export", "type=nbd,id=e,node-name=d,name=vol,writable=on"]
     file = ["--blockdev", f"driver=file,node-name=d,filename={image},aio={options.qsd_aio}"]
@@ -127,7 +127,7 @@ def servers(options, folder):
 
 
 def throttled(options, folder):
-    """What a limit too high to bind costs: each server on its null device, without and with one."""
+    """The cost of a limit too high to bind: servers on null devices, without and with it."""
     size = f"size={DEVICE_MIB << 20},read-zeroes=off"
     null = ["--blockdev", f"driver=null-co,node-name=d,{size}"]
     group = ["--object", "throttle-group,id=g,limits.iops-total=1000000000,"
@@ -157,7 +157,7 @@ def throttled(options, folder):
 
 
 def tax(samples, workloads):
-    """The cost of the limit, round by round: this and the other program's."""
+    """The cost of the limit, round by round: this program's and the other's."""
     lines = []
     for title, *_ in workloads:
         for name in ("drystone", "qsd"):
@@ -169,7 +169,7 @@ def tax(samples, workloads):
 
 
 def fio(server, options, rw, jobs):
-    """One fio run; returns the I/Os a second, the I/Os in all, and the mean latency."""
+    """Runs fio; returns the I/Os a second, the I/Os in all, and the mean latency."""
     command = ["fio", "--name=peer", *server.fio_options(), f"--rw={rw}",
                "--bs=4k", f"--numjobs={jobs}", f"--size={DEVICE_MIB}M",
                "--time_based", f"--runtime={options.runtime}",
@@ -229,7 +229,7 @@ def median(samples, key):
 
 
 def table(peers, samples, workloads, unit, cpu_unit):
-    """One table: a row for each workload and peer, with drystone's ratio to the better data peer."""
+    """A table: a row for each workload and peer, drystone's ratio to the better data peer."""
     lines = [f"| workload | server | {unit} | server CPU, {cpu_unit} | against drystone |",
              "|---|---|---|---|---|"]
     for title, *_ in workloads:
@@ -249,7 +249,7 @@ def verdict(own, theirs):
 
 
 def summary(peers, samples, workloads):
-    """Says for each workload how drystone stands to the better peer that holds data."""
+    """Compares drystone with the better peer that holds data, for each workload."""
     lines = []
     for title, *_ in workloads:
         rivals = [peer for peer in peers[1:] if peer.compares]
@@ -314,7 +314,7 @@ def main():
     copies = [(f"nbdcopy {rw}", copy_sample, rw, 4) for rw in ("read", "write")]
     random, copies = ([item for item in items if options.only in item[0]]
                       for items in (random, copies))
-    # /dev/shm is a tmpfs: no disk takes part.
+    # /dev/shm is a tmpfs: no disk is involved.
     with tempfile.TemporaryDirectory(prefix="drystone-peers-", dir="/dev/shm") as folder:
         options.source = f"{folder}/source.img"
         checked(["dd", "if=/dev/urandom", f"of={options.source}", "bs=1M", f"count={DEVICE_MIB}",
@@ -329,7 +329,7 @@ def main():
                 print(machine(options) + "\n\n" + table(peers, samples, random, "IOPS", "ns an I/O")
                       + "\n\n" + tax(samples, random))
                 return
-            for peer in peers:  # memory that was never written is read too fast
+            for peer in peers:  # reads of memory that was never written are too fast
                 checked(["dd", f"if={options.source}", f"of={peer.file}", "bs=1M", "oflag=direct",
                          "conv=notrunc"] if options.files
                         else ["nbdcopy", "--", options.source, peer.uri])

@@ -1,9 +1,9 @@
 /*
- * Drystone in a C program: opens a stack, writes, reads back, compares, prints what the device counted.
+ * Drystone in a C program: opens a stack, writes, reads back, compares, prints the device's counts.
  *
  *   make capi
- *   gcc -I crates/capi/include examples/c/embed.c -L target/release -Wl,-rpath,$PWD/target/release \
- *       -ldrystone -o embed && ./embed
+ *   gcc -I crates/capi/include examples/c/embed.c -L target/release \
+ *       -Wl,-rpath,$PWD/target/release -ldrystone -o embed && ./embed
  */
 #include <drystone.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static void check(int64_t result, const char *what)
 	}
 }
 
-/* Does the same with each block, and waits for all of them. */
+/* Does one operation on each block, and waits for all of them. */
 static void all_blocks(drystone_context *context, uint32_t device, enum drystone_op op,
 		       char memory[BLOCKS][BLOCK])
 {
@@ -80,13 +80,14 @@ int main(void)
 	all_blocks(context, device, DRYSTONE_WRITE, written);
 	all_blocks(context, device, DRYSTONE_READ, read);
 	if (memcmp(written, read, sizeof(written))) {
-		fprintf(stderr, "what was read is not what was written\n");
+		fprintf(stderr, "the data read differs from the data written\n");
 		return 1;
 	}
 
 	check(drystone_context_close(context, DRYSTONE_FOREVER), "close");
 	check(drystone_attribute_get(stack, "stripe", "stat", stat, sizeof(stat)), "stat");
-	printf("libdrystone %s: %d blocks written and read back\n%s\n", drystone_version(), BLOCKS, stat);
+	printf("libdrystone %s: %d blocks written and read back\n%s\n", drystone_version(), BLOCKS,
+	       stat);
 	check(drystone_stack_close(stack), "close");
 	return 0;
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The command line of "block/mq-deadline: use separate insertion lists" (linux-block, 23 January 2024), with only
-# --ioengine and --filename changed, and --stack added. RUNTIME: seconds. Further arguments go to fio.
+# Runs the command line of "block/mq-deadline: use separate insertion lists" (linux-block, 23
+# January 2024), with only --ioengine and --filename changed, and --stack added. RUNTIME: seconds.
+# Further arguments go to fio.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 ENGINE=${DRYSTONE_FIO:-$HERE/../../target/release/libdrystone_fio.so}

@@ -1,12 +1,12 @@
 #!/bin/busybox sh
-# The first process of a guest: prepares a small system, then does what the test asks for over a
-# port of virtio-serial until the test hangs up. Whatever is printed here goes to the console.
+# The first process of a guest. It prepares a small system, then runs the test's scripts, which come
+# over a port of virtio-serial, until the test hangs up. Its own output goes to the console.
 #
 #   test:   SCRIPT_BYTES INPUT_BYTES newline, the script, its standard input
 #   guest:  STATUS STDOUT_BYTES STDERR_BYTES newline, its standard output, its standard error
 #
-# The guest speaks first: an answer without output says that it is up. Lengths make marks in the
-# streams needless, so they may hold any bytes.
+# The guest speaks first: an answer without output says that it is up. The lengths make delimiters
+# unnecessary, so the streams may hold any bytes.
 
 busybox=/bin/busybox
 $busybox mount -t proc proc /proc
@@ -19,7 +19,7 @@ ln -s /proc/self/fd /dev/fd
 for name in stdin:0 stdout:1 stderr:2; do ln -s "/proc/self/fd/${name#*:}" "/dev/${name%:*}"; done
 mkdir -p /dev/disk
 
-# Links /dev/disk/NAME for all disks there are, NAME being the serial number that they have.
+# Links /dev/disk/NAME for all disks, where NAME is the disk's serial number.
 name_disks() {
     for file in /sys/block/*/serial /sys/block/*/device/serial; do
         [ -r "$file" ] || continue
@@ -30,7 +30,7 @@ name_disks() {
     done
 }
 
-# Lists what the test gave, one name in a line. Drivers look for disks while this goes on.
+# Lists the disks of the test, one name in a line. Drivers probe for disks meanwhile.
 while read -r name; do
     modprobe virtio_blk
     until [ -e "/dev/disk/$name" ]; do
@@ -39,12 +39,12 @@ while read -r name; do
     done
 done </etc/disks
 
-# The port may be opened once only, so everything goes by this descriptor.
+# The port can be opened only once, so all input and output uses this descriptor.
 until port=$(grep -l '^drystone$' /sys/class/virtio-ports/*/name); do sleep 0.05; done
 port=${port%/name}
 exec 3<>"/dev/${port##*/}"
 
-# Takes exactly that many bytes from the test.
+# Reads exactly that many bytes from the test.
 take() {
     [ "$1" = 0 ] || dd bs="$1" count=1 iflag=fullblock status=none <&3
 }

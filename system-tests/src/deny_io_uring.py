@@ -34,6 +34,6 @@ def deny():
 
 
 deny()
-# Python ignores it, and what is ignored stays so in the command.
+# Python ignores SIGPIPE, and the command would inherit that.
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])

@@ -81,7 +81,7 @@ static void use(drystone_context *context, const char *name, int byte)
 	check(drystone_wait(context, &done, 1, 1, DRYSTONE_FOREVER), "wait");
 	check(done.result, "the read");
 	if (memcmp(written, back, BLOCK)) {
-		fprintf(stderr, "%s: %s: what was read is not what was written\n", who, name);
+		fprintf(stderr, "%s: %s: the data read differs from the data written\n", who, name);
 		exit(1);
 	}
 }
