@@ -4,8 +4,9 @@
 Inputs of NBD are the bytes of a client, made from the protocol text: from the client's flags on for
 the handshake, from the first request on for the transmission. A few bytes stand before them, by
 which the entry points (`fuzz.rs` of the crates) choose the configuration and the pieces in which
-the bytes arrive. Inputs of md are bytes that Linux wrote to members of its arrays, and variations of them.
-Inputs that a fuzzer found are added by hand under other names; this script does not change them.
+the bytes arrive. Inputs of md are bytes that Linux wrote to members of its arrays, and variations of
+them. Inputs that a fuzzer found are added by hand under other names; this script does not change
+them.
 """
 import pathlib
 import struct

@@ -3,8 +3,9 @@
 
 All servers run at once, idle except the measured one. Each workload goes round all of them
 (A B C D, A B C D, ...), so that drift of the machine affects all alike. The report has the median
-over the rounds and the range, for the client's IOPS and for the server's CPU time an I/O (all its threads,
-from /proc/PID/stat). Where fio's client is the limit, only the second figure distinguishes servers.
+over the rounds and the range, for the client's IOPS and for the server's CPU time an I/O (all its
+threads, from /proc/PID/stat). Where fio's client is the limit, only the second figure
+distinguishes servers.
 
 The report is Markdown on standard output; --json keeps every single sample.
 """
