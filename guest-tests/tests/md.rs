@@ -77,7 +77,7 @@ impl Array {
         let mut data = vec![0; DATA_BYTES];
         for (sector, bytes) in (0..).zip(data.chunks_mut(512)) {
             let place = array.layout.map_sector(sector);
-            let device = array.members[place.role as usize].device().expect("a member");
+            let device = array.members[place.role.index()].device().expect("a member");
             let at = (array.fresh.data_offset + place.sector) * 512;
             files[device].read_exact_at(bytes, at).expect("a sector");
         }

@@ -9,7 +9,7 @@ use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use crate::metadata::examine::{bitmap_text, superblock_text};
 use crate::metadata::places::Places;
 use crate::metadata::ppl::{self, PplHeader};
-use crate::metadata::superblock::{Minor, Role, Superblock, checksum};
+use crate::metadata::superblock::{DevRole, Minor, Superblock, checksum};
 
 /// Most devices of an array that is tried.
 const DEVICES_MAX: usize = 8;
@@ -84,7 +84,7 @@ pub fn fuzz_places(input: &[u8]) {
             panic!("a member without a superblock")
         };
         // A spare may not have been told yet of its role, nor of the size.
-        let is_untold = own.events < array.fresh.events || own.role() == Role::Spare;
+        let is_untold = own.events < array.fresh.events || own.role() == DevRole::Spare;
         assert!(own.size == used || is_untold, "a member of another size");
         assert!(own.data_size >= used, "a member that is too small");
         let own = Superblock { size: used, ..own.clone() };
@@ -184,7 +184,7 @@ fn check_header(header: &PplHeader, at: u64, layout: &Layout) {
     assert_eq!(again.as_ref(), Ok(header));
     for (_, entry) in header.entries_at(at) {
         for block in ppl::decode(entry, layout, 1 << 30).into_iter().flatten() {
-            assert!(block.role < layout.disks() && !block.touched.is_empty());
+            assert!(block.role.0 < layout.disks() && !block.touched.is_empty());
             assert!(block.touched.iter().all(|address| address.sector == block.sector));
             assert!(block.parity_at.is_none_or(|at| at + 4096 <= entry.pp_size as usize));
         }

@@ -5,6 +5,7 @@
 //!   D0 D1 D2 P / D4 D5 P D3 / D8 P D6 D7 / P D9 D10 D11
 //! ```
 
+use crate::ids::Role;
 use std::fmt;
 
 /// Most members of an array. Linux's superblock has room for more; mdadm writes it for as many.
@@ -110,7 +111,7 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberAddress {
     /// Which member.
-    pub role: u32,
+    pub role: Role,
     /// Which data chunk of its row.
     pub slot: u32,
     /// Member sector.
@@ -139,9 +140,9 @@ enum Powers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Holds the parity.
-    pub p: u32,
+    pub p: Role,
     /// Holds the second parity of RAID-6.
-    pub q: Option<u32>,
+    pub q: Option<Role>,
     disks: u32,
     order: Order,
     powers: Powers,
@@ -256,7 +257,7 @@ impl Layout {
     }
 
     fn row_with_p(&self, p: u32, order: Order) -> Row {
-        Row { p, q: None, disks: self.disks, order, powers: Powers::AfterQ }
+        Row { p: Role(p), q: None, disks: self.disks, order, powers: Powers::AfterQ }
     }
 
     #[inline]
@@ -302,57 +303,59 @@ impl Layout {
             _ => (0, m, Order::Ascending),
         };
         let powers = if (8..=10).contains(&self.number) { Powers::Role } else { Powers::AfterQ };
-        Row { p, q: Some(q), disks: n, order, powers }
+        Row { p: Role(p), q: Some(Role(q)), disks: n, order, powers }
     }
 }
 
 impl Row {
     /// The member with data chunk `slot` of the row.
     #[inline]
-    pub fn data(&self, slot: u32) -> u32 {
-        match self.order {
+    pub fn data(&self, slot: u32) -> Role {
+        Role(match self.order {
             Order::From { first, of } => (first + slot) % of,
             Order::Ascending => {
-                let q = self.q.unwrap_or(u32::MAX);
-                let (low, high) = (self.p.min(q), self.p.max(q));
+                let (p, q) = (self.p.0, self.q.map_or(u32::MAX, |q| q.0));
+                let (low, high) = (p.min(q), p.max(q));
                 let role = slot + u32::from(slot >= low);
                 role + u32::from(role >= high)
             }
-        }
+        })
     }
 
     /// The data chunk that a member has; `None` for parity.
     #[inline]
-    pub fn slot(&self, role: u32) -> Option<u32> {
+    pub fn slot(&self, role: Role) -> Option<u32> {
         if role == self.p || Some(role) == self.q {
             return None;
         }
         Some(match self.order {
-            Order::From { first, of } => (role + of - first) % of,
+            Order::From { first, of } => (role.0 + of - first) % of,
             Order::Ascending => {
-                role - u32::from(role > self.p) - u32::from(self.q.is_some_and(|q| role > q))
+                role.0 - u32::from(role > self.p) - u32::from(self.q.is_some_and(|q| role > q))
             }
         })
     }
 
     /// The power of the generator with which a data member counts in Q (RAID-6 only).
     #[inline]
-    pub fn power(&self, role: u32) -> u32 {
+    pub fn power(&self, role: Role) -> u32 {
         let Some(q) = self.q else { return 0 };
         if self.powers == Powers::Role {
-            return role;
+            return role.0;
         }
-        let behind_q = |role: u32| (role + self.disks - q - 1) % self.disks;
+        let behind_q = |role: Role| (role.0 + self.disks - q.0 - 1) % self.disks;
         behind_q(role) - u32::from(behind_q(role) > behind_q(self.p))
     }
 
     /// The data members with falling powers.
     #[inline]
-    pub fn by_power(&self) -> impl Iterator<Item = u32> {
+    pub fn by_power(&self) -> impl Iterator<Item = Role> {
         let (n, p, q) = (self.disks, self.p, self.q);
         // From before Q downwards, or from the highest role if powers are roles.
-        let top = q.filter(|_| self.powers == Powers::AfterQ).unwrap_or(n);
-        (1..=n).map(move |i| (top + n - i) % n).filter(move |role| *role != p && Some(*role) != q)
+        let top = q.filter(|_| self.powers == Powers::AfterQ).map_or(n, |q| q.0);
+        (1..=n)
+            .map(move |i| Role((top + n - i) % n))
+            .filter(move |role| *role != p && Some(*role) != q)
     }
 }
 
@@ -362,7 +365,7 @@ mod tests {
 
     fn drawn(level: Level, number: u32, disks: u32) -> Vec<String> {
         let layout = Layout::new(level, number, disks, 8).unwrap();
-        let member = |row: u64, role: u32| {
+        let member = |row: u64, role: Role| {
             let r = layout.row(row);
             match r.slot(role) {
                 Some(slot) => {
@@ -373,7 +376,7 @@ mod tests {
                 None => "Q".to_owned(),
             }
         };
-        let row = |row| (0..disks).map(|d| member(row, d)).collect::<Vec<_>>().join(" ");
+        let row = |row| (0..disks).map(|d| member(row, Role(d))).collect::<Vec<_>>().join(" ");
         (0..u64::from(disks)).map(row).collect()
     }
 
@@ -454,7 +457,7 @@ mod tests {
         let layout = Layout::new(Level::Raid6, 0, 5, 8).unwrap();
         // D6 D7 P Q D8
         let row = layout.row(2);
-        assert_eq!([4, 0, 1].map(|role| row.power(role)), [0, 1, 2]);
+        assert_eq!([4, 0, 1].map(|role| row.power(Role(role))), [0, 1, 2]);
     }
 
     #[test]

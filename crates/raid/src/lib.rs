@@ -7,6 +7,7 @@ pub mod array;
 mod engine;
 #[doc(hidden)]
 pub mod fuzz;
+mod ids;
 pub mod layout;
 pub mod metadata;
 pub mod parity;
@@ -14,3 +15,4 @@ pub mod parity;
 pub mod testing;
 
 pub use engine::{RmwLevel, ShardCounts, SyncAction};
+pub use ids::{MemberNumber, Role};

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Array, STRIPE, add_product, meta, power, sha256, xor};
+use drystone_raid::Role;
 use drystone_raid::layout::Level;
 use drystone_raid::testing;
 
@@ -63,7 +64,7 @@ fn survives(vector: &str, lost: &[usize], array: &mut Array) {
     let sectors = (array.layout.chunk_sectors() * u64::from(array.layout.disks())).min(array.used);
     for sector in (0..sectors).step_by(STRIPE as usize) {
         for (role, (image, data_offset)) in lost.iter().zip(&gone) {
-            let computed = array.block_or_computed(*role as u32, sector);
+            let computed = array.block_or_computed(Role(*role as u32), sector);
             let stored = image.read_sectors(data_offset + sector, STRIPE);
             assert!(computed == stored, "{vector} without {lost:?}: member {role}, {sector}");
         }
@@ -110,14 +111,14 @@ fn chunks_of_data_and_parity_are_those_of_linux() {
         for line in testing::text(vector, "chunks.txt").lines().filter(|l| !l.starts_with('#')) {
             let words: Vec<&str> = line.split(' ').collect();
             let (role, row): (u32, u64) = (words[0].parse().unwrap(), words[1].parse().unwrap());
-            let places = layout.row(row);
+            let (role, holders) = (Role(role), layout.row(row));
             let at = |slot: u32| chunk(row * u64::from(layout.data_disks()) + u64::from(slot));
             let slots = 0..layout.data_disks();
-            let (kind, content) = match places.slot(role) {
+            let (kind, content) = match holders.slot(role) {
                 Some(slot) => (format!("D{slot}"), at(slot)),
-                None if role == places.p => ("P".to_owned(), parity(slots.map(|s| (1, at(s))))),
+                None if role == holders.p => ("P".to_owned(), parity(slots.map(|s| (1, at(s))))),
                 None => {
-                    let factor = |slot| power(places.power(places.data(slot)));
+                    let factor = |slot| power(holders.power(holders.data(slot)));
                     ("Q".to_owned(), parity(slots.map(|slot| (factor(slot), at(slot)))))
                 }
             };

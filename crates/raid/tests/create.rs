@@ -9,7 +9,7 @@ use drystone_raid::metadata::assemble::{Candidate, Start, assemble};
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use drystone_raid::metadata::create::{CreateOptions, NewDevice, Plan, Policy, plan, set_name};
 use drystone_raid::metadata::ppl::{self, PplHeader};
-use drystone_raid::metadata::superblock::{Features, Minor, Role, Superblock};
+use drystone_raid::metadata::superblock::{DevRole, Features, Minor, Superblock};
 use drystone_raid::testing::{self, Image};
 
 const KIB: u64 = 2;
@@ -165,7 +165,7 @@ fn superblocks_are_those_of_mdadm() {
         }
         let last = made.members.last().unwrap().as_ref().unwrap();
         let rebuilt = made.rebuilt == Some(disks - 1);
-        assert_eq!(last.superblock.role() == Role::Spare, rebuilt, "{vector}");
+        assert_eq!(last.superblock.role() == DevRole::Spare, rebuilt, "{vector}");
     }
     assert!(count > 190, "{count}");
 }
@@ -233,7 +233,7 @@ fn the_last_member_is_rebuilt() {
         let own: Vec<_> = own.map(|m| (m.superblock.dev_number, m.superblock.role())).collect();
         (made.rebuilt, made.clean, own)
     };
-    let (a, s) = (Role::Active, Role::Spare);
+    let (a, s) = (DevRole::Active, DevRole::Spare);
     let five = options(Level::Raid5, 3, 64 * KIB);
     let size = 64 * MIB;
     assert_eq!(roles(&five, &[size; 3]), (Some(2), true, vec![(0, a(0)), (1, a(1)), (3, s)]));
@@ -364,7 +364,7 @@ fn as_many_members_as_an_array_may_have_are_made() {
     let most = CreateOptions { force: true, ..options(Level::Raid5, 128, 64 * KIB) };
     let made = plan(&most, &devices(&[64 * MIB; 128])).unwrap();
     let last = made.members[127].as_ref().unwrap();
-    assert_eq!((made.rebuilt, last.superblock.role()), (None, Role::Active(127)));
+    assert_eq!((made.rebuilt, last.superblock.role()), (None, DevRole::Active(127)));
     assert!(plan(&options(Level::Raid6, 128, 64 * KIB), &devices(&[64 * MIB; 128])).is_ok());
 }
 

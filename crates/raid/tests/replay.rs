@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Array, STRIPE, superblock, xor};
+use drystone_raid::Role;
 use drystone_raid::metadata::ppl::{self, HEADER_BYTES, PplHeader};
 use drystone_raid::testing::{self, Image};
 
@@ -40,7 +41,7 @@ fn replay_block(array: &mut Array, block: &ppl::ParityBlock, partial: &[u8]) -> 
     let touched = block.touched.iter().map(|address| array.block(address.role, address.sector));
     let Some(mut parts) = touched.collect::<Option<Vec<_>>>() else { return false };
     parts.extend(block.parity_at.map(|at| partial[at..at + 4096].to_vec()));
-    let (image, data_offset) = array.members[block.role as usize].as_mut().unwrap();
+    let (image, data_offset) = array.members[block.role.index()].as_mut().unwrap();
     image.write((*data_offset + block.sector) * 512, &xor(&parts));
     true
 }
@@ -68,7 +69,10 @@ fn the_log_makes_the_members_those_of_linux() {
     let after = Array::open("r5-ls-ppl-torn-after");
     for role in 0..4 {
         for sector in (0..array.used).step_by(STRIPE as usize) {
-            assert!(array.block(role, sector) == after.block(role, sector), "{role} {sector}");
+            assert!(
+                array.block(Role(role), sector) == after.block(Role(role), sector),
+                "{role} {sector}"
+            );
         }
     }
 }
@@ -101,13 +105,16 @@ fn a_resync_makes_the_members_those_of_linux() {
         for sector in array.wrong_parity() {
             let p = array.layout.row_at(sector).p;
             let parity = array.p(sector);
-            let (image, data_offset) = array.members[p as usize].as_mut().unwrap();
+            let (image, data_offset) = array.members[p.index()].as_mut().unwrap();
             image.write((*data_offset + sector) * 512, &parity);
         }
         let after = Array::open(&format!("{vector}-after"));
         for role in 0..4 {
             for sector in (0..array.used).step_by(STRIPE as usize) {
-                assert!(array.block(role, sector) == after.block(role, sector), "{role} {sector}");
+                assert!(
+                    array.block(Role(role), sector) == after.block(Role(role), sector),
+                    "{role} {sector}"
+                );
             }
         }
     }

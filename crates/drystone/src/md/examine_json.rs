@@ -7,7 +7,7 @@ use drystone_raid::metadata::bad_blocks::BadBlocks;
 use drystone_raid::metadata::bitmap::{BitmapHeader, STATE_STALE};
 use drystone_raid::metadata::examine::dirty;
 use drystone_raid::metadata::superblock::{
-    Features, ROLES_MAX, Role, Superblock, checksum, level_name, seconds,
+    DevRole, Features, ROLES_MAX, Superblock, checksum, level_name, seconds,
 };
 use serde_json::{Value, json};
 
@@ -56,11 +56,11 @@ pub fn superblock_json(found: &Superblock, bytes: &[u8]) -> Value {
 fn role(found: &Superblock) -> Value {
     let is_replacement = found.feature_map.contains(Features::REPLACEMENT);
     match found.role() {
-        Role::Active(role) => {
+        DevRole::Active(role) => {
             json!({ "kind": "active", "role": role, "replacement": is_replacement })
         }
-        Role::Journal => json!({ "kind": "journal" }),
-        Role::Spare | Role::Faulty => json!({ "kind": "spare" }),
+        DevRole::Journal => json!({ "kind": "journal" }),
+        DevRole::Spare | DevRole::Faulty => json!({ "kind": "spare" }),
     }
 }
 

@@ -185,7 +185,7 @@ impl Lane<'_> {
         bio.user_data = at as u64;
         let mut bios = BioList::new();
         bios.push(bio);
-        self.cx.submit(self.members[place.role as usize], &mut bios);
+        self.cx.submit(self.members[place.role.index()], &mut bios);
         bytes
     }
 }

@@ -165,7 +165,7 @@ impl Raid5d {
     /// The roles of data and of parity.
     fn roles(&self, number: u32) -> (Roles, Roles) {
         let sector = self.states[number as usize].sector.unwrap_or_default();
-        let parity = 1 << self.shared.layout.row_at(sector).p;
+        let parity = 1 << self.shared.layout.row_at(sector).p.0;
         let all = Roles::MAX >> (Roles::BITS as usize - self.members.len());
         (all & !parity, parity)
     }

@@ -142,7 +142,7 @@ impl Writer for ShapedWriter<'_> {
             let number = shared.cache.get(&self.user, place.sector, unplug);
             self.ticket.add();
             let ticket = self.ticket.clone();
-            let page = Page { role: place.role, data: data.clone(), from, ticket };
+            let page = Page { role: place.role.0, data: data.clone(), from, ticket };
             shared.cache.stripe(number).add(page, &self.user.locks);
             self.held.push(number);
         }

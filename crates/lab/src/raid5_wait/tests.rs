@@ -189,7 +189,7 @@ fn compare(layout: &Layout, at: &OpenEnv, members: &[Arc<dyn Device>], files: &[
     {
         let place = layout.map_sector(n as u64 * STRIPE_SECTORS);
         let from = place.sector as usize * 512;
-        assert!(images[place.role as usize][from..from + 4096] == *page, "page {n}");
+        assert!(images[place.role.index()][from..from + 4096] == *page, "page {n}");
     }
     let mut sum = vec![0; bytes];
     let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();

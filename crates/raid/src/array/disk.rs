@@ -2,6 +2,7 @@
 
 use super::ppl::LogTodo;
 use crate::engine::{IN_SYNC, Member, Patches};
+use crate::ids::{MemberNumber, Role};
 use crate::metadata::bad_blocks::BadBlocks;
 use crate::metadata::places::Places;
 use crate::metadata::superblock::{Features, Superblock};
@@ -14,15 +15,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskState {
     /// Holds a role; all of it can be read.
-    InSync(u32),
+    InSync(Role),
     /// Holds a role, and is being rebuilt.
-    Rebuilding(u32),
+    Rebuilding(Role),
     /// Is to take the place of the role's member, and is being rebuilt.
-    Replacement(u32),
+    Replacement(Role),
     /// Waits for a member to fail.
     Spare,
     /// Failed; had that role.
-    Faulty(Option<u32>),
+    Faulty(Option<Role>),
 }
 
 impl DiskState {
@@ -32,7 +33,7 @@ impl DiskState {
     }
 
     /// The role that it has a part in.
-    pub fn role(self) -> Option<u32> {
+    pub fn role(self) -> Option<Role> {
         match self {
             DiskState::InSync(role)
             | DiskState::Rebuilding(role)
@@ -75,8 +76,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn number(&self) -> u32 {
-        self.superblock.dev_number
+    pub(crate) fn number(&self) -> MemberNumber {
+        MemberNumber(self.superblock.dev_number)
     }
 
     pub(crate) fn is_faulty(&self) -> bool {
@@ -121,7 +122,7 @@ impl Disk {
     }
 
     /// The role of whose data it has a part, not as a replacement.
-    pub(crate) fn member_role(&self) -> Option<u32> {
+    pub(crate) fn member_role(&self) -> Option<Role> {
         match self.state {
             DiskState::InSync(role) | DiskState::Rebuilding(role) => Some(role),
             _ => None,

@@ -4,6 +4,7 @@
 //! stopped cleanly and no log says what it should be; and, once a member was forced in that had not
 //! kept up, its blocks, and what is computed with them.
 
+use crate::ids::Role;
 use crate::layout::Layout;
 use crate::metadata::assemble::{Assembly, Member};
 use drystone_core::SECTOR_SIZE;
@@ -22,7 +23,7 @@ const COUNTED_MAX: usize = 10_000;
 pub struct DoubtfulRanges {
     layout: Layout,
     /// Roles whose data may be wrong, and from which member sector on.
-    roles: Vec<(u32, u64)>,
+    roles: Vec<(Role, u64)>,
     /// Member sectors in which it may be: in order, apart from one another.
     sectors: Vec<Range<u64>>,
     by_bitmap: bool,
@@ -36,11 +37,11 @@ impl DoubtfulRanges {
         set: Option<Vec<Range<u64>>>,
         is_logged: bool,
     ) -> Option<Self> {
-        let forced: Vec<u32> = forced(found, now).collect();
+        let forced: Vec<Role> = forced(found, now).collect();
         let dirty_from = now.resync_from.filter(|_| !is_logged);
         let from = if forced.is_empty() { dirty_from? } else { 0 };
         let is_marked = forced.iter().all(|role| {
-            matches!(found.members[*role as usize], Member::Stale { by_bitmap: true, .. })
+            matches!(found.members[role.index()], Member::Stale { by_bitmap: true, .. })
         });
         let marked = set.filter(|_| is_marked);
         let by_bitmap = marked.is_some();
@@ -120,7 +121,7 @@ impl DoubtfulRanges {
     /// How much of the rows from `row` on is suspect, if they are alike.
     fn shares(&self, row: u64) -> Share {
         let sector = row * self.layout.chunk_sectors();
-        let suspect: Vec<u32> =
+        let suspect: Vec<Role> =
             self.roles.iter().filter(|(_, from)| *from <= sector).map(|(role, _)| *role).collect();
         let slots = (row..row + self.layout.period()).flat_map(|row| {
             let holders = self.layout.row(row);
@@ -184,14 +185,14 @@ fn bytes(sectors: Range<u64>) -> Range<u64> {
 }
 
 /// Roles that have been given a member that had not kept up.
-fn forced(found: &Assembly, now: &Assembly) -> impl Iterator<Item = u32> {
-    let pairs = (0..).zip(found.members.iter().zip(&now.members));
+fn forced(found: &Assembly, now: &Assembly) -> impl Iterator<Item = Role> {
+    let pairs = (0..).map(Role).zip(found.members.iter().zip(&now.members));
     pairs.filter(|(_, (found, now))| found != now).map(|(role, _)| role)
 }
 
 /// Roles whose data is computed, and from which member sector on.
-fn lost(assembly: &Assembly) -> impl Iterator<Item = (u32, u64)> {
-    (0..).zip(&assembly.members).filter_map(|(role, member)| match member {
+fn lost(assembly: &Assembly) -> impl Iterator<Item = (Role, u64)> {
+    (0..).map(Role).zip(&assembly.members).filter_map(|(role, member)| match member {
         Member::InSync { .. } => None,
         Member::Rebuilding { recovered, .. } => Some((role, *recovered)),
         _ => Some((role, 0)),
@@ -201,9 +202,9 @@ fn lost(assembly: &Assembly) -> impl Iterator<Item = (u32, u64)> {
 /// Lines for people: the first ranges, as first and last byte, and how many there are.
 impl fmt::Display for DoubtfulRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut roles: Vec<u32> = self.roles.iter().map(|(role, _)| *role).collect();
+        let mut roles: Vec<Role> = self.roles.iter().map(|(role, _)| *role).collect();
         roles.sort_unstable();
-        let roles: Vec<String> = roles.iter().map(u32::to_string).collect();
+        let roles: Vec<String> = roles.iter().map(Role::to_string).collect();
         let roles = roles.join(" and ");
         let counted = self.ranges().take(COUNTED_MAX + 1).count();
         let count = match counted {
@@ -244,7 +245,7 @@ mod tests {
         for sector in 0..suspects.layout.array_sectors(used).unwrap() {
             let address = suspects.layout.map_sector(sector);
             let is_theirs =
-                |(role, from): &(u32, u64)| *role == address.role && *from <= address.sector;
+                |(role, from): &(Role, u64)| *role == address.role && *from <= address.sector;
             let is_marked = suspects.sectors.iter().any(|range| range.contains(&address.sector));
             if !is_marked || !suspects.roles.iter().any(is_theirs) {
                 continue;
@@ -280,7 +281,7 @@ mod tests {
                 }
             }
             let layout = Layout::new(level, number, disks, 8).unwrap();
-            let roles = roles.into_iter().collect();
+            let roles = roles.into_iter().map(|(role, from)| (Role(role), from)).collect();
             let suspects = DoubtfulRanges { layout, roles, sectors, by_bitmap: true };
             let found: Vec<_> = suspects.ranges().collect();
             prop_assert_eq!(found, slowly(&suspects, used));
@@ -291,8 +292,12 @@ mod tests {
     fn the_first_ranges_are_told_and_the_others_counted() {
         let layout = Layout::new(Level::Raid5, 2, 4, 8).unwrap();
         let all = std::iter::once(0..8 * 100);
-        let mut suspects =
-            DoubtfulRanges { layout, roles: vec![(1, 0)], sectors: all.collect(), by_bitmap: true };
+        let mut suspects = DoubtfulRanges {
+            layout,
+            roles: vec![(Role(1), 0)],
+            sectors: all.collect(),
+            by_bitmap: true,
+        };
         let text = suspects.to_string();
         assert_eq!(text.lines().count(), 2 + TOLD_MAX, "{text}");
         assert!(text.starts_with("data of member 1 may be wrong in 75 ranges"), "{text}");
@@ -318,8 +323,12 @@ mod tests {
         let ranges = |level, number, roles: &[(u32, u64)]| {
             let layout = Layout::new(level, number, 4, 8).unwrap();
             let sectors = std::iter::once(whole.clone()).collect();
-            let suspects =
-                DoubtfulRanges { layout, roles: roles.to_vec(), sectors, by_bitmap: false };
+            let suspects = DoubtfulRanges {
+                layout,
+                roles: roles.iter().map(|(role, from)| (Role(*role), *from)).collect(),
+                sectors,
+                by_bitmap: false,
+            };
             suspects.ranges().take(2).map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
         // Only parity; all that there is; all from a sector in the middle of a row on.

@@ -13,6 +13,7 @@ use super::journal::what_members_lack;
 use super::manager::{Manager, ManagerSpec};
 use super::ppl::{self, LogTodo, Replay, check_logs_take_writes};
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
+use crate::ids::Role;
 use crate::metadata::MetadataError;
 use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start};
 use crate::metadata::bad_blocks;
@@ -246,20 +247,21 @@ fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
 
 /// What device number `index` of the candidates is, if it takes part.
 fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
-    let members = (0..).zip(&assembly.members).find_map(|(role, member)| match member {
+    let members = (0..).map(Role).zip(&assembly.members).find_map(|(role, member)| match member {
         Member::InSync { device } if *device == index => Some((DiskState::InSync(role), IN_SYNC)),
         Member::Rebuilding { device, recovered, .. } if *device == index => {
             Some((DiskState::Rebuilding(role), *recovered))
         }
         _ => None,
     });
-    let replacements = (0..).zip(&assembly.replacements).find_map(|(role, replacement)| {
-        let replacement = replacement.as_ref().filter(|r| r.device == index)?;
-        // What was being written when the array stopped may be on the member and not on it. Parity is
-        // made to fit the member, so it gets all of that again.
-        let recovered = if assembly.resync_from.is_some() { 0 } else { replacement.recovered };
-        Some((DiskState::Replacement(role), recovered))
-    });
+    let replacements =
+        (0..).map(Role).zip(&assembly.replacements).find_map(|(role, replacement)| {
+            let replacement = replacement.as_ref().filter(|r| r.device == index)?;
+            // What was being written when the array stopped may be on the member and not on it. Parity is
+            // made to fit the member, so it gets all of that again.
+            let recovered = if assembly.resync_from.is_some() { 0 } else { replacement.recovered };
+            Some((DiskState::Replacement(role), recovered))
+        });
     let spare = assembly.spares.contains(&index).then_some((DiskState::Spare, 0));
     members.or(replacements).or(spare)
 }

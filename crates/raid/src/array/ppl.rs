@@ -12,6 +12,7 @@
 use super::disk::{Disk, DiskState};
 use super::io::{Io, Ticket};
 use crate::engine::{LogArea, PplConf};
+use crate::ids::Role;
 use crate::layout::{MemberAddress, STRIPE_SECTORS};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::ppl::{
@@ -186,7 +187,7 @@ fn partial_parity(
         let left = end.saturating_sub(start);
         return Err(format!("an entry has {sectors} sectors, expected up to {left}"));
     }
-    if disk.member_role() != Some(entry.parity_disk) {
+    if disk.member_role() != Some(Role(entry.parity_disk)) {
         return Err(format!("an entry is of member {}, expected its own", entry.parity_disk));
     }
     let partial = match entry.pp_size {
@@ -276,7 +277,7 @@ impl Disk {
     }
 
     /// It holds what the array has at a member sector of a role.
-    pub(super) fn has_block(&self, role: u32, sector: u64) -> bool {
+    pub(super) fn has_block(&self, role: Role, sector: u64) -> bool {
         let start = self.superblock.data_offset + sector;
         self.member_role() == Some(role)
             && sector + STRIPE_SECTORS <= self.in_sync_below.load(Acquire)

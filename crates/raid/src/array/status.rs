@@ -2,6 +2,7 @@
 
 use super::DiskState;
 use crate::engine::SyncAction;
+use crate::ids::{MemberNumber, Role};
 use crate::layout::Layout;
 use crate::metadata::Uuid;
 use crate::metadata::superblock::Superblock;
@@ -14,7 +15,7 @@ pub struct DiskStatus {
     /// Name of the device in the stack.
     pub name: Arc<str>,
     /// md's number.
-    pub number: u32,
+    pub number: MemberNumber,
     /// Of the device, by its superblock.
     pub uuid: Uuid,
     /// What it is.
@@ -101,7 +102,7 @@ impl ArrayStatus {
     /// Members that are in sync, by role.
     pub fn in_sync(&self) -> Vec<bool> {
         let has = |role| self.disks.iter().any(|disk| disk.state == DiskState::InSync(role));
-        (0..self.layout.disks()).map(has).collect()
+        (0..self.layout.disks()).map(Role).map(has).collect()
     }
 
     /// Roles without a member in sync (`md/degraded`).

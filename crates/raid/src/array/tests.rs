@@ -24,6 +24,7 @@ mod threads;
 
 use super::*;
 use crate::engine::SyncAction;
+use crate::ids::Role;
 use crate::layout::Level;
 use crate::metadata::create::Policy;
 use crate::metadata::superblock::CLEAN;
@@ -122,9 +123,9 @@ fn one_death_too_many_breaks_the_array_and_writes_fail() {
     stand.until("broken", |status| status.state == ArrayState::Broken);
     // D0 of row 1 is on member 3 of a left-symmetric array... what member 0 has can be read.
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let there = (0..).find(|sector| layout.map_sector(*sector).role == 0).unwrap();
+    let there = (0..).find(|sector| layout.map_sector(*sector).role == Role(0)).unwrap();
     assert!(stand.read(there, 4096).0.is_ok());
-    let gone = (0..).find(|sector| layout.map_sector(*sector).role == 1).unwrap();
+    let gone = (0..).find(|sector| layout.map_sector(*sector).role == Role(1)).unwrap();
     assert!(!stand.read(gone, 4096).0.is_ok());
 }
 
@@ -159,9 +160,12 @@ fn a_member_is_replaced_while_it_is_in_use() {
     stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
     stand.command(Command::Replace("d1".to_owned())).unwrap();
     stand.until("replacement", |status| {
-        status.disks.iter().any(|disk| disk.state == DiskState::InSync(1) && *disk.name == *"d4")
+        status
+            .disks
+            .iter()
+            .any(|disk| disk.state == DiskState::InSync(Role(1)) && *disk.name == *"d4")
     });
-    assert_eq!(stand.states()[1], DiskState::Faulty(Some(1)));
+    assert_eq!(stand.states()[1], DiskState::Faulty(Some(Role(1))));
     stand.command(Command::Remove("d1".to_owned())).unwrap();
     assert!(stand.reads(0, 1, 256 << 10));
     stand.command(Command::Sync(SyncAction::Check)).unwrap();

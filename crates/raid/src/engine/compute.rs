@@ -1,6 +1,7 @@
 //! Parity of a stripe's blocks.
 
 use super::roles::Roles;
+use crate::ids::Role;
 use crate::layout::Row;
 use crate::parity::{Parity, Source};
 use drystone_core::IoBuf;
@@ -45,16 +46,16 @@ fn listed_in<const N: usize, S, T>(
 }
 
 impl Arithmetic<'_> {
-    fn take(&mut self, role: u32) -> IoBuf {
-        self.blocks[role as usize].take().expect("the block is in the cache")
+    fn take(&mut self, role: Role) -> IoBuf {
+        self.blocks[role.index()].take().expect("the block is in the cache")
     }
 
-    fn put(&mut self, role: u32, block: IoBuf) {
-        self.blocks[role as usize] = Some(block);
+    fn put(&mut self, role: Role, block: IoBuf) {
+        self.blocks[role.index()] = Some(block);
     }
 
-    fn block(&self, role: u32) -> &[u8] {
-        self.blocks[role as usize].as_deref().expect("the block is in the cache")
+    fn block(&self, role: Role) -> &[u8] {
+        self.blocks[role.index()].as_deref().expect("the block is in the cache")
     }
 
     /// `with` gets the data blocks of `roles`, with falling powers.
@@ -130,7 +131,7 @@ impl Arithmetic<'_> {
         }
         let kept = if lost.has(self.row.p) { self.row.q } else { Some(self.row.p) };
         let before = kept.map(|role| {
-            (role, IoBuf::from_slice(self.blocks[role as usize].as_deref().unwrap_or(&[])))
+            (role, IoBuf::from_slice(self.blocks[role.index()].as_deref().unwrap_or(&[])))
         });
         self.rcw();
         if let Some((role, block)) = before {
@@ -138,7 +139,7 @@ impl Arithmetic<'_> {
         }
     }
 
-    fn data_from_p(&mut self, x: u32) {
+    fn data_from_p(&mut self, x: Role) {
         let mut block = self.take(x);
         self.xor_of(&mut block, self.data - Roles::one(x));
         let p = self.block(self.row.p);
@@ -149,11 +150,11 @@ impl Arithmetic<'_> {
     /// Q + T, of all data but `lost`, into `block`; P + S into `p_and_s`.
     fn sums(&self, lost: Roles, p_and_s: &mut [u8], block: &mut [u8]) {
         self.sources(self.data - lost, |sources| self.parity.pq_of(p_and_s, block, sources));
-        let q = self.row.q.and_then(|q| self.blocks[q as usize].as_deref());
+        let q = self.row.q.and_then(|q| self.blocks[q.index()].as_deref());
         self.parity.xor_into(block, &[q.expect("it is in the cache")]);
     }
 
-    fn data_from_q(&mut self, x: u32) {
+    fn data_from_q(&mut self, x: Role) {
         let (mut block, mut scratch) = (self.take(x), self.take(self.row.p));
         self.sums(Roles::one(x), &mut scratch, &mut block);
         self.parity.one_data_in_place(self.row.power(x) as u8, &mut block);
@@ -161,7 +162,7 @@ impl Arithmetic<'_> {
         self.put(x, block);
     }
 
-    fn two_data(&mut self, x: u32, y: u32) {
+    fn two_data(&mut self, x: Role, y: Role) {
         let (mut first, mut second) = (self.take(x), self.take(y));
         self.sums([x, y].into_iter().collect(), &mut first, &mut second);
         let p = self.block(self.row.p);
@@ -182,12 +183,12 @@ mod tests {
     const NUMBERS: [u32; 14] = [0, 1, 2, 3, 4, 5, 8, 9, 10, 16, 17, 18, 19, 20];
 
     fn blocks(disks: u32) -> Blocks {
-        let block = |role: u32| {
-            let mut rng = fastrand(u64::from(role) + 1);
+        let block = |role: Role| {
+            let mut rng = fastrand(u64::from(role.0) + 1);
             let bytes: Vec<u8> = (0..4096).map(|_| rng()).collect();
             Some(IoBuf::from_slice(&bytes))
         };
-        (0..disks).map(block).collect()
+        (0..disks).map(Role).map(block).collect()
     }
 
     fn fastrand(mut seed: u64) -> impl FnMut() -> u8 {
@@ -202,7 +203,7 @@ mod tests {
     }
 
     fn equal(a: &Blocks, b: &Blocks, roles: Roles) -> bool {
-        roles.iter().all(|r| a[r as usize].as_deref() == b[r as usize].as_deref())
+        roles.iter().all(|r| a[r.index()].as_deref() == b[r.index()].as_deref())
     }
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
             for lost in (0..6).flat_map(|x| (0..6).map(move |y| [x, y])) {
                 let lost: Roles = lost.into_iter().collect();
                 let mut now = copy(&whole);
-                lost.iter().for_each(|r| now[r as usize].as_deref_mut().unwrap().fill(9));
+                lost.iter().for_each(|r| now[r.index()].as_deref_mut().unwrap().fill(9));
                 let mut on = Arithmetic { parity: Parity::detect(), row, data, blocks: &mut now };
                 on.reconstruct(lost, Roles::below(6) - lost);
                 assert!(equal(&now, &whole, data | lost), "layout {number}, lost {lost:?}");
@@ -238,7 +239,7 @@ mod tests {
             on.rcw();
             on.toggle(changed, parity);
             for role in changed.iter() {
-                on.blocks[role as usize].as_deref_mut().unwrap().fill(role as u8);
+                on.blocks[role.index()].as_deref_mut().unwrap().fill(role.0 as u8);
             }
             on.toggle(changed, parity);
             let mut again = copy(&some);

@@ -11,6 +11,7 @@ use super::bitmap::Bitmap;
 use super::plan::RmwLevel;
 use super::ppl::{LogArea, PplConf};
 use super::roles::Roles;
+use crate::ids::{MemberNumber, Role};
 use crate::layout::{Layout, STRIPE_SECTORS};
 use crate::metadata::bad_blocks::BadBlocks;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -30,7 +31,7 @@ pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
 pub(crate) struct Member {
     pub(crate) device: Arc<dyn Device>,
     /// md's number of the device.
-    pub(crate) number: u32,
+    pub(crate) number: MemberNumber,
     /// Where its data begins, in sectors of the device.
     pub(crate) data_offset: u64,
     /// Member sectors below this can be read.
@@ -166,7 +167,7 @@ impl Conf {
     /// To be called after each change of `seats`.
     pub(crate) fn role_slots_changed(&mut self) {
         (self.plain, self.special) = (Roles::EMPTY, Roles::EMPTY);
-        for (role, slot) in (0..).zip(&self.role_slots) {
+        for (role, slot) in (0..).map(Role).zip(&self.role_slots) {
             let is_plain = slot.member.as_ref().is_some_and(Member::is_plain);
             if is_plain && slot.replacement.is_none() {
                 self.plain.insert(role);
@@ -184,8 +185,8 @@ impl Conf {
 
     /// Roles without a member that is in sync.
     pub(crate) fn lost(&self) -> Roles {
-        let in_sync = |role: &u32| {
-            let slot = &self.role_slots[*role as usize];
+        let in_sync = |role: &Role| {
+            let slot = &self.role_slots[role.index()];
             slot.member.as_ref().is_some_and(Member::is_in_sync)
         };
         self.all() - self.plain - self.special.iter().filter(in_sync).collect()
@@ -207,7 +208,7 @@ impl Conf {
         if self.special.is_empty() {
             return self.plain;
         }
-        let has_replacement = |role: &u32| self.role_slots[*role as usize].replacement.is_some();
+        let has_replacement = |role: &Role| self.role_slots[role.index()].replacement.is_some();
         self.writable(sector) | self.special.iter().filter(has_replacement).collect()
     }
 
@@ -221,7 +222,7 @@ impl Conf {
     }
 
     fn special_at(&self, sector: u64, is_so: impl Fn(&Member, u64) -> bool) -> Roles {
-        let slot = |role: &u32| self.role_slots[*role as usize].member.as_ref();
+        let slot = |role: &Role| self.role_slots[role.index()].member.as_ref();
         self.special.iter().filter(|r| slot(r).is_some_and(|m| is_so(m, sector))).collect()
     }
 
@@ -233,21 +234,21 @@ impl Conf {
     /// Roles whose member, or replacement, is being rebuilt and has not got the block yet.
     pub(crate) fn behind(&self, sector: u64, is_replacement: bool) -> Roles {
         let behind = |m: &Member| m.in_sync_below.load(Acquire) < sector + STRIPE_SECTORS;
-        let is_behind = |role: &u32| self.member(*role, is_replacement).is_some_and(behind);
+        let is_behind = |role: &Role| self.member(*role, is_replacement).is_some_and(behind);
         self.special.iter().filter(is_behind).collect()
     }
 
     /// The member of `role` that can be read all over its data, if it can.
     #[inline]
-    pub(crate) fn plain_member(&self, role: u32) -> Option<&Member> {
+    pub(crate) fn plain_member(&self, role: Role) -> Option<&Member> {
         if !self.plain.has(role) {
             return None;
         }
-        self.role_slots[role as usize].member.as_ref()
+        self.role_slots[role.index()].member.as_ref()
     }
 
     /// Whether device `number` holds `role` as a replacement; `None` if it does not hold it at all.
-    pub(crate) fn is_replacement_at(&self, role: u32, number: u32) -> Option<bool> {
+    pub(crate) fn is_replacement_at(&self, role: Role, number: MemberNumber) -> Option<bool> {
         let is_it = |as_replacement: &bool| {
             self.member(role, *as_replacement).is_some_and(|member| member.number == number)
         };
@@ -264,8 +265,8 @@ impl Conf {
     }
 
     /// The member of `role`, or its replacement.
-    pub(crate) fn member(&self, role: u32, is_replacement: bool) -> Option<&Member> {
-        let slot = &self.role_slots[role as usize];
+    pub(crate) fn member(&self, role: Role, is_replacement: bool) -> Option<&Member> {
+        let slot = &self.role_slots[role.index()];
         if is_replacement { slot.replacement.as_ref() } else { slot.member.as_ref() }
     }
 }

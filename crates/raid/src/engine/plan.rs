@@ -163,6 +163,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Role;
     use crate::layout::{Layout, Level};
     use proptest::prelude::*;
 
@@ -229,27 +230,29 @@ mod tests {
     fn a_lost_block_that_is_not_written_is_left_to_parity() {
         // D0 D1 D2 P: D1 is lost, D0 is written: old D0 and P suffice.
         let view = view(Level::Raid5, 4, 0, &[1]);
-        let plan =
-            view.write(&Covered { whole: Roles::one(0), part: Roles::EMPTY }, RmwLevel::Fewer);
+        let plan = view
+            .write(&Covered { whole: Roles::one(Role(0)), part: Roles::EMPTY }, RmwLevel::Fewer);
         assert_eq!(plan.method, Method::Rmw);
         assert_eq!(view.fetch(plan.needs), Fetch::Read([0, 3].into_iter().collect()));
         // It is written itself: the others are read.
-        let plan =
-            view.write(&Covered { whole: Roles::one(1), part: Roles::EMPTY }, RmwLevel::Fewer);
+        let plan = view
+            .write(&Covered { whole: Roles::one(Role(1)), part: Roles::EMPTY }, RmwLevel::Fewer);
         assert_eq!(plan.method, Method::Rcw);
         assert_eq!(view.fetch(plan.needs), Fetch::Read([0, 2].into_iter().collect()));
         // In part: it has to be computed before.
-        let plan =
-            view.write(&Covered { whole: Roles::EMPTY, part: Roles::one(1) }, RmwLevel::Fewer);
+        let plan = view
+            .write(&Covered { whole: Roles::EMPTY, part: Roles::one(Role(1)) }, RmwLevel::Fewer);
         assert_eq!(view.fetch(plan.needs), Fetch::Read([0, 2, 3].into_iter().collect()));
     }
 
     #[test]
     fn without_parity_only_parts_are_read() {
         let view = view(Level::Raid5, 4, 0, &[3]);
-        let plan =
-            view.write(&Covered { whole: Roles::one(0), part: Roles::one(1) }, RmwLevel::Fewer);
-        assert_eq!(plan, WritePlan { method: Method::NoParity, needs: Roles::one(1) });
+        let plan = view.write(
+            &Covered { whole: Roles::one(Role(0)), part: Roles::one(Role(1)) },
+            RmwLevel::Fewer,
+        );
+        assert_eq!(plan, WritePlan { method: Method::NoParity, needs: Roles::one(Role(1)) });
     }
 
     fn roles(disks: u32) -> impl Strategy<Value = Roles> {

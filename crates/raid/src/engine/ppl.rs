@@ -21,6 +21,7 @@
 use super::conf::Member;
 use super::shard::{Fault, Report, TurnInput};
 use super::stripe::BLOCK_BYTES;
+use crate::ids::{MemberNumber, Role, StripeId};
 use crate::layout::Layout;
 use crate::metadata::ppl::{HEADER_BYTES, PplBuilder, StripeWrite};
 use crossbeam_queue::ArrayQueue;
@@ -105,12 +106,17 @@ pub(crate) struct Ticket(Box<Bio>);
 impl Ticket {
     /// That of stripe number `stripe` of a shard, at member sector `sector`, of which the data slots
     /// `slots` are written. It has no partial parity, which is right if that is all of them.
-    pub(crate) fn new(spares: &mut Spares, stripe: u32, sector: u64, slots: Range<u32>) -> Self {
+    pub(crate) fn new(
+        spares: &mut Spares,
+        stripe: StripeId,
+        sector: u64,
+        slots: Range<u32>,
+    ) -> Self {
         let Ticket(mut bio) = spares.take();
         bio.stamp(0);
         (bio.sector, bio.bytes) = (Sector(sector), 0);
         bio.user_data =
-            u64::from(stripe) | u64::from(slots.start) << 40 | u64::from(slots.end) << 48;
+            u64::from(stripe.0) | u64::from(slots.start) << 40 | u64::from(slots.end) << 48;
         Ticket(bio)
     }
 
@@ -174,14 +180,15 @@ impl Ticket {
     }
 
     /// Its stripe, and md's number of the device that did not take the log, if so.
-    pub(crate) fn logged(&self) -> (u32, Option<u32>) {
-        let failed = (!self.0.status.is_ok()).then_some((self.0.user_data >> 40) as u32);
-        (self.0.user_data as u32, failed)
+    pub(crate) fn logged(&self) -> (StripeId, Option<MemberNumber>) {
+        let failed =
+            (!self.0.status.is_ok()).then_some(MemberNumber((self.0.user_data >> 40) as u32));
+        (StripeId(self.0.user_data as u32), failed)
     }
 
-    fn set_failed(&mut self, number: u32) {
+    fn set_failed(&mut self, number: MemberNumber) {
         self.0.status = Status::IoError;
-        self.0.user_data = self.0.user_data & ((1 << 40) - 1) | u64::from(number & 0xFFFF) << 40;
+        self.0.user_data = self.0.user_data & ((1 << 40) - 1) | u64::from(number.0 & 0xFFFF) << 40;
     }
 
     /// Its stripe is done.
@@ -207,7 +214,7 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct LogEffects {
     /// Bios for the member of a role, or for its replacement.
-    pub(crate) io: Vec<(u32, bool, Box<Bio>)>,
+    pub(crate) io: Vec<(Role, bool, Box<Bio>)>,
     /// Tickets that go back to their shards.
     pub(crate) tickets: Vec<Ticket>,
     /// Tickets of stripes that are done.
@@ -229,7 +236,7 @@ enum Phase {
 
 /// See the module's text.
 pub(crate) struct Log {
-    role: u32,
+    role: Role,
     generation: u64,
     builder: PplBuilder,
     phase: Phase,
@@ -242,9 +249,9 @@ pub(crate) struct Log {
     /// What was done may still be in caches.
     wants_flush: bool,
     /// Devices that failed, and are not known to be out.
-    failed: Vec<u32>,
+    failed: Vec<MemberNumber>,
     /// Devices to which a round is being written.
-    writing: Vec<u32>,
+    writing: Vec<MemberNumber>,
     epoch: u64,
     /// Blocks and bios of writes that have ended, for the next one, and a list for it.
     blocks: Vec<IoBuf>,
@@ -257,7 +264,7 @@ const BLOCKS_KEPT: usize = 1;
 
 impl Log {
     /// The log of the member with `role`.
-    pub(crate) fn new(role: u32, layout: Layout, conf: &PplConf) -> Self {
+    pub(crate) fn new(role: Role, layout: Layout, conf: &PplConf) -> Self {
         Log {
             role,
             generation: conf.generation,
@@ -324,17 +331,17 @@ impl Log {
     }
 
     /// A bio without data, for device `number`.
-    fn bio(&mut self, number: u32) -> Box<Bio> {
+    fn bio(&mut self, number: MemberNumber) -> Box<Bio> {
         let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
         bio.stamp(0);
         (bio.op, bio.sector, bio.bytes) = (Op::Flush, Sector(0), 0);
-        (bio.flags, bio.user_data) = (BioFlags::empty(), number.into());
+        (bio.flags, bio.user_data) = (BioFlags::empty(), number.0.into());
         bio
     }
 
     fn flush(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
         let before = out.io.len();
-        let roles = 0..turn.conf.layout.disks();
+        let roles = (0..turn.conf.layout.disks()).map(Role);
         for (role, is_replacement) in roles.flat_map(|role| [(role, false), (role, true)]) {
             if let Some(member) = turn.conf.member(role, is_replacement) {
                 out.io.push((role, is_replacement, self.bio(member.number)));
@@ -402,7 +409,7 @@ impl Log {
     }
 
     /// Something is being written to device `number`, or to any.
-    pub(crate) fn writes_to(&self, number: Option<u32>) -> bool {
+    pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
         self.writing.iter().any(|to| number.is_none_or(|n| n == *to))
     }
 
@@ -413,7 +420,7 @@ impl Log {
     }
 
     fn io_ended(&mut self, turn: &TurnInput<'_>, mut bio: Box<Bio>, out: &mut LogEffects) {
-        let number = bio.user_data as u32;
+        let number = MemberNumber(bio.user_data as u32);
         if bio.status == Status::Cancelled
             && let Some((role, is_replacement)) = role_of_device(turn, number)
         {
@@ -450,13 +457,13 @@ impl Log {
 }
 
 /// The device is a member.
-fn is_there(turn: &TurnInput<'_>, number: u32) -> bool {
+fn is_there(turn: &TurnInput<'_>, number: MemberNumber) -> bool {
     role_of_device(turn, number).is_some()
 }
 
 /// The role of a device that is a member, and whether it is a replacement.
-fn role_of_device(turn: &TurnInput<'_>, number: u32) -> Option<(u32, bool)> {
-    let roles = 0..turn.conf.layout.disks();
+fn role_of_device(turn: &TurnInput<'_>, number: MemberNumber) -> Option<(Role, bool)> {
+    let roles = (0..turn.conf.layout.disks()).map(Role);
     let mut role_slots = roles.flat_map(|role| [(role, false), (role, true)]);
     role_slots.find(|(role, is_replacement)| {
         let member = turn.conf.member(*role, *is_replacement);

@@ -1,5 +1,6 @@
 //! A set of members, by role.
 
+use crate::ids::Role;
 use crate::layout::DISKS_MAX;
 use std::ops::{BitAnd, BitOr, BitOrAssign, Sub, SubAssign};
 
@@ -18,18 +19,18 @@ impl Roles {
     }
 
     #[inline]
-    pub(crate) fn one(role: u32) -> Self {
-        Roles(1 << role)
+    pub(crate) fn one(role: Role) -> Self {
+        Roles(1 << role.0)
     }
 
     #[inline]
-    pub(crate) fn of_option(role: Option<u32>) -> Self {
+    pub(crate) fn of_option(role: Option<Role>) -> Self {
         role.map_or(Roles::EMPTY, Roles::one)
     }
 
     #[inline]
-    pub(crate) fn has(self, role: u32) -> bool {
-        self.0 >> role & 1 == 1
+    pub(crate) fn has(self, role: Role) -> bool {
+        self.0 >> role.0 & 1 == 1
     }
 
     #[inline]
@@ -48,18 +49,18 @@ impl Roles {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, role: u32) {
-        self.0 |= 1 << role;
+    pub(crate) fn insert(&mut self, role: Role) {
+        self.0 |= 1 << role.0;
     }
 
     /// The roles, lowest first.
     #[inline]
-    pub(crate) fn iter(self) -> impl Iterator<Item = u32> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = Role> {
         let mut left = self.0;
         std::iter::from_fn(move || {
             let role = (left != 0).then(|| left.trailing_zeros())?;
             left &= left - 1;
-            Some(role)
+            Some(Role(role))
         })
     }
 }
@@ -102,9 +103,17 @@ impl SubAssign for Roles {
     }
 }
 
+impl FromIterator<Role> for Roles {
+    fn from_iter<T: IntoIterator<Item = Role>>(roles: T) -> Self {
+        roles.into_iter().fold(Roles::EMPTY, |set, role| set | Roles::one(role))
+    }
+}
+
+/// For tests.
+#[cfg(test)]
 impl FromIterator<u32> for Roles {
     fn from_iter<T: IntoIterator<Item = u32>>(roles: T) -> Self {
-        roles.into_iter().fold(Roles::EMPTY, |set, role| set | Roles::one(role))
+        roles.into_iter().map(Role).collect()
     }
 }
 
@@ -121,10 +130,13 @@ mod tests {
     #[test]
     fn sets() {
         let set: Roles = [0, 5, 127].into_iter().collect();
-        assert_eq!((set.len(), set.iter().collect::<Vec<_>>()), (3, vec![0, 5, 127]));
-        assert_eq!(set - Roles::one(5), [127, 0].into_iter().collect());
+        assert_eq!(
+            (set.len(), set.iter().collect::<Vec<_>>()),
+            (3, vec![Role(0), Role(5), Role(127)])
+        );
+        assert_eq!(set - Roles::one(Role(5)), [127, 0].into_iter().collect());
         assert!(Roles::below(128).contains(set) && !Roles::below(127).contains(set));
-        assert_eq!(Roles::below(3) & set, Roles::one(0));
+        assert_eq!(Roles::below(3) & set, Roles::one(Role(0)));
         assert!(Roles::of_option(None).is_empty());
     }
 }

@@ -10,6 +10,7 @@ use super::conf::Conf;
 use super::port::{Origin, Port, PortState, Ports};
 use super::ppl::{CommonSpares, Log, Spares};
 use super::shard::{Report, Shard, ShardCounts, TurnInput};
+use crate::ids::{MemberNumber, Role};
 use crate::parity::Parity;
 use drystone_core::context::Handle;
 use drystone_core::mailbox::Message;
@@ -86,7 +87,7 @@ impl Shared {
         let log = |role| {
             conf.ppl.map(|ppl| TurnLock::new(LockClass::Stripes, Log::new(role, conf.layout, &ppl)))
         };
-        let logs = (0..conf.layout.disks()).filter_map(log).collect();
+        let logs = (0..conf.layout.disks()).map(Role).filter_map(log).collect();
         Arc::new(Shared {
             name: name.to_owned(),
             conf: Published::new(conf),
@@ -316,7 +317,11 @@ impl Shared {
 
     /// No write is on its way to device `number`, or to any; if the configuration has the device no more,
     /// there will be none. Otherwise has channels look. Waits for each turn.
-    pub(crate) fn writes_have_ended(&self, number: Option<u32>, locks: &LockCounters) -> bool {
+    pub(crate) fn writes_have_ended(
+        &self,
+        number: Option<MemberNumber>,
+        locks: &LockCounters,
+    ) -> bool {
         let mut have_ended = true;
         self.visit(locks, |shard| have_ended &= !shard.writes_to(number));
         self.visit_all(&self.logs, locks, |log| have_ended &= !log.writes_to(number));

@@ -11,6 +11,7 @@ use super::plan::{Covered, View, data_of};
 use super::ppl::Ticket;
 use super::roles::Roles;
 use super::shard::TurnInput;
+use crate::ids::{MemberNumber, Role};
 use crate::layout::{Row, STRIPE_SECTORS};
 use drystone_core::{Arena, BioFlags, IoBuf, SECTOR_SIZE};
 
@@ -21,7 +22,7 @@ pub(crate) const BLOCK_BYTES: usize = (STRIPE_SECTORS * SECTOR_SIZE) as usize;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) item: u32,
-    pub(crate) role: u32,
+    pub(crate) role: Role,
     /// Where it begins in the item's data.
     pub(crate) at: u64,
     /// Where it begins in the block, in bytes.
@@ -42,17 +43,17 @@ impl Piece {
 /// A member that did not take what was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedWrite {
-    pub(crate) role: u32,
+    pub(crate) role: Role,
     /// md's number of the device.
-    pub(crate) number: u32,
+    pub(crate) number: MemberNumber,
 }
 
 /// A block that a member had no room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoRoom {
-    pub(crate) role: u32,
+    pub(crate) role: Role,
     /// md's number of the device.
-    pub(crate) number: u32,
+    pub(crate) number: MemberNumber,
     pub(crate) flags: BioFlags,
 }
 
@@ -85,9 +86,9 @@ pub(crate) struct Stripe {
     pub(crate) data: Roles,
     pub(crate) blocks: Blocks,
     /// Copies for replacements that came back unwritten, by role: to be sent again.
-    pub(crate) copies: Vec<(u32, IoBuf)>,
+    pub(crate) copies: Vec<(Role, IoBuf)>,
     /// Blocks of the cache in whose place memory of the writers is, by role.
-    pub(crate) set_aside: Vec<(u32, IoBuf)>,
+    pub(crate) set_aside: Vec<(Role, IoBuf)>,
     pub(crate) uptodate: Roles,
     pub(crate) state: State,
     /// Blocks on their way to or from members.
@@ -234,13 +235,13 @@ impl Stripe {
     }
 
     /// The block of `role`, which the cache has.
-    pub(crate) fn block(&self, role: u32) -> &[u8] {
-        self.blocks[role as usize].as_deref().expect("the block is in the cache")
+    pub(crate) fn block(&self, role: Role) -> &[u8] {
+        self.blocks[role.index()].as_deref().expect("the block is in the cache")
     }
 
     /// As [`Stripe::block`].
-    pub(crate) fn block_mut(&mut self, role: u32) -> &mut [u8] {
-        self.blocks[role as usize].as_deref_mut().expect("the block is in the cache")
+    pub(crate) fn block_mut(&mut self, role: Role) -> &mut [u8] {
+        self.blocks[role.index()].as_deref_mut().expect("the block is in the cache")
     }
 
     /// Blocks of members that are there but could not read them: they are to be written anew.

@@ -4,15 +4,17 @@
 //! * A stripe with a sector is in the chain of that sector's bucket; no sector is there twice.
 //! * A stripe without work is in the order of use, least recently used first; with work it is not.
 
+use crate::ids::StripeId;
+
 /// No stripe.
-const NONE: u32 = u32::MAX;
+const NONE: StripeId = StripeId(u32::MAX);
 
 #[derive(Clone, Copy)]
 struct Links {
     sector: Option<u64>,
-    next_in_bucket: u32,
-    before: u32,
-    after: u32,
+    next_in_bucket: StripeId,
+    before: StripeId,
+    after: StripeId,
     is_idle: bool,
 }
 
@@ -22,9 +24,9 @@ const UNLINKED: Links =
 /// See the module's text. Stripes are known by number.
 pub(crate) struct StripeTable {
     links: Vec<Links>,
-    buckets: Vec<u32>,
-    first: u32,
-    last: u32,
+    buckets: Vec<StripeId>,
+    first: StripeId,
+    last: StripeId,
     idle: usize,
 }
 
@@ -44,9 +46,9 @@ impl StripeTable {
 
     fn rehash(&mut self, buckets: usize) {
         self.buckets = vec![NONE; buckets];
-        for stripe in 0..self.links.len() as u32 {
-            if let Some(sector) = self.links[stripe as usize].sector {
-                self.chain(stripe, sector);
+        for id in (0..self.links.len() as u32).map(StripeId) {
+            if let Some(sector) = self.links[id.index()].sector {
+                self.chain(id, sector);
             }
         }
     }
@@ -55,18 +57,18 @@ impl StripeTable {
         (sector >> 3) as usize & (self.buckets.len() - 1)
     }
 
-    fn chain(&mut self, stripe: u32, sector: u64) {
+    fn chain(&mut self, id: StripeId, sector: u64) {
         let bucket = self.bucket(sector);
-        self.links[stripe as usize].next_in_bucket = self.buckets[bucket];
-        self.buckets[bucket] = stripe;
+        self.links[id.index()].next_in_bucket = self.buckets[bucket];
+        self.buckets[bucket] = id;
     }
 
     /// The stripe of a member sector.
     #[inline]
-    pub(crate) fn find(&self, sector: u64) -> Option<u32> {
+    pub(crate) fn find(&self, sector: u64) -> Option<StripeId> {
         let mut at = self.buckets[self.bucket(sector)];
         while at != NONE {
-            let links = &self.links[at as usize];
+            let links = &self.links[at.index()];
             if links.sector == Some(sector) {
                 return Some(at);
             }
@@ -76,28 +78,28 @@ impl StripeTable {
     }
 
     /// Give a stripe a sector in the place of the one it has, or none.
-    pub(crate) fn set_sector(&mut self, stripe: u32, sector: Option<u64>) {
-        if let Some(former) = self.links[stripe as usize].sector {
-            self.unchain(stripe, former);
+    pub(crate) fn set_sector(&mut self, id: StripeId, sector: Option<u64>) {
+        if let Some(former) = self.links[id.index()].sector {
+            self.unchain(id, former);
         }
-        self.links[stripe as usize].sector = sector;
+        self.links[id.index()].sector = sector;
         if let Some(sector) = sector {
-            self.chain(stripe, sector);
+            self.chain(id, sector);
         }
     }
 
-    fn unchain(&mut self, stripe: u32, sector: u64) {
+    fn unchain(&mut self, id: StripeId, sector: u64) {
         let bucket = self.bucket(sector);
-        let next = self.links[stripe as usize].next_in_bucket;
-        if self.buckets[bucket] == stripe {
+        let next = self.links[id.index()].next_in_bucket;
+        if self.buckets[bucket] == id {
             self.buckets[bucket] = next;
             return;
         }
         let mut at = self.buckets[bucket];
-        while self.links[at as usize].next_in_bucket != stripe {
-            at = self.links[at as usize].next_in_bucket;
+        while self.links[at.index()].next_in_bucket != id {
+            at = self.links[at.index()].next_in_bucket;
         }
-        self.links[at as usize].next_in_bucket = next;
+        self.links[at.index()].next_in_bucket = next;
     }
 
     /// Stripes without work.
@@ -105,48 +107,48 @@ impl StripeTable {
         self.idle
     }
 
-    pub(crate) fn is_idle(&self, stripe: u32) -> bool {
-        self.links[stripe as usize].is_idle
+    pub(crate) fn is_idle(&self, id: StripeId) -> bool {
+        self.links[id.index()].is_idle
     }
 
     /// The stripe has no work any more; `first` if what it holds is worth nothing.
-    pub(crate) fn set_idle(&mut self, stripe: u32, first: bool) {
-        debug_assert!(!self.is_idle(stripe));
+    pub(crate) fn set_idle(&mut self, id: StripeId, first: bool) {
+        debug_assert!(!self.is_idle(id));
         let (before, after) = if first { (NONE, self.first) } else { (self.last, NONE) };
-        let links = &mut self.links[stripe as usize];
+        let links = &mut self.links[id.index()];
         (links.before, links.after, links.is_idle) = (before, after, true);
-        *self.after(before) = stripe;
-        *self.before(after) = stripe;
+        *self.after(before) = id;
+        *self.before(after) = id;
         self.idle += 1;
     }
 
     /// The stripe gets work.
-    pub(crate) fn set_busy(&mut self, stripe: u32) {
-        debug_assert!(self.is_idle(stripe));
-        let Links { before, after, .. } = self.links[stripe as usize];
+    pub(crate) fn set_busy(&mut self, id: StripeId) {
+        debug_assert!(self.is_idle(id));
+        let Links { before, after, .. } = self.links[id.index()];
         *self.after(before) = after;
         *self.before(after) = before;
-        self.links[stripe as usize].is_idle = false;
+        self.links[id.index()].is_idle = false;
         self.idle -= 1;
     }
 
     /// What comes after `stripe`, or first.
-    fn after(&mut self, stripe: u32) -> &mut u32 {
-        match stripe {
+    fn after(&mut self, id: StripeId) -> &mut StripeId {
+        match id {
             NONE => &mut self.first,
-            stripe => &mut self.links[stripe as usize].after,
+            id => &mut self.links[id.index()].after,
         }
     }
 
-    fn before(&mut self, stripe: u32) -> &mut u32 {
-        match stripe {
+    fn before(&mut self, id: StripeId) -> &mut StripeId {
+        match id {
             NONE => &mut self.last,
-            stripe => &mut self.links[stripe as usize].before,
+            id => &mut self.links[id.index()].before,
         }
     }
 
     /// The stripe without work that was used least recently.
-    pub(crate) fn least_recent(&self) -> Option<u32> {
+    pub(crate) fn least_recent(&self) -> Option<StripeId> {
         (self.first != NONE).then_some(self.first)
     }
 }
@@ -167,7 +169,8 @@ mod tests {
                 if n == 50 {
                     table.resize(12);
                 }
-                let (stripe, sector) = (stripe % if n < 50 { 6 } else { 12 }, sector * 8);
+                let stripe = StripeId(stripe % if n < 50 { 6 } else { 12 });
+                let sector = sector * 8;
                 match what {
                     0 if !sectors.values().any(|s| *s == sector) => {
                         table.set_sector(stripe, Some(sector));

@@ -27,7 +27,7 @@ use super::bitmap::{self, BitmapHeader};
 use super::journal::{self, Journal};
 use super::places::Places;
 use super::ppl;
-use super::superblock::{Features, Minor, Role, Superblock, flagged_role, level_name, seconds};
+use super::superblock::{DevRole, Features, Minor, Superblock, flagged_role, level_name, seconds};
 use crate::layout::{Layout, layout_name};
 
 /// A device that may be of an array.
@@ -372,7 +372,7 @@ fn number(candidate: &Candidate) -> Option<u32> {
 
 /// How many devices of the array a superblock calls members that call it one.
 fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
-    let is_member = |of: &Superblock, number| matches!(of.role_of(number), Role::Active(_));
+    let is_member = |of: &Superblock, number| matches!(of.role_of(number), DevRole::Active(_));
     let agrees = |other: &&Superblock| {
         other.set_uuid == own.set_uuid
             && is_member(own, other.dev_number)
@@ -388,7 +388,7 @@ fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
 fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, String> {
     let rank = |candidate: &Candidate| {
         let (_, found) = superblock(candidate)?;
-        let member = matches!(found.role(), Role::Active(_));
+        let member = matches!(found.role(), DevRole::Active(_));
         let last = (seconds(found.utime), agreeing(candidates, found));
         let last = (last, found.geometry().is_ok(), Reverse(found.dev_number));
         uuid.is_none_or(|uuid| uuid == found.set_uuid).then_some((member, found.events, last))
@@ -480,7 +480,7 @@ impl Assembly {
             self.leave_out(device, own, format!("{}: {damage}", candidate.name), what);
         } else if let Some(why) = self.other_history(candidate, own) {
             self.leave_out(device, own, why, Member::Stale { device, by_bitmap: false });
-        } else if role == Role::Faulty {
+        } else if role == DevRole::Faulty {
             let why = format!("{} has failed, by the freshest superblock", candidate.name);
             self.leave_out(device, own, why, Member::Faulty { device });
         } else if let Some(why) = self.unfit(candidate, own) {
@@ -490,9 +490,9 @@ impl Assembly {
             self.leave_out(device, own, why, Member::Damaged { device });
         } else {
             match role {
-                Role::Active(role) => self.take_member(candidates, device, own, role)?,
-                Role::Journal => self.journal = Some(device),
-                Role::Spare | Role::Faulty => self.spares.push(device),
+                DevRole::Active(role) => self.take_member(candidates, device, own, role)?,
+                DevRole::Journal => self.journal = Some(device),
+                DevRole::Spare | DevRole::Faulty => self.spares.push(device),
             }
         }
         self.spares.sort_unstable();
@@ -524,7 +524,7 @@ impl Assembly {
         let by_own = self.self_flagged.iter().filter(|(device, _)| is_used(device));
         let numbers: BTreeSet<u32> = by_fresh.chain(by_own.map(|(_, number)| *number)).collect();
         let words = numbers.into_iter().filter_map(|number| {
-            let Role::Active(role) = self.fresh.role_of(number) else { return None };
+            let DevRole::Active(role) = self.fresh.role_of(number) else { return None };
             self.members.get(usize::from(role))?.device()?;
             Some(format!("member {role} has the error flag (role {:#06x})", flagged_role(role)))
         });
@@ -557,7 +557,7 @@ impl Assembly {
     fn unfit(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (name, fresh) = (&candidate.name, &self.fresh);
         // Spares are not always told of events.
-        let is_spare = own.role() == Role::Spare;
+        let is_spare = own.role() == DevRole::Spare;
         let is_old = own.events.saturating_add(1) < fresh.events;
         if is_old && !is_spare && !mistake!("stale_member_read") {
             return Some(format!(
@@ -565,7 +565,7 @@ impl Assembly {
                 own.events, fresh.events
             ));
         }
-        let journal = fresh.role_of(own.dev_number) == Role::Journal;
+        let journal = fresh.role_of(own.dev_number) == DevRole::Journal;
         (own.data_size < fresh.size && !journal).then(|| {
             format!(
                 "{name} is too small: it has {} sectors for data, the array uses {}",
@@ -580,12 +580,12 @@ impl Assembly {
         // A spare is told of a new size with its role, which a crash may keep from it. A crash while the size changes
         // leaves members that were not told of it: they are one event behind. An array with a journal cannot be
         // resized.
-        let is_new = matches!(fresh.role_of(own.dev_number), Role::Active(_));
-        if own.role() == Role::Spare && is_new && size != fresh.size {
+        let is_new = matches!(fresh.role_of(own.dev_number), DevRole::Active(_));
+        if own.role() == DevRole::Spare && is_new && size != fresh.size {
             return self.no_room(candidate, own);
         }
-        if own.role() != Role::Spare && size != fresh.size {
-            if own.events < fresh.events && own.role() != Role::Journal {
+        if own.role() != DevRole::Spare && size != fresh.size {
+            if own.events < fresh.events && own.role() != DevRole::Journal {
                 return self.no_room(candidate, own);
             }
             return Some(format!(
@@ -628,10 +628,10 @@ impl Assembly {
     fn other_history(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let fresh = &self.fresh;
         // A member that is rebuilt may be the first that was told of its role.
-        let fresh_in_sync = matches!(fresh.role(), Role::Active(_))
+        let fresh_in_sync = matches!(fresh.role(), DevRole::Active(_))
             && !fresh.feature_map.contains(Features::RECOVERY_OFFSET);
-        let knows = matches!(own.role_of(fresh.dev_number), Role::Active(_));
-        (fresh_in_sync && !knows && own.role() != Role::Spare).then(|| {
+        let knows = matches!(own.role_of(fresh.dev_number), DevRole::Active(_));
+        (fresh_in_sync && !knows && own.role() != DevRole::Spare).then(|| {
             format!(
                 "{} is of another history: it says that device {} has failed, which is in use",
                 candidate.name, fresh.dev_number
@@ -655,7 +655,8 @@ impl Assembly {
         };
         let replacement = &mut self.replacements[usize::from(role)];
         let is_told = |device: usize| {
-            superblock(&candidates[device]).is_some_and(|(_, own)| own.role() == Role::Active(role))
+            superblock(&candidates[device])
+                .is_some_and(|(_, own)| own.role() == DevRole::Active(role))
         };
         let recovered = match own.feature_map.contains(Features::RECOVERY_OFFSET) {
             // It was not told yet that it has this role, so it holds nothing of it.
@@ -694,7 +695,7 @@ impl Assembly {
     /// Leaves a device out, and notes it as what became of its role's member, unless that is taken.
     fn leave_out(&mut self, device: usize, own: &Superblock, why: String, what: Member) {
         self.left_out.push((device, why));
-        if let Role::Active(role) = own.role()
+        if let DevRole::Active(role) = own.role()
             && let Some(member) = self.members.get_mut(usize::from(role))
             && *member == Member::Missing
         {
@@ -721,7 +722,7 @@ impl Assembly {
     fn find_replaced(&mut self, candidates: &[Candidate]) {
         let is_another = |role: usize, device: usize| {
             let number = superblock(&candidates[device]).map(|(_, own)| own.dev_number);
-            let role = Role::Active(role as u16);
+            let role = DevRole::Active(role as u16);
             number.is_some_and(|number| self.fresh.role_of(number) != role)
                 && (0..self.fresh.roles.len() as u32).any(|n| self.fresh.role_of(n) == role)
         };

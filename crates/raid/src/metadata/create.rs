@@ -7,7 +7,7 @@ use super::Uuid;
 use super::bitmap::{self, BitmapHeader};
 use super::ppl::{self, PplHeader};
 use super::room::{self, Log, PPL_SECTORS};
-use super::superblock::{CLEAN, Features, Minor, Role, Superblock};
+use super::superblock::{CLEAN, DevRole, Features, Minor, Superblock};
 use crate::layout::{Layout, Level};
 
 /// Entries of a new table of roles: they fill the superblock's first sector.
@@ -115,7 +115,7 @@ impl Plan {
     pub fn order(&self) -> Vec<usize> {
         let there = |index: &usize| self.members[*index].is_some();
         let mut order: Vec<usize> = (0..self.members.len()).filter(there).collect();
-        let is_member = |member: &NewMember| member.superblock.role() != Role::Spare;
+        let is_member = |member: &NewMember| member.superblock.role() != DevRole::Spare;
         order.sort_by_key(|index| self.members[*index].as_ref().is_some_and(is_member));
         order
     }
@@ -311,7 +311,7 @@ struct Places {
 fn places(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Places {
     let disks = options.layout.disks() as usize;
     let rebuilt = rebuilt(options, devices);
-    let mut roles = vec![Role::Spare.number(); ROLES];
+    let mut roles = vec![DevRole::Spare.number(); ROLES];
     let mut numbers = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         // The one that is rebuilt is a spare with a number behind all others.

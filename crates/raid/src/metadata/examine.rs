@@ -7,7 +7,7 @@ use super::MetadataError;
 use super::bad_blocks::BadBlocks;
 use super::bitmap::{self, BitmapHeader, HEADER_BYTES};
 use super::superblock::{
-    Features, MAGIC, Minor, ROLES_MAX, Role, Superblock, checksum, level_name, seconds,
+    DevRole, Features, MAGIC, Minor, ROLES_MAX, Superblock, checksum, level_name, seconds,
 };
 use crate::layout::{Level, layout_name};
 
@@ -225,10 +225,10 @@ impl Lines {
     fn roles(&mut self, found: &Superblock) {
         let replacement = found.feature_map.contains(Features::REPLACEMENT);
         let role = match found.role() {
-            Role::Active(role) if replacement => format!("Replacement device {role}"),
-            Role::Active(role) => format!("Active device {role}"),
-            Role::Journal => "Journal".to_owned(),
-            Role::Spare | Role::Faulty => "spare".to_owned(),
+            DevRole::Active(role) if replacement => format!("Replacement device {role}"),
+            DevRole::Active(role) => format!("Active device {role}"),
+            DevRole::Journal => "Journal".to_owned(),
+            DevRole::Spare | DevRole::Faulty => "spare".to_owned(),
         };
         let _ = writeln!(self.0, "   Device Role : {role}");
         let disks = found.raid_disks.min(ROLES_MAX as u32);

@@ -12,8 +12,9 @@
 //! array with a journal clean while it is being written, so only the journal tells whether anything is missing.
 
 use super::ppl::crc32c;
-use super::superblock::{Role, Superblock};
+use super::superblock::{DevRole, Superblock};
 use super::{MetadataError, Uuid, at, invalid, u16_at, u32_at, u64_at};
+use crate::ids::Role;
 use crate::layout::{Layout, STRIPE_SECTORS};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +34,7 @@ const BLOCKS_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Logged {
     /// By role: the checksum of the newest block.
-    pub checksums: BTreeMap<u32, u32>,
+    pub checksums: BTreeMap<Role, u32>,
     /// Parity was logged with the newest data: the stripe was on its way to its members.
     pub has_parity: bool,
 }
@@ -56,7 +57,7 @@ impl Journal {
         checksum(self.uuid, bytes)
     }
 
-    fn note(&mut self, block: &Named, role: u32, sector: u64) {
+    fn note(&mut self, block: &Named, role: Role, sector: u64) {
         let stripe = self.stripes.entry(sector & !(STRIPE_SECTORS - 1)).or_default();
         stripe.checksums.insert(role, block.checksum);
         stripe.has_parity = block.kind != Kind::Data;
@@ -87,7 +88,7 @@ struct Named {
 
 impl Named {
     /// Role and member sector.
-    fn member_address(&self, layout: &Layout) -> (u32, u64) {
+    fn member_address(&self, layout: &Layout) -> (Role, u64) {
         let row = || layout.row_at(self.location);
         match self.kind {
             Kind::Data => {
@@ -115,7 +116,7 @@ pub fn of<E: fmt::Display>(
     own: &Superblock,
     read_at: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Option<Result<Journal, MetadataError>> {
-    (own.role() == Role::Journal).then(|| read(own, read_at))
+    (own.role() == DevRole::Journal).then(|| read(own, read_at))
 }
 
 /// The journal of a superblock's device. `read` gives so many bytes from a sector of the device on.

@@ -8,6 +8,7 @@
 //! A write's log is in the area of the member that holds its parity. Only the newest header of an
 //! area matters: a member has one log in flight at most.
 
+use crate::ids::Role;
 use std::fmt;
 use std::ops::Range;
 
@@ -218,7 +219,7 @@ pub fn newest<E>(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParityBlock {
     /// Role of the member with the parity.
-    pub role: u32,
+    pub role: Role,
     /// Its member sector.
     pub sector: u64,
     /// The blocks that were being written. If one of their members is missing or out of sync there,
@@ -248,7 +249,7 @@ pub fn decode(
     let row = first / layout.row_sectors();
     let p = layout.row(row).p;
     let one_chunk = first % chunk + strip <= chunk;
-    if p != entry.parity_disk || (last - 1) / layout.row_sectors() != row || !one_chunk {
+    if p != Role(entry.parity_disk) || (last - 1) / layout.row_sectors() != row || !one_chunk {
         return Err(invalid(format!(
             "a PPL entry from array sector {first} to {last} with parity on member {}, expected \
              part of a row with parity on member {p}",
@@ -392,7 +393,7 @@ impl PplBuilder {
             data_sector: self.layout.array_sector(stripe.slots.start, stripe.sector),
             pp_size: 0,
             data_size: 0,
-            parity_disk: self.layout.row_at(stripe.sector).p,
+            parity_disk: self.layout.row_at(stripe.sector).p.0,
             checksum: 0,
         });
     }
@@ -448,7 +449,7 @@ mod tests {
         // Two members, part of a chunk: row 62 holds chunks 186 to 188.
         let blocks = decode(&entry(24008, 28672, 57344, 1), &layout(), USED).unwrap();
         assert_eq!(blocks.len(), 7);
-        assert_eq!((blocks[0].role, blocks[0].sector), (1, 62 * 128 + 72));
+        assert_eq!((blocks[0].role, blocks[0].sector), (Role(1), 62 * 128 + 72));
         assert_eq!(blocks[0].touched.iter().map(|t| t.slot).collect::<Vec<_>>(), [1, 2]);
         assert_eq!((blocks[0].parity_at, blocks[6].parity_at), (Some(0), Some(6 * 4096)));
         // Whole chunks.
@@ -560,7 +561,7 @@ mod tests {
                 prop_assert_eq!(crc32c(own), entry.checksum);
                 at += own.len();
                 for block in decode(entry, &layout, USED).unwrap() {
-                    prop_assert_eq!(block.role, 3);
+                    prop_assert_eq!(block.role, Role(3));
                     let slots = block.touched[0].slot..block.touched.last().unwrap().slot + 1;
                     if let Some(at) = block.parity_at {
                         prop_assert_eq!(own[at], block.sector as u8);

@@ -123,7 +123,7 @@ pub fn is_magic(bytes: &[u8]) -> bool {
 
 /// What a device is to its array, by the table of roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum DevRole {
     /// A member, with its number.
     Active(u16),
     /// A spare.
@@ -134,15 +134,15 @@ pub enum Role {
     Journal,
 }
 
-impl Role {
+impl DevRole {
     /// From its number on disk.
     pub fn from_number(number: u16) -> Option<Self> {
         match number {
-            0..ROLE_ERROR_FLAG => Some(Role::Active(number)),
-            ROLE_ERROR_FLAG..0xFF00 => Some(Role::Active(number - ROLE_ERROR_FLAG)),
-            0xFFFD => Some(Role::Journal),
-            0xFFFE => Some(Role::Faulty),
-            0xFFFF => Some(Role::Spare),
+            0..ROLE_ERROR_FLAG => Some(DevRole::Active(number)),
+            ROLE_ERROR_FLAG..0xFF00 => Some(DevRole::Active(number - ROLE_ERROR_FLAG)),
+            0xFFFD => Some(DevRole::Journal),
+            0xFFFE => Some(DevRole::Faulty),
+            0xFFFF => Some(DevRole::Spare),
             _ => None,
         }
     }
@@ -150,10 +150,10 @@ impl Role {
     /// Its number on disk.
     pub fn number(self) -> u16 {
         match self {
-            Role::Active(number) => number,
-            Role::Journal => 0xFFFD,
-            Role::Faulty => 0xFFFE,
-            Role::Spare => 0xFFFF,
+            DevRole::Active(number) => number,
+            DevRole::Journal => 0xFFFD,
+            DevRole::Faulty => 0xFFFE,
+            DevRole::Spare => 0xFFFF,
         }
     }
 }
@@ -487,10 +487,10 @@ impl Superblock {
     }
 
     /// The role of the device with number `dev_number`; who is not in the table is a spare.
-    pub fn role_of(&self, dev_number: u32) -> Role {
+    pub fn role_of(&self, dev_number: u32) -> DevRole {
         let number = self.roles.get(dev_number as usize).copied().unwrap_or(0xFFFF);
         // Numbers that md does not use are nobody's role.
-        Role::from_number(number).unwrap_or(Role::Faulty)
+        DevRole::from_number(number).unwrap_or(DevRole::Faulty)
     }
 
     /// Whether the table has the error flag of Synology's md on a device: a member that had I/O errors,
@@ -501,7 +501,7 @@ impl Superblock {
     }
 
     /// The role of this device, by its own table.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> DevRole {
         self.role_of(self.dev_number)
     }
 
@@ -523,7 +523,7 @@ impl Superblock {
         })?;
         let layout = Layout::new(level, self.layout, self.raid_disks, self.chunk_sectors.into())
             .map_err(invalid)?;
-        let is_on_device = self.size <= self.data_size || self.role() == Role::Journal;
+        let is_on_device = self.size <= self.data_size || self.role() == DevRole::Journal;
         if self.used() == 0 || !is_on_device {
             return Err(invalid(format!(
                 "{} sectors are used on each member, expected at least a chunk of {} and at most the {} for \

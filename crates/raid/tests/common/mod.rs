@@ -1,11 +1,12 @@
 //! Arrays of the vectors, read in the slow and obvious way.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use drystone_raid::Role;
 use drystone_raid::layout::Layout;
 use drystone_raid::metadata::MetadataError;
 use drystone_raid::metadata::assemble::Candidate;
 use drystone_raid::metadata::bitmap::BitmapHeader;
-use drystone_raid::metadata::superblock::{Features, Minor, Role, Superblock, probe};
+use drystone_raid::metadata::superblock::{DevRole, Features, Minor, Superblock, probe};
 use drystone_raid::testing::{self, Image};
 use std::convert::Infallible;
 
@@ -79,7 +80,7 @@ impl Array {
         let mut members: Vec<_> = (0..layout.disks()).map(|_| None).collect();
         for (own, image) in found {
             let in_sync = !own.feature_map.contains(Features::RECOVERY_OFFSET);
-            if let Role::Active(role) = fresh.role_of(own.dev_number)
+            if let DevRole::Active(role) = fresh.role_of(own.dev_number)
                 && in_sync
                 && own.events + 1 >= fresh.events
             {
@@ -90,22 +91,22 @@ impl Array {
     }
 
     /// The 4 KiB of a member at a member sector.
-    pub fn block(&self, role: u32, sector: u64) -> Option<Vec<u8>> {
-        let (image, data_offset) = self.members[role as usize].as_ref()?;
+    pub fn block(&self, role: Role, sector: u64) -> Option<Vec<u8>> {
+        let (image, data_offset) = self.members[role.index()].as_ref()?;
         Some(image.read_sectors(data_offset + sector, STRIPE))
     }
 
     /// What a member has there, or should have: computed from the others if it is lost.
-    pub fn block_or_computed(&self, role: u32, sector: u64) -> Vec<u8> {
+    pub fn block_or_computed(&self, role: Role, sector: u64) -> Vec<u8> {
         self.block(role, sector).unwrap_or_else(|| self.computed(role, sector))
     }
 
-    fn computed(&self, role: u32, sector: u64) -> Vec<u8> {
+    fn computed(&self, role: Role, sector: u64) -> Vec<u8> {
         let row = self.layout.row_at(sector);
         if Some(role) == row.q {
             return self.q(sector);
         }
-        let others = (0..self.layout.disks()).filter(|r| *r != role && Some(*r) != row.q);
+        let others = (0..self.layout.disks()).map(Role).filter(|r| *r != role && Some(*r) != row.q);
         match others.map(|r| self.block(r, sector)).collect::<Option<Vec<_>>>() {
             Some(others) => xor(&others),
             None => self.computed_with_q(role, sector),
@@ -113,10 +114,10 @@ impl Array {
     }
 
     /// A block of RAID-6 of which P does not tell alone: P is lost too, or another data block is.
-    fn computed_with_q(&self, role: u32, sector: u64) -> Vec<u8> {
+    fn computed_with_q(&self, role: Role, sector: u64) -> Vec<u8> {
         let row = self.layout.row_at(sector);
         let q = self.block(row.q.expect("RAID-6"), sector).expect("Q");
-        let data: Vec<u32> = (0..self.layout.data_disks()).map(|slot| row.data(slot)).collect();
+        let data: Vec<Role> = (0..self.layout.data_disks()).map(|slot| row.data(slot)).collect();
         if role == row.p {
             let data: Vec<_> = data.iter().map(|r| self.block_or_computed(*r, sector)).collect();
             return xor(&data);

@@ -16,7 +16,7 @@ use crate::stack;
 use drystone_raid::array::Command;
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES, STATE_STALE};
-use drystone_raid::metadata::superblock::{Features, Role, Superblock};
+use drystone_raid::metadata::superblock::{DevRole, Features, Superblock};
 use fastrand::Rng;
 use std::rc::Rc;
 
@@ -310,8 +310,8 @@ fn of_another_age(own: &mut Superblock, rng: &mut Rng, run: &Run) -> &'static st
     match rng.u32(0..6) {
         0 | 1 => own.events = own.events.saturating_sub(rng.u64(1..4)),
         2 => own.events += rng.u64(1..4),
-        3 => own.roles[rng.usize(others)] = Role::Faulty.number(),
-        4 => own.roles[rng.usize(others)] = Role::Spare.number(),
+        3 => own.roles[rng.usize(others)] = DevRole::Faulty.number(),
+        4 => own.roles[rng.usize(others)] = DevRole::Spare.number(),
         _ => own.resync_offset = rng.u64(0..own.size),
     }
     "edited: another age"

@@ -4,7 +4,7 @@
 use super::run::{Run, Started};
 use drystone_raid::array::DiskState;
 use drystone_raid::metadata::superblock::{
-    Features, Role, SUPERBLOCK_BYTES_MAX, Superblock, probe,
+    DevRole, Features, SUPERBLOCK_BYTES_MAX, Superblock, probe,
 };
 
 /// Devices that were members, are there again, and must not be read.
@@ -17,7 +17,7 @@ impl Records {
     /// What the disks of the run say.
     pub(super) fn read(run: &Run) -> Self {
         let found: Vec<_> = (0..run.world.disks()).map(|disk| superblock(run, disk)).collect();
-        let active = |own: &&Superblock| matches!(own.role(), Role::Active(_));
+        let active = |own: &&Superblock| matches!(own.role(), DevRole::Active(_));
         let most = found.iter().flatten().filter(active).map(|own| own.events).max();
         let fresh = found.iter().flatten().filter(active).find(|own| Some(own.events) == most);
         let mut records = Records { old: Vec::new() };
@@ -66,7 +66,7 @@ impl Records {
 
 /// By the freshest superblock it has failed, or it has not heard of an update that all members have.
 fn is_old(own: &Superblock, fresh: &Superblock) -> bool {
-    fresh.role_of(own.dev_number) == Role::Faulty || own.events.saturating_add(1) < fresh.events
+    fresh.role_of(own.dev_number) == DevRole::Faulty || own.events.saturating_add(1) < fresh.events
 }
 
 pub(super) fn superblock(run: &Run, disk: usize) -> Option<Superblock> {

@@ -9,8 +9,9 @@ use crate::array::look::erase_superblocks;
 use crate::array::open::{candidate, disk};
 use crate::array::ppl::LogTodo;
 use crate::engine::SyncAction;
+use crate::ids::{MemberNumber, Role};
 use crate::metadata::Uuid;
-use crate::metadata::superblock::{Features, Role, Superblock};
+use crate::metadata::superblock::{DevRole, Features, Superblock};
 use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::Ordering::*;
@@ -237,10 +238,10 @@ impl Manager {
     }
 
     /// The role of a device that was a member, and has missed only what the bitmap marks.
-    fn role_again(&self, own: &Superblock) -> Option<u32> {
+    fn role_again(&self, own: &Superblock) -> Option<Role> {
         let cleared = self.bitmap.as_ref()?.header().events_cleared;
-        let Role::Active(role) = own.role() else { return None };
-        let role = u32::from(role);
+        let DevRole::Active(role) = own.role() else { return None };
+        let role = Role(role.into());
         let common = &self.common;
         let geometry = |s: &Superblock| (s.level, s.layout, s.chunk_sectors, s.raid_disks);
         let shape = |s: &Superblock| (s.set_uuid, geometry(s), s.size);
@@ -250,14 +251,14 @@ impl Manager {
         let is_free = self
             .disks
             .iter()
-            .all(|disk| disk.number() != own.dev_number && disk.state.role() != Some(role));
+            .all(|disk| disk.number().0 != own.dev_number && disk.state.role() != Some(role));
         // Who calls a member failed that is in use saw another history.
         let mut in_use = self.disks.iter().filter(|d| matches!(d.state, DiskState::InSync(_)));
-        let is_ours = in_use.all(|disk| matches!(own.role_of(disk.number()), Role::Active(_)));
+        let is_ours = in_use.all(|disk| matches!(own.role_of(disk.number().0), DevRole::Active(_)));
         let fits = shape(own) == shape(common)
             && own.data_size >= self.used
             && own.bitmap_offset().is_some()
-            && role < common.raid_disks;
+            && role.0 < common.raid_disks;
         // What it holds where it had errors may be damaged, which the bitmap does not mark.
         let is_sound = !own.has_error_flag(own.dev_number);
         (fits && is_sound && is_whole && is_of_age && is_free && is_ours).then_some(role)
@@ -306,8 +307,9 @@ impl Manager {
     /// The lowest number behind those of an array's first members that no device has, nor had since the
     /// array was started, if there is one.
     fn free_number(&self) -> Option<u32> {
-        let is_free = |number: &u32| self.disks.iter().all(|disk| disk.number() != *number);
-        let is_new = |number: &u32| is_free(number) && !self.let_go.contains(number);
+        let is_free = |number: &u32| self.disks.iter().all(|disk| disk.number().0 != *number);
+        let is_new =
+            |number: &u32| is_free(number) && !self.let_go.contains(&MemberNumber(*number));
         let numbers = self.common.raid_disks..self.common.roles_max() as u32;
         let new = numbers.clone().find(is_new);
         new.or_else(|| numbers.clone().find(is_free))

@@ -25,6 +25,7 @@ use super::io::Io;
 use super::open::{ArrayOptions, EventSink, WallClock};
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
 use crate::engine::{IN_SYNC, REGION_SECTORS, RoleSlot, Shared, Wanted};
+use crate::ids::MemberNumber;
 use crate::metadata::assemble::Assembly;
 use crate::metadata::superblock::{CLEAN, Superblock};
 use drystone_core::clock::Ns;
@@ -94,7 +95,7 @@ pub struct Manager {
     /// Commands that were executed or refused, whose outcome is told when what follows from them has begun.
     executed: Vec<(Arc<Request>, Result<()>)>,
     /// Numbers of devices that were removed: what was on its way to one may be told of yet.
-    let_go: Vec<u32>,
+    let_go: Vec<MemberNumber>,
     /// Who asks for a device to be removed, and until when what is on its way there is waited for.
     removing: Vec<(Arc<Request>, Ns)>,
     /// Who asks for a stop, and until when what is in flight is waited for.
@@ -113,10 +114,10 @@ pub(super) fn role_slots(disks: &[Disk], roles: u32) -> Vec<RoleSlot> {
     for disk in disks {
         match disk.state {
             DiskState::InSync(role) | DiskState::Rebuilding(role) => {
-                role_slots[role as usize].member = Some(disk.member());
+                role_slots[role.index()].member = Some(disk.member());
             }
             DiskState::Replacement(role) => {
-                role_slots[role as usize].replacement = Some(disk.member());
+                role_slots[role.index()].replacement = Some(disk.member());
             }
             DiskState::Spare | DiskState::Faulty(_) => {}
         }
@@ -355,7 +356,7 @@ impl Manager {
         }
     }
 
-    fn disk_of(&mut self, number: u32) -> Option<usize> {
+    fn disk_of(&self, number: MemberNumber) -> Option<usize> {
         self.disks.iter().position(|disk| disk.number() == number)
     }
 

@@ -4,7 +4,7 @@ use super::{Failed, Manager, Record};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
 use crate::array::ppl;
-use crate::metadata::superblock::{CLEAN, Features, Role, Superblock};
+use crate::metadata::superblock::{CLEAN, DevRole, Features, Superblock};
 use drystone_core::Bio;
 use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
@@ -116,16 +116,18 @@ impl Manager {
         common.utime = (self.wall_clock)();
         let roles = &mut common.roles;
         // Who is not there is no member.
-        roles.fill(Role::Spare.number());
+        roles.fill(DevRole::Spare.number());
         for disk in &self.disks {
-            let number = disk.number() as usize;
+            let number = disk.number().0 as usize;
             if number >= roles.len() {
-                roles.resize(number + 1, Role::Spare.number());
+                roles.resize(number + 1, DevRole::Spare.number());
             }
             roles[number] = match disk.state {
-                DiskState::Faulty(_) => Role::Faulty.number(),
-                DiskState::Spare => Role::Spare.number(),
-                state => state.role().map_or(Role::Spare, |r| Role::Active(r as u16)).number(),
+                DiskState::Faulty(_) => DevRole::Faulty.number(),
+                DiskState::Spare => DevRole::Spare.number(),
+                state => {
+                    state.role().map_or(DevRole::Spare, |r| DevRole::Active(r.0 as u16)).number()
+                }
             };
         }
     }

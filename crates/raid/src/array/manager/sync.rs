@@ -15,6 +15,7 @@ use crate::array::io::Ticket;
 use crate::array::ppl::LogTodo;
 use crate::array::status::SyncStatus;
 use crate::engine::SyncAction;
+use crate::ids::{MemberNumber, Role};
 use crate::metadata::superblock::CLEAN;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::Ordering::*;
@@ -57,7 +58,7 @@ pub(super) struct Sync {
     /// Only what the bitmap says.
     by_bitmap: bool,
     /// Numbers of the devices that are rebuilt: those that there were when it began.
-    rebuilt: Vec<u32>,
+    rebuilt: Vec<MemberNumber>,
     /// Nothing is begun before all shards work by the configuration of this epoch.
     awaits: Option<u64>,
     /// Words of the bitmap that were told that they are done.
@@ -294,7 +295,7 @@ impl Manager {
     }
 
     fn assign_spares(&mut self) {
-        for role in 0..self.common.raid_disks {
+        for role in (0..self.common.raid_disks).map(Role) {
             let is_member = |state| matches!(state, DiskState::InSync(r) | DiskState::Rebuilding(r) if r == role);
             if self.disks.iter().any(|disk| is_member(disk.state)) {
                 continue;
@@ -416,18 +417,18 @@ impl Manager {
         });
     }
 
-    fn names_of(&self, numbers: &[u32]) -> Vec<Arc<str>> {
+    fn names_of(&self, numbers: &[MemberNumber]) -> Vec<Arc<str>> {
         let disks = self.disks.iter().filter(|disk| numbers.contains(&disk.number()));
         disks.map(|disk| disk.name.clone()).collect()
     }
 
     /// What was rebuilt is in sync; who has a replacement is of no use any more.
-    fn promote_rebuilt(&mut self, rebuilt: &[u32]) {
+    fn promote_rebuilt(&mut self, rebuilt: &[MemberNumber]) {
         let replaced = |disk: &Disk| match disk.state {
             DiskState::Replacement(role) if rebuilt.contains(&disk.number()) => Some(role),
             _ => None,
         };
-        let roles: Vec<u32> = self.disks.iter().filter_map(replaced).collect();
+        let roles: Vec<Role> = self.disks.iter().filter_map(replaced).collect();
         let is_replaced =
             |disk: &&Disk| matches!(disk.state, DiskState::InSync(role) if roles.contains(&role));
         let gone: Vec<_> = self.disks.iter().filter(is_replaced).map(|d| d.name.clone()).collect();

@@ -1,7 +1,8 @@
 //! Devices that are added, or are to replace a member, and do not keep what they are told.
 
 use super::*;
-use crate::metadata::superblock::Role;
+use crate::ids::Role;
+use crate::metadata::superblock::DevRole;
 
 const BYTES: usize = 192 << 10;
 /// The device that is added.
@@ -55,7 +56,7 @@ fn a_device_that_does_not_flush_is_not_added() {
             assert!(why.starts_with("d4 is not added to md0: it did not write and flush"), "{why}");
             assert_eq!(names(&stand), before, "it is let go");
             let own = stand.memories[0].superblock();
-            assert!(own.roles[4..].iter().all(|role| *role == Role::Spare.number()));
+            assert!(own.roles[4..].iter().all(|role| *role == DevRole::Spare.number()));
             assert!(stand.reads(0, 1, BYTES) && stand.write(0, 1, BYTES).is_ok());
             assert_eq!(
                 stand.array.as_ref().unwrap().0.status().degraded(),
@@ -100,14 +101,17 @@ fn a_spare_that_does_not_flush_replaces_nobody() {
     stand.memories[NEW].flush_fails.store(true, Relaxed);
     let why = stand.command(Command::Replace("d1".to_owned())).unwrap_err().message;
     assert!(why.starts_with("d1 is not replaced: the spare chosen for it did not"), "{why}");
-    assert_eq!(stand.states()[1], DiskState::InSync(1));
+    assert_eq!(stand.states()[1], DiskState::InSync(Role(1)));
     assert!(matches!(stand.states()[NEW], DiskState::Faulty(_)));
     stand.memories[NEW].flush_fails.store(false, Relaxed);
     stand.command(Command::Remove("d4".to_owned())).unwrap();
     add(&mut stand, NEW).unwrap();
     stand.command(Command::Replace("d1".to_owned())).unwrap();
     stand.until("the end", |status| {
-        status.disks.iter().any(|disk| &*disk.name == "d4" && disk.state == DiskState::InSync(1))
+        status
+            .disks
+            .iter()
+            .any(|disk| &*disk.name == "d4" && disk.state == DiskState::InSync(Role(1)))
     });
     all_fits(&mut stand);
 }

@@ -2,6 +2,7 @@
 
 use super::stand::{Entry, Memory, Stand, is_idle, uuid};
 use super::*;
+use crate::ids::Role;
 use crate::layout::Level;
 use crate::metadata::bitmap::{BitmapHeader, HEADER_BYTES};
 use crate::metadata::create::Policy;
@@ -143,7 +144,7 @@ fn after_a_crash_only_chunks_that_are_set_are_read() {
     stand.write(9 * 3 * SECTORS, 7, 4096);
     let row = stand.array.as_ref().unwrap().0.status().layout.row(9);
     stand.crash();
-    let parity = &stand.memories[row.p as usize];
+    let parity = &stand.memories[row.p.index()];
     parity.put(parity.superblock().data_offset + 9 * SECTORS, &[9; 4096]);
     stand.start();
     assert_eq!(stand.until("resync", is_idle).mismatch_cnt, 8);
@@ -296,7 +297,7 @@ fn who_had_the_error_flag_is_rebuilt_as_any_other() {
 fn a_bit_stays_while_a_write_is_under_way() {
     let mut stand = stand(Level::Raid5, 4);
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let holder = layout.map_sector(0).role as usize;
+    let holder = layout.map_sector(0).role.index();
     stand.write(0, 3, 4096);
     stand.memories[holder].hold();
     stand.begin(Bio::write(Sector(0), IoBuf::from_slice(&[4; 4096])));
@@ -315,7 +316,7 @@ fn a_bitmap_that_cannot_be_written_fails_its_member_before_the_write_passes() {
     let memory = &stand.memories[2];
     memory.bad_sector.store(bitmap_sector(memory), Relaxed);
     assert!(stand.write(0, 7, 4096).is_ok());
-    assert_eq!(stand.states()[2], DiskState::Faulty(Some(2)));
+    assert_eq!(stand.states()[2], DiskState::Faulty(Some(Role(2))));
     assert_eq!(stand.memories[0].superblock().roles[2], 0xFFFE);
     assert!(stand.reads(0, 7, 4096) && bits(&stand.memories[0]).contains(&0));
 }

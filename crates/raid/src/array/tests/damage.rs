@@ -126,7 +126,7 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
         stand.start();
         let layout = stand.array.as_ref().unwrap().0.status().layout;
         let row = layout.row_sectors();
-        let parity = layout.row(0).p as usize;
+        let parity = layout.row(0).p.index();
         // Newest logs on two members.
         for at in [0, row] {
             assert!(stand.write(at, 2, 4096).is_ok());
@@ -157,7 +157,7 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
 fn crashed_without_a_member(damage: impl FnOnce(&Stand, usize, u64)) -> (Stand, usize) {
     let mut stand = stopped(Policy::Ppl);
     stand.start();
-    let parity = stand.array.as_ref().unwrap().0.status().layout.row(0).p as usize;
+    let parity = stand.array.as_ref().unwrap().0.status().layout.row(0).p.index();
     assert_ne!(parity, 2);
     assert!(stand.write(0, 2, 4096).is_ok());
     stand.crash();

@@ -41,7 +41,7 @@ fn with_dropped(dropped: u64) {
     array.set_attribute("md/stripe_cache_size", "17").unwrap();
     assert!(stand.write(0, 9, 64 << 10).is_ok());
     let before = array.counts();
-    stand.memories[array.status().layout.map_sector(0).role as usize].hold();
+    stand.memories[array.status().layout.map_sector(0).role.index()].hold();
     let mut users: Vec<User> = (0..USERS).map(|number| begin(&stand, number)).collect();
     stand.turn();
     assert!(array.counts().waited >= before.waited + USERS - 2, "they wait for a stripe");

@@ -33,8 +33,9 @@ fn expected(
     let data_offset = stand.memories[3].superblock().data_offset;
     let is_hole = |sector| {
         let address = layout.map_sector(sector);
-        let memory = &stand.memories[address.role as usize];
-        memory.is_hole(data_offset + address.sector) && !parity_knows(address.role, address.sector)
+        let memory = &stand.memories[address.role.index()];
+        memory.is_hole(data_offset + address.sector)
+            && !parity_knows(address.role.0, address.sector)
     };
     sectors.map(is_hole).collect()
 }
@@ -116,6 +117,6 @@ fn a_member_with_a_bad_block_or_a_rebuild_is_not_believed() {
     let (name, device) = ("d1".to_owned(), rebuilt.devices[1].clone());
     rebuilt.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
     rebuilt.pass(1);
-    assert_eq!(rebuilt.states().last(), Some(&DiskState::Rebuilding(1)));
+    assert_eq!(rebuilt.states().last(), Some(&DiskState::Rebuilding(Role(1))));
     assert_told(&rebuilt, |role, _| role == 1);
 }

@@ -2,6 +2,7 @@
 //! cannot read is computed all the same.
 
 use super::stand::{Memory, Stand};
+use crate::ids::Role;
 use crate::layout::Level;
 use drystone_core::clock::SystemClock;
 use drystone_core::context::DevIndex;
@@ -35,7 +36,8 @@ fn stand() -> (Stand, Volume, u64) {
         assert!(stand.write(block * 8, block as u8 + 1, 4096).is_ok());
     }
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let lost = (0..96 * 8).step_by(8).find(|sector| layout.map_sector(*sector).role == 1).unwrap();
+    let lost =
+        (0..96 * 8).step_by(8).find(|sector| layout.map_sector(*sector).role == Role(1)).unwrap();
     spoil(&stand.memories[1], layout.map_sector(lost).sector);
     (stand, volume, lost)
 }
@@ -88,7 +90,7 @@ fn nothing_that_is_lost_is_taken_for_read() {
     let layout = stand.array.as_ref().unwrap().0.status().layout;
     let address = layout.map_sector(lost);
     // The block beside it in the row, by which it would be computed.
-    let other = layout.row_at(address.sector).p as usize;
+    let other = layout.row_at(address.sector).p.index();
     spoil(&stand.memories[other], address.sector);
     let bio = stand.io(Bio::read(Sector(lost), IoBuf::zeroed(4096)));
     assert!(!bio.status.is_ok());

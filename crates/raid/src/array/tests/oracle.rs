@@ -25,7 +25,7 @@ enum Field {
     DataSize,
     Events,
     Number,
-    Role,
+    DevRole,
     ResyncFrom,
     Recovered,
     LogicalBlock,
@@ -44,7 +44,7 @@ const OTHERS: [Field; 11] = [
     DataSize,
     Events,
     Number,
-    Role,
+    DevRole,
     ResyncFrom,
     Recovered,
     LogicalBlock,
@@ -89,7 +89,7 @@ fn apply(own: &mut Superblock, (_, field, near, by): Change) {
         DataSize => own.data_size = value,
         Events => own.events = own.events.saturating_add_signed(by % 3),
         Number => own.dev_number = value as u32,
-        Role => {
+        DevRole => {
             let roles = [0, 1, 2, 3, 4, 0xFFFD, 0xFFFE, 0xFFFF, 0x8002];
             own.roles[usize::from(near) % 5] = roles[by.unsigned_abs() as usize % roles.len()];
         }

@@ -2,9 +2,10 @@
 //! is, and what Linux takes is taken.
 
 use super::*;
+use crate::ids::Role;
 use crate::metadata::assemble::{Member, Start};
 use crate::metadata::bitmap::BitmapHeader;
-use crate::metadata::superblock::{Features, Minor, Role, Superblock};
+use crate::metadata::superblock::{DevRole, Features, Minor, Superblock};
 use stand::Memory;
 use std::sync::Arc;
 
@@ -162,7 +163,7 @@ fn a_bad_block_log_in_the_bitmap_is_not_used() {
     // So a block that cannot be written fails its member, and nothing is written over the bitmap.
     stand.memories[1].bad_sector.store(stand.memories[1].superblock().data_offset, Relaxed);
     assert!(stand.write(0, 3, BYTES).is_ok());
-    assert!(stand.states().contains(&DiskState::Faulty(Some(1))), "{:?}", stand.states());
+    assert!(stand.states().contains(&DiskState::Faulty(Some(Role(1)))), "{:?}", stand.states());
     assert!(BitmapHeader::parse(&stand.memories[0].get(BITMAP, 512)).is_ok());
     stand.stop();
     // Bits are not taken for bad sectors.
@@ -487,7 +488,7 @@ fn a_spare_that_has_no_room_for_its_role_takes_no_part() {
     (0..4).for_each(|device| {
         change(&stand, device, |own| {
             own.events += 1;
-            (own.roles[1], own.roles[4]) = (Role::Faulty.number(), 1);
+            (own.roles[1], own.roles[4]) = (DevRole::Faulty.number(), 1);
         });
     });
     change(&stand, 4, |own| {

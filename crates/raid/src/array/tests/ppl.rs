@@ -2,6 +2,7 @@
 
 use super::stand::{Entry, Stand, is_idle, uuid};
 use super::*;
+use crate::ids::Role;
 use crate::layout::Level;
 use crate::metadata::create::Policy;
 use crate::metadata::ppl::{self, PplHeader};
@@ -225,7 +226,7 @@ fn nor_does_it_while_a_member_is_missing() {
 fn the_next_log_waits_until_all_of_the_last_is_done() {
     let (mut stand, _) = stand(4);
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let (holder, parity) = (layout.map_sector(0).role as usize, layout.row(0).p as usize);
+    let (holder, parity) = (layout.map_sector(0).role.index(), layout.row(0).p.index());
     stand.memories[holder].hold();
     stand.begin(Bio::write(Sector(0), IoBuf::from_slice(&[4; 4096])));
     stand.turn();
@@ -271,7 +272,7 @@ fn blocks_that_are_not_side_by_side_are_logged_one_after_the_other() {
     stand.begin_all([bio(0, 1), bio(1, 2), bio(3, 3)]);
     stand.wait_for(3);
     let entries = stand.power.take();
-    let parity = layout.row(0).p as usize;
+    let parity = layout.row(0).p.index();
     assert_eq!(log_writes(&stand, &entries), [parity, parity]);
     let last = newest(&stand, parity);
     assert_eq!((last.entries[0].data_sector, last.entries[0].data_size), (3 * CHUNK, 4096));
@@ -284,11 +285,11 @@ fn blocks_that_are_not_side_by_side_are_logged_one_after_the_other() {
 fn a_log_that_cannot_be_written_fails_its_member_before_the_write_passes() {
     let (mut stand, _) = stand(4);
     let layout = stand.array.as_ref().unwrap().0.status().layout;
-    let parity = layout.row(0).p as usize;
+    let parity = layout.row(0).p.index();
     stand.memories[parity].bad_sector.store(area(&stand, parity).start + 9, Relaxed);
     stand.power.take();
     assert!(stand.write(0, 7, 4096).is_ok());
-    assert_eq!(stand.states()[parity], DiskState::Faulty(Some(parity as u32)));
+    assert_eq!(stand.states()[parity], DiskState::Faulty(Some(Role(parity as u32))));
     let entries = stand.power.take();
     let other = (parity + 1) % 4;
     let data_offset = stand.memories[other].superblock().data_offset;

@@ -1,6 +1,7 @@
 //! What members could not read, or did not get, and what is still on its way when they leave.
 
 use super::*;
+use crate::ids::Role;
 use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, IoBuf, Sector};
@@ -93,7 +94,7 @@ fn is_replaced_well(stand: &mut Stand, what: &str) {
     let fast = Some(1 << 20);
     stand.command(Command::Speed { min: fast, max: fast }).unwrap();
     stand.until("the end", |status| {
-        is_idle(status) && status.disks.iter().any(|d| d.state == DiskState::Faulty(Some(1)))
+        is_idle(status) && status.disks.iter().any(|d| d.state == DiskState::Faulty(Some(Role(1))))
     });
     let device = stand.memories[4].superblock().data_offset;
     assert!(stand.memories[4].get(device, 4096) == [77; 4096], "{what}");
@@ -246,7 +247,7 @@ fn a_member_that_is_replaced_is_only_read() {
     stand.power.take();
     stand.command(Command::Replace("d0".to_owned())).unwrap();
     stand.until("the end", |status| {
-        is_idle(status) && status.disks.iter().any(|d| d.state == DiskState::Faulty(Some(0)))
+        is_idle(status) && status.disks.iter().any(|d| d.state == DiskState::Faulty(Some(Role(0))))
     });
     let start = data_offset(&stand, 0);
     let to_data = |entry: &stand::Entry| {

@@ -3,6 +3,7 @@
 
 use super::stand::Stand;
 use super::*;
+use crate::ids::Role;
 use crate::layout::Layout;
 use std::ops::Range;
 
@@ -71,7 +72,7 @@ fn what_the_logs_say_is_seen_though_nothing_is_written() {
     (torn.is_read_only, torn.is_forced) = (true, true);
     torn.start();
     // The block that was itself being written to the member that is missing is lost.
-    assert_eq!(layout(&torn).map_sector(IN_FLIGHT as u64 * 8).role, 1);
+    assert_eq!(layout(&torn).map_sector(IN_FLIGHT as u64 * 8).role, Role(1));
     assert!(differences(&contents(&mut torn), &right).len() > 1);
     for (lost, different) in [(vec![], vec![]), (vec![1], vec![IN_FLIGHT])] {
         let mut stand = read_only("r5-ls-ppl-torn", &lost, false);
@@ -104,7 +105,7 @@ fn the_bitmap_tells_what_is_suspect_without_a_member() {
             let address = layout.map_sector(block * 8);
             let is_marked = [0, 20, 62, 63].contains(&(address.sector / row));
             let is_suspect = found.iter().any(|range| range.contains(&(block * 4096)));
-            assert_eq!(is_suspect, is_marked && address.role == lost as u32, "block {block}");
+            assert_eq!(is_suspect, is_marked && address.role == Role(lost as u32), "block {block}");
         }
         let right = contents(&mut read_only("r5-ls-bitmap-torn-after", &[], false));
         let read = contents(&mut stand);
@@ -129,7 +130,7 @@ fn the_bitmap_tells_what_is_suspect_without_a_member() {
 #[test]
 fn too_few_members_are_made_up_for_by_a_stale_one_if_that_is_insisted_upon() {
     let mut stand = read_only("r5-ls-stale", &[0], true);
-    assert_eq!(stand.states(), [1, 2, 3].map(DiskState::InSync));
+    assert_eq!(stand.states(), [1, 2, 3].map(Role).map(DiskState::InSync));
     let found = suspects(&stand).expect("suspects");
     let layout = layout(&stand);
     let right = contents(&mut read_only("r5-ls-stale", &[], false));
@@ -137,7 +138,7 @@ fn too_few_members_are_made_up_for_by_a_stale_one_if_that_is_insisted_upon() {
     for at in (0..right.len()).step_by(4096) {
         let role = layout.map_sector(at as u64 / 512).role;
         let is_suspect = found.iter().any(|range| range.contains(&(at as u64)));
-        assert_eq!(is_suspect, role == 0 || role == 2, "byte {at}");
+        assert_eq!(is_suspect, [Role(0), Role(2)].contains(&role), "byte {at}");
         assert!(is_suspect || right[at..at + 4096] == read[at..at + 4096], "byte {at}");
     }
     assert!(right != read, "what was written without the stale member is not there");
@@ -155,7 +156,11 @@ fn what_is_insisted_upon_can_be_written_too() {
     stand.stop();
     stand.is_forced = false;
     stand.start();
-    assert_eq!(stand.states(), [1, 2, 3].map(DiskState::InSync), "they agree from then on");
+    assert_eq!(
+        stand.states(),
+        [1, 2, 3].map(Role).map(DiskState::InSync),
+        "they agree from then on"
+    );
     assert!(stand.reads(0, 7, PART));
 }
 

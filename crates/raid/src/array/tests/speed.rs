@@ -60,7 +60,7 @@ fn it_yields_to_what_is_in_flight() {
     let array = stand.array.as_ref().unwrap().0.clone();
     let last = array.info().size_bytes / SECTOR_SIZE - 8;
     let address = array.status().layout.map_sector(last);
-    let memory = stand.memories[address.role as usize].clone();
+    let memory = stand.memories[address.role.index()].clone();
     memory.hold_from(address.sector);
     stand.begin(Bio::read(Sector(last), IoBuf::zeroed(4096)));
     assert_about(done_in(&mut stand, 4, |_| {}), 4 * MIN);

@@ -8,6 +8,7 @@
 use super::ArrayChannel;
 use crate::engine::conf::{Conf, Member};
 use crate::engine::shard::{Fault, Report};
+use crate::ids::MemberNumber;
 use drystone_core::{Bio, BioFlags, Env, Op, Status};
 
 /// A flush, or a write after one, that waits for the members.
@@ -18,7 +19,7 @@ pub(super) struct Flushing {
 }
 
 /// md's numbers of members that could not flush, and how they failed.
-type Failed = Vec<(u32, Status)>;
+type Failed = Vec<(MemberNumber, Status)>;
 
 /// What waits until members are on record that could not flush.
 pub(super) struct Unflushed {
@@ -44,7 +45,7 @@ impl ArrayChannel {
                 continue;
             };
             let mut flush = parts.flush(env);
-            flush.user_data = u64::from(member.number) << 32 | u64::from(number);
+            flush.user_data = u64::from(member.number.0) << 32 | u64::from(number);
             flush.set_end_io(self.index);
             env.send_down(*channel, flush);
         }
@@ -53,7 +54,7 @@ impl ArrayChannel {
 
     /// A member has flushed, or not.
     pub(super) fn flushed(&mut self, env: &mut Env, mut bio: Box<Bio>) {
-        let (member, number) = ((bio.user_data >> 32) as u32, bio.user_data as u32);
+        let (member, number) = (MemberNumber((bio.user_data >> 32) as u32), bio.user_data as u32);
         let status = std::mem::replace(&mut bio.status, Status::Ok);
         env.end_bio(bio);
         let flushing = self.flushing.get_mut(number);
@@ -87,7 +88,7 @@ impl ArrayChannel {
         if let Some((_, status)) = cancelled.or(needed).or(failed.first().filter(|_| is_final)) {
             return env.end_with(part, *status);
         }
-        let report = |(number, _): &(u32, Status)| Report {
+        let report = |(number, _): &(MemberNumber, Status)| Report {
             number: *number,
             sector: 0,
             fault: Fault::Flush,
@@ -101,8 +102,9 @@ impl ArrayChannel {
     /// others again.
     pub(super) fn flush_again(&mut self, env: &mut Env) {
         for Unflushed { failed, part } in std::mem::take(&mut self.unflushed) {
-            let is_there =
-                |(number, _): &&(u32, Status)| member_by_number(&self.conf, *number).is_some();
+            let is_there = |(number, _): &&(MemberNumber, Status)| {
+                member_by_number(&self.conf, *number).is_some()
+            };
             match failed.iter().find(is_there) {
                 None if self.conf.is_broken => env.end_with(part, Status::IoError),
                 None => self.flush(env, part),
@@ -124,13 +126,13 @@ fn member_at(conf: &Conf, at: usize) -> Option<&Member> {
     }
 }
 
-fn member_by_number(conf: &Conf, number: u32) -> Option<&Member> {
+fn member_by_number(conf: &Conf, number: MemberNumber) -> Option<&Member> {
     let all = (0..2 * conf.role_slots.len()).filter_map(|at| member_at(conf, at));
     all.into_iter().find(|member| member.number == number)
 }
 
 /// Without it more would be lost than parity makes up for.
-fn is_needed(conf: &Conf, number: u32) -> bool {
+fn is_needed(conf: &Conf, number: MemberNumber) -> bool {
     let is_in_sync = member_by_number(conf, number).is_some_and(Member::is_in_sync);
     is_in_sync && conf.lost().len() >= conf.layout.level().parity_disks()
 }

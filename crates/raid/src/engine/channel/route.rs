@@ -3,6 +3,7 @@
 use super::ArrayChannel;
 use crate::engine::port::Origin;
 use crate::engine::shared::{REGION_SECTORS, shard_of};
+use crate::ids::Role;
 use crate::layout::{Layout, MemberAddress};
 use drystone_core::check::is_plain;
 use drystone_core::{Bio, BioFlags, BioList, Env, Op, SECTOR_SIZE, Sector, Status};
@@ -74,7 +75,7 @@ impl ArrayChannel {
             bio.sector = Sector(member.data_offset + address.sector);
             moved += 1;
             let Some(bio) = bios.pop() else { break };
-            env.send_down(self.by_role[address.role as usize], bio);
+            env.send_down(self.by_role[address.role.index()], bio);
         }
         moved
     }
@@ -106,11 +107,11 @@ impl ArrayChannel {
     }
 
     /// A read of what a member holds needs no stripe, unless the member cannot read it.
-    fn read_member(&self, env: &mut Env, role: u32, sector: u64, mut part: Box<Bio>) {
+    fn read_member(&self, env: &mut Env, role: Role, sector: u64, mut part: Box<Bio>) {
         part.user_data = READ | part.sector.0;
         part.sector = Sector(sector);
         part.set_end_io(self.index);
-        env.send_down(self.by_role[role as usize], part);
+        env.send_down(self.by_role[role.index()], part);
     }
 
     fn read_ended(&mut self, env: &mut Env, sector: u64, mut part: Box<Bio>) {

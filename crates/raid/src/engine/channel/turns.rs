@@ -6,6 +6,7 @@ use crate::engine::port::{Origin, Ports};
 use crate::engine::ppl::{Log, Ticket};
 use crate::engine::shard::{Shard, TurnInput};
 use crate::engine::shared::{SHARDS, Shared};
+use crate::ids::Role;
 use drystone_core::sync::Guard;
 use drystone_core::turn::{Place, TurnLock};
 use drystone_core::{Bio, BioList, Env};
@@ -185,9 +186,9 @@ impl ArrayChannel {
         self.log_out.io = io;
     }
 
-    fn channel_of(&self, conf: &Conf, role: u32, is_replacement: bool) -> u32 {
-        let replacements = if is_replacement { conf.layout.disks() } else { 0 };
-        self.by_role[(role + replacements) as usize]
+    fn channel_of(&self, conf: &Conf, role: Role, is_replacement: bool) -> u32 {
+        let replacements = if is_replacement { conf.layout.disks() as usize } else { 0 };
+        self.by_role[role.index() + replacements]
     }
 
     fn accept(
@@ -233,11 +234,11 @@ impl ArrayChannel {
         shard: &mut Shard,
     ) {
         let (members, sent, index) = (&self.by_role, &mut self.member_io, self.index);
-        let disks = turn.conf.layout.disks();
-        let channel = |role: u32, is_replacement: bool| {
-            members[(role + if is_replacement { disks } else { 0 }) as usize]
+        let disks = turn.conf.layout.disks() as usize;
+        let channel = |role: Role, is_replacement: bool| {
+            members[role.index() + if is_replacement { disks } else { 0 }]
         };
-        let send = |role: u32, is_replacement: bool, mut bio: Box<Bio>| {
+        let send = |role: Role, is_replacement: bool, mut bio: Box<Bio>| {
             bio.user_data |= (number as u64) << 32;
             bio.give_to_channel(index);
             *sent += 1;
@@ -250,7 +251,7 @@ impl ArrayChannel {
     fn deliver(&mut self, env: &mut Env) {
         while let Some(ticket) = self.out.tickets.pop() {
             let role = self.conf.layout.row_at(ticket.sector()).p;
-            self.bring_log(role as usize, ticket.into_bio());
+            self.bring_log(role.index(), ticket.into_bio());
         }
         while let Some(ticket) = self.log_out.tickets.pop() {
             self.bring_shard(ticket.shard(), ticket.into_bio());

@@ -6,6 +6,7 @@ use crate::engine::bitmap::Intent;
 use crate::engine::plan::{Covered, Fetch, Method, WritePlan, parity_of};
 use crate::engine::roles::Roles;
 use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, NoRoom, Piece, State, Stripe};
+use crate::ids::{MemberNumber, Role, StripeId};
 use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf, Status};
 
@@ -31,7 +32,7 @@ impl Shard {
     pub(super) fn handle(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         quota: usize,
         out: &mut TurnEffects,
     ) {
@@ -44,11 +45,11 @@ impl Shard {
         }
     }
 
-    fn stripe(&mut self, id: u32) -> &mut Stripe {
-        &mut self.stripes[id as usize]
+    fn stripe(&mut self, id: StripeId) -> &mut Stripe {
+        &mut self.stripes[id.index()]
     }
 
-    fn advance(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    fn advance(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         let stripe = self.stripe(id);
         debug_assert_eq!(stripe.io, 0, "what is under way is waited for");
         match stripe.state {
@@ -76,7 +77,7 @@ impl Shard {
     pub(super) fn fetch(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         wanted: Roles,
         out: &mut TurnEffects,
     ) -> Result<bool, ()> {
@@ -103,12 +104,12 @@ impl Shard {
     pub(super) fn start(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         roles: Roles,
         io: MemberIo,
         out: &mut TurnEffects,
     ) {
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         stripe.driver = turn.home;
         let (sector, items) = (stripe.sector, &self.items);
         let home = |item| items.get(item).bio.home;
@@ -123,7 +124,7 @@ impl Shard {
         out.io.extend(roles.iter().map(|role| MemberIo { role, sector, ..io }));
     }
 
-    fn read(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    fn read(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         let stripe = self.stripe(id);
         let wanted = stripe.reads.iter().map(|piece| piece.role).collect();
         match self.fetch(turn, id, wanted, out) {
@@ -140,7 +141,7 @@ impl Shard {
     fn read_one_by_one(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         wanted: Roles,
         out: &mut TurnEffects,
     ) -> Step {
@@ -165,7 +166,7 @@ impl Shard {
     pub(super) fn record_bad_blocks(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         targets: Roles,
         out: &mut TurnEffects,
     ) -> Recorded {
@@ -188,12 +189,18 @@ impl Shard {
     }
 
     /// All reads end: with data if it is among `there`.
-    fn end_reads(&mut self, _turn: &TurnInput<'_>, id: u32, there: Roles, out: &mut TurnEffects) {
+    fn end_reads(
+        &mut self,
+        _turn: &TurnInput<'_>,
+        id: StripeId,
+        there: Roles,
+        out: &mut TurnEffects,
+    ) {
         let mut reads = std::mem::take(&mut self.stripe(id).reads);
         for piece in reads.drain(..) {
             let status = if there.has(piece.role) { Status::Ok } else { Status::IoError };
             if status.is_ok() {
-                let block = &self.stripes[id as usize].block(piece.role)[piece.range()];
+                let block = &self.stripes[id.index()].block(piece.role)[piece.range()];
                 self.items.get_mut(piece.item).bio.fill_data_at(piece.at, block);
             }
             self.piece_done(piece, status, out);
@@ -201,7 +208,7 @@ impl Shard {
         self.stripe(id).reads = reads;
     }
 
-    fn write(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    fn write(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         if turn.conf.is_broken {
             return self.refuse_writes(id, out);
         }
@@ -229,7 +236,7 @@ impl Shard {
 
     /// Mark the stripe's bit in the write-intent bitmap, or ask the manager to. The stripe may be written once
     /// this returns [`Intent::Known`].
-    fn mark_intent(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Intent {
+    fn mark_intent(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Intent {
         let Some(bitmap) = &turn.conf.bitmap else { return Intent::Known };
         let word = bitmap.word_of(self.stripe(id).sector);
         let intent = bitmap.intend(word);
@@ -241,7 +248,7 @@ impl Shard {
     }
 
     /// What is written cannot be made good.
-    fn refuse_writes(&mut self, id: u32, out: &mut TurnEffects) -> Step {
+    fn refuse_writes(&mut self, id: StripeId, out: &mut TurnEffects) -> Step {
         for piece in std::mem::take(&mut self.stripe(id).writes) {
             self.piece_done(piece, Status::IoError, out);
         }
@@ -253,12 +260,12 @@ impl Shard {
     fn apply_writes(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         covered: &Covered,
         plan: &WritePlan,
         out: &mut TurnEffects,
     ) {
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         let written = covered.whole | covered.part;
         let writable = turn.conf.kept(stripe.sector);
         let parity = parity_of(&stripe.row);
@@ -268,11 +275,11 @@ impl Shard {
         let is_logged = turn.conf.ppl.is_some() && plan.method != Method::NoParity;
         let ticket =
             is_logged.then(|| self.ticket(turn, id, written, plan.method, &mut out.spares));
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         std::mem::swap(&mut stripe.writes, &mut stripe.draining);
         stripe.writes.extend(stripe.draining.extract_if(.., |piece| !written.has(piece.role)));
         let flags = self.take_data(id);
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         // Parity that nobody keeps does not follow.
         stripe.uptodate = (stripe.uptodate - (parity - writable)) | written;
         match plan.method {
@@ -308,14 +315,14 @@ impl Shard {
     pub(super) fn send(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         roles: Roles,
         flags: BioFlags,
         out: &mut TurnEffects,
     ) {
         let sector = self.stripe(id).sector;
         let to_members = roles & turn.conf.writable(sector);
-        let is_replaced = |role: &u32| turn.conf.member(*role, true).is_some();
+        let is_replaced = |role: &Role| turn.conf.member(*role, true).is_some();
         let replacements = roles.iter().filter(is_replaced).collect();
         self.send_to(turn, id, (to_members, replacements), flags, out);
     }
@@ -325,7 +332,7 @@ impl Shard {
     pub(super) fn send_to(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         (to_members, replaced): (Roles, Roles),
         flags: BioFlags,
         out: &mut TurnEffects,
@@ -344,7 +351,7 @@ impl Shard {
     }
 
     /// What was sent to members has been written, or not.
-    fn written(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    fn written(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         let stripe = self.stripe(id);
         if !stripe.no_room.is_empty() {
             self.await_room(id, out);
@@ -375,7 +382,7 @@ impl Shard {
     }
 
     /// All writes that were under way end.
-    fn end_writes(&mut self, id: u32, status: Status, out: &mut TurnEffects) {
+    fn end_writes(&mut self, id: StripeId, status: Status, out: &mut TurnEffects) {
         let stripe = self.stripe(id);
         stripe.give_back();
         let mut draining = std::mem::take(&mut stripe.draining);
@@ -386,15 +393,15 @@ impl Shard {
     /// Have blocks sent again that some member had no room for (a sparse file on a full file system). To
     /// call them bad, or the member failed, would cost the array its redundancy for what is over as soon
     /// as somebody makes room.
-    fn await_room(&mut self, id: u32, out: &mut TurnEffects) {
-        let stripe = &self.stripes[id as usize];
+    fn await_room(&mut self, id: StripeId, out: &mut TurnEffects) {
+        let stripe = &self.stripes[id.index()];
         let (sector, fault) = (stripe.sector, Fault::NoRoom);
         let report = |n: &NoRoom| Report { number: n.number, sector, fault };
         out.reports.extend(stripe.no_room.iter().map(report));
         self.await_manager(id, State::AwaitingRoom);
     }
 
-    fn send_again(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    fn send_again(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         let stripe = self.stripe(id);
         let is_awaited = !stripe.draining.is_empty() || stripe.sync.is_some();
         if turn.conf.is_suspended && !is_awaited {
@@ -416,7 +423,7 @@ impl Shard {
         }
     }
 
-    fn count_corrected(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) {
+    fn count_corrected(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) {
         let stripe = self.stripe(id);
         let failed: Roles = stripe.failed.iter().map(|failed| failed.role).collect();
         let corrected = stripe.to_rewrite(turn) - failed;
@@ -426,7 +433,7 @@ impl Shard {
     }
 
     /// Every member that failed is out of the configuration by now, or its block is known as bad.
-    pub(super) fn is_on_record(&mut self, turn: &TurnInput<'_>, id: u32) -> bool {
+    pub(super) fn is_on_record(&mut self, turn: &TurnInput<'_>, id: StripeId) -> bool {
         let stripe = self.stripe(id);
         let (sector, failed) = (stripe.sector, &stripe.failed);
         failed.iter().all(|failed| {
@@ -440,7 +447,7 @@ impl Shard {
     }
 
     /// Have it put on record, and wait for that.
-    fn record(&mut self, _turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) {
+    fn record(&mut self, _turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) {
         let stripe = self.stripe(id);
         let (sector, fault) = (stripe.sector, Fault::Write);
         let report = |f: &FailedWrite| Report { number: f.number, sector, fault };
@@ -449,7 +456,7 @@ impl Shard {
     }
 
     /// Blocks that a member could not read, and that were computed, are written anew.
-    fn rewrite(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    fn rewrite(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         if self.stripe(id).to_rewrite(turn).is_empty() {
             return Step::Idle;
         }
@@ -460,9 +467,9 @@ impl Shard {
     /// The block has come back from its member.
     pub(super) fn io_ended(
         &mut self,
-        id: u32,
+        id: StripeId,
         io: &MemberIo,
-        number: u32,
+        number: MemberNumber,
         block: IoBuf,
         status: Status,
     ) {
@@ -470,7 +477,7 @@ impl Shard {
         let stripe = self.stripe(id);
         stripe.io -= 1;
         if !io.is_copy {
-            stripe.blocks[io.role as usize] = Some(block);
+            stripe.blocks[io.role.index()] = Some(block);
         }
         let lacks_room = status == Status::NoSpace && !io.is_replacement && !io.is_copy;
         match (io.is_write, status.is_ok()) {
@@ -498,7 +505,7 @@ fn place_roles(plan: &WritePlan, written: Roles, parity: Roles) -> Roles {
 /// Report the same fault of several members.
 fn report(turn: &TurnInput<'_>, sector: u64, roles: Roles, fault: Fault, out: &mut TurnEffects) {
     for role in roles.iter() {
-        let member = turn.conf.role_slots[role as usize].member.as_ref();
+        let member = turn.conf.role_slots[role.index()].member.as_ref();
         out.reports.extend(member.map(|m| Report { number: m.number, sector, fault }));
     }
 }

@@ -15,13 +15,14 @@ use super::{Item, Shard};
 use crate::engine::roles::Roles;
 use crate::engine::slab::Slab;
 use crate::engine::stripe::{BLOCK_BYTES, Piece, Stripe};
+use crate::ids::{Role, StripeId};
 use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf};
 
 impl Shard {
     /// Put the data of all writes that are under way into the cache. Their flags.
-    pub(super) fn take_data(&mut self, id: u32) -> BioFlags {
-        let (stripe, items) = (&mut self.stripes[id as usize], &self.items);
+    pub(super) fn take_data(&mut self, id: StripeId) -> BioFlags {
+        let (stripe, items) = (&mut self.stripes[id.index()], &self.items);
         let may_lend = stripe.is_written_whole() && !mistake!("stripe_acknowledged_early");
         let mut flags = BioFlags::empty();
         for index in 0..stripe.draining.len() {
@@ -56,15 +57,15 @@ impl Stripe {
             && self.draining.iter().all(is_whole)
     }
 
-    fn set_aside(&mut self, role: u32, lent: IoBuf) {
-        let own = self.blocks[role as usize].replace(lent);
+    fn set_aside(&mut self, role: Role, lent: IoBuf) {
+        let own = self.blocks[role.index()].replace(lent);
         self.set_aside.push((role, own.expect("the block is in the cache")));
     }
 
     /// The writes are over: have the cache's own blocks again, which hold nothing of use.
     pub(super) fn give_back(&mut self) {
         while let Some((role, own)) = self.set_aside.pop() {
-            self.blocks[role as usize] = Some(own);
+            self.blocks[role.index()] = Some(own);
             self.uptodate -= Roles::one(role);
         }
     }

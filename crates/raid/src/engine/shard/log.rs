@@ -6,6 +6,7 @@ use crate::engine::plan::Method;
 use crate::engine::ppl::{Spares, Ticket};
 use crate::engine::roles::Roles;
 use crate::engine::stripe::{FailedWrite, State};
+use crate::ids::StripeId;
 use drystone_core::BioFlags;
 
 impl Shard {
@@ -14,12 +15,12 @@ impl Shard {
     pub(super) fn ticket(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         written: Roles,
         method: Method,
         spares: &mut Spares,
     ) -> Ticket {
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         let others = stripe.data - written;
         let mut ticket = Ticket::new(spares, id, stripe.sector, stripe.slots_of(written));
         if !others.is_empty() {
@@ -35,12 +36,12 @@ impl Shard {
     pub(super) fn log(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         pending: (Roles, BioFlags),
         mut ticket: Ticket,
         out: &mut TurnEffects,
     ) {
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         (stripe.state, stripe.driver) = (State::Logging, turn.home);
         stripe.pending = Some(pending);
         ticket.set_home(turn.home);
@@ -53,7 +54,7 @@ impl Shard {
     /// A ticket has come back.
     pub(crate) fn accept_ticket(&mut self, ticket: Ticket) {
         let (id, failed) = ticket.logged();
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         debug_assert!(stripe.state == State::Logging && stripe.ticket.is_none());
         let failed = failed.map(|number| (stripe.row.p, number));
         let failed = failed.map(|(role, number)| FailedWrite { role, number });
@@ -63,12 +64,17 @@ impl Shard {
     }
 
     /// The log is written; or its member has failed, which has to be on record.
-    pub(super) fn logged(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
+    pub(super) fn logged(
+        &mut self,
+        turn: &TurnInput<'_>,
+        id: StripeId,
+        out: &mut TurnEffects,
+    ) -> Step {
         if !self.is_on_record(turn, id) {
             self.await_manager(id, State::Logging);
             return Step::Blocked;
         }
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         stripe.failed.clear();
         if let Some((roles, flags)) = stripe.pending.take() {
             self.send(turn, id, roles, flags, out);
@@ -77,8 +83,8 @@ impl Shard {
     }
 
     /// The members have what was logged, or are on record as failed.
-    pub(super) fn log_done(&mut self, id: u32, out: &mut TurnEffects) {
-        if let Some(mut ticket) = self.stripes[id as usize].ticket.take() {
+    pub(super) fn log_done(&mut self, id: StripeId, out: &mut TurnEffects) {
+        if let Some(mut ticket) = self.stripes[id.index()].ticket.take() {
             ticket.set_done();
             out.tickets.push(ticket);
         }

@@ -35,6 +35,7 @@ use super::ppl::{Spares, Ticket};
 use super::slab::Slab;
 use super::stripe::{BLOCK_BYTES, Piece, State, Stripe};
 use super::table::StripeTable;
+use crate::ids::{MemberNumber, Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
 use crate::parity::Parity;
 use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status, mistake};
@@ -86,7 +87,7 @@ pub(crate) enum Fault {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     /// md's number of the device.
-    pub(crate) number: u32,
+    pub(crate) number: MemberNumber,
     /// Member sector of the stripe.
     pub(crate) sector: u64,
     pub(crate) fault: Fault,
@@ -184,15 +185,15 @@ pub(crate) struct Shard {
     stripes: Vec<Stripe>,
     table: StripeTable,
     /// Stripes that are to be looked at.
-    ready: VecDeque<u32>,
+    ready: VecDeque<StripeId>,
     items: Slab<Item>,
     waiting: VecDeque<u32>,
     runs: Slab<Run>,
     makings: Makings,
     /// Stripes that wait for what the manager publishes.
-    awaiting: Vec<u32>,
+    awaiting: Vec<StripeId>,
     /// Numbers of stripes that were given up.
-    given_up: Vec<u32>,
+    given_up: Vec<StripeId>,
     /// For parity that is compared.
     scratch: [IoBuf; 2],
     /// The configuration that it has worked by.
@@ -232,8 +233,8 @@ impl Shard {
     }
 
     /// Have a stripe looked at again by the next configuration.
-    fn await_manager(&mut self, id: u32, state: State) {
-        self.stripes[id as usize].state = state;
+    fn await_manager(&mut self, id: StripeId, state: State) {
+        self.stripes[id.index()].state = state;
         self.awaiting.push(id);
     }
 
@@ -267,8 +268,8 @@ impl Shard {
     /// Have so many stripes, as soon as those with work let go.
     fn resize(&mut self, turn: &TurnInput<'_>, stripes: usize, out: &mut TurnEffects) {
         while self.live() < stripes {
-            let id = self.given_up.pop().unwrap_or(self.stripes.len() as u32);
-            match self.stripes.get_mut(id as usize) {
+            let id = self.given_up.pop().unwrap_or(StripeId(self.stripes.len() as u32));
+            match self.stripes.get_mut(id.index()) {
                 Some(stripe) => *stripe = Stripe::new(turn),
                 None => self.stripes.push(Stripe::new(turn)),
             }
@@ -283,9 +284,9 @@ impl Shard {
         self.wake(turn, out);
     }
 
-    fn give_up(&mut self, id: u32) {
+    fn give_up(&mut self, id: StripeId) {
         self.table.set_sector(id, None);
-        self.stripes[id as usize].blocks = Vec::new();
+        self.stripes[id.index()].blocks = Vec::new();
         self.given_up.push(id);
     }
 
@@ -336,7 +337,7 @@ impl Shard {
         }
         let sector = item.bio.sector.0 + item.attached / SECTOR_SIZE;
         let (role, sector) = match item.is_sync {
-            true => (0, sector),
+            true => (Role(0), sector),
             false => {
                 let stripe = turn.conf.layout.map_sector(sector);
                 (stripe.role, stripe.sector)
@@ -349,11 +350,11 @@ impl Shard {
     }
 
     /// Give a piece to a stripe, which is busy.
-    fn add_piece(&mut self, id: u32, piece: Piece, number: u32, out: &mut TurnEffects) {
+    fn add_piece(&mut self, id: StripeId, piece: Piece, number: u32, out: &mut TurnEffects) {
         let item = self.items.get_mut(number);
         item.attached += u64::from(piece.bytes);
         item.pieces += 1;
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         match item.bio.op {
             _ if item.is_sync => {
                 debug_assert!(stripe.sync.is_none(), "one synchronises at a time");
@@ -369,8 +370,8 @@ impl Shard {
         }
     }
 
-    fn make_ready(&mut self, id: u32) {
-        let stripe = &mut self.stripes[id as usize];
+    fn make_ready(&mut self, id: StripeId) {
+        let stripe = &mut self.stripes[id.index()];
         if !std::mem::replace(&mut stripe.is_queued, true) {
             self.ready.push_back(id);
         }
@@ -381,9 +382,9 @@ impl Shard {
         &mut self,
         turn: &TurnInput<'_>,
         sector: u64,
-        (found, is_its_turn): (Option<u32>, bool),
+        (found, is_its_turn): (Option<StripeId>, bool),
         out: &mut TurnEffects,
-    ) -> Option<u32> {
+    ) -> Option<StripeId> {
         if let Some(id) = found.filter(|id| !self.table.is_idle(*id)) {
             return Some(id);
         }
@@ -394,7 +395,7 @@ impl Shard {
         self.table.set_busy(id);
         if found.is_none() {
             self.table.set_sector(id, Some(sector));
-            self.stripes[id as usize].become_stripe_of(sector, turn);
+            self.stripes[id.index()].become_stripe_of(sector, turn);
         }
         if !self.waiting.is_empty() {
             self.join(turn, sector, id, out);
@@ -403,7 +404,7 @@ impl Shard {
     }
 
     /// Who waits for the stripe of `sector` gets a part of it.
-    fn join(&mut self, turn: &TurnInput<'_>, sector: u64, id: u32, out: &mut TurnEffects) {
+    fn join(&mut self, turn: &TurnInput<'_>, sector: u64, id: StripeId, out: &mut TurnEffects) {
         for position in 0..self.waiting.len() {
             let number = self.waiting[position];
             if let Some((wanted, piece)) = self.next_piece(turn, number)
@@ -421,12 +422,12 @@ impl Shard {
     pub(super) fn release(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         quota: usize,
         out: &mut TurnEffects,
     ) {
         self.counts.freed += 1;
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         debug_assert!(stripe.state == State::Idle && stripe.io == 0 && !stripe.has_work());
         stripe.unreadable = Default::default();
         let is_empty = stripe.uptodate.is_empty();
@@ -458,7 +459,7 @@ impl Shard {
         out: &mut TurnEffects,
     ) {
         while let Some(id) = self.ready.pop_front() {
-            self.stripes[id as usize].is_queued = false;
+            self.stripes[id.index()].is_queued = false;
             self.handle(turn, id, stripes, out);
         }
     }

@@ -6,16 +6,17 @@
 use super::{Fault, Report, Shard, TurnEffects, TurnInput};
 use crate::engine::conf::Member;
 use crate::engine::stripe::Stripe;
+use crate::ids::{MemberNumber, Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
 
 /// A block that is to be read or written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberIo {
-    pub(crate) role: u32,
+    pub(crate) role: Role,
     /// Member sector.
     pub(crate) sector: u64,
-    pub(super) stripe: u32,
+    pub(super) stripe: StripeId,
     pub(crate) is_write: bool,
     pub(crate) is_replacement: bool,
     /// It goes to a replacement, or went to what was one: what is sent is a copy of the block.
@@ -26,9 +27,9 @@ pub(crate) struct MemberIo {
 }
 
 impl MemberIo {
-    pub(super) fn read(stripe: u32) -> Self {
+    pub(super) fn read(stripe: StripeId) -> Self {
         MemberIo {
-            role: 0,
+            role: Role(0),
             sector: 0,
             stripe,
             is_write: false,
@@ -40,7 +41,7 @@ impl MemberIo {
     }
 
     /// What a run has in common.
-    fn kind(&self) -> (u32, [bool; 3], u16) {
+    fn kind(&self) -> (Role, [bool; 3], u16) {
         (self.role, [self.is_replacement, self.is_copy, self.is_write], self.flags.bits())
     }
 
@@ -54,8 +55,8 @@ impl MemberIo {
 pub(crate) struct Run {
     first: MemberIo,
     /// md's number of the device.
-    number: u32,
-    stripes: Vec<u32>,
+    number: MemberNumber,
+    stripes: Vec<StripeId>,
 }
 
 /// Most blocks of a run: as many as a request has segments by default.
@@ -67,7 +68,7 @@ const RUN_BLOCKS_MAX: usize = 128;
 pub(super) struct Makings {
     /// Idle boxes.
     bios: BioList,
-    stripes: Vec<Vec<u32>>,
+    stripes: Vec<Vec<StripeId>>,
     bufs: Vec<IoBuf>,
 }
 
@@ -92,7 +93,7 @@ impl Makings {
 impl Stripe {
     /// A copy for a role's replacement. The block itself may be on its way to the member if the copy
     /// has been sent before.
-    fn copy_of(&mut self, role: u32) -> IoBuf {
+    fn copy_of(&mut self, role: Role) -> IoBuf {
         match self.copies.iter().position(|(of, _)| *of == role) {
             Some(at) => self.copies.swap_remove(at).1,
             None => IoBuf::from_slice(self.block(role)),
@@ -102,7 +103,7 @@ impl Stripe {
 
 impl Shard {
     /// Something is being written to device `number`, or to any.
-    pub(crate) fn writes_to(&self, number: Option<u32>) -> bool {
+    pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
         let is_to = |run: &Run| run.first.is_write && number.is_none_or(|n| n == run.number);
         self.runs.iter().any(is_to)
     }
@@ -114,7 +115,7 @@ impl Shard {
         &mut self,
         turn: &TurnInput<'_>,
         out: &mut TurnEffects,
-        mut send: impl FnMut(u32, bool, Box<Bio>),
+        mut send: impl FnMut(Role, bool, Box<Bio>),
     ) {
         // Copies for replacements before what they are copies of.
         let order = |io: &MemberIo| (!io.is_copy, io.kind(), io.sector);
@@ -136,10 +137,10 @@ impl Shard {
     fn make_run(&mut self, ios: &[MemberIo], member: &Member) -> Box<Bio> {
         let mut bufs = std::mem::take(&mut self.makings.bufs);
         for io in ios {
-            let stripe = &mut self.stripes[io.stripe as usize];
+            let stripe = &mut self.stripes[io.stripe.index()];
             bufs.push(match io.is_copy {
                 true => stripe.copy_of(io.role),
-                false => stripe.blocks[io.role as usize].take().expect("it is in the cache"),
+                false => stripe.blocks[io.role.index()].take().expect("it is in the cache"),
             });
         }
         let mut bio = self.makings.bio();
@@ -190,9 +191,9 @@ impl Shard {
             let has_block = io.is_write || turn.conf.readable(sector).has(io.role);
             if (is_to_be_split || is_cancelled) && has_block {
                 // Which of the blocks it was is not known: each is tried by itself.
-                let stripe = &mut self.stripes[*id as usize];
+                let stripe = &mut self.stripes[id.index()];
                 match io.is_copy {
-                    false => stripe.blocks[io.role as usize] = Some(block),
+                    false => stripe.blocks[io.role.index()] = Some(block),
                     true => stripe.copies.push((io.role, block)),
                 }
                 out.io.push(MemberIo { is_alone: !is_cancelled, ..io });

@@ -9,6 +9,7 @@ use super::{Shard, TurnEffects, TurnInput};
 use crate::engine::conf::SyncAction;
 use crate::engine::plan::parity_of;
 use crate::engine::roles::Roles;
+use crate::ids::{Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::{BioFlags, IoBuf, Status};
 
@@ -16,10 +17,10 @@ impl Shard {
     pub(super) fn synchronise(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         out: &mut TurnEffects,
     ) -> Step {
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         if !std::mem::replace(&mut stripe.sync_began, true) {
             // What the members hold counts, not what the cache does.
             stripe.uptodate = Roles::EMPTY;
@@ -31,8 +32,8 @@ impl Shard {
         }
     }
 
-    pub(super) fn end_sync(&mut self, id: u32, status: Status, out: &mut TurnEffects) -> Step {
-        let stripe = &mut self.stripes[id as usize];
+    pub(super) fn end_sync(&mut self, id: StripeId, status: Status, out: &mut TurnEffects) -> Step {
+        let stripe = &mut self.stripes[id.index()];
         stripe.sync_began = false;
         if let Some(item) = stripe.sync.take() {
             self.item_done(item, status, out);
@@ -41,14 +42,14 @@ impl Shard {
     }
 
     /// Writes for a synchronisation have ended.
-    pub(super) fn sync_written(&mut self, id: u32, status: Status, out: &mut TurnEffects) {
-        if self.stripes[id as usize].sync_began {
+    pub(super) fn sync_written(&mut self, id: StripeId, status: Status, out: &mut TurnEffects) {
+        if self.stripes[id.index()].sync_began {
             self.end_sync(id, status, out);
         }
     }
 
-    fn recover(&mut self, turn: &TurnInput<'_>, id: u32, out: &mut TurnEffects) -> Step {
-        let sector = self.stripes[id as usize].sector;
+    fn recover(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
+        let sector = self.stripes[id.index()].sector;
         let targets = turn.conf.rebuilding(sector);
         match self.fetch(turn, id, targets, out) {
             Ok(false) => Step::Blocked,
@@ -62,11 +63,11 @@ impl Shard {
     fn rebuild(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         roles: Roles,
         out: &mut TurnEffects,
     ) -> Step {
-        let sector = self.stripes[id as usize].sector;
+        let sector = self.stripes[id.index()].sector;
         let members = roles & turn.conf.behind(sector, false) & turn.conf.writable(sector);
         let replacements = roles & turn.conf.behind(sector, true);
         self.send_to(turn, id, (members, replacements), BioFlags::BACKGROUND, out);
@@ -78,7 +79,7 @@ impl Shard {
     fn recover_one_by_one(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         targets: Roles,
         out: &mut TurnEffects,
     ) -> Step {
@@ -102,11 +103,11 @@ impl Shard {
     fn check(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         action: SyncAction,
         out: &mut TurnEffects,
     ) -> Step {
-        let stripe = &self.stripes[id as usize];
+        let stripe = &self.stripes[id.index()];
         let (data, sector) = (stripe.data, stripe.sector);
         let bad = turn.conf.bad_at(sector);
         if action == SyncAction::Repair && !bad.is_empty() {
@@ -131,7 +132,13 @@ impl Shard {
     }
 
     /// Write blocks anew that are listed as bad: the members may take them by now.
-    fn repair(&mut self, turn: &TurnInput<'_>, id: u32, bad: Roles, out: &mut TurnEffects) -> Step {
+    fn repair(
+        &mut self,
+        turn: &TurnInput<'_>,
+        id: StripeId,
+        bad: Roles,
+        out: &mut TurnEffects,
+    ) -> Step {
         match self.fetch(turn, id, bad, out) {
             Ok(false) => Step::Blocked,
             Ok(true) => {
@@ -145,18 +152,18 @@ impl Shard {
     fn compare(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         parity: Roles,
         action: SyncAction,
         out: &mut TurnEffects,
     ) -> Step {
-        let stripe = &mut self.stripes[id as usize];
+        let stripe = &mut self.stripes[id.index()];
         let [p, q] = &mut self.scratch;
         let has_q = stripe.row.q.is_some();
         stripe.arithmetic(turn).parity_into(p, has_q.then_some(&mut **q));
         let (p_role, q_role) = (stripe.row.p, stripe.row.q);
         let differs =
-            |role: u32, computed: &IoBuf| parity.has(role) && stripe.block(role) != &**computed;
+            |role: Role, computed: &IoBuf| parity.has(role) && stripe.block(role) != &**computed;
         let mut wrong = Roles::EMPTY;
         if differs(p_role, p) {
             wrong.insert(p_role);
@@ -185,10 +192,10 @@ impl Shard {
     fn end_sync_or_rewrite(
         &mut self,
         turn: &TurnInput<'_>,
-        id: u32,
+        id: StripeId,
         out: &mut TurnEffects,
     ) -> Step {
-        if self.stripes[id as usize].to_rewrite(turn).is_empty() {
+        if self.stripes[id.index()].to_rewrite(turn).is_empty() {
             return self.end_sync(id, Status::Ok, out);
         }
         self.send(turn, id, Roles::EMPTY, BioFlags::BACKGROUND, out);

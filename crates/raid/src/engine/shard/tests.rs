@@ -5,6 +5,7 @@ use super::{Fault, Report, Shard, TurnEffects, TurnInput};
 use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, RoleSlot, SyncAction};
 use crate::engine::plan::{data_of, parity_of};
 use crate::engine::stripe::BLOCK_BYTES;
+use crate::ids::{MemberNumber, Role};
 use crate::layout::{Layout, Level};
 use crate::metadata::bad_blocks::BadBlocks;
 use crate::parity::{Parity, gf};
@@ -88,7 +89,7 @@ struct Bench {
 pub(super) fn member(number: u32, in_sync_below: u64) -> Member {
     Member {
         device: Arc::new(NoDevice),
-        number,
+        number: MemberNumber(number),
         data_offset: OFFSET,
         in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
         bad_blocks: Arc::new(BadBlocks::new(0).unwrap()),
@@ -152,7 +153,7 @@ impl Bench {
         shard.handle_ready(&turn, self.stripes, out);
         let flight = &mut self.flight;
         let number = |role, new| turn.conf.member(role, new).expect("it is there").number;
-        shard.make_runs(&turn, out, |role, new, bio| flight.push((number(role, new), bio)));
+        shard.make_runs(&turn, out, |role, new, bio| flight.push((number(role, new).0, bio)));
         self.mismatches += std::mem::take(&mut out.mismatches);
         self.collect();
     }
@@ -303,7 +304,7 @@ impl Bench {
         let row = layout.row_at(sector);
         let start = ((OFFSET + sector) * SECTOR_SIZE) as usize;
         (start..start + 4096).step_by(61).all(|at| {
-            let byte = |role: u32| self.members[role as usize][at];
+            let byte = |role: Role| self.members[role.index()][at];
             let data = data_of(layout, &row);
             let p = data.iter().fold(0, |p, role| p ^ byte(role));
             let times = |role| gf::mul(byte(role), gf::power(row.power(role) as u8));
@@ -402,9 +403,9 @@ fn checks_count_and_repairs_mend() {
         for (sector, parity) in [(8, 0), (24, 0), (24, 1)] {
             let row = bench.conf.layout.row_at(sector);
             let role = parity_of(&row).iter().nth(parity).unwrap_or(row.p);
-            bench.members[role as usize][((OFFSET + sector) * SECTOR_SIZE) as usize + 61] ^= 1;
+            bench.members[role.index()][((OFFSET + sector) * SECTOR_SIZE) as usize + 61] ^= 1;
             if level == Level::Raid5 && parity == 1 {
-                bench.members[role as usize][((OFFSET + sector) * SECTOR_SIZE) as usize] ^= 2;
+                bench.members[role.index()][((OFFSET + sector) * SECTOR_SIZE) as usize] ^= 2;
             }
         }
         bench.sync(SyncAction::Check);
@@ -466,7 +467,7 @@ fn resync_makes_parity_fit_and_writes_meanwhile_do_not_carry_it_on() {
         let address = bench.conf.layout.map_sector(sector);
         let from = start + (address.sector * SECTOR_SIZE) as usize;
         let to = (sector * SECTOR_SIZE) as usize;
-        let bytes: Vec<u8> = bench.members[address.role as usize][from..from + 512].to_vec();
+        let bytes: Vec<u8> = bench.members[address.role.index()][from..from + 512].to_vec();
         bench.model[to..to + 512].copy_from_slice(&bytes);
     }
     bench.submit(Op::Write, 5, 3);
@@ -552,7 +553,7 @@ fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
         conf.role_slots[1].member = None;
     });
     let at = |bench: &Bench, role| {
-        (0..).find(|s| bench.conf.layout.map_sector(*s).role == role).expect("it holds data")
+        (0..).find(|s| bench.conf.layout.map_sector(*s).role == Role(role)).expect("it holds data")
     };
     let (gone, there) = (at(&bench, 1), at(&bench, 2));
     bench.submit(Op::Read, there, 1);
@@ -614,7 +615,7 @@ fn what_is_lost_is_listed_before_it_is_written_anew() {
         bench.end_one(0);
     }
     bench.broken[1] = false;
-    let numbers = |reports: &[Report]| reports.iter().map(|r| r.number).collect::<Vec<_>>();
+    let numbers = |reports: &[Report]| reports.iter().map(|r| r.number.0).collect::<Vec<_>>();
     assert_eq!(numbers(&bench.lost), [1, 0]);
     // A whole row, which could be written at once.
     bench.submit(Op::Write, 0, 8);

@@ -13,7 +13,7 @@
 //! written or started. So is a bitmap, which is then kept.
 
 use super::{Candidate, superblock};
-use crate::metadata::superblock::{Features, Role, Superblock};
+use crate::metadata::superblock::{DevRole, Features, Superblock};
 
 /// What keeps an array from being written or started.
 const CAUTIONS: Features =
@@ -48,13 +48,13 @@ pub(super) fn agreed(candidates: &[Candidate], freshest: usize) -> Result<Superb
 fn is_equal(fresh: &Superblock, other: &Superblock) -> bool {
     (other.set_uuid, other.events) == (fresh.set_uuid, fresh.events)
         && other.dev_number != fresh.dev_number
-        && fresh.role_of(other.dev_number) != Role::Faulty
+        && fresh.role_of(other.dev_number) != DevRole::Faulty
         && is_member(other, fresh)
 }
 
 /// Whether a table of roles calls another superblock's device a member.
 fn is_member(table: &Superblock, of: &Superblock) -> bool {
-    matches!(table.role_of(of.dev_number), Role::Active(_))
+    matches!(table.role_of(of.dev_number), DevRole::Active(_))
 }
 
 /// Each device has one role. A spare may not have been told of its role yet, which
@@ -64,7 +64,7 @@ fn check_roles(
     other: &Superblock,
     fresh: &Superblock,
 ) -> Result<(), String> {
-    let is_role = |role| matches!(role, Role::Active(_) | Role::Journal);
+    let is_role = |role| matches!(role, DevRole::Active(_) | DevRole::Journal);
     let numbers = 0..fresh.roles.len().min(other.roles.len()) as u32;
     let mut pairs = numbers.map(|number| (number, other.role_of(number), fresh.role_of(number)));
     match pairs.find(|(_, one, another)| is_role(*one) && is_role(*another) && one != another) {
@@ -78,12 +78,12 @@ fn check_roles(
     }
 }
 
-fn role_words(role: Role) -> String {
+fn role_words(role: DevRole) -> String {
     match role {
-        Role::Active(role) => format!("has role {role}"),
-        Role::Journal => "is the journal".to_owned(),
-        Role::Spare => "is a spare".to_owned(),
-        Role::Faulty => "has failed".to_owned(),
+        DevRole::Active(role) => format!("has role {role}"),
+        DevRole::Journal => "is the journal".to_owned(),
+        DevRole::Spare => "is a spare".to_owned(),
+        DevRole::Faulty => "has failed".to_owned(),
     }
 }
 
@@ -123,10 +123,10 @@ impl Superblock {
     fn add_roles(&mut self, other: &Superblock) {
         for (number, role) in self.roles.iter_mut().enumerate() {
             let of_other = other.role_of(number as u32);
-            let is_flagged =
-                other.has_error_flag(number as u32) && Role::from_number(*role) == Some(of_other);
-            if of_other == Role::Faulty {
-                *role = Role::Faulty.number();
+            let is_flagged = other.has_error_flag(number as u32)
+                && DevRole::from_number(*role) == Some(of_other);
+            if of_other == DevRole::Faulty {
+                *role = DevRole::Faulty.number();
             } else if is_flagged {
                 *role = other.roles[number];
             }

@@ -4,7 +4,7 @@ use super::{Assembly, BitmapUse, Candidate, Member, Start, events};
 use crate::layout::Level;
 use crate::metadata::MetadataError;
 use crate::metadata::ppl;
-use crate::metadata::superblock::{Features, Role};
+use crate::metadata::superblock::{DevRole, Features};
 
 /// Why the array must not be written, though it may be read.
 pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
@@ -179,7 +179,7 @@ fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)
         let own = candidates[device].found.as_ref().ok().map(|(_, own)| own);
         let partial = Features::RECOVERY_OFFSET | Features::REPLACEMENT;
         own.is_some_and(|own| {
-            own.role() == Role::Active(role as u16)
+            own.role() == DevRole::Active(role as u16)
                 && own.raid_disks == assembly.fresh.raid_disks
                 && own.size == assembly.fresh.size
                 && own.data_size >= assembly.fresh.size
@@ -259,7 +259,7 @@ fn named(assembly: &Assembly) -> String {
 fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let expected = |role: usize| {
         let mut numbers = 0..assembly.fresh.roles.len() as u32;
-        let is_given = |number| assembly.fresh.role_of(number) == Role::Active(role as u16);
+        let is_given = |number| assembly.fresh.role_of(number) == DevRole::Active(role as u16);
         let member = &assembly.members[role];
         let may_come = member.device().is_none() && !matches!(member, Member::Damaged { .. });
         may_come && numbers.any(is_given)

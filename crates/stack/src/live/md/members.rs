@@ -10,7 +10,7 @@ use drystone_raid::layout::Level;
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::assemble::Candidate;
 use drystone_raid::metadata::foreign::Contents;
-use drystone_raid::metadata::superblock::{Role, Superblock, level_name};
+use drystone_raid::metadata::superblock::{DevRole, Superblock, level_name};
 
 use super::super::devices::{LiveDevice, State, Taking};
 use super::super::volumes::{
@@ -168,7 +168,7 @@ impl Arrays<'_> {
         let Contents::Known(what) = contents else { return Ok(()) };
         let own = self.superblock(&live.device)?;
         let status = array.status();
-        let is_journal = own.as_ref().is_some_and(|own| own.role() == Role::Journal);
+        let is_journal = own.as_ref().is_some_and(|own| own.role() == DevRole::Journal);
         let what = if is_journal { "the journal of an md array" } else { what };
         let of = match own {
             Some(own) if own.set_uuid == status.superblock.set_uuid => {

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use drystone_core::SECTOR_SIZE;
-use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayStatus, DiskState, DiskStatus, SyncStatus, action_name};
 use drystone_raid::layout::{Level, layout_name};
 use drystone_raid::metadata::superblock::{Superblock, level_name, seconds};
+use drystone_raid::{Role, SyncAction};
 
 use super::super::devices::State;
 use crate::live::LiveDevice;
@@ -121,9 +121,9 @@ fn devices(state: &State, status: &ArrayStatus) -> Vec<MemberReport> {
     sorted.sort_by_key(|disk| (matches!(disk.state, DiskState::Replacement(_)), disk.number));
     let of_role = |role| sorted.iter().filter(move |disk| disk.state.role() == Some(role));
     let mut list = Vec::new();
-    for role in 0..status.layout.disks() {
+    for role in (0..status.layout.disks()).map(Role) {
         if of_role(role).all(|disk| matches!(disk.state, DiskState::Replacement(_))) {
-            let (raid_device, state) = (Some(role), "removed".to_owned());
+            let (raid_device, state) = (Some(role.0), "removed".to_owned());
             list.push(MemberReport { raid_device, state, ..MemberReport::default() });
         }
         list.extend(of_role(role).map(|disk| member(state, disk)));
@@ -146,10 +146,10 @@ fn member(state: &State, disk: &DiskStatus) -> MemberReport {
     MemberReport {
         device: Some(disk.name.to_string()),
         path,
-        number: Some(disk.number),
+        number: Some(disk.number.0),
         major,
         minor,
-        raid_device: disk.state.role(),
+        raid_device: disk.state.role().map(|role| role.0),
         state: word.to_owned(),
         replacement: matches!(disk.state, DiskState::Replacement(_)),
         bad_blocks: disk.has_bad_blocks,
