@@ -5,180 +5,144 @@
 //! write, or read of what is lost --> items, by shard --> the shard's turn, here or whoever has it
 //! ```
 //!
+//! The channel is made of parts, each of which keeps its own state. This file, `route` and `turns` lead a bio
+//! from one part to the next.
+//!
 //! Invariants:
 //! * A bio that the array let pass carries its channel in its trail, so it counts as in flight here
 //!   until it ends, whatever it was divided into.
-//! * `items` counts what this channel brought to shards and has not got back, as does the context's
-//!   `entrusted`. `member_io` counts the bios to members that this channel sent, whosever items
-//!   they are for.
+//! * The context's `entrusted` counts the items of `traffic`.
 //! * A write passes only by a configuration that says that the members know of writes (`is_dirty`).
-//! * While the array is suspended bios are kept, in the order in which they came.
 
-mod flush;
+mod flushes;
+mod held;
+mod membership;
+mod peers;
 mod route;
+mod traffic;
 mod turns;
+mod work_set;
 
 use super::conf::Conf;
-use super::port::{Origin, Port, Ports};
+use super::port::Origin;
 use super::ppl::{LogEffects, Spares};
 use super::shard::TurnEffects;
 use super::shared::{SHARDS, Shared, Wanted};
-use super::slab::Slab;
 use drystone_core::check::check;
 use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
 use drystone_core::mistake;
-use drystone_core::op::{OP_GROUPS, OpGroup};
-use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status, Subscription};
-use flush::{Flushing, Unflushed};
+use drystone_core::op::OpGroup;
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use flushes::{FailedFlush, Flushed, Flushes, Retry};
+use held::HeldBios;
+use membership::Membership;
+use peers::Peers;
 use std::sync::Arc;
-
-const GROUPS: [OpGroup; OP_GROUPS] =
-    [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
+use traffic::Traffic;
+use work_set::WorkSet;
 
 /// One context's way into an array. On cache lines of its own.
 #[repr(align(128))]
 pub struct ArrayChannel {
+    /// First, so that the port is closed before anything else goes.
+    peers: Peers,
     shared: Arc<Shared>,
-    port: Arc<Port>,
     index: u32,
-    conf: Subscription<Conf>,
-    ports: Subscription<Ports>,
-    /// The context's channels of the members, by role, then of the replacements.
-    by_role: Vec<u32>,
-    /// Those in `by_role` that there are.
-    members: Vec<u32>,
-    /// What is to be brought to each shard.
-    brought: [BioList; SHARDS],
-    /// The shards to which something is to be brought, or that are to be looked at, a bit each.
-    touched: u32,
-    /// Those of them that may not know this configuration.
-    changed: u32,
-    /// The same of partial parity logs, by role.
-    brought_logs: Vec<BioList>,
-    touched_logs: u64,
-    changed_logs: u64,
-    out: TurnEffects,
-    log_out: LogEffects,
-    /// Flushes, and writes that wait for one before them.
-    flushing: Slab<Flushing>,
-    /// The same that wait for what is put on record of members that could not.
-    unflushed: Vec<Unflushed>,
-    /// Bios that came while the array was suspended.
-    kept: BioList,
-    /// Writes that wait until the members know of writes.
-    kept_writes: BioList,
-    items: usize,
-    member_io: usize,
-    /// Writes that passed and have not ended.
-    writes: u64,
-    stats: Arc<ChannelStats>,
-    /// Bios that passed in this call, by group.
-    started: [u64; OP_GROUPS],
+    membership: Membership,
+    /// What is to be brought to shards.
+    to_shards: WorkSet<[BioList; SHARDS]>,
+    /// What is to be brought to partial parity logs, by role.
+    to_logs: WorkSet<Vec<BioList>>,
+    /// What the turn at a shard leaves to be done.
+    effects: TurnEffects,
+    /// What the turn at a log leaves to be done.
+    log_effects: LogEffects,
+    flushes: Flushes,
+    held: HeldBios,
+    traffic: Traffic,
 }
 
 impl ArrayChannel {
     pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32, origin: Origin) -> Self {
-        // First the port, then the look: whoever publishes between the two finds the port.
-        let port = shared.open_port(origin, Message::to(env.handle(), index, 0));
-        let conf = Subscription::new(&shared.conf, &env.locks);
-        let ports = Subscription::new(&shared.ports, &env.locks);
+        let doorbell = Message::to(env.handle(), index, 0);
+        let peers = Peers::open(shared.clone(), origin, doorbell, &env.locks);
+        let logs = (0..shared.logs()).map(|_| BioList::new()).collect();
         let mut channel = ArrayChannel {
-            out: TurnEffects {
+            index,
+            peers,
+            membership: Membership::new(&shared.conf, &env.locks),
+            to_shards: WorkSet::new([const { BioList::new() }; SHARDS]),
+            to_logs: WorkSet::new(logs),
+            effects: TurnEffects {
                 spares: Spares::new(shared.spares.clone()),
                 ..TurnEffects::default()
             },
-            stats: shared.stats.for_channel(),
+            log_effects: LogEffects::default(),
+            flushes: Flushes::new(),
+            held: HeldBios::default(),
+            traffic: Traffic::new(shared.stats.for_channel()),
             shared,
-            port,
-            index,
-            conf,
-            ports,
-            by_role: Vec::new(),
-            members: Vec::new(),
-            brought: [const { BioList::new() }; SHARDS],
-            touched: 0,
-            changed: 0,
-            brought_logs: Vec::new(),
-            touched_logs: 0,
-            changed_logs: 0,
-            log_out: LogEffects::default(),
-            flushing: Slab::new(),
-            unflushed: Vec::new(),
-            kept: BioList::new(),
-            kept_writes: BioList::new(),
-            items: 0,
-            member_io: 0,
-            writes: 0,
-            started: [0; OP_GROUPS],
         };
-        channel.brought_logs.resize_with(channel.shared.logs(), BioList::new);
-        channel.refresh_conf(env);
+        channel.refresh_membership(env);
         channel
     }
 
     #[inline]
+    fn conf(&self) -> &Conf {
+        self.membership.conf()
+    }
+
+    #[inline]
     fn refresh(&mut self, env: &mut Env) {
-        if !self.conf.is_current(&self.shared.conf) {
-            self.refresh_conf(env);
+        if !self.membership.is_current(&self.shared.conf) {
+            self.refresh_membership(env);
         }
     }
 
     /// Take over what was published.
     #[cold]
-    fn refresh_conf(&mut self, env: &mut Env) {
-        self.conf.refresh(&self.shared.conf, &env.locks);
-        let role_slots = &self.conf.role_slots;
-        let members = role_slots.iter().map(|slot| &slot.member);
-        let all = members.chain(role_slots.iter().map(|slot| &slot.replacement));
-        let number = |member: &Option<super::conf::Member>| match member {
-            Some(member) => env.channel_of(&member.device),
-            None => u32::MAX,
-        };
-        self.by_role = all.map(number).collect();
-        let there = self.by_role.iter().copied().filter(|number| *number != u32::MAX).collect();
-        let before = std::mem::replace(&mut self.members, there);
-        if before.iter().any(|number| !self.members.contains(number)) {
+    fn refresh_membership(&mut self, env: &mut Env) {
+        let locks = env.locks.clone();
+        let channel_of = |device: &_| env.channel_of(device);
+        if self.membership.refresh(&self.shared.conf, &locks, channel_of) {
             env.request_sweep();
         }
         // What waits in a shard for this very change.
-        self.touched = (1 << SHARDS) - 1;
-        self.touched_logs = (0..self.shared.logs()).fold(0, |logs, role| logs | 1 << role);
-        (self.changed, self.changed_logs) = (self.touched, self.touched_logs);
-        self.flush_again(env);
-        if !self.conf.is_suspended {
+        self.to_shards.touch_all();
+        self.to_logs.touch_all();
+        self.retry_flushes(env);
+        if !self.conf().is_suspended {
             self.release(env);
         }
     }
 
-    /// Let go on what was kept, as far as it may now.
+    /// Start what was held, as far as it may go on now.
     fn release(&mut self, env: &mut Env) {
-        let mut kept = self.kept_writes.take();
-        kept.append(&mut self.kept);
-        while let Some(bio) = kept.pop() {
+        let mut held = self.held.release();
+        while let Some(bio) = held.pop() {
             self.start(env, bio);
         }
-        self.publish_started();
+        self.traffic.publish_started();
     }
 
     /// Tell whoever suspends the array, or stops writes, once nothing is in flight.
-    fn report(&self, env: &mut Env) {
-        if self.conf.is_suspended {
-            self.port.quiesced.report(self.conf.epoch(), env.remapped_in_flight(self.index));
+    fn report_quiet(&self, env: &mut Env) {
+        let (conf, epoch) = (self.conf(), self.membership.epoch());
+        if conf.is_suspended {
+            self.peers.own().quiesced.report(epoch, env.remapped_in_flight(self.index));
         }
-        if !self.conf.is_dirty {
-            self.port.writes_quiesced.report(self.conf.epoch(), self.writes as usize);
+        if !conf.is_dirty {
+            self.peers.own().writes_quiesced.report(epoch, self.traffic.writes() as usize);
         }
     }
 
-    /// Keep bios until the array is resumed.
+    /// Hold bios until the array is resumed.
     #[cold]
-    fn keep(&mut self, env: &mut Env, bios: &mut BioList) {
+    fn hold(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
-            match bio.flags.contains(BioFlags::NOWAIT) {
-                true => env.end_with(bio, Status::Again),
-                false => self.kept.push(bio),
+            if let Err(bio) = self.held.hold(bio) {
+                env.end_with(bio, Status::Again);
             }
         }
     }
@@ -186,46 +150,96 @@ impl ArrayChannel {
     /// Check a bio that was just submitted, and send it on its way.
     fn start(&mut self, env: &mut Env, mut bio: Box<Bio>) {
         bio.flags.remove(BioFlags::POLLED);
-        if self.conf.is_closed {
+        let conf = self.membership.conf();
+        if conf.is_closed {
             return env.end_with(bio, Status::IoError);
         }
-        if self.port.origin == Origin::Sync {
+        if self.peers.is_sync() {
             let bio = env.begin_remap(bio, self.index);
             return self.bring(env, bio);
         }
-        if let Err(status) = check(&bio, &self.conf.limits, self.conf.size_bytes) {
+        if let Err(status) = check(&bio, &conf.limits, conf.size_bytes) {
             return env.end_with(bio, status);
         }
         if bio.op.is_write() {
-            if self.conf.is_broken {
+            if conf.is_broken {
                 return env.end_with(bio, Status::IoError);
             }
-            if !self.conf.is_dirty && !mistake!("dirty_too_late") {
-                return self.keep_write(env, bio);
+            if !conf.is_dirty && !mistake!("dirty_too_late") {
+                return self.hold_write(env, bio);
             }
-            self.writes += 1;
-            self.port.count_writes(1);
+            self.traffic.start_write();
+            self.peers.own().count_writes(1);
         }
-        self.started[bio.op.group() as usize] += 1;
+        self.traffic.start(bio.op.group(), 1);
         let bio = env.begin_remap(bio, self.index);
         self.route(env, bio);
     }
 
-    /// Keep a write until the members know that they may not fit one another.
+    /// Hold a write until the members know that they may not fit one another.
     #[cold]
-    fn keep_write(&mut self, env: &mut Env, bio: Box<Bio>) {
-        if bio.flags.contains(BioFlags::NOWAIT) {
-            return env.end_with(bio, Status::Again);
+    fn hold_write(&mut self, env: &mut Env, bio: Box<Bio>) {
+        match self.held.hold_write(bio) {
+            Ok(()) => self.shared.ask(Wanted::WRITES),
+            Err(bio) => env.end_with(bio, Status::Again),
         }
-        self.kept_writes.push(bio);
-        self.shared.ask(Wanted::WRITES);
     }
 
-    fn publish_started(&mut self) {
-        for group in GROUPS {
-            let n = std::mem::take(&mut self.started[group as usize]);
-            if n != 0 {
-                self.stats.started(group, n);
+    /// Have all members flush; then the bio goes on: a flush ends, a write is written.
+    fn flush(&mut self, env: &mut Env, bio: Box<Bio>) {
+        let mut parts = env.divide(bio);
+        let bytes = parts.left();
+        let mut part = parts.next(env, bytes);
+        part.flags.remove(BioFlags::PREFLUSH);
+        let members = self.membership.in_use().len();
+        if members == 0 {
+            env.end_with(part, Status::IoError);
+            return env.divided(parts);
+        }
+        let number = self.flushes.begin(part, members);
+        for (channel, member) in self.membership.devices() {
+            let mut flush = parts.flush(env);
+            flush.user_data = flushes::tag(member.number, number);
+            flush.set_end_io(self.index);
+            env.send_down(channel, flush);
+        }
+        env.divided(parts);
+    }
+
+    /// A member has flushed, or not.
+    fn member_flushed(&mut self, env: &mut Env, mut bio: Box<Bio>) {
+        let (member, number) = flushes::of_tag(bio.user_data);
+        let status = std::mem::replace(&mut bio.status, Status::Ok);
+        env.end_bio(bio);
+        match self.flushes.answered(number, member, status) {
+            None => {}
+            Some(Flushed::Done(part)) => match part.op {
+                Op::Flush => env.end_bio(part),
+                _ => self.bring(env, part),
+            },
+            Some(Flushed::Failed(flush)) => self.flush_failed(env, flush),
+        }
+    }
+
+    /// Have the manager record the members that could not flush; or fail, if they cannot be done without.
+    #[cold]
+    fn flush_failed(&mut self, env: &mut Env, flush: FailedFlush) {
+        let is_final = self.conf().limits.read_only || env.is_draining();
+        if let Some(status) = flush.status_at_once(&self.membership, is_final) {
+            return env.end_with(flush.part, status);
+        }
+        let mut reports = flush.reports();
+        self.flushes.await_record(flush);
+        self.shared.report(&mut reports);
+    }
+
+    /// The configuration has changed: flushes that waited for a member's failure to be recorded go on.
+    fn retry_flushes(&mut self, env: &mut Env) {
+        for flush in self.flushes.take_unrecorded() {
+            match flush.retry(&self.membership) {
+                Retry::Again => self.flush(env, flush.part),
+                Retry::Fail(status) => env.end_with(flush.part, status),
+                Retry::Wait => self.flushes.await_record(flush),
             }
         }
     }
@@ -237,10 +251,10 @@ impl Channel for ArrayChannel {
         let now = env.time.submit_time();
         self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.index) > 0);
         bios.stamp(now);
-        if self.conf.is_suspended && self.port.origin == Origin::Io {
-            return self.keep(env, bios);
+        if self.conf().is_suspended && !self.peers.is_sync() {
+            return self.hold(env, bios);
         }
-        let moves = self.port.origin == Origin::Io && !self.conf.is_closed;
+        let moves = !self.peers.is_sync() && !self.conf().is_closed;
         let mut moved = 0;
         loop {
             moved += if moves { self.move_reads(env, bios) } else { 0 };
@@ -248,27 +262,21 @@ impl Channel for ArrayChannel {
             self.start(env, bio);
         }
         if moved > 0 {
-            self.started[OpGroup::Read as usize] += moved as u64;
+            self.traffic.start(OpGroup::Read, moved as u64);
             env.count_remapped(self.index, moved);
         }
-        self.publish_started();
+        self.traffic.publish_started();
         self.run_touched(env);
     }
 
     fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {
         let now = env.time.completion_time();
-        if self.port.origin == Origin::Sync {
+        if self.peers.is_sync() {
             return;
         }
-        for run in done {
-            if run.group == OpGroup::Write {
-                self.writes -= run.count;
-            }
-            let latency = now.saturating_sub(run.start_ns);
-            self.stats.ended(run.group, run.count, run.bytes, latency);
-        }
+        done.iter().for_each(|ended| self.traffic.end(ended, now));
         self.shared.stats.busy.update(now, true, env.remapped_in_flight(self.index) > 0);
-        self.report(env);
+        self.report_quiet(env);
     }
 
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
@@ -287,21 +295,20 @@ impl Channel for ArrayChannel {
         self.take_done(env);
         self.touch_published();
         self.run_touched(env);
-        self.report(env);
+        self.report_quiet(env);
     }
 
     fn members(&self) -> &[u32] {
-        &self.members
+        self.membership.in_use()
     }
 
     fn in_flight(&self) -> usize {
-        let kept = self.kept.len() + self.kept_writes.len() + self.unflushed.len();
-        kept + self.items + self.member_io + self.flushing.len()
+        self.held.len() + self.flushes.len() + self.traffic.in_flight()
     }
 
     /// Items may wait for I/O that another context began, whose owner is away.
     fn waits_on_peer(&self) -> bool {
-        self.items > 0 && self.port.is_foreign()
+        self.traffic.has_items() && self.peers.own().is_foreign()
     }
 
     fn push_shared_work(&mut self, _env: &mut Env) -> bool {
@@ -309,23 +316,16 @@ impl Channel for ArrayChannel {
     }
 
     fn is_over(&mut self) -> bool {
-        self.conf.is_closed && Arc::strong_count(&self.port) == 1
+        self.conf().is_closed && self.peers.is_alone()
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {
-        let mut kept = self.kept.take();
-        kept.append(&mut self.kept_writes);
-        while let Some(bio) = kept.pop() {
+        let mut held = self.held.cancel();
+        while let Some(bio) = held.pop() {
             env.end_with(bio, Status::Cancelled);
         }
-        for Unflushed { part, .. } in std::mem::take(&mut self.unflushed) {
-            env.end_with(part, Status::Cancelled);
+        for flush in self.flushes.take_unrecorded() {
+            env.end_with(flush.part, Status::Cancelled);
         }
-    }
-}
-
-impl Drop for ArrayChannel {
-    fn drop(&mut self) {
-        self.shared.close_port(&self.port);
     }
 }

@@ -1,7 +1,6 @@
 //! Where a bio goes: to a member as it is, to the shards in parts, or to all members.
 
 use super::ArrayChannel;
-use crate::engine::port::Origin;
 use crate::engine::shared::{REGION_SECTORS, shard_of};
 use crate::ids::Role;
 use crate::layout::{Layout, MemberAddress};
@@ -52,7 +51,7 @@ impl ArrayChannel {
     /// A part that this channel wanted to see has ended.
     pub(super) fn hooked_ended(&mut self, env: &mut Env, bio: Box<Bio>) {
         match Hooked::of(&bio) {
-            Hooked::Flush => self.flushed(env, bio),
+            Hooked::Flush => self.member_flushed(env, bio),
             Hooked::Read(sector) => self.read_ended(env, sector, bio),
         }
     }
@@ -62,7 +61,7 @@ impl ArrayChannel {
     /// ([`ArrayChannel::rescue`]). How many.
     #[inline]
     pub(super) fn move_reads(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
-        let (conf, mut moved) = (&*self.conf, 0);
+        let (conf, mut moved) = (self.membership.conf(), 0);
         while let Some(bio) = bios.front_mut() {
             if bio.op != Op::Read || !is_plain(bio, &conf.limits, conf.size_bytes, NOT_PLAIN) {
                 break;
@@ -75,7 +74,7 @@ impl ArrayChannel {
             bio.sector = Sector(member.data_offset + address.sector);
             moved += 1;
             let Some(bio) = bios.pop() else { break };
-            env.send_down(self.by_role[address.role.index()], bio);
+            env.send_down(self.membership.channel(address.role, false), bio);
         }
         moved
     }
@@ -92,10 +91,10 @@ impl ArrayChannel {
     fn read(&mut self, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
         while parts.left() > 0 {
-            let (address, bytes) = piece(&self.conf.layout, parts.sector().0);
+            let (address, bytes) = piece(&self.conf().layout, parts.sector().0);
             let bytes = bytes.min(parts.left());
             let part = parts.next(env, bytes);
-            match self.conf.plain_member(address.role) {
+            match self.conf().plain_member(address.role) {
                 Some(member) => {
                     let sector = member.data_offset + address.sector;
                     self.read_member(env, address.role, sector, part);
@@ -111,7 +110,7 @@ impl ArrayChannel {
         part.user_data = READ | part.sector.0;
         part.sector = Sector(sector);
         part.set_end_io(self.index);
-        env.send_down(self.by_role[role.index()], part);
+        env.send_down(self.membership.channel(role, false), part);
     }
 
     fn read_ended(&mut self, env: &mut Env, sector: u64, mut part: Box<Bio>) {
@@ -140,8 +139,8 @@ impl ArrayChannel {
 
     /// The shard of a sector, and how many bytes from there on belong to it as well.
     fn region(&self, sector: u64) -> (usize, u64) {
-        let layout = &self.conf.layout;
-        if self.port.origin == Origin::Sync {
+        let layout = &self.conf().layout;
+        if self.peers.is_sync() {
             return (shard_of(sector), (REGION_SECTORS - sector % REGION_SECTORS) * SECTOR_SIZE);
         }
         let address = layout.map_sector(sector);

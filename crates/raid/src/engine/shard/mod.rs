@@ -27,7 +27,7 @@ mod models;
 mod runs;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use super::bitmap::Bitmap;
 use super::conf::Conf;

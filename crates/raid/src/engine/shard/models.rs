@@ -1,16 +1,15 @@
 //! Waiting for stripes, model-checked: contexts bring items to a shard that has fewer stripes than
 //! they need, and take I/O to members away with them; whoever has the turn works for all.
 
-use super::tests::member;
+use super::tests::conf;
 use super::{Shard, TurnEffects, TurnInput};
-use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, RoleSlot};
-use crate::layout::{Layout, Level};
+use crate::engine::conf::Conf;
 use crate::parity::Parity;
 use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
 use drystone_core::turn::{Place, TurnLock};
-use drystone_core::{Bio, BioList, IoBuf, Limits, Sector, Status};
+use drystone_core::{Bio, BioList, IoBuf, Sector, Status};
 
 /// An array of three members with one shard.
 struct Model {
@@ -31,25 +30,11 @@ struct Visitor {
     out: TurnEffects,
 }
 
-fn conf() -> Conf {
-    let layout = Layout::new(Level::Raid5, 2, 3, 8).expect("a layout");
-    let slot = |n| RoleSlot { member: Some(member(n, IN_SYNC)), replacement: None };
-    Conf::new(ConfSpec {
-        layout,
-        limits: Limits::default(),
-        size_bytes: 64 << 10,
-        role_slots: (0..3).map(slot).collect(),
-        cache_stripes: 0,
-        bitmap: None,
-        ppl: None,
-    })
-}
-
 impl Model {
     fn new(stripes: usize) -> Arc<Self> {
         let turn = TurnLock::new(LockClass::Stripes, Shard::new());
         let stripes = AtomicUsize::new(stripes);
-        let model = Arc::new(Model { turn, conf: conf(), stripes, ended: AtomicUsize::new(0) });
+        let model = Arc::new(Model { turn, conf: conf(3), stripes, ended: AtomicUsize::new(0) });
         // The lock must have been used before threads meet at it.
         model.visit(&mut Visitor::new(0));
         model

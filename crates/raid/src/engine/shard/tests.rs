@@ -86,7 +86,7 @@ struct Bench {
     failed: u64,
 }
 
-pub(super) fn member(number: u32, in_sync_below: u64) -> Member {
+pub(crate) fn member(number: u32, in_sync_below: u64) -> Member {
     Member {
         device: Arc::new(NoDevice),
         number: MemberNumber(number),
@@ -99,20 +99,30 @@ pub(super) fn member(number: u32, in_sync_below: u64) -> Member {
     }
 }
 
+/// The configuration of an array of RAID-5 with members 0, 1 and so on, in chunks of 4 KiB.
+pub(crate) fn conf(disks: u32) -> Conf {
+    let layout = Layout::new(Level::Raid5, 2, disks, 8).unwrap();
+    conf_of(layout, 64 << 10)
+}
+
+fn conf_of(layout: Layout, size_bytes: u64) -> Conf {
+    let slot = |n| RoleSlot { member: Some(member(n, IN_SYNC)), replacement: None };
+    Conf::new(ConfSpec {
+        layout,
+        limits: Limits::default(),
+        size_bytes,
+        role_slots: (0..layout.disks()).map(slot).collect(),
+        cache_stripes: 0,
+        bitmap: None,
+        ppl: None,
+    })
+}
+
 impl Bench {
     fn new(level: Level, number: u32, disks: u32, stripes: usize) -> Self {
         let layout = Layout::new(level, number, disks, 16).unwrap();
         let size_bytes = layout.array_sectors(USED).unwrap() * SECTOR_SIZE;
-        let slot = |n| RoleSlot { member: Some(member(n, IN_SYNC)), replacement: None };
-        let conf = Conf::new(ConfSpec {
-            layout,
-            limits: Limits::default(),
-            size_bytes,
-            role_slots: (0..disks).map(slot).collect(),
-            cache_stripes: 0,
-            bitmap: None,
-            ppl: None,
-        });
+        let conf = conf_of(layout, size_bytes);
         let mut bench = Bench {
             shard: Shard::new(),
             conf,

@@ -1,0 +1,152 @@
+//! The channels of an array as one of them reaches the others.
+//!
+//! Invariants:
+//! * The own port is open as long as this exists. It is opened before the configuration is read for the first
+//!   time, so that each later change finds the port.
+//! * `ports` may lack a port that was opened since: a port that is looked for is looked for among those of now.
+
+use crate::engine::port::{Origin, Port, Ports};
+use crate::engine::shared::Shared;
+use drystone_core::mailbox::Message;
+use drystone_core::sync::LockCounters;
+use drystone_core::{Bio, BioList, Subscription};
+use std::sync::Arc;
+
+/// See the module's text.
+pub(super) struct Peers {
+    shared: Arc<Shared>,
+    own: Arc<Port>,
+    ports: Subscription<Ports>,
+}
+
+impl Peers {
+    /// Open a port for a channel whose items are of this origin.
+    pub(super) fn open(
+        shared: Arc<Shared>,
+        origin: Origin,
+        doorbell: Arc<Message>,
+        locks: &LockCounters,
+    ) -> Self {
+        let own = shared.open_port(origin, doorbell);
+        let ports = Subscription::new(&shared.ports, locks);
+        Peers { shared, own, ports }
+    }
+
+    /// The own port.
+    #[inline]
+    pub(super) fn own(&self) -> &Port {
+        &self.own
+    }
+
+    /// The number of the own port: the `home` of its items.
+    #[inline]
+    pub(super) fn home(&self) -> u32 {
+        self.own.index()
+    }
+
+    /// This channel brings member sectors that are to be synchronised, no I/O of the array.
+    #[inline]
+    pub(super) fn is_sync(&self) -> bool {
+        self.own.origin == Origin::Sync
+    }
+
+    /// The port of this number, if it is open.
+    pub(super) fn find(&mut self, home: u32, locks: &LockCounters) -> Option<&Arc<Port>> {
+        if !self.ports.is_current(&self.shared.ports) {
+            self.ports.refresh(&self.shared.ports, locks);
+        }
+        self.ports.get(home)
+    }
+
+    /// The items that came through this port are to be synchronised.
+    pub(super) fn is_sync_item(&mut self, home: u32, locks: &LockCounters) -> bool {
+        match home == self.home() {
+            true => self.is_sync(),
+            false => self.find(home, locks).is_some_and(|port| port.origin == Origin::Sync),
+        }
+    }
+
+    /// Items of a port are in the hands of another context. The doorbell by which that channel is to
+    /// be told, if it does not know yet.
+    pub(super) fn mark_foreign(&mut self, home: u32, locks: &LockCounters) -> Option<Arc<Message>> {
+        if home == self.home() {
+            self.own.set_foreign();
+            return None;
+        }
+        let port = self.find(home, locks).filter(|port| port.set_foreign())?;
+        Some(port.doorbell().clone())
+    }
+
+    /// Hand an item that has ended to its channel, another one. The doorbell of that.
+    pub(super) fn hand_back(
+        &mut self,
+        item: Box<Bio>,
+        locks: &LockCounters,
+    ) -> Option<Arc<Message>> {
+        let Some(port) = self.find(item.home, locks) else {
+            debug_assert!(false, "a port stays open while items of it are in a shard");
+            return None;
+        };
+        let mut list = BioList::new();
+        list.push(item);
+        port.done.add(&mut list);
+        Some(port.doorbell().clone())
+    }
+
+    /// Items of this channel that others have ended.
+    pub(super) fn take_done(&self) -> BioList {
+        self.own.done.take()
+    }
+
+    /// Nobody else has the port any more.
+    pub(super) fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.own) == 1
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.shared.close_port(&self.own);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::engine::shard::tests::conf;
+    use drystone_core::clock::ManualClock;
+    use std::sync::Weak;
+
+    fn open(shared: &Arc<Shared>, origin: Origin, locks: &LockCounters) -> Peers {
+        Peers::open(shared.clone(), origin, Message::to(Weak::new(), 0, 0), locks)
+    }
+
+    #[test]
+    fn items_go_back_to_the_port_that_they_came_through() {
+        let locks = LockCounters::new(ManualClock::new(1));
+        let shared = Shared::new("a", conf(3), &locks);
+        let mut first = open(&shared, Origin::Io, &locks);
+        let mut second = open(&shared, Origin::Sync, &locks);
+        assert_eq!((first.home(), second.home()), (0, 1));
+        let mut item = Bio::flush();
+        item.home = 1;
+        assert!(first.is_sync_item(1, &locks) && !second.is_sync_item(0, &locks));
+        assert!(first.hand_back(item, &locks).is_some());
+        assert_eq!((second.take_done().len(), first.take_done().len()), (1, 0));
+        drop(second);
+        assert!(first.find(1, &locks).is_none());
+    }
+
+    #[test]
+    fn a_channel_is_told_once_that_items_are_elsewhere() {
+        let locks = LockCounters::new(ManualClock::new(1));
+        let shared = Shared::new("a", conf(3), &locks);
+        let mut first = open(&shared, Origin::Io, &locks);
+        let second = open(&shared, Origin::Io, &locks);
+        assert!(first.mark_foreign(0, &locks).is_none() && first.own().is_foreign());
+        assert!(first.mark_foreign(1, &locks).is_some() && second.own().is_foreign());
+        assert!(first.mark_foreign(1, &locks).is_none(), "it knows");
+        second.own().clear_foreign();
+        assert!(first.mark_foreign(1, &locks).is_some());
+    }
+}

@@ -1,0 +1,108 @@
+//! What a channel is to bring to shards, or to partial parity logs, by their number, and which of them it is to
+//! enter.
+//!
+//! Invariants:
+//! * A number with bios in its list is touched.
+//! * `changed` is a part of `touched`: those that may not know the configuration yet, so that they are entered
+//!   even with nothing to be brought.
+
+use drystone_core::{Bio, BioList};
+
+/// See the module's text. `L` holds a list for each number.
+pub(super) struct WorkSet<L> {
+    lists: L,
+    touched: u64,
+    changed: u64,
+}
+
+/// A number that is to be entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) number: usize,
+    /// It may not know the configuration.
+    pub(super) is_changed: bool,
+}
+
+impl<L: AsRef<[BioList]> + AsMut<[BioList]>> WorkSet<L> {
+    /// A set with nothing to do.
+    pub(super) fn new(lists: L) -> Self {
+        debug_assert!(lists.as_ref().len() <= u64::BITS as usize);
+        WorkSet { lists, touched: 0, changed: 0 }
+    }
+
+    /// Have a bio brought.
+    #[inline]
+    pub(super) fn add(&mut self, number: usize, bio: Box<Bio>) {
+        self.lists.as_mut()[number].push(bio);
+        self.touch(number);
+    }
+
+    /// Have a number entered.
+    #[inline]
+    pub(super) fn touch(&mut self, number: usize) {
+        self.touched |= 1 << number;
+    }
+
+    /// Have all entered: there is a new configuration.
+    pub(super) fn touch_all(&mut self) {
+        self.touched = u64::MAX.checked_shr(u64::BITS - self.len() as u32).unwrap_or(0);
+        self.changed = self.touched;
+    }
+
+    fn len(&self) -> usize {
+        self.lists.as_ref().len()
+    }
+
+    /// The lowest number that is to be entered; it is touched no longer.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<Entry> {
+        let number = (self.touched != 0).then(|| self.touched.trailing_zeros() as usize)?;
+        let bit = 1 << number;
+        let is_changed = self.changed & bit != 0;
+        self.touched &= !bit;
+        self.changed &= !bit;
+        Some(Entry { number, is_changed })
+    }
+
+    /// What is to be brought to a number.
+    #[inline]
+    pub(super) fn list(&mut self, number: usize) -> &mut BioList {
+        &mut self.lists.as_mut()[number]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn entry(number: usize, is_changed: bool) -> Option<Entry> {
+        Some(Entry { number, is_changed })
+    }
+
+    #[test]
+    fn what_is_touched_is_entered_once_lowest_first() {
+        let mut set = WorkSet::new([const { BioList::new() }; 4]);
+        assert_eq!(set.next(), None);
+        set.add(3, Bio::flush());
+        set.touch(1);
+        set.add(3, Bio::flush());
+        assert_eq!((set.next(), set.next(), set.next()), (entry(1, false), entry(3, false), None));
+        assert_eq!((set.list(3).take().len(), set.list(1).len()), (2, 0));
+    }
+
+    #[test]
+    fn a_new_configuration_has_all_entered() {
+        for numbers in [0, 1, 63, 64] {
+            let mut set = WorkSet::new((0..numbers).map(|_| BioList::new()).collect::<Vec<_>>());
+            set.touch_all();
+            let all: Vec<_> = std::iter::from_fn(|| set.next()).collect();
+            assert_eq!(all.len(), numbers);
+            assert!(all.iter().all(|entry| entry.is_changed));
+        }
+        let mut set = WorkSet::new([const { BioList::new() }; 2]);
+        set.touch_all();
+        assert_eq!(set.next(), entry(0, true));
+        set.touch(0);
+        assert_eq!(set.next(), entry(0, false), "it has been told of the change");
+    }
+}
