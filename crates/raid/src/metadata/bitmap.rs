@@ -5,13 +5,16 @@
 //! | header, 256 bytes | bit 0, bit 1, ... : one for `chunk` member sectors of every member |
 //! ```
 
-use super::{MetadataError, Uuid, at, invalid, put, u32_at, u64_at};
+use super::raw::RawBitmapHeader;
+use super::{MetadataError, Uuid, invalid, u32_at};
 use std::ops::Range;
+use zerocopy::FromBytes;
 
 /// First four bytes of a header.
 pub const MAGIC: u32 = 0x6D74_6962;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 256;
+const _: () = assert!(HEADER_BYTES == size_of::<RawBitmapHeader>());
 /// Seconds for which a bit stays set after the last write, as mdadm has it.
 pub const DAEMON_SLEEP: u32 = 5;
 /// Bytes of member space for a bit where mdadm is not told, if the bits have room.
@@ -81,26 +84,30 @@ impl BitmapHeader {
     /// # Errors
     /// No magic number; a version that is not kept here; a field that Linux would refuse.
     pub fn parse(bytes: &[u8]) -> Result<Self, MetadataError> {
-        let magic = u32_at(bytes, 0);
-        if bytes.len() < HEADER_BYTES || magic != MAGIC {
-            return Err(MetadataError::Absent(format!(
+        let absent = |magic: u32| {
+            MetadataError::Absent(format!(
                 "there is no bitmap: the magic number is {magic:08x}, expected {MAGIC:08x}"
-            )));
+            ))
+        };
+        let raw = RawBitmapHeader::read_from_prefix(bytes).map(|(raw, _)| raw);
+        let raw = raw.map_err(|_| absent(u32_at(bytes, 0)))?;
+        if raw.magic != MAGIC {
+            return Err(absent(raw.magic.get()));
         }
-        check_version(u32_at(bytes, 4))?;
+        check_version(raw.version.get())?;
         let header = BitmapHeader {
-            version: u32_at(bytes, 4),
-            uuid: Uuid(at(bytes, 8)),
-            events: u64_at(bytes, 24),
-            events_cleared: u64_at(bytes, 32),
-            sync_size: u64_at(bytes, 40),
-            state: u32_at(bytes, 48),
-            chunk_bytes: u32_at(bytes, 52),
-            daemon_sleep: u32_at(bytes, 56),
-            write_behind: u32_at(bytes, 60),
-            sectors_reserved: u32_at(bytes, 64),
-            nodes: u32_at(bytes, 68),
-            cluster_name: at(bytes, 72),
+            version: raw.version.get(),
+            uuid: Uuid(raw.uuid),
+            events: raw.events.get(),
+            events_cleared: raw.events_cleared.get(),
+            sync_size: raw.sync_size.get(),
+            state: raw.state.get(),
+            chunk_bytes: raw.chunksize.get(),
+            daemon_sleep: raw.daemon_sleep.get(),
+            write_behind: raw.write_behind.get(),
+            sectors_reserved: raw.sectors_reserved.get(),
+            nodes: raw.nodes.get(),
+            cluster_name: raw.cluster_name,
         };
         header.check()?;
         Ok(header)
@@ -125,20 +132,23 @@ impl BitmapHeader {
 
     /// The header's bytes.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
-        let mut out = [0; HEADER_BYTES];
-        put(&mut out, 0, &MAGIC.to_le_bytes());
-        put(&mut out, 4, &self.version.to_le_bytes());
-        put(&mut out, 8, &self.uuid.0);
-        put(&mut out, 24, &self.events.to_le_bytes());
-        put(&mut out, 32, &self.events_cleared.to_le_bytes());
-        put(&mut out, 40, &self.sync_size.to_le_bytes());
-        let words = [self.state, self.chunk_bytes, self.daemon_sleep, self.write_behind];
-        let words = words.into_iter().chain([self.sectors_reserved, self.nodes]);
-        for (index, word) in words.enumerate() {
-            put(&mut out, 48 + 4 * index, &word.to_le_bytes());
-        }
-        put(&mut out, 72, &self.cluster_name);
-        out
+        let raw = RawBitmapHeader {
+            magic: MAGIC.into(),
+            version: self.version.into(),
+            uuid: self.uuid.0,
+            events: self.events.into(),
+            events_cleared: self.events_cleared.into(),
+            sync_size: self.sync_size.into(),
+            state: self.state.into(),
+            chunksize: self.chunk_bytes.into(),
+            daemon_sleep: self.daemon_sleep.into(),
+            write_behind: self.write_behind.into(),
+            sectors_reserved: self.sectors_reserved.into(),
+            nodes: self.nodes.into(),
+            cluster_name: self.cluster_name,
+            pad: [0; 120],
+        };
+        zerocopy::transmute!(raw)
     }
 
     /// Member sectors for a bit.
@@ -243,6 +253,7 @@ pub fn choose_chunk(
 
 #[cfg(test)]
 mod tests {
+    use super::super::put;
     use super::*;
 
     fn header() -> BitmapHeader {

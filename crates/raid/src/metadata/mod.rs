@@ -20,6 +20,7 @@ pub mod journal;
 pub mod partitions;
 pub mod places;
 pub mod ppl;
+mod raw;
 pub mod room;
 pub mod superblock;
 
@@ -122,10 +123,6 @@ fn u16_at(bytes: &[u8], offset: usize) -> u16 {
 
 fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes(at(bytes, offset))
-}
-
-fn i32_at(bytes: &[u8], offset: usize) -> i32 {
-    i32::from_le_bytes(at(bytes, offset))
 }
 
 fn u64_at(bytes: &[u8], offset: usize) -> u64 {

@@ -10,13 +10,16 @@
 
 use crate::ids::Role;
 use std::fmt;
+use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
 use crc_fast::{CrcAlgorithm, Digest};
+use zerocopy::FromBytes;
 
 use super::places::Places;
+use super::raw::{RawPplEntry, RawPplHeader};
 use super::superblock::Superblock;
-use super::{MetadataError, Uuid, check_count, invalid, put, u32_at, u64_at};
+use super::{MetadataError, Uuid, check_count, invalid, u32_at};
 use crate::layout::{Layout, Level, MemberAddress, STRIPE_SECTORS};
 
 /// Bytes of a header.
@@ -31,11 +34,9 @@ pub const PARITY_BYTES_MAX: u32 = 128 << 10;
 pub const DISKS_MAX: u32 = 64;
 /// Bytes of a stripe on a member.
 const STRIPE_BYTES: u32 = STRIPE_SECTORS as u32 * 512;
-/// Bytes at a header's start that stay all ones.
-const RESERVED_BYTES: usize = 512;
-const CHECKSUM_AT: usize = 532;
-const ENTRIES_AT: usize = 536;
-const ENTRY_BYTES: usize = 24;
+const SIGNATURE_AT: usize = offset_of!(RawPplHeader, signature);
+const CHECKSUM_AT: usize = offset_of!(RawPplHeader, checksum);
+const _: () = assert!(HEADER_BYTES == size_of::<RawPplHeader>());
 
 /// The CRC-32C of some bytes, as headers and entries have it.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -62,6 +63,28 @@ pub struct PplEntry {
     pub checksum: u32,
 }
 
+impl PplEntry {
+    fn of_raw(raw: &RawPplEntry) -> Self {
+        PplEntry {
+            data_sector: raw.data_sector.get(),
+            pp_size: raw.pp_size.get(),
+            data_size: raw.data_size.get(),
+            parity_disk: raw.parity_disk.get(),
+            checksum: raw.checksum.get(),
+        }
+    }
+
+    fn raw(&self) -> RawPplEntry {
+        RawPplEntry {
+            data_sector: self.data_sector.into(),
+            pp_size: self.pp_size.into(),
+            data_size: self.data_size.into(),
+            parity_disk: self.parity_disk.into(),
+            checksum: self.checksum.into(),
+        }
+    }
+}
+
 /// A header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PplHeader {
@@ -85,37 +108,31 @@ impl PplHeader {
     /// It is of another array or of none, has too many entries, its checksum is wrong, or its generation leaves
     /// no room for later ones.
     pub fn parse(bytes: &[u8], signature: u32) -> Result<Self, MetadataError> {
-        let found = u32_at(bytes, RESERVED_BYTES);
-        if bytes.len() < HEADER_BYTES || found != signature {
-            return Err(MetadataError::Absent(format!(
+        let absent = |found: u32| {
+            MetadataError::Absent(format!(
                 "there is no PPL header: the signature is {found:08x}, expected {signature:08x}"
-            )));
+            ))
+        };
+        let raw = RawPplHeader::ref_from_prefix(bytes).map(|(raw, _)| raw);
+        let raw = raw.map_err(|_| absent(u32_at(bytes, SIGNATURE_AT)))?;
+        if raw.signature != signature {
+            return Err(absent(raw.signature.get()));
         }
-        let (stored, expected) = (u32_at(bytes, CHECKSUM_AT), header_checksum(bytes));
+        let (stored, expected) = (raw.checksum.get(), header_checksum(bytes));
         if stored != expected {
             return Err(invalid(format!(
                 "PPL header checksum is {stored:08x}, expected {expected:08x}"
             )));
         }
-        let count = u32_at(bytes, 528) as usize;
+        let count = raw.entries_count.get() as usize;
         if count > ENTRIES_MAX {
             return Err(invalid(format!(
                 "the PPL header has {count} entries, expected up to {ENTRIES_MAX}"
             )));
         }
-        let generation = u64_at(bytes, 520);
+        let generation = raw.generation.get();
         check_count("the generation of the PPL header", generation)?;
-        let entry = |index| {
-            let at = ENTRIES_AT + index * ENTRY_BYTES;
-            PplEntry {
-                data_sector: u64_at(bytes, at),
-                pp_size: u32_at(bytes, at + 8),
-                data_size: u32_at(bytes, at + 12),
-                parity_disk: u32_at(bytes, at + 16),
-                checksum: u32_at(bytes, at + 20),
-            }
-        };
-        let entries = (0..count).map(entry).collect();
+        let entries = raw.entries[..count].iter().map(PplEntry::of_raw).collect();
         Ok(PplHeader { signature, generation, entries })
     }
 
@@ -133,21 +150,17 @@ impl PplHeader {
     pub fn write_to(&self, out: &mut [u8]) {
         assert_eq!(out.len(), HEADER_BYTES);
         out.fill(0);
-        out[..RESERVED_BYTES].fill(0xFF);
+        let raw = RawPplHeader::mut_from_bytes(out).expect("the length was asserted");
+        raw.reserved.fill(0xFF);
         let entries = &self.entries[..self.entries.len().min(ENTRIES_MAX)];
-        put(out, RESERVED_BYTES, &self.signature.to_le_bytes());
-        put(out, 520, &self.generation.to_le_bytes());
-        put(out, 528, &(entries.len() as u32).to_le_bytes());
-        for (index, entry) in entries.iter().enumerate() {
-            let at = ENTRIES_AT + index * ENTRY_BYTES;
-            put(out, at, &entry.data_sector.to_le_bytes());
-            put(out, at + 8, &entry.pp_size.to_le_bytes());
-            put(out, at + 12, &entry.data_size.to_le_bytes());
-            put(out, at + 16, &entry.parity_disk.to_le_bytes());
-            put(out, at + 20, &entry.checksum.to_le_bytes());
+        raw.signature.set(self.signature);
+        raw.generation.set(self.generation);
+        raw.entries_count.set(entries.len() as u32);
+        for (raw, entry) in raw.entries.iter_mut().zip(entries) {
+            *raw = entry.raw();
         }
         let sum = header_checksum(out);
-        put(out, CHECKSUM_AT, &sum.to_le_bytes());
+        out[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// Bytes of partial parity behind the header.
@@ -421,6 +434,7 @@ impl PplBuilder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::put;
     use super::*;
     use proptest::prelude::*;
 

@@ -6,11 +6,11 @@
 
 use bitflags::bitflags;
 
-use super::{
-    MetadataError, SECTOR_BYTES, Uuid, at, check_count, i32_at, invalid, put, u16_at, u32_at,
-    u64_at,
-};
+use super::raw::RawSuperblock;
+use super::{MetadataError, SECTOR_BYTES, Uuid, check_count, invalid, put, u16_at, u32_at};
 use crate::layout::{Layout, Level};
+use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// First four bytes of a superblock.
 pub const MAGIC: u32 = 0xA92B_4EFC;
@@ -26,8 +26,9 @@ pub const DEVICE_SECTORS_MIN: u64 = 24;
 pub const CLEAN: u64 = u64::MAX;
 /// Set in a member's number by a Synology NAS; no array has so many members.
 const ROLE_ERROR_FLAG: u16 = 0x8000;
-/// The place of the checksum.
-const CHECKSUM_AT: usize = 216;
+const CHECKSUM_AT: usize = offset_of!(RawSuperblock, sb_csum);
+const MAX_DEV_AT: usize = offset_of!(RawSuperblock, max_dev);
+const _: () = assert!(FIXED_BYTES == size_of::<RawSuperblock>());
 
 bitflags! {
     /// What a superblock's `feature_map` says.
@@ -252,41 +253,42 @@ impl Superblock {
                 "there is no superblock: the magic number is {magic:08x}, expected {MAGIC:08x}"
             )));
         }
-        let roles = number_of_roles(bytes)?;
+        let (raw, table) = fixed_part(bytes);
+        let roles = number_of_roles(&raw, table.len() / 2)?;
         Ok(Superblock {
-            feature_map: Features::from_bits_retain(u32_at(bytes, 8)),
-            set_uuid: Uuid(at(bytes, 16)),
-            set_name: at(bytes, 32),
-            ctime: u64_at(bytes, 64),
-            level: i32_at(bytes, 72),
-            layout: u32_at(bytes, 76),
-            size: u64_at(bytes, 80),
-            chunk_sectors: u32_at(bytes, 88),
-            raid_disks: u32_at(bytes, 92),
-            bitmap_or_ppl: at(bytes, 96),
-            new_level: i32_at(bytes, 100),
-            reshape_position: u64_at(bytes, 104),
-            delta_disks: i32_at(bytes, 112),
-            new_layout: u32_at(bytes, 116),
-            new_chunk: u32_at(bytes, 120),
-            new_offset: i32_at(bytes, 124),
-            data_offset: u64_at(bytes, 128),
-            data_size: u64_at(bytes, 136),
-            super_offset: u64_at(bytes, 144),
-            recovery_offset: u64_at(bytes, 152),
-            dev_number: u32_at(bytes, 160),
-            cnt_corrected_read: u32_at(bytes, 164),
-            device_uuid: Uuid(at(bytes, 168)),
-            devflags: bytes[184],
-            bblog_shift: bytes[185],
-            bblog_size: u16_at(bytes, 186),
-            bblog_offset: i32_at(bytes, 188),
-            utime: u64_at(bytes, 192),
-            events: u64_at(bytes, 200),
-            resync_offset: u64_at(bytes, 208),
-            checksum: u32_at(bytes, CHECKSUM_AT),
-            logical_block_size: u32_at(bytes, 224),
-            roles: (0..roles).map(|i| u16_at(bytes, FIXED_BYTES + 2 * i)).collect(),
+            feature_map: Features::from_bits_retain(raw.feature_map.get()),
+            set_uuid: Uuid(raw.set_uuid),
+            set_name: raw.set_name,
+            ctime: raw.ctime.get(),
+            level: raw.level.get(),
+            layout: raw.layout.get(),
+            size: raw.size.get(),
+            chunk_sectors: raw.chunksize.get(),
+            raid_disks: raw.raid_disks.get(),
+            bitmap_or_ppl: raw.bitmap_or_ppl,
+            new_level: raw.new_level.get(),
+            reshape_position: raw.reshape_position.get(),
+            delta_disks: raw.delta_disks.get(),
+            new_layout: raw.new_layout.get(),
+            new_chunk: raw.new_chunk.get(),
+            new_offset: raw.new_offset.get(),
+            data_offset: raw.data_offset.get(),
+            data_size: raw.data_size.get(),
+            super_offset: raw.super_offset.get(),
+            recovery_offset: raw.recovery_offset.get(),
+            dev_number: raw.dev_number.get(),
+            cnt_corrected_read: raw.cnt_corrected_read.get(),
+            device_uuid: Uuid(raw.device_uuid),
+            devflags: raw.devflags,
+            bblog_shift: raw.bblog_shift,
+            bblog_size: raw.bblog_size.get(),
+            bblog_offset: raw.bblog_offset.get(),
+            utime: raw.utime.get(),
+            events: raw.events.get(),
+            resync_offset: raw.resync_offset.get(),
+            checksum: raw.sb_csum.get(),
+            logical_block_size: raw.logical_block_size.get(),
+            roles: (0..roles).map(|index| u16_at(table, 2 * index)).collect(),
         })
     }
 
@@ -319,7 +321,7 @@ impl Superblock {
             )));
         }
         check_count("the number of updates (events)", found.events)?;
-        check_padding(bytes, found.logical_block_size)?;
+        check_padding(&fixed_part(bytes).0)?;
         found.check_places(device_sectors)?;
         Ok(found)
     }
@@ -382,16 +384,7 @@ impl Superblock {
     pub fn to_bytes(&self) -> Vec<u8> {
         let len = FIXED_BYTES + 2 * self.roles.len();
         let mut out = vec![0; len.next_multiple_of(SECTOR_BYTES)];
-        put(&mut out, 0, &MAGIC.to_le_bytes());
-        put(&mut out, 4, &1u32.to_le_bytes());
-        put(&mut out, 8, &self.feature_map.bits().to_le_bytes());
-        self.put_array(&mut out);
-        self.put_device(&mut out);
-        put(&mut out, 192, &self.utime.to_le_bytes());
-        put(&mut out, 200, &self.events.to_le_bytes());
-        put(&mut out, 208, &self.resync_offset.to_le_bytes());
-        put(&mut out, 220, &(self.roles.len() as u32).to_le_bytes());
-        put(&mut out, 224, &self.logical_block_size.to_le_bytes());
+        put(&mut out, 0, self.raw().as_bytes());
         for (index, role) in self.roles.iter().enumerate() {
             put(&mut out, FIXED_BYTES + 2 * index, &role.to_le_bytes());
         }
@@ -400,35 +393,45 @@ impl Superblock {
         out
     }
 
-    fn put_array(&self, out: &mut [u8]) {
-        put(out, 16, &self.set_uuid.0);
-        put(out, 32, &self.set_name);
-        put(out, 64, &self.ctime.to_le_bytes());
-        put(out, 72, &self.level.to_le_bytes());
-        put(out, 76, &self.layout.to_le_bytes());
-        put(out, 80, &self.size.to_le_bytes());
-        put(out, 88, &self.chunk_sectors.to_le_bytes());
-        put(out, 92, &self.raid_disks.to_le_bytes());
-        put(out, 96, &self.bitmap_or_ppl);
-        put(out, 100, &self.new_level.to_le_bytes());
-        put(out, 104, &self.reshape_position.to_le_bytes());
-        put(out, 112, &self.delta_disks.to_le_bytes());
-        put(out, 116, &self.new_layout.to_le_bytes());
-        put(out, 120, &self.new_chunk.to_le_bytes());
-        put(out, 124, &self.new_offset.to_le_bytes());
-    }
-
-    fn put_device(&self, out: &mut [u8]) {
-        put(out, 128, &self.data_offset.to_le_bytes());
-        put(out, 136, &self.data_size.to_le_bytes());
-        put(out, 144, &self.super_offset.to_le_bytes());
-        put(out, 152, &self.recovery_offset.to_le_bytes());
-        put(out, 160, &self.dev_number.to_le_bytes());
-        put(out, 164, &self.cnt_corrected_read.to_le_bytes());
-        put(out, 168, &self.device_uuid.0);
-        put(out, 184, &[self.devflags, self.bblog_shift]);
-        put(out, 186, &self.bblog_size.to_le_bytes());
-        put(out, 188, &self.bblog_offset.to_le_bytes());
+    /// The part before the table of roles, without the checksum.
+    fn raw(&self) -> RawSuperblock {
+        RawSuperblock {
+            magic: MAGIC.into(),
+            major_version: 1.into(),
+            feature_map: self.feature_map.bits().into(),
+            set_uuid: self.set_uuid.0,
+            set_name: self.set_name,
+            ctime: self.ctime.into(),
+            level: self.level.into(),
+            layout: self.layout.into(),
+            size: self.size.into(),
+            chunksize: self.chunk_sectors.into(),
+            raid_disks: self.raid_disks.into(),
+            bitmap_or_ppl: self.bitmap_or_ppl,
+            new_level: self.new_level.into(),
+            reshape_position: self.reshape_position.into(),
+            delta_disks: self.delta_disks.into(),
+            new_layout: self.new_layout.into(),
+            new_chunk: self.new_chunk.into(),
+            new_offset: self.new_offset.into(),
+            data_offset: self.data_offset.into(),
+            data_size: self.data_size.into(),
+            super_offset: self.super_offset.into(),
+            recovery_offset: self.recovery_offset.into(),
+            dev_number: self.dev_number.into(),
+            cnt_corrected_read: self.cnt_corrected_read.into(),
+            device_uuid: self.device_uuid.0,
+            devflags: self.devflags,
+            bblog_shift: self.bblog_shift,
+            bblog_size: self.bblog_size.into(),
+            bblog_offset: self.bblog_offset.into(),
+            utime: self.utime.into(),
+            events: self.events.into(),
+            resync_offset: self.resync_offset.into(),
+            max_dev: (self.roles.len() as u32).into(),
+            logical_block_size: self.logical_block_size.into(),
+            ..RawSuperblock::new_zeroed()
+        }
     }
 
     /// The array's name, up to the first zero.
@@ -550,27 +553,31 @@ pub fn level_name(level: i32) -> String {
     }
 }
 
-/// Entries of the table of roles.
-fn number_of_roles(bytes: &[u8]) -> Result<usize, MetadataError> {
-    let major = u32_at(bytes, 4);
+/// The part before the table of roles, and the table with what follows; zeroes where the bytes end.
+fn fixed_part(bytes: &[u8]) -> (RawSuperblock, &[u8]) {
+    RawSuperblock::read_from_prefix(bytes).unwrap_or_else(|_| (RawSuperblock::new_zeroed(), &[]))
+}
+
+/// Entries of the table of roles, which has bytes for `room`.
+fn number_of_roles(raw: &RawSuperblock, room: usize) -> Result<usize, MetadataError> {
+    let major = raw.major_version;
     if major != 1 {
         return Err(MetadataError::Unknown(format!("major_version is {major}, expected 1")));
     }
-    let (roles, room) = (u32_at(bytes, 220), (bytes.len() - FIXED_BYTES) / 2);
+    let roles = raw.max_dev.get();
     if roles as usize > ROLES_MAX.min(room) {
         return Err(invalid(format!("max_dev is {roles}, expected up to {}", ROLES_MAX.min(room))));
     }
     Ok(roles as usize)
 }
 
-fn check_padding(bytes: &[u8], logical_block_size: u32) -> Result<(), MetadataError> {
-    let zero = |from: usize, to: usize| bytes[from..to].iter().all(|byte| *byte == 0);
-    if !zero(12, 16) || !zero(228, 256) {
+fn check_padding(raw: &RawSuperblock) -> Result<(), MetadataError> {
+    if raw.pad0 != 0 || raw.pad3 != [0; 28] {
         return Err(MetadataError::Unknown(
             "the padding at bytes 12 and 228 is not zero, expected zeroes".to_owned(),
         ));
     }
-    match logical_block_size {
+    match raw.logical_block_size.get() {
         0 => Ok(()),
         size if size.is_power_of_two() && (512..=4096).contains(&size) => Ok(()),
         size => Err(invalid(format!(
@@ -582,7 +589,7 @@ fn check_padding(bytes: &[u8], logical_block_size: u32) -> Result<(), MetadataEr
 /// The checksum that a superblock should have: the sum of its words as if the stored one were zero,
 /// folded to 32 bits (`calc_sb_1_csum`). Bytes that end too early are summed as far as they go.
 pub fn checksum(bytes: &[u8]) -> u32 {
-    let roles = (u32_at(bytes, 220) as usize).min(ROLES_MAX);
+    let roles = (u32_at(bytes, MAX_DEV_AT) as usize).min(ROLES_MAX);
     let used = &bytes[..bytes.len().min(FIXED_BYTES + 2 * roles)];
     // A pair of bytes at the end is the low half of a word.
     let words = used.chunks(4).map(|word| u64::from(u32_at(word, 0)));
