@@ -6,8 +6,8 @@
 //! * `hold` of the device keeps everybody from dispatching: until a completion if it is `u64::MAX`,
 //!   else until that time. Units that the driver was too busy for go before everything else then.
 
-use crate::apart::make_lone;
 use crate::channel::RequestChannel;
+use crate::channel::retry::prepare_retry;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::request::{Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
@@ -197,9 +197,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn ended_at_once(&mut self, env: &mut Env, home: u32, rq: &mut Request, status: Status) {
         self.ended[lane_of(rq.unit.op, rq.unit.priority)] += 1;
-        self.account_inline(env, &rq.unit);
+        self.count_inline(env, rq.unit.op.group(), rq.unit.start_ns, rq.unit.bytes);
         if !status.is_ok() {
-            if make_lone(&mut rq.unit.bios, status) {
+            if prepare_retry(&mut rq.unit.bios, status) {
                 // They are the scheduler's still, whoever's they are.
                 return self.returned.append(&mut rq.unit.bios);
             }

@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 mod alone;
-mod apart;
 pub mod channel;
 mod clock_use;
 pub mod config;

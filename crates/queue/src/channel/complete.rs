@@ -7,7 +7,6 @@ use crate::flush::Next;
 use crate::request::Kind;
 use crate::scheduler::Scheduler;
 use crate::tags::TagBatch;
-use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
 use drystone_core::mistake;
@@ -54,12 +53,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         };
         self.reuse_tag(env, ended.tag);
         over
-    }
-
-    /// Count `unit` among the requests that ended inline.
-    #[inline(always)]
-    pub(crate) fn account_inline(&mut self, env: &mut Env, unit: &Unit) {
-        self.count_inline(env, unit.op.group(), unit.start_ns, unit.bytes);
     }
 
     /// Count a request, or a bio that did without one, among those that ended inline.
@@ -121,7 +114,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) -> bool {
         let Rest { kind, failure, mut bios } = self.flight.take_rest(slot, only);
         let status = failure.status;
-        if kind == Kind::Normal && !status.is_ok() && self.try_apart(env, &mut bios, status) {
+        if kind == Kind::Normal && !status.is_ok() && self.retry_each(env, &mut bios, status) {
             return false;
         }
         self.note(&failure);
@@ -130,7 +123,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         while let Some(bio) = bios.pop() {
             match kind == Kind::ThenFlush && status.is_ok() {
-                true => self.flush.data_done(bio),
+                true => self.held.flush_after(bio),
                 false => env.end_with(bio, status),
             }
         }
@@ -146,17 +139,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     fn flush_ended(&mut self, env: &mut Env, status: Status) {
         let mut data = BioList::new();
-        self.flush.flush_ended(status, |next| match next {
+        self.held.flush_ended(status, |next| match next {
             Next::End(bio, status) => env.end_with(bio, status),
             Next::Data(bio) => data.push(bio),
         });
         while let Some(mut bio) = data.pop() {
             bio.flags.insert(BioFlags::NOMERGE);
             if let Some(bio) = self.cut(env, bio, &mut data) {
-                match self.is_elevated() {
-                    true => self.elevate(bio),
-                    false => self.sched.insert(Unit::new(bio), false),
-                }
+                self.enqueue(bio);
             }
         }
     }

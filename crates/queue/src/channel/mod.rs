@@ -3,34 +3,35 @@
 //! Invariants:
 //! * Bios go to the driver in the order in which they were submitted, unless merging or a
 //!   flush sequence moves them. While units wait for a tag, new ones line up behind them.
-//! * The plug holds bios, never tags; so a plug that is left alone keeps nothing from others.
 //! * Every bio is in exactly one place: plug, scheduler, flush machine, a request, or ended.
 //! * A tag taken in advance and not used is given back before the call ends.
 
 mod complete;
+mod held;
 pub(crate) mod in_flight;
 mod inline;
 mod remap;
+pub(crate) mod retry;
 pub(crate) mod tag_line;
 
 use crate::config::Config;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::elevate::GRANT_WORD;
-use crate::flush::{FlushMachine, Start};
+use crate::flush::Start;
 use crate::queue::Shared;
 use crate::request::Kind;
 use crate::scheduler::deadline::{LANES, lane_of};
-use crate::scheduler::{MqDeadline, NoneScheduler, Port, Scheduler, ToRun, is_ours_alone};
+use crate::scheduler::{MqDeadline, Port, Scheduler, ToRun, is_ours_alone};
 use crate::split::first_part;
 use crate::tags::TagBatch;
-use crate::unit::Unit;
 use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
-use drystone_core::context::{PLUG_MAX_BIOS, PLUG_MAX_BYTES};
+use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status, Subscription};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status, Subscription};
+use held::Held;
 use in_flight::InFlight;
 use std::ops::Range;
 use std::sync::Arc;
@@ -72,9 +73,7 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) tags: TagLine,
     /// This channel's number in its context.
     pub(crate) index: u32,
-    plug: BioList,
-    plug_bytes: u64,
-    pub(crate) sched: NoneScheduler,
+    held: Held,
     /// What the shared scheduler knows of this channel, and keeps with it.
     pub(crate) port: Arc<Port>,
     pub(crate) local: S::Local,
@@ -99,10 +98,7 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) entrusted: usize,
     /// Scheduled requests that ended in this call, by lane.
     pub(crate) ended: [u32; LANES],
-    pub(crate) flush: FlushMachine,
     pub(crate) flight: InFlight,
-    /// No unit goes to the driver before this time.
-    busy_until: Ns,
     /// The device's others do not know this channel any more.
     is_closed: bool,
 }
@@ -127,9 +123,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             config,
             context,
             index,
-            plug: BioList::new(),
-            plug_bytes: 0,
-            sched: NoneScheduler::default(),
+            held: Held::default(),
             port,
             local: S::Local::default(),
             outbox: BioList::new(),
@@ -143,9 +137,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             vain: false,
             entrusted: 0,
             ended: [0; LANES],
-            flush: FlushMachine::default(),
             flight: InFlight::new(tags.set(), stats),
-            busy_until: 0,
             is_closed: false,
             shared,
             driver,
@@ -211,7 +203,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             last = if clear {
                 self.build(env, bio, bios.len() as u32 + 1)
             } else {
-                self.keep(env, bio)
+                self.hold_back(env, bio)
             };
             clear &= last.is_some();
         }
@@ -277,7 +269,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     }
 
     fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
-        match self.flush.start(bio, &self.config.limits) {
+        match self.held.start_flush(bio, &self.config.limits) {
             Start::End(bio) => env.end_with(bio, Status::Ok),
             Start::Normal(bio) | Start::ThenFlush(bio) => return Some(bio),
             Start::Queued => {}
@@ -332,14 +324,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         });
         match self.tags.pop() {
             Some(tag) => Some(self.fill(tag, bio)),
-            None => self.keep(env, bio),
+            None => self.hold_back(env, bio),
         }
     }
 
     #[inline]
     pub(crate) fn may_issue(&self) -> bool {
-        !self.sched.has_work()
-            && self.busy_until == 0
+        self.held.may_pass()
             && self.outbox.is_empty()
             && self.returned.is_empty()
             && !self.shared.scheduler.has_work()
@@ -352,8 +343,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         slot
     }
 
+    /// Hold `bio` back, for which there is no tag; with a shared scheduler, let that do it.
     #[cold]
-    fn keep(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
+    fn hold_back(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
         if self.is_elevated() {
             self.elevate(bio);
             return None;
@@ -363,19 +355,20 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return None;
         }
         let group = bio.op.group();
-        let merge = self.config.nomerges == 0;
-        let bio = match merge {
-            true => match self.sched.try_merge(bio, &self.config.limits) {
-                Ok(()) => {
-                    self.flight.count_merged(group);
-                    return None;
-                }
-                Err(bio) => bio,
-            },
-            false => bio,
-        };
-        self.sched.insert(Unit::new(bio), false);
+        if self.config.nomerges > 0 {
+            self.held.push(bio);
+        } else if self.held.merge_or_push(bio, &self.config.limits) {
+            self.flight.count_merged(group);
+        }
         None
+    }
+
+    /// Let `bio` wait for its turn, behind what waits already.
+    fn enqueue(&mut self, bio: Box<Bio>) {
+        match self.is_elevated() {
+            true => self.elevate(bio),
+            false => self.held.push(bio),
+        }
     }
 
     /// Hand a built request to the driver. True if that ended it, and all of its bios.
@@ -422,15 +415,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.not_in_flight(slot);
         let rq = self.flight.refused(slot);
         let unit = std::mem::take(&mut rq.unit);
-        let flush = rq.kind == Kind::Flush;
         self.free_tag(env, slot);
-        if flush {
-            // Its bios are still with the flush machine, which asks again.
-            self.flush.flush_refused();
-        } else {
-            self.sched.insert(unit, true);
-        }
-        self.busy_until = until;
+        self.held.requeue(unit, until);
     }
 
     /// Give back one tag, and wake whoever waits for it.
@@ -478,7 +464,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 rounds += 1;
                 more = self.run_scheduler(env);
             }
-            if self.sched.has_work() || self.flush.wants_flush() {
+            if self.held.has_work() {
                 more |= self.dispatch(env);
             }
             let idle = self.flight.done_count() == 0 && !more && !self.flight.has_inline();
@@ -493,10 +479,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if rounds == ROUNDS_MAX {
             self.pass_on(env);
         }
-        if (self.sched.has_work() || self.flush.wants_flush())
-            && self.busy_until == 0
-            && !self.is_moving()
-        {
+        if self.held.has_work() && !self.held.is_busy() && !self.is_moving() {
             self.wait_for_tag(env);
         }
     }
@@ -523,13 +506,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         S::CLOCK.before_issue(env);
         let mut sent = false;
-        let may = self.busy_until == 0 && !self.is_moving();
-        while may && self.busy_until == 0 && (self.flush.wants_flush() || self.sched.has_work()) {
+        let may = !self.is_moving();
+        while may && !self.held.is_busy() && self.held.has_work() {
             self.tags.reserve(PLUG_MAX_BIOS as u32);
             let Some(slot) = self.tags.pop() else { break };
-            let flush = self.flush.wants_flush();
-            let unit = if flush { self.flush_unit(env) } else { self.sched.dispatch() };
-            let Some(unit) = unit else {
+            let Some(unit) = self.held.next_unit(|| env.time.submit_time()) else {
                 self.free_tag(env, slot);
                 break;
             };
@@ -538,11 +519,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             sent = true;
         }
         sent
-    }
-
-    fn flush_unit(&mut self, env: &mut Env) -> Option<Unit> {
-        self.flush.flush_sent();
-        Some(Unit { op: Op::Flush, start_ns: env.time.submit_time(), ..Unit::default() })
     }
 
     /// Line up for a tag.
@@ -570,18 +546,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.free_spare(env);
             self.tags.put_scheduler_first(false);
         }
-        if self.sched.has_work() || self.flush.wants_flush() {
+        if self.held.has_work() {
             self.tags.reserve_share();
         }
         // The turn counts as a wait until its end, so this takes no tags beyond the share.
         self.dispatch(env);
         self.tags.end_turn();
         self.wake_waiters(env);
-    }
-
-    /// Units that wait, for whatever.
-    fn kept(&self) -> usize {
-        self.flush.len() + usize::from(self.sched.has_work())
     }
 }
 
@@ -615,13 +586,12 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn flush_plug(&mut self, env: &mut Env) {
-        if self.plug.is_empty() {
+        if !self.held.is_plugged() {
             return;
         }
         self.begin(env);
         S::CLOCK.before_issue(env);
-        self.plug_bytes = 0;
-        let mut bios = self.plug.take();
+        let mut bios = self.held.unplug();
         self.issue_bios(env, &mut bios, None);
         self.settle(env);
     }
@@ -672,14 +642,12 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn deadline(&self) -> Option<Ns> {
-        let busy = (self.busy_until != 0 && self.busy_until != Ns::MAX).then_some(self.busy_until);
+        let busy = self.held.deadline();
         busy.into_iter().chain(self.flight.deadline()).chain(self.hold_deadline()).min()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
-        if self.busy_until != Ns::MAX && self.busy_until <= now {
-            self.busy_until = 0;
-        }
+        self.held.tick(now);
         let driver = &mut self.driver;
         self.flight.check_timeouts(now, self.config.timeout_ns, |rq| driver.timed_out(env, rq));
         self.settle(env);
@@ -690,7 +658,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn is_over(&mut self) -> bool {
-        if !self.config.is_retired || self.kept() > 0 || !self.plug.is_empty() {
+        if !self.config.is_retired || !self.held.is_empty() {
             return false;
         }
         if !self.is_closed {
@@ -728,24 +696,17 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {
-        let mut bios = self.plug.take();
-        bios.append(&mut self.flush.take_pending());
-        while let Some(mut unit) = self.sched.dispatch() {
-            bios.append(&mut unit.bios);
-        }
+        let mut bios = self.held.take_all();
         while let Some(bio) = bios.pop() {
             env.end_with(bio, Status::Cancelled);
         }
         self.cancel_entrusted(env);
-        debug_assert!(self.kept() == self.flush.len());
     }
 }
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn plug_bios(&mut self, env: &mut Env, bios: &mut BioList) {
-        self.plug_bytes += bios.iter().map(|b| b.bytes).sum::<u64>();
-        self.plug.append(bios);
-        if self.plug.len() >= PLUG_MAX_BIOS || self.plug_bytes >= PLUG_MAX_BYTES {
+        if self.held.plug(bios) {
             self.flush_plug(env);
         }
     }
@@ -753,9 +714,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// A driver that was busy may take units again.
     #[inline]
     pub(crate) fn no_longer_busy(&mut self) {
-        if self.busy_until == Ns::MAX {
-            self.busy_until = 0;
-        }
+        self.held.completed();
         self.release_hold();
     }
 }
