@@ -6,6 +6,8 @@
 use super::proto::{AllocationFlags, ChunkType, Command, CommandFlags, STATUS_DESCRIPTORS_MAX};
 use super::reply::{ReplyStyle, ReplyTag};
 use super::request::Request;
+use super::wire::{Descriptor, ExtendedDescriptor, write};
+use zerocopy::byteorder::big_endian::U32;
 
 /// A run of bytes with the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,15 +179,14 @@ impl ReplyStyle {
         let limit = if query.req_one { 1 } else { room.min(STATUS_DESCRIPTORS_MAX) };
         let mut count = 0;
         for (length, status) in Descriptors::new(extents, query, longest).take(limit) {
-            let field = &mut out[start + count * each..][..each];
-            let status = status.bits().to_be_bytes();
+            let out = &mut out[start + count * each..];
+            let status = status.bits();
             if extended {
-                field[..8].copy_from_slice(&length.to_be_bytes());
-                field[8..12].fill(0);
-                field[12..].copy_from_slice(&status);
+                let (length, status) = (length.into(), u64::from(status).into());
+                write(out, &ExtendedDescriptor { length, status });
             } else {
-                field[..4].copy_from_slice(&(length as u32).to_be_bytes());
-                field[4..].copy_from_slice(&status);
+                let (length, status) = ((length as u32).into(), status.into());
+                write(out, &Descriptor { length, status });
             }
             count += 1;
         }
@@ -206,9 +207,9 @@ impl ReplyStyle {
         let total = self.status_bytes(count);
         let payload = (total - self.chunk_header_bytes()) as u32;
         let header = self.chunk_header(out, tag, chunk, done, payload);
-        out[header..header + 4].copy_from_slice(&id.to_be_bytes());
+        let count_at = header + write(&mut out[header..], &U32::new(id));
         if extended {
-            out[header + 4..header + 8].copy_from_slice(&(count as u32).to_be_bytes());
+            write(&mut out[count_at..], &U32::new(count as u32));
         }
         total
     }

@@ -31,6 +31,7 @@ pub mod request;
 pub mod server;
 pub mod tls;
 pub mod transmission;
+mod wire;
 
 pub use export::{BlockSizes, ExportDirectory, ExportError, ExportInfo, Lookup, MetaContext};
 pub use extents::{Extent, StatusQuery};

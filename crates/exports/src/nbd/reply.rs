@@ -9,6 +9,8 @@ use super::proto::{
     SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRING_MAX_BYTES, STRUCTURED_REPLY_BYTES,
     STRUCTURED_REPLY_MAGIC,
 };
+use super::wire::{ErrorHeader, ExtendedChunk, Hole, SimpleReply, StructuredChunk, write};
+use zerocopy::byteorder::big_endian::U64;
 
 /// The largest header of any reply that is not an error message or a list of extents: an extended hole.
 pub const REPLY_HEADER_MAX_BYTES: usize = EXTENDED_REPLY_BYTES + 12;
@@ -34,17 +36,9 @@ pub enum ReplyStyle {
 }
 
 #[inline]
-fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
-    out[at..at + N].copy_from_slice(&bytes);
-}
-
-#[inline]
 fn simple(out: &mut [u8], tag: ReplyTag, error: u32) -> usize {
-    let out = out.first_chunk_mut::<SIMPLE_REPLY_BYTES>().expect("room for a simple reply");
-    put(out, 0, SIMPLE_REPLY_MAGIC.to_be_bytes());
-    put(out, 4, error.to_be_bytes());
-    put(out, 8, tag.cookie.to_be_bytes());
-    SIMPLE_REPLY_BYTES
+    let (magic, error) = (SIMPLE_REPLY_MAGIC.into(), error.into());
+    write(out, &SimpleReply { magic, error, cookie: tag.cookie.into() })
 }
 
 impl ReplyStyle {
@@ -91,22 +85,15 @@ impl ReplyStyle {
         payload_bytes: u32,
     ) -> usize {
         let flags = if done { ReplyFlags::DONE } else { ReplyFlags::empty() };
-        let kind = u32::from(flags.bits()) << 16 | u32::from(chunk.wire());
+        let (flags, kind, cookie) = (flags.bits().into(), chunk.wire().into(), tag.cookie.into());
         if self == Self::Extended {
-            let out = out.first_chunk_mut::<EXTENDED_REPLY_BYTES>().expect("room for a chunk");
-            put(out, 0, EXTENDED_REPLY_MAGIC.to_be_bytes());
-            put(out, 4, kind.to_be_bytes());
-            put(out, 8, tag.cookie.to_be_bytes());
-            put(out, 16, tag.offset.to_be_bytes());
-            put(out, 24, u64::from(payload_bytes).to_be_bytes());
+            let (magic, offset) = (EXTENDED_REPLY_MAGIC.into(), tag.offset.into());
+            let length = u64::from(payload_bytes).into();
+            write(out, &ExtendedChunk { magic, flags, kind, cookie, offset, length })
         } else {
-            let out = out.first_chunk_mut::<STRUCTURED_REPLY_BYTES>().expect("room for a chunk");
-            put(out, 0, STRUCTURED_REPLY_MAGIC.to_be_bytes());
-            put(out, 4, kind.to_be_bytes());
-            put(out, 8, tag.cookie.to_be_bytes());
-            put(out, 16, payload_bytes.to_be_bytes());
+            let (magic, length) = (STRUCTURED_REPLY_MAGIC.into(), payload_bytes.into());
+            write(out, &StructuredChunk { magic, flags, kind, cookie, length })
         }
-        self.chunk_header_bytes()
     }
 
     /// Writes what goes before the data of a whole successful read of `length` bytes.
@@ -131,8 +118,7 @@ impl ReplyStyle {
     ) -> usize {
         assert!(length > 0 && length <= u32::MAX - 8, "a data chunk of {length} bytes");
         let header = self.chunk_header(out, tag, ChunkType::OffsetData, done, length + 8);
-        put(out, header, offset.to_be_bytes());
-        header + 8
+        header + write(&mut out[header..], &U64::new(offset))
     }
 
     /// Writes a chunk saying that `length` bytes from `offset` of the export read as zeroes.
@@ -147,9 +133,8 @@ impl ReplyStyle {
     ) -> usize {
         assert!(length > 0, "an empty hole");
         let header = self.chunk_header(out, tag, ChunkType::OffsetHole, done, 12);
-        put(out, header, offset.to_be_bytes());
-        put(out, header + 8, length.to_be_bytes());
-        header + 12
+        let hole = Hole { offset: offset.into(), length: length.into() };
+        header + write(&mut out[header..], &hole)
     }
 
     /// Writes the chunk that ends a reply and says nothing else.
@@ -209,17 +194,16 @@ impl ReplyStyle {
         let payload = 14 + message.len() as u32;
         let header = self.chunk_header(out, tag, ChunkType::ErrorOffset, done, payload);
         let written = header + error_payload(&mut out[header..], error, message);
-        put(out, written, offset.to_be_bytes());
-        written + 8
+        written + write(&mut out[written..], &U64::new(offset))
     }
 }
 
 /// Error, message length and message.
 fn error_payload(out: &mut [u8], error: ErrorCode, message: &str) -> usize {
-    put(out, 0, error.wire().to_be_bytes());
-    put(out, 4, (message.len() as u16).to_be_bytes());
-    out[6..6 + message.len()].copy_from_slice(message.as_bytes());
-    6 + message.len()
+    let message_bytes = (message.len() as u16).into();
+    let text = write(out, &ErrorHeader { error: error.wire().into(), message_bytes });
+    out[text..text + message.len()].copy_from_slice(message.as_bytes());
+    text + message.len()
 }
 
 /// The message, cut to what a string of the protocol may hold.
@@ -288,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "room for a chunk")]
+    #[should_panic(expected = "no room for 32 bytes")]
     fn a_buffer_too_small_is_the_drivers_mistake() {
         ReplyStyle::Extended.done_chunk(&mut [0; 31], TAG);
     }

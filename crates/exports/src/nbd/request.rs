@@ -3,6 +3,7 @@
 use super::export::CONTEXTS_MAX;
 use super::proto::{Command, CommandFlags, ErrorCode};
 use super::reply::ReplyTag;
+use super::wire::{CompactRequest, ExtendedRequest, read};
 
 /// A set of the connection's selected metadata contexts, by their index in
 /// [`Negotiated::contexts`](super::Negotiated::contexts).
@@ -106,33 +107,29 @@ impl Header {
     /// Decodes a compact header from the start of `bytes`, or `None` when there are too few.
     #[inline]
     pub(super) fn compact(bytes: &[u8]) -> Option<Self> {
-        let (start, rest) = bytes.split_first_chunk::<24>()?;
-        let length = u32::from_be_bytes(*rest.first_chunk::<4>()?);
-        Some(Self::with_length(start, length.into()))
+        let of: CompactRequest = read(bytes)?;
+        Some(Header {
+            magic: of.magic.get(),
+            flags: of.flags.get(),
+            command: of.command.get(),
+            cookie: of.cookie.get(),
+            offset: of.offset.get(),
+            length: of.length.get().into(),
+        })
     }
 
     /// Decodes an extended header from the start of `bytes`, or `None` when there are too few.
     #[inline]
     pub(super) fn extended(bytes: &[u8]) -> Option<Self> {
-        let (start, rest) = bytes.split_first_chunk::<24>()?;
-        let length = u64::from_be_bytes(*rest.first_chunk::<8>()?);
-        Some(Self::with_length(start, length))
-    }
-
-    #[inline]
-    fn with_length(start: &[u8; 24], length: u64) -> Self {
-        let long = |at: usize| {
-            u64::from_be_bytes(start[at..at + 8].try_into().expect("a slice of eight bytes"))
-        };
-        let head = long(0);
-        Self {
-            magic: (head >> 32) as u32,
-            flags: (head >> 16) as u16,
-            command: head as u16,
-            cookie: long(8),
-            offset: long(16),
-            length,
-        }
+        let of: ExtendedRequest = read(bytes)?;
+        Some(Header {
+            magic: of.magic.get(),
+            flags: of.flags.get(),
+            command: of.command.get(),
+            cookie: of.cookie.get(),
+            offset: of.offset.get(),
+            length: of.length.get(),
+        })
     }
 
     pub(super) const fn refusal(&self, error: ErrorCode, message: &'static str) -> Refusal {

@@ -1,6 +1,6 @@
 //! How each option is answered.
 
-use super::data::{self as wire, ContextRequest, InfoRequest, Malformed};
+use super::data::{self as option_data, ContextRequest, InfoRequest, Malformed};
 use super::{
     Event, Handshake, LIST_BATCH_BYTES, Negotiated, Reason, SelectedContext, State, TlsPolicy,
 };
@@ -60,7 +60,7 @@ impl Handshake {
             Ok(export) => {
                 let flags = self.flags_for(&export);
                 let zeroes = !self.client_flags.contains(ClientFlags::NO_ZEROES);
-                wire::export_name_answer(out, export.size_bytes, flags, zeroes);
+                option_data::export_name_answer(out, export.size_bytes, flags, zeroes);
                 self.enter_transmission(export, flags)
             }
             Err(why) => self.close(Reason::ExportName(why)),
@@ -83,7 +83,7 @@ impl Handshake {
         if self.style == ReplyStyle::Extended {
             return Err("extended headers go with GO only");
         }
-        let name = wire::check_string(data).map_err(|Malformed(why)| why)?;
+        let name = option_data::check_string(data).map_err(|Malformed(why)| why)?;
         match directory.find(name) {
             Lookup::Found(export) => directory.admit(&export).map(|()| export),
             Lookup::TlsRequired => Err("the export is served over TLS only"),
@@ -116,7 +116,7 @@ impl Handshake {
         directory.list(listed, &mut |name, description| {
             let length = u32::try_from(name.len()).expect("names are bounded").to_be_bytes();
             let parts: [&[u8]; 3] = [&length, name.as_bytes(), description.as_bytes()];
-            wire::reply(out, option, ReplyCode::Server, &parts);
+            option_data::reply(out, option, ReplyCode::Server, &parts);
             count += 1;
             out.len() - before < LIST_BATCH_BYTES
         });
@@ -214,18 +214,28 @@ impl Handshake {
         flags: TransmissionFlags,
     ) {
         let size = export.size_bytes.to_be_bytes();
-        wire::reply_info(out, option, InfoCode::Export, &[&size, &flags.bits().to_be_bytes()]);
+        option_data::reply_info(
+            out,
+            option,
+            InfoCode::Export,
+            &[&size, &flags.bits().to_be_bytes()],
+        );
         if request.wants_name {
-            wire::reply_info(out, option, InfoCode::Name, &[export.name.as_bytes()]);
+            option_data::reply_info(out, option, InfoCode::Name, &[export.name.as_bytes()]);
         }
         if request.wants_description {
-            wire::reply_info(out, option, InfoCode::Description, &[export.description.as_bytes()]);
+            option_data::reply_info(
+                out,
+                option,
+                InfoCode::Description,
+                &[export.description.as_bytes()],
+            );
         }
         let sizes = export.block_sizes;
         if request.wants_block_size || sizes.min > 1 {
             let [min, preferred, max] =
                 [sizes.min, sizes.preferred, sizes.max_payload].map(u32::to_be_bytes);
-            wire::reply_info(out, option, InfoCode::BlockSize, &[&min, &preferred, &max]);
+            option_data::reply_info(out, option, InfoCode::BlockSize, &[&min, &preferred, &max]);
         }
     }
 
@@ -295,7 +305,7 @@ impl Handshake {
 
     fn send_context(out: &mut Vec<u8>, option: u32, id: u32, context: MetaContext) {
         let parts: [&[u8]; 2] = [&id.to_be_bytes(), context.name().as_bytes()];
-        wire::reply(out, option, ReplyCode::MetaContext, &parts);
+        option_data::reply(out, option, ReplyCode::MetaContext, &parts);
     }
 
     fn selected_for(&self, export: &ExportInfo) -> &[SelectedContext] {

@@ -6,6 +6,8 @@
 use crate::nbd::proto::{
     InfoCode, OPTION_REPLY_MAGIC, ReplyCode, STRING_MAX_BYTES, TransmissionFlags,
 };
+use crate::nbd::wire::OptionReplyHeader;
+use zerocopy::IntoBytes;
 
 /// The data of an option breaks its format; the text says where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,10 +125,9 @@ impl<'a> ContextRequest<'a> {
 pub(super) fn reply(out: &mut Vec<u8>, option: u32, code: ReplyCode, data: &[&[u8]]) {
     let length: usize = data.iter().map(|part| part.len()).sum();
     let length = u32::try_from(length).expect("replies are made of strings of bounded length");
-    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
-    out.extend_from_slice(&option.to_be_bytes());
-    out.extend_from_slice(&code.wire().to_be_bytes());
-    out.extend_from_slice(&length.to_be_bytes());
+    let (magic, option) = (OPTION_REPLY_MAGIC.into(), option.into());
+    let (code, length) = (code.wire().into(), length.into());
+    out.extend_from_slice(OptionReplyHeader { magic, option, code, length }.as_bytes());
     data.iter().for_each(|part| out.extend_from_slice(part));
 }
 

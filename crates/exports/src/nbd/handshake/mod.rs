@@ -18,7 +18,7 @@ use super::proto::{
     ReplyCode, STRING_MAX_BYTES, TransmissionFlags,
 };
 use super::reply::ReplyStyle;
-use data as wire;
+use super::wire::{self, GREETING_BYTES};
 
 mod answers;
 mod data;
@@ -165,12 +165,15 @@ impl Handshake {
     }
 
     /// The 18 bytes that the server sends first.
-    pub fn greeting() -> [u8; 18] {
+    pub fn greeting() -> [u8; GREETING_BYTES] {
         let flags = HandshakeFlags::FIXED_NEWSTYLE | HandshakeFlags::NO_ZEROES;
-        let mut bytes = [0; 18];
-        bytes[..8].copy_from_slice(&INIT_MAGIC.to_be_bytes());
-        bytes[8..16].copy_from_slice(&OPTION_MAGIC.to_be_bytes());
-        bytes[16..].copy_from_slice(&flags.bits().to_be_bytes());
+        let greeting = wire::Greeting {
+            init_magic: INIT_MAGIC.into(),
+            option_magic: OPTION_MAGIC.into(),
+            flags: flags.bits().into(),
+        };
+        let mut bytes = [0; GREETING_BYTES];
+        wire::write(&mut bytes, &greeting);
         bytes
     }
 
@@ -303,12 +306,12 @@ impl Handshake {
     }
 
     fn refuse(out: &mut Vec<u8>, option: u32, code: ReplyCode, message: &str) -> Event {
-        wire::reply(out, option, code, &[message.as_bytes()]);
+        data::reply(out, option, code, &[message.as_bytes()]);
         Event::Replied
     }
 
     fn acknowledge(out: &mut Vec<u8>, option: u32) -> Event {
-        wire::reply(out, option, ReplyCode::Ack, &[]);
+        data::reply(out, option, ReplyCode::Ack, &[]);
         Event::Replied
     }
 
@@ -330,11 +333,9 @@ impl Handshake {
     }
 
     fn option_header(&mut self, message: &[u8], most: u32, out: &mut Vec<u8>) -> Option<Event> {
-        let (magic, rest) = message.split_at(8);
-        let magic = u64::from_be_bytes(magic.try_into().expect("sixteen bytes were collected"));
-        let word =
-            |at: usize| u32::from_be_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
-        let header = OptionHeader { option: word(0), length: word(4) };
+        let header: wire::OptionHeader = wire::read(message).expect("16 bytes were collected");
+        let magic = header.magic.get();
+        let header = OptionHeader { option: header.option.get(), length: header.length.get() };
         if magic != OPTION_MAGIC {
             return Some(self.close(Reason::BadOptionMagic(magic)));
         }
