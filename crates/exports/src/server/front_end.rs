@@ -5,7 +5,8 @@
 //! * The worker submits bios of one round as one batch for each device, then withdraws.
 
 use super::budget::{Budget, Share};
-use super::buffers::{Pool, Reserve};
+use super::pool::Pool;
+use super::reserve::Reserve;
 use drystone_core::clock::Ns;
 use drystone_core::ring::RingEvent;
 use drystone_core::sync::LockCounters;

@@ -7,7 +7,6 @@
 
 mod access;
 mod budget;
-mod buffers;
 pub(crate) mod errno;
 mod flow;
 mod front_end;
@@ -15,7 +14,9 @@ mod front_ends;
 mod inbox;
 mod ledger;
 mod membership;
+mod pool;
 mod ragged;
+mod reserve;
 mod tag;
 mod volume;
 mod worker;
@@ -29,10 +30,11 @@ pub use membership::Membership;
 pub use volume::{Client, Clients, Geometry, Shape, Volume};
 pub use worker::Worker;
 
-pub(crate) use buffers::{DATA_AT, Pool, Reserve};
 pub(crate) use flow::Flow;
 pub(crate) use front_end::{FrontEnd, Work};
+pub(crate) use pool::Pool;
 pub(crate) use ragged::Blocks;
+pub(crate) use reserve::{DATA_AT, Reserve};
 pub(crate) use tag::{FUSE, NBD, Tag};
 pub(crate) use volume::find;
 pub(crate) use zeroes::ZeroWrites;

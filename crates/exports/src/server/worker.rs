@@ -10,9 +10,9 @@
 
 use super::Inbox;
 use super::budget::Budget;
-use super::buffers::Reserve;
 use super::front_end::{FrontEnd, Work};
 use super::front_ends::FrontEnds;
+use super::reserve::Reserve;
 use drystone_core::context::PollMode;
 use drystone_core::ring::RingEvent;
 use drystone_core::{Arena, BioList, Context, Error, Result};

@@ -1,90 +1,21 @@
-//! Buffers of one connection or session, used again and again: so none is allocated in steady state, and
-//! none that held one client's data is ever sent to another.
+//! Buffers of one connection, used again and again: so none is allocated in the steady state, and none
+//! that held one client's data is ever sent to another.
 //!
-//! Invariants:
-//! * Every buffer has room for a reply header before its data ([`DATA_AT`]), and its data is aligned for
-//!   direct I/O.
-//! * A pool's share of the [`super::Budget`] covers the buffers that it has made, idle ones too: who wants one
-//!   for a request's data asks for it first ([`Pool::reserve`]). Beside them there are only replies without
-//!   data, and what a worker lends, which has a bound of its own.
+//! Invariant: a pool's share of the [`super::Budget`] covers the buffers that it has made, idle ones
+//! too. A connection asks for a buffer for a request's data first ([`Pool::reserve`]). Beside these
+//! there are only replies without data, and the buffers that a worker lends, which have a bound of
+//! their own ([`super::reserve`]).
 
 use super::budget::{MINIMUM, Share};
 use super::ledger::Key;
-use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Arena, Bio, BioList, Device, IoBuf, Priority, trim_heap};
+use super::reserve::{CLASSES, DATA_AT, Reserve, class_bytes, class_of};
+use drystone_core::{Bio, BioList, Device, IoBuf, Priority};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where data begins in a buffer; the header of its reply ends there.
-pub(crate) const DATA_AT: usize = IoBuf::ALIGN;
-/// Classes of buffers: room for 4 KiB of data times 4 to the power of the class. Longer ones are made to
-/// measure, and not kept.
-const CLASSES: usize = 6;
 /// Bytes of idle buffers that a pool keeps while memory is plenty.
 const KEEP_BYTES: u64 = 8 << 20;
-/// Bytes of freed buffers for which the heap is trimmed.
-const TRIM_BYTES: u64 = 4 << 20;
 /// Idle bios that a connection keeps.
 const KEEP_BIOS: usize = 256;
-
-/// Buffers in memory that a worker's ring knows, lent to its connections. What comes back is
-/// zeroed before another connection gets it. Belongs to one worker, so its lock is never waited
-/// for; it is taken only when a connection's own pool has nothing.
-pub(crate) struct Reserve {
-    arena: Option<Arc<Arena>>,
-    /// Bytes that pools freed since the heap was trimmed.
-    freed: AtomicU64,
-    idle: Lock<[Vec<IoBuf>; CLASSES]>,
-    locks: Arc<LockCounters>,
-}
-
-impl Reserve {
-    /// A reserve that cuts its buffers from `arena`; without one it is always empty.
-    pub(crate) fn new(arena: Option<Arc<Arena>>, locks: Arc<LockCounters>) -> Arc<Self> {
-        let idle = Lock::new(LockClass::Buffers, Default::default());
-        Arc::new(Reserve { arena, freed: AtomicU64::new(0), idle, locks })
-    }
-
-    /// A buffer with exactly this much room for data, a length that pools have; `None` if there is none.
-    pub(crate) fn take_of(&self, data_bytes: usize) -> Option<IoBuf> {
-        self.take(class_of(data_bytes)?).filter(|buf| buf.len() == DATA_AT + data_bytes)
-    }
-
-    /// Give a buffer of the reserve back.
-    pub(crate) fn give_back(&self, buf: IoBuf) {
-        if let Some(class) = buf.len().checked_sub(DATA_AT).and_then(class_of) {
-            self.give(class, buf);
-        }
-    }
-
-    /// Buffers that were lent and are back.
-    #[cfg(test)]
-    pub(crate) fn idle_count(&self) -> usize {
-        self.idle.lock(&self.locks).iter().map(Vec::len).sum()
-    }
-
-    /// Pools have freed enough for a trim.
-    pub(crate) fn wants_trim(&self) -> bool {
-        self.freed.load(Relaxed) >= TRIM_BYTES
-    }
-
-    /// Let what they have freed go back to the system.
-    pub(crate) fn trim(&self) {
-        self.freed.store(0, Relaxed);
-        trim_heap();
-    }
-
-    fn take(&self, class: usize) -> Option<IoBuf> {
-        let arena = self.arena.as_ref()?;
-        let idle = self.idle.lock(&self.locks)[class].pop();
-        idle.or_else(|| arena.cut(DATA_AT + (4096 << (2 * class))))
-    }
-
-    fn give(&self, class: usize, mut buf: IoBuf) {
-        buf.fill(0);
-        self.idle.lock(&self.locks)[class].push(buf);
-    }
-}
 
 /// A pool of buffers and bios.
 pub(crate) struct Pool {
@@ -104,15 +35,6 @@ pub(crate) struct Pool {
 /// Bytes of memory that a buffer takes.
 fn bytes_of(buf: &IoBuf) -> u64 {
     IoBuf::memory_of(buf.len()) as u64
-}
-
-fn class_of(data_bytes: usize) -> Option<usize> {
-    (0..CLASSES).find(|class| data_bytes <= 4096 << (2 * class))
-}
-
-/// Bytes of a buffer of a class.
-fn class_bytes(class: usize) -> usize {
-    DATA_AT + (4096 << (2 * class))
 }
 
 impl Pool {
@@ -259,7 +181,7 @@ impl Pool {
     fn discard(&mut self, buf: IoBuf) {
         if !buf.is_in_arena() {
             self.held -= bytes_of(&buf);
-            self.reserve.freed.fetch_add(bytes_of(&buf), Relaxed);
+            self.reserve.note_freed(bytes_of(&buf));
         } else if let Some(class) = class_of(buf.len() - DATA_AT) {
             self.reserve.give(class, buf);
         }
@@ -301,7 +223,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.reserve.freed.fetch_add(self.held, Relaxed);
+        self.reserve.note_freed(self.held);
         for (class, idle) in self.idle.iter_mut().enumerate() {
             let lent = idle.drain(..).filter(IoBuf::is_in_arena);
             lent.for_each(|buf| self.reserve.give(class, buf));
@@ -313,9 +235,10 @@ impl Drop for Pool {
 mod tests {
     use super::super::Budget;
     use super::*;
-    use drystone_core::ContextSet;
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;
+    use drystone_core::sync::LockCounters;
+    use drystone_core::{Arena, ContextSet};
 
     /// A pool of a client of the consumer `group`.
     fn pool_in(group: u32, reserve: Arc<Reserve>, budget: &Arc<Budget>) -> Pool {
