@@ -2,8 +2,8 @@
 //! RAM devices, in one boot. `scripts/bench-guest-raid.sh` runs it with a release build.
 //!
 //! The processor is emulated and has no AVX-512, the kernel's array is used by system calls and
-//! Drystone's by NBD over a Unix socket: what is printed is a ratio of this machine, and says nothing
-//! of any other.
+//! Drystone's by NBD over a Unix socket: what is printed is a ratio of this machine, and says
+//! nothing of any other.
 
 #![forbid(unsafe_code)]
 
@@ -49,7 +49,8 @@ const ROUNDS: usize = 3;
 enum Measure {
     /// Time, on two processors.
     Time,
-    /// Instructions of its one processor, as nanoseconds: of fio, the kernel and the server together.
+    /// Instructions of its one processor, as nanoseconds: of fio, the kernel and the server
+    /// together.
     Instructions,
 }
 

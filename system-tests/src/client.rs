@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::server::PATIENCE;
 
-/// What a client did.
+/// The result of a client.
 #[derive(Debug)]
 pub struct Outcome {
     /// Whether it reported success.
@@ -47,8 +47,8 @@ impl Outcome {
     }
 }
 
-/// Says whether the test can go on with a tool. A missing tool fails the test, or, with
-/// `DRYSTONE_SKIP_MISSING=1`, prints a line that begins with SKIPPED and gives false.
+/// Tells whether the test can go on with a tool. A missing tool fails the test. With
+/// `DRYSTONE_SKIP_MISSING=1` it prints a line that begins with SKIPPED, and the result is false.
 #[must_use]
 pub fn requires(tool: &str) -> bool {
     demand(exists(tool), &format!("the tool {tool} is not installed"))
@@ -84,8 +84,8 @@ impl Drop for Mount {
     }
 }
 
-/// Says whether the test can go on. What is not met fails the test with the sentence, or, with
-/// `DRYSTONE_SKIP_MISSING=1`, prints a line that begins with SKIPPED and gives false.
+/// Tells whether the test can go on. An unmet condition fails the test with the sentence. With
+/// `DRYSTONE_SKIP_MISSING=1` it prints a line that begins with SKIPPED, and the result is false.
 #[must_use]
 pub fn demand(met: bool, what: &str) -> bool {
     if !met {
@@ -103,7 +103,7 @@ fn exists(tool: &str) -> bool {
         || folders.into_iter().any(|folder| Path::new(folder).join(tool).is_file())
 }
 
-/// Runs a client in a folder and catches what it says.
+/// Runs a client in a folder and catches its output.
 pub fn run(folder: &Path, words: &[&str]) -> Outcome {
     let output = Command::new("timeout")
         .arg(PATIENCE.as_secs().to_string())
@@ -122,8 +122,8 @@ pub fn shell(folder: &Path, line: &str, arguments: &[&str]) -> Outcome {
     run(folder, &words)
 }
 
-/// Runs a Python script that drives an NBD server through libnbd. What stands before the script
-/// ([`PRELUDE`]) gives it `h`, a handle that is connected to `uri`, bare sockets, and the means to check refusals.
+/// Runs a Python script that drives an NBD server through libnbd. A prelude ([`PRELUDE`]) gives it
+/// `h`, a handle that is connected to `uri`, bare sockets, and helpers that check refusals.
 pub fn python(folder: &Path, uri: &str, script: &str) -> Outcome {
     // Debian's own Python: others on PATH do not see Debian's modules.
     let mut child = Command::new("timeout")
@@ -148,7 +148,7 @@ fn unindented(script: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What every Python script begins with.
+/// The beginning of every Python script.
 const PRELUDE: &str = r#"
 import errno, os, socket, struct, sys, time
 import nbd
@@ -230,7 +230,7 @@ h = connect()
 "#;
 
 /// Makes an authority and a server's certificate for localhost in `folder/pki`, under the names
-/// that libnbd and qemu look for.
+/// that libnbd and qemu expect.
 pub fn make_certificates(folder: &Path) {
     let pki = folder.join("pki");
     fs::create_dir(&pki).expect("a new folder");
@@ -258,7 +258,7 @@ pub fn make_certificates(folder: &Path) {
 }
 
 /// Makes a certificate of the same authority for a client, in `folder/NAME` with the names that
-/// libnbd looks for. `lines` are those of a certtool template, as `cn = alice`.
+/// libnbd expects. `lines` are those of a certtool template, as `cn = alice`.
 pub fn make_client_certificate(folder: &Path, name: &str, lines: &str) {
     let own = folder.join(name);
     fs::create_dir(&own).expect("a new folder");

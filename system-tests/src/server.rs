@@ -70,8 +70,8 @@ impl Server {
         Server::start_in(&new_folder(), stack, &[])
     }
 
-    /// The same in a folder that holds files already, behind a command such as `env` with its
-    /// arguments (none: the program itself).
+    /// Starts a server in a folder that holds files already, behind a command such as `env` with
+    /// its arguments (none: the program itself).
     pub fn start_in(folder: &Arc<TempDir>, stack: &str, prefix: &[&str]) -> Server {
         Server::spawn_in(folder, stack, prefix).announced()
     }
@@ -92,13 +92,13 @@ impl Server {
         self
     }
 
-    /// Starts a server without waiting for its address, for servers that shall refuse.
+    /// Starts a server that must refuse, without waiting for its address.
     pub fn spawn_in(folder: &Arc<TempDir>, stack: &str, prefix: &[&str]) -> Server {
         Server::spawn_with(folder, stack, prefix, &[])
     }
 
-    /// Starts a server that has no stack file but only options of `drystone serve`, in a folder that
-    /// holds files already, without waiting for its address.
+    /// Starts a server that has no stack file but only options of `drystone serve`, in a folder
+    /// that holds files already, without waiting for its address.
     pub fn spawn_without_stack(folder: &Arc<TempDir>, prefix: &[&str], options: &[&str]) -> Server {
         Server::spawn(folder, &new_name(), prefix, options)
     }
@@ -161,7 +161,7 @@ impl Server {
         }
     }
 
-    /// Takes in what the server prints within that time, up to a line.
+    /// Reads the server's output within that time, up to a line.
     pub fn listen(&mut self, time: Duration) {
         self.read_line(Instant::now() + time);
     }
@@ -180,7 +180,7 @@ impl Server {
         panic!("the server did not print {wanted:?}\n{}", self.messages());
     }
 
-    /// The lines that the server has printed up to what was waited for.
+    /// The lines of the server's output up to the awaited one.
     pub fn said(&self) -> &[String] {
         &self.seen
     }
@@ -234,8 +234,8 @@ impl Server {
         self.child.try_wait().expect("our child").is_none()
     }
 
-    /// Asks a server that shall refuse to start for its reason: waits for its end, checks that its
-    /// exit status is 1 and that it said so in few words, and returns them.
+    /// Returns the reason of a server that must refuse to start. Waits for its end, and checks that
+    /// its exit status is 1 and its message is short.
     pub fn refusal(&mut self) -> String {
         let status = self.wait();
         let messages = self.messages();
@@ -271,7 +271,8 @@ impl Server {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
-    /// The kernel's flags of its main thread (proc(5), `stat`), which the threads that it makes have too.
+    /// The kernel's flags of its main thread (proc(5), `stat`), which the threads of that thread
+    /// inherit.
     pub fn task_flags(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
         let fields = stat.rsplit_once(')').expect("a bracket").1;

@@ -5,7 +5,8 @@
 /// The key that makes an export read-only.
 pub const READ_ONLY: &str = "read_only = true";
 
-/// Keys of an export whose listener demands TLS, with the files that [`crate::client::make_certificates`] makes.
+/// Keys of an export whose listener demands TLS, with the files of
+/// [`crate::client::make_certificates`].
 pub const TLS_REQUIRED: &str = r#"tls = { mode = "required", cert = "DIR/pki/server-cert.pem", key = "DIR/pki/server-key.pem" }"#;
 
 /// A RAM device of `size` behind an export of the name `vol`.
@@ -21,8 +22,8 @@ pub fn file(size: &str) -> String {
     )
 }
 
-/// An array `array` of `kind` over the files `DIR/m0.img` and so on, each of `size`, behind an export of
-/// the name `vol`; with further keys.
+/// An array `array` of `kind` over the files `DIR/m0.img` and so on, each of `size`, behind an
+/// export of the name `vol`; with further keys.
 pub fn array(kind: &str, members: usize, size: &str, keys: &str) -> String {
     let file =
         |n| format!("[device.m{n}]\ntype = \"file\"\npath = \"DIR/m{n}.img\"\nsize = \"{size}\"\n");

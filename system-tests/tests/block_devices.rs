@@ -111,7 +111,8 @@ fn a_device_that_others_use_is_refused() {
     assert!(Server::start_in(&folder, &text, &[]).sigterm().success());
 }
 
-/// A file system in memory, which cannot free parts of a file, so that a loop device on it has no discards.
+/// A file system in memory that cannot free parts of a file, so a loop device on it has no
+/// discards.
 struct Ramfs(Arc<TempDir>);
 
 impl Drop for Ramfs {
@@ -268,7 +269,7 @@ fn a_file_on_a_disk_of_large_blocks_is_direct_where_somebody_asks_for_such_block
     assert!(messages.contains("direct I/O needs blocks of 4096 bytes"), "{messages}");
 }
 
-/// Arrays on devices of large blocks: made, written, rebuilt, stopped and assembled anew.
+/// Arrays on devices of large blocks are made, written, rebuilt, stopped and assembled again.
 #[test]
 fn an_array_on_devices_of_large_blocks_is_as_any() {
     if !requires("/usr/bin/python3") || !requires("losetup") {
@@ -276,7 +277,7 @@ fn an_array_on_devices_of_large_blocks_is_as_any() {
     }
     let program = program().to_str().expect("a UTF-8 path");
     for (metadata, policy) in [("1.2", "bitmap"), ("1.1", "resync"), ("1.0", "ppl")] {
-        // In memory, since a flush of such a device takes long where a disk is below.
+        // The devices are in memory: a flush of such a device takes long if a disk is below.
         let folder = tempfile::tempdir_in("/dev/shm").expect("a folder");
         let path = |n| folder.path().join(format!("m{n}.img"));
         let loops = (0..4).map(|n| Loop::attach_file(&path(n), 8 << 20, 4096));

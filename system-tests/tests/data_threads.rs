@@ -1,4 +1,4 @@
-//! What data threads ask of the kernel, as strace sees it, and that nothing of it may wait for a disk or a file system.
+//! System calls of data threads, as strace sees them. None may wait for a disk or a file system.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,8 @@ const TRACED: [&str; 7] = ["strace", "-D", "-q", "-f", "-y", "-o", "DIR/trace"];
 /// Against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The calls that a data thread may make, each with its reason. Of those with a descriptor it is no file of a
-/// file system ([`is_waiting`]).
+/// The calls that a data thread may make, each with its reason. A descriptor must not be a file of
+/// a file system ([`is_waiting`]).
 const ALLOWED: &[(&[&str], &str)] = &[
     (&["io_uring_enter", "epoll_wait", "epoll_pwait", "epoll_pwait2"], "the wait for its ring"),
     (&["io_uring_register", "io_uring_setup"], "files and memory become known to a ring"),
@@ -47,11 +47,12 @@ const ALLOWED: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Calls that name a path or a file, which has to be of a file system in memory.
+/// Calls that name a path or a file, which must be of a file system in memory.
 const ON_PATHS: [&str; 4] = ["openat", "statx", "fstat", "newfstatat"];
 
-/// Whether a call of these arguments may wait for a file system: on a path or descriptor, other than of /sys,
-/// /dev/fuse and what has no path (sockets, event descriptors, rings).
+/// Tells whether a call with these arguments may wait for a file system. Such a call names a path
+/// or descriptor other than /sys, /dev/fuse and objects without a path (sockets, event descriptors,
+/// rings).
 fn is_waiting(call: &str, arguments: &str) -> bool {
     // The length of a file as the kernel knows it, after writes.
     if call == "statx" && arguments.contains("AT_STATX_DONT_SYNC") {
@@ -71,9 +72,9 @@ fn is_waiting(call: &str, arguments: &str) -> bool {
     })
 }
 
-/// What is wrong with a call of a data thread, if anything.
+/// The fault of a data thread's call, if it has one.
 fn fault(call: &str, arguments: &str) -> Option<String> {
-    // The ring's own calls name it first, and then files that it shall know.
+    // The ring's own calls name the ring first, and then the files that it registers.
     if call.starts_with("io_uring") {
         return None;
     }
@@ -127,7 +128,7 @@ fn the_reader_of_traces_sees_faults() {
     );
 }
 
-/// Everything that a client can ask for, and what commands change meanwhile.
+/// Every request that a client can make, and every change by commands meanwhile.
 const CLIENT: &str = "
 h = connect(meta=True)
 h.pwrite(b'x' * 65536, 0)
@@ -227,7 +228,8 @@ fn no_call_of_a_data_thread_waits_for_a_file_system() {
     }
 }
 
-/// io_uring takes a ring apart after its process has ended: what the ring knew must not stay open till then.
+/// io_uring dismantles a ring after its process has ended: the ring's files must not stay open
+/// until then.
 #[test]
 fn files_are_free_when_the_server_has_ended() {
     if !requires("/usr/bin/python3") {

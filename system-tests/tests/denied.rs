@@ -43,7 +43,7 @@ fn the_server_says_so_once_and_serves() {
     assert!(notices[0].contains("Operation not permitted"), "{messages}");
 }
 
-/// The filter is what makes the difference: without it this machine has io_uring.
+/// The filter makes the difference: without it this machine has io_uring.
 #[test]
 fn a_server_that_may_use_io_uring_says_nothing() {
     let mut server = Server::start(&stack::ram("4MiB"));

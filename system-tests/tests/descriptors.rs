@@ -1,4 +1,4 @@
-//! A limit of open files (`ulimit -n`, RLIMIT_NOFILE): it bounds clients, never who controls the server.
+//! A limit of open files (`ulimit -n`, RLIMIT_NOFILE) bounds clients, never the control socket.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a server tells on standard error while it serves.
+//! Messages of a server on standard error while it serves.
 
 #![forbid(unsafe_code)]
 
@@ -89,7 +89,8 @@ for n in range(1000):
     assert_eq!(sum, 1000, "{messages}");
 }
 
-/// A member's file is cut to half its length while it is served: it fails, and the others tell what it held.
+/// A member's file is cut to half its length during use. The member fails, and the others supply
+/// its data.
 #[test]
 fn a_member_whose_file_is_cut_short_fails_and_nothing_is_lost() {
     if !requires("nbdsh") {

@@ -15,7 +15,7 @@ use system_tests::{Server, stack};
 
 const NONE: CommandFlags = CommandFlags::empty();
 const GIB: u64 = 1 << 30;
-/// What `base:allocation` says of holes; 0 is data.
+/// The value of `base:allocation` for holes; 0 is data.
 const HOLE_AND_ZERO: u32 = 3;
 
 trait Duplex: Read + Write {}
@@ -23,8 +23,8 @@ impl<T: Read + Write> Duplex for T {}
 
 type Stream = Box<dyn Duplex>;
 
-/// A server with one device behind the exports `vol` and `twin`, and `other` of its own, on a Unix
-/// socket and on TCP.
+/// A server with one device behind the exports `vol` and `twin`, and another behind `other`, on a
+/// Unix socket and on TCP.
 struct Served {
     server: Server,
     port: u16,
@@ -122,7 +122,7 @@ fn map(connection: &mut Connection<Stream>, id: u32, from: u64, to: u64) -> Vec<
         let status = connection.block_status(at, to - at, NONE).expect("a status");
         assert_eq!((status.len(), status[0].0), (1, id));
         for &(length, flags) in &status[0].1 {
-            // The last may go beyond what was asked for.
+            // The last extent may go beyond the requested range.
             extents.push((length.min(to - at), flags));
             at += length.min(to - at);
         }

@@ -120,8 +120,8 @@ for plain in greedy:
     );
 }
 
-/// The server may refuse some of them, or leave them waiting to be accepted; what it may not is to
-/// fall over, to grow without bound, or to forget those it serves.
+/// The server may refuse some of them, or leave them in the accept queue. It must not crash, grow
+/// without bound, or neglect its clients.
 #[test]
 fn ten_thousand_half_open_handshakes() {
     under_attack(
@@ -163,7 +163,7 @@ eventually(newcomer, 'nobody gets in after the attack')",
     );
 }
 
-/// The image lies on a tmpfs of 16 MiB, in mounts that only the server sees and that end with it.
+/// The image is on a tmpfs of 16 MiB, in a mount namespace of the server that ends with it.
 #[test]
 fn a_full_disk_reaches_the_client_and_the_server_lives_on() {
     if !requires("nbdsh") || !requires("unshare") {
@@ -203,7 +203,7 @@ fn a_full_disk_reaches_the_client_and_the_server_lives_on() {
     assert!(server.is_running());
 }
 
-/// Its members lie on a tmpfs of 16 MiB: writes wait until there is room, and no member fails.
+/// The members are on a tmpfs of 16 MiB: writes wait until there is room, and no member fails.
 #[test]
 fn an_array_on_a_full_disk_waits_for_room() {
     if !requires("nbdsh") || !requires("unshare") {
@@ -254,7 +254,8 @@ for n in range(8):
     stops_when_there_is_room(&mut server, &filler);
 }
 
-/// A server whose writes wait for room says so when it is to stop, and stops when there is some.
+/// A server whose writes wait for room says so when it is told to stop, and stops when there is
+/// room.
 fn stops_when_there_is_room(server: &mut Server, filler: &str) {
     let uri = server.uri("vol");
     let script = format!(

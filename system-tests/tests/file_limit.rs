@@ -64,7 +64,7 @@ fn a_file_that_cannot_be_made_so_long_is_refused_and_not_left() {
     assert!(!folder.path().join("disk.img").exists());
 }
 
-/// The commands that write files by themselves say what the system says.
+/// Commands that write files themselves print the system's message.
 #[test]
 fn commands_are_refused_in_a_sentence() {
     let folder = new_folder();
@@ -108,7 +108,8 @@ fn make_long(folder: &Path, name: &str) {
     fs::File::create(folder.join(name)).unwrap().set_len(64 << 20).unwrap();
 }
 
-/// A volume is written as far as its files are, its other parts too; an array is not made of one whose end is not.
+/// A volume can be written as far as its files reach, in its other parts too. An array is not made
+/// of a file whose end is beyond the limit.
 #[test]
 fn a_volume_over_a_file_that_is_longer_is_written_as_far_as_that_goes() {
     if !requires("/usr/bin/python3") {

@@ -1,6 +1,6 @@
 //! Devices as files, by FUSE: with real clients, loop devices and the file systems of Linux.
 //!
-//! A client of a file waits for its server without a way out, so every test has a watchdog that kills
+//! A client of a file cannot stop waiting for its server, so every test has a watchdog that kills
 //! the server: then the kernel answers instead.
 
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ use system_tests::server::denies_io_uring;
 use system_tests::{Outcome, Server, new_folder, python, requires, shell, stack};
 use tempfile::TempDir;
 
-/// After so long a server is killed, whatever waits for it.
+/// A server is killed after this time, whatever waits for it.
 const WATCHDOG: Duration = Duration::from_secs(150);
 
 /// A server whose stack has the file `DIR/vol.img`.
@@ -124,7 +124,7 @@ fn a_file_is_as_large_as_its_device_and_holds_what_is_written() {
                fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw --size=64M \
                --io_size=48M --bsrange=4k-256k --iodepth=16 --numjobs=1 --verify=crc32c --output=fio.log; done; done";
     files.run(fio, &file).ok();
-    // What two writers of parts of blocks wrote.
+    // The data of two writers of parts of blocks.
     let script = r#"
 import os, sys, threading
 path = sys.argv[1]
@@ -158,7 +158,8 @@ assert os.fstat(f).st_size == size, 'a device keeps its size'
     assert!(!Path::new(&file).exists(), "what was made is removed");
 }
 
-/// Holes are found where a device can tell; both ways in show the same; a device that grows is seen to.
+/// Holes are found if the device knows them; both front ends show the same; the file grows with its
+/// device.
 #[test]
 fn a_file_shows_holes_and_growth() {
     if !has_fuse() || !requires("nbdsh") {
@@ -187,7 +188,7 @@ assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 65536
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// A file and an NBD client of the same device write bytes of one block, each its own, and lose none.
+/// A file and an NBD client of the same device write different bytes of one block, and lose none.
 #[test]
 fn a_file_and_an_nbd_client_share_a_block() {
     if !has_fuse() || !requires("nbdsh") {
@@ -222,7 +223,7 @@ if child:
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// A loop device follows the size of what is behind it, under a mounted file system.
+/// A loop device follows the size of its file, under a mounted file system.
 #[test]
 fn a_loop_device_grows_with_its_device() {
     if !has_loop() || !requires("mkfs.ext4") {
@@ -277,7 +278,7 @@ fn a_folder_has_a_file_for_each_export_and_others_stay_out() {
 }
 
 fn exists_as_root() -> bool {
-    // What the tests run as.
+    // /proc/self belongs to the user of the tests.
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
 }
@@ -344,8 +345,8 @@ fn a_stop_waits_for_who_has_the_file_open() {
     }
 }
 
-/// Who has the file open may himself wait for a limit that lasts for hours, or for a volume that is
-/// suspended: a stop ends that before it waits for him.
+/// A process with the file open may wait for a limit that lasts for hours, or for a suspended
+/// volume. A stop ends that wait before it waits for the process.
 #[test]
 fn a_stop_lets_go_what_the_files_users_wait_for() {
     if !has_fuse() {
@@ -394,8 +395,8 @@ fn what_cannot_be_mounted_is_refused_in_a_sentence() {
     }
 }
 
-/// The server is killed while a file system on its array is written: the next one finds the dead mount
-/// and the loop device, and the file system holds what was synced.
+/// The server is killed while a file system on its array is written. The next one finds the dead
+/// mount and the loop device, and the file system holds the synced data.
 #[test]
 fn a_file_system_survives_a_killed_server() {
     let tools = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "xfs_repair"];
@@ -403,7 +404,7 @@ fn a_file_system_survives_a_killed_server() {
         return;
     }
     survives_a_killed_server("mkfs.ext4 -q -E nodiscard", "e2fsck -fp \"$1\" || [ $? -le 1 ]");
-    // A mount replays the log, without which there is nothing to repair.
+    // A mount replays the log; without that there is nothing to repair.
     survives_a_killed_server(
         "mkfs.xfs -q -K",
         "mount \"$1\" mnt && umount mnt && xfs_repair -n \"$1\"",
@@ -411,7 +412,8 @@ fn a_file_system_survives_a_killed_server() {
     survives_a_killed_server("mkfs.btrfs -q -K", "btrfs check \"$1\"");
 }
 
-/// Writes a file after the other, and keeps the sum of each that was synced; one more writes all the time.
+/// Writes one file after the other, and keeps the checksum of each that was synced; another process
+/// writes all the time.
 const SYNCED: &str = r#"
 dd if=/dev/zero of=mnt/load bs=64k count=4000 conv=fdatasync 2>dd.log &
 n=0
@@ -421,7 +423,8 @@ done 2>synced.log
 wait
 "#;
 
-/// What was synced while the load went on is there after kill -9, a restart and a check of the file system.
+/// Data that was synced under load is there after kill -9, a restart and a check of the file
+/// system.
 fn survives_a_killed_server(make: &str, check: &str) {
     let folder = new_folder();
     let mnt = folder.path().join("mnt");
@@ -452,7 +455,8 @@ fn survives_a_killed_server(make: &str, check: &str) {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// Memory-mapped and plain reads and writes and truncates of one file, against a copy of it in memory.
+/// Memory-mapped and plain reads, writes and truncates of one file are compared with a copy in
+/// memory.
 const EXERCISE: &str = r#"
 import mmap, os, random, sys
 random.seed(int(sys.argv[2])); path = sys.argv[1]
@@ -484,7 +488,7 @@ struct OverRing(String);
 const OVER_RING: &str = "/sys/module/fuse/parameters/enable_uring";
 
 impl OverRing {
-    /// `None`, told loudly, where the kernel has none or this is not root.
+    /// `None`, after a SKIPPED line, if the kernel has none or this is not root.
     fn switch_on() -> Option<OverRing> {
         let before = fs::read_to_string(OVER_RING);
         let on = before.is_ok() && fs::write(OVER_RING, "Y").is_ok();
@@ -502,8 +506,8 @@ impl Drop for OverRing {
     }
 }
 
-/// Requests over io_uring: plain and memory-mapped I/O of any length, many in flight, parts of blocks, and a
-/// file system on a loop device whose server is killed.
+/// Requests over io_uring: plain and memory-mapped I/O of any length, many in flight, parts of
+/// blocks, and a file system on a loop device whose server is killed.
 #[test]
 fn requests_come_over_io_uring() {
     if !has_loop() || !requires("mkfs.ext4") || !requires("fio") || denies_io_uring() {
@@ -555,8 +559,8 @@ fn requests_come_over_io_uring() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// ext4, xfs and btrfs on an array, through the file and a loop device, while a member fails, goes and
-/// comes back.
+/// ext4, xfs and btrfs on an array, through the file and a loop device, while a member fails, is
+/// removed and added again.
 #[test]
 fn file_systems_work_on_an_array() {
     let tools = ["mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "fs_mark", "xfs_repair"];
@@ -613,8 +617,9 @@ fn file_systems_work_on_an_array() {
     }
 }
 
-/// A command line of fs_mark on `mnt`: each file is synced before it is closed, each thread has a folder of its own. In
-/// one folder two threads may well choose the same names: each makes them from the microsecond at which it began.
+/// A command line of fs_mark on `mnt`: each file is synced before it is closed, and each thread has
+/// a folder of its own. In one folder two threads might choose the same names: each makes them from
+/// the microsecond of its start.
 fn fs_mark(threads: usize, options: &str) -> String {
     let folders: String = (1..=threads).map(|n| format!(" -d mnt/m/{n}")).collect();
     let make = format!("mkdir -p mnt/m && seq -f mnt/m/%g {threads} | xargs mkdir -p");
@@ -625,7 +630,8 @@ fn fs_mark(threads: usize, options: &str) -> String {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Of version 1 or 2, as the machine has them; `None`, told loudly, where neither may be made.
+    /// A cgroup of version 1 or 2, as the machine has them; `None`, after a SKIPPED line, where
+    /// neither can be made.
     fn with_memory(bytes: u64) -> Option<Cgroup> {
         let name = format!("drystone-test-{}", std::process::id());
         let roots =
@@ -659,7 +665,8 @@ impl Drop for Cgroup {
 /// `PF_MEMALLOC_NOIO` and `PF_LOCAL_THROTTLE` of the kernel, which `PR_SET_IO_FLUSHER` sets.
 const IO_FLUSHER: u64 = 0x0018_0000;
 
-/// What is written to its loop device goes through it: its memory is found without that, where the kernel lets it.
+/// A server that backs a loop device gets its memory without a write-back to that device, where the
+/// kernel permits that.
 #[test]
 fn who_backs_a_loop_device_does_not_wait_for_it() {
     if !has_loop() {
@@ -681,14 +688,14 @@ fn who_backs_a_loop_device_does_not_wait_for_it() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// What a loop device has done so far.
+/// The I/O of a loop device so far.
 fn done_by(device: &str) -> String {
     let name = device.rsplit('/').next().expect("a name");
     fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap_or_default()
 }
 
-/// Server and file system share 512 MiB, of which a few thousand dirty pages are soon all: nothing stands
-/// still for more than 5 s.
+/// Server and file system share 512 MiB, which a few thousand dirty pages soon exhaust: nothing
+/// stalls for more than 5 s.
 #[test]
 fn nothing_stands_still_when_memory_is_short() {
     if !has_loop() || !requires("fs_mark") || !requires("mkfs.ext4") {
@@ -706,7 +713,7 @@ fn nothing_stands_still_when_memory_is_short() {
     let mut files = Files::watched(server);
     let device = files.announced(true);
     files.run("mkfs.ext4 -q -E nodiscard \"$1\" && mount \"$1\" mnt", &device).ok();
-    // As long as what is synced is more than twice the memory.
+    // The load is long enough to sync more than twice the memory.
     let load = format!("echo $$ >\"$1\" && {}", fs_mark(64, "-s 4194304 -n 5"));
     let (path, procs) = (folder.path().to_owned(), group.procs());
     let load = thread::spawn(move || shell(&path, &load, &[&procs]).ok());

@@ -1,4 +1,4 @@
-//! `fio`'s own NBD client with verification of what it wrote.
+//! `fio`'s own NBD client, with verification of its writes.
 
 #![forbid(unsafe_code)]
 

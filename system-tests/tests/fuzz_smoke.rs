@@ -173,7 +173,7 @@ const INTERESTING: [u64; 8] = [
     0x4948_4156_454F_5054,
 ];
 
-/// Overwrites what fits.
+/// Overwrites as many bytes as fit.
 fn write_at(input: &mut [u8], at: usize, bytes: &[u8]) {
     for (old, new) in input[at..].iter_mut().zip(bytes) {
         *old = *new;

@@ -23,7 +23,7 @@ fn lab(folder: &Path, arguments: &[&str]) -> String {
     outcome.ok()
 }
 
-/// Of the experiment `mq-deadline`.
+/// The number of variants of the experiment `mq-deadline`.
 const VARIANTS: usize = 7;
 
 #[test]
@@ -102,7 +102,8 @@ fn rows(json: &Value) -> impl Iterator<Item = &Value> {
     json["rows"].as_array().into_iter().flatten()
 }
 
-/// The whole way of fs_mark: each variant's server, loop device and file system, and nothing left of them.
+/// The whole path of fs_mark: each variant's server, loop device and file system, and no remains of
+/// them.
 #[test]
 fn the_mails_benchmark_runs_on_a_file_system_of_each_variant() {
     let devices =
@@ -170,7 +171,7 @@ fn polling_is_compared_with_interrupts_in_a_short_run() {
     let json = fs::read_to_string(folder.path().join("out.json")).expect("the JSON");
     let json: Value = serde_json::from_str(&json).expect("JSON");
     let rows = json["rows"].as_array().expect("rows");
-    // Four tables at four latencies, waiting for busy queues, and files; two depths; three ways to wait.
+    // Four tables at four latencies, for busy queues and for files; two depths; three ways to wait.
     assert_eq!(rows.len(), (4 * 4 + 2) * 2 * 3);
     let mut paths = BTreeSet::new();
     for row in rows {
@@ -229,7 +230,7 @@ fn throttles_are_compared_in_a_short_run() {
         number("lock_acquisitions") / number("lock_ios")
     };
     let each = |rules: &str| ["before", "mailed", "ours", "none"].map(|variant| dd(variant, rules));
-    // In before one of the device and one of the group's statistics.
+    // In *before*, one lock for the device and one for the group's statistics.
     assert_eq!(each("none"), [2.0, 0.0, 0.0, 0.0]);
     assert_eq!(each("none in its group"), [2.0, 0.0, 0.0, 0.0]);
     assert_eq!(each("too high to bind"), [2.0, 1.0, 0.0, 0.0]);

@@ -88,7 +88,7 @@ fn a_stop_does_not_wait_for_clients_that_stay_connected() {
     assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
 }
 
-/// What is in flight when the server is told to stop ends, however long its device takes.
+/// I/O in flight at a stop ends, however long its device takes.
 #[test]
 fn a_stop_waits_for_slow_io() {
     if !requires("nbdsh") {
@@ -215,7 +215,7 @@ fn an_idle_server_uses_no_cpu() {
     assert!(ticks <= 1, "{ticks} ticks of 10 ms in 10 s with 16 connections");
 }
 
-/// Threads that poll take a core each, until they are told not to.
+/// Polling threads take a core each, until polling is switched off.
 #[test]
 fn polling_can_be_switched_off() {
     if !requires("nbdsh") {
@@ -225,7 +225,7 @@ fn polling_can_be_switched_off() {
     let mut server = Server::start(&format!("{keys}{}", stack::file("4MiB")));
     let uri = server.uri("vol");
     let script = "for n in range(100): h.pwrite(b'p' * 4096, 4096 * n); h.pread(4096, 4096 * n)";
-    // Its threads go on at any time, so this ends however busy the machine is.
+    // The threads poll all the time, so this ends however busy the machine is.
     let busy = server.cpu_ticks();
     while server.cpu_ticks() < busy + 50 {
         python(server.dir(), &uri, script).ok();
@@ -310,8 +310,8 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-/// What the kernel tells of the server's connections of a port in /proc/net/tcp, when it is idle: the timer that
-/// runs, and in how many hundredths of a second it ends.
+/// The kernel's state of the server's connections of a port in /proc/net/tcp, when the server is
+/// idle: the timer that runs, and the hundredths of a second until it ends.
 fn timer_of_connection(port: u16) -> Option<(u32, u64)> {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
     let ours = format!(":{port:04X}");
@@ -323,7 +323,7 @@ fn timer_of_connection(port: u16) -> Option<(u32, u64)> {
     Some((number(timer) as u32, number(when)))
 }
 
-/// A client of which nothing is heard is asked whether it is there after half its time, by the kernel.
+/// The kernel probes a silent client after half its time.
 #[test]
 fn idle_tcp_clients_are_probed() {
     const HUNDREDTHS: u64 = 100;
@@ -341,7 +341,7 @@ fn idle_tcp_clients_are_probed() {
         let socket = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         let mut client = Negotiation::new(socket).unwrap().go("vol", &[]).unwrap();
         client.read(0, 512, Default::default()).unwrap();
-        // What was sent last may have to be acknowledged first.
+        // The last data sent may need an acknowledgement first.
         let keepalive = (0..6000).find_map(|_| {
             thread::sleep(Duration::from_millis(10));
             timer_of_connection(port).filter(|(timer, _)| *timer == 2)
@@ -350,7 +350,8 @@ fn idle_tcp_clients_are_probed() {
         let all = probed_after * HUNDREDTHS;
         assert!(left <= all && left + 60 * HUNDREDTHS >= all, "{key}: {left} of {all} are left");
         if probed_after == 1 {
-            // Its kernel answers: it is not given up though it says nothing for longer than its time.
+            // The client's kernel answers: the server keeps a client that is silent for longer than
+            // its time.
             thread::sleep(Duration::from_millis(2500));
             client.read(0, 512, Default::default()).expect("the server is still there");
         }

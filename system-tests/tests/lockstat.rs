@@ -59,7 +59,7 @@ fn figures_are_those_of_the_load() {
         assert!(number(&line, "waits") <= number(&line, "contentions"), "{line}");
         assert!(line["holdtime_total_ns"].is_null() && number(&line, "holds") == 0, "{line}");
     }
-    // The helpers sleep while there is nothing to do, which nobody else waits for.
+    // The helpers sleep while they have no work, and no other thread waits for that.
     let idle = class(&report, "plain_idle");
     assert!(number(&idle, "waittime_total_ns") > 0, "{idle}");
 
@@ -83,7 +83,7 @@ fn a_reset_prints_and_starts_anew() {
     load(&mut server);
     let until = lockstat(&server, &["--reset"]);
     assert!(number(&class(&until, RING), "acquisitions") >= REQUESTS, "{until}");
-    // What is left is at most the way of a helper thread back to sleep.
+    // At most the path of a helper thread back to sleep remains.
     let since = lockstat(&server, &[]);
     let left = class(&since, RING)["acquisitions"].as_u64().unwrap_or(0);
     assert!(left < REQUESTS, "{since}");

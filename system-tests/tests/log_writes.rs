@@ -1,5 +1,4 @@
-//! `log-writes` below real clients: what the log says is replayed and compared, also by a program
-//! that others wrote.
+//! `log-writes` below real clients: logs are replayed and compared, also by a program of others.
 
 #![forbid(unsafe_code)]
 
@@ -96,7 +95,7 @@ fn each_moment_is_found_again() {
     assert_eq!(of_a_and_c, 8192, "what touches sectors 17 and 18, whole");
 }
 
-/// A command checks what is there after each flush; the first failure ends the replay.
+/// A command checks the contents after each flush; the first failure ends the replay.
 #[test]
 fn a_check_runs_where_it_is_told() {
     if !requires("nbdsh") {
@@ -149,8 +148,7 @@ fn what_is_wrong_is_said_before_anything_is_written() {
     assert!(said.contains("d.img: it does not begin as a write log does"), "{said}");
 }
 
-/// Whatever is killed in the midst of it: the log has a beginning of what was done, and all that was
-/// flushed.
+/// A kill at any moment leaves a log with a beginning of the writes, and with all that was flushed.
 #[test]
 fn a_killed_server_leaves_a_whole_log() {
     if !requires("nbdsh") {
@@ -242,7 +240,7 @@ fn what_fio_wrote_is_in_the_log() {
 const LOGGING: &str = "driver=blklogwrites,file.driver=raw,file.file.driver=file,\
     file.file.filename=q.img,log.driver=raw,log.file.driver=file,log.file.filename=log.img";
 
-/// QEMU writes such logs too: what it wrote is read here.
+/// QEMU writes such logs too: `drystone log-writes` reads them.
 #[test]
 fn a_log_that_qemu_wrote_is_replayed() {
     if !requires("qemu-io") {
@@ -262,7 +260,7 @@ fn a_log_that_qemu_wrote_is_replayed() {
     assert!(entries.iter().any(|entry| entry.ends_with("0 2 DISCARD")), "{entries:?}");
 }
 
-/// QEMU goes on with a log that is there: so it read ours to its end.
+/// QEMU appends to an existing log, so it has read ours to the end.
 #[test]
 fn qemu_finds_its_way_through_a_log() {
     if !requires("nbdsh") || !requires("qemu-io") {
@@ -294,7 +292,7 @@ fn qemu_finds_its_way_through_a_log() {
     same(&replayed(folder, &[]), &fs::read(folder.join("q.img")).expect("the device is read"));
 }
 
-/// A log that is too small for what comes: clients do not notice, whoever asks does.
+/// A log that is too small: clients do not notice, and `status` reports it.
 #[test]
 fn a_full_log_is_told_by_its_status() {
     if !requires("nbdsh") {

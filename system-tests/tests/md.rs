@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Sectors of the volume that clients see.
 const SECTORS: u64 = 65536;
 
-/// An array `array` of four files below a volume `v`, which is what clients get; and a RAM disk that may
+/// An array `array` of four files below a volume `v`, which clients use; and a RAM disk that may
 /// take the array's place.
 fn array_below_volume(keys: &str) -> String {
     let array = stack::array("raid5", 4, "24MiB", keys);
@@ -79,8 +79,8 @@ fn contents(server: &mut Server) -> String {
     shell(server.dir(), "nbdcopy \"$1\" - | sha256sum", &[&uri]).ok()
 }
 
-/// Members fail, go, come and are replaced while clients write; then the array is stopped, and started
-/// again under another name with what it held.
+/// Members fail, leave, come and are replaced while clients write. Then the array is stopped, and
+/// started again under another name with the same data.
 #[test]
 fn an_array_is_changed_while_it_is_used() {
     if !requires("fio") || !requires("nbdcopy") {
@@ -136,7 +136,7 @@ fn an_array_is_changed_while_it_is_used() {
     }
 }
 
-/// What comes by path goes, file and all, while contexts that have used it live on.
+/// A device that came by path is closed, file and all, while contexts that have used it live on.
 #[test]
 fn a_device_that_is_removed_can_be_used_by_others() {
     if !requires("nbdsh") {
@@ -158,7 +158,7 @@ fn a_device_that_is_removed_can_be_used_by_others() {
         let listed = server.ask(&["list"]).ok();
         assert!(!listed.contains("n0"), "{listed}");
     }
-    // What was a member and has missed little comes back with that only.
+    // A former member that has missed little gets only the missed blocks.
     md(&server, "add array m1");
     md(&server, "wait array");
     check(&server, "array");
@@ -311,7 +311,7 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// What is shown as `rw` can be set to what it is.
+/// Each attribute that is shown as `rw` can be set to its own value.
 #[test]
 fn attributes_are_shown_as_what_they_are() {
     let text = stack::array("raid5", 3, "8MiB", "");
@@ -324,7 +324,7 @@ fn attributes_are_shown_as_what_they_are() {
         let rows = shown.lines().filter_map(|line| line.split_once(" rw "));
         let rows: Vec<_> = rows.map(|(name, value)| (name.trim(), value.trim())).collect();
         assert!(rows.iter().any(|(name, _)| *name == some), "{shown}");
-        // Of others it is another form that is shown than is set.
+        // Some attributes show another form than they take.
         let plain = |(name, value): &&(&str, &str)| {
             !["size", "queue/scheduler"].contains(name) && !value.is_empty()
         };
@@ -334,7 +334,7 @@ fn attributes_are_shown_as_what_they_are() {
     }
 }
 
-/// The exit status tells how an array is, as that of `mdadm --detail --test`.
+/// The exit status reports the state of an array, as that of `mdadm --detail --test`.
 #[test]
 fn the_exit_status_tells_how_an_array_is() {
     let mut server = Server::start(&stack::array("raid6", 4, "8MiB", ""));
@@ -352,7 +352,8 @@ fn the_exit_status_tells_how_an_array_is() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// An array that crashed while a member was missing may have wrong blocks: whoever insists is told where.
+/// An array that crashed while a member was missing may have wrong blocks: a forced start prints
+/// where.
 #[test]
 fn what_may_be_wrong_of_an_array_that_is_forced_to_start_is_told() {
     let mut server = Server::start(&stack::ram("1MiB"));
@@ -372,7 +373,7 @@ fn what_may_be_wrong_of_an_array_that_is_forced_to_start_is_told() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// Who waits for an array that was just started waits for what the start begins.
+/// A wait for an array that was just started includes the work that the start begins.
 #[test]
 fn a_synchronisation_has_begun_when_the_server_answers() {
     let keys = "chunk = \"64KiB\"";

@@ -1,4 +1,4 @@
-//! Clients that ask for much and take nothing: what they cost, and what is left when they have gone.
+//! Clients that request much and read no replies: their cost, and the memory after they have gone.
 
 #![forbid(unsafe_code)]
 
@@ -9,8 +9,9 @@ use system_tests::{Server, new_folder, python, requires, stack};
 const CLIENTS: u32 = 40;
 const BUDGET_MIB: u32 = 64;
 
-/// Lets [`CLIENTS`] clients ask for `requests` reads of `bytes` each and take nothing, while others are served.
-/// The server's memory stays below the budget and `each_kib` for each of them, and goes back.
+/// Lets [`CLIENTS`] clients ask for `requests` reads of `bytes` each and take no replies, while
+/// others are served. The server's memory stays below the budget and `each_kib` for each of them,
+/// and shrinks again.
 fn takes_nothing(keys: &str, (requests, bytes): (u32, u32), each_kib: u32) {
     if !requires("nbdsh") || !requires("certtool") {
         return;
@@ -65,7 +66,7 @@ fn long_reads_that_nobody_takes_are_bounded() {
 
 #[test]
 fn the_memory_of_short_reads_goes_back() {
-    // Without io_uring 103 MiB were seen, which is 6 MiB more than with 640; what has them was not found out.
+    // A run without io_uring took 103 MiB, which is 6 MiB more than with 640. The cause is unknown.
     takes_nothing("", (250, 4 << 10), 1024);
 }
 
@@ -74,8 +75,8 @@ fn reads_over_tls_that_nobody_takes_are_bounded() {
     takes_nothing(stack::TLS_REQUIRED, (3, 32 << 20), 1536);
 }
 
-/// Clients of a group with a low limit ask for far more writes than there is memory. Others of its device, in another
-/// group and in none, get on with long requests while those wait.
+/// Clients of a group with a low limit ask for far more writes than there is memory. Others of its
+/// device, in another group and in none, progress with long requests meanwhile.
 #[test]
 fn a_limited_group_leaves_memory_to_others() {
     if !requires("nbdsh") {

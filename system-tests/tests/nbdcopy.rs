@@ -90,7 +90,7 @@ fn holes_stay_holes_in_the_file() {
     assert!(kib < 8 << 10, "5 MiB of data take {kib} KiB");
 }
 
-/// An array cannot zero by itself: the server writes zeroes for whoever asks.
+/// An array cannot zero by itself: the server writes zeroes for the client.
 #[test]
 fn an_image_with_holes_onto_an_array() {
     there_and_back(&stack::array("raid5", 4, "16MiB", ""), &["--flush"]);

@@ -1,4 +1,4 @@
-//! What `nbdinfo` sees: names, sizes, abilities and the map of data and holes.
+//! The view of `nbdinfo`: names, sizes, abilities and the map of data and holes.
 
 #![forbid(unsafe_code)]
 

@@ -31,14 +31,14 @@ fn nbdsh_itself() {
     }
     let mut server = Server::start(&stack::ram("16MiB"));
     let uri = server.uri("vol");
-    // Debian's Python first: nbdsh takes what PATH offers.
+    // Debian's Python comes first: nbdsh takes the first one in PATH.
     let nbdsh = ["env", "PATH=/usr/bin:/bin", "nbdsh", "-u", &uri, "-c", "print(h.get_size())"];
     let said = run(server.dir(), &nbdsh).ok();
     assert_eq!(said.trim(), "16777216");
 }
 
-/// One request as large as may be fills a connection's bound by itself, and must still go through,
-/// also with others before and behind it. libnbd takes none above 64 MiB.
+/// One request of the largest size fills a connection's bound by itself. It must still go through,
+/// also with other requests before and after it. libnbd takes none above 64 MiB.
 #[test]
 fn the_largest_requests() {
     if !requires("nbdsh") {

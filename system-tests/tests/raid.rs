@@ -1,5 +1,5 @@
-//! Arrays over files, served to real clients: what is written is there, also after the server was
-//! killed or a member was lost.
+//! Arrays over files, served to real clients: written data is there, also after a kill of the
+//! server or the loss of a member.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ fn fio_finds_what_it_wrote_on_every_level() {
     }
 }
 
-/// What a client has written and flushed is there after a kill, and parity is made to fit.
+/// Data that a client has written and flushed is there after a kill, and the parity is corrected.
 #[test]
 fn a_killed_array_comes_back() {
     if !requires("nbdsh") {
@@ -108,7 +108,7 @@ fn a_killed_array_comes_back() {
     );
 }
 
-/// The default stack: killed at its very work, started again, with what was flushed.
+/// The default stack is killed under load, started again, and has all flushed data.
 #[test]
 fn the_default_stack_survives_a_kill() {
     if !requires("nbdsh") {
@@ -139,7 +139,7 @@ fn the_default_stack_survives_a_kill() {
     }
 }
 
-/// A stripe takes a block for each member, and what a smaller cache lets go of is the system's again.
+/// A stripe takes a block for each member, and a smaller cache returns its memory to the system.
 #[test]
 fn a_stripe_cache_takes_what_it_says_and_gives_it_back() {
     let server = Server::start(&stack::array("raid5", 4, "16MiB", "chunk = \"64KiB\""));
@@ -163,8 +163,8 @@ fn a_stripe_cache_takes_what_it_says_and_gives_it_back() {
     assert!(kept < blocks / 16, "{kept} of {taken} KiB are kept");
 }
 
-/// A member is missing: with `run = true` the array starts without it, and computes what it held; from then on the
-/// member is marked as failed.
+/// A member is missing: with `run = true` the array starts without it, and computes its data. From
+/// then on the member is marked as failed.
 #[test]
 fn an_array_starts_without_a_member_if_told_to() {
     if !requires("nbdsh") {
@@ -218,8 +218,8 @@ fn what_makes_no_array_is_refused_in_a_sentence() {
     assert!(message.contains("`m1` is of no array, but other members are"), "{message}");
 }
 
-/// What is not there of a member, or not on it, is told with the key that starts the array without it; with
-/// the key it counts as missing, and other exports are served.
+/// A refusal names the missing part of a member, and the key that starts the array without it. With
+/// the key the member counts as missing, and other exports are served.
 #[test]
 fn a_member_that_is_gone_or_empty_counts_as_missing_if_told_to() {
     let mut server = Server::start(&stack::array("raid6", 4, "8MiB", ""));
@@ -228,7 +228,8 @@ fn a_member_that_is_gone_or_empty_counts_as_missing_if_told_to() {
     let member = folder.path().join("m1.img");
     let key = "set `run = true` in [device.array], which starts it degraded, without `m1`";
     let blank = "`run = true` in [device.array] starts the array degraded, without it";
-    // `size` is a member's own, or unknown: then a file that is not there is not made.
+    // `size` is that of the member, or left out; then the start makes no file in place of a missing
+    // one.
     for (size, bytes, sentence) in [
         ("", None, key),
         ("", Some(0), key),
@@ -264,14 +265,15 @@ fn a_member_that_is_gone_or_empty_counts_as_missing_if_told_to() {
         );
         assert!(server.uri("ram").starts_with("nbd"));
         assert!(server.sigterm().success(), "{}", server.messages());
-        // On the others it is on record as missing now: it is made anew.
+        // The others record it as missing now: it is made again.
         (0..4).for_each(|n| _ = std::fs::remove_file(folder.path().join(format!("m{n}.img"))));
         let mut server = Server::start_in(&folder, &stack::array("raid6", 4, "8MiB", ""), &[]);
         assert!(server.sigterm().success(), "{}", server.messages());
     }
 }
 
-/// What has taken the place of a member has to be named: the array is whole, and is not to start degraded.
+/// The file must name the device that has replaced a member: the array is whole, and must not start
+/// degraded.
 #[test]
 fn a_member_that_was_replaced_is_told_from_one_that_is_missing() {
     let mut server = Server::start(&stack::array("raid5", 3, "8MiB", ""));
@@ -291,7 +293,7 @@ fn a_member_that_was_replaced_is_told_from_one_that_is_missing() {
     assert_eq!(attribute(&server, "md/degraded"), "0");
 }
 
-/// The default stack is in no file: what it takes to start it again is to be had as one.
+/// The default stack has no file: `--print-default` makes the file that starts it again.
 #[test]
 fn the_default_stack_can_be_had_as_a_file() {
     let folder = system_tests::new_folder();

@@ -1,4 +1,4 @@
-//! A file that is opened anew while clients use it: `drystone reopen`.
+//! A file is reopened while clients use it: `drystone reopen`.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,8 @@ use system_tests::{Server, new_folder, python, requires, run, stack};
 
 const MIB: u64 = 1 << 20;
 
-/// Writes blocks that tell their round until there is a file `stop`, reads them back, and flushes; all the while tries
-/// to lock the image as another writer and as QEMU's readers do.
+/// Writes blocks that contain their round until there is a file `stop`, reads them back, and
+/// flushes. Meanwhile it tries to lock the image as another writer and as QEMU's readers do.
 const LOAD: &str = "
 import fcntl, threading
 stop = lambda: os.path.exists('stop')
@@ -62,7 +62,7 @@ fn read_by_qemu(folder: &Path, image: &str) -> Outcome {
     run(folder, &["qemu-io", "-r", "-f", "raw", "-c", "read 0 512", image])
 }
 
-/// What `ask` does once `is_over`; it is asked again for a minute at most.
+/// The result of `ask` once `is_over`; repeats it for a minute at most.
 fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outcome {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -74,7 +74,7 @@ fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outco
     }
 }
 
-/// Waits for what must come to pass, for a minute at most.
+/// Waits for a condition, for a minute at most.
 fn until_true(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -190,7 +190,7 @@ fn a_failed_flush_is_shown_until_the_file_is_opened_anew() {
     assert!(host.sigterm().success(), "{}", host.messages());
 }
 
-/// Below a volume, and as a member of an array, which has failed it: that takes it back by `md add`.
+/// Below a volume, and as a member of an array that has failed it: `md add` takes the member back.
 #[test]
 fn a_file_below_others_is_opened_anew_after_it_was_cut() {
     if !requires("nbdsh") {

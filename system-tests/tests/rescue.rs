@@ -1,5 +1,5 @@
-//! Arrays of images that Linux wrote, served for reading only: what they hold is there, whatever of it
-//! is missing, and not one byte of the images changes.
+//! Arrays of images that Linux wrote, served read-only: their data is there, whatever is missing,
+//! and not one byte of the images changes.
 
 #![forbid(unsafe_code)]
 
@@ -33,8 +33,8 @@ impl Images {
         Images { folder, names, sums }
     }
 
-    /// Puts a block of no writes where Linux would begin to replay the journal: the vector has only the start
-    /// of that.
+    /// Puts a block without writes where Linux would begin to replay the journal: the test vector
+    /// has only the journal's start.
     fn end_journal(&mut self, name: &str) {
         self.put_journal(name, |_| (Vec::new(), Vec::new()));
     }
@@ -45,7 +45,7 @@ impl Images {
         self.put_journal(name, |uuid| (testing::journal_data(uuid, 8 * block, &data), data));
     }
 
-    /// What payloads the next block of a journal has, and what follows it.
+    /// The payloads of the next block of a journal, and the position after it.
     fn put_journal(&mut self, name: &str, what: impl FnOnce(Uuid) -> (Vec<u8>, Vec<u8>)) {
         let path = self.folder.path().join(name);
         let mut bytes = fs::read(&path).expect("an image");
@@ -78,7 +78,7 @@ impl Images {
         self.spawn(options).refusal()
     }
 
-    /// Reads everything, stops the server, and checks that the images are what they were.
+    /// Reads everything, stops the server, and checks that the images are unchanged.
     fn read(&self, server: &mut Server, export: &str) -> Vec<u8> {
         let uri = server.uri(export);
         run(server.dir(), &["nbdcopy", &uri, "all.out"]).ok();
@@ -102,7 +102,7 @@ fn write(folder: &Path, vector: &str, lost: &[usize]) -> Vec<String> {
 
 /// Which images are changed.
 type IsOne = fn(&str) -> bool;
-/// What is changed of them.
+/// The changes to the images.
 type Change = fn(&mut Superblock);
 
 /// Changes the superblock 1.2 of images that are about to be served.
@@ -127,7 +127,7 @@ fn sums(folder: &Path, names: &[String]) -> String {
     run(folder, &[&["sha256sum"], &names[..]].concat()).ok()
 }
 
-/// What blocks hold that were written once.
+/// The contents of blocks that were written once.
 fn tags(blocks: u64) -> Vec<u8> {
     (0..blocks)
         .flat_map(|block| (0xB10C_0000_0000_0000 + block).to_le_bytes().repeat(512))
@@ -175,7 +175,7 @@ fn arrays_read_as_linux_wrote_them() {
     }
 }
 
-/// The list of bad blocks in mdadm's words and as JSON; what lies in the bitmap is not taken for a list.
+/// The list of bad blocks in mdadm's words and as JSON; a list inside the bitmap is not used.
 #[test]
 fn bad_blocks_are_shown() {
     let program = program().to_str().expect("a UTF-8 path");
@@ -214,7 +214,8 @@ fn bad_blocks_are_shown() {
     assert!(why.contains("reaches into the bitmap: what it lists is not known"), "{why}");
 }
 
-/// What cannot be used of one member is no reason to refuse the others; what a NAS marks is read.
+/// An unusable part of one member is no reason to refuse the others; a member marked by a NAS is
+/// read.
 #[test]
 fn members_that_are_damaged_or_marked_are_told_of() {
     if !requires("nbdcopy") {
@@ -425,7 +426,7 @@ fn a_stale_member_is_used_only_if_told_to() {
     assert!(lines.contains("member 2: r5-ls-stale-2.img, forced in"), "{lines}");
     let messages = server.messages();
     assert!(messages.contains("all data of member 0 and 2 may be wrong"), "{messages}");
-    // Data of members that have kept up is what it was.
+    // Data of members that have kept up is unchanged.
     let read = images.read(&mut server, "r5-ls-stale");
     assert_eq!(&read[16 * 4096..][..8], (0xB10C_0000_0000_0010_u64).to_le_bytes());
 }
@@ -441,7 +442,7 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
     let lines = server.said().join("\n");
     assert!(lines.contains("read-only: the array has a journal"), "{lines}");
     assert!(images.read(&mut server, "r5-ls-journal") == tags(5376));
-    // Its superblocks call it clean, whatever the journal holds.
+    // The superblocks call the array clean, whatever the journal holds.
     let images = Images::of("r5-ls-journal", &[4]);
     let message = images.refusal(&[]);
     assert!(message.contains("a journal, which is not among the devices"), "{message}");
@@ -450,7 +451,7 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
     assert!(images.read(&mut server, "r5-ls-journal") == tags(5376));
     let messages = server.messages();
     assert!(messages.contains("may be read as they were before"), "{messages}");
-    // Who wants to write is told how it is read.
+    // A refusal of a writable start says how to read the array.
     let images = Images::of("r5-ls-journal", &[]);
     let stack: String = (0..4)
         .map(|n| format!("[device.d{n}]\ntype = \"file\"\npath = \"r5-ls-journal-{n}.img\"\n"))
@@ -468,7 +469,7 @@ fn arrays_that_cannot_be_written_are_read_where_that_is_safe() {
     assert!(message.contains("2 of 5 members can be used, expected at least 3"), "{message}");
 }
 
-/// What the array holds is older than what was acknowledged: nobody is to take it for whole.
+/// The array's data is older than what was acknowledged: the server must say so.
 #[test]
 fn a_journal_with_writes_is_not_passed_over() {
     if !requires("nbdcopy") {
@@ -646,7 +647,7 @@ fn images_are_locked_as_readers_lock_them() {
     assert!(message.contains(&format!("is in use by process {}", writer.pid())), "{message}");
 }
 
-/// Also one whose stack file nobody can change is told how it starts without an image that is gone.
+/// Also for a read-only stack file: the refusal says how to start without a missing image.
 #[test]
 fn who_misses_an_image_is_told_of_a_stack_file_without_it() {
     let images = Images::of("r5-ls", &[3]);

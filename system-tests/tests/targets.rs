@@ -1,4 +1,4 @@
-//! `error`, `flakey` and `delay` below real clients: each does what its table says, and no more.
+//! `error`, `flakey` and `delay` below real clients: each follows its table, and does no more.
 
 #![forbid(unsafe_code)]
 
@@ -90,7 +90,7 @@ fn flakey_fails_drops_or_changes_what_it_is_told_to() {
         let lines: Vec<&str> = script.lines().map(str::trim).collect();
         python(server.dir(), &uri, &lines.join("\n")).ok();
     }
-    // By turns, while a client looks.
+    // The device fails by turns, while a client polls.
     let table = format!("0 {SECTORS} flakey d 0 1 1");
     server.ask(&["reload", "v", "--now", "--table", &table]).ok();
     let script = "
@@ -112,7 +112,7 @@ fn delay_keeps_writes_until_they_are_due_or_it_is_suspended() {
     if !requires("nbdsh") {
         return;
     }
-    // Reads at once, writes in an hour, flushes in the least time there is.
+    // Reads are immediate, writes take an hour, flushes take the shortest delay.
     let mut server = server(&format!("0 {SECTORS} delay d 0 0 d 0 3600000 d 0 1"));
     let (uri, program) = (server.uri("vol"), program().display().to_string());
     let script = format!(
@@ -145,7 +145,7 @@ fn delay_keeps_writes_until_they_are_due_or_it_is_suspended() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// Targets of tables are no types, and whoever writes one is told what to write.
+/// Targets of tables are no types; the refusal says what to write.
 #[test]
 fn targets_are_no_types() {
     let folder = new_folder();

@@ -1,9 +1,8 @@
-//! Throttle groups with real clients: who belongs to which group, what limits do, and that nobody
-//! leaves anything behind.
+//! Throttle groups with real clients: membership, effects of limits, and no remains of clients.
 //!
-//! The data is written first: a read of nothing but holes moves no bytes, so no limit binds it. Rates
-//! are checked from above only, by bytes: what a limit let pass in the time that the client
-//! itself measured. However busy the machine, that bound holds.
+//! The data is written first: a read of holes only moves no bytes, so no limit binds it. Rates are
+//! checked from above only, by bytes: the bytes that a limit let pass in the client's measured
+//! time. That bound holds however busy the machine is.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +19,7 @@ use system_tests::client::{make_certificates, make_client_certificate};
 use system_tests::{Server, new_folder, python, requires, run};
 use tempfile::TempDir;
 
-/// How long a server may take for what must come to pass.
+/// The time that a server has to reach a state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Python: reads so many bytes in pieces, and checks that they were bound by the limit, which lets
@@ -50,7 +49,7 @@ fn script(text: &str) -> String {
     READS.to_owned() + text
 }
 
-/// `members` and whether there is a group of that path, as `group list` has them.
+/// The group's `members` in `group list`; `None` if there is no such group.
 fn members(server: &Server, path: &str) -> Option<u64> {
     let list = server.ask(&["group", "list", "--json"]).ok();
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
@@ -214,7 +213,7 @@ fn a_client_with_a_certificate_is_known_by_its_name() {
         let line = format!("{group}: d rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0");
         assert_eq!(stats, [line], "{certificate}");
     }
-    // Without a certificate nobody gets in: the authority is asked for.
+    // A client without a certificate gets no connection: the authority is required.
     let uri = format!("{uri}&tls-certificates={}", server.path("pki"));
     python(server.dir(), &uri, "h.pread(4096, 0)").refused();
 }
@@ -247,7 +246,7 @@ fn a_client_that_is_killed_leaves_nothing_behind() {
     };
     killed("aio_pread(nbd.Buffer(piece), n * piece)");
     eventually("its reads have ended", || members(&server, "mine") == Some(0));
-    // What it wrote would have waited for a quarter of an hour.
+    // Its writes would have waited for a quarter of an hour.
     killed("aio_pwrite(nbd.Buffer(piece), n * piece)");
     eventually("the group is free", || server.ask(&["group", "remove", "mine"]).succeeded);
     assert_eq!(members(&server, "mine"), None);
@@ -257,7 +256,7 @@ fn a_client_that_is_killed_leaves_nothing_behind() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// A server that is told to stop does not wait for what a limit would let pass in an hour.
+/// A server that is told to stop does not wait for I/O that a limit would delay for an hour.
 #[test]
 fn a_stop_lifts_all_limits() {
     if !requires("nbdsh") {
@@ -280,7 +279,8 @@ fn a_stop_lifts_all_limits() {
     assert_eq!(server.wait().code(), Some(0), "{}", server.messages());
 }
 
-/// Every hundredth of a second a limit of the group, or of the one above it, is another: small, huge or none.
+/// A limit of the group, or of the group above it, changes every hundredth of a second: small, huge
+/// or none.
 #[test]
 fn data_is_whole_while_limits_change_all_the_time() {
     if !requires("fio") {
@@ -352,8 +352,8 @@ fn change_limits(control: &str, over: &AtomicBool) -> usize {
     changes
 }
 
-/// Writes that wait for a limit leave the connection's window of reads alone. Until the read is answered far
-/// fewer writes have ended than would have to if it waited for a place among them: 8 of 40, or 72 of 200.
+/// Writes that wait for a limit leave the connection's window of reads alone. Far fewer writes have
+/// ended when the read is answered than if it waited for a place among them: 8 of 40, or 72 of 200.
 #[test]
 fn a_read_overtakes_writes_that_wait_for_a_limit() {
     if !requires("nbdsh") {

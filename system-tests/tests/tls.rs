@@ -22,7 +22,7 @@ fn server() -> Option<Server> {
     Some(Server::start_in(&folder, &text, &[]))
 }
 
-/// QEMU's options for credentials in a folder and for the image behind them.
+/// QEMU's options for credentials in a folder and for the image with them.
 fn qemu_options(server: &Server, pki: &str) -> (String, String) {
     let object = format!("tls-creds-x509,id=tls0,endpoint=client,verify-peer=yes,dir={pki}");
     let image = format!(
@@ -93,7 +93,7 @@ fn documented_certificates() -> String {
     block.to_owned()
 }
 
-/// The certificates of docs/tls.md let in whom they should, and lists say what each may do.
+/// The certificates of docs/tls.md admit the right clients, and lists say what each may do.
 #[test]
 fn the_documented_certificates_and_lists_work() {
     if !requires("openssl") || !requires("nbdinfo") {

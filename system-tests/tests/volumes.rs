@@ -36,7 +36,7 @@ fn tables() -> [String; 4] {
     ]
 }
 
-/// I/O of a device that has ended, and what is wrong if the server does not say.
+/// The completed I/O of a device, by its `stat`.
 fn completed(server: &Server, device: &str) -> u64 {
     let answer: Value =
         serde_json::from_str(&server.ask(&["show", device, "--json"]).ok()).unwrap();
@@ -45,7 +45,7 @@ fn completed(server: &Server, device: &str) -> u64 {
     numbers[0] + numbers[4]
 }
 
-/// What a storm is made of: each step ends with the volume resumed, most by another table.
+/// The steps of a storm: each ends with the volume resumed, most by another table.
 const STEPS: [fn(&Server, &str); 6] = [
     |server, table| _ = server.ask(&["reload", "v", "--now", "--table", table]).ok(),
     |server, table| {
@@ -71,7 +71,8 @@ const STEPS: [fn(&Server, &str); 6] = [
         server.ask(&["clear", "v"]).ok();
         server.ask(&["resume", "v"]).ok();
     },
-    // Longer, with what lies behind the end the clients know, and as long as before.
+    // The volume becomes longer, with data beyond the end that clients know, and then as long as
+    // before.
     |server, table| {
         let longer = format!("{table}\n{SECTORS} 4096 linear more 0");
         server.ask(&["reload", "v", "--now", "--table", &longer]).ok();
@@ -87,7 +88,7 @@ fn size(server: &Server, device: &str) -> u64 {
     answer["size"].as_u64().expect("a size")
 }
 
-/// Goes through [`STEPS`] until told to stop; after every one I/O goes on. Returns how many there were.
+/// Goes through [`STEPS`] until told to stop; I/O continues after each one. Returns their number.
 fn storm_until(server: &Server, stop: &AtomicBool) -> usize {
     let mut steps = 0;
     while !stop.load(Relaxed) {
@@ -102,7 +103,7 @@ fn storm_until(server: &Server, stop: &AtomicBool) -> usize {
     steps
 }
 
-/// Four jobs of fio that verify what they wrote, while the table changes.
+/// Four jobs of fio verify their writes while the table changes.
 fn verified_in_a_storm(device: &str, seconds: u64) {
     if !requires("fio") {
         return;
@@ -208,7 +209,7 @@ fn a_client_that_is_killed_during_a_suspension_leaves_nothing() {
     server.ask(&["resume", "v"]).ok();
 }
 
-/// What is kept fails at the end; what was promised before is there.
+/// Held I/O fails at the end; data promised before is there.
 #[test]
 fn a_stop_during_a_suspension_ends_cleanly() {
     if !requires("nbdsh") {
@@ -302,7 +303,7 @@ impl Control {
     }
 }
 
-/// Volumes that come and go leave next to nothing behind, used or not.
+/// Volumes that come and go leave next to nothing, used or not.
 #[test]
 fn ten_thousand_volumes_come_and_go() {
     const UNUSED: u64 = 10_000;
@@ -325,7 +326,7 @@ fn ten_thousand_volumes_come_and_go() {
     println!("{UNUSED} volumes that nobody used left {unused} KiB");
     assert!(unused < UNUSED / 10, "{unused} KiB stay of {UNUSED} volumes");
 
-    // Below a volume with clients, whose contexts open a channel for each.
+    // The volumes are below a volume with clients, whose contexts open a channel for each.
     let before = server.resident_kib();
     let script = format!(
         "

@@ -1,5 +1,5 @@
-//! What full-stripe writes cannot be faster than: the copies and the arithmetic that they are made of,
-//! with nothing else.
+//! What full-stripe writes cannot be faster than: the copies and the arithmetic that they are made
+//! of, with nothing else.
 //!
 //! Of each stripe, 4 KiB of each member:
 //! * new data is copied from the writer's buffer into a block of the stripe cache, because a writer
@@ -7,9 +7,9 @@
 //! * parity is computed from the cache's blocks;
 //! * each block is copied to its member: that is what a RAM disk does with a write.
 //!
-//! Stripe by stripe, so that what was just copied is still in the core's own caches. Buffers, cache and
-//! members are as large as those of the array that stands beside it; no block is looked for, nothing
-//! is counted.
+//! Stripe by stripe, so that what was just copied is still in the core's own caches. Buffers, cache
+//! and members are as large as those of the array that stands beside it; no block is looked for,
+//! nothing is counted.
 
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,8 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// For arrays of `data` and `parity` members, with `stripes` stripes in the cache and `depth` writes in
-    /// flight.
+    /// For arrays of `data` and `parity` members, with `stripes` stripes in the cache and `depth`
+    /// writes in flight.
     pub fn new(data: usize, parity: usize, stripes: usize, depth: usize) -> Self {
         let filled = |bytes: usize| {
             let mut buf = IoBuf::zeroed(bytes);

@@ -1,8 +1,8 @@
 //! Keeps I/O in flight on a device, and counts what that takes.
 //!
 //! Invariants:
-//! * Counting begins when all threads are warm and stand still, and ends when all stand still again;
-//!   what follows (the end of what is in flight, contexts that are closed) is in no figure.
+//! * Counting begins when all threads are warm and stand still, and ends when all stand still
+//!   again; what follows (the end of what is in flight, contexts that are closed) is in no figure.
 //! * Each I/O begins and ends in its context; a context has as many in flight as the depth says.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

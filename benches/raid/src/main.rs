@@ -1,8 +1,8 @@
 //! Arrays on RAM disks: what I/O costs, beside what it is made of.
 //!
 //! Prints Markdown; every round goes to the file of `--json`. The variants take turns, so that what
-//! else the machine does meets all alike; reported are median, least and greatest.
-//! Arguments: `--rounds N` (7), `--ms MILLISECONDS` of a sample (150), `--only WORD` that the names of
+//! else the machine does meets all alike; reported are median, least and greatest. Arguments:
+//! `--rounds N` (7), `--ms MILLISECONDS` of a sample (150), `--only WORD` that the names of
 //! variants are to hold, `--json FILE`.
 
 #![deny(unsafe_code)]

@@ -1,8 +1,8 @@
 //! The arrays of the exchange: every layout of every level, with what guards them against the write
 //! hole, and where their members lie.
 //!
-//! On the host each member is a file of its own. A guest has few disks, so member `n` of every array
-//! is a part of its disk `s<n>`, and a device of device-mapper there.
+//! On the host each member is a file of its own. A guest has few disks, so member `n` of every
+//! array is a part of its disk `s<n>`, and a device of device-mapper there.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

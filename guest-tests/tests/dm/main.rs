@@ -1,5 +1,5 @@
-//! The kernel's device-mapper as a witness of ours, from the very same lines: where each sector of a
-//! table lies, and which tables are refused.
+//! The kernel's device-mapper as a witness of ours, from the very same lines: where each sector of
+//! a table lies, and which tables are refused.
 //!
 //! Each sector of each member holds a number of its own, so what is read through a mapped device
 //! tells for each of its sectors which sector of which member it is.
@@ -213,7 +213,8 @@ fn assert_taken(guest: &mut Guest, table: &str, last: &str) {
 }
 
 /// What waits for a `delay` goes on when the device is suspended, and is not waited for: here a
-/// suspension would take a quarter of an hour. Ours does the same (`a_suspension_waits_for_no_delay`).
+/// suspension would take a quarter of an hour. Ours does the same
+/// (`a_suspension_waits_for_no_delay`).
 #[test]
 fn a_suspension_waits_for_no_delay() {
     if !available() || !requires("dmsetup") {
@@ -235,8 +236,8 @@ fn a_suspension_waits_for_no_delay() {
     }
 }
 
-/// A log that the kernel wrote is read and replayed by `drystone log-writes`: what is in it, and in which
-/// order, is what ours would have (`each_moment_is_found_again`).
+/// A log that the kernel wrote is read and replayed by `drystone log-writes`: what is in it, and in
+/// which order, is what ours would have (`each_moment_is_found_again`).
 #[test]
 fn a_log_of_the_kernels_is_replayed() {
     if !available() || !requires("dmsetup") || !requires("blkdiscard") {

@@ -1,4 +1,5 @@
-//! The same tables in Drystone, over devices in memory that have the members' names, sizes and blocks.
+//! The same tables in Drystone, over devices in memory that have the members' names, sizes and
+//! blocks.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -39,8 +39,8 @@ pub const MAPPED: [&str; 18] = [
     "0 5 linear /dev/disk/m3 1498\n5 42 striped 2 3 /dev/disk/m0 1 /dev/disk/m2 2\n47 90 striped 3 6 /dev/disk/m1 0 /dev/disk/m2 30 /dev/disk/m0 90\n137 64 linear /dev/disk/m1 64",
 ];
 
-/// Tables that the kernel refuses, and what its log says then; or dmsetup, which reads starts, lengths
-/// and the targets' names.
+/// Tables that the kernel refuses, and what its log says then; or dmsetup, which reads starts,
+/// lengths and the targets' names.
 pub const REFUSED: &[(&str, &str)] = &[
     // The lines of a table.
     ("0 100 linear /dev/disk/m0 0\n101 100 linear /dev/disk/m1 0", "linear: Gap in table"),
@@ -97,7 +97,8 @@ pub const REFUSED: &[(&str, &str)] = &[
         "0 8 striped 2 4 /dev/disk/m0 4s /dev/disk/m1 0",
         "striped: Couldn't parse stripe destination",
     ),
-    // Members with larger blocks, which are those of the whole target: every line of the table must begin and end between blocks.
+    // Members with larger blocks, which are those of the whole target: every line of the table must
+    // begin and end between blocks.
     ("0 8 linear /dev/disk/k0 1", "start=1 not aligned to h/w logical block size 4096"),
     (
         "0 7 linear /dev/disk/k0 0\n7 9 linear /dev/disk/m0 0",
@@ -245,8 +246,8 @@ pub const TAKEN: &[(&str, &str)] = &[
     ("0 8 flakey /dev/disk/m0 0 1 1 6 error_reads corrupt_bio_byte 32 r 1 0", "0"),
 ];
 
-/// Tables that Linux takes and Drystone does not, with the last word that `dmsetup table` shows of them,
-/// and what Drystone says. Nobody means these.
+/// Tables that Linux takes and Drystone does not, with the last word that `dmsetup table` shows of
+/// them, and what Drystone says. Nobody means these.
 pub const TAKEN_BY_LINUX_ONLY: &[(&str, &str, &str)] = &[
     // Linux' reading of numbers wraps around: these are 0.
     (
@@ -274,7 +275,8 @@ pub const TAKEN_BY_LINUX_ONLY: &[(&str, &str, &str)] = &[
         "drop_writes",
         "`1` means 1 words, but 2 follow",
     ),
-    // The chunk is smaller than a block of the first member, so no block could be read; the log warns of it.
+    // The chunk is smaller than a block of the first member, so no block could be read; the log
+    // warns of it.
     (
         "0 16 striped 2 4 /dev/disk/k0 0 /dev/disk/m0 8",
         "8",

@@ -1,4 +1,5 @@
-//! Programs in C: the example, alone and under valgrind; one that forks; what the library exports.
+//! Programs in C: the example, alone and under valgrind; a program that forks; the library's
+//! exports.
 
 use std::collections::BTreeSet;
 use std::path::Path;

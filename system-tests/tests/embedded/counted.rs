@@ -1,4 +1,4 @@
-//! What a device counts of fio's jobs, beside what fio says of them: rates, syncs, trims, batches, polls.
+//! A device's counts of fio's jobs, beside fio's own: rates, syncs, trims, batches, polls.
 
 use std::fs;
 
@@ -9,14 +9,14 @@ use system_tests::{run, shell};
 use super::engine;
 use super::fio::{Rig, files, ram};
 
-/// Where the counts stand in `stat` (Linux: `Documentation/block/stat.rst`).
+/// Positions of the counts in `stat` (Linux: `Documentation/block/stat.rst`).
 const READS: usize = 0;
 const READS_MERGED: usize = 1;
 const WRITES: usize = 4;
 const DISCARDS: usize = 11;
 const FLUSHES: usize = 15;
 
-/// Runs a job; what fio says of it, and what the device's attributes say then.
+/// Runs a job; returns fio's report and the device's attributes afterwards.
 fn counted(rig: &Rig, device: &str, options: &[&str]) -> (Value, Value) {
     let path = rig.dir().join("shown");
     let _ = fs::remove_file(&path);
@@ -40,8 +40,9 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// In the time that fio says it took, the device was given no more than the rate permits: 1000 I/Os a second,
-/// and those of 100 ms that may lie between fio's start of the rate and that of its run. A slow machine takes longer.
+/// In fio's measured time the device got no more I/O than the rate permits: 1000 I/Os a second, and
+/// those of the 100 ms that may pass between fio's start of the rate and that of its run. A slow
+/// machine takes longer.
 #[test]
 fn rates_bound_what_the_device_is_given() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
@@ -67,7 +68,8 @@ fn every_sync_is_a_flush_of_the_device() {
         let (job, attributes) = counted(&rig, "d", &options);
         let flushes = stat(&attributes, FLUSHES);
         assert_eq!(stat(&attributes, WRITES), 256, "{sync}");
-        // After every eighth of 256 writes; what comes after the last is for fio to say.
+        // fio flushes after every eighth of 256 writes, and decides itself whether to flush after
+        // the last.
         assert!((31..=32).contains(&flushes), "{sync}: {flushes}");
         if sync.starts_with("--fsync") {
             // fio counts no others.
@@ -78,14 +80,14 @@ fn every_sync_is_a_flush_of_the_device() {
     assert_eq!(stat(&attributes, FLUSHES), 0, "nobody asked for one");
 }
 
-/// What a device below `log-writes` got, in its order: sector, sectors and kind of each entry.
+/// The entries of the log: the I/O below `log-writes` in its order, with sector, sectors and kind.
 fn logged(options: &[&str]) -> Option<Vec<String>> {
     let volume = "[device.v]\ntable = \"0 32768 log-writes d log\"\n";
     let rig = Rig::new(&(files(&["d", "log"], "16MiB") + volume))?;
     rig.job("v", options);
     let program = program().display().to_string();
     let text = run(rig.dir(), &[&program, "log-writes", "log.img", "list"]).ok();
-    // Behind two lines of heads: the entry's number, then what it is.
+    // Two header lines come first. A line has the entry's number, then its fields.
     let entry = |line: &str| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ");
     Some(text.lines().skip(2).map(entry).collect())
 }
@@ -111,7 +113,7 @@ fn synchronous_writes_and_trims_are_logged_as_such() {
     assert_eq!(entries[..2], ["0 8 DISCARD", "8 8 DISCARD"]);
 }
 
-/// Jobs one after the other in one process, whose memory they share.
+/// Jobs run one after the other in one process, whose memory they share.
 fn one_after_the_other(rig: &Rig, jobs: &[&[&str]]) -> system_tests::Outcome {
     let common = ["--stack=stack.toml", "--filename=d", "--thread", "--stonewall", "--bs=64k"];
     let engine = rig.engine_option();
@@ -124,7 +126,7 @@ fn one_after_the_other(rig: &Rig, jobs: &[&[&str]]) -> system_tests::Outcome {
     super::run_embedded(rig.dir(), &words)
 }
 
-/// What was trimmed reads as zeroes, and nothing else does.
+/// Trimmed sectors read as zeroes, and no others do.
 #[test]
 fn what_is_trimmed_is_gone_from_the_device() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
@@ -140,7 +142,7 @@ fn what_is_trimmed_is_gone_from_the_device() {
     one_after_the_other(&rig, &[&fill, &trim, &zeroes, &before, &behind]).ok();
     let attributes = shown(&rig);
     assert_eq!(stat(&attributes, DISCARDS), 32, "{attributes:#}");
-    // The look is one that fails: without the trim the pattern is still there.
+    // This comparison must fail: without the trim the pattern is still there.
     let said = one_after_the_other(&rig, &[&fill, &zeroes]).refused();
     assert!(said.contains("verify"), "{said}");
 }
@@ -161,7 +163,7 @@ fn a_batch_is_one_submit_call() {
     }
 }
 
-/// How often the device's poll queue was looked at, and how often something was there.
+/// The polls of the device's poll queue, and those that found a completion.
 fn polls(attributes: &Value) -> (u64, u64) {
     let text = attributes["queue/poll_stat"].as_str().expect("a device with a poll queue");
     let count = |name: &str| {
@@ -181,14 +183,15 @@ fn hipri_polls_the_device_and_nothing_else_does() {
     let (invoked, success) = polls(&attributes);
     assert_eq!(number(&job["read"]["total_ios"]), 500);
     assert!(success > 0 && success <= invoked, "{invoked} looks, {success} with success");
-    // Four at a time at the most are found by one look.
+    // One poll finds at most four completions.
     assert!(success >= 125, "{success} looks found all of 500");
     let (job, attributes) = counted(&rig, "d", &options);
     assert_eq!(number(&job["read"]["total_ios"]), 500);
     assert_eq!(polls(&attributes), (0, 0), "without hipri");
 }
 
-/// `fixedbufs` where no more than 8 MiB can be locked, rings included: the job runs, and says so once, whichever of the jobs asks for it.
+/// `fixedbufs` with at most 8 MiB of locked memory, rings included: the job runs, and the message
+/// comes once, whichever job causes it.
 #[test]
 fn memory_that_cannot_be_registered_is_noted_once() {
     let (Some(engine), Some(rig)) = (engine(), Rig::new(&files(&["d"], "16MiB"))) else { return };

@@ -1,4 +1,4 @@
-//! fio with our engine: what it writes it reads again, on every kind of stack; its options; refusals.
+//! fio with our engine: it reads back its writes, on every kind of stack; its options; refusals.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ impl Rig {
         run_embedded(self.dir(), &[&["fio", "--name=job", &engine], options].concat())
     }
 
-    /// Runs threads on `device`; what fio says of them all, as JSON.
+    /// Runs threads on `device`; returns fio's report on them all, as JSON.
     pub(super) fn job(&self, device: &str, options: &[&str]) -> Value {
         let device = format!("--filename={device}");
         let common = ["--stack=stack.toml", &device, "--thread", "--group_reporting"];
@@ -55,7 +55,7 @@ impl Rig {
         job
     }
 
-    /// What fio complains of when it refuses.
+    /// fio's complaint when it refuses.
     fn refused(&self, options: &[&str]) -> String {
         self.fio(options).refused()
     }
@@ -76,8 +76,8 @@ const VERIFY: [&str; 11] = [
     "--randseed=1",
 ];
 
-/// Writes and verifies; then, if the stack keeps what it has, verifies again after it was closed
-/// and opened anew.
+/// Writes and verifies. If the stack keeps its data, verifies again after the stack was closed and
+/// reopened.
 fn verified(stack: &str, device: &str, keeps: bool, options: &[&str]) -> Option<Rig> {
     let rig = Rig::new(stack)?;
     let job = rig.job(device, &[&VERIFY, options].concat());
@@ -194,7 +194,7 @@ fn targets_for_tests_are_verified() {
     }
 }
 
-/// Where writes go nowhere, verification has to see it.
+/// Verification must notice that writes go nowhere.
 #[test]
 fn what_keeps_nothing_fails_verification() {
     for line in ["zero", "flakey d 0 0 600 1 drop_writes"] {
@@ -206,7 +206,7 @@ fn what_keeps_nothing_fails_verification() {
     }
 }
 
-/// What stands on a device would be spoilt.
+/// The contents of such a device would be destroyed.
 #[test]
 fn a_member_of_an_array_is_not_written_to() {
     let Some(rig) = Rig::new(&array("raid5", &["m0", "m1", "m2"])) else { return };
@@ -311,8 +311,8 @@ fn jobs_of_several_stacks_and_devices() {
     assert_eq!(said.matches("err= 0").count(), 2, "{said}");
 }
 
-/// A job of the idle class beside one of the best-effort class, on a disk that does one I/O at a time:
-/// the scheduler sees whose is whose.
+/// A job of the idle class beside one of the best-effort class, on a disk that does one I/O at a
+/// time: the scheduler distinguishes their I/Os.
 #[test]
 fn priorities_reach_the_scheduler() {
     let Some((best, idle)) = side_by_side(&["--prioclass=3", "--prio=0"]) else { return };
@@ -320,7 +320,8 @@ fn priorities_reach_the_scheduler() {
     assert!(best > 100 && idle * 10 < best, "best effort {best}, idle {idle}");
 }
 
-/// The same where the priority is that of each I/O, of none of them, or of those in the other direction.
+/// The same where the priority is set for each I/O, for none of them, or for those in the other
+/// direction.
 #[test]
 fn a_share_of_the_io_has_a_priority_of_its_own() {
     let idle = "--cmdprio_class=3";
@@ -417,7 +418,7 @@ fn what_is_refused_is_said_once() {
     assert!(said.contains("no priorities by block size: use cmdprio_percentage"), "{said}");
 }
 
-/// What the engine says of its own options.
+/// The engine's help on its own options.
 #[test]
 fn fio_explains_the_engines_options() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };

@@ -1,5 +1,5 @@
-//! The command lines of the mails, by the scripts that users run: they work, and they are the mails' own, word for
-//! word but for what the scripts say that they change (`mails.txt`).
+//! The command lines of the mails, run by the scripts for users. They work, and they are the mails'
+//! own, word for word, except for the changes that the scripts name (`mails.txt`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use super::{engine, repository, run_embedded};
 /// The mails' text.
 const MAILS: &str = include_str!("mails.txt");
 
-/// Runs a script for a moment; what fio said of `jobs` groups of jobs.
+/// Runs a script for a moment; returns fio's report on `jobs` groups of jobs.
 fn lines(script: &str, jobs: usize) {
     let Some(engine) = engine() else { return };
     let folder = new_folder();
@@ -45,7 +45,8 @@ fn without_the_engine_they_say_what_to_do() {
     assert_eq!(said, "/none.so does not exist: run `make capi`\n");
 }
 
-/// The lines of the mail whose subject ends so; one that ends with a backslash goes on in the next.
+/// The lines of the mail whose subject ends with this text. A line that ends with a backslash
+/// continues in the next.
 fn mailed(subject: &str) -> Vec<String> {
     let mail = MAILS.split("\n\n").find(|mail| {
         let first = mail.lines().next().unwrap_or_default();
@@ -76,8 +77,8 @@ fn bracketed(line: &str) -> Vec<String> {
     options.map(|option| format!("--{option}")).collect()
 }
 
-/// The command lines that a script runs, each with the program's name first. In the place of the programs
-/// stands one that tells its words.
+/// The command lines that a script runs, each with the program's name first. A substitute for the
+/// programs records its arguments.
 fn run_by(script: &str, arguments: &[&str]) -> Vec<Vec<String>> {
     let folder = new_folder();
     let teller = "#!/bin/sh\n{ printf '%s\\n' \"${0##*/}\" \"$@\"; echo; } >> \"$TOLD\"\n";
@@ -91,14 +92,14 @@ fn run_by(script: &str, arguments: &[&str]) -> Vec<Vec<String>> {
         format!("PATH={}:{}", folder.path().display(), std::env::var("PATH").expect("a path"));
     let told_by = format!("TOLD={}", told.display());
     let script = repository(&format!("examples/fio/{script}.sh")).display().to_string();
-    // Any file will do for the engine: nobody loads it.
+    // The engine can be any file: it is not loaded.
     let command = ["env", "-u", "RUNTIME", &path, &told_by, "DRYSTONE_FIO=/dev/null", &script];
     run(folder.path(), &[&command[..], arguments].concat()).ok();
     let text = fs::read_to_string(told).expect("something ran");
     text.split_terminator("\n\n").map(|line| line.lines().map(str::to_owned).collect()).collect()
 }
 
-/// What scripts for our engine change, and no others.
+/// The options that scripts for our engine change, and no others.
 const ENGINE: [&str; 3] = ["--ioengine=", "--stack=", "--filename="];
 
 #[test]
@@ -148,7 +149,7 @@ fn on_a_file_the_lines_are_the_mails_own() {
     assert_eq!(ran[1], with_path(&fio[0], "/dev/$DEV"));
 }
 
-/// There is no command line in this mail; the script names the output that it asks for the like of.
+/// This mail has no command line; the script names the output that it reproduces.
 #[test]
 fn plug_time_names_what_the_mail_shows() {
     let output = mailed("block: cache current nsec time in struct blk_plug");

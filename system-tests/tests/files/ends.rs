@@ -1,4 +1,4 @@
-//! Where files may be, what ends them, and what is left of them.
+//! Places of files, events that end them, and their remains.
 
 use super::*;
 
@@ -7,7 +7,7 @@ pub fn looped(path: &str) -> String {
     stack::file("16MiB") + &format!("fuse = \"DIR/{path}\"\nfuse_loop = true\n")
 }
 
-/// A loop device as long as it is behind the same file: other tests get its name next.
+/// An attachment of a loop device to its file: after a detach other tests get its name.
 struct Attached(String, Option<String>);
 
 impl Attached {
@@ -23,7 +23,7 @@ impl Attached {
     }
 }
 
-/// Loop devices with a file behind them that is below `dir`, or in no folder at all: their names, each with a number
+/// Loop devices whose file is below `dir`, or in no folder at all: their names, each with a number
 /// that no other attachment has.
 pub fn attachments(dir: &str) -> Vec<String> {
     let entries = fs::read_dir("/sys/block").expect("sysfs").flatten();
@@ -57,7 +57,7 @@ fn file_system(files: &Files, device: &str) -> Mount {
     mount
 }
 
-/// However a path is written, what is there is found: by growth, by a stop, and by the next server.
+/// Each spelling of a path works: on growth, at a stop, and in the next server.
 #[test]
 fn a_path_may_have_detours_and_links() {
     if !has_loop() {
@@ -88,7 +88,7 @@ fn a_path_may_have_detours_and_links() {
     }
 }
 
-/// A loop device goes with its server, though somebody has unmounted its file.
+/// A loop device is detached with its server, although its file was unmounted by hand.
 #[test]
 fn a_file_that_was_unmounted_by_somebody_else_leaves_nothing() {
     if !has_loop() {
@@ -148,7 +148,7 @@ fn a_second_signal_leaves_no_loop_device() {
     }
 }
 
-/// A stop waits for a file system on the loop device, and what that writes at its end is kept.
+/// A stop waits for a file system on the loop device, and its last writes are kept.
 #[test]
 fn a_stop_waits_for_a_mounted_file_system() {
     if !has_loop() || !requires("mkfs.ext4") {
@@ -174,7 +174,7 @@ fn a_stop_waits_for_a_mounted_file_system() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// Who is in the way is said, though he does not answer.
+/// A refusal names the server in the way, although that does not answer.
 #[test]
 fn a_path_that_another_server_has_is_refused() {
     if !has_fuse() {
@@ -195,7 +195,7 @@ fn a_path_that_another_server_has_is_refused() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// What is in a folder would be hidden, the server's own sockets first of all.
+/// A mount would hide the contents of a folder, the server's own sockets among them.
 #[test]
 fn a_folder_with_something_in_it_is_not_mounted_over() {
     if !has_fuse() {
@@ -207,7 +207,7 @@ fn a_folder_with_something_in_it_is_not_mounted_over() {
     assert!(!is_mounted(server.dir()));
 }
 
-/// Without the right to mount there is one sentence, and nothing is left.
+/// A server without the right to mount prints one sentence, and leaves nothing.
 #[test]
 fn a_mount_that_is_not_permitted_leaves_nothing() {
     if !has_fuse() || !requires("setpriv") || !demand(exists_as_root(), "this test is not root") {

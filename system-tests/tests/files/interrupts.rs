@@ -1,4 +1,4 @@
-//! Processes that are killed, or sent other signals, while they zero a file whose limit makes that take long.
+//! Processes are killed, or get other signals, while they zero a file whose limit makes that slow.
 
 use super::*;
 
@@ -19,7 +19,7 @@ child.send_signal(signal.SIGKILL)
 assert child.wait(60) == -signal.SIGKILL
 "#;
 
-/// Python: zeroes a file in one of two ways while a timer sends signals that it handles.
+/// Python: zeroes a file in one of two ways while a timer sends signals with a handler.
 const ALARMED: &str = r#"
 import ctypes, os, signal, sys
 how, path = sys.argv[1:]
@@ -45,13 +45,13 @@ assert alarms > before, 'a signal came meanwhile'
 assert not any(os.pread(file, size.value, 0))
 "#;
 
-/// A file in a group that lets through 64 KiB a second, so that zeroing it takes a quarter of an hour.
+/// A file in a group with a limit of 64 KiB a second: zeroing it takes a quarter of an hour.
 fn limited(device: &str) -> String {
     let group = "[group.slow]\nio.max = \"d wbps=64KiB\"\n";
     device.to_owned() + "fuse = \"DIR/vol.img\"\ngroup = \"slow\"\n" + group
 }
 
-/// Kills `command` on the file of each kind of device, while the limit holds and goes on to.
+/// Kills `command` on the file of each kind of device, while the limit still holds.
 fn is_killed(command: &str) {
     if !has_fuse() || !requires("fallocate") || !requires("/usr/bin/python3") {
         return;
@@ -73,7 +73,7 @@ fn is_killed(command: &str) {
         files.run(&format!("/usr/bin/python3 killed.py \"$1\" {command} \"$1\""), &file).ok();
         let groups = files.server.ask(&["group", "list"]).ok();
         assert!(groups.contains("wbps=65536"), "the limit is still there: {groups}");
-        // Nothing of it goes on: what comes next is served at once.
+        // The request has ended: the next one is served at once.
         files.run("dd if=/dev/zero of=\"$1\" bs=4k count=1 conv=notrunc 2>dd.log", &file).ok();
         assert!(files.server.sigterm().success(), "{}", files.server.messages());
     }
@@ -95,7 +95,7 @@ fn and_one_that_punches_a_hole_or_zeroes_a_range() {
     is_killed("fallocate -z -o 100 -l 63MiB");
 }
 
-/// Linux tells the server of the first signal only.
+/// Linux reports only the first signal to the server.
 #[test]
 fn even_one_that_a_handled_signal_came_to_before() {
     is_killed("/usr/bin/python3 alarmed.py truncate");
@@ -129,7 +129,7 @@ fn a_process_that_waits_for_another_file_can_be_killed() {
     let other = "[export.other]\ndevice = \"d\"\nfuse = \"DIR/other.img\"\ngroup = \"fast\"\n";
     let groups = "[group.slow]\nio.max = \"d wbps=64KiB\"\n[group.fast]\n";
     let folder = new_folder();
-    // Of the second file, if the server ends before it has taken it away.
+    // Unmounts the second file if the server ends before it has done so.
     let _other = Mount(folder.path().join("other.img"));
     let mut files = Files::start_in(&folder, &(device + other + groups));
     let file = files.announced(false);

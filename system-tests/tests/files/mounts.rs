@@ -1,10 +1,12 @@
-//! `drystone serve --fuse FILE --mount`: what it says can be done with the loop device, and to whom it is refused.
+//! `drystone serve --fuse FILE --mount`: the suggestions that it prints for the loop device, and
+//! refusals.
 
 use super::*;
 
 const BYTES: u64 = 16 << 20;
 
-/// The lines to try of a server whose loop device has the content of `disk.img` in `folder`, with `LOOP` for its name.
+/// The suggested lines of a server whose loop device has the content of `disk.img` in `folder`,
+/// with `LOOP` for its name.
 fn lines_to_try(folder: &Arc<TempDir>, keys: &str) -> Vec<String> {
     let text = format!(
         "[device.d]\ntype = \"file\"\npath = \"disk.img\"\n{keys}[export.vol]\ndevice = \"d\"\nnbd = \"unix:nbd.sock\"\n{keys}"
@@ -22,8 +24,8 @@ fn lines_to_try(folder: &Arc<TempDir>, keys: &str) -> Vec<String> {
     lines
 }
 
-/// The same, of new images of such a content. The server looks at the device for 2 s at most, which on a busy machine may be
-/// too short to find a line.
+/// The same, of new images of such a content. The server reads the device for 2 s at most, which
+/// may be too short on a busy machine.
 fn lines_of(content: &str, keys: &str) -> Vec<String> {
     let folder = new_folder();
     let image = fs::File::create(folder.path().join("disk.img")).expect("an image");
@@ -33,7 +35,7 @@ fn lines_of(content: &str, keys: &str) -> Vec<String> {
     tries.find(|lines| !lines.is_empty()).unwrap_or_default()
 }
 
-/// What is there already is not to be overwritten.
+/// Existing contents must not be overwritten.
 #[test]
 fn what_is_to_try_with_a_loop_device_goes_by_what_it_holds() {
     if !has_loop() || !requires("mkfs.ext4") {
@@ -57,7 +59,7 @@ fn a_loop_device_is_for_root() {
     fs::write(folder.path().join("s.toml"), &text).expect("a stack file");
     let text = text + "fuse = \"vol.img\"\nfuse_loop = true\n";
     fs::write(folder.path().join("loop.toml"), &text).expect("a stack file");
-    // Somebody else can run and read what is in a folder of all.
+    // Another user can run and read the contents of a world-readable folder.
     let line = "chmod 777 . && chmod a+r *.toml && install -m 755 \"$1\" own && shift
         as=; [ $(id -u) != 0 ] || as='setpriv --reuid=65534 --regid=65534 --clear-groups'
         exec $as ./own serve --control own.control \"$@\"";

@@ -1,9 +1,9 @@
-//! What a start leaves that does not come about: on a machine without FUSE, and when it is told to stop meanwhile.
+//! Remains of a start that fails: on a machine without FUSE, and after a stop during the start.
 
 use super::ends::{attachments, looped, wait_for};
 use super::*;
 
-/// A command prefix for a machine whose `/dev` holds nothing but what `more` makes in `/mnt`.
+/// A command prefix for a machine whose `/dev` holds only what `more` makes in `/mnt`.
 fn with_dev(more: &str) -> [String; 7] {
     let hide = format!(
         "mount -t tmpfs -o nodev t /mnt && touch /mnt/null /mnt/zero /mnt/urandom && \
@@ -13,14 +13,14 @@ fn with_dev(more: &str) -> [String; 7] {
     ["unshare", "-m", "--propagation", "private", "sh", "-c", &hide].map(str::to_owned)
 }
 
-/// What a machine without FUSE may look like, each with what is said then.
+/// Kinds of machines without FUSE, each with the expected message.
 const WITHOUT_FUSE: [(&str, &str); 2] = [
     ("true", "there is no /dev/fuse on this machine"),
     // On a file system for no devices.
     ("mknod -m 666 /mnt/fuse c 10 229", "/dev/fuse may not be opened by this user"),
 ];
 
-/// Without FUSE a machine serves what it can.
+/// A machine without FUSE serves the other exports.
 #[test]
 fn without_fuse_other_exports_go_on() {
     if !has_fuse() || !requires("nbdinfo") || !demand(exists_as_root(), "this test is not root") {
@@ -39,7 +39,7 @@ fn without_fuse_other_exports_go_on() {
     }
 }
 
-/// Where there is nothing else to serve that is refused.
+/// A start with no other export is refused.
 #[test]
 fn without_fuse_a_file_alone_is_refused() {
     if !has_fuse() || !demand(exists_as_root(), "this test is not root") {
@@ -64,7 +64,8 @@ fn nothing_is_left(server: &Server, before: &[String]) {
     for name in ["vol.img", "nbd.sock", &server.control()] {
         assert!(!server.dir().join(name).exists(), "{name}\n{}", server.messages());
     }
-    // Of other tests there may be some for a while, and what is in use is detached a little later.
+    // Loop devices of other tests may be there for a while, and one in use is detached a little
+    // later.
     let mut looks = 0..600;
     let left = || attachments(dir).into_iter().find(|found| !before.contains(found));
     while let Some(found) = left() {
@@ -73,7 +74,8 @@ fn nothing_is_left(server: &Server, before: &[String]) {
     }
 }
 
-/// A signal at whatever moment of a start: before it is caught, between a socket, a mount and a loop device.
+/// A signal comes at any moment of a start: before it is caught, between a socket, a mount and a
+/// loop device.
 #[test]
 fn a_signal_during_a_start_leaves_nothing() {
     if !has_loop() {
@@ -93,7 +95,7 @@ fn a_signal_during_a_start_leaves_nothing() {
     }
 }
 
-/// A server whose `losetup` has made a loop device, which it tells only after so many seconds.
+/// A server whose `losetup` has made a loop device, but reports it only after this many seconds.
 fn with_slow_losetup(seconds: u32, prefix: &[&str]) -> Server {
     let folder = new_folder();
     let script = format!(
@@ -117,7 +119,7 @@ fn with_slow_losetup(seconds: u32, prefix: &[&str]) -> Server {
     panic!("there never was a loop device\n{}", server.messages());
 }
 
-/// Whoever asks for a stop in the middle of a start gets one in order; nothing is announced.
+/// A stop in the middle of a start ends in order; nothing is announced.
 #[test]
 fn a_start_ends_in_order_when_it_is_told_to() {
     if !has_loop() {
@@ -148,7 +150,7 @@ fn a_signal_for_the_whole_group_leaves_nothing() {
     nothing_is_left(&server, &before);
 }
 
-/// A second signal ends it at once: what is being made is waited for, but not for long.
+/// A second signal ends it at once: it waits for what is being made, but not for long.
 #[test]
 fn a_second_signal_during_a_start_leaves_nothing() {
     if !has_loop() {
@@ -194,7 +196,7 @@ fn a_loop_device_without_a_path_is_told_of() {
     }
 }
 
-/// A line that the server prints is one, whatever is in a path.
+/// A line of the server's output stays one line, whatever characters a path has.
 #[test]
 fn a_path_with_a_line_end_stays_on_its_line() {
     if !has_fuse() {

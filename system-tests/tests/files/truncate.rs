@@ -1,8 +1,8 @@
-//! Files that are cut: whoever cuts one believes that zeroes are behind, and so it must be.
+//! Truncated files: a program that truncates a file relies on zeroes beyond, and must get them.
 
 use super::*;
 
-/// Fills the file with other data, then makes `sparse.img` of that many MiB, with data here and there.
+/// Fills the file with other data, then makes `sparse.img` of this many MiB, with scattered data.
 fn filled(files: &Files, file: &str, mib: u32) {
     let line = "tr '\\0' O </dev/zero | dd of=\"$1\" bs=1M count=$2 iflag=fullblock conv=notrunc,fsync 2>dd.log || [ $? = 141 ]; \
                 rm -f sparse.img; truncate -s $3M sparse.img; \
@@ -19,7 +19,7 @@ fn with_folder() -> Arc<TempDir> {
     folder
 }
 
-/// A loop device reads all of its device also after the file was cut, of which nobody asks the size.
+/// A loop device reads all of its device also after a truncation, because nobody asks for the size.
 #[test]
 fn a_loop_device_stays_as_large_when_its_file_is_cut() {
     if !has_loop() {
@@ -33,7 +33,7 @@ fn a_loop_device_stays_as_large_when_its_file_is_cut() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// Copies that leave out what the source does not have: as large as the volume, and smaller.
+/// Copies leave out the holes of their source: as large as the volume, and smaller.
 #[test]
 fn a_sparse_copy_onto_old_data_is_equal() {
     if !has_fuse() || !requires("qemu-img") {
@@ -70,7 +70,8 @@ fn a_sparse_copy_onto_old_data_is_equal() {
     }
 }
 
-/// What another process had read, mapped and not yet written back is gone where the file was cut; the size stays.
+/// Data that another process had read, mapped and not yet written back is gone beyond the
+/// truncation; the size stays.
 #[test]
 fn whoever_had_the_file_cached_sees_it_cut() {
     if !has_fuse() {
@@ -106,7 +107,7 @@ assert m[:] == b'O' * size
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// Where the kernel holds writes back it keeps the size, too: a file stays as short as it was cut.
+/// A kernel that holds writes back keeps the size, too: a file stays as short as it was truncated.
 #[test]
 fn with_a_writeback_cache_a_cut_file_stays_short() {
     if !has_fuse() {
@@ -135,8 +136,9 @@ assert os.pread(f, size, 0) == b'O' * 5000 + bytes(5000) + b'end' + bytes(size -
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// What tools and shells do to a file as they name it: without a key all of these zero from the size that they name on, and its own
-/// size changes nothing. `truncate` opens the file and cuts what it has opened, so the key does not keep it from that.
+/// Effects of tools and shells on a file that they name. Without the key all of these zero from the
+/// named size on, and the file's own size stays. `truncate` opens the file and truncates the open
+/// file, so the key does not prevent that.
 #[test]
 fn tools_cut_as_they_say() {
     if !has_fuse() || !requires("truncate") {
@@ -147,7 +149,7 @@ fn tools_cut_as_they_say() {
     let opened = [": > \"$1\"", "echo x > \"$1\"", "dd if=/dev/null of=\"$1\" 2>dd.log"];
     let own = ["truncate -s $2 \"$1\"", "truncate -s +0 \"$1\"", ": >> \"$1\"", ": <> \"$1\""];
     let all_of = |letter: char, begin: u32, line: &str| {
-        // The letters, and from `begin` on what is to be there behind what `echo` writes.
+        // The letters, and from `begin` on the expected contents beyond the output of `echo`.
         let begin = if line.contains("echo") { 2 } else { begin };
         let written = if line.contains("echo") {
             "printf 'x\\n'".to_owned()
@@ -179,7 +181,8 @@ fn tools_cut_as_they_say() {
     }
 }
 
-/// As with a block device, where that is wished for: `O_TRUNC` leaves what is not written to, and costs nothing.
+/// As with a block device, where the key asks for it: `O_TRUNC` keeps what is not written, and
+/// costs nothing.
 #[test]
 fn opening_to_overwrite_can_change_nothing() {
     if !has_fuse() {
@@ -215,7 +218,8 @@ assert os.pread(f, size, 0) == bytes(size), 'ftruncate zeroes as ever'
     }
 }
 
-/// A loop device announces discards only where its file takes holes, and is not touched by the question.
+/// A loop device announces discards only where its file takes holes; the check does not change the
+/// file.
 #[test]
 fn a_loop_device_announces_discards_where_they_work() {
     if !has_loop() || !requires("blkdiscard") || !requires("mkfs.ext4") {
