@@ -1,4 +1,4 @@
-//! Feeds bytes to the control socket's protocol, before a server that notes what is asked of it.
+//! Feeds bytes to the control socket's protocol, before a server that records the requests.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -1,9 +1,9 @@
-//! The same fio jobs at the kernel's RAID-5 over RAM disks and at Drystone's over
-//! RAM devices, in one boot. `scripts/bench-guest-raid.sh` runs it with a release build.
+//! Runs the same fio jobs on the kernel's RAID-5 over RAM disks and on Drystone's over RAM devices,
+//! in one boot. `scripts/bench-guest-raid.sh` runs it with a release build.
 //!
-//! The processor is emulated and has no AVX-512, the kernel's array is used by system calls and
-//! Drystone's by NBD over a Unix socket: what is printed is a ratio of this machine, and says
-//! nothing of any other.
+//! The processor is emulated and has no AVX-512. System calls reach the kernel's array, NBD over a
+//! Unix socket reaches Drystone's. So the output is a ratio for this machine, and says nothing of
+//! any other.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ const JOBS: [(&str, &str); 5] = [
 /// Each job is run so often, at both in turn.
 const ROUNDS: usize = 3;
 
-/// What the guest's clocks count.
+/// The measure of the guest's clocks.
 #[derive(Clone, Copy)]
 enum Measure {
     /// Time, on two processors.

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs a tool in a folder and gives its standard output. The error is one sentence, with what the
-/// tool wrote to standard error.
+/// Runs a tool in a folder and returns its standard output. The error is one sentence, with the
+/// tool's standard error.
 pub fn output<S: AsRef<OsStr>>(folder: &Path, tool: &str, words: &[S]) -> Result<Vec<u8>, String> {
     let output = Command::new(tool)
         .args(words)

@@ -1,7 +1,7 @@
-//! Archives that the kernel unpacks into its first file system: cpio in the form `newc`, as
-//! Documentation/driver-api/early-userspace/buffer-format.rst of Linux describes it.
+//! Archives that the kernel unpacks into its first file system: cpio in the form `newc`, by
+//! Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
 //!
-//! Archives can be put behind one another: a later one adds to the files of an earlier one.
+//! Archives can follow one another: a later one adds to the files of an earlier one.
 
 use std::collections::BTreeSet;
 

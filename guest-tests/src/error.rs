@@ -1,11 +1,11 @@
-//! Why a guest did not do what it was asked to do.
+//! Errors of guests.
 
 use std::fmt;
 
 /// The kinds of [`GuestError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuestErrorKind {
-    /// There is no guest: image, programs or QEMU are missing or do not start.
+    /// No guest started: image, programs or QEMU are missing or do not start.
     NotStarted,
     /// QEMU has ended: the guest panicked or powered off, or QEMU gave up.
     Ended,
@@ -13,10 +13,10 @@ pub enum GuestErrorKind {
     TimedOut,
 }
 
-/// A guest that cannot be used any more, with the end of what it printed on its console.
+/// The error of a guest that cannot be used any more, with the end of its console.
 #[derive(Debug, Clone)]
 pub struct GuestError {
-    /// What happened.
+    /// The kind of the error.
     pub kind: GuestErrorKind,
     /// One sentence that says it.
     pub message: String,

@@ -18,8 +18,8 @@ use crate::qemu::{Answer, Disk, INITRAMFS, Machine, Qemu};
 /// emulated processor is slow, and this machine may have other work.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What every guest's kernel is told: to show all on the console, and to end QEMU by a reboot when
-/// it panics, also after a mere oops, so that no test goes on with a broken kernel.
+/// Words of every guest's kernel command line. The console shows all, and a panic or a mere oops
+/// ends QEMU by a reboot, so that no test continues with a broken kernel.
 const ARGUMENTS: &str = "console=ttyS0 panic=-1 oops=panic";
 
 /// A guest to be started. Made by [`Guest::builder`].
@@ -35,7 +35,7 @@ pub struct GuestBuilder {
 }
 
 /// A running guest: one boot, in which any number of commands run one after another. Dropping it
-/// kills QEMU; what commands have written to disks by then is in the disks' files.
+/// kills QEMU. The disks' files then hold the data that commands have written to disks by then.
 #[derive(Debug)]
 pub struct Guest {
     qemu: Qemu,
@@ -43,7 +43,7 @@ pub struct Guest {
     _folder: TempDir,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status; 128 and the signal's number if a signal ended it.
@@ -55,7 +55,7 @@ pub struct Output {
 }
 
 impl GuestBuilder {
-    /// Memory in MiB; 512 if this is not called. What programs are carried in takes its part twice.
+    /// Memory in MiB; 512 if this is not called. Programs from the host take their size twice.
     pub fn memory_mib(self, memory_mib: u32) -> GuestBuilder {
         GuestBuilder { memory_mib, ..self }
     }
@@ -65,8 +65,8 @@ impl GuestBuilder {
         GuestBuilder { cpus, ..self }
     }
 
-    /// One processor, and clocks that go by what it executes: a nanosecond for each instruction, so
-    /// that times of the guest are numbers of instructions.
+    /// One processor, and clocks that count its instructions: a nanosecond for each, so that times
+    /// of the guest are numbers of instructions.
     pub fn counting_instructions(self) -> GuestBuilder {
         GuestBuilder { cpus: 1, counts_instructions: true, ..self }
     }
@@ -159,8 +159,8 @@ impl Guest {
         }
     }
 
-    /// Runs a shell script in the folder `/` with empty standard input, and waits for its end; what
-    /// it leaves in the background goes on. Panics with the guest's console if there is no answer.
+    /// Runs a shell script in the folder `/` with empty standard input, and waits for its end; its
+    /// background processes continue. Panics with the guest's console if there is no answer.
     pub fn run(&mut self, script: &str) -> Output {
         self.run_with_input(script, &[])
     }
@@ -170,8 +170,7 @@ impl Guest {
         self.try_run(script, input, PATIENCE).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same with a bound of its own and the error as a value. After an error there is no guest
-    /// any more.
+    /// The same with a time limit and the error as a value. After an error the guest is gone.
     pub fn try_run(
         &mut self,
         script: &str,

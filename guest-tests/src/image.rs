@@ -1,10 +1,10 @@
-//! What a guest boots: the kernel and the files that all guests have, made once and kept.
+//! The image that guests boot: the kernel and the files that all guests have, made once and kept.
 //!
 //! Invariants of the cache:
-//! - Below the lock at most one process builds; everybody may read without it.
+//! - Under the lock at most one process builds; all may read without it.
 //! - A folder `image-KEY` appears complete, by a rename, and never changes. KEY is the SHA-256 of
-//!   everything that went into it: the packages' checksums, `init.sh`, and the code that builds.
-//! - A folder `building-*` that nobody builds in is left from a process that was killed.
+//!   its inputs: the packages' checksums, `init.sh`, and the code that builds.
+//! - A folder `building-*` without a builder is left from a process that was killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const BUSYBOX: &str = "busybox-static";
 
 const INIT: &str = include_str!("init.sh");
 
-/// All that decides what an image holds, besides the packages.
+/// Everything that decides an image's contents, besides the packages.
 const INPUTS: [&str; 5] = [
     INIT,
     include_str!("image.rs"),
@@ -161,7 +161,7 @@ fn first_files(files: &Path, release: &str) -> Result<Vec<u8>, String> {
     archive.file("/init", 0o755, INIT.as_bytes());
     // The kernel opens this node for /init before anything is mounted.
     archive.character_device("/dev/console", (5, 1));
-    // By this path the kernel itself asks for modules.
+    // The kernel itself requests modules by this path.
     archive.link("/sbin/modprobe", "../bin/busybox");
     for folder in ["/etc", "/proc", "/run", "/sys", "/tmp", "/mnt"] {
         archive.folder(folder);
@@ -199,8 +199,9 @@ fn mark_used(path: &Path) {
     let _ = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
 }
 
-/// Removes what other builds left and nobody used lately. The lock is held, so whatever is being
-/// built or downloaded belongs to processes that are no more. What cannot be removed stays.
+/// Removes remains of other builds that were not used lately. The caller holds the lock, so a
+/// folder that is being built or downloaded belongs to a process that has ended. Files that cannot
+/// be removed stay.
 fn remove_unused(cache: &Path, own: &Path) {
     let entries = [cache.to_owned(), cache.join("packages")].map(fs::read_dir);
     for entry in entries.into_iter().flatten().flatten().flatten() {

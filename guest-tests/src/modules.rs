@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::command;
 use crate::cpio::Archive;
 
-/// What `modprobe` finds in a guest, by name. What the kernel has built in (NVMe, ext4 and
-/// virtio-serial, with Debian's cloud kernel) may stand here too, and costs nothing.
+/// Modules that `modprobe` finds in a guest, by name. Built-in ones (NVMe, ext4 and virtio-serial,
+/// in Debian's cloud kernel) may stand here too, at no cost.
 pub const WANTED: [&str; 18] = [
     "brd",
     "dm-mod",
@@ -76,7 +76,7 @@ impl Tree {
         Ok(Tree { packed, built_in })
     }
 
-    /// Adds a module and what it depends on; gives all names that must be loaded with it.
+    /// Adds a module and its dependencies; returns all names that must be loaded with it.
     fn collect(
         &self,
         name: &str,
@@ -103,7 +103,7 @@ impl Tree {
     }
 }
 
-/// The text of `modules.dep`: each module, and behind a colon all that it needs.
+/// The text of `modules.dep`: each module, and after a colon all that it needs.
 fn dependencies(modules: &BTreeMap<String, Module>) -> String {
     let line = |(name, module): (&String, &Module)| {
         let before: String = module.before.iter().map(|name| format!(" {name}.ko")).collect();
@@ -132,7 +132,7 @@ fn module_name(path: &Path) -> Option<String> {
     name.strip_suffix(".ko").map(plain)
 }
 
-/// A module's name as the kernel spells it: with underscores, whatever its file is called.
+/// A module's name as the kernel spells it: with underscores, whatever its file's name.
 fn plain(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::command;
 use crate::cpio::Archive;
 
-/// Adds a program as `/bin/NAME`, and its libraries where the loader looks for them. The error is
-/// one sentence.
+/// Adds a program as `/bin/NAME`, and its libraries where the loader expects them. The error is one
+/// sentence.
 pub fn add(archive: &mut Archive, program: &Path) -> Result<(), String> {
     let path = find(program).ok_or_else(|| format!("there is no {}", program.display()))?;
     let name = file_name(&path);

@@ -22,8 +22,8 @@ const ANSWER_MAX: usize = 1 << 30;
 /// Bytes of console and of QEMU's messages that an error shows.
 const TAIL: usize = 4096;
 
-/// A disk of the guest, whose content is a file of the host (raw, a multiple of 512 bytes long).
-/// What the guest has written to it is in the file.
+/// A disk of the guest, whose contents are a file of the host (raw, a multiple of 512 bytes long).
+/// The guest's writes go to the file.
 #[derive(Debug, Clone)]
 pub struct Disk {
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Disk {
     }
 }
 
-/// What a machine is made of.
+/// The parts of a machine.
 #[derive(Debug)]
 pub struct Machine {
     /// The kernel, as ELF.

@@ -36,7 +36,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let start = (usize::from(image[SETUP_SECTORS]) + 1) * 512 + word(PAYLOAD_OFFSET)?;
-    // The last four bytes are the size of what is packed, which zstd takes for garbage.
+    // The last four bytes are the unpacked size, which zstd would take for garbage.
     let length = word(PAYLOAD_LENGTH)?.checked_sub(4)?;
     image.get(start..)?.get(..length).filter(|payload| payload.starts_with(&ZSTD_MAGIC))
 }

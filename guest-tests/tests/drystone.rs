@@ -42,7 +42,7 @@ fn bench(guest: &mut Guest, options: &str) -> u64 {
     let report: Value = serde_json::from_str(&guest.run(&command).ok()).expect("JSON");
     assert_eq!(report["configuration"]["engine"], "io_uring");
     assert_eq!(report["configuration"]["size_bytes"], DISK_BYTES);
-    // The kernel's own count of what came from the disk.
+    // The kernel's own count of the sectors that the disk delivered.
     let ios = report["ios"].as_u64().expect("a number");
     let sectors = sectors_read(guest) - sectors;
     assert!(ios > 0 && sectors >= ios * 8, "{ios} reads of 8 sectors, but {sectors} sectors read");

@@ -1,5 +1,4 @@
-//! The harness itself: what goes in and out of a guest, and that no guest is ever waited for in
-//! vain.
+//! The harness itself: input and output of a guest, and an end of every wait for one.
 
 #![forbid(unsafe_code)]
 
@@ -112,7 +111,7 @@ fn disks_files_programs_and_modules_are_there() {
     }
     guest.run("modprobe no-such-module").refused();
 
-    // What the guest has written is in the file when the guest has gone.
+    // The file holds the guest's writes once the guest has gone.
     guest.run("head -c 4096 /dev/disk/second | tr '\\002' x | dd of=/dev/disk/second bs=4k").ok();
     guest.power_off().expect("it powers off");
     let content = fs::read(&second).expect("the image");
@@ -152,7 +151,7 @@ fn a_killed_test_leaves_no_guest_behind() {
     }
 }
 
-/// Not a test but what [`a_killed_test_leaves_no_guest_behind`] kills.
+/// Not a test itself: [`a_killed_test_leaves_no_guest_behind`] kills this function's process.
 #[test]
 #[ignore = "run by a_killed_test_leaves_no_guest_behind"]
 fn holds_a_guest() {

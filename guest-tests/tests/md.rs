@@ -14,7 +14,7 @@ use guest_tests::{Disk, Guest, available};
 use system_tests::{program, requires};
 
 const DISK_BYTES: u64 = 16 << 20;
-/// What is written to each array.
+/// The data written to each array.
 const DATA_BYTES: usize = 1 << 20;
 
 /// An array: its name, which its disks' names begin with, their number, and how it is made.
@@ -62,14 +62,14 @@ impl Array {
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// What this program finds on the disks.
+    /// The array, as this program assembles it from the disks.
     fn assembled(&self, folder: &Path) -> Assembly {
         let candidates: Vec<Candidate> =
             self.disk_names().map(|name| candidate(&folder.join(&name), name)).collect();
         assemble(&candidates, None).expect("an array")
     }
 
-    /// What the array holds, read from the disks through the layout.
+    /// The array's contents, read from the disks through the layout.
     fn read(&self, folder: &Path, array: &Assembly) -> Vec<u8> {
         let files =
             self.disk_names().map(|name| fs::File::open(folder.join(name)).expect("a disk"));
@@ -134,8 +134,8 @@ fn linux_takes_our_arrays_as_its_own() {
     ARRAYS.iter().for_each(|array| check(array, folder.path()));
 }
 
-/// Linux starts the array, makes its parity right, writes to it, and finds no mismatch. (What is
-/// assumed to be clean is: new disks are zeroes.)
+/// Linux starts the array, makes its parity right, writes to it, and finds no mismatch. (The
+/// assumption of `--assume-clean` holds: new disks are zeroes.)
 fn use_by_linux(guest: &mut Guest, array: &Array) {
     let disks: Vec<String> = array.disk_names().map(|name| format!("/dev/disk/{name}")).collect();
     let md = "/sys/block/md0/md";
@@ -155,13 +155,14 @@ fn use_by_linux(guest: &mut Guest, array: &Array) {
     assert_eq!(guest.run(&checked).ok(), "0\n0\n", "{}: mismatches, members lost", array.name);
 }
 
-/// What mdadm shows of a disk, with the name that it has on the host.
+/// The output of mdadm for a disk, with the disk's name on the host.
 fn examined(guest: &mut Guest, name: &str) -> String {
     let text = guest.run(&format!("TZ=UTC mdadm --examine /dev/disk/{name}")).ok();
     text.replacen(&format!("/dev/disk/{name}:"), &format!("{name}:"), 1)
 }
 
-/// What Linux left is whole and clean, holds what was written, and is shown as mdadm shows it.
+/// The array that Linux left is whole and clean, holds the written data, and is shown as mdadm
+/// shows it.
 fn check(array: &Array, folder: &Path) {
     let name = array.name;
     let found = array.assembled(folder);

@@ -1,10 +1,9 @@
-//! Parity beside crates that others wrote, on stripes of 4 KiB, in one thread.
+//! Measures parity beside crates of others, on stripes of 4 KiB, in one thread.
 //!
-//! Prints Markdown: gigabytes of data (sources only) a second of CPU time of the thread, median
-//! and range. The variants take turns, so that what else the machine does meets all alike. Data
-//! is either one stripe, which the core's own caches hold, or 512 MiB, which no cache does: in the
-//! order of memory, or with every page somewhere else.
-//! Argument: rounds (default 7).
+//! Prints Markdown: gigabytes of data (sources only) a second of CPU time of the thread, median and
+//! range. The variants take turns, so that other load of the machine affects all alike. The data is
+//! either one stripe, which fits the core's own caches, or 512 MiB, which fits no cache: in memory
+//! order, or with scattered pages. Argument: rounds (default 7).
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ const PAGE: usize = 4096;
 /// Most sources of a stripe.
 const SOURCES_MAX: usize = 16;
 const FAR_BYTES: usize = 512 << 20;
-/// Least CPU time of a sample, a few times what a time slice of the scheduler is.
+/// Least CPU time of a sample: a few time slices of the scheduler.
 const SAMPLE: Duration = Duration::from_millis(60);
 
 /// Memory of a stripe's block, aligned as the product's buffers are.

@@ -1,15 +1,14 @@
-//! What full-stripe writes cannot be faster than: the copies and the arithmetic that they are made
-//! of, with nothing else.
+//! Upper bound of full-stripe writes: only the copies and the arithmetic that they consist of.
 //!
-//! Of each stripe, 4 KiB of each member:
-//! * new data is copied from the writer's buffer into a block of the stripe cache, because a writer
-//!   may change its buffer while parity is computed;
-//! * parity is computed from the cache's blocks;
-//! * each block is copied to its member: that is what a RAM disk does with a write.
+//! Each stripe of 4 KiB of each member takes these steps:
+//! * copy new data from the writer's buffer into a block of the stripe cache, because a writer may
+//!   change its buffer while parity is computed;
+//! * compute parity from the cache's blocks;
+//! * copy each block to its member, as a RAM disk does for a write.
 //!
-//! Stripe by stripe, so that what was just copied is still in the core's own caches. Buffers, cache
-//! and members are as large as those of the array that stands beside it; no block is looked for,
-//! nothing is counted.
+//! The steps run stripe by stripe, so that copied data is still in the core's own caches. Buffers,
+//! cache and members are as large as those of the array beside it. There is no look-up of blocks
+//! and no accounting.
 
 use std::time::{Duration, Instant};
 
@@ -40,8 +39,8 @@ pub struct Ceiling {
 }
 
 impl Ceiling {
-    /// For arrays of `data` and `parity` members, with `stripes` stripes in the cache and `depth`
-    /// writes in flight.
+    /// Makes memory for arrays of `data` and `parity` members, with `stripes` stripes in the cache
+    /// and `depth` writes in flight.
     pub fn new(data: usize, parity: usize, stripes: usize, depth: usize) -> Self {
         let filled = |bytes: usize| {
             let mut buf = IoBuf::zeroed(bytes);

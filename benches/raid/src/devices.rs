@@ -1,5 +1,5 @@
-//! What is measured: arrays on RAM disks or null devices, with a manager's thread each, and striped
-//! volumes over the members of some of them.
+//! The measured devices: arrays on RAM disks or null devices, with a manager's thread each, and
+//! striped volumes over the members of some of them.
 
 use std::sync::Arc;
 use std::thread;
@@ -22,7 +22,7 @@ use drystone_raid::metadata::create::{self, CreateOptions, NewDevice, Policy};
 use drystone_raid::metadata::superblock::Minor;
 use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
 
-/// Bytes of a member: those of an array are many times what the caches of a processor hold.
+/// Bytes of a member: an array's members are many times as large as the caches of a processor.
 const MEMBER_BYTES: u64 = 128 << 20;
 /// Sectors of a chunk: 64 KiB.
 pub const CHUNK_SECTORS: u64 = 128;
@@ -35,7 +35,7 @@ pub struct Spec {
     pub disks: u32,
     pub policy: Policy,
     pub cache_stripes: u32,
-    /// Its members are null devices: what is left is what the array does itself.
+    /// Its members are null devices, so that only the array's own work remains.
     pub is_null: bool,
     /// Its first member is out of it.
     pub is_degraded: bool,
@@ -45,7 +45,7 @@ pub struct Spec {
 pub struct Subject {
     pub device: Arc<dyn Device>,
     pub members: Vec<Arc<dyn Device>>,
-    /// Where a member's data begins, in sectors.
+    /// Start of a member's data, in sectors.
     data_offset: u64,
 }
 
@@ -118,7 +118,7 @@ fn options(spec: &Spec) -> CreateOptions {
         set_name: spec.name.to_owned(),
         set_uuid: Uuid([1; 16]),
         ctime: 0,
-        // What was just made reads as zeroes, whose parity is zero.
+        // New devices read as zeroes, whose parity is zero.
         assume_clean: true,
         force: false,
     }
@@ -145,8 +145,8 @@ fn fail(array: &Array, member: String) {
     }
 }
 
-/// A striped volume over the data of an array's members. To be read only: what the array holds is
-/// not what is there.
+/// A striped volume over the data of an array's members. Use it for reads only: its contents are
+/// not those of the array.
 pub fn striped(over: &Subject) -> Subject {
     let area = |device: &Arc<dyn Device>| Area { device: device.clone(), sector: over.data_offset };
     let stripes: Vec<_> = over.members.iter().map(area).collect();

@@ -1,8 +1,8 @@
-//! Keeps I/O in flight on a device, and counts what that takes.
+//! Keeps I/O in flight on a device, and counts its cost.
 //!
 //! Invariants:
 //! * Counting begins when all threads are warm and stand still, and ends when all stand still
-//!   again; what follows (the end of what is in flight, contexts that are closed) is in no figure.
+//!   again. No figure includes later work (the end of I/O in flight, the closing of contexts).
 //! * Each I/O begins and ends in its context; a context has as many in flight as the depth says.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::alloc;
 use crate::devices::Subject;
 
-/// What is done.
+/// The access pattern.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
     RandomRead,
@@ -41,12 +41,12 @@ pub struct Load {
     pub threads: usize,
 }
 
-/// What a sample counted.
+/// The counts of a sample.
 #[derive(Clone, Copy, Default)]
 pub struct Sample {
     pub ios: u64,
     pub wall_ns: u64,
-    /// Of the whole process.
+    /// CPU time of the whole process.
     pub cpu_ns: u64,
     pub allocations: u64,
     pub locks: u64,
@@ -61,7 +61,7 @@ pub fn process_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Rounds of a thread between two looks at the clock.
+/// Rounds of a thread between two readings of the clock.
 const ROUNDS: usize = 16;
 
 /// Puts a load on a device for some time.
@@ -109,7 +109,7 @@ fn add(sum: Sample, lane: Sample) -> Sample {
     }
 }
 
-/// A thread's contexts, with what they have in hand.
+/// A thread's contexts, with their I/O.
 struct Lane<'a> {
     contexts: Vec<(Context, DevIndex, BioList)>,
     load: Load,
@@ -164,7 +164,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Begin anew what has ended, for some time. How many I/Os have ended.
+    /// Submits ended I/Os again, for some time. Returns how many have ended.
     fn rounds(&mut self, time: Duration) -> u64 {
         let (end, mut ios) = (Instant::now() + time, 0);
         while Instant::now() < end {

@@ -1,9 +1,9 @@
-//! Arrays on RAM disks: what I/O costs, beside what it is made of.
+//! Measures arrays on RAM disks: the cost of I/O, beside the cost of its parts.
 //!
-//! Prints Markdown; every round goes to the file of `--json`. The variants take turns, so that what
-//! else the machine does meets all alike; reported are median, least and greatest. Arguments:
-//! `--rounds N` (7), `--ms MILLISECONDS` of a sample (150), `--only WORD` that the names of
-//! variants are to hold, `--json FILE`.
+//! Prints Markdown; every round goes to the file of `--json`. The variants take turns, so that
+//! other load of the machine affects all alike. The report has median, least and greatest.
+//! Arguments: `--rounds N` (7), `--ms MILLISECONDS` of a sample (150), `--only WORD` (variants
+//! whose names contain it), `--json FILE`.
 
 #![deny(unsafe_code)]
 
@@ -51,7 +51,7 @@ struct Variant<'a> {
     run: Box<dyn FnMut(Duration) -> Sample + 'a>,
 }
 
-/// What the arguments say.
+/// The command line's options.
 struct Options {
     rounds: usize,
     time: Duration,
@@ -84,7 +84,7 @@ fn options() -> Result<Options, String> {
 struct Devices {
     set: Arc<ContextSet>,
     arrays: Vec<(Spec, Subject)>,
-    /// What stands beside reads of an array.
+    /// The devices to compare an array's reads with.
     striped: Vec<(&'static str, Subject)>,
 }
 
@@ -149,7 +149,7 @@ impl Devices {
     }
 }
 
-/// What a load is called on an array.
+/// The name of a load on an array.
 fn of(spec: &Spec, load: &str) -> String {
     format!("{}, {load}", spec.name)
 }
@@ -191,7 +191,7 @@ fn whole(spec: &Spec) -> Vec<(String, Load)> {
     loads
 }
 
-/// What is to be compared: what is asked for, and what it stands beside.
+/// The pairs to compare: a variant, and its reference.
 const PAIRS: [(&str, &str); 7] = [
     (
         "RAID-5 on null devices, 4 KiB random reads, depth 1",

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::load::Sample;
 
-/// The samples of a variant, one of each round.
+/// The samples of a variant, one for each round.
 pub struct Samples {
     pub name: String,
     pub samples: Vec<Sample>,
@@ -80,7 +80,7 @@ impl Samples {
         )
     }
 
-    /// What a ratio of CPU times an I/O is, round by round: of `other` to this one.
+    /// The ratio of CPU times an I/O, round by round: of `other` to this one.
     pub fn cpu_ratio(&self, other: &Samples) -> String {
         let rounds = self.samples.iter().zip(&other.samples);
         let (median, least, most) = spread(rounds.map(|(a, b)| cpu(b) / cpu(a)).collect());

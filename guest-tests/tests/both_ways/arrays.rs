@@ -1,5 +1,5 @@
-//! The arrays of the exchange: every layout of every level, with what guards them against the write
-//! hole, and where their members lie.
+//! The arrays of the exchange: every layout of every level, their guards against the write hole,
+//! and the positions of their members.
 //!
 //! On the host each member is a file of its own. A guest has few disks, so member `n` of every
 //! array is a part of its disk `s<n>`, and a device of device-mapper there.
@@ -15,7 +15,7 @@ pub const SLOTS: usize = 5;
 /// Bytes of each array that are written and compared: some rows of chunks for every member.
 pub const DATA_BYTES: usize = 1 << 20;
 
-/// An array: its level, layout, and what else it is made with.
+/// An array: its level, layout, and further options.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub level: u32,
@@ -75,12 +75,12 @@ impl Shape {
     }
 }
 
-/// An array of the exchange: its number says where on the disks it lies.
+/// An array of the exchange: its number gives its position on the disks.
 pub struct Array {
     pub name: String,
     pub shape: Shape,
     number: u64,
-    /// What the first [`DATA_BYTES`] of it hold.
+    /// The contents of its first [`DATA_BYTES`].
     pub data: Vec<u8>,
 }
 
@@ -99,7 +99,7 @@ impl Array {
         (0..self.shape.members()).map(|n| self.member(n))
     }
 
-    /// Where a member begins on its disk.
+    /// A member's start on its disk.
     fn start(&self) -> u64 {
         self.number * MEMBER_BYTES
     }
@@ -145,7 +145,7 @@ fn disk(folder: &Path, n: usize) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("a disk")
 }
 
-/// Copies a member. What is zero is left out, unless something may be there.
+/// Copies a member. It skips zeroes, unless the target may hold data there.
 fn copy(from: (&File, u64), to: (&File, u64), over: bool) {
     let mut bytes = vec![0; 64 << 10];
     for at in (0..MEMBER_BYTES).step_by(bytes.len()) {

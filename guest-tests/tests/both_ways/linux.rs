@@ -1,4 +1,4 @@
-//! What Linux and mdadm do with an array, in the guest.
+//! Operations of Linux and mdadm on an array, in the guest.
 
 use guest_tests::Guest;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use crate::writes::Write;
 
 const MD: &str = "/sys/block/md0/md";
 
-/// Waits until the array is idle. What was just asked for may take a moment to begin.
+/// Waits until the array is idle. A requested action may take a moment to begin.
 fn idle() -> String {
     format!("sleep 0.2; until grep -q idle {MD}/sync_action; do sleep 0.05; done\n")
 }
@@ -30,7 +30,7 @@ fn write(writes: &[Write]) -> String {
     format!("{lines}sync /dev/md0 || sync\n")
 }
 
-/// Prints the sum of what the array holds, read from its members.
+/// Prints the checksum of the array's contents, read from its members.
 fn sum() -> String {
     let blocks = DATA_BYTES / 65536;
     format!("dd if=/dev/md0 bs=64k count={blocks} iflag=direct 2>/dev/null | md5sum | cut -c1-32\n")
@@ -74,14 +74,14 @@ pub fn make(guest: &mut Guest, array: &Array, writes: &[Write]) {
     );
 }
 
-/// Linux finds what is in the array, and parity that fits.
+/// Linux finds the expected contents, and parity that fits.
 pub fn find(guest: &mut Guest, array: &Array) {
     let script = array.map() + &start(array) + &idle() + &sum() + &check() + STOP;
     let expected = format!("{}\n0\n0\n", md5(&array.data));
     assert_eq!(run(guest, array, &script), expected, "{}: found by Linux", array.name);
 }
 
-/// Linux loses member `lost` of the array, writes to what is left, and rebuilds the member.
+/// Linux loses member `lost` of the array, writes to the rest, and rebuilds the member.
 pub fn rebuild(guest: &mut Guest, array: &Array, lost: usize, degraded: &[Write], then: &[Write]) {
     let device = format!("/dev/mapper/{}", array.member(lost));
     let forget = match array.shape.policy {

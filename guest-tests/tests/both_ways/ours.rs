@@ -1,4 +1,4 @@
-//! What Drystone does with the arrays, on the host: all of them in one server.
+//! Operations of Drystone on the arrays, on the host: all of them in one server.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -75,7 +75,7 @@ pub fn write(server: &mut Server, array: &Array, writes: &[Write]) {
     python(server.dir(), &uri, &script).ok();
 }
 
-/// Loses member `lost`, writes to what is left, and rebuilds the member.
+/// Loses member `lost`, writes to the rest, and rebuilds the member.
 pub fn rebuild(server: &mut Server, array: &mut Array, lost: usize, blob: &[u8], writes: &[Write]) {
     let (name, member) = (array.name.clone(), array.member(lost));
     md(server, &format!("fail {name} {member}"));

@@ -1,18 +1,18 @@
-//! What is written: parts of one blob of random bytes, which both sides have.
+//! The writes: parts of one blob of random bytes, which both sides have.
 
 use crate::arrays::{Array, DATA_BYTES};
 
 /// One write, in sectors.
 #[derive(Clone, Copy)]
 pub struct Write {
-    /// Where in the blob.
+    /// Position in the blob.
     pub from: usize,
-    /// Where in the array.
+    /// Position in the array.
     pub to: usize,
     pub sectors: usize,
 }
 
-/// Numbers that look like chance, and are the same each time.
+/// Pseudo-random numbers, the same each time.
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -46,7 +46,7 @@ pub fn some(chance: &mut Chance) -> Vec<Write> {
 }
 
 impl Array {
-    /// Has what is written to the array.
+    /// Records the writes in the expected contents.
     pub fn note(&mut self, writes: &[Write], blob: &[u8]) {
         for write in writes {
             let bytes = &blob[write.from * 512..][..write.sectors * 512];

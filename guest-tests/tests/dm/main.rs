@@ -1,8 +1,8 @@
-//! The kernel's device-mapper as a witness of ours, from the very same lines: where each sector of
-//! a table lies, and which tables are refused.
+//! The kernel's device-mapper as a witness of ours, with the same lines: the place of each sector
+//! of a table, and the refused tables.
 //!
-//! Each sector of each member holds a number of its own, so what is read through a mapped device
-//! tells for each of its sectors which sector of which member it is.
+//! Each sector of each member holds a number of its own. So a read through a mapped device gives,
+//! for each of its sectors, the member and the sector behind it.
 
 #![forbid(unsafe_code)]
 
@@ -20,9 +20,9 @@ use tables::{MAPPED, MEMBER_4K, MEMBERS, REFUSED, TAKEN, TAKEN_BY_LINUX_ONLY};
 
 const SECTOR: usize = 512;
 
-/// Where a sector of a table lies: the name of the member and the sector of it; nothing behind
-/// the end of the table. This follows the pages linear.rst and striped.rst below
-/// Documentation/admin-guide/device-mapper of Linux, and is as plain as can be.
+/// The place of a table's sector: the name of the member and its sector; `None` beyond the end of
+/// the table. This follows the pages linear.rst and striped.rst below
+/// Documentation/admin-guide/device-mapper of Linux, as plainly as possible.
 fn expected(table: &str, sector: u64) -> Option<(String, u64)> {
     let number = |word: &str| word.parse::<u64>().expect("a decimal number");
     for line in table.lines() {
@@ -132,8 +132,8 @@ fn every_sector_is_where_it_is_expected() {
     }
 }
 
-/// The other way: what is written through a mapped device is found in the members' files, and
-/// nothing else has changed in them.
+/// Writes through a mapped device are found in the members' files, and nothing else has changed in
+/// them.
 #[test]
 fn every_written_sector_is_where_it_is_expected() {
     if !available() || !requires("dmsetup") {
@@ -174,7 +174,7 @@ fn every_written_sector_is_where_it_is_expected() {
     }
 }
 
-/// What the kernel refuses we refuse; what it takes we take, but for a list.
+/// We refuse the tables that the kernel refuses, and take those that it takes, except for a list.
 #[test]
 fn bad_tables_are_refused_by_both() {
     if !available() || !requires("dmsetup") {
@@ -212,9 +212,8 @@ fn assert_taken(guest: &mut Guest, table: &str, last: &str) {
     assert_eq!(output.text().split_whitespace().last(), Some(last), "{table}");
 }
 
-/// What waits for a `delay` goes on when the device is suspended, and is not waited for: here a
-/// suspension would take a quarter of an hour. Ours does the same
-/// (`a_suspension_waits_for_no_delay`).
+/// A suspension lets I/O in a `delay` go on, and does not wait for it: here that would take a
+/// quarter of an hour. Ours does the same (`a_suspension_waits_for_no_delay`).
 #[test]
 fn a_suspension_waits_for_no_delay() {
     if !available() || !requires("dmsetup") {
@@ -236,8 +235,8 @@ fn a_suspension_waits_for_no_delay() {
     }
 }
 
-/// A log that the kernel wrote is read and replayed by `drystone log-writes`: what is in it, and in
-/// which order, is what ours would have (`each_moment_is_found_again`).
+/// `drystone log-writes` reads and replays a log of the kernel. Its contents and their order are
+/// those of ours (`each_moment_is_found_again`).
 #[test]
 fn a_log_of_the_kernels_is_replayed() {
     if !available() || !requires("dmsetup") || !requires("blkdiscard") {

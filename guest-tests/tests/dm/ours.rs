@@ -16,7 +16,7 @@ use crate::tables::{MEMBER_4K, MEMBERS};
 /// Most sectors of one bio.
 const SECTORS_MAX: usize = 256;
 
-/// The members, and what a volume needs.
+/// The members, and the environment of a volume.
 pub struct Ours {
     at: OpenEnv,
     members: Vec<Arc<dyn Device>>,
@@ -64,7 +64,7 @@ impl Ours {
     }
 }
 
-/// The table's own answer to where each of its sectors lies.
+/// The table's own answer: the place of each of its sectors.
 pub fn places(table: &Table) -> Vec<(String, u64)> {
     let name = |(member, sector): (usize, u64)| (table.members()[member].info().name, sector);
     (0..).map_while(|sector| table.place(sector).map(name)).collect()

@@ -12,13 +12,13 @@ pub const MEMBERS: [(&str, u64); 4] = [
 /// A member of the same kind with logical blocks of 4096 bytes: name, sectors.
 pub const MEMBER_4K: (&str, u64) = ("/dev/disk/k0", 4096);
 
-/// Tables that the kernel takes and that map every sector of theirs to one of [`MEMBERS`].
+/// Tables that the kernel takes, each of whose sectors is one of [`MEMBERS`].
 pub const MAPPED: [&str; 18] = [
     // One member, whole and in part.
     "0 4096 linear /dev/disk/m0 0",
     "0 1 linear /dev/disk/m1 3000",
     "0 777 linear /dev/disk/m1 1313",
-    // Members behind one another, twice the same, and backwards.
+    // Members one after another, one twice, and backwards.
     "0 4096 linear /dev/disk/m0 0\n4096 3001 linear /dev/disk/m1 0\n7097 2500 linear /dev/disk/m2 0\n9597 1503 linear /dev/disk/m3 0",
     "0 1 linear /dev/disk/m3 7\n1 2 linear /dev/disk/m2 9\n3 3 linear /dev/disk/m1 11\n6 1000 linear /dev/disk/m0 13",
     "0 100 linear /dev/disk/m0 50\n100 100 linear /dev/disk/m1 0\n200 100 linear /dev/disk/m0 0",
@@ -39,8 +39,8 @@ pub const MAPPED: [&str; 18] = [
     "0 5 linear /dev/disk/m3 1498\n5 42 striped 2 3 /dev/disk/m0 1 /dev/disk/m2 2\n47 90 striped 3 6 /dev/disk/m1 0 /dev/disk/m2 30 /dev/disk/m0 90\n137 64 linear /dev/disk/m1 64",
 ];
 
-/// Tables that the kernel refuses, and what its log says then; or dmsetup, which reads starts,
-/// lengths and the targets' names.
+/// Tables that the kernel refuses, with the message of its log; or that dmsetup refuses, which
+/// reads starts, lengths and the targets' names.
 pub const REFUSED: &[(&str, &str)] = &[
     // The lines of a table.
     ("0 100 linear /dev/disk/m0 0\n101 100 linear /dev/disk/m1 0", "linear: Gap in table"),
@@ -140,7 +140,7 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("18446744073709551616 8 zero", "too large device"),
     ("0 18014398509481976 zero\n18014398509481976 8 zero", "too large device"),
     ("0 8 zero\n0 8 zero", "zero: Gap in table"),
-    // Offsets behind every device.
+    // Offsets beyond the end of every device.
     (
         "0 8 linear /dev/disk/m0 18014398509481984",
         "too small for target: start=18014398509481984, len=8, dev_size=4096",
@@ -218,8 +218,8 @@ pub const REFUSED: &[(&str, &str)] = &[
     ("0 8 log-writes /dev/disk/m0 /dev/disk/m9", "log-writes: Log device lookup failed"),
 ];
 
-/// Tables that look wrong or odd and that the kernel takes all the same, with the last word of what
-/// `dmsetup table` then shows. Ours are the same tables, and show the same.
+/// Tables that look wrong or odd and that the kernel takes nevertheless, with the last word of the
+/// output of `dmsetup table`. Ours are the same tables, with the same output.
 pub const TAKEN: &[(&str, &str)] = &[
     // Decimal, not octal.
     ("0 8 linear /dev/disk/m0 010", "10"),
@@ -229,7 +229,7 @@ pub const TAKEN: &[(&str, &str)] = &[
     // Two stripes lie on the same sectors.
     ("0 8 striped 2 4 /dev/disk/m0 4 /dev/disk/m0 4", "4"),
     ("0 8 striped 02 04 /dev/disk/m0 0 /dev/disk/m1 0", "0"),
-    // A line of blocks of 4096 bytes behind one of 512.
+    // A line of blocks of 4096 bytes after one of 512.
     ("0 8 linear /dev/disk/m0 0\n8 8 linear /dev/disk/k0 8", "8"),
     // The last sectors of a member.
     ("0 8 linear /dev/disk/k0 4088", "4088"),
@@ -246,8 +246,8 @@ pub const TAKEN: &[(&str, &str)] = &[
     ("0 8 flakey /dev/disk/m0 0 1 1 6 error_reads corrupt_bio_byte 32 r 1 0", "0"),
 ];
 
-/// Tables that Linux takes and Drystone does not, with the last word that `dmsetup table` shows of
-/// them, and what Drystone says. Nobody means these.
+/// Tables that Linux takes and Drystone refuses, with the last word of the output of
+/// `dmsetup table`, and Drystone's message. Nobody means these.
 pub const TAKEN_BY_LINUX_ONLY: &[(&str, &str, &str)] = &[
     // Linux' reading of numbers wraps around: these are 0.
     (
