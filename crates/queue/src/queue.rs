@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueOptions {
     /// `queue/scheduler`; by default `mq-deadline` on devices with one hardware queue that want it.
     pub scheduler: Option<SchedulerKind>,

@@ -29,7 +29,7 @@ pub fn open(world: &World, text: String) -> Result<LiveStack, String> {
 }
 
 fn disk_of(file: &FileSpec) -> usize {
-    let number = file.path.file_name().and_then(|name| name.to_str()?.parse().ok());
+    let number = file.options.path.file_name().and_then(|name| name.to_str()?.parse().ok());
     number.expect("a file is named by its disk's number")
 }
 
@@ -39,7 +39,7 @@ fn files(world: &World) -> Files {
         open: Box::new(move |file| {
             let number = disk_of(file);
             let physical_block = here.disk(number, |disk| disk.options().physical_block);
-            File::over(here.backing(number), &file.path, physical_block)
+            File::over(here.backing(number), &file.options.path, physical_block)
         }),
         makes: Box::new(move |file| there.disk(disk_of(file), |disk: &mut Disk| disk.is_blank())),
     }

@@ -29,7 +29,7 @@ pub(crate) fn size(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64
 fn will_be_new(member: &Member, stack: &StackSpec) -> bool {
     match stack.device(&member.device).map(|device| &device.kind) {
         Some(DeviceKind::File(file)) => {
-            fs::metadata(&file.path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            fs::metadata(&file.options.path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
         }
         Some(DeviceKind::Ram(_) | DeviceKind::Null(_)) => true,
         Some(DeviceKind::Volume(_) | DeviceKind::Raid(_)) | None => false,
@@ -42,7 +42,7 @@ fn found_sectors(raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
     let mut candidates = Vec::new();
     for member in members {
         let DeviceKind::File(file) = &stack.device(&member.device)?.kind else { return None };
-        candidates.push(candidate(&member.device, open(&file.path).ok()?).ok()?);
+        candidates.push(candidate(&member.device, open(&file.options.path).ok()?).ok()?);
     }
     let found = assemble(&candidates, raid.uuid).ok()?;
     found.layout.array_sectors(found.used())

@@ -125,9 +125,9 @@ fn members(device: &DeviceSpec) -> Vec<String> {
 fn device_line(stack: &StackSpec, device: &DeviceSpec) -> String {
     let size = stack.sizes.get(&device.name).map_or("size unknown".to_owned(), |s| format_size(*s));
     let detail = match &device.kind {
-        DeviceKind::File(file) => file.path.display().to_string(),
+        DeviceKind::File(file) => file.options.path.display().to_string(),
         DeviceKind::Null(null) => {
-            format!("irqmode {}", format!("{:?}", null.irqmode).to_lowercase())
+            format!("irqmode {}", null.options.irqmode.name())
         }
         DeviceKind::Volume(volume) => {
             let table = volume.table(&|name| stack.sizes.get(name).copied());

@@ -19,7 +19,7 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) -> Seen {
     for device in &stack.devices {
         let DeviceKind::File(file) = &device.kind else { continue };
         let span = stack.places.device(&device.name, "path");
-        let identity = Identity::of(&file.path);
+        let identity = Identity::of(&file.options.path);
         if let Some(other) = seen.find(&identity) {
             // Whether it exists and how large it is was said of the first device.
             let message = format!("`{}` and `{}` are the same file", device.name, other.name);
@@ -104,8 +104,8 @@ fn file_device(
     findings: &mut Findings,
 ) -> Result<Option<u64>, Flaw> {
     let span = stack.places.device(name, "path");
-    let shown = file.path.display();
-    match fs::metadata(&file.path) {
+    let shown = file.options.path.display();
+    match fs::metadata(&file.options.path) {
         Ok(meta) if file.create == Create::New => {
             let size = meta.len();
             let message = format!("{shown} exists ({})", format_size(size));
@@ -113,7 +113,7 @@ fn file_device(
         }
         Ok(meta) => existing(file, name, &meta, stack, findings),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            missing(file, name, stack).map_or(Ok(file.size), Err)
+            missing(file, name, stack).map_or(Ok(file.options.size_bytes), Err)
         }
         Err(error) => {
             let message = format!("{shown}: {error}");
@@ -125,7 +125,7 @@ fn file_device(
 /// Why a file cannot be made that does not exist, if so.
 fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     let path_span = stack.places.device(name, "path");
-    let shown = file.path.display();
+    let shown = file.options.path.display();
     let read_only = stack.device(name).is_some_and(|device| device.read_only);
     if file.create == Create::Never || read_only {
         let reason = if read_only { "the device is read-only" } else { "create is \"never\"" };
@@ -135,14 +135,14 @@ fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     if let Some(flaw) = of_an_array(file, name, stack) {
         return Some(flaw);
     }
-    if file.size.is_none() {
+    if file.options.size_bytes.is_none() {
         let message = format!("{shown} does not exist");
         let hint = "add size = \"10GiB\" to have it created, or name a file that exists";
         return Some(Flaw::lack(path_span, message, hint));
     }
-    (!folder(&file.path).is_dir()).then(|| {
+    (!folder(&file.options.path).is_dir()).then(|| {
         let message = format!("{shown} cannot be created: its folder does not exist");
-        let hint = format!("make the folder: mkdir -p {}", folder(&file.path).display());
+        let hint = format!("make the folder: mkdir -p {}", folder(&file.options.path).display());
         Flaw::lack(path_span, message, hint)
     })
 }
@@ -156,7 +156,7 @@ fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     };
     let array = stack.devices.iter().find(is_of)?;
     let path = |device: &str| match &stack.device(device)?.kind {
-        DeviceKind::File(file) => Some(file.path.as_path()).filter(|path| path.exists()),
+        DeviceKind::File(file) => Some(file.options.path.as_path()).filter(|path| path.exists()),
         _ => None,
     };
     let others = array.members().into_iter().filter_map(|member| path(&member.device));
@@ -166,7 +166,7 @@ fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     }
     let message = format!(
         "{} does not exist, and is not made, because other members of `{}` exist",
-        file.path.display(),
+        file.options.path.display(),
         array.name
     );
     let hint = format!(
@@ -185,16 +185,16 @@ fn existing(
     findings: &mut Findings,
 ) -> Result<Option<u64>, Flaw> {
     let span = stack.places.device(name, "path");
-    let shown = file.path.display();
+    let shown = file.options.path.display();
     let size = match meta.file_type() {
         kind if kind.is_file() => Some(meta.len()),
-        kind if kind.is_block_device() => block_device_size(&file.path),
+        kind if kind.is_block_device() => block_device_size(&file.options.path),
         _ => {
             let message = format!("{shown} is neither a file nor a block device");
             return Err(Flaw::new(span, message, "name a file or a block device"));
         }
     };
-    match (file.size, size) {
+    match (file.options.size_bytes, size) {
         (Some(wanted), Some(size)) if size < wanted => {
             let message = format!("{shown} is too small: it has {}", format_size(size));
             let hint = format!("remove `size`, or grow the file to {}", format_size(wanted));

@@ -322,9 +322,9 @@ pub fn array_above(
 pub const MEMBER_TIMEOUT_HINT: &str = "take 1s or more; the default is 30s";
 
 fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
-    for device in
-        stack.devices.iter().filter(|device| device.queue.io_timeout < MEMBER_TIMEOUT_MIN_NS)
-    {
+    for device in stack.devices.iter().filter(|device| {
+        device.queue.io_timeout_ms.is_some_and(|ms| ms < MEMBER_TIMEOUT_MIN_NS / 1_000_000)
+    }) {
         let of = |name: &str| {
             let has = |user: &&DeviceSpec| user.members().iter().any(|m| m.device == name);
             stack.devices.iter().filter(has).collect::<Vec<_>>()

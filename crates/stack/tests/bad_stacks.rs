@@ -416,7 +416,8 @@ fn a_volume_has_no_request_queue() {
         format!("[device.v]\ntable = \"0 8 linear a 0\"\n{keys}\n[device.a]\ntype = \"null\"\n")
     };
     let good = check(&volume("read_only = true\nqueue = { iostats = false }")).unwrap();
-    assert!(good.devices[0].read_only && !good.devices[0].queue.iostats);
+    let device = &good.devices[0];
+    assert!(device.read_only && device.queue.iostats == Some(false));
     verify(vec![
         (
             volume("queue = { iostats = true, nr_requests = 64 }"),

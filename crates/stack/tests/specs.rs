@@ -3,7 +3,12 @@
 use drystone_core::context::PollMode;
 use std::path::Path;
 
+use drystone_core::ring::Engine;
 use drystone_core::{Priority, PriorityClass};
+use drystone_drivers::file::FileOptions;
+use drystone_drivers::null::{Completion, Latency, NullOptions, Percentile, Seek};
+use drystone_queue::queue::QueueOptions;
+use drystone_queue::scheduler::SchedulerKind;
 use drystone_stack::spec::*;
 use drystone_stack::{Source, StackSpec, fuzz_stack_file, parse};
 use drystone_throttle::Change;
@@ -18,30 +23,28 @@ fn device(text: &str) -> DeviceSpec {
     DeviceSpec::parse(text, Path::new("/srv")).unwrap_or_else(|report| panic!("{report}"))
 }
 
-const QUEUE: QueueSpec = QueueSpec {
+const QUEUE: QueueOptions = QueueOptions {
     scheduler: None,
     iosched: Vec::new(),
     nr_requests: None,
-    nomerges: 0,
-    io_poll: false,
+    nomerges: Some(0),
+    io_poll: Some(false),
     max_sectors_kb: None,
-    io_timeout: 30_000_000_000,
-    iostats: true,
+    io_timeout_ms: Some(30_000),
+    iostats: Some(true),
+    read_only: false,
     write_cache: None,
-    hw_queues: None,
 };
 
 #[test]
 fn defaults_are_those_of_the_schema() {
-    let null = NullSpec {
-        size: 250 << 30,
+    let options = NullOptions {
+        size_bytes: 250 << 30,
         blocksize: 512,
-        irqmode: IrqMode::None,
-        completion_nsec: None,
+        irqmode: Completion::Inline,
         latency: None,
-        seek_min_nsec: 0,
-        seek_max_nsec: 0,
-        submit_queues: None,
+        seek: None,
+        submit_queues: NullOptions::default().submit_queues,
         poll_queues: 1,
         skip_busy: true,
         hw_queue_depth: 64,
@@ -49,28 +52,25 @@ fn defaults_are_those_of_the_schema() {
         discard: false,
         mbps: 0,
         badblocks: Vec::new(),
-        cache_size: 0,
+        write_cache: false,
         fua: true,
+        max_bytes: 0,
     };
+    let null = NullSpec { options, submit_queues: None, cache_size: 0 };
     let expected = DeviceSpec {
         name: "null".to_owned(),
         kind: DeviceKind::Null(null),
         queue: QUEUE,
+        hw_queues: None,
         logical_block_size: None,
         physical_block_size: None,
         read_only: false,
     };
     assert_eq!(device("null"), expected);
     let DeviceKind::File(file) = device("file,path=a").kind else { panic!("a file") };
-    let expected = FileSpec {
-        path: "/srv/a".into(),
-        size: None,
-        create: Create::Missing,
-        mode: 0o600,
-        direct: Direct::Auto,
-        detect_holes: None,
-        engine: Engine::Auto,
-    };
+    let options =
+        FileOptions { path: "/srv/a".into(), mode: Some(0o600), ..FileOptions::default() };
+    let expected = FileSpec { options, create: Create::Missing, engine: Engine::Auto };
     assert_eq!(file, expected);
     let ram = DeviceKind::Ram(RamSpec { size: 1 << 20, discard: true });
     assert_eq!(device("ram,size=1M").kind, ram);
@@ -179,43 +179,44 @@ fn every_value_arrives() {
         stack.server,
         ServerSpec { threads: 3, poll_mode, memory, control, lockstat: false }
     );
-    let null = NullSpec {
-        size: 1 << 30,
+    let points = [(0.0, 1), (50.0, 10_000), (99.9, 80_000), (100.0, 1_000_000)];
+    let points = points.map(|(percent, ns)| Percentile { percent, ns });
+    let options = NullOptions {
+        size_bytes: 1 << 30,
         blocksize: 512,
-        irqmode: IrqMode::Timer,
-        completion_nsec: None,
-        latency: Some(Latency {
-            points: vec![(0, 1), (500_000, 10_000), (999_000, 80_000), (1_000_000, 1_000_000)],
-        }),
-        seek_min_nsec: 1_000,
-        seek_max_nsec: 1_000_000,
-        submit_queues: Some(2),
+        irqmode: Completion::Timer,
+        latency: Some(Latency::percentiles(points.to_vec()).unwrap()),
+        seek: Some(Seek { min_ns: 1_000, max_ns: 1_000_000 }),
+        submit_queues: NullOptions::default().submit_queues,
         poll_queues: 3,
         skip_busy: true,
         hw_queue_depth: 7,
         memory_backed: true,
         discard: true,
         mbps: 5,
-        badblocks: vec![SectorRange { first: 3, last: 3 }, SectorRange { first: 8, last: 9 }],
-        cache_size: 1 << 20,
+        badblocks: vec![(3, 3), (8, 9)],
+        write_cache: true,
         fua: false,
+        max_bytes: 0,
     };
-    let queue = QueueSpec {
-        scheduler: Some(Scheduler::MqDeadline),
-        iosched: vec![("read_expire", 9), ("straight", 0)],
+    let null = NullSpec { options, submit_queues: Some(2), cache_size: 1 << 20 };
+    let queue = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        iosched: vec![("read_expire", "9".to_owned()), ("straight", "0".to_owned())],
         nr_requests: Some(7),
-        nomerges: 2,
-        io_poll: true,
+        nomerges: Some(2),
+        io_poll: Some(true),
         max_sectors_kb: Some(64),
-        io_timeout: 500_000_000,
-        iostats: false,
-        write_cache: Some(WriteCache::WriteThrough),
-        hw_queues: Some(2),
+        io_timeout_ms: Some(500),
+        iostats: Some(false),
+        read_only: false,
+        write_cache: Some(false),
     };
     let expected = DeviceSpec {
         name: "n".to_owned(),
         kind: DeviceKind::Null(null),
         queue,
+        hw_queues: Some(2),
         logical_block_size: Some(4096),
         physical_block_size: Some(8192),
         read_only: true,
@@ -269,16 +270,6 @@ fn places_point_into_the_text() {
     let word = |path: &str| stack.source.word(&stack.places.get(path));
     assert_eq!(word("device/d/size"), "\"1GiB\"");
     assert_eq!(word("device/d/queue/nr_requests"), "d");
-}
-
-#[test]
-fn latencies_are_linear_between_their_points() {
-    let latency = Latency { points: vec![(100_000, 10), (500_000, 50), (1_000_000, 1050)] };
-    let cases = [(0, 10), (100_000, 10), (300_000, 30), (500_000, 50), (750_000, 550)];
-    for (ppm, nanoseconds) in cases {
-        assert_eq!(latency.at(ppm), nanoseconds, "{ppm}");
-    }
-    assert_eq!(Latency { points: vec![(500_000, 7)] }.at(1_000_000), 7);
 }
 
 /// Pieces that good stacks are made of, to be put together wrongly.

@@ -33,7 +33,7 @@ pub enum Direct {
 }
 
 /// How to open a file.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
     /// Where it is.
     pub path: PathBuf,

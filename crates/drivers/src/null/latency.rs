@@ -43,6 +43,11 @@ impl Latency {
         Ok(Latency { points })
     }
 
+    /// Whether every request ends at once.
+    pub fn is_zero(&self) -> bool {
+        self.points.iter().all(|point| point.ns == 0)
+    }
+
     /// The latency at `share` (0 to 1) of the distribution.
     pub fn at(&self, share: f64) -> u64 {
         let percent = share * 100.0;

@@ -45,8 +45,24 @@ pub enum Completion {
     Timer,
 }
 
+impl Completion {
+    /// The names of all, by null_blk's numbers.
+    pub const NAMES: [&'static str; 3] = ["none", "thread", "timer"];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Completion::Inline, Completion::Thread, Completion::Timer];
+        all.into_iter().find(|completion| completion.name() == name)
+    }
+}
+
 /// Parameters of a null device, named as null_blk's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NullOptions {
     /// Size in bytes.
     pub size_bytes: u64,
@@ -54,9 +70,6 @@ pub struct NullOptions {
     pub blocksize: u32,
     /// How requests complete.
     pub irqmode: Completion,
-    /// For completion from a thread: this one, which other devices may share; else one of its own.
-    /// Requests that take time keep it awake, so devices with such should share one.
-    pub thread: Option<CompletionThread>,
     /// How long a request takes; without meaning for inline completion. `None` is 10 us with a
     /// timer, and no time from a thread.
     pub latency: Option<Latency>,
@@ -95,7 +108,6 @@ impl Default for NullOptions {
             size_bytes: 250 << 30,
             blocksize: 512,
             irqmode: Completion::Inline,
-            thread: None,
             latency: None,
             seek: None,
             submit_queues: 1,
@@ -160,12 +172,19 @@ impl Null {
     /// # Errors
     /// When a parameter makes no sense, or no thread can be had for `irqmode` thread.
     pub fn new(options: NullOptions) -> Result<Self> {
+        Self::on_thread(options, None)
+    }
+
+    /// A null device with `options`, which for completion from a thread takes `thread`; without one it starts its own.
+    /// Devices whose requests take time should share a thread, because these requests keep it awake.
+    ///
+    /// # Errors
+    /// As for [`Null::new`].
+    pub fn on_thread(options: NullOptions, thread: Option<CompletionThread>) -> Result<Self> {
         check(&options)?;
-        let thread = match options.irqmode {
-            Completion::Thread => Some(match &options.thread {
-                Some(thread) => thread.clone(),
-                None => CompletionThread::start()?,
-            }),
+        let thread = match (options.irqmode, thread) {
+            (Completion::Thread, Some(shared)) => Some(shared),
+            (Completion::Thread, None) => Some(CompletionThread::start()?),
             _ => None,
         };
         let bandwidth = (options.mbps > 0).then(|| Bandwidth {

@@ -72,7 +72,7 @@ impl Subject {
     fn name(&self) -> String {
         match self {
             Subject::Device(spec) => match &spec.kind {
-                DeviceKind::File(file) => file.path.display().to_string(),
+                DeviceKind::File(file) => file.options.path.display().to_string(),
                 _ => "the device".to_owned(),
             },
             Subject::InStack(_, name) => format!("`{name}`"),
@@ -87,7 +87,7 @@ impl Subject {
             Subject::InStack(stack, _) => &stack.devices,
         };
         let files = devices.iter().filter_map(|device| match &device.kind {
-            DeviceKind::File(file) => Some(file.path.as_path()),
+            DeviceKind::File(file) => Some(file.options.path.as_path()),
             _ => None,
         });
         for path in files.filter(|path| is_sparse(path)) {

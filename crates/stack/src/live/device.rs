@@ -7,16 +7,14 @@ use std::sync::Arc;
 
 use drystone_core::clock::Clock;
 use drystone_core::device::TypedDevice;
-use drystone_core::ring;
+use drystone_core::ring::{self, Engine};
 use drystone_core::sync::LockRegistry;
 use drystone_core::{ContextSet, Device, Error};
-use drystone_drivers::file::{self, File, FileOptions};
-use drystone_drivers::null::{
-    self, Completion, CompletionThread, Null, NullOptions, Percentile, Seek,
-};
+use drystone_drivers::file::{File, FileOptions};
+use drystone_drivers::null::{Completion, CompletionThread, Null, NullOptions};
 use drystone_drivers::ram::Ram;
 use drystone_queue::queue::{QueueOptions, default_scheduler, most_requests};
-use drystone_queue::scheduler::{MqDeadline, Scheduler, SchedulerKind};
+use drystone_queue::scheduler::{MqDeadline, Scheduler};
 use drystone_queue::{Driver, RequestQueue};
 use drystone_throttle::{DeviceThrottle, Groups, Throttle, Throttled};
 
@@ -24,10 +22,7 @@ use super::open_env::{OpenEnv, OpenError, Platform};
 use super::shape::{Shape, Shaped};
 use super::table::open_volume;
 use crate::events::Events;
-use crate::spec::{
-    self, Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, NullSpec, RamSpec,
-    WriteCache,
-};
+use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec, NullSpec, RamSpec};
 
 impl OpenEnv {
     /// Those of `threads` data threads on `clock`, with a lock registry of their own.
@@ -89,21 +84,19 @@ pub fn open_with<S: Scheduler, T: Throttle>(
 ///
 /// # Errors
 /// When it must be io_uring and the kernel does not permit it.
-pub fn engine_of(spec: &DeviceSpec, clock: &Arc<dyn Clock>) -> Result<ring::Engine, OpenError> {
-    let DeviceKind::File(file) = &spec.kind else { return Ok(ring::Engine::Auto) };
-    match file.engine {
-        Engine::Auto => Ok(ring::Engine::Auto),
-        Engine::Plain => Ok(ring::Engine::Plain),
-        Engine::IoUring => match ring::open(ring::Engine::Uring, clock.clone()) {
-            Ok(_) => Ok(ring::Engine::Uring),
-            Err(error) => Err(OpenError {
-                device: spec.name.clone(),
-                key: "engine",
-                message: error.message,
-                hint: "engine = \"auto\" takes io_uring only where it is permitted".to_owned(),
-            }),
-        },
+pub fn engine_of(spec: &DeviceSpec, clock: &Arc<dyn Clock>) -> Result<Engine, OpenError> {
+    let DeviceKind::File(file) = &spec.kind else { return Ok(Engine::Auto) };
+    if file.engine == Engine::Uring
+        && let Err(error) = ring::open(Engine::Uring, clock.clone())
+    {
+        return Err(OpenError {
+            device: spec.name.clone(),
+            key: "engine",
+            message: error.message,
+            hint: "engine = \"auto\" takes io_uring only where it is permitted".to_owned(),
+        });
     }
+    Ok(file.engine)
 }
 
 /// The file that opening the device would make.
@@ -111,9 +104,9 @@ pub(super) fn file_to_make<'a>(spec: &'a DeviceSpec, at: &OpenEnv) -> Option<&'a
     let DeviceKind::File(file) = &spec.kind else { return None };
     let makes = match &at.files {
         Some(files) => (files.makes)(file),
-        None => !file.path.exists(),
+        None => !file.options.path.exists(),
     };
-    makes.then_some(&file.path)
+    makes.then_some(&file.options.path)
 }
 
 /// Removes the file of a device that was made and then not used: where the path leads to, not a
@@ -158,8 +151,8 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
     }
 
     fn file_of_the_system(&self, file: &FileSpec) -> Result<Arc<dyn Device>, OpenError> {
-        let existed = file.path.exists();
-        let shown = file.path.display();
+        let existed = file.options.path.exists();
+        let shown = file.options.path.display();
         match file.create {
             Create::New if existed => {
                 let hint = "remove create = \"new\", or name another file";
@@ -172,22 +165,14 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
             _ => {}
         }
         let options = FileOptions {
-            path: file.path.clone(),
-            size_bytes: file.size,
-            mode: Some(file.mode),
-            direct: match file.direct {
-                Direct::Auto => file::Direct::Auto,
-                Direct::Always => file::Direct::Yes,
-                Direct::Never => file::Direct::No,
-            },
             logical_block_size: self.spec.logical_block_size,
             read_only: self.spec.read_only,
-            detect_holes: file.detect_holes,
+            ..file.options.clone()
         };
         let driver = File::open(&options).map_err(self.refused("path"))?;
         let queued = self.queue(driver, self.shape());
         if queued.is_err() && !existed {
-            remove_file(&file.path);
+            remove_file(&file.options.path);
         }
         queued
     }
@@ -198,41 +183,23 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
     }
 
     fn null(&self, spec: &NullSpec) -> Result<Arc<dyn Device>, OpenError> {
-        let has_head = spec.seek_max_nsec > 0;
-        let seek = Seek { min_ns: spec.seek_min_nsec, max_ns: spec.seek_max_nsec };
-        let queues = spec.submit_queues.or(self.spec.queue.hw_queues);
-        let by_itself = if has_head { 1 } else { self.at.threads.clamp(1, 1024) };
+        let queues = spec.submit_queues.or(self.spec.hw_queues);
+        let by_itself =
+            if spec.options.seek.is_some() { 1 } else { self.at.threads.clamp(1, 1024) };
         let options = NullOptions {
-            size_bytes: spec.size,
-            blocksize: self.spec.logical_block_size.unwrap_or(spec.blocksize),
-            irqmode: match spec.irqmode {
-                IrqMode::None => Completion::Inline,
-                IrqMode::Thread => Completion::Thread,
-                IrqMode::Timer => Completion::Timer,
-            },
-            thread: self.thread(spec)?,
-            latency: self.latency(spec)?,
-            seek: has_head.then_some(seek),
+            blocksize: self.spec.logical_block_size.unwrap_or(spec.options.blocksize),
             submit_queues: queues.unwrap_or(by_itself),
-            poll_queues: spec.poll_queues,
-            skip_busy: spec.skip_busy,
-            hw_queue_depth: spec.hw_queue_depth,
-            memory_backed: spec.memory_backed,
-            discard: spec.discard,
-            mbps: spec.mbps,
-            badblocks: spec.badblocks.iter().map(|range| (range.first, range.last)).collect(),
-            write_cache: spec.cache_size > 0,
-            fua: spec.fua,
-            max_bytes: 0,
+            ..spec.options.clone()
         };
-        let driver = Null::new(options).map_err(self.refused("type"))?;
+        let thread = self.thread(&options)?;
+        let driver = Null::on_thread(options, thread).map_err(self.refused("type"))?;
         self.queue(driver, Shape { hw_queues: None, ..self.shape() })
     }
 
     /// One thread completes for all null devices whose requests take time.
-    fn thread(&self, spec: &NullSpec) -> Result<Option<CompletionThread>, OpenError> {
-        let takes_time = spec.latency.is_some() || spec.completion_nsec.is_some_and(|ns| ns > 0);
-        if spec.irqmode != IrqMode::Thread || !takes_time {
+    fn thread(&self, null: &NullOptions) -> Result<Option<CompletionThread>, OpenError> {
+        let takes_time = null.latency.as_ref().is_some_and(|latency| !latency.is_zero());
+        if null.irqmode != Completion::Thread || !takes_time {
             return Ok(None);
         }
         if self.at.null_thread.get().is_none() {
@@ -242,20 +209,11 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
         Ok(self.at.null_thread.get().cloned())
     }
 
-    fn latency(&self, spec: &NullSpec) -> Result<Option<null::Latency>, OpenError> {
-        let Some(latency) = &spec.latency else {
-            return Ok(spec.completion_nsec.map(null::Latency::constant));
-        };
-        let point = |(ppm, ns): &(u32, u64)| Percentile { percent: f64::from(*ppm) / 1e4, ns: *ns };
-        let latency = null::Latency::percentiles(latency.points.iter().map(point).collect());
-        latency.map(Some).map_err(|message| self.error("latency", message, ""))
-    }
-
     fn shape(&self) -> Shape {
         Shape {
             logical_block_size: self.spec.logical_block_size,
             physical_block_size: self.spec.physical_block_size,
-            hw_queues: self.spec.queue.hw_queues,
+            hw_queues: self.spec.hw_queues,
         }
     }
 
@@ -264,13 +222,13 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
         self.check_depth(&driver)?;
         self.check_size(driver.size_bytes(), driver.limits().logical_block_size)?;
         let polls = driver.hw_queues().poll > 0;
-        if self.spec.queue.io_poll && !polls {
+        if self.spec.queue.io_poll == Some(true) && !polls {
             let message = format!("a {} device has no queues to poll", driver.kind());
             return Err(self.error("queue/io_poll", message, "remove io_poll"));
         }
         let locks = self.at.locks.counters();
-        let queue =
-            RequestQueue::<_, S>::with_scheduler(&self.spec.name, driver, &self.options(), locks);
+        let options = QueueOptions { read_only: self.spec.read_only, ..self.spec.queue.clone() };
+        let queue = RequestQueue::<_, S>::with_scheduler(&self.spec.name, driver, &options, locks);
         Ok(Arc::new(self.throttled(queue.map_err(self.refused("queue"))?)))
     }
 
@@ -278,31 +236,8 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
         Throttled::new(device, T::over(self.at.groups.attach(&self.spec.name)))
     }
 
-    fn scheduler(&self) -> Option<SchedulerKind> {
-        self.spec.queue.scheduler.map(|scheduler| match scheduler {
-            spec::Scheduler::None => SchedulerKind::None,
-            spec::Scheduler::MqDeadline => SchedulerKind::MqDeadline,
-        })
-    }
-
-    fn options(&self) -> QueueOptions {
-        let queue = &self.spec.queue;
-        QueueOptions {
-            scheduler: self.scheduler(),
-            iosched: queue.iosched.iter().map(|(key, n)| (*key, n.to_string())).collect(),
-            nr_requests: queue.nr_requests,
-            nomerges: Some(queue.nomerges),
-            iostats: Some(queue.iostats),
-            io_timeout_ms: Some((queue.io_timeout / 1_000_000).max(1)),
-            max_sectors_kb: queue.max_sectors_kb,
-            io_poll: Some(queue.io_poll),
-            read_only: self.spec.read_only,
-            write_cache: queue.write_cache.map(|cache| cache == WriteCache::WriteBack),
-        }
-    }
-
     fn check_depth(&self, driver: &impl Driver) -> Result<(), OpenError> {
-        let scheduler = self.scheduler().unwrap_or_else(|| default_scheduler(driver));
+        let scheduler = self.spec.queue.scheduler.unwrap_or_else(|| default_scheduler(driver));
         let most = most_requests(driver, scheduler);
         match self.spec.queue.nr_requests {
             Some(requests) if requests > most => {

@@ -429,7 +429,7 @@ fn holds_only_new(spec: &DeviceSpec, is_new: &dyn Fn(&str) -> bool) -> bool {
 /// What a device is made of, for people.
 fn description(spec: &DeviceSpec) -> String {
     match &spec.kind {
-        DeviceKind::File(file) => file.path.display().to_string(),
+        DeviceKind::File(file) => file.options.path.display().to_string(),
         _ => String::new(),
     }
 }

@@ -30,7 +30,8 @@ pub fn open_volume(
     let segments = volume.table(&size).map_err(|too_small| refused(too_small.message))?;
     let segments = segments.ok_or_else(|| refused("a member is not open".to_owned()))?;
     let table = table(&segments, find, at.clock.now()).map_err(refused)?;
-    let options = VolumeOptions { read_only: spec.read_only, no_iostats: !spec.queue.iostats };
+    let options =
+        VolumeOptions { read_only: spec.read_only, no_iostats: spec.queue.iostats == Some(false) };
     let volume = Volume::new(&spec.name, options, at.locks.counters());
     volume.load(table);
     volume.resume().map_err(|error| refused(error.message))?;

@@ -8,14 +8,19 @@ use crate::parse::fields::{Check, Fields, Value};
 use crate::parse::node::{Entry, Node};
 use crate::parse::table::check_order;
 use crate::schema::{
-    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, NOT_OF_VOLUMES, QUEUE, VOLUME_KINDS,
-    VOLUME_QUEUE,
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, LATENCY_DOC, NOT_OF_VOLUMES, QUEUE,
+    VOLUME_KINDS, VOLUME_QUEUE,
 };
 use crate::size::format_size;
 use crate::spec::{
-    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Member, NullSpec, QueueSpec,
-    RaidSpec, RamSpec, SECTOR_BYTES, Scheduler, SectorRange, Segment, VolumeSpec, WriteCache,
+    Create, DeviceKind, DeviceSpec, FileSpec, Member, NullSpec, RaidSpec, RamSpec, SECTOR_BYTES,
+    Segment, VolumeSpec,
 };
+use drystone_core::ring::Engine;
+use drystone_drivers::file::{Direct, FileOptions};
+use drystone_drivers::null::{Completion, Latency, NullOptions, Seek};
+use drystone_queue::queue::QueueOptions;
+use drystone_queue::scheduler::SchedulerKind;
 use drystone_raid::layout::{LAYOUT_DEFAULT, Layout, Level, layout_number};
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::create::{CHUNK_SECTORS_DEFAULT, Policy};
@@ -128,18 +133,13 @@ fn meant(word: &str) -> Option<&'static str> {
 }
 
 fn file(fields: &Fields) -> FileSpec {
-    FileSpec {
+    let options = FileOptions {
         path: fields.path("path").unwrap_or_else(|| unreachable!("path is required")),
-        size: fields.number_if("size"),
-        create: match fields.choice("create") {
-            Some("never") => Create::Never,
-            Some("new") => Create::New,
-            _ => Create::Missing,
-        },
-        mode: fields.number32("mode"),
+        size_bytes: fields.number_if("size"),
+        mode: Some(fields.number32("mode")),
         direct: match fields.choice("direct") {
-            Some("true") => Direct::Always,
-            Some("false") => Direct::Never,
+            Some("true") => Direct::Yes,
+            Some("false") => Direct::No,
             _ => Direct::Auto,
         },
         detect_holes: match fields.choice("detect_holes") {
@@ -147,8 +147,17 @@ fn file(fields: &Fields) -> FileSpec {
             Some("false") => Some(false),
             _ => None,
         },
+        ..FileOptions::default()
+    };
+    FileSpec {
+        options,
+        create: match fields.choice("create") {
+            Some("never") => Create::Never,
+            Some("new") => Create::New,
+            _ => Create::Missing,
+        },
         engine: match fields.choice("engine") {
-            Some("io_uring") => Engine::IoUring,
+            Some("io_uring") => Engine::Uring,
             Some("plain") => Engine::Plain,
             _ => Engine::Auto,
         },
@@ -160,27 +169,19 @@ fn ram(fields: &Fields) -> RamSpec {
 }
 
 fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
-    let latency = match fields.get("latency") {
-        Some(Value::Latency(latency)) => Some(latency.clone()),
-        _ => None,
-    };
     let ranges = fields.list("badblocks").iter().filter_map(|value| match value {
         Value::Sectors(range) => Some(*range),
         _ => None,
     });
-    let spec = NullSpec {
-        size: fields.number("size"),
+    let head = fields.number_if("seek_max_nsec").filter(|max_ns| *max_ns > 0);
+    let min_ns = fields.number_if("seek_min_nsec").unwrap_or(0);
+    let cache_size = fields.number("cache_size");
+    let options = NullOptions {
+        size_bytes: fields.number("size"),
         blocksize: fields.number32("blocksize"),
-        irqmode: match fields.choice("irqmode") {
-            Some("thread") => IrqMode::Thread,
-            Some("timer") => IrqMode::Timer,
-            _ => IrqMode::None,
-        },
-        completion_nsec: fields.number_if("completion_nsec"),
-        latency,
-        seek_min_nsec: fields.number_if("seek_min_nsec").unwrap_or(0),
-        seek_max_nsec: fields.number_if("seek_max_nsec").unwrap_or(0),
-        submit_queues: fields.number32_if("submit_queues"),
+        irqmode: fields.choice("irqmode").and_then(Completion::named).unwrap_or_default(),
+        latency: latency(check, fields, path),
+        seek: head.map(|max_ns| Seek { min_ns, max_ns }),
         poll_queues: fields.number32("poll_queues"),
         skip_busy: fields.bool("skip_busy"),
         hw_queue_depth: fields.number32("hw_queue_depth"),
@@ -188,19 +189,33 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
         discard: fields.bool("discard"),
         mbps: fields.number32("mbps"),
         badblocks: ranges.collect(),
-        cache_size: fields.number("cache_size"),
+        write_cache: cache_size > 0,
         fua: fields.bool("fua"),
+        ..NullOptions::default()
     };
-    null_timing(check, fields, &spec, path);
-    null_memory(check, &spec, path);
-    spec
+    null_timing(check, fields, options.irqmode, path);
+    null_memory(check, &options, path);
+    NullSpec { options, submit_queues: fields.number32_if("submit_queues"), cache_size }
 }
 
-/// Keys about time go with who takes time, and only one of the two says how long.
-fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &str) {
+/// How long a null device's requests take, if that is said.
+fn latency(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Latency> {
+    let Some(Value::Latency(points)) = fields.get("latency") else {
+        return fields.number_if("completion_nsec").map(Latency::constant);
+    };
+    let latency = Latency::percentiles(points.clone());
+    let wrong = |message: String| {
+        let span = check.places.get(&format!("{path}/latency"));
+        check.findings.error(&span, message, LATENCY_DOC);
+    };
+    latency.map_err(wrong).ok()
+}
+
+/// Keys about time need a mode that takes time, and only one of the two says how long.
+fn null_timing(check: &mut Check<'_>, fields: &Fields, irqmode: Completion, path: &str) {
     for key in ["completion_nsec", "latency", "seek_min_nsec", "seek_max_nsec"] {
-        let by_thread = spec.irqmode == IrqMode::Thread && !key.starts_with("seek");
-        if fields.has(key) && spec.irqmode != IrqMode::Timer && !by_thread {
+        let by_thread = irqmode == Completion::Thread && !key.starts_with("seek");
+        if fields.has(key) && irqmode != Completion::Timer && !by_thread {
             let span = check.places.get(&format!("{path}/{key}"));
             let message = format!("`{key}` has no effect without the timer");
             let seek = key.starts_with("seek");
@@ -212,36 +227,39 @@ fn null_timing(check: &mut Check<'_>, fields: &Fields, spec: &NullSpec, path: &s
             check.findings.error(&span, message, format!("{hint}, or remove it"));
         }
     }
-    if let (Some(latency), Some(nsec)) = (&spec.latency, fields.number_if("completion_nsec")) {
+    if let (Some(Value::Latency(points)), Some(nsec)) =
+        (fields.get("latency"), fields.number_if("completion_nsec"))
+    {
         let span = check.places.get(&format!("{path}/completion_nsec"));
         let message = format!(
             "`completion_nsec` ({}) and `latency` ({} points) both say how long an I/O takes",
             format_duration(nsec),
-            latency.points.len()
+            points.len()
         );
         check.findings.error(&span, message, "keep one of the two");
     }
-    if spec.seek_min_nsec > spec.seek_max_nsec {
+    let seek = |key: &str| fields.number_if(key).unwrap_or(0);
+    let (min, max) = (seek("seek_min_nsec"), seek("seek_max_nsec"));
+    if min > max {
         let span = check.places.get(&format!("{path}/seek_min_nsec"));
-        let (min, max) = (format_duration(spec.seek_min_nsec), format_duration(spec.seek_max_nsec));
+        let (min, max) = (format_duration(min), format_duration(max));
         let message = format!("`seek_min_nsec` ({min}) is more than `seek_max_nsec` ({max})");
         check.findings.error(&span, message, "the longest way takes at least as long");
     }
 }
 
-fn null_memory(check: &mut Check<'_>, spec: &NullSpec, path: &str) {
-    for (key, wanted) in [("discard", spec.discard), ("cache_size", spec.cache_size > 0)] {
-        if wanted && !spec.memory_backed {
+fn null_memory(check: &mut Check<'_>, null: &NullOptions, path: &str) {
+    for (key, wanted) in [("discard", null.discard), ("cache_size", null.write_cache)] {
+        if wanted && !null.memory_backed {
             let span = check.places.get(&format!("{path}/{key}"));
             let message = format!("`{key}` needs memory");
             check.findings.error(&span, message, "add memory_backed = true or remove it");
         }
     }
-    let sectors = spec.size / SECTOR_BYTES;
-    let beyond = |range: &&SectorRange| range.last >= sectors;
-    if let Some(range) = spec.badblocks.iter().find(beyond) {
+    let sectors = null.size_bytes / SECTOR_BYTES;
+    if let Some((_, last)) = null.badblocks.iter().find(|(_, last)| *last >= sectors) {
         let span = check.places.get(&format!("{path}/badblocks"));
-        let message = format!("bad sector {} is beyond the device", range.last);
+        let message = format!("bad sector {last} is beyond the device");
         check.findings.error(&span, message, format!("its last sector is {}", sectors - 1));
     }
 }
@@ -379,12 +397,12 @@ fn common(
     fields: &Fields,
     path: &str,
 ) -> DeviceSpec {
+    let queue_fields =
+        fields.fields("queue").cloned().unwrap_or_else(|| Fields::defaults_of(QUEUE));
     let device = DeviceSpec {
         name: name.to_owned(),
-        queue: match fields.fields("queue") {
-            Some(given) => queue(given),
-            None => queue(&Fields::defaults_of(QUEUE)),
-        },
+        queue: queue(&queue_fields),
+        hw_queues: queue_fields.number32_if("hw_queues"),
         logical_block_size: fields.number32_if("logical_block_size"),
         physical_block_size: fields.number32_if("physical_block_size"),
         read_only: fields.bool("read_only"),
@@ -396,8 +414,8 @@ fn common(
     }
     blocks(check, &device, path);
     match &device.kind {
-        DeviceKind::Null(null) => null_queue(check, null, &device.queue, path),
-        DeviceKind::Ram(_) if device.queue.io_poll => {
+        DeviceKind::Null(null) => null_queue(check, null, &device, path),
+        DeviceKind::Ram(_) if device.queue.io_poll == Some(true) => {
             let span = check.places.get(&format!("{path}/queue/io_poll"));
             let message = "a ram device has no queues to poll".to_owned();
             check.findings.error(&span, message, "remove io_poll");
@@ -408,24 +426,25 @@ fn common(
 }
 
 /// Where a null device's own keys and its queue's say something about the same thing.
-fn null_queue(check: &mut Check<'_>, null: &NullSpec, queue: &QueueSpec, path: &str) {
+fn null_queue(check: &mut Check<'_>, null: &NullSpec, device: &DeviceSpec, path: &str) {
+    let queue = &device.queue;
     let mut wrong = |key: &str, message: String, hint: &str| {
         let span = check.places.get(&format!("{path}/queue/{key}"));
         check.findings.error(&span, message, hint);
     };
-    if let (Some(own), Some(queues)) = (null.submit_queues, queue.hw_queues)
+    if let (Some(own), Some(queues)) = (null.submit_queues, device.hw_queues)
         && own != queues
     {
         let message = format!("`hw_queues` is {queues}, but `submit_queues` is {own}");
         wrong("hw_queues", message, "keep one of the two");
     }
-    let depth = null.hw_queue_depth;
-    let scheduled = queue.scheduler == Some(Scheduler::MqDeadline);
+    let depth = null.options.hw_queue_depth;
+    let scheduled = queue.scheduler == Some(SchedulerKind::MqDeadline);
     if let Some(requests) = queue.nr_requests.filter(|requests| *requests > depth && !scheduled) {
         let message = format!("`nr_requests` is {requests}, but a queue has {depth} tags");
         wrong("nr_requests", message, "without a scheduler at most `hw_queue_depth`");
     }
-    if queue.io_poll && null.poll_queues == 0 {
+    if queue.io_poll == Some(true) && null.options.poll_queues == 0 {
         let message = "`io_poll` needs a queue to poll".to_owned();
         wrong("io_poll", message, "set `poll_queues` to 1 or more");
     }
@@ -434,7 +453,7 @@ fn null_queue(check: &mut Check<'_>, null: &NullSpec, queue: &QueueSpec, path: &
 /// Block sizes that fit each other and the size.
 fn blocks(check: &mut Check<'_>, device: &DeviceSpec, path: &str) {
     let own = match &device.kind {
-        DeviceKind::Null(null) => Some(null.blocksize),
+        DeviceKind::Null(null) => Some(null.options.blocksize),
         _ => None,
     };
     let span = |check: &Check<'_>, key: &str| check.places.get(&format!("{path}/{key}"));
@@ -459,8 +478,8 @@ fn blocks(check: &mut Check<'_>, device: &DeviceSpec, path: &str) {
     }
 }
 
-/// The tunables of `mq-deadline` that were given.
-fn iosched(fields: &Fields) -> Vec<(&'static str, u64)> {
+/// The tunables of `mq-deadline` that were given, as `queue/iosched/` names and takes them.
+fn iosched(fields: &Fields) -> Vec<(&'static str, String)> {
     const NUMBERS: [&str; 6] = [
         "read_expire",
         "write_expire",
@@ -472,26 +491,21 @@ fn iosched(fields: &Fields) -> Vec<(&'static str, u64)> {
     let numbers = NUMBERS.into_iter().filter_map(|key| Some((key, fields.number_if(key)?)));
     let switches = ["front_merges", "straight"].into_iter();
     let switches = switches.filter(|key| fields.has(key));
-    numbers.chain(switches.map(|key| (key, u64::from(fields.bool(key))))).collect()
+    let given = numbers.chain(switches.map(|key| (key, u64::from(fields.bool(key)))));
+    given.map(|(key, number)| (key, number.to_string())).collect()
 }
 
-fn queue(fields: &Fields) -> QueueSpec {
-    QueueSpec {
-        scheduler: fields.choice("scheduler").map(|word| match word {
-            "mq-deadline" => Scheduler::MqDeadline,
-            _ => Scheduler::None,
-        }),
+fn queue(fields: &Fields) -> QueueOptions {
+    QueueOptions {
+        scheduler: fields.choice("scheduler").and_then(SchedulerKind::named),
         iosched: iosched(fields),
         nr_requests: fields.number32_if("nr_requests"),
-        nomerges: fields.number32("nomerges") as u8, // at most 2 by its type
-        io_poll: fields.bool("io_poll"),
+        nomerges: Some(fields.number32("nomerges") as u8), // at most 2 by its type
+        iostats: Some(fields.bool("iostats")),
+        io_timeout_ms: Some((fields.number("io_timeout") / 1_000_000).max(1)),
         max_sectors_kb: fields.number32_if("max_sectors_kb"),
-        io_timeout: fields.number("io_timeout"),
-        iostats: fields.bool("iostats"),
-        write_cache: fields.choice("write_cache").map(|word| match word {
-            "write back" => WriteCache::WriteBack,
-            _ => WriteCache::WriteThrough,
-        }),
-        hw_queues: fields.number32_if("hw_queues"),
+        io_poll: Some(fields.bool("io_poll")),
+        read_only: false,
+        write_cache: fields.choice("write_cache").map(|word| word == "write back"),
     }
 }

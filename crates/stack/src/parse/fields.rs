@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::node::{Node, Raw};
+use drystone_drivers::null::Percentile;
+
 use crate::diagnostic::{Findings, Source, shorten};
 use crate::iomax::IoMax;
-use crate::spec::{AllowRule, ClientGroup, Latency, Listener, Places, SectorRange, Segment};
+use crate::spec::{AllowRule, ClientGroup, Listener, Places, Segment};
 
 /// What a check needs at hand: the text, where relative paths start, and where results go.
 pub struct Check<'a> {
@@ -34,10 +36,10 @@ pub enum Value {
     Path(PathBuf),
     /// An address.
     Listener(Listener),
-    /// Sectors.
-    Sectors(SectorRange),
+    /// First and last sector.
+    Sectors((u64, u64)),
     /// Latency percentiles.
-    Latency(Latency),
+    Latency(Vec<Percentile>),
     /// Lines of a table.
     Segments(Vec<Segment>),
     /// A line of `io.max`.

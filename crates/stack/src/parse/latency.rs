@@ -1,19 +1,20 @@
 //! Reads a table of latency percentiles.
 
+use drystone_drivers::null::Percentile;
+
 use super::fields::{Check, Value};
 use super::node::{Entry, Node, Raw};
 use super::values::{Refusal, parse_simple};
 use crate::diagnostic::shorten;
 use crate::duration::{Unit, format_duration};
 use crate::schema::{LATENCY_DOC, Type};
-use crate::spec::Latency;
 
 /// Longest latency of the null driver: an hour.
 const MAX_LATENCY: u64 = 3_600_000_000_000;
 static LATENCY_TIME: Type = Type::Duration { unit: Unit::Nanoseconds, min: 0, max: MAX_LATENCY };
 
 /// Reads the table in `node`; what is wrong is reported, and then there is no result.
-pub fn parse_latency(check: &mut Check<'_>, node: &Node, path: &str) -> Option<Latency> {
+pub fn parse_latency(check: &mut Check<'_>, node: &Node, path: &str) -> Option<Vec<Percentile>> {
     let Raw::Table(entries) = &node.value else {
         check.refuse(node, path, "is not a table", LATENCY_DOC);
         return None;
@@ -48,8 +49,8 @@ pub fn parse_latency(check: &mut Check<'_>, node: &Node, path: &str) -> Option<L
             return None;
         }
     }
-    let points = points.into_iter().map(|(ppm, time, _)| (ppm, time)).collect();
-    Some(Latency { points })
+    let point = |(ppm, ns, _): (u32, u64, _)| Percentile { percent: f64::from(ppm) / 1e4, ns };
+    Some(points.into_iter().map(point).collect())
 }
 
 /// Parts per million of `min`, `p50`, `p99.9`, `max`.

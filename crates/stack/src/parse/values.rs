@@ -6,7 +6,6 @@ use crate::duration::{Unit, parse_duration};
 use crate::nearest::nearest;
 use crate::schema::Type;
 use crate::size::{format_size, parse_size};
-use crate::spec::SectorRange;
 
 /// Why a simple value was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,13 +185,12 @@ fn duration(ty: &Type, unit: Unit, min: u64, max: u64, node: &Node) -> Result<Va
     ranged(ty, nanoseconds, min, max)
 }
 
-fn sectors(node: &Node) -> Option<SectorRange> {
+fn sectors(node: &Node) -> Option<(u64, u64)> {
     if let Some(number) = index(node) {
         let first = u64::try_from(number).ok()?;
-        return Some(SectorRange { first, last: first });
+        return Some((first, first));
     }
     let (first, last) = node.text()?.split_once('-')?;
-    let range =
-        SectorRange { first: parse_number(first.trim())?, last: parse_number(last.trim())? };
-    (range.first <= range.last).then_some(range)
+    let (first, last) = (parse_number(first.trim())?, parse_number(last.trim())?);
+    (first <= last).then_some((first, last))
 }

@@ -5,6 +5,7 @@ use super::IfAbsent::{Required, Unset, Value};
 use super::{Kind, Param, Type};
 use crate::duration::Unit;
 use drystone_core::context::PollMode;
+use drystone_drivers::null::Completion;
 
 /// Largest device: the largest power of two that a signed 64-bit file offset reaches.
 const MAX_SIZE: u64 = 1 << 62;
@@ -218,7 +219,7 @@ static NULL: &[Param] = &[
     param("blocksize", BLOCK_SIZE, Value("512"), "Logical and physical block size."),
     param(
         "irqmode",
-        Type::Numbered(&["none", "thread", "timer"]),
+        Type::Numbered(&Completion::NAMES),
         Value("none"),
         "How requests complete: inline in the submitter, by another thread, or by a timer.",
     ),

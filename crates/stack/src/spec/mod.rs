@@ -18,10 +18,7 @@ mod table;
 mod volume;
 
 pub use client::{AllowRule, Allowed, Client, ClientGroup};
-pub use device::{
-    Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec, IrqMode, Latency, NullSpec,
-    QueueSpec, RaidSpec, RamSpec, Scheduler, SectorRange, WriteCache,
-};
+pub use device::{Create, DeviceKind, DeviceSpec, FileSpec, NullSpec, RaidSpec, RamSpec};
 pub use export::{ExportSpec, FuseSpec, Listener, TlsMode, TlsSpec};
 pub use places::Places;
 pub use table::{Area, Delayed, Member, SECTOR_BYTES, Segment, Target};

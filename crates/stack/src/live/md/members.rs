@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use drystone_core::Device;
 use drystone_core::clock::Ns;
+use drystone_core::ring::Engine;
+use drystone_drivers::file::FileOptions;
 use drystone_raid::array::{self, Array, ArrayStatus, DiskState};
 use drystone_raid::layout::Level;
 use drystone_raid::metadata::Uuid;
@@ -22,7 +24,7 @@ use crate::diagnostic::shorten;
 use crate::md::{Assemble, Named};
 use crate::names::MAX_NAME_BYTES;
 use crate::runtime::Refused;
-use crate::spec::{Create, DeviceKind, DeviceSpec, Direct, Engine, FileSpec};
+use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec};
 use crate::used_files::Identity;
 
 /// How long contexts are waited for that are to give up a device: they do when they are asked, but for
@@ -113,15 +115,9 @@ impl Arrays<'_> {
         check_new(&state, &name)?;
         let _name = self.stack.devices.take_name(&mut state, &name);
         drop(state);
-        let file = FileSpec {
-            path: path.into(),
-            size: None,
-            create: Create::Never,
-            mode: 0o600,
-            direct: Direct::Auto,
-            detect_holes: None,
-            engine: Engine::Auto,
-        };
+        let options =
+            FileOptions { path: path.into(), mode: Some(0o600), ..FileOptions::default() };
+        let file = FileSpec { options, create: Create::Never, engine: Engine::Auto };
         let spec = DeviceSpec::of_kind(&name, DeviceKind::File(file));
         let spec = DeviceSpec { read_only, ..spec };
         let device = open_device(&spec, &self.stack.open_env()).map_err(of_opening)?;
