@@ -14,6 +14,9 @@ pub const DISKS_MAX: u32 = 128;
 /// Sectors of a stripe on each member.
 pub const STRIPE_SECTORS: u64 = 8;
 
+/// Bytes of a stripe on each member: a block of the cache.
+pub(crate) const BLOCK_BYTES: usize = STRIPE_SECTORS as usize * 512;
+
 /// RAID levels with parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {

@@ -1,14 +1,16 @@
 //! A device of an array, as the manager knows it.
 
-use super::ppl::LogTodo;
+use super::io::Io;
 use crate::engine::{IN_SYNC, Member, Patches};
 use crate::ids::{MemberNumber, Role};
-use crate::metadata::bad_blocks::BadBlocks;
+use crate::metadata::MetadataError;
+use crate::metadata::bad_blocks::{self, BadBlocks};
+use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::places::Places;
 use crate::metadata::superblock::{Features, Superblock};
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
-use drystone_core::{Device, SECTOR_SIZE};
+use drystone_core::{Device, Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
 /// What a device is in the array.
@@ -41,6 +43,16 @@ impl DiskState {
             DiskState::Spare | DiskState::Faulty(_) => None,
         }
     }
+}
+
+/// What a log's area is to be given before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogTodo {
+    Nothing,
+    /// An empty header.
+    Header,
+    /// That, and zeroes: it may hold headers of another life.
+    All,
 }
 
 /// See the module's text.
@@ -76,6 +88,51 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
+    /// A device with this superblock, as what it is in the array and with so much of it in sync. Reads its list of
+    /// bad blocks, and waits for that.
+    ///
+    /// # Errors
+    /// Parts of it lie where they cannot be, or its list cannot be read. One sentence.
+    pub(super) fn open(
+        io: &mut Io,
+        device: &Arc<dyn Device>,
+        superblock: &Superblock,
+        (state, in_sync_below): (DiskState, u64),
+        bitmap: Option<&BitmapHeader>,
+    ) -> Result<Self> {
+        let info = device.info();
+        let wrong = |error: MetadataError| Error::invalid(format!("{}: {error}", info.name));
+        let block_sectors = u64::from(info.limits.logical_block_size) / SECTOR_SIZE;
+        let device_sectors = info.size_bytes / SECTOR_SIZE;
+        let places = Places::of(superblock, device_sectors, bitmap)
+            .and_then(|places| places.in_blocks(superblock, block_sectors))
+            .map_err(wrong)?;
+        let mut disk = Disk {
+            name: info.name.clone().into(),
+            places,
+            device: device.clone(),
+            index: io.open(device)?,
+            superblock: superblock.clone(),
+            state,
+            in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
+            bad_blocks: Arc::default(),
+            bad_blocks_changed: false,
+            write_error: false,
+            lacks_room: false,
+            was_full: false,
+            corrected: superblock.cnt_corrected_read,
+            by_bitmap: false,
+            wants_bitmap: false,
+            log_todo: LogTodo::Header,
+            patches: None,
+        };
+        let read = |sector, bytes| io.read(disk.index, sector, bytes).map(|block| block.to_vec());
+        let list =
+            bad_blocks::read(superblock, &disk.places, device_sectors, read).map_err(wrong)?;
+        disk.bad_blocks = Arc::new(list);
+        Ok(disk)
+    }
+
     pub(crate) fn number(&self) -> MemberNumber {
         MemberNumber(self.superblock.dev_number)
     }

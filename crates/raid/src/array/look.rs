@@ -1,8 +1,10 @@
 //! What devices hold before they are members: foreign data, superblocks of other arrays.
 
 use super::io::Io;
+use crate::metadata::MetadataError;
+use crate::metadata::assemble::Candidate;
 use crate::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
-use crate::metadata::superblock::{SUPERBLOCK_BYTES_MAX, is_magic, places};
+use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, is_magic, places};
 use drystone_core::context::DevIndex;
 use drystone_core::{Context, Device, DeviceInfo, Error, Result, SECTOR_SIZE, Status};
 use std::sync::Arc;
@@ -24,6 +26,29 @@ pub fn contents(ctx: Context, device: &Arc<dyn Device>) -> Result<Contents> {
     let head = read(0, HEAD_BYTES)?;
     let tail = sectors.saturating_sub(TAIL_BYTES as u64 / SECTOR_SIZE);
     Ok(identify(&head, &read(tail, TAIL_BYTES)?, sectors))
+}
+
+/// What is on a device, but for what a journal holds.
+pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
+    let info = device.info();
+    let mut read = reader(io, device)?;
+    let sectors = info.size_bytes / SECTOR_SIZE;
+    let found = superblock::probe(sectors, |sector| read(sector, SUPERBLOCK_BYTES_MAX));
+    let found = found.unwrap_or_else(|status| Err(unreadable("the superblock", status)));
+    Ok(Candidate::look(info.name.clone(), sectors, found, read))
+}
+
+/// Reads so many bytes from a sector of a device on, and waits for that.
+pub(super) fn reader<'a>(
+    io: &'a mut Io,
+    device: &Arc<dyn Device>,
+) -> Result<impl FnMut(u64, usize) -> std::result::Result<Vec<u8>, Status> + use<'a>> {
+    let blocks = (io.open(device)?, device.info().limits.logical_block_size);
+    Ok(move |sector, bytes| io.read_in_blocks(blocks, sector, bytes))
+}
+
+fn unreadable(what: &str, status: Status) -> MetadataError {
+    MetadataError::Invalid(format!("{what} cannot be read: {status}"))
 }
 
 /// Erase what looks like a superblock of md, wherever one may stand but at `own`; durable when this

@@ -15,6 +15,7 @@ mod journal;
 mod look;
 mod manager;
 mod open;
+mod options;
 mod ppl;
 mod status;
 #[cfg(test)]
@@ -27,7 +28,6 @@ pub use doubtful::DoubtfulRanges;
 pub use event::{ArrayEvent, Failed, Strength};
 pub use look::contents;
 pub use manager::Manager;
-pub use open::{
-    ArrayOptions, CACHE_STRIPES_DEFAULT, EventSink, Opened, WallClock, create, find, open,
-};
+pub use open::{Opened, create, find, open};
+pub use options::{ArrayOptions, CACHE_STRIPES_DEFAULT, EventSink, WallClock};
 pub use status::{ArrayState, ArrayStatus, BitmapStatus, DiskStatus, SyncStatus, action_name};

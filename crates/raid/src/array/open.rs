@@ -7,51 +7,20 @@ use super::bitmap::BitmapStorage;
 use super::device::{Array, Findings, ManagerQueue};
 use super::disk::{Disk, DiskState};
 use super::doubtful::DoubtfulRanges;
-use super::event::ArrayEvent;
 use super::io::Io;
 use super::journal::what_members_lack;
+use super::look::{candidate, reader};
 use super::manager::{Manager, ManagerSpec};
-use super::ppl::{self, LogTodo, Replay, check_logs_take_writes};
+use super::options::ArrayOptions;
+use super::ppl::{self, Replay, check_logs_take_writes};
 use crate::engine::{Conf, ConfSpec, IN_SYNC, PplConf, Shared};
 use crate::ids::Role;
-use crate::metadata::MetadataError;
 use crate::metadata::assemble::{Assembly, BitmapUse, Candidate, Member, Start};
-use crate::metadata::bad_blocks;
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::create::{NewMember, Plan, Write};
-use crate::metadata::places::Places;
-use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, Superblock};
-use drystone_core::primitive::AtomicU64;
-use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE, Status};
+use crate::metadata::superblock::Superblock;
+use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE};
 use std::sync::Arc;
-
-/// How an array is to be used.
-#[derive(Clone)]
-pub struct ArrayOptions {
-    /// Name in the stack.
-    pub name: String,
-    /// Write nothing, to members neither.
-    pub read_only: bool,
-    /// Stripes of the cache.
-    pub cache_stripes: u32,
-    /// Start though members are not there on which the superblocks count (mdadm's `--run`).
-    pub run: bool,
-    /// Start though something may be lost.
-    pub force: bool,
-    /// Seconds since 1970.
-    pub wall_clock: WallClock,
-    /// Hears what people should know of the array.
-    pub event_sink: EventSink,
-}
-
-/// Tells seconds since 1970.
-pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
-
-/// Hears of an event, from whoever opens the array and from the manager's thread, which wait until it returns.
-pub type EventSink = Arc<dyn Fn(ArrayEvent) + Send + Sync>;
-
-/// Stripes of the cache where nothing else is asked for: 4 KiB of each member each.
-pub const CACHE_STRIPES_DEFAULT: u32 = 1024;
 
 /// An array that was started, with its manager, which is to be run by a thread of its own.
 pub struct Opened {
@@ -74,29 +43,6 @@ pub fn find(ctx: Context, devices: &[Arc<dyn Device>]) -> Result<(Context, Vec<C
     };
     let found = devices.iter().map(&mut look).collect::<Result<_>>()?;
     Ok((io.ctx, found))
-}
-
-/// What is on a device, but for what a journal holds.
-pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
-    let info = device.info();
-    let mut read = reader(io, device)?;
-    let sectors = info.size_bytes / SECTOR_SIZE;
-    let found = superblock::probe(sectors, |sector| read(sector, SUPERBLOCK_BYTES_MAX));
-    let found = found.unwrap_or_else(|status| Err(unreadable("the superblock", status)));
-    Ok(Candidate::look(info.name.clone(), sectors, found, read))
-}
-
-/// Reads so many bytes from a sector of a device on, and waits for that.
-fn reader<'a>(
-    io: &'a mut Io,
-    device: &Arc<dyn Device>,
-) -> Result<impl FnMut(u64, usize) -> std::result::Result<Vec<u8>, Status> + use<'a>> {
-    let blocks = (io.open(device)?, device.info().limits.logical_block_size);
-    Ok(move |sector, bytes| io.read_in_blocks(blocks, sector, bytes))
-}
-
-fn unreadable(what: &str, status: Status) -> MetadataError {
-    MetadataError::Invalid(format!("{what} cannot be read: {status}"))
 }
 
 /// Start the array that `found` says of `devices`, in the order of the candidates. It is only read if
@@ -204,7 +150,7 @@ fn members(
             let header = candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok());
             // A spare may not have been told how much of it is used.
             let superblock = Superblock { size: assembly.fresh.size, ..superblock.clone() };
-            let mut disk = disk(io, device, &superblock, state, header.as_ref())?;
+            let mut disk = Disk::open(io, device, &superblock, state, header.as_ref())?;
             disk.by_bitmap = is_by_bitmap(assembly, index);
             disks.push(disk);
             headers.push(header);
@@ -271,45 +217,6 @@ fn is_by_bitmap(assembly: &Assembly, index: usize) -> bool {
     assembly.members.iter().any(|member| {
         matches!(member, Member::Rebuilding { device, by_bitmap: true, .. } if *device == index)
     })
-}
-
-pub(super) fn disk(
-    io: &mut Io,
-    device: &Arc<dyn Device>,
-    superblock: &Superblock,
-    (state, in_sync_below): (DiskState, u64),
-    bitmap: Option<&BitmapHeader>,
-) -> Result<Disk> {
-    let info = device.info();
-    let wrong = |error: MetadataError| Error::invalid(format!("{}: {error}", info.name));
-    let block_sectors = u64::from(info.limits.logical_block_size) / SECTOR_SIZE;
-    let device_sectors = info.size_bytes / SECTOR_SIZE;
-    let places = Places::of(superblock, device_sectors, bitmap)
-        .and_then(|places| places.in_blocks(superblock, block_sectors))
-        .map_err(wrong)?;
-    let mut disk = Disk {
-        name: info.name.clone().into(),
-        places,
-        device: device.clone(),
-        index: io.open(device)?,
-        superblock: superblock.clone(),
-        state,
-        in_sync_below: Arc::new(AtomicU64::new(in_sync_below)),
-        bad_blocks: Arc::default(),
-        bad_blocks_changed: false,
-        write_error: false,
-        lacks_room: false,
-        was_full: false,
-        corrected: superblock.cnt_corrected_read,
-        by_bitmap: false,
-        wants_bitmap: false,
-        log_todo: LogTodo::Header,
-        patches: None,
-    };
-    let read = |sector, bytes| io.read(disk.index, sector, bytes).map(|block| block.to_vec());
-    let list = bad_blocks::read(superblock, &disk.places, device_sectors, read).map_err(wrong)?;
-    disk.bad_blocks = Arc::new(list);
-    Ok(disk)
 }
 
 fn conf(

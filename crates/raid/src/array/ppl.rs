@@ -9,11 +9,11 @@
 //! * A block is computed only from members that are in sync there. What a missing one was being
 //!   written is lost; what nobody wrote is not.
 
-use super::disk::{Disk, DiskState};
+use super::disk::{Disk, DiskState, LogTodo};
 use super::io::{Io, Ticket};
 use crate::engine::{LogArea, PplConf};
 use crate::ids::Role;
-use crate::layout::{MemberAddress, STRIPE_SECTORS};
+use crate::layout::{BLOCK_BYTES, MemberAddress, STRIPE_SECTORS};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::ppl::{
     HEADER_BYTES, HEADER_SECTORS, PARITY_BYTES_MAX, ParityBlock, PplEntry, PplHeader, crc32c,
@@ -23,24 +23,12 @@ use drystone_core::primitive::Ordering::*;
 use drystone_core::{Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// Bytes of a stripe's block.
-const BLOCK_BYTES: usize = STRIPE_SECTORS as usize * SECTOR_SIZE as usize;
 /// `resync_offset` of a dirty array whose logs do not make it whole, for it has to be resynced for another reason
 /// (it is new, or members of two ages were put together). Linux ends a resync by its logs only where this is 0
 /// (`raid5-ppl.c`, `ppl_init_log`), and begins it here else.
 pub(super) const RESYNC_PENDING: u64 = STRIPE_SECTORS;
 /// Most bytes of an area that are written at once.
 const WRITE_BYTES: usize = 128 << 10;
-
-/// What a log's area is to be given before it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogTodo {
-    Nothing,
-    /// An empty header.
-    Header,
-    /// That, and zeroes: it may hold headers of another life.
-    All,
-}
 
 /// A block of parity as it should be.
 pub(crate) struct Patch {

@@ -1,6 +1,6 @@
 //! What can be known of an array from outside, as `mdadm --detail` and `/proc/mdstat` tell it.
 
-use super::DiskState;
+use super::disk::DiskState;
 use crate::engine::SyncAction;
 use crate::ids::{MemberNumber, Role};
 use crate::layout::Layout;

@@ -21,7 +21,6 @@
 //! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. What a
 //! pass took back is seen in every turn after the next pass had that shard's.
 
-use super::stripe::Stripe;
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::mistake;
 use drystone_core::primitive::{AtomicU8, Ordering::*};
@@ -173,15 +172,6 @@ impl Bitmap {
     /// The chunk has to be synchronised.
     pub(crate) fn is_needed(&self, word: usize) -> bool {
         self.words[word].load(Acquire) & NEEDED != 0
-    }
-
-    /// The words of stripes that are being written.
-    pub(crate) fn under_way<'a>(
-        &'a self,
-        stripes: &'a [Stripe],
-    ) -> impl Iterator<Item = usize> + 'a {
-        let written = stripes.iter().filter(|stripe| stripe.is_being_written());
-        written.map(|stripe| self.word_of(stripe.sector))
     }
 }
 

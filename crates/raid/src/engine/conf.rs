@@ -9,7 +9,6 @@
 
 use super::bitmap::Bitmap;
 use super::plan::RmwLevel;
-use super::ppl::{LogArea, PplConf};
 use super::roles::Roles;
 use crate::ids::{MemberNumber, Role};
 use crate::layout::{Layout, STRIPE_SECTORS};
@@ -25,6 +24,24 @@ pub(crate) const IN_SYNC: u64 = u64::MAX;
 /// Blocks by member sector that count in place of those that a member holds: parity that logs put
 /// right, of an array that is only read.
 pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
+
+/// What all logs of an array have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PplConf {
+    /// Of all headers.
+    pub(crate) signature: u32,
+    /// No header of the members has a higher one.
+    pub(crate) generation: u64,
+}
+
+/// Where a member's log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogArea {
+    /// Sector of the device.
+    pub(crate) sector: u64,
+    /// Room behind the header.
+    pub(crate) parity_bytes: u32,
+}
 
 /// A device that holds a role, wholly or so far.
 #[derive(Clone)]

@@ -13,14 +13,14 @@ mod shared;
 mod slab;
 mod stripe;
 mod table;
+mod turn;
 
 pub(crate) use bitmap::Bitmap;
 pub use channel::ArrayChannel;
 pub use conf::SyncAction;
-pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, Member, Patches, RoleSlot};
+pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, LogArea, Member, Patches, PplConf, RoleSlot};
 pub use plan::RmwLevel;
 pub(crate) use port::Origin;
-pub(crate) use ppl::{LogArea, PplConf};
 pub use shard::ShardCounts;
-pub(crate) use shard::{Fault, Report};
 pub(crate) use shared::{REGION_SECTORS, Shared, Wanted};
+pub(crate) use turn::{Fault, Report};

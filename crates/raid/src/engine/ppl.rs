@@ -18,34 +18,15 @@
 //!   other in the area: that is right for areas with one header and for rings of several.
 //! * A stripe goes on only after its log is durable, or after the member is on record as failed.
 
-use super::conf::Member;
-use super::shard::{Fault, Report, TurnInput};
-use super::stripe::BLOCK_BYTES;
+use super::conf::{LogArea, Member, PplConf};
+use super::turn::{Fault, Report, TurnInput};
 use crate::ids::{MemberNumber, Role, StripeId};
-use crate::layout::Layout;
+use crate::layout::{BLOCK_BYTES, Layout};
 use crate::metadata::ppl::{HEADER_BYTES, PplBuilder, StripeWrite};
 use crossbeam_queue::ArrayQueue;
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// What all logs of an array have in common.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PplConf {
-    /// Of all headers.
-    pub(crate) signature: u32,
-    /// No header of the members has a higher one.
-    pub(crate) generation: u64,
-}
-
-/// Where a member's log is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogArea {
-    /// Sector of the device.
-    pub(crate) sector: u64,
-    /// Room behind the header.
-    pub(crate) parity_bytes: u32,
-}
 
 /// A ticket's stripe is done.
 const DONE: u64 = 1 << 63;

@@ -10,13 +10,10 @@ use super::compute::{Arithmetic, Blocks};
 use super::plan::{Covered, View, data_of};
 use super::ppl::Ticket;
 use super::roles::Roles;
-use super::shard::TurnInput;
+use super::turn::TurnInput;
 use crate::ids::{MemberNumber, Role};
-use crate::layout::{Row, STRIPE_SECTORS};
-use drystone_core::{Arena, BioFlags, IoBuf, SECTOR_SIZE};
-
-/// Bytes of a block.
-pub(crate) const BLOCK_BYTES: usize = (STRIPE_SECTORS * SECTOR_SIZE) as usize;
+use crate::layout::{BLOCK_BYTES, Row};
+use drystone_core::{Arena, BioFlags, IoBuf};
 
 /// A part of an item that lies in one block.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,8 @@
 
 use std::arch::x86_64::*;
 
-use super::kernels::Kernels;
 use super::passes::define_passes;
-use super::{BLOCK_BYTES, Isa, Source, block_at, blocks, gf};
-
-pub(super) static KERNELS: Kernels = Kernels { isa: Isa::Avx2, xor, pq, mul, scale, two_data };
+use super::{BLOCK_BYTES, Source, block_at, blocks, gf};
 
 /// A block in registers.
 type Vector = [__m256i; 2];
@@ -128,7 +125,7 @@ fn pq_pass<const N: usize>(
 }
 
 #[target_feature(enable = "avx2")]
-fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
+pub(super) fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
     let products = Products::of(coefficient);
     for (dst, source) in blocks(dst).iter_mut().zip(source.as_chunks().0) {
         store(dst, add(load(dst), products.times(load(source))));
@@ -136,7 +133,7 @@ fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
 }
 
 #[target_feature(enable = "avx2")]
-fn scale(dst: &mut [u8], coefficient: u8) {
+pub(super) fn scale(dst: &mut [u8], coefficient: u8) {
     let products = Products::of(coefficient);
     for dst in blocks(dst) {
         store(dst, products.times(load(dst)));
@@ -144,7 +141,7 @@ fn scale(dst: &mut [u8], coefficient: u8) {
 }
 
 #[target_feature(enable = "avx2")]
-fn two_data((of_p, of_q): (u8, u8), p: &mut [u8], q: &mut [u8]) {
+pub(super) fn two_data((of_p, of_q): (u8, u8), p: &mut [u8], q: &mut [u8]) {
     let (of_p, of_q) = (Products::of(of_p), Products::of(of_q));
     for (p, q) in blocks(p).iter_mut().zip(blocks(q)) {
         let sum = load(p);

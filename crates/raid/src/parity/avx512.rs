@@ -3,11 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use super::kernels::Kernels;
 use super::passes::define_passes;
-use super::{BLOCK_BYTES, Isa, Source, block_at, blocks, gf};
-
-pub(super) static KERNELS: Kernels = Kernels { isa: Isa::Avx512, xor, pq, mul, scale, two_data };
+use super::{BLOCK_BYTES, Source, block_at, blocks, gf};
 
 /// The matrix of each coefficient.
 static MATRICES: [u64; 256] = matrices();
@@ -106,7 +103,7 @@ fn pq_pass<const N: usize>(
 }
 
 #[target_feature(enable = "avx512f,gfni")]
-fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
+pub(super) fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
     let matrix = matrix_of(coefficient);
     for (dst, source) in blocks(dst).iter_mut().zip(source.as_chunks().0) {
         store(dst, add(load(dst), times(load(source), matrix)));
@@ -114,7 +111,7 @@ fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
 }
 
 #[target_feature(enable = "avx512f,gfni")]
-fn scale(dst: &mut [u8], coefficient: u8) {
+pub(super) fn scale(dst: &mut [u8], coefficient: u8) {
     let matrix = matrix_of(coefficient);
     for dst in blocks(dst) {
         store(dst, times(load(dst), matrix));
@@ -122,7 +119,7 @@ fn scale(dst: &mut [u8], coefficient: u8) {
 }
 
 #[target_feature(enable = "avx512f,gfni")]
-fn two_data((of_p, of_q): (u8, u8), p: &mut [u8], q: &mut [u8]) {
+pub(super) fn two_data((of_p, of_q): (u8, u8), p: &mut [u8], q: &mut [u8]) {
     let (of_p, of_q) = (matrix_of(of_p), matrix_of(of_q));
     for (p, q) in blocks(p).iter_mut().zip(blocks(q)) {
         let sum = load(p);

@@ -1,9 +1,11 @@
 //! The functions that a set of instructions has, and the one place that calls them.
 //!
 //! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which has
-//! asked the CPU whether it has the instructions. That is what every `unsafe` block here rests on.
+//! asked the CPU whether it has the instructions, or as [`SCALAR`], which needs none. That is what every `unsafe` block here rests on.
 
 use super::{Isa, Source, scalar};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
 
 /// The functions of one set of instructions. Their callers have checked all lengths.
 pub(super) struct Kernels {
@@ -20,17 +22,36 @@ pub(super) struct Kernels {
     pub(super) two_data: unsafe fn(coefficients: (u8, u8), p: &mut [u8], q: &mut [u8]),
 }
 
+/// Defines the functions of a module as kernels.
+macro_rules! kernels_of {
+    ($isa:expr, $module:ident) => {
+        Kernels {
+            isa: $isa,
+            xor: $module::xor,
+            pq: $module::pq,
+            mul: $module::mul,
+            scale: $module::scale,
+            two_data: $module::two_data,
+        }
+    };
+}
+
+/// Those that every CPU has.
+pub(super) static SCALAR: Kernels = kernels_of!(Isa::Scalar, scalar);
+#[cfg(target_arch = "x86_64")]
+static AVX2: Kernels = kernels_of!(Isa::Avx2, avx2);
+#[cfg(target_arch = "x86_64")]
+static AVX512: Kernels = kernels_of!(Isa::Avx512, avx512);
+
 impl Kernels {
     /// Those of a set of instructions, if this CPU has it.
     pub(super) fn of(isa: Isa) -> Option<&'static Self> {
         match isa {
-            Isa::Scalar => Some(&scalar::KERNELS),
+            Isa::Scalar => Some(&SCALAR),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => {
-                std::arch::is_x86_feature_detected!("avx2").then_some(&super::avx2::KERNELS)
-            }
+            Isa::Avx2 => std::arch::is_x86_feature_detected!("avx2").then_some(&AVX2),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => has_avx512().then_some(&super::avx512::KERNELS),
+            Isa::Avx512 => has_avx512().then_some(&AVX512),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 => None,
         }

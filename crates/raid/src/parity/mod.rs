@@ -94,7 +94,7 @@ impl Parity {
     /// With the widest vectors that this CPU has.
     pub fn detect() -> Self {
         let best = Isa::ALL.into_iter().rev().find_map(Kernels::of);
-        Parity { kernels: best.unwrap_or(&scalar::KERNELS) }
+        Parity { kernels: best.unwrap_or(&kernels::SCALAR) }
     }
 
     /// With these instructions, whatever else the CPU has.

@@ -11,7 +11,7 @@
 macro_rules! define_passes {
     ($features:literal, xor $xor_blocks:literal, pq $pq_blocks:literal) => {
         #[target_feature(enable = $features)]
-        fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
+        pub(super) fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
             let (passes, rest) = blocks(dst).as_chunks_mut::<$xor_blocks>();
             let done = passes.len() * $xor_blocks;
             for (n, pass) in passes.iter_mut().enumerate() {
@@ -43,7 +43,7 @@ macro_rules! define_passes {
         }
 
         #[target_feature(enable = $features)]
-        fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
+        pub(super) fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
             let (p_passes, p_rest) = blocks(p).as_chunks_mut::<$pq_blocks>();
             let (q_passes, q_rest) = blocks(q).as_chunks_mut::<$pq_blocks>();
             let done = p_passes.len() * $pq_blocks;

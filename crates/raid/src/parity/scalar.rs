@@ -1,10 +1,7 @@
 //! The kernels in plain Rust, for every CPU. The loops over eight words at a time are such that
 //! the compiler makes vectors of them where the target has some (SSE2, NEON).
 
-use super::kernels::Kernels;
-use super::{BLOCK_BYTES, Isa, Source, block_at, blocks};
-
-pub(super) static KERNELS: Kernels = Kernels { isa: Isa::Scalar, xor, pq, mul, scale, two_data };
+use super::{BLOCK_BYTES, Source, block_at, blocks};
 
 const WORDS: usize = BLOCK_BYTES / 8;
 
@@ -51,7 +48,7 @@ fn times(mut words: Words, coefficient: u8) -> Words {
     product
 }
 
-fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
+pub(super) fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
     for (n, dst) in blocks(dst).iter_mut().enumerate() {
         let mut sum = if keep { load(dst) } else { [0; WORDS] };
         for source in sources {
@@ -62,7 +59,7 @@ fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
 }
 
 /// Horner's rule: one doubling for each step from a power to the next.
-fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
+pub(super) fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
     for (n, (p, q)) in blocks(p).iter_mut().zip(blocks(q)).enumerate() {
         let (mut p_sum, mut q_sum) = ([0; WORDS], [0; WORDS]);
         let mut at = 0;
@@ -83,7 +80,7 @@ fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
     }
 }
 
-fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
+pub(super) fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
     for (n, dst) in blocks(dst).iter_mut().enumerate() {
         let mut sum = load(dst);
         add(&mut sum, &times(load(&block_at::<1>(source, n)[0]), coefficient));
@@ -91,13 +88,13 @@ fn mul(dst: &mut [u8], coefficient: u8, source: &[u8]) {
     }
 }
 
-fn scale(dst: &mut [u8], coefficient: u8) {
+pub(super) fn scale(dst: &mut [u8], coefficient: u8) {
     for dst in blocks(dst) {
         store(dst, times(load(dst), coefficient));
     }
 }
 
-fn two_data((of_p, of_q): (u8, u8), p: &mut [u8], q: &mut [u8]) {
+pub(super) fn two_data((of_p, of_q): (u8, u8), p: &mut [u8], q: &mut [u8]) {
     for (p, q) in blocks(p).iter_mut().zip(blocks(q)) {
         let mut second = load(p);
         let mut first = times(second, of_p);

@@ -4,10 +4,8 @@ use super::spare_layout::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
 use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
 use crate::array::control::{Command, Request};
-use crate::array::disk::{Disk, DiskState};
-use crate::array::look::erase_superblocks;
-use crate::array::open::{candidate, disk};
-use crate::array::ppl::LogTodo;
+use crate::array::disk::{Disk, DiskState, LogTodo};
+use crate::array::look::{candidate, erase_superblocks};
 use crate::engine::SyncAction;
 use crate::ids::{MemberNumber, Role};
 use crate::metadata::Uuid;
@@ -182,7 +180,7 @@ impl Manager {
             None => (self.superblock_for(name, device, uuid)?, DiskState::Spare),
         };
         let header = self.bitmap.as_ref().map(BitmapStorage::header);
-        let mut added = disk(&mut self.io, device, &superblock, (state, 0), header)?;
+        let mut added = Disk::open(&mut self.io, device, &superblock, (state, 0), header)?;
         check_bitmap(&added)?;
         if state == DiskState::Spare {
             self.erase_others(name, device, superblock.super_offset)?;

@@ -22,7 +22,7 @@ use super::device::{ManagerQueue, SyncDevice};
 use super::disk::{Disk, DiskState};
 use super::event::{ArrayEvent, Failed, Strength, byte_of};
 use super::io::Io;
-use super::open::{ArrayOptions, EventSink, WallClock};
+use super::options::{ArrayOptions, EventSink, WallClock};
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
 use crate::engine::{IN_SYNC, REGION_SECTORS, RoleSlot, Shared, Wanted};
 use crate::ids::MemberNumber;

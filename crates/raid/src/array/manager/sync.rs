@@ -11,8 +11,8 @@
 use super::{
     ArrayEvent, Disk, DiskState, Failed, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS,
 };
+use crate::array::disk::LogTodo;
 use crate::array::io::Ticket;
-use crate::array::ppl::LogTodo;
 use crate::array::status::SyncStatus;
 use crate::engine::SyncAction;
 use crate::ids::{MemberNumber, Role};

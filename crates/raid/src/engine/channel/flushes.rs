@@ -6,8 +6,8 @@
 //! * A member that cannot flush is a fault of the array only if parity does not make up for it.
 
 use super::membership::Membership;
-use crate::engine::shard::{Fault, Report};
 use crate::engine::slab::Slab;
+use crate::engine::turn::{Fault, Report};
 use crate::ids::MemberNumber;
 use drystone_core::{Bio, Status};
 

@@ -3,8 +3,9 @@
 use super::ArrayChannel;
 use super::work_set::Entry;
 use crate::engine::ppl::{Log, Ticket};
-use crate::engine::shard::{Shard, TurnEffects, TurnInput};
+use crate::engine::shard::{Shard, TurnEffects};
 use crate::engine::shared::{SHARDS, Shared};
+use crate::engine::turn::TurnInput;
 use drystone_core::sync::Guard;
 use drystone_core::turn::{Place, TurnLock};
 use drystone_core::{Bio, BioList, Env};

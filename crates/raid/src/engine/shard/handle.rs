@@ -1,12 +1,14 @@
 //! What is done with a stripe that is to be looked at (Linux `handle_stripe`): the next step towards
 //! what is asked of it, again and again, until it has to wait for I/O or has no work any more.
 
-use super::{Fault, MemberIo, Report, Shard, TurnEffects, TurnInput};
+use super::{MemberIo, Shard, TurnEffects};
 use crate::engine::bitmap::Intent;
 use crate::engine::plan::{Covered, Fetch, Method, WritePlan, parity_of};
 use crate::engine::roles::Roles;
-use crate::engine::stripe::{BLOCK_BYTES, FailedWrite, NoRoom, Piece, State, Stripe};
+use crate::engine::stripe::{FailedWrite, NoRoom, Piece, State, Stripe};
+use crate::engine::turn::{Fault, Report, TurnInput};
 use crate::ids::{MemberNumber, Role, StripeId};
+use crate::layout::BLOCK_BYTES;
 use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf, Status};
 

@@ -14,8 +14,9 @@
 use super::{Item, Shard};
 use crate::engine::roles::Roles;
 use crate::engine::slab::Slab;
-use crate::engine::stripe::{BLOCK_BYTES, Piece, Stripe};
+use crate::engine::stripe::{Piece, Stripe};
 use crate::ids::{Role, StripeId};
+use crate::layout::BLOCK_BYTES;
 use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf};
 

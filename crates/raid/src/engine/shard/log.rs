@@ -1,11 +1,12 @@
 //! Stripes on their way through the partial parity log.
 
 use super::handle::Step;
-use super::{Shard, TurnEffects, TurnInput};
+use super::{Shard, TurnEffects};
 use crate::engine::plan::Method;
 use crate::engine::ppl::{Spares, Ticket};
 use crate::engine::roles::Roles;
 use crate::engine::stripe::{FailedWrite, State};
+use crate::engine::turn::TurnInput;
 use crate::ids::StripeId;
 use drystone_core::BioFlags;
 

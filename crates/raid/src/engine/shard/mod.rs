@@ -30,68 +30,18 @@ mod sync;
 pub(crate) mod tests;
 
 use super::bitmap::Bitmap;
-use super::conf::Conf;
 use super::ppl::{Spares, Ticket};
 use super::slab::Slab;
-use super::stripe::{BLOCK_BYTES, Piece, State, Stripe};
+use super::stripe::{Piece, State, Stripe};
 use super::table::StripeTable;
-use crate::ids::{MemberNumber, Role, StripeId};
-use crate::layout::STRIPE_SECTORS;
-use crate::parity::Parity;
+use super::turn::{Report, TurnInput};
+use crate::ids::{Role, StripeId};
+use crate::layout::{BLOCK_BYTES, STRIPE_SECTORS};
 use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status, mistake};
 use std::collections::VecDeque;
 
 pub(crate) use runs::MemberIo;
 use runs::{Makings, Run};
-
-/// By what a shard works during a turn.
-pub(crate) struct TurnInput<'a> {
-    pub(crate) conf: &'a Conf,
-    /// The epoch of `conf`.
-    pub(crate) epoch: u64,
-    pub(crate) parity: Parity,
-    /// Member sectors below this have parity that fits.
-    pub(crate) fits_below: u64,
-    /// The port of the channel that has the turn.
-    pub(crate) home: u32,
-}
-
-impl TurnInput<'_> {
-    pub(crate) fn parity_fits(&self, sector: u64) -> bool {
-        sector < self.fits_below
-    }
-}
-
-/// What a member did not do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It did not take a block. What was written waits until this is on record.
-    Write,
-    /// It could not read a block, which nothing else tells either.
-    Lost,
-    /// It could not read a block, which was computed and written anew.
-    Corrected,
-    /// It took a block that is listed as bad.
-    MadeGood,
-    /// It had no room for a block. What was written waits until it is tried again.
-    NoRoom,
-    /// It did not take its log. What was to be logged waits until this is on record.
-    Log,
-    /// It did not flush.
-    Flush,
-    /// It has gone: nothing of it can be read or written any more.
-    Gone,
-}
-
-/// A member's fault, for the manager.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
-    /// md's number of the device.
-    pub(crate) number: MemberNumber,
-    /// Member sector of the stripe.
-    pub(crate) sector: u64,
-    pub(crate) fault: Fault,
-}
 
 /// What a turn leaves to be done by whoever had it.
 #[derive(Default)]
@@ -229,7 +179,8 @@ impl Shard {
         &'a self,
         bitmap: &'a Bitmap,
     ) -> impl Iterator<Item = usize> + use<'a> {
-        bitmap.under_way(&self.stripes)
+        let written = self.stripes.iter().filter(|stripe| stripe.is_being_written());
+        written.map(|stripe| bitmap.word_of(stripe.sector))
     }
 
     /// Have a stripe looked at again by the next configuration.

@@ -2,8 +2,9 @@
 //! they need, and take I/O to members away with them; whoever has the turn works for all.
 
 use super::tests::conf;
-use super::{Shard, TurnEffects, TurnInput};
+use super::{Shard, TurnEffects};
 use crate::engine::conf::Conf;
+use crate::engine::turn::TurnInput;
 use crate::parity::Parity;
 use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};

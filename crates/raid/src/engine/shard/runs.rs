@@ -3,9 +3,10 @@
 //! Invariant: a run is known by number from when its bio is made until that has come back; the bio
 //! has the blocks meanwhile, in the order of the run's stripes.
 
-use super::{Fault, Report, Shard, TurnEffects, TurnInput};
+use super::{Shard, TurnEffects};
 use crate::engine::conf::Member;
 use crate::engine::stripe::Stripe;
+use crate::engine::turn::{Fault, Report, TurnInput};
 use crate::ids::{MemberNumber, Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};

@@ -5,10 +5,11 @@
 //! half done.
 
 use super::handle::{Recorded, Step};
-use super::{Shard, TurnEffects, TurnInput};
+use super::{Shard, TurnEffects};
 use crate::engine::conf::SyncAction;
 use crate::engine::plan::parity_of;
 use crate::engine::roles::Roles;
+use crate::engine::turn::TurnInput;
 use crate::ids::{Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::{BioFlags, IoBuf, Status};

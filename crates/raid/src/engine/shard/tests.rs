@@ -1,12 +1,12 @@
 //! A shard over members that are vectors, whose I/O ends in any order, with faults; against a plain
 //! array of bytes.
 
-use super::{Fault, Report, Shard, TurnEffects, TurnInput};
+use super::{Shard, TurnEffects};
 use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, RoleSlot, SyncAction};
 use crate::engine::plan::{data_of, parity_of};
-use crate::engine::stripe::BLOCK_BYTES;
+use crate::engine::turn::{Fault, Report, TurnInput};
 use crate::ids::{MemberNumber, Role};
-use crate::layout::{Layout, Level};
+use crate::layout::{BLOCK_BYTES, Layout, Level};
 use crate::metadata::bad_blocks::BadBlocks;
 use crate::parity::{Parity, gf};
 use drystone_core::histogram::Snapshot;
