@@ -4,7 +4,7 @@
 //! into the trees that are shared.
 
 use crate::channel::{RequestChannel, Way};
-use crate::driver::{AT_ONCE_BYTES_MAX, Driver, DriverQueue};
+use crate::driver::{AT_ONCE_BYTES_MAX, Driver};
 use crate::scheduler::{Alone, Scheduler};
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
@@ -20,17 +20,18 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         bios: &mut BioList,
         submitted: Option<Ns>,
     ) -> Way {
-        if !self.always_elevates() {
+        if !self.setup.schedules_all() {
             return Way::Straight;
         }
         if let Some(now) = submitted {
             bios.stamp(now);
         }
         let now = submitted.unwrap_or_else(|| env.time.recent());
-        if bios.is_empty() || self.is_held(now) || !self.may_go_alone(bios.len()) {
+        if bios.is_empty() || self.setup.shared().busy.update(now) || !self.may_go_alone(bios.len())
+        {
             return Way::Elevated;
         }
-        match self.shared.scheduler.alone(&mut self.local, bios, now, &self.config) {
+        match self.setup.scheduler().alone(&mut self.local, bios, now, self.setup.config()) {
             Alone::InOrder => Way::Alone,
             Alone::AsUnits => Way::AsUnits,
             Alone::No => Way::Elevated,
@@ -46,7 +47,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// How many tags that many requests need.
     #[inline]
     fn tags_for(&self, requests: usize) -> u32 {
-        if self.driver.ends_at_once() { 1 } else { requests.min(PLUG_MAX_BIOS) as u32 }
+        if self.setup.completes_inline() { 1 } else { requests.min(PLUG_MAX_BIOS) as u32 }
     }
 
     /// Whether there are tags; as many as may be, but no more than needed, are taken.

@@ -11,29 +11,16 @@ use crate::channel::retry::prepare_retry;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::request::{Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
-use crate::scheduler::{Caller, Outlet, Place, Scheduler, SchedulerKind};
+use crate::scheduler::{Caller, Outlet, Place, Scheduler};
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
 use drystone_core::{Bio, BioList, Env, Status};
-use std::sync::atomic::{Ordering::*, fence};
 
 /// Payload of the message by which a channel learns of grants.
 pub(crate) const GRANT_WORD: u64 = u64::MAX - 1;
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Whether bios go through the shared scheduler at all.
-    #[inline]
-    pub(crate) fn is_elevated(&self) -> bool {
-        self.config.scheduler != SchedulerKind::None
-    }
-
-    /// Whether every bio goes into the trees, even if it could go to the driver at once.
-    #[inline]
-    pub(crate) fn always_elevates(&self) -> bool {
-        self.is_elevated() && !self.config.straight
-    }
-
     /// Note `bio` for the scheduler, which gets all of a call together.
     #[inline]
     pub(crate) fn elevate(&mut self, mut bio: Box<Bio>) {
@@ -62,7 +49,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Give the scheduler `bios`, which are counted as its own, dispatch if its turn is free, and
     /// issue what was granted. True if there is more to do.
     fn run_with(&mut self, env: &mut Env, bios: &mut BioList, place: Place, now: Ns) -> bool {
-        let held = self.is_held(now);
+        let held = self.setup.shared().busy.update(now);
         let again = self.enter_scheduler(env, bios, place, now, held);
         self.vain = !again;
         let sent = self.run_units(env) | self.issue_granted(env);
@@ -86,7 +73,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             env.notify_lazily(word);
         }
         self.end_refused(env);
-        again || held && !self.is_held(now)
+        again || held && !self.setup.shared().busy.update(now)
     }
 
     /// End what the scheduler did not take in.
@@ -113,12 +100,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         call: impl FnOnce(&S, &mut S::Local, &mut Caller<'_>) -> T,
     ) -> T {
         let moving = self.is_moving();
+        let at_once = self.setup.completes_inline();
+        let (scheduler, config, cell) = self.setup.for_scheduler();
         let mut caller = Caller {
             out: Outlet {
                 port: &self.port,
                 tags: &mut self.tags,
                 flight: &mut self.flight,
-                at_once: self.driver.ends_at_once(),
+                at_once,
                 to_run: &mut self.to_run,
                 granted: &mut self.granted,
                 aside: None,
@@ -126,15 +115,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             locks: &env.locks,
             now,
             held,
-            config: &mut self.config,
-            cell: &self.shared.config,
+            config,
+            cell,
             moving,
             missing: None,
             between: None,
             words: &mut self.words,
             refused: &mut self.refused,
         };
-        call(&self.shared.scheduler, &mut self.local, &mut caller)
+        call(scheduler, &mut self.local, &mut caller)
     }
 
     /// The context was dropped: what the scheduler has of it ends. If somebody else is at work
@@ -184,10 +173,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return self.return_bios(&mut rq.unit);
         }
         rq.state = State::InFlight;
-        match self.driver.queue_rq(env, rq) {
+        match self.setup.driver().queue_rq(env, rq) {
             Issue::Done(status) => self.ended_at_once(env, home, rq, status),
             Issue::Busy(until) => {
-                self.hold(self.busy_end(env, until));
+                self.setup.shared().busy.set(self.busy_end(env, until));
                 self.return_bios(&mut rq.unit);
             }
             Issue::Started => unreachable!("the driver ends at once what it takes"),
@@ -204,7 +193,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 return self.returned.append(&mut rq.unit.bios);
             }
             let (op, offset, bytes) = (rq.unit.op, rq.offset(), rq.unit.bytes);
-            self.note(&Failure { op, status, offset, bytes });
+            self.setup.note(&Failure { op, status, offset, bytes });
         }
         let own = home == self.port.index();
         if own {
@@ -236,7 +225,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 bios.extend(self.foreign.pop());
             }
             self.refresh(env);
-            let port = self.config.ports.get(home).expect("a channel with bios here is open");
+            let port =
+                self.setup.config().ports.get(home).expect("a channel with bios here is open");
             port.done.add(&mut bios);
             env.notify_lazily(port.doorbell().clone());
         }
@@ -276,7 +266,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Issue the unit that was put into `slot`, unless the driver is busy by now.
     #[inline]
     fn issue_grant(&mut self, env: &mut Env, slot: u32) {
-        let limits = &self.config.limits;
+        let limits = self.setup.limits();
         let rq = self.flight.build_granted(slot, limits);
         let bios = rq.unit.bios.len();
         rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
@@ -354,39 +344,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Keep everybody from dispatching until `until`, or a completion if it is `u64::MAX`.
-    pub(crate) fn hold(&self, until: Ns) {
-        self.shared.hold.store(until, Release);
-    }
-
-    /// Whether the driver takes nothing at `now`.
-    #[inline]
-    pub(crate) fn is_held(&self, now: Ns) -> bool {
-        match self.shared.hold.load(Acquire) {
-            0 => false,
-            u64::MAX => true,
-            until if until > now => true,
-            until => {
-                let _ = self.shared.hold.compare_exchange(until, 0, AcqRel, Relaxed);
-                fence(SeqCst);
-                false
-            }
-        }
-    }
-
-    /// Something of the device completed.
-    #[inline]
-    pub(crate) fn release_hold(&self) {
-        if self.shared.hold.load(Relaxed) == u64::MAX {
-            let _ = self.shared.hold.compare_exchange(u64::MAX, 0, AcqRel, Relaxed);
-            fence(SeqCst);
-        }
-    }
-
     /// When the hold ends, for a channel with bios that wait for it.
     pub(crate) fn hold_deadline(&self) -> Option<Ns> {
-        let until = self.shared.hold.load(Acquire);
-        (self.entrusted > 0 && until != 0 && until != u64::MAX).then_some(until)
+        if self.entrusted > 0 { self.setup.shared().busy.deadline() } else { None }
     }
 
     /// Scheduled requests ended.
@@ -407,15 +367,19 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn wake_all(&mut self, env: &mut Env) {
         self.refresh(env);
-        self.config.ports.iter().for_each(|port| env.notify_lazily(port.doorbell().clone()));
+        self.setup
+            .config()
+            .ports
+            .iter()
+            .for_each(|port| env.notify_lazily(port.doorbell().clone()));
     }
 
     /// This call has done its share for others: whoever brought bios last goes on.
     #[cold]
     pub(crate) fn pass_on(&mut self, env: &mut Env) {
-        let last = self.shared.scheduler.last_publisher();
+        let last = self.setup.scheduler().last_publisher();
         if last != self.port.index()
-            && let Some(port) = self.config.ports.get(last)
+            && let Some(port) = self.setup.config().ports.get(last)
         {
             env.notify_lazily(port.doorbell().clone());
         }

@@ -18,6 +18,7 @@ pub mod queue;
 mod queues;
 pub mod request;
 pub mod scheduler;
+mod shared;
 pub mod split;
 pub mod tags;
 #[cfg(all(test, not(loom)))]

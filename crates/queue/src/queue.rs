@@ -5,7 +5,8 @@ use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
 use crate::queues::{QUEUES_MAX, QueueMap};
 use crate::scheduler::deadline::Tunables;
-use crate::scheduler::{CurrentHctx, MqDeadline, Port, PortState, Ports, Scheduler, SchedulerKind};
+use crate::scheduler::{MqDeadline, Port, Ports, Scheduler, SchedulerKind};
+use crate::shared::{DeviceBusy, Shared};
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::failures::Failures;
@@ -14,11 +15,8 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{
-    Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result, Subscription,
-};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
+use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result};
+use std::sync::Arc;
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,67 +53,6 @@ const TIMEOUT_MS: u64 = 30_000;
 const SCHED_RQ: u32 = 256;
 /// The most that `queue/nr_requests` may be with a scheduler (Linux: `MAX_SCHED_RQ`).
 const SCHED_RQ_MAX: u32 = 2048;
-
-/// What the channels of a device share.
-pub(crate) struct Shared<D, S> {
-    name: String,
-    pub(crate) driver: D,
-    pub(crate) config: ConfigCell,
-    pub(crate) stats: DeviceStats,
-    holders: Holders,
-    pub(crate) scheduler: S,
-    /// Nobody dispatches before this time, or before a completion if it is `u64::MAX`.
-    pub(crate) hold: AtomicU64,
-    /// Channels of a retired device that were there when it was retired.
-    retired: Lock<Vec<Weak<Port>>>,
-    /// Counts the lock of `retired`, as `locks` that of `config`.
-    retired_locks: Arc<LockCounters>,
-    /// Counts the lock of `config`, and is written only while that is held.
-    locks: Arc<LockCounters>,
-    read_only: bool,
-}
-
-impl<D, S: Scheduler> Shared<D, S> {
-    /// A port for a new channel of context number `context`, with the queues as they are then.
-    pub(crate) fn open_port(
-        &self,
-        context: u32,
-        doorbell: Arc<Message>,
-        locks: &LockCounters,
-    ) -> (Arc<Port>, QueueMap) {
-        let mut made = None;
-        let added = self.config.update(locks, |config| {
-            let slot = config.map.slot_of(context);
-            let at = CurrentHctx::new(slot.hctx, slot.hint);
-            let state = PortState::new(at, config.map.hw().depth);
-            let port = config.ports.open(doorbell, state);
-            made = Some((port, config.map.clone()));
-            Ok(())
-        });
-        debug_assert!(added.is_ok());
-        made.expect("the update ran")
-    }
-
-    /// Take over the current configuration, with the device's own lock counts.
-    pub(crate) fn refresh(&self, config: &mut Subscription<Config>) {
-        config.refresh(&self.config, &self.locks);
-    }
-
-    /// The channel of `port` has nothing with the scheduler any more, and goes.
-    pub(crate) fn close_port(&self, port: &Port) {
-        let again = self.scheduler.closed(port, &self.locks, &mut || {
-            let removed = self.config.update(&self.locks, |config| {
-                config.ports.close(port);
-                Ok(())
-            });
-            debug_assert!(removed.is_ok());
-        });
-        if again {
-            let ports = self.config.get(&self.locks).1.ports.clone();
-            ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
-        }
-    }
-}
 
 /// A leaf device: a driver behind a request queue.
 pub struct RequestQueue<D: Driver, S: Scheduler = MqDeadline> {
@@ -175,7 +112,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 stats: DeviceStats::new(locks.sibling()),
                 holders: Holders::new(locks.sibling()),
                 scheduler: S::default(),
-                hold: AtomicU64::new(0),
+                busy: DeviceBusy::default(),
                 retired: Lock::new(LockClass::Control, Vec::new()),
                 retired_locks: locks.sibling(),
                 locks,

@@ -8,7 +8,6 @@ use crate::request::Kind;
 use crate::scheduler::Scheduler;
 use crate::tags::TagBatch;
 use drystone_core::clock::Ns;
-use drystone_core::failures::Failure;
 use drystone_core::mistake;
 use drystone_core::op::OpGroup;
 use drystone_core::{Bio, BioFlags, BioList, Env, Status};
@@ -33,7 +32,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         self.flight.all_ended(done);
         self.publish_ended();
-        self.shared.stats.busy.update(now, true, self.flight.is_any());
+        self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
         self.free_tags(env, freed);
     }
 
@@ -41,7 +40,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// if its bios wait to go apart.
     #[inline(always)]
     pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) -> bool {
-        let iostats = self.config.iostats;
+        let iostats = self.setup.config().iostats;
         let ended = self.flight.end_inline(slot, status, iostats, || env.time.completion_time());
         self.count_ended(ended.sched_lane);
         let over = match ended.only {
@@ -58,7 +57,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Count a request, or a bio that did without one, among those that ended inline.
     #[inline(always)]
     pub(crate) fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
-        let iostats = self.config.iostats;
+        let iostats = self.setup.config().iostats;
         let now = || env.time.completion_time();
         self.flight.count_inline((group, start_ns, bytes), iostats, now);
     }
@@ -66,9 +65,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Account a bio by itself, with a reading of its own.
     pub(crate) fn count_alone(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
         let now = env.time.now();
-        self.flight.count_inline_alone((group, start_ns, bytes), self.config.iostats, now);
+        self.flight.count_inline_alone((group, start_ns, bytes), self.setup.config().iostats, now);
         self.no_longer_busy();
-        self.shared.stats.busy.update(now, true, self.flight.is_any());
+        self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
     }
 
     /// A scheduled request ended; `sched_lane` is 0 if it was none.
@@ -93,7 +92,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.no_longer_busy();
         self.flight.publish_inline(now);
         self.publish_ended();
-        self.shared.stats.busy.update(now, true, self.flight.is_any());
+        self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
     }
 
     /// End one request; its tag is free for the caller to give back.
@@ -117,7 +116,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if kind == Kind::Normal && !status.is_ok() && self.retry_each(env, &mut bios, status) {
             return false;
         }
-        self.note(&failure);
+        self.setup.note(&failure);
         if kind == Kind::Flush {
             self.flush_ended(env, status);
         }
@@ -128,13 +127,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             }
         }
         true
-    }
-
-    /// What failed is told later ([`Device::failures`](drystone_core::Device::failures)).
-    pub(crate) fn note(&self, failure: &Failure) {
-        if failure.status.is_failure() {
-            self.shared.stats.failures.note(failure);
-        }
     }
 
     fn flush_ended(&mut self, env: &mut Env, status: Status) {

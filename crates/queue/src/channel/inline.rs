@@ -17,7 +17,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// `submitted` just now have no time yet.
     #[inline]
     pub(crate) fn do_at_once(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
-        if !self.driver.ends_at_once() || !self.has_tags(1) {
+        if !self.setup.completes_inline() || !self.has_tags(1) {
             return;
         }
         while let Some(mut bio) = bios.pop() {
@@ -40,8 +40,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// How `bio` ended, unless it needs a closer look, or may merge with the one after it.
     #[inline(always)]
     fn status_at_once(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
-        let merges = next.is_some_and(|next| adjoins(bio, next) && self.config.nomerges < 2);
-        if self.is_ordinary(bio) && !merges { self.driver.do_bio(env, bio) } else { None }
+        let merges =
+            next.is_some_and(|next| adjoins(bio, next) && self.setup.config().nomerges < 2);
+        if self.setup.is_ordinary(bio) && !merges {
+            self.setup.driver().do_bio(env, bio)
+        } else {
+            None
+        }
     }
 }
 

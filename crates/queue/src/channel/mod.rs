@@ -12,27 +12,27 @@ pub(crate) mod in_flight;
 mod inline;
 mod remap;
 pub(crate) mod retry;
+pub(crate) mod setup;
 pub(crate) mod tag_line;
 
-use crate::config::Config;
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::elevate::GRANT_WORD;
 use crate::flush::Start;
-use crate::queue::Shared;
 use crate::request::Kind;
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::{MqDeadline, Port, Scheduler, ToRun, is_ours_alone};
+use crate::shared::Shared;
 use crate::split::first_part;
 use crate::tags::TagBatch;
-use drystone_core::check::{check, is_plain};
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status, Subscription};
+use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
 use held::Held;
 use in_flight::InFlight;
+use setup::Setup;
 use std::ops::Range;
 use std::sync::Arc;
 use tag_line::{TAG_WAKE, TagLine};
@@ -43,9 +43,6 @@ const BUSY_RETRY_NS: Ns = 3_000_000;
 
 /// How often a call runs the shared scheduler for what others bring meanwhile.
 const ROUNDS_MAX: u32 = 64;
-
-/// A bio needs no look beyond its range when none of these is set.
-const SPECIAL: BioFlags = BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT);
 
 /// How the bios of a call go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,16 +60,8 @@ pub(crate) enum Way {
 /// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
 #[repr(align(128))]
 pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
-    pub(crate) shared: Arc<Shared<D, S>>,
-    pub(crate) driver: D::Queue,
-    pub(crate) config: Subscription<Config>,
-    /// Bytes of the device when last looked at.
-    size_bytes: u64,
-    /// The number of its context.
-    pub(crate) context: u32,
+    pub(crate) setup: Setup<D, S>,
     pub(crate) tags: TagLine,
-    /// This channel's number in its context.
-    pub(crate) index: u32,
     held: Held,
     /// What the shared scheduler knows of this channel, and keeps with it.
     pub(crate) port: Arc<Port>,
@@ -111,18 +100,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         index: u32,
         env: &mut Env,
     ) -> Self {
-        let context = env.context_id();
         let word = Message::to(env.handle(), index, GRANT_WORD);
-        let (port, map) = shared.open_port(context, word, &env.locks);
+        let (port, map) = shared.open_port(env.context_id(), word, &env.locks);
         let wake = Message::to(env.handle(), index, TAG_WAKE);
-        let tags = TagLine::new(&map, context, wake);
+        let tags = TagLine::new(&map, env.context_id(), wake);
         driver.use_poll_queue(env, tags.slot().poll);
-        let config = Subscription::new(&shared.config, &env.locks);
         RequestChannel {
-            size_bytes: shared.driver.size_bytes(),
-            config,
-            context,
-            index,
+            setup: Setup::new(shared, driver, index, env),
             held: Held::default(),
             port,
             local: S::Local::default(),
@@ -139,8 +123,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             ended: [0; LANES],
             flight: InFlight::new(tags.set(), stats),
             is_closed: false,
-            shared,
-            driver,
             tags,
         }
     }
@@ -148,29 +130,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Begin a call that brings bios: take over what has changed.
     #[inline]
     fn begin(&mut self, env: &mut Env) {
-        if !self.config.is_current(&self.shared.config) {
-            self.refresh_config(env);
-            if self.is_moving() {
-                self.follow_queues(env);
-            }
+        if self.setup.refresh(env, &mut self.flight) && self.is_moving() {
+            self.follow_queues(env);
         }
     }
 
     /// Take over a configuration or size that changed since the last call.
     #[inline]
     pub(crate) fn refresh(&mut self, env: &mut Env) {
-        if !self.config.is_current(&self.shared.config) {
-            self.refresh_config(env);
-        }
-    }
-
-    #[cold]
-    fn refresh_config(&mut self, env: &mut Env) {
-        self.config.refresh(&self.shared.config, &env.locks);
-        self.size_bytes = self.shared.driver.size_bytes();
-        self.driver.refresh(env);
-        // The time-out may have become shorter: look again at the next chance.
-        self.flight.check_timeouts_soon();
+        self.setup.refresh(env, &mut self.flight);
     }
 
     /// Send `bios` on their way, one request or merge after the other. Those that were just
@@ -222,17 +190,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// is left of it goes to the head of `bios`.
     #[inline]
     fn admit(&mut self, env: &mut Env, bio: Box<Bio>, bios: &mut BioList) -> Option<Box<Bio>> {
-        if self.is_ordinary(&bio) { Some(bio) } else { self.admit_special(env, bio, bios) }
-    }
-
-    /// A read or write that one request can be of, without a closer look.
-    #[inline(always)]
-    pub(crate) fn is_ordinary(&self, bio: &Bio) -> bool {
-        let limits = &self.config.limits;
-        is_plain(bio, limits, self.size_bytes, SPECIAL.union(BioFlags::POLLED))
-            && bio.bytes <= u64::from(limits.max_bytes)
-            && limits.chunk_bytes == 0
-            && bio.is_contiguous()
+        if self.setup.is_ordinary(&bio) { Some(bio) } else { self.admit_special(env, bio, bios) }
     }
 
     #[cold]
@@ -242,10 +200,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         mut bio: Box<Bio>,
         bios: &mut BioList,
     ) -> Option<Box<Bio>> {
-        if !self.config.polls() {
+        if !self.setup.config().polls() {
             bio.flags.remove(BioFlags::POLLED);
         }
-        if let Err(status) = self.check(&bio) {
+        if let Err(status) = self.setup.check(&bio) {
             env.end_with(bio, status);
             return None;
         }
@@ -259,17 +217,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.cut(env, bio, bios)
     }
 
-    /// The size may have grown since it was last looked at.
-    fn check(&mut self, bio: &Bio) -> Result<(), Status> {
-        let limits = &self.config.limits;
-        check(bio, limits, self.size_bytes).or_else(|_| {
-            self.size_bytes = self.shared.driver.size_bytes();
-            check(bio, limits, self.size_bytes)
-        })
-    }
-
     fn start_flush_sequence(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<Box<Bio>> {
-        match self.held.start_flush(bio, &self.config.limits) {
+        match self.held.start_flush(bio, self.setup.limits()) {
             Start::End(bio) => env.end_with(bio, Status::Ok),
             Start::Normal(bio) | Start::ThenFlush(bio) => return Some(bio),
             Start::Queued => {}
@@ -284,7 +233,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         mut bio: Box<Bio>,
         rest: &mut BioList,
     ) -> Option<Box<Bio>> {
-        let bytes = first_part(&bio, &self.config.limits);
+        let bytes = first_part(&bio, self.setup.limits());
         if bytes == bio.bytes {
             return Some(bio);
         }
@@ -301,10 +250,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn merge_into_last(&mut self, last: Option<u32>, bio: Box<Bio>) -> Option<Box<Bio>> {
         let Some(slot) = last else { return Some(bio) };
-        if self.config.nomerges == 2 {
+        if self.setup.config().nomerges == 2 {
             return Some(bio);
         }
-        self.flight.try_merge(slot, bio, &self.config.limits).err()
+        self.flight.try_merge(slot, bio, self.setup.limits()).err()
     }
 
     /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
@@ -333,20 +282,20 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.held.may_pass()
             && self.outbox.is_empty()
             && self.returned.is_empty()
-            && !self.shared.scheduler.has_work()
+            && !self.setup.scheduler().has_work()
             && !self.is_moving()
     }
 
     #[inline]
     fn fill(&mut self, slot: u32, bio: Box<Bio>) -> u32 {
-        self.flight.build(slot, bio, &self.config.limits);
+        self.flight.build(slot, bio, self.setup.limits());
         slot
     }
 
     /// Hold `bio` back, for which there is no tag; with a shared scheduler, let that do it.
     #[cold]
     fn hold_back(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
-        if self.is_elevated() {
+        if self.setup.has_scheduler() {
             self.elevate(bio);
             return None;
         }
@@ -355,9 +304,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             return None;
         }
         let group = bio.op.group();
-        if self.config.nomerges > 0 {
+        if self.setup.config().nomerges > 0 {
             self.held.push(bio);
-        } else if self.held.merge_or_push(bio, &self.config.limits) {
+        } else if self.held.merge_or_push(bio, self.setup.limits()) {
             self.flight.count_merged(group);
         }
         None
@@ -365,7 +314,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// Let `bio` wait for its turn, behind what waits already.
     fn enqueue(&mut self, bio: Box<Bio>) {
-        match self.is_elevated() {
+        match self.setup.has_scheduler() {
             true => self.elevate(bio),
             false => self.held.push(bio),
         }
@@ -375,7 +324,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline(always)]
     pub(crate) fn issue(&mut self, env: &mut Env, slot: u32) -> bool {
         let rq = self.flight.issue(slot);
-        match self.driver.queue_rq(env, rq) {
+        match self.setup.driver().queue_rq(env, rq) {
             Issue::Done(status) => return self.ended_inline(env, slot, status),
             Issue::Started => self.started(env, slot),
             Issue::Busy(until) => self.take_back(env, slot, until),
@@ -385,9 +334,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// The driver has a request and will say when it is done.
     fn started(&mut self, env: &mut Env, slot: u32) {
-        let rq = self.flight.started(slot, env.time.last(), &self.config);
+        let rq = self.flight.started(slot, env.time.last(), self.setup.config());
         if rq.unit.flags.contains(BioFlags::POLLED) {
-            env.polls(self.index);
+            env.polls(self.setup.index());
         }
         if self.alone {
             rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
@@ -408,8 +357,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn take_back(&mut self, env: &mut Env, slot: u32, until: Ns) {
         let until = self.busy_end(env, until);
-        if self.is_elevated() && self.flight.request(slot).kind != Kind::Flush {
-            self.hold(until);
+        if self.setup.has_scheduler() && self.flight.request(slot).kind != Kind::Flush {
+            self.setup.shared().busy.set(until);
             return self.return_unit(env, slot);
         }
         self.not_in_flight(slot);
@@ -443,7 +392,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// neither is left, then give back unused tags.
     #[inline]
     pub(crate) fn settle(&mut self, env: &mut Env) {
-        self.driver.commit(env);
+        self.setup.driver().commit(env);
         let mut rounds = 0;
         loop {
             if self.flight.has_inline() {
@@ -451,7 +400,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             }
             if self.flight.done_count() > 0 {
                 let (slots, done) = self.flight.for_driver();
-                self.driver.ending(env, slots, done);
+                self.setup.driver().ending(env, slots, done);
                 self.complete_done(env);
             }
             if self.is_moving() {
@@ -472,7 +421,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             if idle && !(self.free_spare(env) && self.may_run_scheduler(rounds)) {
                 break;
             }
-            self.driver.commit(env);
+            self.setup.driver().commit(env);
         }
         self.flight.publish_started();
         self.vain = false;
@@ -487,7 +436,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Whether the shared scheduler has work of which this call may still do some.
     #[inline]
     fn may_run_scheduler(&self, rounds: u32) -> bool {
-        self.shared.scheduler.has_work() && !self.vain && rounds < ROUNDS_MAX
+        self.setup.scheduler().has_work() && !self.vain && rounds < ROUNDS_MAX
     }
 
     /// Whether this channel's own completions will free the tags that it lacks: nobody else
@@ -514,7 +463,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 self.free_tag(env, slot);
                 break;
             };
-            self.flight.build_unit(slot, unit, &self.config.limits);
+            self.flight.build_unit(slot, unit, self.setup.limits());
             self.issue(env, slot);
             sent = true;
         }
@@ -540,7 +489,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         env.entrusted -= 1;
         // Of a grant in the same delivery that ended at once.
         self.free_spare(env);
-        if self.shared.scheduler.has_work() && (!self.is_elevated() || self.tags.alternate()) {
+        if self.setup.scheduler().has_work()
+            && (!self.setup.has_scheduler() || self.tags.alternate())
+        {
             self.tags.put_scheduler_first(true);
             self.run_scheduler(env);
             self.free_spare(env);
@@ -561,7 +512,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.begin(env);
         let now = S::CLOCK.submit_time(env);
-        self.shared.stats.busy.update(now, false, self.flight.is_any());
+        self.setup.shared().stats.busy.update(now, false, self.flight.is_any());
         if env.plugged {
             bios.stamp(now);
             return self.plug_bios(env, bios);
@@ -572,12 +523,12 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     #[inline(always)]
     fn max_io_bytes(&self) -> u64 {
-        let limits = &self.config.limits;
+        let limits = self.setup.limits();
         if limits.chunk_bytes == 0 { limits.max_bytes.into() } else { 0 }
     }
 
     fn first_part(&self, bio: &Bio) -> u64 {
-        first_part(bio, &self.config.limits)
+        first_part(bio, self.setup.limits())
     }
 
     #[inline]
@@ -598,7 +549,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn ring_event(&mut self, env: &mut Env, event: RingEvent) {
         let (slots, done) = self.flight.for_driver();
-        self.driver.ring_event(env, event, slots, done);
+        self.setup.driver().ring_event(env, event, slots, done);
     }
 
     fn members(&self) -> &[u32] {
@@ -614,12 +565,12 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         } else if message.payload() == GRANT_WORD {
             self.take_grants(env);
             self.refresh(env);
-            if self.config.is_retired {
+            if self.setup.config().is_retired {
                 env.request_sweep();
             }
         } else {
             let (slots, done) = self.flight.for_driver();
-            self.driver.message(env, message, slots, done);
+            self.setup.driver().message(env, message, slots, done);
         }
     }
 
@@ -629,7 +580,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn poll(&mut self, env: &mut Env) -> usize {
         let (slots, done) = self.flight.for_driver();
-        self.driver.poll(env, slots, done);
+        self.setup.driver().poll(env, slots, done);
         let found = self.flight.done_count();
         if found > 0 {
             self.settle(env);
@@ -638,7 +589,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn must_poll(&self) -> bool {
-        self.driver.must_poll()
+        self.setup.must_poll()
     }
 
     fn deadline(&self) -> Option<Ns> {
@@ -648,8 +599,9 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
         self.held.tick(now);
-        let driver = &mut self.driver;
-        self.flight.check_timeouts(now, self.config.timeout_ns, |rq| driver.timed_out(env, rq));
+        let timeout = self.setup.config().timeout_ns;
+        let driver = self.setup.driver();
+        self.flight.check_timeouts(now, timeout, |rq| driver.timed_out(env, rq));
         self.settle(env);
     }
 
@@ -658,20 +610,20 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn is_over(&mut self) -> bool {
-        if !self.config.is_retired || !self.held.is_empty() {
+        if !self.setup.config().is_retired || !self.held.is_empty() {
             return false;
         }
         if !self.is_closed {
-            self.shared.close_port(&self.port);
+            self.setup.shared().close_port(&self.port);
             self.is_closed = true;
         }
         // Our own copy of the configuration names our port, too.
-        self.shared.refresh(&mut self.config);
+        self.setup.refresh_to_close();
         is_ours_alone(&self.port) && self.tags.is_wake_unshared()
     }
 
     fn close(&mut self, env: &mut Env) {
-        self.driver.close(env);
+        self.setup.driver().close(env);
     }
 
     fn waits_on_peer(&self) -> bool {
@@ -684,12 +636,12 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             self.settle(env);
         }
         self.tags.is_waiting()
-            || self.entrusted > 0 && (self.shared.scheduler.is_busy() || self.waits_on_peer())
+            || self.entrusted > 0 && (self.setup.scheduler().is_busy() || self.waits_on_peer())
     }
 
     fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
         let (slots, done) = self.flight.for_driver();
-        self.driver.withdraw(env, range, slots, done);
+        self.setup.driver().withdraw(env, range, slots, done);
         if self.flight.done_count() > 0 {
             self.settle(env);
         }
@@ -715,7 +667,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     pub(crate) fn no_longer_busy(&mut self) {
         self.held.completed();
-        self.release_hold();
+        self.setup.shared().busy.completed();
     }
 }
 
@@ -723,7 +675,7 @@ impl<D: Driver, S: Scheduler> Drop for RequestChannel<D, S> {
     fn drop(&mut self) {
         debug_assert!(!self.flight.is_any() && self.entrusted == 0 || std::thread::panicking());
         if !self.is_closed {
-            self.shared.close_port(&self.port);
+            self.setup.shared().close_port(&self.port);
         }
     }
 }

@@ -26,13 +26,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// True until it has followed the last change.
     #[inline]
     pub(crate) fn is_moving(&self) -> bool {
-        !self.tags.is_current(&self.config.map)
+        !self.tags.is_current(&self.setup.config().map)
     }
 
     /// Use the queues that the configuration says, if that may be yet. Between requests only.
     #[cold]
     pub(crate) fn follow_queues(&mut self, env: &mut Env) {
-        let to = self.config.map.slot_of(self.context);
+        let to = self.setup.config().map.slot_of(self.setup.context());
         if !to.has_queues_of(self.tags.slot()) {
             self.port.current_hctx.leave();
             self.free_spare(env);
@@ -41,7 +41,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             }
             self.change_queues(env, to);
         }
-        self.tags.follow(&self.config.map, to);
+        self.tags.follow(&self.setup.config().map, to);
         self.vain = false;
         self.port.current_hctx.arrive(to.hctx, to.hint);
     }
@@ -52,10 +52,10 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         while let Some(grant) = self.port.take_grant() {
             self.bounce(env, grant);
         }
-        let set = self.config.map.set(to.hctx).clone();
-        let (handle, index) = (env.handle(), self.index);
+        let set = self.setup.config().map.set(to.hctx).clone();
+        let (handle, index) = (env.handle(), self.setup.index());
         self.tags.change_set(set, || Message::to(handle, index, TAG_WAKE));
-        self.driver.use_poll_queue(env, to.poll);
+        self.setup.driver().use_poll_queue(env, to.poll);
     }
 
     /// The turn has come in a line that this channel has left.
@@ -76,7 +76,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.returned.append(&mut grant.unit.bios);
         }
         self.vain = false;
-        let set = self.config.map.set(grant.hctx).clone();
+        let set = self.setup.config().map.set(grant.hctx).clone();
         if set.free(set.batch_of(grant.tag)) {
             let locks = env.locks.clone();
             set.wake(&locks, |message| env.notify_lazily(message));

@@ -1,0 +1,175 @@
+//! What a channel works with: its device, its driver queue and its copy of the configuration.
+//!
+//! Invariants:
+//! * The copy is as old as the last [`Setup::refresh`], or newer where the shared scheduler has
+//!   looked. A refresh that finds a change also reads the size and tells the driver queue.
+//! * The numbers of the channel and of its context never change.
+
+use super::in_flight::InFlight;
+use crate::config::{Config, ConfigCell};
+use crate::driver::{Driver, DriverQueue};
+use crate::scheduler::{Scheduler, SchedulerKind};
+use crate::shared::Shared;
+use drystone_core::check::{check, is_plain};
+use drystone_core::failures::Failure;
+use drystone_core::{Bio, BioFlags, Env, Limits, Status, Subscription};
+use std::sync::Arc;
+
+/// A bio needs no check beyond its range when none of these is set.
+const SPECIAL: BioFlags =
+    BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT).union(BioFlags::POLLED);
+
+/// See the module's text.
+pub(crate) struct Setup<D: Driver, S> {
+    shared: Arc<Shared<D, S>>,
+    config: Subscription<Config>,
+    /// Bytes of the device at the last refresh.
+    size_bytes: u64,
+    /// The number of the context.
+    context: u32,
+    /// The number of this channel in its context.
+    index: u32,
+    driver: D::Queue,
+}
+
+impl<D: Driver, S: Scheduler> Setup<D, S> {
+    /// For channel `index` of the context of `env`.
+    pub(crate) fn new(
+        shared: Arc<Shared<D, S>>,
+        driver: D::Queue,
+        index: u32,
+        env: &mut Env,
+    ) -> Self {
+        Setup {
+            config: Subscription::new(&shared.config, &env.locks),
+            size_bytes: shared.driver.size_bytes(),
+            context: env.context_id(),
+            index,
+            driver,
+            shared,
+        }
+    }
+
+    /// The configuration at the last refresh.
+    #[inline]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The limits of that.
+    #[inline]
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// What the channels of the device share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared<D, S> {
+        &self.shared
+    }
+
+    /// The shared scheduler.
+    #[inline]
+    pub(crate) fn scheduler(&self) -> &S {
+        &self.shared.scheduler
+    }
+
+    /// What the shared scheduler needs: itself, the copy of the configuration, and its source.
+    #[inline]
+    pub(crate) fn for_scheduler(&mut self) -> (&S, &mut Subscription<Config>, &ConfigCell) {
+        (&self.shared.scheduler, &mut self.config, &self.shared.config)
+    }
+
+    /// The driver as this context uses it.
+    #[inline]
+    pub(crate) fn driver(&mut self) -> &mut D::Queue {
+        &mut self.driver
+    }
+
+    /// True if a driver queue that is asked only by [`Setup::driver`] must be polled.
+    pub(crate) fn must_poll(&self) -> bool {
+        self.driver.must_poll()
+    }
+
+    /// Whether the driver completes ordinary requests as they are issued.
+    #[inline]
+    pub(crate) fn completes_inline(&self) -> bool {
+        self.driver.ends_at_once()
+    }
+
+    /// The number of the context.
+    pub(crate) fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// The number of this channel in its context.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Whether bios go through the shared scheduler at all.
+    #[inline]
+    pub(crate) fn has_scheduler(&self) -> bool {
+        self.config.scheduler != SchedulerKind::None
+    }
+
+    /// Whether every bio goes through the shared scheduler, even if it could go to the driver now.
+    #[inline]
+    pub(crate) fn schedules_all(&self) -> bool {
+        self.has_scheduler() && !self.config.straight
+    }
+
+    /// Take over a configuration or size that changed. True if something did.
+    #[inline]
+    pub(crate) fn refresh(&mut self, env: &mut Env, flight: &mut InFlight) -> bool {
+        let changed = !self.config.is_current(&self.shared.config);
+        if changed {
+            self.take_over(env, flight);
+        }
+        changed
+    }
+
+    #[cold]
+    fn take_over(&mut self, env: &mut Env, flight: &mut InFlight) {
+        self.config.refresh(&self.shared.config, &env.locks);
+        self.size_bytes = self.shared.driver.size_bytes();
+        self.driver.refresh(env);
+        // The time-out may have become shorter.
+        flight.check_timeouts_soon();
+    }
+
+    /// Take the current configuration only, without the context's lock counts: for a channel that
+    /// goes, whose copy refers to its port.
+    pub(crate) fn refresh_to_close(&mut self) {
+        self.shared.refresh(&mut self.config);
+    }
+
+    /// A read or write that one request can be made of, without a closer check.
+    #[inline(always)]
+    pub(crate) fn is_ordinary(&self, bio: &Bio) -> bool {
+        let limits = &self.config.limits;
+        is_plain(bio, limits, self.size_bytes, SPECIAL)
+            && bio.bytes <= u64::from(limits.max_bytes)
+            && limits.chunk_bytes == 0
+            && bio.is_contiguous()
+    }
+
+    /// Check `bio`. The size may have grown since the last refresh.
+    ///
+    /// # Errors
+    /// What is wrong with the bio.
+    pub(crate) fn check(&mut self, bio: &Bio) -> Result<(), Status> {
+        let limits = &self.config.limits;
+        check(bio, limits, self.size_bytes).or_else(|_| {
+            self.size_bytes = self.shared.driver.size_bytes();
+            check(bio, limits, self.size_bytes)
+        })
+    }
+
+    /// Note a failure, which is told later ([`Device::failures`](drystone_core::Device::failures)).
+    pub(crate) fn note(&self, failure: &Failure) {
+        if failure.status.is_failure() {
+            self.shared.stats.failures.note(failure);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! State that the channels of a device share.
+//!
+//! Invariant: a port is open from before its channel hands over its first bio until after the
+//! channel has taken back its last one.
+
+use crate::config::{Config, ConfigCell};
+use crate::queues::QueueMap;
+use crate::scheduler::{CurrentHctx, Port, PortState, Scheduler};
+use drystone_core::clock::Ns;
+use drystone_core::mailbox::Message;
+use drystone_core::stats::DeviceStats;
+use drystone_core::sync::{Lock, LockCounters};
+use drystone_core::{Holders, Subscription};
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use std::sync::{Arc, Weak};
+
+/// How long the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): until a completion if
+/// it is the greatest time, until that time if it is another but 0.
+///
+/// Invariant: a context that ends the busy time passes a full fence and then tries the scheduler's
+/// turn. A holder of the turn that found the device busy lets go of the turn, passes a full fence and
+/// looks again. So one of the two dispatches.
+#[derive(Default)]
+pub(crate) struct DeviceBusy(AtomicU64);
+
+impl DeviceBusy {
+    /// Dispatch nothing until `until`, or a completion if it is the greatest time.
+    pub(crate) fn set(&self, until: Ns) {
+        self.0.store(until, Release);
+    }
+
+    /// End the busy time if its end has come by `now`. True if the device is still busy.
+    #[inline]
+    pub(crate) fn update(&self, now: Ns) -> bool {
+        match self.0.load(Acquire) {
+            0 => false,
+            Ns::MAX => true,
+            until if until > now => true,
+            until => {
+                let _ = self.0.compare_exchange(until, 0, AcqRel, Relaxed);
+                fence(SeqCst);
+                false
+            }
+        }
+    }
+
+    /// A request of the device completed.
+    #[inline]
+    pub(crate) fn completed(&self) {
+        if self.0.load(Relaxed) == Ns::MAX {
+            let _ = self.0.compare_exchange(Ns::MAX, 0, AcqRel, Relaxed);
+            fence(SeqCst);
+        }
+    }
+
+    /// The time at which it ends, if that is known.
+    pub(crate) fn deadline(&self) -> Option<Ns> {
+        let until = self.0.load(Acquire);
+        (until != 0 && until != Ns::MAX).then_some(until)
+    }
+}
+
+/// What the channels of a device share.
+pub(crate) struct Shared<D, S> {
+    pub(crate) name: String,
+    pub(crate) driver: D,
+    pub(crate) config: ConfigCell,
+    pub(crate) stats: DeviceStats,
+    pub(crate) holders: Holders,
+    pub(crate) scheduler: S,
+    /// While the driver takes nothing, no channel dispatches units of the scheduler.
+    pub(crate) busy: DeviceBusy,
+    /// Channels of a retired device that were there when it was retired.
+    pub(crate) retired: Lock<Vec<Weak<Port>>>,
+    /// Counts the lock of `retired`, as `locks` that of `config`.
+    pub(crate) retired_locks: Arc<LockCounters>,
+    /// Counts the lock of `config`, and is written only while that is held.
+    pub(crate) locks: Arc<LockCounters>,
+    pub(crate) read_only: bool,
+}
+
+impl<D, S: Scheduler> Shared<D, S> {
+    /// A port for a new channel of context number `context`, with the queues as they are then.
+    pub(crate) fn open_port(
+        &self,
+        context: u32,
+        doorbell: Arc<Message>,
+        locks: &LockCounters,
+    ) -> (Arc<Port>, QueueMap) {
+        let mut made = None;
+        let added = self.config.update(locks, |config| {
+            let slot = config.map.slot_of(context);
+            let at = CurrentHctx::new(slot.hctx, slot.hint);
+            let state = PortState::new(at, config.map.hw().depth);
+            let port = config.ports.open(doorbell, state);
+            made = Some((port, config.map.clone()));
+            Ok(())
+        });
+        debug_assert!(added.is_ok());
+        made.expect("the update ran")
+    }
+
+    /// Take over the current configuration, with the device's own lock counts.
+    pub(crate) fn refresh(&self, config: &mut Subscription<Config>) {
+        config.refresh(&self.config, &self.locks);
+    }
+
+    /// The channel of `port` has nothing with the scheduler any more, and goes.
+    pub(crate) fn close_port(&self, port: &Port) {
+        let again = self.scheduler.closed(port, &self.locks, &mut || {
+            let removed = self.config.update(&self.locks, |config| {
+                config.ports.close(port);
+                Ok(())
+            });
+            debug_assert!(removed.is_ok());
+        });
+        if again {
+            let ports = self.config.get(&self.locks).1.ports.clone();
+            ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_busy_until_its_time_or_a_completion() {
+        let busy = DeviceBusy::default();
+        assert!(!busy.update(5) && busy.deadline().is_none());
+        busy.set(10);
+        busy.completed();
+        assert!(busy.update(9) && busy.deadline() == Some(10));
+        assert!(!busy.update(10) && busy.deadline().is_none() && !busy.update(0));
+        busy.set(Ns::MAX);
+        assert!(busy.update(Ns::MAX - 1) && busy.deadline().is_none());
+        busy.completed();
+        assert!(!busy.update(0));
+    }
+}
