@@ -178,7 +178,7 @@ fn command(machine: &Machine, folder: &Path) -> Result<Command, String> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
     // The fastest boot of those that never failed. With a thread for each processor this version's
-    // kernel died now and then while it patched its own code (docs/testing.md).
+    // kernel died now and then while it patched its own code (docs/guest-tests.md).
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(["-machine", "q35", "-accel", "tcg,thread=single", "-cpu", "max"]);
     command.args(["-m", &machine.memory_mib.to_string(), "-smp", &machine.cpus.to_string()]);
