@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Builds the documentation of all crates; a warning, such as a link that leads nowhere, is a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup-build.sh
+RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" \
+    cargo doc --locked --workspace --no-deps --document-private-items "$@"
