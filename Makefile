@@ -1,7 +1,7 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build install run capi sim soak test sim-test test-guest bench bench-peers bench-parity bench-raid clean
+.PHONY: build install run capi sim soak test test-long sim-test test-guest bench bench-peers bench-parity bench-raid clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
@@ -18,6 +18,9 @@ capi:             ## build the library for C and fio's engine: target/release/li
 
 sim:              ## build the simulator: then `drystone sim` works
 	@scripts/sim.sh
+
+test-long:       ## what takes long and rarely fails: memory rules, sanitizer, instructions, no io_uring
+	@scripts/test-long.sh
 
 soak:             ## run new seeds of the simulator for MINUTES (30)
 	@scripts/soak.sh

@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" \
-    cargo doc --locked --workspace --no-deps --document-private-items "$@"
+    cargo doc --locked --workspace --no-deps "$@"

@@ -106,6 +106,15 @@ caught() {
     esac
 }
 
+# mutations PACKAGE PROGRAM: as many at a time as there are processors, because each model's search
+# has one thread.
+mutations() {
+    awk -v package="$1" '$1 == package { print $2, $3 }' <<<"$MUTATIONS" |
+        xargs -P "$(nproc)" -L 1 bash -c 'caught "$1" "$2" "$0"' "$2"
+}
+export -f caught has_tests fail
+export LIMIT
+
 what=${1:-both} only=${2:-} missed=0
 for package in $(awk 'NF { print $1 }' <<<"$MUTATIONS" | uniq); do
     [ -z "$only" ] || [ "$only" = "$package" ] || continue
@@ -113,8 +122,6 @@ for package in $(awk 'NF { print $1 }' <<<"$MUTATIONS" | uniq); do
     [ -n "$program" ] || fail "the models of $package do not build"
     [ "$what" = mutations ] || models "$package" "$program" || missed=1
     [ "$what" != models ] || continue
-    while read -r of mutation model; do
-        [ "$of" != "$package" ] || caught "$mutation" "$model" "$program" || missed=1
-    done <<<"$MUTATIONS"
+    mutations "$package" "$program" || missed=1
 done
 exit $missed

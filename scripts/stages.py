@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Counts the instructions of an I/O on the null device by stage, with callgrind; prints Markdown.
+"""Where the time of an I/O on the null device goes: instructions an I/O by stage, as Markdown.
 
-The argument is the program. The load is random reads of 512 bytes, 32 in flight, batches of 32,
-statistics on, one thread. The last column divides the processor time of the same program without
-callgrind, run right after it, by instructions. Instructions do not cost the same, so that column is
-a guide and no measurement.
+Usage: stages.py PROGRAM [--check FILE]
+
+Callgrind counts them: random reads of 512 bytes, 32 in flight, batches of 32, statistics on, one
+thread. The last column deals out the nanoseconds of processor time that the same program takes
+without callgrind, right after it, by instructions: they are not equally dear, so it is a guide and
+no measurement. With --check it compares the sum with the figure in FILE and fails if it is more
+than 2 % above it.
 """
 import collections
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -15,7 +19,7 @@ import tempfile
 
 LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", "32", "--batch", "32"]
 
-# The first match counts: a stage, a pattern of the function, a pattern of the instruction's file.
+# First that fits: a stage, a pattern of the function, a pattern of the source file of the instruction.
 STAGES = [
     ("the bench's own loop: random sectors, idle list, counts", r"Lane::|lab::engine", r""),
     ("begin a call: the context's gate, plug, one link", r"Context::submit|ContextCore::submit|drop_in_place.*Call", r""),
@@ -35,7 +39,7 @@ REST = "the rest: start, end, output"
 
 
 def named(text, names):
-    """Resolves a name that callgrind writes once and then refers to by number."""
+    """A name that callgrind gives once and then by number."""
     number, name = re.match(r"\((\d+)\)(?: (.*))?", text).groups()
     if name:
         names[number] = name
@@ -43,7 +47,7 @@ def named(text, names):
 
 
 def costs(path):
-    """Returns instructions by (function, file), and the calls of each function."""
+    """Instructions by (function, file), and how often each function was called."""
     files, functions = {}, {}
     cost, calls = collections.Counter(), collections.Counter()
     file = function = callee = None
@@ -75,26 +79,54 @@ def stage_of(function, file):
     return REST
 
 
-def main():
-    program = sys.argv[1]
+def counted(program):
+    """Instructions by stage, and how many I/Os there were."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/callgrind"
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *LOAD]
         subprocess.run([*command, "--runtime", "2s"], check=True, capture_output=True)
         cost, calls = costs(out)
-    text = subprocess.run([program, *LOAD, "--runtime", "3s"], check=True, capture_output=True, text=True).stdout
-    ns = float(re.search(r"([\d.]+)ns CPU", text).group(1))
     ios = next(count for name, count in calls.items() if name.endswith("Env::end_bio"))
     stages = collections.Counter()
     for (function, file), instructions in cost.items():
         stages[stage_of(function, file)] += instructions
+    return stages, ios
+
+
+def check(total, path):
+    """Fails if `total` is more than 2 % above the committed figure."""
+    text = pathlib.Path(path).read_text()
+    most = float(re.search(r"^([\d.]+)", text, re.M).group(1))
+    print(f"instructions an I/O: {total:.1f}, committed: {most}")
+    if total > 1.02 * most:
+        sys.exit(f"more than 2 % above the figure in {path}: make it cheaper, or commit the new "
+                 "figure with its reason")
+    if total < 0.98 * most:
+        print(f"more than 2 % below: commit the new figure to {path}")
+
+
+def nanoseconds(program):
+    """Processor time an I/O without callgrind."""
+    command = [program, *LOAD, "--runtime", "3s"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(re.search(r"([\d.]+)ns CPU", text).group(1))
+
+
+def main():
+    program = sys.argv[1]
+    stages, ios = counted(program)
     total = sum(count for stage, count in stages.items() if stage != REST)
+    if sys.argv[2:3] == ["--check"]:
+        check(total / ios, sys.argv[3])
+        return
+    ns = nanoseconds(program)
     print("| stage | instructions an I/O | share | of the ns |\n|---|---|---|---|")
     for stage in dict.fromkeys(stage for stage, *_ in STAGES):
-        count = stages[stage]
-        print(f"| {stage} | {count / ios:.1f} | {100 * count / total:.0f} % | {ns * count / total:.2f} |")
+        share = stages[stage] / total
+        print(f"| {stage} | {stages[stage] / ios:.1f} | {100 * share:.0f} % | {ns * share:.2f} |")
     print(f"| all | {total / ios:.1f} | 100 % | {ns:.2f} |\n")
-    print(json.dumps({"ios": ios, "left_out": stages[REST] / sum(cost.values())}), file=sys.stderr)
+    left_out = stages[REST] / sum(stages.values())
+    print(json.dumps({"ios": ios, "left_out": left_out}), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ pub fn shell(folder: &Path, line: &str, arguments: &[&str]) -> Outcome {
     run(folder, &words)
 }
 
-/// Runs a Python script that drives an NBD server through libnbd. A prelude ([`PRELUDE`]) gives it
+/// Runs a Python script that drives an NBD server through libnbd. A prelude (`PRELUDE`) gives it
 /// `h`, a handle that is connected to `uri`, bare sockets, and helpers that check refusals.
 pub fn python(folder: &Path, uri: &str, script: &str) -> Outcome {
     // Debian's own Python: others on PATH do not see Debian's modules.

@@ -10,7 +10,7 @@
 //! * A latency is never the difference of a reading with itself: a reading that was given out
 //!   as a start time is never given out as a completion time.
 //! * What one submission becomes on the devices below a volume was submitted at the same time:
-//!   [`TimeCache::begin_below`]. So a stack of volumes reads the clock as often as one device.
+//!   `TimeCache::begin_below`. So a stack of volumes reads the clock as often as one device.
 //! * It dies when the plug flushes (for completions), when the thread sleeps, and when it is
 //!   older than [`AGE_BOUND_NS`]. A kernel learns when a thread was pre-empted, a user program
 //!   does not (Linux itself once showed waits ten times too long: "10x I/O await times in 6.12",

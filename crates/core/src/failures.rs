@@ -3,7 +3,7 @@
 //! Invariants:
 //! * Every failure is told once: one with all that is known of it, those after it, until that one is
 //!   told, by their number.
-//! * `what` and `place` belong to whoever made `state` [`WRITING`], and to the teller while it is [`THERE`].
+//! * `what` and `place` belong to whoever made `state` `WRITING`, and to the teller while it is `THERE`.
 
 use crate::op::Op;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering::*};

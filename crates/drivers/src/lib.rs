@@ -4,7 +4,7 @@
 //! |----------|----------------------------------------------------------------|
 //! | [`null`] | no data, a latency model; Linux's null_blk                     |
 //! | [`ram`]  | sparse memory                                                  |
-//! | [`file`] | a file or block device, on the context's ring                  |
+//! | [`mod@file`] | a file or block device, on the context's ring                  |
 
 pub mod file;
 pub mod null;

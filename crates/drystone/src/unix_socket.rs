@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - At most one server has a path: while a server decides whether what is there is stale, and
-//!   until it listens, it holds the lock of a file beside the path ([`Lock`]).
+//!   until it listens, it holds the lock of a file beside the path (`Lock`).
 //! - That file belongs to the user of the server and has mode 0600, so that no other user can hold its lock. What
 //!   others may open, the folder for example, is not locked: whoever can open a file can also lock it.
 //! - A socket has the mode that was asked for from the moment when it is there. No mode is changed by

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A fiber runs until it pauses; nothing else runs meanwhile.
-//! * [`pause`] is called on a fiber only; [`is_inside`] tells.
+//! * `pause` is called on a fiber only; `is_inside` tells.
 //! * A fiber that never ends is never unwound: what is on its stack is left there for ever. That
 //!   happens only after a failure, when the simulation is given up.
 

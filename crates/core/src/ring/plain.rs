@@ -9,7 +9,7 @@
 //! * Everything that can become an event makes the epoll descriptor `inner` readable: sockets,
 //!   the timers (a timerfd armed for the earliest) and wake-ups, which are also how helpers
 //!   announce outcomes. So a watcher needs `inner` alone.
-//! * Watched rings hang on an epoll above `inner` ([`super::watches`]): epoll refuses cycles, and
+//! * Watched rings hang on an epoll above `inner` (`watches`): epoll refuses cycles, and
 //!   contexts do watch each other.
 //! * `ready` holds events that were not reaped; an operation counts as in flight until then.
 

@@ -7,7 +7,7 @@
 //! * No `SINGLE_ISSUER`, `DEFER_TASKRUN` or `COOP_TASKRUN`: a visitor must be able to submit
 //!   and reap while the owner's thread is away, and completions must be posted although it
 //!   makes no system call.
-//! * While other rings are watched the owner sleeps on [`super::watches`], where they hang beside
+//! * While other rings are watched the owner sleeps on `watches`, where they hang beside
 //!   this ring's descriptor, which shows no news but its own.
 //! * What helper threads did for us lies in `outbox` until a reap after their wake-up. Without jobs there
 //!   nothing looks into it, so no lock is taken.

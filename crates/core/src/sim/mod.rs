@@ -1,7 +1,7 @@
 //! Where a simulator takes hold of the code: the points *inside* a call at which another context
 //! may go on.
 //!
-//! In a product build all of this is nothing: [`step`] and [`spin`] are empty, [`broken`] is `false`
+//! In a product build all of this is nothing: [`step`] and `spin` are empty, [`broken`] is `false`
 //! for the compiler already. A build with `--cfg drystone_sim` has a point before every operation on
 //! an atomic of [`crate::primitive`] and around every lock of [`crate::sync`]: so at every
 //! publication, every lock that is tried, every look into a list that others fill, every wake-up and
@@ -10,10 +10,10 @@
 //! checker's concern, not this one's.
 //!
 //! Invariants:
-//! * A thread that has no [`Hook`] passes all points without a stop.
+//! * A thread that has no `Hook` passes all points without a stop.
 //! * A hook returns to the same call on the same thread; meanwhile others may have run there, on
 //!   stacks of their own. So nothing that is held across a point may be taken by waiting for the
-//!   thread: locks wait by [`spin`].
+//!   thread: locks wait by `spin`.
 
 #[cfg(drystone_sim)]
 pub(crate) mod atomic;

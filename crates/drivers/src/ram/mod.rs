@@ -7,7 +7,7 @@
 //! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its
 //!   copy, a discard clears them before it frees: whatever overlaps, no data is ever called a
 //!   hole.
-//! * A call zeroes or frees no more than a piece: a long range is [`Zeroing`]'s.
+//! * A call zeroes or frees no more than a piece: a long range is `Zeroing`'s.
 //! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
 
 #[cfg(test)]

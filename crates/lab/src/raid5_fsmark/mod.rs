@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! * The lab's own process never touches the file system or the file, which may be stuck: only programs do.
-//! * A [`rig`] that is dropped has taken everything away, whatever happened.
+//! * A `rig` that is dropped has taken everything away, whatever happened.
 
 mod case;
 mod fs_mark;

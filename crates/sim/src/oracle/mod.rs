@@ -15,7 +15,7 @@
 //! * A failed or cancelled write may have happened, each sector for itself, until its end and not
 //!   later. It supersedes nothing.
 //! * A read that ended settles which of several candidates it was: no later read returns one that
-//!   is now known not to be the latest ([`rules`] has the argument).
+//!   is now known not to be the latest (`rules` has the argument).
 //! * An acknowledged write is durable if it was FUA, or if a flush that began after its end ended
 //!   well. After a power cut a sector may hold whatever began before the cut and is not superseded
 //!   by a durable write. The first read afterwards settles it.

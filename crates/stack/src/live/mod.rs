@@ -220,7 +220,7 @@ impl LiveStack {
     }
 
     /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above all; for one
-    /// that waits for its members no longer than [`BEGIN_PATIENCE_NS`].
+    /// that waits for its members no longer than `BEGIN_PATIENCE_NS`.
     pub fn await_arrays(&self, pause: &SleepFn) {
         let deadline = self.clock.now().saturating_add(BEGIN_PATIENCE_NS);
         let locks = self.locks.counters();

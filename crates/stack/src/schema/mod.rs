@@ -1,7 +1,7 @@
 //! The one table of every parameter that a stack file knows.
 //!
-//! The checker ([`crate::fields`]), `drystone help stack` and `docs/stack-file.md` all come from
-//! it: a parameter is added by one line in [`tables`].
+//! The checker (`parse::fields`), `drystone help stack` and `docs/stack-file.md` all come from
+//! it: a parameter is added by one line in `tables`.
 
 mod render;
 mod tables;

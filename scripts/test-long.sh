@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs what takes long and rarely fails: `.ci/run` calls it after `make test`, whose built tests it
+# uses.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup-build.sh
+source scripts/setup-tests.sh
+source scripts/steps.sh
+target="${CARGO_TARGET_DIR:-$PWD/target}"
+export DRYSTONE_BIN="$target/debug/drystone"
+run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
+
+step "build for the tests" scripts/build-tests.sh
+step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
+step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" system-tests \
+    '!system-tests:fuzz_smoke' '!system-tests:denied' '!system-tests:nbdsh' \
+    '!system-tests:files' '!system-tests:embedded'
+# Skipped loudly where the nightly toolchain has no Miri.
+step "memory rules (Miri)" env DRYSTONE_SKIP_MISSING=1 scripts/miri.sh
+step "instructions an I/O" scripts/instructions.sh
+step "addresses (ASan)" env DRYSTONE_SKIP_MISSING=1 scripts/asan.sh
+step "spelling (typos)" env DRYSTONE_SKIP_MISSING=1 scripts/typos.sh
+step "dependencies (cargo-deny)" env DRYSTONE_SKIP_MISSING=1 scripts/deny.sh
+summary "make test-long"
