@@ -37,18 +37,19 @@ fn start_by<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     let own = name.to_owned();
     builder.name(name.to_owned()).spawn(move || {
-        let guard = EndsTheProcess(own);
-        let result = work();
-        std::mem::forget(guard);
-        result
+        let _guard = EndsTheProcess(own);
+        work()
     })
 }
 
-/// Dropped only where a panic leaves the thread.
+/// Ends the process if a panic unwinds through it.
 struct EndsTheProcess(String);
 
 impl Drop for EndsTheProcess {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
         let _ = writeln!(io::stderr(), "drystone: the thread {:?} failed; ending", self.0);
         std::process::abort();
     }
