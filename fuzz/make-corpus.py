@@ -4,8 +4,8 @@
 Inputs of NBD are the bytes of a client, made from the protocol text: from the client's flags on for
 the handshake, from the first request on for the transmission. A few bytes stand before them, by
 which the entry points (`fuzz.rs` of the crates) choose the configuration and the pieces in which
-the bytes arrive. Inputs of md are bytes that Linux wrote to members of its arrays, and variations of
-them. Inputs that a fuzzer found are added by hand under other names; this script does not change
+the bytes arrive. Inputs of md are bytes that Linux wrote to members of its arrays, and variations
+of them. Inputs that a fuzzer found are added by hand under other names; this script does not change
 them.
 """
 import pathlib
@@ -107,7 +107,8 @@ TRANSMISSION = {
     "write-short": request(WRITE) + bytes(100),
     "flush": request(FLUSH, length=0),
     "trim": request(TRIM, length=65536) + request(TRIM, flag=FUA),
-    "zero": request(WRITE_ZEROES, length=65536, flag=NO_HOLE) + request(WRITE_ZEROES, flag=FAST_ZERO),
+    "zero": request(WRITE_ZEROES, length=65536, flag=NO_HOLE)
+            + request(WRITE_ZEROES, flag=FAST_ZERO),
     "cache": request(CACHE),
     "status": request(BLOCK_STATUS, length=65536) + request(BLOCK_STATUS, flag=REQ_ONE),
     "disconnect": request(DISCONNECT, length=0) + request(READ),
@@ -131,20 +132,24 @@ TRANSMISSION = {
 
 DEVICE = '[device.d0]\ntype = "ram"\nsize = "64MiB"\n'
 STACK_FILE = {
-    "ram": DEVICE + '\n[export.vol]\ndevice = "d0"\nnbd = ["unix:vol.sock", "tcp:127.0.0.1:10809"]\n',
+    "ram": DEVICE + '\n[export.vol]\ndevice = "d0"\n'
+           'nbd = ["unix:vol.sock", "tcp:127.0.0.1:10809"]\n',
     "file": '[device.d0]\ntype = "file"\npath = "d0.img"\nsize = "10GiB"\n'
     'queue = { scheduler = "none", nr_requests = 256, io_poll = false }\n',
-    "null": '[device.n]\ntype = "null"\nsize = "1TiB"\n[export.n]\ndevice = "n"\nnbd = ["unix:n"]\ndefault = true\n',
+    "null": '[device.n]\ntype = "null"\nsize = "1TiB"\n'
+            '[export.n]\ndevice = "n"\nnbd = ["unix:n"]\ndefault = true\n',
     "array": "".join(DEVICE.replace("d0", f"d{n}") for n in range(4))
     + '[device.a]\ntype = "raid5"\nmembers = ["d0", "d1", "d2", "d3"]\nchunk = "64KiB"\n',
     "table": DEVICE + '[device.t]\ntable = "0 131072 striped 1 128 d0 0"\n',
     "groups": DEVICE + '[group.a]\n[group."a/b"]\nio.max = ["d0 rbps=200MiB wiops=3000"]\n',
-    "clients": DEVICE + '[group.a]\nio.max = "d0 rbps=1 wbps=max riops=3k"\n[export.e]\ndevice = "d0"\nnbd = "unix:e"\n'
+    "clients": DEVICE + '[group.a]\nio.max = "d0 rbps=1 wbps=max riops=3k"\n'
+               '[export.e]\ndevice = "d0"\nnbd = "unix:e"\n'
     'group = "a"\ntls = { mode = "required", cert = "c", key = "k", client_ca = "a" }\n'
     '[export.e.clients]\n"uid:0" = "/"\n"tls:alice" = "a"\n',
     "volumes": "".join(DEVICE.replace("d0", f"d{n}") for n in range(4))
     + '[device.l]\ntype = "linear"\nmembers = ["d0", "s"]\nread_only = true\n'
-    + '[device.s]\ntype = "striped"\nmembers = ["d1", "d2"]\nchunk = "4KiB"\nqueue = { iostats = false }\n'
+    + '[device.s]\ntype = "striped"\nmembers = ["d1", "d2"]\nchunk = "4KiB"\n'
+      'queue = { iostats = false }\n'
     + '[device.z]\ntype = "zero"\nsize = "1GiB"\n'
     + '[device.t]\ntable = ["0 8 linear d3 0", "8 8 error", "16 8 linear d3 8"]\n',
     "cycle": '[device.a]\nmembers = ["b"]\n[device.b]\nmembers = ["a"]\n',
@@ -234,7 +239,8 @@ def ppl(*entries, flags=0x25, signature=7):
     The flags say RAID-5 of four members, left-symmetric, and a correct first checksum."""
     head = bytes([flags]) + b"\xff" * 512 + struct.pack("<IIQII", signature, 0, 1,
                                                                 len(entries), 0)
-    return (head + b"".join(struct.pack("<QIIII", *entry, 0) for entry in entries)).ljust(4097, b"\0")
+    packed = b"".join(struct.pack("<QIIII", *entry, 0) for entry in entries)
+    return (head + packed).ljust(4097, b"\0")
 
 
 RAID_PPL = {
@@ -288,17 +294,25 @@ CONTROL_LINE = {
     "list": b'@{"command":"list"}\n',
     "id": b'@{ "id" : 123456789012345678901234567890 , "command":"version"}\n',
     "id-text": b'\5{"id":"a\\u00e9","command":"version"}\n',
-    "set": b'@{"command":"set","arguments":{"device":"disk","attribute":"queue/nomerges","value":2},"id":1}\n',
-    "set-refused": b'@{"command":"set","arguments":{"device":"disk","attribute":"queue/nr_requests","value":"2"}}\n',
+    "set": b'@{"command":"set","arguments":{"device":"disk","attribute":"queue/nomerges",'
+           b'"value":2},"id":1}\n',
+    "set-refused": b'@{"command":"set","arguments":{"device":"disk","attribute":'
+                   b'"queue/nr_requests","value":"2"}}\n',
     "show": b'@{"command":"show","arguments":{"device":"disk"}}\n',
     "create": b'@{"command":"create","arguments":{"device":"v","table":"0 8 zero\\n8 8 error"}}\n',
-    "reload": b'@{"command":"reload","arguments":{"device":"disk","table":"0 8 linear a 0","force":true}}\n',
-    "suspend": b'@{"command":"suspend","arguments":{"device":"disk","timeout":"10s","noflush":true}}\n',
-    "message": b'@{"command":"message","arguments":{"device":"disk","sector":8,"message":"mark here"}}\n',
-    "md": b'@{"command":"md-add","arguments":{"device":"md0","member":"m0","path":"/x/m0","force":false}}\n'
+    "reload": b'@{"command":"reload","arguments":{"device":"disk","table":'
+              b'"0 8 linear a 0","force":true}}\n',
+    "suspend": b'@{"command":"suspend","arguments":{"device":"disk","timeout":"10s",'
+               b'"noflush":true}}\n',
+    "message": b'@{"command":"message","arguments":{"device":"disk","sector":8,'
+               b'"message":"mark here"}}\n',
+    "md": b'@{"command":"md-add","arguments":{"device":"md0","member":"m0",'
+          b'"path":"/x/m0","force":false}}\n'
           b'{"command":"md-check","arguments":{"device":"none"}}\n{"command":"md-detail"}\n',
-    "group": b'@{"command":"group-set","arguments":{"path":"a/b","device":"disk","rbps":"1MiB","wiops":"max"}}\n'
-             b'{"command":"group-create","arguments":{"path":"a"}}\n{"command":"group-stat","arguments":{"reset":true}}\n',
+    "group": b'@{"command":"group-set","arguments":{"path":"a/b","device":"disk",'
+             b'"rbps":"1MiB","wiops":"max"}}\n'
+             b'{"command":"group-create","arguments":{"path":"a"}}\n'
+             b'{"command":"group-stat","arguments":{"reset":true}}\n',
     "lockstat": b'\1{"command":"lockstat","arguments":{"reset":true,"hold":false}}\n',
     "poll-mode": b'@{"command":"poll-mode","arguments":{"mode":"adaptive"}}\n',
     "twice": b'@{"command":"list","command":"version"}\n',
@@ -379,7 +393,8 @@ def certificate(subject=attribute(3, b"name"), names=der(0x82, b"host.example"),
     """A certificate that nobody has signed."""
     algorithm = der(0x30, der(6, bytes.fromhex("2a8648ce3d040302")))
     key = der(0x30, der(0x30, der(6, bytes.fromhex("2a8648ce3d0201")),
-                        der(6, bytes.fromhex("2a8648ce3d030107"))), der(3, bytes([0, 4]) + bytes(64)))
+                        der(6, bytes.fromhex("2a8648ce3d030107"))),
+                     der(3, bytes([0, 4]) + bytes(64)))
     extension = der(0x30, der(6, bytes([0x55, 0x1D, 0x11])), der(4, der(0x30, names)))
     signed = der(0x30, der(0xA0, der(2, bytes([version]))), der(2, b"\1"), algorithm,
                  der(0x30, attribute(3, b"issuer")),
@@ -467,7 +482,8 @@ def main():
     targets = {"nbd_handshake": handshake, "nbd_transmission": dict(transmission_inputs()),
                "stack_file": STACK_FILE, "raid_superblock": RAID_SUPERBLOCK,
                "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "raid_places": RAID_PLACES,
-               "dm_table": DM_TABLE, "control_line": CONTROL_LINE, "write_log": WRITE_LOG, "certificate": CERTIFICATE,
+               "dm_table": DM_TABLE, "control_line": CONTROL_LINE,
+               "write_log": WRITE_LOG, "certificate": CERTIFICATE,
                "fuse_request": FUSE_REQUEST}
     for target, inputs in targets.items():
         folder = FOLDER / target

@@ -41,7 +41,8 @@ def drystone(options, *arguments, cpus=None):
 def fio(options, path, *arguments):
     seconds = max(1, int(float(options.runtime.rstrip("s"))))
     command = ["fio", "--name=bench", f"--filename={path}", "--ioengine=io_uring", "--rw=randread",
-               "--bs=4k", "--iodepth=32", "--time_based", f"--runtime={seconds}", "--ramp_time=500ms",
+               "--bs=4k", "--iodepth=32",
+                "--time_based", f"--runtime={seconds}", "--ramp_time=500ms",
                "--output-format=json", "--norandommap", "--gtod_reduce=1", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     job = json.loads(done.stdout)["jobs"][0]
@@ -68,14 +69,16 @@ def interleave(options, title, variants):
     print("| variant | IOPS | CPU ns an I/O | clock reads, locks, allocations an I/O |")
     print("|---|---|---|---|")
     for name, runs in samples.items():
-        print(f"| {name} | {spread(runs, 'iops', '{:,.0f}')} | {spread(runs, 'cpu_ns_per_io', '{:.2f}')} "
+        print(f"| {name} | {spread(runs, 'iops', '{:,.0f}')} | "
+              f"{spread(runs, 'cpu_ns_per_io', '{:.2f}')} "
               f"| {counts(runs[-1])} |")
     return samples
 
 
 def spread(runs, key, form):
     values = sorted(run[key] for run in runs)
-    return f"{form.format(statistics.median(values))} ({form.format(values[0])} to {form.format(values[-1])})"
+    median = form.format(statistics.median(values))
+    return f"{median} ({form.format(values[0])} to {form.format(values[-1])})"
 
 
 def counts(run):
@@ -97,7 +100,8 @@ def null(options):
         ("2 processes on 2 cores", lambda: both_processes(options)),
     ])
     print(f"\n2 threads to 1: {ratio(samples, '2 threads on 2 cores', '1 thread')}; "
-          f"2 threads to 2 processes: {ratio(samples, '2 threads on 2 cores', '2 processes on 2 cores')}")
+          "2 threads to 2 processes: "
+          f"{ratio(samples, '2 threads on 2 cores', '2 processes on 2 cores')}")
     return samples
 
 
@@ -137,8 +141,10 @@ def volumes(options):
         ])
     bare, *volumes = samples
     for name in volumes[:2]:
-        more = sorted(a["cpu_ns_per_io"] - b["cpu_ns_per_io"] for a, b in zip(samples[name], samples[bare]))
-        print(f"\n{name}: {statistics.median(more):.1f} ns ({more[0]:.1f} to {more[-1]:.1f}) beyond the bare device")
+        more = sorted(a["cpu_ns_per_io"] - b["cpu_ns_per_io"]
+                      for a, b in zip(samples[name], samples[bare]))
+        print(f"\n{name}: {statistics.median(more):.1f} ns ({more[0]:.1f} to {more[-1]:.1f}) "
+              "beyond the bare device")
     return samples
 
 
@@ -154,7 +160,8 @@ def ram(options):
         ("drystone", lambda: drystone(options, *device)()),
         ("memcpy loop", baseline),
     ])
-    print(f"\nCPU an I/O, drystone to memcpy: {ratio(samples, 'drystone', 'memcpy loop', 'cpu_ns_per_io')}")
+    print("\nCPU an I/O, drystone to memcpy: "
+          f"{ratio(samples, 'drystone', 'memcpy loop', 'cpu_ns_per_io')}")
     return samples
 
 
@@ -175,7 +182,8 @@ def file(options, title, folder):
             ("drystone, one by one", lambda: drystone(options, *device, "--batch", "1")()),
             ("fio io_uring, one by one", lambda: fio(options, path, *direct)),
             ("drystone, up to 32 at once", lambda: drystone(options, *device, *batches)()),
-            ("fio io_uring, up to 32 at once, registered", lambda: fio(options, path, *direct, *tuned)),
+            ("fio io_uring, up to 32 at once, registered",
+             lambda: fio(options, path, *direct, *tuned)),
         ])
         names = list(samples)
         print(f"\ndrystone to fio one by one: {ratio(samples, *names[0:2])}; "
@@ -186,8 +194,10 @@ def file(options, title, folder):
 
 
 def machine():
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), "?")
-    versions = [subprocess.run(command, capture_output=True, text=True).stdout.strip().splitlines()[0]
+    model = next((line.split(":")[1].strip()
+                  for line in open("/proc/cpuinfo") if "model name" in line), "?")
+    versions = [subprocess.run(command, capture_output=True,
+                               text=True).stdout.strip().splitlines()[0]
                 for command in ([str(DRYSTONE), "--version"], ["fio", "--version"])]
     return (f"{model}, {os.cpu_count()} cores, Linux {platform.release()}; {', '.join(versions)}; "
             f"{datetime.date.today()}")
@@ -198,7 +208,8 @@ def main():
     parser.add_argument("only", nargs="*", help="null, volumes, ram, tmpfs, disk; default: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runtime", default="3s", help="seconds of each sample, as 3s")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that it works")
+    parser.add_argument("--quick", action="store_true",
+                        help="one short round, to see that it works")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.runtime = 1, "1s"
@@ -212,8 +223,10 @@ def main():
     if not shutil.which("fio"):
         print("SKIPPED: tmpfs, disk: fio is not installed", file=sys.stderr)
         items = {name: item for name, item in items.items() if name in ("null", "volumes", "ram")}
-    chosen = {name: item for name, item in items.items() if not options.only or name in options.only}
-    print(f"{machine()}\n\n{options.rounds} rounds of {options.runtime}; median (least to greatest)")
+    chosen = {name: item for name, item in items.items()
+              if not options.only or name in options.only}
+    print(f"{machine()}\n\n{options.rounds} rounds of {options.runtime}; "
+          "median (least to greatest)")
     results = {name: item() for name, item in chosen.items()}
     folder = TARGET / "bench"
     folder.mkdir(parents=True, exist_ok=True)

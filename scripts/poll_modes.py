@@ -67,12 +67,16 @@ def main():
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         with open(os.path.join(folder, "s.toml"), "w") as file:
             file.write(STACK)
-        subprocess.run([args.drystone, "bench", "--stack", os.path.join(folder, "s.toml"), "--name", "file", "--bs", "64k",
-                        "--runtime", "0.1s", "--warmup", "0.1s", "--fill"], check=True, stdout=subprocess.DEVNULL)
-        print(f"{len(cores)} cores, threads that submit on {args.submit}, the device on {args.device}; {args.runs} runs of {args.runtime} s, in turns")
+        subprocess.run([args.drystone, "bench", "--stack", os.path.join(folder, "s.toml"),
+                        "--name", "file", "--bs", "64k",
+                        "--runtime", "0.1s", "--warmup", "0.1s", "--fill"],
+                       check=True, stdout=subprocess.DEVNULL)
+        print(f"{len(cores)} cores, threads that submit on {args.submit}, the device on "
+              f"{args.device}; {args.runs} runs of {args.runtime} s, in turns")
         for device in ["null10", "null80", "file"]:
             for depth in [1, 8]:
-                full = [bench(args, folder, device, depth, "interrupt", None)["iops"] for _ in range(3)]
+                full = [bench(args, folder, device, depth, "interrupt", None)["iops"]
+                        for _ in range(3)]
                 measure(args, folder, device, depth, statistics.median(full))
 
 
@@ -87,10 +91,12 @@ def measure(args, folder, device, depth, full):
         for key in ["p50", "p99"]:
             of = {mode: [f["latency_ns"][key] for f in figures[mode]] for mode in MODES}
             ratio = statistics.median(of["adaptive"]) / statistics.median(of["interrupt"])
-            line += f"  {key} {spread(of['interrupt'])} -> {spread(of['adaptive'])} ns ({(ratio - 1) * 100:+.0f} %)"
+            line += (f"  {key} {spread(of['interrupt'])} -> {spread(of['adaptive'])} ns "
+                     f"({(ratio - 1) * 100:+.0f} %)")
         cpu = {mode: statistics.median(f["cpu_ns_per_io"] for f in figures[mode]) for mode in MODES}
         iops = {mode: statistics.median(f["iops"] for f in figures[mode]) for mode in MODES}
-        line += f"  IOPS {iops['interrupt']:.0f} -> {iops['adaptive']:.0f}, CPU {cpu['interrupt']:.0f} -> {cpu['adaptive']:.0f} ns/IO"
+        line += (f"  IOPS {iops['interrupt']:.0f} -> {iops['adaptive']:.0f}, "
+                 f"CPU {cpu['interrupt']:.0f} -> {cpu['adaptive']:.0f} ns/IO")
         print(line, flush=True)
 
 

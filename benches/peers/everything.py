@@ -49,7 +49,8 @@ class Row:
     def turn(self):
         for name, measure in self.programs.items():
             self.samples[name].append(measure())
-            print(f"{self.title}, {name}: {self.samples[name][-1]:,.1f} {self.unit}", file=sys.stderr)
+            print(f"{self.title}, {name}: {self.samples[name][-1]:,.1f} {self.unit}",
+                  file=sys.stderr)
 
     def shown(self, name):
         digits = 0 if self.unit == "IOPS" else 1
@@ -68,8 +69,10 @@ class Row:
         return f"{verdict} (drystone {own / theirs:.2f} x {rival})"
 
     def line(self):
-        rivals = "; ".join(f"{name} {self.shown(name)}" for name in self.programs if name != "drystone")
-        return f"| {self.title} | {self.unit} | {self.shown('drystone')} | {rivals} | {self.winner()} |"
+        rivals = "; ".join(f"{name} {self.shown(name)}"
+                           for name in self.programs if name != "drystone")
+        return (f"| {self.title} | {self.unit} | {self.shown('drystone')} | {rivals} | "
+                f"{self.winner()} |")
 
 
 def fio(options, words, fill=()):
@@ -77,10 +80,12 @@ def fio(options, words, fill=()):
 
     With `fill` a job of these words writes everything before: a read of memory that was never
     written finds one page of zeroes."""
-    first = ["--name=fill", *fill, "--rw=write", "--bs=1M", "--name=peer", "--stonewall", "--new_group",
+    first = ["--name=fill", *fill, "--rw=write", "--bs=1M", "--name=peer", "--stonewall",
+             "--new_group",
              "--ramp_time=1"]
     command = ["fio", "--thread", "--group_reporting", "--output-format=json",
-               *(first if fill else ["--name=peer"]), "--time_based", "--norandommap", "--randrepeat=0",
+               *(first if fill else ["--name=peer"]), "--time_based", "--norandommap",
+                "--randrepeat=0",
                f"--runtime={options.runtime}", *words]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     text = run.checked(command)
@@ -88,7 +93,8 @@ def fio(options, words, fill=()):
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     job = json.loads(text[text.index("{"):])["jobs"][-1]
     ios = job["read"]["total_ios"] + job["write"]["total_ios"]
-    return {"iops": job["read"]["iops"] + job["write"]["iops"], "cpu_ns": cpu * 1e9 / max(1, ios), "ios": ios}
+    return {"iops": job["read"]["iops"] + job["write"]["iops"],
+            "cpu_ns": cpu * 1e9 / max(1, ios), "ios": ios}
 
 
 def in_process(options, folder):
@@ -97,7 +103,8 @@ def in_process(options, folder):
     stack.write_text('[device.null]\ntype = "null"\nsize = "1GiB"\nirqmode = "none"\n\n'
                      f'[device.ram]\ntype = "ram"\nsize = "{run.DEVICE_MIB}MiB"\n')
     memory = f"{folder}/mmap.img"
-    run.checked(["dd", "if=/dev/zero", f"of={memory}", "bs=1M", f"count={run.DEVICE_MIB}", "status=none"])
+    run.checked(["dd", "if=/dev/zero", f"of={memory}", "bs=1M", f"count={run.DEVICE_MIB}",
+                 "status=none"])
     ours = [f"--ioengine=external:{options.engine}", f"--stack={stack}"]
 
     def job(words, jobs, bs, fill=False):
@@ -113,7 +120,8 @@ def in_process(options, folder):
             "fio's null engine": job(["--ioengine=null", "--size=1G"], jobs, 512)}))
         rows.append(Row(f"in process: RAM, 4 KiB random reads, {threads}", "IOPS", {
             "drystone": job(ours + ["--filename=ram"], jobs, 4096, fill=True),
-            "fio's mmap engine on tmpfs": job(["--ioengine=mmap", f"--filename={memory}"], jobs, 4096, fill=True)}))
+            "fio's mmap engine on tmpfs":
+                job(["--ioengine=mmap", f"--filename={memory}"], jobs, 4096, fill=True)}))
     return rows
 
 
@@ -122,7 +130,8 @@ def served(options, servers, way, jobs):
     for rw in ("randread", "randwrite"):
         for number in jobs:
             title = f"{way}: 4 KiB {rw}, {number} job{'s' * (number > 1)}"
-            programs = {server.name: lambda s=server, rw=rw, n=number: run.fio(s, options, rw, n)["iops"]
+            programs = {server.name:
+                        lambda s=server, rw=rw, n=number: run.fio(s, options, rw, n)["iops"]
                         for server in servers}
             rows.append(Row(title, "IOPS", programs))
     return rows
@@ -134,7 +143,8 @@ def nbd(options, folder):
     with open(image, "wb") as file:
         file.truncate(run.DEVICE_MIB << 20)
     peers.append(run.Server("qemu-nbd tmpfs", folder, [
-        "qemu-nbd", "--socket", "SOCKET", "--export-name=vol", "--format=raw", "--persistent", "--shared=0",
+        "qemu-nbd", "--socket", "SOCKET", "--export-name=vol", "--format=raw",
+        "--persistent", "--shared=0",
         f"--aio={options.qsd_aio}", image]))
     return peers
 
@@ -144,11 +154,13 @@ def throttle_tax(options, servers):
     pairs = [("drystone", servers[0], servers[1]), ("qemu-storage-daemon", servers[2], servers[3])]
 
     def tax(without, limited):
-        costs = [run.random_sample(server, options, "randread", 4)["cpu_ns"] for server in (without, limited)]
+        costs = [run.random_sample(server, options, "randread", 4)["cpu_ns"]
+                 for server in (without, limited)]
         return costs[1] - costs[0]
 
     programs = {name: lambda a=a, b=b: tax(a, b) for name, a, b in pairs}
-    return [Row("throttle tax: NBD, null devices, 4 jobs", "ns an I/O", programs, more_is_better=False)]
+    return [Row("throttle tax: NBD, null devices, 4 jobs", "ns an I/O", programs,
+                more_is_better=False)]
 
 
 @contextlib.contextmanager
@@ -162,7 +174,8 @@ def loop_device(path):
 
 def scheduler_tax(options, folder, device):
     """Processor time for mq-deadline: the kernel's on a loop device, ours on the same file."""
-    job = ["--rw=randread", "--bs=4k", "--iodepth=4", "--iodepth_batch_submit=4", "--iodepth_batch_complete_min=4",
+    job = ["--rw=randread", "--bs=4k", "--iodepth=4", "--iodepth_batch_submit=4",
+           "--iodepth_batch_complete_min=4",
            "--numjobs=2", "--direct=1", f"--size={run.DEVICE_MIB}M"]
     scheduler = pathlib.Path("/sys/block", pathlib.Path(device).name, "queue/scheduler")
 
@@ -182,12 +195,15 @@ def scheduler_tax(options, folder, device):
         costs = []
         for queue in ('scheduler = "none"', 'scheduler = "mq-deadline", straight = false'):
             stack = pathlib.Path(folder, "scheduler.toml")
-            stack.write_text(f'[device.d]\ntype = "file"\npath = "{folder}/loop.img"\nqueue = {{ {queue} }}\n')
-            costs.append(cost([f"--ioengine=external:{options.engine}", f"--stack={stack}", "--filename=d"]))
+            stack.write_text(f'[device.d]\ntype = "file"\npath = "{folder}/loop.img"\n'
+                             f'queue = {{ {queue} }}\n')
+            costs.append(cost([f"--ioengine=external:{options.engine}", f"--stack={stack}",
+                               "--filename=d"]))
         return costs[1] - costs[0]
 
     programs = {"drystone": drystone, "the kernel's, on a loop device": kernel}
-    return [Row("scheduler tax: mq-deadline over none, file on tmpfs, 2 jobs", "ns an I/O", programs, more_is_better=False)]
+    return [Row("scheduler tax: mq-deadline over none, file on tmpfs, 2 jobs", "ns an I/O",
+                programs, more_is_better=False)]
 
 
 def measure(rows, options):
@@ -213,11 +229,13 @@ def with_servers(servers, folder, options, make_rows, fill=None):
 
 def all_rows(options, folder):
     source = f"{folder}/source.img"
-    run.checked(["dd", "if=/dev/urandom", f"of={source}", "bs=1M", f"count={run.DEVICE_MIB}", "status=none"])
+    run.checked(["dd", "if=/dev/urandom", f"of={source}", "bs=1M", f"count={run.DEVICE_MIB}",
+                 "status=none"])
     rows = measure(in_process(options, folder), options)
 
     def fill_file(server):
-        run.checked(["dd", f"if={source}", f"of={server.file}", "bs=1M", "oflag=direct", "conv=notrunc"])
+        run.checked(["dd", f"if={source}", f"of={server.file}", "bs=1M", "oflag=direct",
+                     "conv=notrunc"])
 
     rows += with_servers(nbd(options, folder), folder, options,
                          lambda servers: served(options, servers, "NBD", (1, 4, 16)),
@@ -246,10 +264,13 @@ def self_test():
         (iops, {"drystone": [10, 100, 110], "a": [40, 50, 60]}, "nobody (drystone 2.00 x a)"),
         (iops, {"drystone": [61, 100, 110], "a": [40, 50, 60]}, "drystone (drystone 2.00 x a)"),
         # The first two places go to others; drystone is a distant third.
-        (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [80, 95, 99]}, "nobody (drystone 0.10 x a)"),
-        (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [70, 75, 80]}, "a (drystone 0.10 x a)"),
+        (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [80, 95, 99]},
+         "nobody (drystone 0.10 x a)"),
+        (iops, {"drystone": [10, 10, 10], "a": [90, 100, 110], "b": [70, 75, 80]},
+         "a (drystone 0.10 x a)"),
         # The third program overlaps, and does not matter.
-        (iops, {"drystone": [90, 100, 110], "a": [40, 50, 60], "b": [1, 2, 95]}, "drystone (drystone 2.00 x a)"),
+        (iops, {"drystone": [90, 100, 110], "a": [40, 50, 60], "b": [1, 2, 95]},
+         "drystone (drystone 2.00 x a)"),
         # Disjoint ranges, but medians within 3 %.
         (iops, {"drystone": [102, 102, 102], "a": [100, 100, 100]}, "nobody (drystone 1.02 x a)"),
         (tax, {"drystone": [1, 2, 3], "a": [8, 9, 10]}, "drystone (-7.0 ns an I/O against a)"),
@@ -274,7 +295,8 @@ def arguments():
     parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
     parser.add_argument("--only", default="", help="only workloads whose name holds this word")
     parser.add_argument("--json", help="file for all samples")
-    parser.add_argument("--self-test", action="store_true", help="only check who wins on made-up samples")
+    parser.add_argument("--self-test", action="store_true",
+                        help="only check who wins on made-up samples")
     options = parser.parse_args()
     if options.self_test:
         return options
@@ -302,7 +324,8 @@ def main():
     print("| workload | unit | drystone | peers | who wins |\n|---|---|---|---|---|")
     print("\n".join(row.line() for row in rows))
     if options.json:
-        records = [{"workload": row.title, "unit": row.unit, "samples": row.samples} for row in rows]
+        records = [{"workload": row.title, "unit": row.unit, "samples": row.samples}
+                   for row in rows]
         pathlib.Path(options.json).write_text(json.dumps(records, indent=1) + "\n")
 
 

@@ -45,7 +45,8 @@ class Server:
         deadline = time.monotonic() + 30
         while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"{self.name} does not start: {pathlib.Path(log.name).read_text()}")
+                raise SystemExit(
+                    f"{self.name} does not start: {pathlib.Path(log.name).read_text()}")
             time.sleep(0.05)
 
     def is_ready(self):
@@ -286,7 +287,8 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
     parser.add_argument("--runtime", type=int, default=5, help="seconds of each fio run (5)")
     parser.add_argument("--jobs", help="numbers of fio jobs (1,4,16; of files 1,8)")
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 1 s, to see that it works")
+    parser.add_argument("--quick", action="store_true",
+                        help="2 rounds of 1 s, to see that it works")
     parser.add_argument("--qsd-aio", default="io_uring", choices=["io_uring", "threads"])
     parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
     parser.add_argument("--throttle", action="store_true",
