@@ -41,7 +41,7 @@ fn where_it_is_too_low_that_is_said_and_clients_leave_some_for_commands() {
     assert!(warning.contains("need 1228 file descriptors"), "{said}");
     assert!(warning.contains("may have 200: further ones are closed at once"), "{said}");
     let uri = server.uri("vol");
-    // Half of so few are for others than clients; the server has some itself.
+    // Half of so few are not for clients; the server itself has some open.
     let script = format!(
         "
         import subprocess

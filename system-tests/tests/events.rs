@@ -56,7 +56,7 @@ fn what_becomes_of_an_array_is_told() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// One line at once for any number of failures, of which each is counted in the end.
+/// Any number of failures gives one line at once, and the later lines count each.
 #[test]
 fn failures_that_clients_are_told_of_are_told_and_counted() {
     if !requires("nbdsh") {

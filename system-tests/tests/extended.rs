@@ -1,5 +1,5 @@
-//! Extended headers and 64-bit requests, which the clients that others wrote do not speak here: by
-//! the client of our own that is written from the protocol text, on real sockets.
+//! Extended headers and 64-bit requests, on real sockets. The clients of others do not support
+//! them here, so the tests use our own client, which is written from the protocol text.
 
 #![forbid(unsafe_code)]
 
@@ -115,7 +115,7 @@ fn together(extents: &[(u64, u32)]) -> Vec<(u64, u32)> {
     sum
 }
 
-/// The map of the whole of a range, asked for until it is complete.
+/// The map of a whole range, by repeated requests until it is complete.
 fn map(connection: &mut Connection<Stream>, id: u32, from: u64, to: u64) -> Vec<(u64, u32)> {
     let (mut at, mut extents) = (from, Vec::new());
     while at < to {

@@ -1,4 +1,4 @@
-//! Faults of the world and hostile clients: one error each, no panic, no leak, others unharmed.
+//! External faults and hostile clients: one error each, no panic, no leak, others unharmed.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,8 @@ use system_tests::{Server, new_folder, python, requires, stack};
 /// Messages of a server under attack stay below this: an attacker must not fill the log's disk.
 const MESSAGES_BYTES_MAX: usize = 1 << 20;
 
-/// Runs a script against a file device of 8 MiB while `h`, a client that did nothing wrong, stays
-/// connected; then checks that `h` and a newcomer are served and that nothing was leaked.
+/// Runs a script against a file device of 8 MiB while `h`, a correct client, stays connected. Then
+/// checks that `h` and a new client are served and that nothing leaked.
 fn under_attack(script: &str) {
     if !requires("nbdsh") {
         return;
@@ -219,7 +219,7 @@ fn an_array_on_a_full_disk_waits_for_room() {
     let text = stack::array("raid5", 3, "32MiB", "").replace("DIR/m", "DIR/small/m");
     let mut server = Server::start_in(&folder, &text, &prefix);
     let uri = server.uri("vol");
-    // The server's mounts are seen through its root.
+    // /proc/PID/root shows the server's mounts.
     let filler = format!("/proc/{}/root{}", server.pid(), server.path("small/filler"));
     let script = format!(
         "

@@ -242,7 +242,7 @@ fn a_loop_device_grows_with_its_device() {
     files.server.ask(&["set", "d", "size=48MiB"]).ok();
     let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 50331648 ] && exit; sleep 0.1; done; exit 1";
     files.run(grown, &device).ok();
-    // Not while it is mounted, which would need CAP_SYS_RESOURCE.
+    // An online resize would need CAP_SYS_RESOURCE.
     let fill = "umount mnt && e2fsck -fp \"$1\" >check.log && resize2fs \"$1\" 2>&1 && mount \"$1\" mnt && \
                 head -c 24M /dev/urandom >mnt/more && sync -f mnt && [ $(cat mnt/file) = kept ] && \
                 umount mnt && e2fsck -fn \"$1\" >check.log 2>&1";
@@ -316,7 +316,7 @@ fn mode_and_group_say_who_may_open_the_file() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// A stop waits for who has the file open; a second signal does not.
+/// A stop waits for processes with the file open; a second signal does not.
 #[test]
 fn a_stop_waits_for_who_has_the_file_open() {
     if !has_fuse() {
@@ -731,7 +731,7 @@ fn nothing_stands_still_when_memory_is_short() {
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 
-/// The command lines of the mails, but for the path.
+/// The command lines of the mails, except the path.
 #[test]
 fn the_mails_lines_run_on_a_file_and_its_loop_device() {
     if !has_loop() || !requires("fio") || !requires("dd") {

@@ -125,7 +125,7 @@ fn the_mails_benchmark_runs_on_a_file_system_of_each_variant() {
     let arguments = ["run", "raid5-fsmark", "--runs", "1", "--bytes", "48MiB", "--threads", "3"];
     let only = ["--only", "ext4", "--only", "3t-", "--json", "out.json"];
     let program = program().to_str().expect("a path");
-    // Its mounts are all in there.
+    // All its mounts are in the folder.
     let place = format!("TMPDIR={}", folder.path().display());
     run(folder.path(), &[&["env", &place, program, "lab"], &arguments[..], &only[..]].concat())
         .ok();
@@ -347,7 +347,7 @@ fn a_short_model_of_pollers_marks_what_it_models() {
     assert!(page.matches('~').count() > 30 && !page.contains("http"), "a page needs nothing else");
 }
 
-/// How a row's threads learn of ends.
+/// The way in which a row's threads learn of completions.
 fn way(row: &&&Value) -> String {
     format!("{}, skip_busy {}, depth {}", row["mode"], row["skip_busy"], row["depth"])
 }

@@ -38,7 +38,7 @@ fn same(a: &[u8], b: &[u8]) {
     assert_eq!((a.len(), differs), (b.len(), None), "the first byte that differs");
 }
 
-/// The words of the lines that `list` prints, without its heads.
+/// The words of the lines of `list`, without its header lines.
 fn listed(folder: &Path, words: &[&str]) -> Vec<String> {
     let text = log_writes(folder, &[&["list"], words].concat()).ok();
     let lines = text.lines().skip(2);
@@ -200,7 +200,7 @@ fn a_killed_server_leaves_a_whole_log() {
     assert!(listed(folder, &[]).len() > 900);
 }
 
-/// Random writes of fio, with flushes among them, come out of the log as they came into the device.
+/// Random writes of fio, with flushes, come out of the log as they went into the device.
 #[test]
 fn what_fio_wrote_is_in_the_log() {
     if !requires("fio") {
@@ -325,7 +325,7 @@ fn a_full_log_is_told_by_its_status() {
     );
 }
 
-/// A volume goes while the server stays.
+/// A volume is removed while the server runs.
 #[test]
 fn a_log_ends_when_its_volume_is_removed() {
     if !requires("nbdsh") {

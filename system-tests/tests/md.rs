@@ -104,7 +104,7 @@ fn an_array_is_changed_while_it_is_used() {
         let state = json(&server, "array")["state"].to_string();
         assert!(state.ends_with(", degraded\""), "{state}");
         assert_eq!(md(&server, "remove array failed"), "hot removed m1 from array\n");
-        // Relative, and from the folder of the client.
+        // A relative path, from the folder of the client.
         assert_eq!(md(&server, "add array ./n0.img"), "added n0\n");
         md(&server, "wait array");
         let told = json(&server, "array");
@@ -214,7 +214,7 @@ fn what_an_array_is_like_is_shown_in_the_words_of_mdadm_and_linux() {
     refused(&server, "md check array", "array is being synchronised already");
     server.ask(&["set", "array", "md/sync_speed_max=1000000"]).ok();
     server.ask(&["set", "array", "md/sync_speed_min=1000000"]).ok();
-    // Until it is over.
+    // `--watch` ends with the action.
     let watched = md(&server, "status array --watch 10ms");
     assert!(watched.ends_with("[5/4] [UUU_U]\n      \n"), "{watched}");
     let told = json(&server, "array");
@@ -289,7 +289,7 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
 
     md(&server, "fail array m0");
     refused(&server, "md fail array m1", "m1 cannot be failed: array would be broken");
-    // With --force it is taken.
+    // `--force` takes it.
     md(&server, "add array copy.img --force");
     md(&server, "wait array");
     md(&server, "fail array copy");

@@ -40,7 +40,7 @@ fn file_device() {
     there_and_back(&stack::file("24MiB"), &["--flush"]);
 }
 
-/// A file need not be whole blocks.
+/// A file may end within a block.
 #[test]
 fn any_number_of_bytes() {
     if !requires("nbdcopy") {

@@ -144,14 +144,14 @@ fn a_file_that_was_replaced_is_taken_on_demand_only() {
     python(server.dir(), &uri, "assert h.pread(4096, 0) == b'b' * 4096; h.pwrite(b'c' * 4096, 0)")
         .ok();
     assert_eq!(fs::read(&aside).unwrap()[..4096], [b'a'; 4096]);
-    // The one before is free, once a helper thread has closed it; the new one is not.
+    // The previous file is free once a helper thread has closed it; the new one is locked.
     until(|read| read.succeeded, || read_by_qemu(server.dir(), aside.to_str().unwrap())).ok();
     read_by_qemu(server.dir(), image.to_str().unwrap()).refused();
     assert!(server.sigterm().success(), "{}", server.messages());
     assert_eq!(fs::read(&image).unwrap()[..4096], [b'c'; 4096]);
 }
 
-/// The file is one that another server shows by FUSE, for there a flush can be made to fail.
+/// The file belongs to another server's FUSE mount, where a flush can be made to fail.
 #[test]
 fn a_failed_flush_is_shown_until_the_file_is_opened_anew() {
     let has_fuse = demand(Path::new("/dev/fuse").exists(), "there is no /dev/fuse");
@@ -178,7 +178,7 @@ fn a_failed_flush_is_shown_until_the_file_is_opened_anew() {
     table("0 16384 flakey r 0 0 1 1 error_writes");
     python(server.dir(), &uri, "refused(errno.EIO, h.flush)").ok();
     table("0 16384 linear r 0");
-    // The flush after it would succeed, and is not believed.
+    // The next flush would succeed below, and must fail nevertheless.
     python(server.dir(), &uri, "refused(errno.EIO, h.flush)").ok();
     let said = shown(&server);
     let fault = said.lines().find(|line| line.starts_with("fault:")).expect("a fault");

@@ -15,7 +15,7 @@ use system_tests::client::{Mount, requires_mounts};
 use system_tests::{Outcome, Server, new_folder, program, python, requires, run};
 use tempfile::TempDir;
 
-/// Members of a vector as files that cannot be written, with their sums.
+/// Members of a test vector as read-only files, with their checksums.
 struct Images {
     folder: Arc<TempDir>,
     names: Vec<String>,
@@ -23,7 +23,7 @@ struct Images {
 }
 
 impl Images {
-    /// Those of `vector` but the `lost` ones, in a shuffled order.
+    /// The members of `vector` without the `lost` ones, in a shuffled order.
     fn of(vector: &str, lost: &[usize]) -> Self {
         let folder = new_folder();
         let mut names = write(folder.path(), vector, lost);
@@ -308,7 +308,7 @@ fn images_on_a_mount_that_cannot_be_written_are_read() {
     assert!(images.read(&mut server, "r5-ls") == tags(5376));
 }
 
-/// All descriptors that a server has of a file are for reading only.
+/// Tells whether all of a server's descriptors of a file are read-only.
 fn open_for_reading(server: &Server, name: &str) -> bool {
     let folder = format!("/proc/{}", server.pid());
     let fds = fs::read_dir(format!("{folder}/fd")).expect("descriptors").flatten();
@@ -519,7 +519,7 @@ fn the_printed_stack_file_serves_the_array() {
     let program = program().to_str().expect("a UTF-8 path");
     let tree = run(folder, &[program, "check", "printed.toml"]).ok();
     assert!(tree.contains(odd), "{tree}");
-    // It is an array as any other, so its images are written, and the spare is taken in.
+    // The array is served for writing, so its images are written, and the spare is used.
     for name in [odd, "r5-ls-spare-2.img", "r5-ls-spare-3.img", "r5-ls-spare-4.img"] {
         fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o644)).expect("a mode");
     }

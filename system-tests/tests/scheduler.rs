@@ -23,7 +23,7 @@ fn set(server: &Server, attribute: &str, value: &str) {
     server.ask(&["set", "d", &format!("{attribute}={value}")]).ok();
 }
 
-/// 16 jobs write and verify while the scheduler is switched twenty times under them.
+/// 16 jobs write and verify while the scheduler is switched twenty times.
 #[test]
 fn data_is_right_while_the_scheduler_is_switched() {
     if !requires("fio") {

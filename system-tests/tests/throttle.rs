@@ -22,8 +22,8 @@ use tempfile::TempDir;
 /// The time that a server has to reach a state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Python: reads so many bytes in pieces, and checks that they were bound by the limit, which lets
-/// its budget of a slice and one piece pass at once.
+/// Python: reads a number of bytes in pieces, and checks that the limit bound them. The limit lets
+/// the budget of a slice and one piece pass at once.
 const READS: &str = "
         piece = 65536
         def reads(handle, count, until=None):
@@ -91,7 +91,7 @@ fn a_client_gets_what_its_group_may_and_no_more() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// Two clients in groups below one that is limited share its limit; one outside does not.
+/// Two clients in groups below a limited group share its limit; a client outside does not.
 #[test]
 fn groups_below_one_another_share_its_limit() {
     if !requires("nbdsh") {
@@ -326,7 +326,8 @@ fn data_is_whole_while_limits_change_all_the_time() {
     assert!(server.sigterm().success(), "{}", server.messages());
 }
 
-/// Changes limits through one connection until it is `over`, and then lifts them. How often it did.
+/// Changes limits through one connection until it is `over`, and then lifts them. Returns the
+/// number of changes.
 fn change_limits(control: &str, over: &AtomicBool) -> usize {
     let mut socket = BufReader::new(UnixStream::connect(control).expect("a server"));
     let limits = ["rbps=max wbps=max", "riops=40 wiops=max", "wbps=300K", "riops=max wbps=1G"];

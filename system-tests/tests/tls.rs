@@ -10,7 +10,7 @@ use system_tests::client::make_certificates;
 use system_tests::{Server, new_folder, program, python, requires, run, shell, stack};
 use tempfile::TempDir;
 
-/// A folder with certificates and a server in it that demands TLS; nothing if a tool is missing.
+/// A folder with certificates and a server in it that demands TLS; `None` without the tools.
 fn server() -> Option<Server> {
     if !requires("certtool") || !requires("nbdinfo") || !requires("qemu-img") {
         return None;
@@ -139,8 +139,8 @@ fn plain_clients_are_refused_once_tls_is_required() {
     assert!(server.is_running());
 }
 
-/// No option but the demand for TLS and the farewell is answered in plain text, and a request
-/// that follows a refusal at once reaches no device.
+/// The server answers no option in plain text except the demand for TLS and the abort. A request
+/// right after a refusal reaches no device.
 #[test]
 fn nothing_is_told_in_plain_text() {
     let Some(mut server) = server() else { return };
@@ -173,7 +173,7 @@ fn a_client_that_distrusts_the_certificate_goes_away_and_harms_nobody() {
     make_certificates(strangers.path());
     let uri = server.uri("vol");
     let pki = format!("{}/pki", strangers.path().display());
-    // libnbd judges no certificate on Unix sockets, so QEMU is the one that distrusts.
+    // libnbd verifies no certificate on Unix sockets, so QEMU does it.
     let (object, image) = qemu_options(&server, &pki);
     let info = ["qemu-img", "info", "--object", &object, "--image-opts", &image];
     let message = run(server.dir(), &info).refused();
@@ -182,7 +182,7 @@ fn a_client_that_distrusts_the_certificate_goes_away_and_harms_nobody() {
     run(server.dir(), &["nbdinfo", &right]).ok();
 }
 
-/// More ciphertext than one send can name parts for.
+/// Tests more ciphertext than the parts of one send can hold.
 #[test]
 fn the_largest_reads_go_through_tls() {
     if !requires("certtool") || !requires("nbdinfo") {

@@ -25,7 +25,7 @@ fn volume(device: &str) -> String {
 const RAM: &str = "type = \"ram\"\n";
 const FILE: &str = "type = \"file\"\npath = \"DIR/disk.img\"\n";
 
-/// Tables that mean the same sectors, the same way round.
+/// Tables that map the same sectors in the same order.
 fn tables() -> [String; 4] {
     let (third, half) = (SECTORS / 3 / 8 * 8, SECTORS / 2);
     [
@@ -58,13 +58,13 @@ const STEPS: [fn(&Server, &str); 6] = [
         server.ask(&["suspend", "v", "--noflush"]).ok();
         server.ask(&["resume", "v"]).ok();
     },
-    // A suspension that ends as it began.
+    // A suspension, and a resume by the same table.
     |server, _| {
         server.ask(&["suspend", "v", "--noflush"]).ok();
         server.ask(&["suspend", "v"]).ok();
         server.ask(&["resume", "v"]).ok();
     },
-    // A table that would lose all data is thought better of.
+    // A table that would lose all data is loaded, and cleared again.
     |server, _| {
         server.ask(&["reload", "v", "--table", &format!("0 {SECTORS} error")]).ok();
         server.ask(&["suspend", "v"]).ok();
@@ -197,7 +197,7 @@ fn a_client_that_is_killed_during_a_suspension_leaves_nothing() {
         os.kill(client, 9)
         os.waitpid(client, 0)";
     python(server.dir(), &uri, script).ok();
-    // It has gone, but its I/O is kept like that of others.
+    // The client has gone, but the volume holds its I/O like that of others.
     assert!(connections(&server) > 0);
     server.ask(&["reload", "v", "--now", "--table", &tables()[1]]).ok();
     until("the dead client's connection is closed", || connections(&server) == 0);

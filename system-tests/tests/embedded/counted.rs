@@ -24,7 +24,7 @@ fn counted(rig: &Rig, device: &str, options: &[&str]) -> (Value, Value) {
     (job, shown(rig))
 }
 
-/// The attributes that the job which ended last has left in the file `shown`.
+/// The attributes that the last job has left in the file `shown`.
 fn shown(rig: &Rig) -> Value {
     let text = fs::read_to_string(rig.dir().join("shown")).expect("the device is shown");
     let last: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");

@@ -246,7 +246,7 @@ fn trims_and_writes_take_turns() {
     assert!(job["write"]["total_ios"].as_u64() > Some(0), "{job:#}");
 }
 
-/// Then fio sets a job's files up in its own thread, after its start.
+/// With `--create_serialize=0` fio sets up the files of a job in its own thread, after its start.
 #[test]
 fn files_are_set_up_late() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };
@@ -379,7 +379,7 @@ fn what_has_no_meaning_is_said_once() {
     assert!(!said.contains("force_async"), "{said}");
 }
 
-/// Whichever job asks for it: here the second, with two threads.
+/// Any job may ask for it: here the second, with two threads.
 #[test]
 fn a_device_that_is_not_polled_is_noted_once() {
     let Some(rig) = Rig::new(&ram(&["d"], "16MiB")) else { return };

@@ -37,7 +37,7 @@ pub fn attachments(dir: &str) -> Vec<String> {
     found.collect()
 }
 
-/// Waits until the server has said so.
+/// Waits until the server has printed this.
 pub fn wait_for(files: &Files, what: &str) {
     for _ in 0..600 {
         if files.server.messages().contains(what) {
@@ -110,7 +110,7 @@ fn a_file_that_was_unmounted_by_somebody_else_leaves_nothing() {
     assert!(files.server.wait().success(), "{}", files.server.messages());
 }
 
-/// A second signal takes all loop devices away, not only the one that is waited for.
+/// A second signal detaches all loop devices, not only the one that the stop waits for.
 #[test]
 fn a_second_signal_leaves_no_loop_device() {
     if !has_loop() || !requires("mkfs.ext4") {

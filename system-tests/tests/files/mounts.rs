@@ -48,7 +48,7 @@ fn what_is_to_try_with_a_loop_device_goes_by_what_it_holds() {
     assert_eq!(lines_of("seq 10000 | dd of=disk.img conv=notrunc status=none", ""), [""; 0]);
 }
 
-/// It is said in one sentence, before anything is made.
+/// The refusal is one sentence, before anything is made.
 #[test]
 fn a_loop_device_is_for_root() {
     if !requires("setpriv") {

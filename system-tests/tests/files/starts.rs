@@ -56,7 +56,7 @@ fn without_fuse_a_file_alone_is_refused() {
     }
 }
 
-/// Nothing of a server is left that others could see.
+/// Checks that no socket, mount or loop device of a server is left.
 fn nothing_is_left(server: &Server, before: &[String]) {
     let dir = server.dir().to_str().expect("UTF-8");
     let list = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
@@ -133,7 +133,7 @@ fn a_start_ends_in_order_when_it_is_told_to() {
     nothing_is_left(&server, &before);
 }
 
-/// A Ctrl-C goes to all processes of a terminal, those included that make something for the server.
+/// A Ctrl-C goes to all processes of a terminal, also to the server's helpers.
 #[test]
 fn a_signal_for_the_whole_group_leaves_nothing() {
     if !has_loop() || !requires("setsid") {
