@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the documentation of all crates; a warning, such as a link that leads nowhere, is a failure.
+# Builds the documentation of all crates. A warning, such as a dead link, is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh

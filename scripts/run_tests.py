@@ -3,10 +3,10 @@
 
 Usage: run_tests.py [--jobs N] [--list] LIST PATTERN...
 
-LIST is what `cargo test --no-run --message-format=json` printed. A PATTERN is PACKAGE or
-PACKAGE:TARGET, both with wildcards; one that begins with ! takes programs out again. Words after
--- go to each program. A program runs in the folder of its package, as cargo runs it. The output of
-one that failed is shown whole, of the others what was skipped and the closing line.
+LIST is the output of `cargo test --no-run --message-format=json`. A PATTERN is PACKAGE or
+PACKAGE:TARGET, both with wildcards; one that begins with ! removes programs again. Words after --
+go to each program. A program runs in the folder of its package, as cargo runs it. The output has
+all lines of a failed program, and of the others the SKIPPED lines and the last line.
 """
 import argparse
 import concurrent.futures

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Where the time of an I/O on the null device goes: instructions an I/O by stage, as Markdown.
+"""Counts the instructions of an I/O on the null device by stage, and prints Markdown.
 
 Usage: stages.py PROGRAM [--check FILE]
 
 Callgrind counts them: random reads of 512 bytes, 32 in flight, batches of 32, statistics on, one
-thread. The last column deals out the nanoseconds of processor time that the same program takes
-without callgrind, right after it, by instructions: they are not equally dear, so it is a guide and
-no measurement. With --check it compares the sum with the figure in FILE and fails if it is more
-than 2 % above it.
+thread. The last column divides the processor time of the same program without callgrind, run right
+after it, by instructions. Instructions do not cost the same, so that column is a guide and no
+measurement. With --check the sum is compared with the figure in FILE; more than 2 % above it is a
+failure.
 """
 import collections
 import json
@@ -19,7 +19,7 @@ import tempfile
 
 LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", "32", "--batch", "32"]
 
-# First that fits: a stage, a pattern of the function, a pattern of the source file of the instruction.
+# The first match counts: a stage, a pattern of the function, a pattern of the instruction's file.
 STAGES = [
     ("the bench's own loop: random sectors, idle list, counts", r"Lane::|lab::engine", r""),
     ("begin a call: the context's gate, plug, one link",
@@ -42,7 +42,7 @@ REST = "the rest: start, end, output"
 
 
 def named(text, names):
-    """A name that callgrind gives once and then by number."""
+    """Resolves a name that callgrind writes once and then refers to by number."""
     number, name = re.match(r"\((\d+)\)(?: (.*))?", text).groups()
     if name:
         names[number] = name
@@ -50,7 +50,7 @@ def named(text, names):
 
 
 def costs(path):
-    """Instructions by (function, file), and how often each function was called."""
+    """Returns instructions by (function, file), and the calls of each function."""
     files, functions = {}, {}
     cost, calls = collections.Counter(), collections.Counter()
     file = function = callee = None
@@ -83,7 +83,7 @@ def stage_of(function, file):
 
 
 def counted(program):
-    """Instructions by stage, and how many I/Os there were."""
+    """Returns instructions by stage, and the number of I/Os."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/callgrind"
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *LOAD]

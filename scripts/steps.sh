@@ -1,14 +1,14 @@
-# Sourced. Runs steps one after the other, goes on after a failure, and sums up at the end.
+# Sourced. Runs steps one after the other, continues after a failure, and prints a summary.
 # shellcheck shell=bash
 
 export CARGO_TERM_PROGRESS_WHEN=never
 SUMMARY=()
 FAILED=0
 
-# Seconds that a step may take: several times what it takes on two slow cores.
+# Seconds that a step may take: several times its duration on two slow cores.
 STEP_LIMIT=${STEP_LIMIT:-1200}
 
-# step NAME COMMAND...: runs a step and notes how it went. One that hangs is ended, and has failed.
+# step NAME COMMAND...: runs a step and records its result. A step that hangs is killed, and fails.
 step() {
     local name=$1 outcome=ok started=$SECONDS status=0
     shift
@@ -22,7 +22,7 @@ step() {
     SUMMARY+=("$(printf '%-28s %-7s %4d s' "$name" "$outcome" $((SECONDS - started)))")
 }
 
-# summary NAME: prints how each step went, and ends the script.
+# summary NAME: prints the result of each step, and ends the script.
 summary() {
     say "== summary of $1"
     printf '%s\n' "${SUMMARY[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs what takes long and rarely fails: `.ci/run` calls it after `make test`, whose built tests it
-# uses.
+# Runs slow checks that rarely fail. `.ci/run` calls it after `make test` and uses its test
+# programs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
@@ -15,7 +15,7 @@ step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" system-tests \
     '!system-tests:fuzz_smoke' '!system-tests:denied' '!system-tests:nbdsh' \
     '!system-tests:files' '!system-tests:embedded'
-# Skipped loudly where the nightly toolchain has no Miri.
+# Prints SKIPPED where the nightly toolchain has no Miri.
 step "memory rules (Miri)" env DRYSTONE_SKIP_MISSING=1 scripts/miri.sh
 step "instructions an I/O" scripts/instructions.sh
 step "addresses (ASan)" env DRYSTONE_SKIP_MISSING=1 scripts/asan.sh

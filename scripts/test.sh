@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every check and test that must hold before a change is taken, goes on after a failure, and
-# ends with a summary. What takes long and rarely fails is in scripts/test-long.sh.
+# Runs every check and test that must hold before a change is taken, continues after a failure, and
+# ends with a summary. scripts/test-long.sh has slow checks that rarely fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
@@ -8,7 +8,7 @@ source scripts/setup-tests.sh
 source scripts/steps.sh
 target="${CARGO_TARGET_DIR:-$PWD/target}"
 
-# The tests drive the program that this builds; debug, so that its assertions are on.
+# The tests run the program that this builds; debug, so that its assertions are on.
 export DRYSTONE_BIN="$target/debug/drystone"
 run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks for misspelt words; typos.toml lists those that are right. The tool comes from PyPI, into a
+# Finds misspelt words; typos.toml lists exceptions. The tool comes from PyPI, into a
 # folder of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
