@@ -19,7 +19,7 @@ mod repair;
 mod rescue;
 mod room;
 mod speed;
-mod stand;
+pub(super) mod stand;
 mod threads;
 
 use super::*;

@@ -18,7 +18,7 @@ impl Manager {
         wanted.iter().for_each(|word| bitmap.put(*word, true));
         let words = bitmap.words.clone();
         self.write_bitmap();
-        if self.changed {
+        if self.members.is_changed() {
             // Who did not take the bitmap is out before anything relies on it.
             self.write_superblocks();
         }
@@ -41,15 +41,15 @@ impl Manager {
         if let Some(bitmap) = &mut self.bitmap {
             bitmap.set_written();
         }
-        self.disks.iter_mut().for_each(|disk| disk.wants_bitmap = false);
-        failed.iter().for_each(|position| self.fail_disk(*position, Failed::Bitmap));
+        self.members.iter_mut().for_each(|disk| disk.wants_bitmap = false);
+        failed.iter().for_each(|position| self.members.fail(*position, Failed::Bitmap));
         failed.is_empty()
     }
 
     fn start_bitmap_writes(&mut self, round: usize, failed: &[usize]) -> Vec<(usize, Vec<Ticket>)> {
         let mut started = Vec::new();
         let Some(bitmap) = &mut self.bitmap else { return started };
-        let disks = self.disks.iter().enumerate();
+        let disks = self.members.iter().enumerate();
         let disks =
             disks.filter(|(position, disk)| !disk.is_faulty() && !failed.contains(position));
         for (position, disk) in disks {
@@ -67,7 +67,7 @@ impl Manager {
 
     /// Clear bits that are not used any more. When it is to be looked again.
     pub(super) fn tend_bitmap(&mut self, now: Ns) -> Option<Ns> {
-        let is_degraded = self.is_degraded();
+        let is_degraded = self.members.is_degraded();
         let bitmap = self.bitmap.as_mut()?;
         if is_degraded || !bitmap.has_set() {
             bitmap.next_pass = None;
@@ -85,7 +85,9 @@ impl Manager {
 
     /// A pass: bits that were not used since the last one are cleared.
     pub(super) fn clear_unused_bits(&mut self) {
-        let Some(bitmap) = self.bitmap.as_ref().filter(|_| !self.is_degraded()) else { return };
+        let Some(bitmap) = self.bitmap.as_ref().filter(|_| !self.members.is_degraded()) else {
+            return;
+        };
         let words = bitmap.words.clone();
         let unused: Vec<usize> = (0..words.len()).filter(|w| words.is_unused(*w)).collect();
         if unused.is_empty() {
@@ -96,7 +98,7 @@ impl Manager {
         let failed = self.flush_members();
         if !failed.is_empty() {
             // What the bits stand for may be lost there.
-            failed.iter().for_each(|position| self.fail_disk(*position, Failed::Flush));
+            failed.iter().for_each(|position| self.members.fail(*position, Failed::Flush));
             self.write_superblocks();
             self.publish();
             return;

@@ -1,18 +1,18 @@
 //! What is asked for by control calls (mdadm's *manage* mode).
 
+use super::safe_mode::Record;
 use super::spare_layout::{Needs, placed};
-use super::{Failed, Manager, QUIET_PAUSE_NS, Record, STOP_PATIENCE_NS};
+use super::{Failed, Manager, QUIET_PAUSE_NS, STOP_PATIENCE_NS};
 use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
-use crate::array::control::{Command, Request};
+use crate::array::control::Command;
 use crate::array::disk::{Disk, DiskState, LogTodo};
 use crate::array::look::{candidate, erase_superblocks};
 use crate::engine::SyncAction;
-use crate::ids::{MemberNumber, Role};
+use crate::ids::Role;
 use crate::metadata::Uuid;
 use crate::metadata::superblock::{DevRole, Features, Superblock};
 use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
-use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
@@ -22,32 +22,25 @@ fn busy(message: String) -> Error {
 
 impl Manager {
     pub(super) fn take_requests(&mut self) {
-        let Some(queue) = self.queue.clone() else { return };
-        for request in queue.take_requests() {
+        for request in self.requests.take_new() {
             if !request.begin(self.io.ctx.locks()) {
                 continue;
             }
             if let Command::Stop = request.command() {
                 let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
-                self.stopping.get_or_insert((Vec::new(), deadline)).0.push(request);
+                self.requests.add_stop(request, deadline);
                 continue;
             }
             let outcome = self.execute(request.command());
             self.record_changes();
             let outcome = outcome.and_then(|()| self.check_recorded(request.command()));
-            if let (Command::Remove(_), Ok(())) = (request.command(), &outcome) {
-                let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
-                self.removing.push((request, deadline));
-                continue;
+            match (request.command(), &outcome) {
+                (Command::Remove(_), Ok(())) => {
+                    let deadline = self.now().saturating_add(STOP_PATIENCE_NS);
+                    self.requests.add_removal(request, deadline);
+                }
+                _ => self.requests.add_executed(request, outcome),
             }
-            self.executed.push((request, outcome));
-        }
-    }
-
-    fn record_changes(&mut self) {
-        if self.changed && !self.read_only {
-            self.write_superblocks();
-            self.publish();
         }
     }
 
@@ -61,13 +54,11 @@ impl Manager {
         match command {
             Command::Add { name, .. } => {
                 let position = self.position_of(name)?;
-                if !self.disks[position].is_faulty() {
+                if !self.members[position].is_faulty() {
                     return Ok(());
                 }
-                let disk = self.disks.remove(position);
-                self.let_go.push(disk.number());
+                let disk = self.members.remove(position);
                 self.io.release(disk.index);
-                self.changed = true;
                 self.record_changes();
                 Err(Error::invalid(format!(
                     "{name} is not added to {array}: it did not write and flush its superblock and what else a \
@@ -75,9 +66,9 @@ impl Manager {
                 )))
             }
             Command::Replace(name) => {
-                let role = self.disks[self.position_of(name)?].state.role();
+                let role = self.members[self.position_of(name)?].state.role();
                 let is_chosen = |disk: &Disk| matches!(disk.state, DiskState::Replacement(own) if Some(own) == role);
-                match role.is_none() || self.disks.iter().any(is_chosen) {
+                match role.is_none() || self.members.iter().any(is_chosen) {
                     true => Ok(()),
                     false => Err(Error::invalid(format!(
                         "{name} is not replaced: the spare chosen for it did not write and flush its superblock, \
@@ -94,24 +85,18 @@ impl Manager {
     pub(super) fn tell_outcomes(&mut self) {
         let is_asked = |action| matches!(action, SyncAction::Check | SyncAction::Repair);
         let action = self.sync.as_ref().map(|sync| sync.action);
-        let still_runs = |request: &Request| match request.command() {
+        let is_over = self.is_over;
+        let still_runs = |command: &Command| match command {
+            _ if is_over => false,
             Command::Idle => action.is_some_and(is_asked),
             Command::Freeze(true) => action.is_some(),
             _ => false,
         };
-        let is_over = self.is_over;
-        let locks = self.io.ctx.locks();
-        self.executed.retain_mut(|(request, outcome)| {
-            let waits = outcome.is_ok() && !is_over && still_runs(request);
-            if !waits {
-                request.end(std::mem::replace(outcome, Ok(())), locks);
-            }
-            waits
-        });
+        self.requests.tell_outcomes(still_runs, self.io.ctx.locks());
     }
 
     fn execute(&mut self, command: &Command) -> Result<()> {
-        if self.stopping.is_some() {
+        if self.requests.is_stopping() {
             return Err(busy(format!("{} is being stopped", self.shared.name)));
         }
         match command {
@@ -149,14 +134,14 @@ impl Manager {
     }
 
     fn position_of(&self, name: &str) -> Result<usize> {
-        self.disks.iter().position(|disk| *disk.name == *name).ok_or_else(|| {
+        self.members.position_of(name).ok_or_else(|| {
             let text = format!("{name} is no device of {}", self.shared.name);
             Error::new(ErrorKind::NotFound, text)
         })
     }
 
     fn add(&mut self, name: &str, device: &Arc<dyn Device>, uuid: Uuid) -> Result<()> {
-        if self.disks.iter().any(|disk| *disk.name == *name) {
+        if self.members.position_of(name).is_some() {
             return Err(busy(format!("{name} is a device of {} already", self.shared.name)));
         }
         let added = self.take_in(name, device, uuid);
@@ -187,9 +172,7 @@ impl Manager {
         }
         (added.by_bitmap, added.wants_bitmap) = (state != DiskState::Spare, true);
         added.log_todo = LogTodo::All;
-        self.disks.push(added);
-        self.interrupt_rebuild();
-        self.changed = true;
+        self.members.add(added);
         Ok(())
     }
 
@@ -211,8 +194,7 @@ impl Manager {
     /// While too much is missing a former member is what the array may be put together from again
     /// (`assemble --force`): it is not written over.
     fn check_not_needed(&self, name: &str, own: Option<&Superblock>) -> Result<()> {
-        let tolerated = self.shared.conf().layout.level().parity_disks() as usize;
-        let is_broken = self.common.raid_disks as usize - self.in_sync() > tolerated;
+        let is_broken = self.members.lost() > self.members.tolerated();
         match own {
             Some(own) if is_broken && own.set_uuid == self.common.set_uuid => {
                 let array = &self.shared.name;
@@ -247,11 +229,11 @@ impl Manager {
             !own.feature_map.intersects(Features::RECOVERY_OFFSET | Features::REPLACEMENT);
         let is_of_age = (cleared..=common.events).contains(&own.events);
         let is_free = self
-            .disks
+            .members
             .iter()
             .all(|disk| disk.number().0 != own.dev_number && disk.state.role() != Some(role));
         // Who calls a member failed that is in use saw another history.
-        let mut in_use = self.disks.iter().filter(|d| matches!(d.state, DiskState::InSync(_)));
+        let mut in_use = self.members.iter().filter(|d| matches!(d.state, DiskState::InSync(_)));
         let is_ours = in_use.all(|disk| matches!(own.role_of(disk.number().0), DevRole::Active(_)));
         let fits = shape(own) == shape(common)
             && own.data_size >= self.used
@@ -270,7 +252,7 @@ impl Manager {
         uuid: Uuid,
     ) -> Result<Superblock> {
         // Where a member that is used has its data is more likely to be right.
-        let mut models: Vec<_> = self.disks.iter().collect();
+        let mut models: Vec<_> = self.members.iter().collect();
         models.sort_by_key(|disk| disk.is_faulty());
         let models: Vec<&Superblock> = models.into_iter().map(|disk| &disk.superblock).collect();
         let sectors = device.info().size_bytes / SECTOR_SIZE;
@@ -297,27 +279,18 @@ impl Manager {
             );
             Error::invalid(text)
         };
-        own.dev_number = self.free_number().ok_or_else(full)?;
+        // Behind those of the array's first members.
+        let numbers = self.common.raid_disks..self.common.roles_max() as u32;
+        own.dev_number = self.members.free_number(numbers).ok_or_else(full)?;
         (own.recovery_offset, own.cnt_corrected_read, own.devflags) = (0, 0, 0);
         Ok(own)
     }
 
-    /// The lowest number behind those of an array's first members that no device has, nor had since the
-    /// array was started, if there is one.
-    fn free_number(&self) -> Option<u32> {
-        let is_free = |number: &u32| self.disks.iter().all(|disk| disk.number().0 != *number);
-        let is_new =
-            |number: &u32| is_free(number) && !self.let_go.contains(&MemberNumber(*number));
-        let numbers = self.common.raid_disks..self.common.roles_max() as u32;
-        let new = numbers.clone().find(is_new);
-        new.or_else(|| numbers.clone().find(is_free))
-    }
-
     fn fail(&mut self, name: &str) -> Result<()> {
         let position = self.position_of(name)?;
-        let tolerated = self.shared.conf().layout.level().parity_disks() as usize;
-        let lost = self.common.raid_disks as usize - self.in_sync();
-        if matches!(self.disks[position].state, DiskState::InSync(_)) && lost >= tolerated {
+        let lost = self.members.lost();
+        let is_in_sync = matches!(self.members[position].state, DiskState::InSync(_));
+        if is_in_sync && lost >= self.members.tolerated() {
             return Err(busy(format!(
                 "{name} cannot be failed: {} would be broken, with {} of {} members lost",
                 self.shared.name,
@@ -325,14 +298,14 @@ impl Manager {
                 self.common.raid_disks
             )));
         }
-        self.fail_disk(position, Failed::Asked);
+        self.members.fail(position, Failed::Asked);
         Ok(())
     }
 
     /// The place of a device that may be removed.
     fn removable(&self, name: &str) -> Result<usize> {
         let position = self.position_of(name)?;
-        match self.disks[position].state {
+        match self.members[position].state {
             DiskState::Faulty(_) | DiskState::Spare => Ok(position),
             _ => Err(busy(format!("{name} is in use: fail it before it is removed"))),
         }
@@ -341,55 +314,48 @@ impl Manager {
     /// Let go of devices that are to be removed, once nothing is on its way to them any more that could be
     /// written over what somebody else puts there (Linux `nr_pending`).
     pub(super) fn remove_asked(&mut self, now: Ns) -> Option<Ns> {
-        for (request, deadline) in std::mem::take(&mut self.removing) {
+        for (request, deadline) in self.requests.take_removals() {
             let Command::Remove(name) = request.command() else { continue };
             match self.remove(name, now >= deadline) {
-                Some(outcome) => self.executed.push((request, outcome)),
-                None => self.removing.push((request, deadline)),
+                Some(outcome) => self.requests.add_executed(request, outcome),
+                None => self.requests.add_removal(request, deadline),
             }
         }
         self.record_changes();
-        (!self.removing.is_empty()).then_some(now + QUIET_PAUSE_NS)
+        self.requests.has_removals().then_some(now + QUIET_PAUSE_NS)
     }
 
     /// `None` if it cannot be yet.
     fn remove(&mut self, name: &str, is_late: bool) -> Option<Result<()>> {
-        if self.stopping.is_some() {
+        if self.requests.is_stopping() {
             return Some(Err(busy(format!("{} is being stopped", self.shared.name))));
         }
         let position = match self.removable(name) {
             Ok(position) => position,
             refused => return Some(refused.map(|_| ())),
         };
-        let number = self.disks[position].number();
+        let number = self.members[position].number();
         if !self.shared.writes_have_ended(Some(number), self.io.ctx.locks()) {
             let text = || format!("{name} has writes in flight that do not end");
             return is_late.then(|| Err(busy(text())));
         }
-        let disk = self.disks.remove(position);
-        self.let_go.push(number);
+        let disk = self.members.remove(position);
         self.io.release(disk.index);
-        self.changed = true;
         Some(Ok(()))
     }
 
     fn replace(&mut self, name: &str) -> Result<()> {
         let position = self.position_of(name)?;
-        let DiskState::InSync(role) = self.disks[position].state else {
+        let DiskState::InSync(role) = self.members[position].state else {
             return Err(Error::invalid(format!("{name} is no member that could be replaced")));
         };
-        if self.disks.iter().any(|disk| disk.state == DiskState::Replacement(role)) {
+        if self.members.iter().any(|disk| disk.state == DiskState::Replacement(role)) {
             return Err(busy(format!("{name} is being replaced already")));
         }
-        let spare = self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare);
-        let none = || Error::invalid("there is no spare: add one first".to_owned());
-        let spare = spare.ok_or_else(none)?;
-        (spare.state, spare.wants_bitmap) = (DiskState::Replacement(role), true);
-        spare.log_todo = LogTodo::All;
-        spare.in_sync_below.store(0, Release);
-        self.interrupt_rebuild();
-        self.changed = true;
-        Ok(())
+        match self.members.begin_replacement(role) {
+            true => Ok(()),
+            false => Err(Error::invalid("there is no spare: add one first".to_owned())),
+        }
     }
 
     fn ask_for_sync(&mut self, action: SyncAction) -> Result<()> {
@@ -400,8 +366,8 @@ impl Manager {
             let text = format!("{} is being synchronised already", self.shared.name);
             return Err(busy(text));
         }
-        let lost = self.common.raid_disks as usize - self.in_sync();
-        if lost >= self.shared.conf().layout.level().parity_disks() as usize {
+        let lost = self.members.lost();
+        if lost >= self.members.tolerated() {
             let text = format!(
                 "{} lacks {lost} of {} members: without them there is nothing that parity could be \
                  compared with",
@@ -425,7 +391,7 @@ impl Manager {
 
     /// Stop, once nothing is in flight any more.
     pub(super) fn stop_if_asked(&mut self, now: Ns) -> Option<Ns> {
-        let deadline = self.stopping.as_ref()?.1;
+        let deadline = self.requests.stop_deadline()?;
         self.interrupt_sync();
         let epoch = self.shared.suspend();
         let is_quiet = self.sync.is_none()
@@ -435,16 +401,14 @@ impl Manager {
         if !is_quiet && now < deadline {
             return Some(now + QUIET_PAUSE_NS);
         }
-        let requests = self.stopping.take()?.0;
         if !is_quiet {
             self.shared.publish(|conf| conf.is_suspended = false);
             let text = format!("{} has I/O in flight that does not end", self.shared.name);
-            let refused = requests.into_iter().map(|request| (request, Err(busy(text.clone()))));
-            self.executed.extend(refused);
+            self.requests.refuse_stops(|| busy(text.clone()));
             return Some(now);
         }
         self.close();
-        self.stopped = requests;
+        self.requests.accept_stops();
         None
     }
 
@@ -452,8 +416,10 @@ impl Manager {
         if !self.read_only {
             self.clear_all_bits();
         }
-        if !self.read_only && (self.changed || self.record != Record::Clean) {
-            self.record = Record::Clean;
+        if !self.read_only
+            && (self.members.is_changed() || self.safe_mode.record() != Record::Clean)
+        {
+            self.safe_mode.set_clean();
             self.write_superblocks();
         }
         self.shared.publish(|conf| {

@@ -1,7 +1,6 @@
 //! What becomes of members that do not do what they should.
 
 use super::{ArrayEvent, Failed, Manager, byte_of};
-use crate::array::disk::DiskState;
 use crate::engine::{Fault, Report};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::clock::Ns;
@@ -21,7 +20,7 @@ impl Manager {
         for report in others {
             self.take_report(&report);
         }
-        if self.changed && !self.read_only {
+        if self.members.is_changed() && !self.read_only {
             self.write_superblocks();
         }
         self.publish();
@@ -31,23 +30,23 @@ impl Manager {
     }
 
     fn take_report(&mut self, report: &Report) {
-        let Some(position) = self.disk_of(report.number) else { return };
-        if self.disks[position].is_faulty() {
+        let Some(position) = self.members.find(report.number) else { return };
+        if self.members[position].is_faulty() {
             return;
         }
         match report.fault {
             Fault::Corrected => {
-                let corrected = &mut self.disks[position].corrected;
+                let corrected = &mut self.members[position].corrected;
                 *corrected = corrected.saturating_add(STRIPE_SECTORS as u32);
             }
             Fault::Write => {
-                self.disks[position].write_error = true;
+                self.members[position].write_error = true;
                 self.record_bad_block(position, report);
             }
             Fault::MadeGood => self.note_good_block(position, report.sector),
-            Fault::Log => self.fail_disk(position, Failed::Log),
-            Fault::Flush => self.fail_disk(position, Failed::Flush),
-            Fault::Gone => self.fail_disk(position, Failed::Gone),
+            Fault::Log => self.members.fail(position, Failed::Log),
+            Fault::Flush => self.members.fail(position, Failed::Flush),
+            Fault::Gone => self.members.fail(position, Failed::Gone),
             Fault::Lost => self.record_bad_block(position, report),
             Fault::NoRoom => {}
         }
@@ -55,12 +54,13 @@ impl Manager {
 
     /// A member has no room: what was to be written is tried again in a while.
     fn await_room(&mut self, report: &Report) {
-        if let Some(position) = self.disk_of(report.number) {
-            let disk = &mut self.disks[position];
+        if let Some(position) = self.members.find(report.number) {
+            let disk = &mut self.members[position];
             disk.was_full = true;
             // Told once, however often it is tried again.
             if !std::mem::replace(&mut disk.lacks_room, true) {
-                (self.event_sink)(ArrayEvent::NoRoom(disk.name.clone()));
+                let member = disk.name.clone();
+                self.members.emit(ArrayEvent::NoRoom(member));
             }
             self.room_look.get_or_insert(self.io.ctx.set().clock().now() + ROOM_PAUSE_NS);
         }
@@ -73,10 +73,10 @@ impl Manager {
             return Some(at);
         }
         // What fails again is reported before the next look; if nothing is, there is room.
-        for disk in &mut self.disks {
+        for disk in self.members.iter_mut() {
             disk.lacks_room = std::mem::take(&mut disk.was_full);
         }
-        let is_any = self.disks.iter().any(|disk| disk.lacks_room);
+        let is_any = self.members.iter().any(|disk| disk.lacks_room);
         self.room_look = is_any.then_some(now + ROOM_PAUSE_NS);
         self.publish();
         self.room_look
@@ -88,14 +88,14 @@ impl Manager {
             // There is no record to be kept, and the member's other blocks can still be had.
             return;
         }
-        let disk = &mut self.disks[position];
+        let disk = &mut self.members[position];
         let start = disk.superblock.data_offset + report.sector;
         let (is_write, byte) = (report.fault == Fault::Write, byte_of(start));
         let mut list = (*disk.bad_blocks).clone();
         let has_log = disk.bad_block_log().is_some();
         if !has_log || list.add(start..start + STRIPE_SECTORS).is_err() {
             let why = if is_write { Failed::Write(byte) } else { Failed::Read(byte) };
-            return self.fail_disk(position, why);
+            return self.members.fail(position, why);
         }
         if list == *disk.bad_blocks {
             return;
@@ -104,8 +104,8 @@ impl Manager {
         disk.bad_blocks_changed = true;
         let member = disk.name.clone();
         match self.write_superblock_of(position) {
-            true => self.emit(ArrayEvent::BadBlocks { member, byte, is_write, more: 0 }),
-            false => self.fail_disk(position, Failed::Superblock),
+            true => self.members.emit(ArrayEvent::BadBlocks { member, byte, is_write, more: 0 }),
+            false => self.members.fail(position, Failed::Superblock),
         }
     }
 
@@ -113,7 +113,7 @@ impl Manager {
     /// that may be older than a write that failed there, or that was left out because of the list: nothing
     /// comes off any more.
     fn note_good_block(&mut self, position: usize, sector: u64) {
-        let disk = &mut self.disks[position];
+        let disk = &mut self.members[position];
         let start = disk.superblock.data_offset + sector;
         let mut list = (*disk.bad_blocks).clone();
         let stays = disk.write_error || self.read_only;
@@ -127,24 +127,7 @@ impl Manager {
         disk.bad_blocks = list.into();
         disk.bad_blocks_changed = true;
         if !self.write_superblock_of(position) {
-            self.fail_disk(position, Failed::Superblock);
+            self.members.fail(position, Failed::Superblock);
         }
-    }
-
-    /// The device is used no longer. It is on record only when the superblocks have been written.
-    pub(super) fn fail_disk(&mut self, position: usize, why: Failed) {
-        let disk = &mut self.disks[position];
-        let (before, member) = (disk.state, disk.name.clone());
-        disk.state = DiskState::Faulty(before.role());
-        if let DiskState::InSync(role) | DiskState::Rebuilding(role) = before {
-            // Whoever was to take its place has it now.
-            let mut others = self.disks.iter_mut();
-            let next = others.find(|disk| disk.state == DiskState::Replacement(role));
-            next.into_iter().for_each(|disk| disk.state = DiskState::Rebuilding(role));
-        }
-        self.changed = true;
-        self.emit(ArrayEvent::MemberFailed { member, why, left: self.strength() });
-        // Who is left to be rebuilt is seen anew.
-        self.interrupt_rebuild();
     }
 }

@@ -12,45 +12,38 @@
 mod bitmap;
 mod commands;
 mod faults;
+mod members;
+mod requests;
+mod safe_mode;
 mod spare_layout;
 mod supers;
 mod sync;
 
 use super::bitmap::BitmapStorage;
-use super::control::Request;
 use super::device::{ManagerQueue, SyncDevice};
 use super::disk::{Disk, DiskState};
-use super::event::{ArrayEvent, Failed, Strength, byte_of};
+use super::event::{ArrayEvent, Failed, byte_of};
 use super::io::Io;
-use super::options::{ArrayOptions, EventSink, WallClock};
+use super::options::{ArrayOptions, WallClock};
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
-use crate::engine::{IN_SYNC, REGION_SECTORS, RoleSlot, Shared, Wanted};
-use crate::ids::MemberNumber;
+use crate::engine::{REGION_SECTORS, Shared, Wanted};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::superblock::{CLEAN, Superblock};
 use drystone_core::clock::Ns;
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Result};
+use members::Members;
+pub(super) use members::role_slots;
+use requests::Requests;
+use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
 use sync::{Speed, Sync};
 
-/// Without writes for so long the array is put on record as clean (`safe_mode_delay`, 204 ms).
-const SAFE_MODE_DELAY_NS: Ns = 204_000_000;
 /// The pause between two looks whether writes that are to end have ended.
 const QUIET_PAUSE_NS: Ns = 1_000_000;
 /// How long writes are waited for that are under way when an array is to be stopped.
 const STOP_PATIENCE_NS: Ns = 30_000_000_000;
-
-/// Whether the members are on record as fitting one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Record {
-    Clean,
-    Dirty,
-    /// Dirty, and no new write passes: it is to become clean, if those under way end soon. The epoch
-    /// of the configuration that says so.
-    Settling(u64),
-}
 
 /// What a [`Manager`] is made of.
 pub(super) struct ManagerSpec<'a> {
@@ -68,22 +61,17 @@ pub(super) struct ManagerSpec<'a> {
 pub struct Manager {
     pub(super) io: Io,
     shared: Arc<Shared>,
-    queue: Option<Arc<ManagerQueue>>,
     sync_device: DevIndex,
-    disks: Vec<Disk>,
+    members: Members,
+    requests: Requests,
+    safe_mode: SafeMode,
     /// What all superblocks say alike.
     common: Arc<Superblock>,
     used: u64,
-    record: Record,
     read_only: bool,
     /// The last change of the superblocks only said that the array is dirty, so that the count of
     /// events may go back (`can_decrease_events`).
     can_decrease_events: bool,
-    /// Something that superblocks say has changed since they were written.
-    changed: bool,
-    wants_writes: bool,
-    /// Writes that had passed when it was looked last, and when that was.
-    writes_seen: (u64, Ns),
     bitmap: Option<BitmapStorage>,
     sync: Option<Sync>,
     /// What was asked for and has not begun.
@@ -91,38 +79,10 @@ pub struct Manager {
     frozen: bool,
     speed: Speed,
     wall_clock: WallClock,
-    event_sink: EventSink,
-    /// Commands that were executed or refused, whose outcome is told when what follows from them has begun.
-    executed: Vec<(Arc<Request>, Result<()>)>,
-    /// Numbers of devices that were removed: what was on its way to one may be told of yet.
-    let_go: Vec<MemberNumber>,
-    /// Who asks for a device to be removed, and until when what is on its way there is waited for.
-    removing: Vec<(Arc<Request>, Ns)>,
-    /// Who asks for a stop, and until when what is in flight is waited for.
-    stopping: Option<(Vec<Arc<Request>>, Ns)>,
-    /// Who asked for the stop that has come about.
-    stopped: Vec<Arc<Request>>,
     pub(super) is_over: bool,
     updated_ns: Ns,
     /// When what some member had no room for is tried again.
     room_look: Option<Ns>,
-}
-
-/// Who sits where.
-pub(super) fn role_slots(disks: &[Disk], roles: u32) -> Vec<RoleSlot> {
-    let mut role_slots: Vec<RoleSlot> = (0..roles).map(|_| RoleSlot::default()).collect();
-    for disk in disks {
-        match disk.state {
-            DiskState::InSync(role) | DiskState::Rebuilding(role) => {
-                role_slots[role.index()].member = Some(disk.member());
-            }
-            DiskState::Replacement(role) => {
-                role_slots[role.index()].replacement = Some(disk.member());
-            }
-            DiskState::Spare | DiskState::Faulty(_) => {}
-        }
-    }
-    role_slots
 }
 
 impl Manager {
@@ -132,54 +92,44 @@ impl Manager {
         let sync_device = io.open(&device)?;
         shared.set_manager(Arc::downgrade(io.ctx.handle()));
         shared.fits_below.store(resync_from.unwrap_or(CLEAN), Release);
-        let lost = assembly.lost() > 0;
-        let mut manager = Manager {
+        let is_replacement = |disk: &Disk| matches!(disk.state, DiskState::Replacement(_));
+        let are_copied_anew = assembly.resync_from.is_some() && disks.iter().any(is_replacement);
+        // It is on record as dirty, and stays so until it is known to be better: replacements have to say
+        // how little they have before members say that all is well.
+        let is_dirty = resync_from == Some(0) || are_copied_anew;
+        let is_changed = assembly.lost() > 0 || assembly.resync_from.is_some();
+        let layout = shared.conf().layout;
+        let members = Members::new(disks, layout, options.event_sink.clone(), is_changed);
+        let manager = Manager {
             io,
             shared,
-            queue: None,
             sync_device,
-            disks,
+            members,
+            requests: Requests::default(),
+            safe_mode: SafeMode::new(is_dirty),
             common: Arc::new(assembly.fresh.clone()),
             used: assembly.used(),
-            record: Record::Clean,
             read_only: options.read_only,
             can_decrease_events: false,
-            changed: lost || assembly.resync_from.is_some(),
-            wants_writes: false,
-            writes_seen: (0, 0),
             bitmap,
             sync: None,
             sync_asked: None,
             frozen: false,
             speed: Speed::default(),
             wall_clock: options.wall_clock.clone(),
-            event_sink: options.event_sink.clone(),
-            executed: Vec::new(),
-            let_go: Vec::new(),
-            removing: Vec::new(),
-            stopping: None,
-            stopped: Vec::new(),
             is_over: false,
             updated_ns: 0,
             room_look: None,
         };
-        let is_replacement = |disk: &Disk| matches!(disk.state, DiskState::Replacement(_));
-        let are_copied_anew =
-            assembly.resync_from.is_some() && manager.disks.iter().any(is_replacement);
-        if resync_from == Some(0) || are_copied_anew {
-            // It is on record as dirty, and stays so until it is known to be better: replacements have to say
-            // how little they have before members say that all is well.
-            manager.record = Record::Dirty;
-        }
         let status = manager.status(Vec::new());
-        if manager.is_degraded() {
-            manager.emit(ArrayEvent::Degraded(manager.strength()));
+        if manager.members.is_degraded() {
+            manager.members.emit(ArrayEvent::Degraded(manager.members.strength()));
         }
         Ok((manager, status))
     }
 
     pub(super) fn with_queue(mut self, queue: Arc<ManagerQueue>) -> Self {
-        self.queue = Some(queue);
+        self.requests.set_queue(queue);
         self
     }
 
@@ -210,26 +160,22 @@ impl Manager {
 
     /// Let go of all devices, and then tell whoever has asked for the stop.
     pub(super) fn end(mut self) {
-        let (stopped, queue) = (std::mem::take(&mut self.stopped), self.queue.take());
+        let requests = std::mem::take(&mut self.requests);
         let locks = self.io.ctx.locks().clone();
         drop(self);
-        stopped.iter().for_each(|request| request.end(Ok(()), &locks));
-        if let Some(queue) = queue {
-            queue.close();
-        }
+        requests.end(&locks);
     }
 
     /// Do what there is to do now; when there may be more though nobody asks.
     pub(super) fn step(&mut self) -> Option<Ns> {
         self.io.reap();
         let wanted = self.shared.take_wanted();
-        self.wants_writes |= wanted.contains(Wanted::WRITES);
+        if wanted.contains(Wanted::WRITES) {
+            self.safe_mode.want_writes();
+        }
         self.take_reports();
         self.take_requests();
-        if self.changed && !self.read_only {
-            self.write_superblocks();
-            self.publish();
-        }
+        self.record_changes();
         let now = self.now();
         self.set_wanted_bits();
         let looks = [
@@ -251,8 +197,8 @@ impl Manager {
 
     /// Make contexts work by what is so now.
     fn publish(&mut self) -> u64 {
-        let role_slots = role_slots(&self.disks, self.common.raid_disks);
-        let is_dirty = self.record == Record::Dirty;
+        let role_slots = self.members.role_slots();
+        let is_dirty = self.safe_mode.record() == Record::Dirty;
         let action = self.sync.as_ref().map(|sync| sync.action);
         let epoch = self.shared.publish(|conf| {
             (conf.role_slots, conf.is_dirty, conf.action) = (role_slots, is_dirty, action);
@@ -261,61 +207,54 @@ impl Manager {
         epoch
     }
 
+    /// Have superblocks say what has changed, and contexts work by it.
+    fn record_changes(&mut self) {
+        if self.members.is_changed() && !self.read_only {
+            self.write_superblocks();
+            self.publish();
+        }
+    }
+
     /// Dirty when somebody wants to write, clean when nobody has written for a while.
     fn keep_record(&mut self, now: Ns) -> Option<Ns> {
         if self.read_only {
             return None;
         }
         let writes = self.shared.ports().iter().map(|port| port.writes()).sum();
-        match self.record {
-            Record::Clean if std::mem::take(&mut self.wants_writes) => {
-                self.record = Record::Dirty;
+        let mut next = self.safe_mode.next(writes, now);
+        if let Next::CheckWrites(epoch) = next {
+            let have_ended = self.shared.writes_are_quiet(epoch);
+            next = self.safe_mode.writes_checked(have_ended, now);
+        }
+        match next {
+            Next::Wait(until) => until,
+            Next::RecordDirty(until) => {
                 self.write_superblocks();
                 self.publish();
-                self.writes_seen = (writes, now);
-                Some(now + SAFE_MODE_DELAY_NS)
+                Some(until)
             }
-            Record::Clean => None,
-            Record::Dirty => self.settle_if_idle(writes, now),
-            Record::Settling(epoch) => self.settle(epoch, now),
-        }
-    }
-
-    fn settle_if_idle(&mut self, writes: u64, now: Ns) -> Option<Ns> {
-        self.wants_writes = false;
-        let (seen, since) = self.writes_seen;
-        if writes != seen {
-            self.writes_seen = (writes, now);
-        } else if now >= since + SAFE_MODE_DELAY_NS {
-            self.record = Record::Settling(0);
-            self.record = Record::Settling(self.publish());
-            self.writes_seen = (writes, now);
-            return Some(now);
-        }
-        Some(self.writes_seen.1 + SAFE_MODE_DELAY_NS)
-    }
-
-    fn settle(&mut self, epoch: u64, now: Ns) -> Option<Ns> {
-        if self.shared.writes_are_quiet(epoch) {
-            self.record = Record::Clean;
-            if self.write_superblocks() {
+            Next::StopWrites => {
+                let epoch = self.publish();
+                self.safe_mode.writes_stopped(epoch);
+                Some(now)
+            }
+            Next::LetWritesPass(until) => {
                 self.publish();
+                Some(until)
             }
-            return self.wants_writes.then_some(now);
+            Next::RecordClean => {
+                if self.write_superblocks() {
+                    self.publish();
+                }
+                self.safe_mode.wants_writes().then_some(now)
+            }
+            Next::CheckWrites(_) => None,
         }
-        if std::mem::take(&mut self.wants_writes) {
-            // Somebody goes on writing: nothing was written of it, so nothing is to be taken back.
-            self.record = Record::Dirty;
-            self.publish();
-            return Some(now + SAFE_MODE_DELAY_NS);
-        }
-        Some(now + QUIET_PAUSE_NS)
     }
 
     fn tell_status(&mut self) {
-        if let Some(queue) = &self.queue {
-            queue.change_status(|told| *told = self.status(std::mem::take(&mut told.disks)));
-        }
+        let change = |told: &mut ArrayStatus| *told = self.status(std::mem::take(&mut told.disks));
+        self.requests.change_status(change);
     }
 
     /// What is so now. This is done at each step, and takes the memory of the disks that were told.
@@ -330,9 +269,9 @@ impl Manager {
             corrected: disk.corrected,
         };
         disks.clear();
-        disks.extend(self.disks.iter().map(disk));
+        disks.extend(self.members.iter().map(disk));
         let conf = self.shared.conf();
-        let state = match self.record {
+        let state = match self.safe_mode.record() {
             _ if self.is_over => ArrayState::Inactive,
             _ if conf.is_broken => ArrayState::Broken,
             _ if self.read_only => ArrayState::ReadOnly,
@@ -354,29 +293,5 @@ impl Manager {
             speed: (self.speed.min, self.speed.max),
             updated_ns: self.updated_ns,
         }
-    }
-
-    fn disk_of(&self, number: MemberNumber) -> Option<usize> {
-        self.disks.iter().position(|disk| disk.number() == number)
-    }
-
-    /// Members of roles that are in sync.
-    fn in_sync(&self) -> usize {
-        let in_sync = |disk: &&Disk| matches!(disk.state, DiskState::InSync(_));
-        self.disks.iter().filter(in_sync).count()
-    }
-
-    fn strength(&self) -> Strength {
-        let layout = self.shared.conf().layout;
-        let parity = layout.level().parity_disks();
-        Strength { in_sync: self.in_sync() as u32, disks: self.common.raid_disks, parity }
-    }
-
-    fn emit(&self, event: ArrayEvent) {
-        (self.event_sink)(event);
-    }
-
-    fn is_degraded(&self) -> bool {
-        self.in_sync() < self.common.raid_disks as usize
     }
 }

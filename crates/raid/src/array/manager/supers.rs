@@ -1,6 +1,7 @@
 //! The superblocks.
 
-use super::{Failed, Manager, Record};
+use super::safe_mode::Record;
+use super::{Failed, Manager};
 use crate::array::disk::{Disk, DiskState};
 use crate::array::io::Ticket;
 use crate::array::ppl;
@@ -14,7 +15,7 @@ impl Manager {
     /// device that does not take its superblock has failed, which is then put on record too. True if one has:
     /// then contexts are to hear of it.
     pub(super) fn write_superblocks(&mut self) -> bool {
-        let faulty = self.faulty();
+        let faulty = self.members.faulty();
         self.bring_level();
         let (mut written, mut is_lower) = (self.common.events, false);
         loop {
@@ -44,16 +45,12 @@ impl Manager {
                 break;
             }
             for position in failed {
-                self.fail_disk(position, why);
+                self.members.fail(position, why);
             }
         }
-        self.changed = false;
+        self.members.mark_recorded();
         self.updated_ns = self.now();
-        self.faulty() > faulty
-    }
-
-    fn faulty(&self) -> usize {
-        self.disks.iter().filter(|disk| disk.is_faulty()).count()
+        self.members.faulty() > faulty
     }
 
     /// Members that a crash kept from the last update of another life get it before there is a next one:
@@ -64,20 +61,23 @@ impl Manager {
                 && !disk.is_faulty()
                 && disk.superblock.events < self.common.events
         };
-        let behind: Vec<usize> =
-            (0..self.disks.len()).filter(|position| is_behind(&self.disks[*position])).collect();
+        let behind: Vec<usize> = self
+            .members
+            .positions()
+            .filter(|position| is_behind(&self.members[*position]))
+            .collect();
         if behind.is_empty() {
             return;
         }
         // What the update said to be durable may not be on these.
         let failed = self.flush_members();
-        failed.iter().for_each(|position| self.fail_disk(*position, Failed::Flush));
+        failed.iter().for_each(|position| self.members.fail(*position, Failed::Flush));
         let behind = behind.into_iter().filter(|position| !failed.contains(position));
         let started: Vec<_> =
             behind.map(|position| (position, self.start_write(position))).collect();
         for (position, tickets) in started {
             if !self.io.wait_for_all(&tickets) {
-                self.fail_disk(position, Failed::Superblock);
+                self.members.fail(position, Failed::Superblock);
             }
         }
     }
@@ -85,9 +85,9 @@ impl Manager {
     /// Count the update. False if spares need not hear of it: it says nothing but that the array is
     /// clean, or dirty, which a change back takes away again (Linux `md_update_sb`).
     fn next_events(&mut self) -> bool {
-        let only_record = !self.changed && !self.is_degraded();
-        let is_clean =
-            self.record == Record::Clean && self.shared.fits_below.load(Acquire) == CLEAN;
+        let only_record = !self.members.is_changed() && !self.members.is_degraded();
+        let is_clean = self.safe_mode.record() == Record::Clean
+            && self.shared.fits_below.load(Acquire) == CLEAN;
         if only_record && is_clean && self.can_decrease_events && self.common.events > 1 {
             self.change_common().events -= 1;
             self.can_decrease_events = false;
@@ -107,7 +107,7 @@ impl Manager {
         let has_logs = self.shared.conf().ppl.is_some();
         let common = Arc::make_mut(&mut self.common);
         // What is being written may not fit, wherever it is.
-        common.resync_offset = match self.record {
+        common.resync_offset = match self.safe_mode.record() {
             Record::Clean => fits_below,
             // The logs tell what is being written, and nothing of what the resync has yet to put right.
             _ if has_logs && fits_below != CLEAN => ppl::RESYNC_PENDING,
@@ -117,7 +117,7 @@ impl Manager {
         let roles = &mut common.roles;
         // Who is not there is no member.
         roles.fill(DevRole::Spare.number());
-        for disk in &self.disks {
+        for disk in self.members.iter() {
             let number = disk.number().0 as usize;
             if number >= roles.len() {
                 roles.resize(number + 1, DevRole::Spare.number());
@@ -134,7 +134,7 @@ impl Manager {
 
     /// Flush all members at once, unless nothing gets better. Who could not.
     fn flush_all(&mut self) -> Vec<usize> {
-        if !self.changed && self.record == Record::Dirty {
+        if !self.members.is_changed() && self.safe_mode.record() == Record::Dirty {
             return Vec::new();
         }
         self.flush_members()
@@ -144,8 +144,8 @@ impl Manager {
     pub(super) fn flush_members(&mut self) -> Vec<usize> {
         let is_used = |disk: &Disk| disk.state.role().is_some();
         let positions: Vec<_> =
-            (0..self.disks.len()).filter(|position| is_used(&self.disks[*position])).collect();
-        let start = |position: &usize| self.io.start(self.disks[*position].index, Bio::flush());
+            self.members.positions().filter(|position| is_used(&self.members[*position])).collect();
+        let start = |position: &usize| self.io.start(self.members[*position].index, Bio::flush());
         let tickets: Vec<_> = positions.iter().map(start).collect();
         let flushed = tickets.into_iter().map(|ticket| self.io.wait_for(ticket).status.is_ok());
         positions.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(position, _)| *position).collect()
@@ -156,7 +156,7 @@ impl Manager {
     fn write_empty_logs(&mut self) -> bool {
         let Some(conf) = self.shared.conf().ppl else { return true };
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
-        for (position, disk) in self.disks.iter_mut().enumerate() {
+        for (position, disk) in self.members.iter_mut().enumerate() {
             if disk.state.role().is_some() {
                 started.push((position, disk.start_log(&mut self.io, &conf)));
             }
@@ -166,15 +166,15 @@ impl Manager {
             .into_iter()
             .filter_map(|(position, tickets)| (!io.wait_for_all(&tickets)).then_some(position))
             .collect();
-        failed.iter().for_each(|position| self.fail_disk(*position, Failed::Log));
+        failed.iter().for_each(|position| self.members.fail(*position, Failed::Log));
         failed.is_empty()
     }
 
     /// Write all superblocks at once. Who did not take it.
     fn write_all(&mut self, spares_too: bool) -> Vec<usize> {
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
-        for position in 0..self.disks.len() {
-            let disk = &self.disks[position];
+        for position in self.members.positions() {
+            let disk = &self.members[position];
             let is_told = spares_too || disk.state != DiskState::Spare;
             if !disk.is_faulty() && is_told {
                 let tickets = self.start_write(position);
@@ -184,7 +184,7 @@ impl Manager {
         let mut failed = Vec::new();
         for (position, tickets) in started {
             match self.io.wait_for_all(&tickets) {
-                true => self.disks[position].bad_blocks_changed = false,
+                true => self.members[position].bad_blocks_changed = false,
                 false => failed.push(position),
             }
         }
@@ -193,7 +193,7 @@ impl Manager {
 
     fn start_write(&mut self, position: usize) -> Vec<Ticket> {
         let common = &self.common;
-        let disk = &mut self.disks[position];
+        let disk = &mut self.members[position];
         disk.take_common(common);
         let log = disk.bad_block_log().filter(|_| disk.bad_blocks_changed);
         let mut tickets = Vec::new();
@@ -212,7 +212,7 @@ impl Manager {
     pub(super) fn write_superblock_of(&mut self, position: usize) -> bool {
         let tickets = self.start_write(position);
         let is_written = self.io.wait_for_all(&tickets);
-        self.disks[position].bad_blocks_changed &= !is_written;
+        self.members[position].bad_blocks_changed &= !is_written;
         is_written
     }
 }

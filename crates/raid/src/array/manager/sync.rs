@@ -8,20 +8,16 @@
 //! * By a bitmap only chunks are synchronised whose word says that they need it. For a member that
 //!   came back these are all that are set once no write goes past it any more.
 
-use super::{
-    ArrayEvent, Disk, DiskState, Failed, IN_SYNC, Manager, QUIET_PAUSE_NS, REGION_SECTORS,
-};
-use crate::array::disk::LogTodo;
+use super::{ArrayEvent, Disk, Manager, QUIET_PAUSE_NS, REGION_SECTORS};
 use crate::array::io::Ticket;
 use crate::array::status::SyncStatus;
 use crate::engine::SyncAction;
-use crate::ids::{MemberNumber, Role};
+use crate::ids::MemberNumber;
 use crate::metadata::superblock::CLEAN;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, Op, SECTOR_SIZE, Sector, Status};
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 /// Regions under way at once.
 const DEPTH: usize = 16;
@@ -161,10 +157,12 @@ impl Manager {
         if self.sync.is_none() {
             self.begin_sync(now);
         }
+        self.interrupt_rebuild_if_changed();
         let io = &mut self.io;
         self.sync.as_mut()?.advance(|ticket| io.take(ticket).map(|bio| bio.status));
         // What could not be computed is on record before it counts as done.
         self.take_reports();
+        self.interrupt_rebuild_if_changed();
         let mut sync = self.sync.take()?;
         sync.measure(now);
         self.skip_clean(&mut sync);
@@ -189,10 +187,13 @@ impl Manager {
         deadline
     }
 
-    /// A device is to be rebuilt from now on: a rebuild under way begins anew, with it.
-    pub(super) fn interrupt_rebuild(&mut self) {
-        if self.sync.as_ref().is_some_and(|sync| sync.action == SyncAction::Recover) {
-            self.interrupt_sync();
+    /// Other devices are to be rebuilt than when a rebuild under way began: it begins again, with them.
+    fn interrupt_rebuild_if_changed(&mut self) {
+        if self.members.take_rebuild_change()
+            && let Some(sync) = &mut self.sync
+            && sync.action == SyncAction::Recover
+        {
+            sync.is_interrupted = true;
         }
     }
 
@@ -204,7 +205,7 @@ impl Manager {
     }
 
     fn begin_sync(&mut self, now: Ns) {
-        if self.read_only || self.frozen || self.stopping.is_some() {
+        if self.read_only || self.frozen || self.requests.is_stopping() {
             return;
         }
         let fits_below = self.shared.fits_below.load(Acquire);
@@ -220,11 +221,12 @@ impl Manager {
         self.shared.mismatches.store(0, Relaxed);
         let mut sync = Sync::new(action, start.min(self.used), self.used, now);
         sync.by_bitmap = self.bitmap.is_some() && self.is_by_bitmap(action);
-        let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
-        sync.rebuilt = rebuilt.map(|disk| disk.number()).collect();
-        self.emit(ArrayEvent::SyncBegan {
+        sync.rebuilt = self.members.rebuilt().map(Disk::number).collect();
+        // All of them are in it.
+        self.members.take_rebuild_change();
+        self.members.emit(ArrayEvent::SyncBegan {
             action,
-            members: self.names_of(&sync.rebuilt),
+            members: self.members.names_of(&sync.rebuilt),
             percent: sync.percent(),
         });
         self.sync = Some(sync);
@@ -235,10 +237,9 @@ impl Manager {
     }
 
     fn is_by_bitmap(&self, action: SyncAction) -> bool {
-        let mut rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
         match action {
             SyncAction::Resync => true,
-            SyncAction::Recover => rebuilt.all(|disk| disk.by_bitmap),
+            SyncAction::Recover => self.members.rebuilt().all(|disk| disk.by_bitmap),
             SyncAction::Check | SyncAction::Repair => false,
         }
     }
@@ -289,27 +290,10 @@ impl Manager {
         if self.shared.conf().is_broken {
             return None;
         }
-        self.assign_spares();
-        let rebuilt = self.disks.iter().filter(|disk| disk.state.is_rebuilt());
-        rebuilt.map(|disk| disk.in_sync_below.load(Acquire)).min()
-    }
-
-    fn assign_spares(&mut self) {
-        for role in (0..self.common.raid_disks).map(Role) {
-            let is_member = |state| matches!(state, DiskState::InSync(r) | DiskState::Rebuilding(r) if r == role);
-            if self.disks.iter().any(|disk| is_member(disk.state)) {
-                continue;
-            }
-            let spare = self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare);
-            let Some(spare) = spare else { return };
-            (spare.state, spare.wants_bitmap) = (DiskState::Rebuilding(role), true);
-            spare.log_todo = LogTodo::All;
-            spare.in_sync_below.store(0, Release);
-            self.changed = true;
-        }
-        if self.changed {
+        if self.members.assign_spares() && self.members.is_changed() {
             self.write_superblocks();
         }
+        self.members.rebuilt().map(|disk| disk.in_sync_below.load(Acquire)).min()
     }
 
     fn begin_regions(&mut self, sync: &mut Sync, now: Ns) -> Option<Ns> {
@@ -354,7 +338,7 @@ impl Manager {
             SyncAction::Resync => self.shared.fits_below.store(sync.done, Release),
             SyncAction::Recover => {
                 let is_meant = |disk: &&Disk| sync.rebuilt.contains(&disk.number());
-                for disk in self.disks.iter().filter(is_meant) {
+                for disk in self.members.iter().filter(is_meant) {
                     if disk.state.is_rebuilt() && disk.in_sync_below.load(Acquire) < sync.done {
                         disk.in_sync_below.store(sync.done, Release);
                     }
@@ -377,7 +361,7 @@ impl Manager {
         if let Some(sync) = &mut self.sync {
             sync.checkpoint = (sync.done, now);
             if matches!(sync.action, SyncAction::Resync | SyncAction::Recover) {
-                self.changed = true;
+                self.members.mark_changed();
                 if self.write_superblocks() {
                     self.publish();
                 }
@@ -390,68 +374,32 @@ impl Manager {
         match sync.action {
             SyncAction::Resync if is_whole => {
                 self.shared.fits_below.store(CLEAN, Release);
-                self.changed = true;
+                self.members.mark_changed();
             }
             SyncAction::Recover if is_whole => {
                 // Each says itself that it has everything, before the others count on it.
-                self.changed = true;
+                self.members.mark_changed();
                 self.write_superblocks();
-                self.promote_rebuilt(&sync.rebuilt);
+                self.members.promote_rebuilt(&sync.rebuilt);
             }
             // It goes on from there, also after a stop.
             SyncAction::Resync | SyncAction::Recover => {
-                self.changed |= sync.done > sync.checkpoint.0;
+                if sync.done > sync.checkpoint.0 {
+                    self.members.mark_changed();
+                }
             }
             SyncAction::Check | SyncAction::Repair => {}
         }
-        if self.changed {
+        if self.members.is_changed() {
             self.write_superblocks();
         }
         self.publish();
-        self.emit(ArrayEvent::SyncEnded {
+        self.members.emit(ArrayEvent::SyncEnded {
             action: sync.action,
-            members: self.names_of(&sync.rebuilt),
+            members: self.members.names_of(&sync.rebuilt),
             stopped_at: (!is_whole).then(|| sync.percent()),
             mismatches: self.shared.mismatches.load(Relaxed),
-            left: self.strength(),
+            left: self.members.strength(),
         });
-    }
-
-    fn names_of(&self, numbers: &[MemberNumber]) -> Vec<Arc<str>> {
-        let disks = self.disks.iter().filter(|disk| numbers.contains(&disk.number()));
-        disks.map(|disk| disk.name.clone()).collect()
-    }
-
-    /// What was rebuilt is in sync; who has a replacement is of no use any more.
-    fn promote_rebuilt(&mut self, rebuilt: &[MemberNumber]) {
-        let replaced = |disk: &Disk| match disk.state {
-            DiskState::Replacement(role) if rebuilt.contains(&disk.number()) => Some(role),
-            _ => None,
-        };
-        let roles: Vec<Role> = self.disks.iter().filter_map(replaced).collect();
-        let is_replaced =
-            |disk: &&Disk| matches!(disk.state, DiskState::InSync(role) if roles.contains(&role));
-        let gone: Vec<_> = self.disks.iter().filter(is_replaced).map(|d| d.name.clone()).collect();
-        for disk in &mut self.disks {
-            let is_meant = rebuilt.contains(&disk.number());
-            disk.state = match disk.state {
-                DiskState::InSync(role) if roles.contains(&role) => DiskState::Faulty(Some(role)),
-                DiskState::Rebuilding(role) | DiskState::Replacement(role) if is_meant => {
-                    disk.set_in_sync();
-                    disk.by_bitmap = false;
-                    DiskState::InSync(role)
-                }
-                state => state,
-            };
-        }
-        self.changed = true;
-        for member in gone {
-            let (why, left) = (Failed::Replaced, self.strength());
-            self.emit(ArrayEvent::MemberFailed { member, why, left });
-        }
-        debug_assert!(self.disks.iter().all(|disk| {
-            !matches!(disk.state, DiskState::InSync(_))
-                || disk.in_sync_below.load(Acquire) == IN_SYNC
-        }));
     }
 }

@@ -319,12 +319,12 @@ impl Device for Shelf {
 }
 
 /// Devices, and the array that they make, served by one thread.
-pub(super) struct Stand {
+pub(in crate::array) struct Stand {
     pub(super) clock: Arc<ManualClock>,
     pub(super) set: Arc<ContextSet>,
     pub(super) power: Arc<Power>,
     pub(super) memories: Vec<Arc<Memory>>,
-    pub(super) devices: Vec<Arc<dyn Device>>,
+    pub(in crate::array) devices: Vec<Arc<dyn Device>>,
     pub(super) array: Option<(Array, Manager)>,
     pub(super) user: Option<(Context, DevIndex)>,
     /// How it is started.
@@ -342,7 +342,7 @@ pub(super) fn uuid(n: u8) -> Uuid {
 
 impl Stand {
     /// Devices of zeroes.
-    pub(super) fn new(disks: usize) -> Self {
+    pub(in crate::array) fn new(disks: usize) -> Self {
         Stand::of(vec![vec![0; BYTES]; disks])
     }
 
@@ -383,7 +383,7 @@ impl Stand {
         self.memories.push(memory);
     }
 
-    pub(super) fn create(&mut self, level: Level, assume_clean: bool) {
+    pub(in crate::array) fn create(&mut self, level: Level, assume_clean: bool) {
         self.create_with(level, assume_clean, None, None);
     }
 
@@ -438,7 +438,9 @@ impl Stand {
         }
     }
 
-    pub(super) fn look(&self) -> (Context, Vec<Candidate>, std::result::Result<Assembly, String>) {
+    pub(in crate::array) fn look(
+        &self,
+    ) -> (Context, Vec<Candidate>, std::result::Result<Assembly, String>) {
         let ctx = self.set.open(Engine::Plain).unwrap();
         let (ctx, candidates) = find(ctx, &self.devices).unwrap();
         let assembly = assemble(&candidates, None);
