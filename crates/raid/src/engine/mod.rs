@@ -24,3 +24,6 @@ pub(crate) use port::Origin;
 pub use shard::ShardCounts;
 pub(crate) use shared::{REGION_SECTORS, Shared, Wanted};
 pub(crate) use turn::{Fault, Report};
+
+#[cfg(test)]
+pub(crate) use shard::tests as testing;

@@ -3,7 +3,7 @@
 use super::safe_mode::Record;
 use super::spare_layout::{Needs, placed};
 use super::{Failed, Manager, QUIET_PAUSE_NS, STOP_PATIENCE_NS};
-use crate::array::bitmap::{BitmapStorage, check_blocks as check_bitmap};
+use crate::array::bitmap::check_blocks as check_bitmap;
 use crate::array::control::Command;
 use crate::array::disk::{Disk, DiskState, LogTodo};
 use crate::array::look::{candidate, erase_superblocks};
@@ -164,7 +164,7 @@ impl Manager {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
             None => (self.superblock_for(name, device, uuid)?, DiskState::Spare),
         };
-        let header = self.bitmap.as_ref().map(BitmapStorage::header);
+        let header = self.records.bitmap_header();
         let mut added = Disk::open(&mut self.io, device, &superblock, (state, 0), header)?;
         check_bitmap(&added)?;
         if state == DiskState::Spare {
@@ -196,7 +196,7 @@ impl Manager {
     fn check_not_needed(&self, name: &str, own: Option<&Superblock>) -> Result<()> {
         let is_broken = self.members.lost() > self.members.tolerated();
         match own {
-            Some(own) if is_broken && own.set_uuid == self.common.set_uuid => {
+            Some(own) if is_broken && own.set_uuid == self.records.common().set_uuid => {
                 let array = &self.shared.name;
                 Err(busy(format!(
                     "{array} has lost more members than it may, and adding {name} would destroy what \
@@ -219,10 +219,10 @@ impl Manager {
 
     /// The role of a device that was a member, and has missed only what the bitmap marks.
     fn role_again(&self, own: &Superblock) -> Option<Role> {
-        let cleared = self.bitmap.as_ref()?.header().events_cleared;
+        let cleared = self.records.bitmap_header()?.events_cleared;
         let DevRole::Active(role) = own.role() else { return None };
         let role = Role(role.into());
-        let common = &self.common;
+        let common = self.records.common();
         let geometry = |s: &Superblock| (s.level, s.layout, s.chunk_sectors, s.raid_disks);
         let shape = |s: &Superblock| (s.set_uuid, geometry(s), s.size);
         let is_whole =
@@ -257,8 +257,8 @@ impl Manager {
         let models: Vec<&Superblock> = models.into_iter().map(|disk| &disk.superblock).collect();
         let sectors = device.info().size_bytes / SECTOR_SIZE;
         // What superblocks say is used may be part of a chunk more than what is.
-        let size = self.common.size;
-        let bitmap = self.bitmap.as_ref().map(BitmapStorage::header);
+        let size = self.records.common().size;
+        let bitmap = self.records.bitmap_header();
         let block_sectors = u64::from(device.info().limits.logical_block_size) / SECTOR_SIZE;
         let needs = Needs { used: size, bitmap, block_sectors };
         let own = placed(&models, sectors, needs).map_err(|needed| {
@@ -275,12 +275,12 @@ impl Manager {
             let text = format!(
                 "{} has {} devices, which is most",
                 self.shared.name,
-                self.common.roles_max()
+                self.records.common().roles_max()
             );
             Error::invalid(text)
         };
         // Behind those of the array's first members.
-        let numbers = self.common.raid_disks..self.common.roles_max() as u32;
+        let numbers = self.records.common().raid_disks..self.records.common().roles_max() as u32;
         own.dev_number = self.members.free_number(numbers).ok_or_else(full)?;
         (own.recovery_offset, own.cnt_corrected_read, own.devflags) = (0, 0, 0);
         Ok(own)
@@ -295,7 +295,7 @@ impl Manager {
                 "{name} cannot be failed: {} would be broken, with {} of {} members lost",
                 self.shared.name,
                 lost + 1,
-                self.common.raid_disks
+                self.records.common().raid_disks
             )));
         }
         self.members.fail(position, Failed::Asked);
@@ -371,7 +371,8 @@ impl Manager {
             let text = format!(
                 "{} lacks {lost} of {} members: without them there is nothing that parity could be \
                  compared with",
-                self.shared.name, self.common.raid_disks
+                self.shared.name,
+                self.records.common().raid_disks
             );
             return Err(Error::invalid(text));
         }

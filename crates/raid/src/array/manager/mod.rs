@@ -13,10 +13,10 @@ mod bitmap;
 mod commands;
 mod faults;
 mod members;
+mod records;
 mod requests;
 mod safe_mode;
 mod spare_layout;
-mod supers;
 mod sync;
 
 use super::bitmap::BitmapStorage;
@@ -24,17 +24,18 @@ use super::device::{ManagerQueue, SyncDevice};
 use super::disk::{Disk, DiskState};
 use super::event::{ArrayEvent, Failed, byte_of};
 use super::io::Io;
-use super::options::{ArrayOptions, WallClock};
+use super::options::ArrayOptions;
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
 use crate::engine::{REGION_SECTORS, Shared, Wanted};
 use crate::metadata::assemble::Assembly;
-use crate::metadata::superblock::{CLEAN, Superblock};
+use crate::metadata::superblock::CLEAN;
 use drystone_core::clock::Ns;
 use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Result};
 use members::Members;
 pub(super) use members::role_slots;
+use records::{Records, Target};
 use requests::Requests;
 use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
@@ -65,22 +66,15 @@ pub struct Manager {
     members: Members,
     requests: Requests,
     safe_mode: SafeMode,
-    /// What all superblocks say alike.
-    common: Arc<Superblock>,
+    records: Records,
     used: u64,
     read_only: bool,
-    /// The last change of the superblocks only said that the array is dirty, so that the count of
-    /// events may go back (`can_decrease_events`).
-    can_decrease_events: bool,
-    bitmap: Option<BitmapStorage>,
     sync: Option<Sync>,
     /// What was asked for and has not begun.
     sync_asked: Option<crate::engine::SyncAction>,
     frozen: bool,
     speed: Speed,
-    wall_clock: WallClock,
     pub(super) is_over: bool,
-    updated_ns: Ns,
     /// When what some member had no room for is tried again.
     room_look: Option<Ns>,
 }
@@ -107,18 +101,14 @@ impl Manager {
             members,
             requests: Requests::default(),
             safe_mode: SafeMode::new(is_dirty),
-            common: Arc::new(assembly.fresh.clone()),
+            records: Records::new(assembly.fresh.clone(), bitmap, options.wall_clock.clone()),
             used: assembly.used(),
             read_only: options.read_only,
-            can_decrease_events: false,
-            bitmap,
             sync: None,
             sync_asked: None,
             frozen: false,
             speed: Speed::default(),
-            wall_clock: options.wall_clock.clone(),
             is_over: false,
-            updated_ns: 0,
             room_look: None,
         };
         let status = manager.status(Vec::new());
@@ -207,6 +197,33 @@ impl Manager {
         epoch
     }
 
+    /// The records, and what they are written to.
+    fn records(&mut self) -> (&mut Records, Target<'_>) {
+        let record = self.safe_mode.record();
+        let (io, members) = (&mut self.io, &mut self.members);
+        (&mut self.records, Target { io, members, shared: &self.shared, record })
+    }
+
+    /// Put on record what is so now; durable when this returns. True if a device has failed by
+    /// that: then contexts are to hear of it.
+    fn write_superblocks(&mut self) -> bool {
+        let (records, mut to) = self.records();
+        records.write(&mut to)
+    }
+
+    /// Write what has changed of the bitmap; durable when this returns. False if a device has failed
+    /// by that.
+    fn write_bitmap(&mut self) -> bool {
+        let (records, mut to) = self.records();
+        records.write_bitmap(&mut to)
+    }
+
+    /// Write the superblock of one device. False if it did not take it.
+    fn write_superblock_of(&mut self, position: usize) -> bool {
+        let (records, mut to) = self.records();
+        records.write_one(&mut to, position)
+    }
+
     /// Have superblocks say what has changed, and contexts work by it.
     fn record_changes(&mut self) {
         if self.members.is_changed() && !self.read_only {
@@ -280,18 +297,18 @@ impl Manager {
         };
         ArrayStatus {
             layout: conf.layout,
-            superblock: self.common.clone(),
+            superblock: self.records.common().clone(),
             used: self.used,
             state,
             read_only: self.read_only,
             disks,
             sync: self.sync.as_ref().map(|sync| sync.status(self.used, self.now())),
             resync_pending: self.sync.is_none() && self.shared.fits_below.load(Acquire) != CLEAN,
-            bitmap: self.bitmap.as_ref().map(BitmapStorage::status),
+            bitmap: self.records.bitmap().map(BitmapStorage::status),
             frozen: self.frozen,
             mismatch_cnt: self.shared.mismatches.load(Relaxed),
             speed: (self.speed.min, self.speed.max),
-            updated_ns: self.updated_ns,
+            updated_ns: self.records.updated_ns(),
         }
     }
 }

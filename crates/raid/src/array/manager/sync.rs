@@ -220,7 +220,7 @@ impl Manager {
         };
         self.shared.mismatches.store(0, Relaxed);
         let mut sync = Sync::new(action, start.min(self.used), self.used, now);
-        sync.by_bitmap = self.bitmap.is_some() && self.is_by_bitmap(action);
+        sync.by_bitmap = self.records.bitmap().is_some() && self.is_by_bitmap(action);
         sync.rebuilt = self.members.rebuilt().map(Disk::number).collect();
         // All of them are in it.
         self.members.take_rebuild_change();
@@ -261,7 +261,7 @@ impl Manager {
     /// Go on to the next sector that has to be synchronised. How many sectors do from there on.
     fn skip_clean(&self, sync: &mut Sync) -> u64 {
         let to_region = |next: u64| next - next % REGION_SECTORS + REGION_SECTORS;
-        let Some(bitmap) = self.bitmap.as_ref().filter(|_| sync.by_bitmap) else {
+        let Some(bitmap) = self.records.bitmap().filter(|_| sync.by_bitmap) else {
             return to_region(sync.next).min(sync.end) - sync.next;
         };
         let words = &bitmap.words;
@@ -346,7 +346,7 @@ impl Manager {
             }
             SyncAction::Check | SyncAction::Repair => {}
         }
-        let words = self.bitmap.as_ref().map(|bitmap| &bitmap.words);
+        let words = self.records.bitmap().map(|bitmap| &bitmap.words);
         if let Some(words) = words.filter(|_| sync.by_bitmap) {
             let done = match sync.done >= self.used {
                 true => words.len(),

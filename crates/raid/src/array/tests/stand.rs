@@ -76,7 +76,7 @@ impl Power {
 }
 
 /// A device in memory.
-pub(super) struct Memory {
+pub(in crate::array) struct Memory {
     number: usize,
     power: Arc<Power>,
     /// What is sent to these sectors and later ones waits.
@@ -89,7 +89,7 @@ pub(super) struct Memory {
     pub(super) name: String,
     pub(super) bytes: Lock<Vec<u8>>,
     pub(super) locks: Arc<LockCounters>,
-    pub(super) is_dead: AtomicBool,
+    pub(in crate::array) is_dead: AtomicBool,
     /// Flushes fail, and so do writes that come with one.
     pub(super) flush_fails: AtomicBool,
     /// Reads and writes that touch this sector fail, once it is not all ones.
@@ -142,7 +142,7 @@ impl Memory {
         self.bytes.lock(&self.locks)[start..start + bytes].to_vec()
     }
 
-    pub(super) fn superblock(&self) -> Superblock {
+    pub(in crate::array) fn superblock(&self) -> Superblock {
         self.superblock_of(Minor::V1_2)
     }
 
@@ -323,7 +323,7 @@ pub(in crate::array) struct Stand {
     pub(super) clock: Arc<ManualClock>,
     pub(super) set: Arc<ContextSet>,
     pub(super) power: Arc<Power>,
-    pub(super) memories: Vec<Arc<Memory>>,
+    pub(in crate::array) memories: Vec<Arc<Memory>>,
     pub(in crate::array) devices: Vec<Arc<dyn Device>>,
     pub(super) array: Option<(Array, Manager)>,
     pub(super) user: Option<(Context, DevIndex)>,
