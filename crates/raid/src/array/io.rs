@@ -10,6 +10,14 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
+#[cfg(test)]
+impl Ticket {
+    /// One that no bio has.
+    pub(crate) fn of_test(number: u64) -> Self {
+        Ticket(u64::MAX - number)
+    }
+}
+
 /// A context with bios in flight, each known by its ticket.
 pub(crate) struct Io {
     pub(crate) ctx: Context,

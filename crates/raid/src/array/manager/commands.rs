@@ -83,13 +83,12 @@ impl Manager {
     /// What has begun because of a command can be seen before it is said to be done, and what was to end has
     /// ended (Linux `stop_sync_thread`).
     pub(super) fn tell_outcomes(&mut self) {
-        let is_asked = |action| matches!(action, SyncAction::Check | SyncAction::Repair);
-        let action = self.sync.as_ref().map(|sync| sync.action);
+        let sync = &self.sync;
         let is_over = self.is_over;
         let still_runs = |command: &Command| match command {
             _ if is_over => false,
-            Command::Idle => action.is_some_and(is_asked),
-            Command::Freeze(true) => action.is_some(),
+            Command::Idle => sync.is_asked_for(),
+            Command::Freeze(true) => sync.action().is_some(),
             _ => false,
         };
         self.requests.tell_outcomes(still_runs, self.io.ctx.locks());
@@ -101,8 +100,7 @@ impl Manager {
         }
         match command {
             Command::Speed { min, max } => {
-                self.speed.min = min.unwrap_or(self.speed.min);
-                self.speed.max = max.unwrap_or(self.speed.max);
+                self.sync.set_speed(*min, *max);
                 return Ok(());
             }
             Command::Stop => return Ok(()),
@@ -119,14 +117,11 @@ impl Manager {
             Command::Replace(name) => self.replace(name),
             Command::Sync(action) => self.ask_for_sync(*action),
             Command::Idle => {
-                self.end_asked_sync();
+                self.sync.end_asked();
                 Ok(())
             }
             Command::Freeze(on) => {
-                self.frozen = *on;
-                if *on {
-                    self.interrupt_sync();
-                }
+                self.sync.freeze(*on);
                 Ok(())
             }
             Command::Speed { .. } | Command::Stop => Ok(()),
@@ -362,7 +357,7 @@ impl Manager {
         if !matches!(action, SyncAction::Check | SyncAction::Repair) {
             return Err(Error::invalid("check and repair can be asked for".to_owned()));
         }
-        if self.sync.is_some() || self.sync_asked.is_some() {
+        if self.sync.is_busy() {
             let text = format!("{} is being synchronised already", self.shared.name);
             return Err(busy(text));
         }
@@ -376,26 +371,16 @@ impl Manager {
             );
             return Err(Error::invalid(text));
         }
-        self.frozen = false;
-        self.sync_asked = Some(action);
+        self.sync.ask(action);
         Ok(())
-    }
-
-    fn end_asked_sync(&mut self) {
-        self.sync_asked = None;
-        self.frozen = false;
-        let is_asked = |action| matches!(action, SyncAction::Check | SyncAction::Repair);
-        if self.sync.as_ref().is_some_and(|sync| is_asked(sync.action)) {
-            self.interrupt_sync();
-        }
     }
 
     /// Stop, once nothing is in flight any more.
     pub(super) fn stop_if_asked(&mut self, now: Ns) -> Option<Ns> {
         let deadline = self.requests.stop_deadline()?;
-        self.interrupt_sync();
+        self.sync.interrupt();
         let epoch = self.shared.suspend();
-        let is_quiet = self.sync.is_none()
+        let is_quiet = self.sync.action().is_none()
             && self.shared.is_quiet_since(epoch)
             // Blocks that could not be read are written anew after whoever read them has gone on.
             && self.shared.writes_have_ended(None, self.io.ctx.locks());

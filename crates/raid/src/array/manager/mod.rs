@@ -18,6 +18,7 @@ mod requests;
 mod safe_mode;
 mod spare_layout;
 mod sync;
+mod sync_run;
 
 use super::bitmap::BitmapStorage;
 use super::device::{ManagerQueue, SyncDevice};
@@ -26,11 +27,10 @@ use super::event::{ArrayEvent, Failed, byte_of};
 use super::io::Io;
 use super::options::ArrayOptions;
 use super::status::{ArrayState, ArrayStatus, DiskStatus};
-use crate::engine::{REGION_SECTORS, Shared, Wanted};
+use crate::engine::{Shared, Wanted};
 use crate::metadata::assemble::Assembly;
 use crate::metadata::superblock::CLEAN;
 use drystone_core::clock::Ns;
-use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Device, Result};
 use members::Members;
@@ -39,7 +39,7 @@ use records::{Records, Target};
 use requests::Requests;
 use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
-use sync::{Speed, Sync};
+use sync::Synchronisation;
 
 /// The pause between two looks whether writes that are to end have ended.
 const QUIET_PAUSE_NS: Ns = 1_000_000;
@@ -62,18 +62,13 @@ pub(super) struct ManagerSpec<'a> {
 pub struct Manager {
     pub(super) io: Io,
     shared: Arc<Shared>,
-    sync_device: DevIndex,
     members: Members,
     requests: Requests,
     safe_mode: SafeMode,
     records: Records,
     used: u64,
     read_only: bool,
-    sync: Option<Sync>,
-    /// What was asked for and has not begun.
-    sync_asked: Option<crate::engine::SyncAction>,
-    frozen: bool,
-    speed: Speed,
+    sync: Synchronisation,
     pub(super) is_over: bool,
     /// When what some member had no room for is tried again.
     room_look: Option<Ns>,
@@ -97,17 +92,13 @@ impl Manager {
         let manager = Manager {
             io,
             shared,
-            sync_device,
             members,
             requests: Requests::default(),
             safe_mode: SafeMode::new(is_dirty),
             records: Records::new(assembly.fresh.clone(), bitmap, options.wall_clock.clone()),
             used: assembly.used(),
             read_only: options.read_only,
-            sync: None,
-            sync_asked: None,
-            frozen: false,
-            speed: Speed::default(),
+            sync: Synchronisation::new(sync_device),
             is_over: false,
             room_look: None,
         };
@@ -189,7 +180,7 @@ impl Manager {
     fn publish(&mut self) -> u64 {
         let role_slots = self.members.role_slots();
         let is_dirty = self.safe_mode.record() == Record::Dirty;
-        let action = self.sync.as_ref().map(|sync| sync.action);
+        let action = self.sync.action();
         let epoch = self.shared.publish(|conf| {
             (conf.role_slots, conf.is_dirty, conf.action) = (role_slots, is_dirty, action);
         });
@@ -295,6 +286,7 @@ impl Manager {
             Record::Clean => ArrayState::Clean,
             Record::Dirty | Record::Settling(_) => ArrayState::Active,
         };
+        let speed = self.sync.speed();
         ArrayStatus {
             layout: conf.layout,
             superblock: self.records.common().clone(),
@@ -302,12 +294,13 @@ impl Manager {
             state,
             read_only: self.read_only,
             disks,
-            sync: self.sync.as_ref().map(|sync| sync.status(self.used, self.now())),
-            resync_pending: self.sync.is_none() && self.shared.fits_below.load(Acquire) != CLEAN,
+            sync: self.sync.status(self.used, self.now()),
+            resync_pending: self.sync.action().is_none()
+                && self.shared.fits_below.load(Acquire) != CLEAN,
             bitmap: self.records.bitmap().map(BitmapStorage::status),
-            frozen: self.frozen,
+            frozen: self.sync.is_frozen(),
             mismatch_cnt: self.shared.mismatches.load(Relaxed),
-            speed: (self.speed.min, self.speed.max),
+            speed: (speed.min, speed.max),
             updated_ns: self.records.updated_ns(),
         }
     }
