@@ -117,7 +117,7 @@ fn placed(index: usize, mut bytes: Vec<u8>, is_summed: bool, sectors: u64) -> Ca
     candidate
 }
 
-/// What has a place shares it with nothing, and is on the device.
+/// Areas of a member do not overlap, and lie on the device.
 fn check_places(own: &Superblock, sectors: u64, bitmap: Option<&BitmapHeader>) {
     let Ok(places) = Places::of(own, sectors, bitmap) else { return };
     let data = own.data_offset..own.data_offset.saturating_add(own.size);

@@ -100,7 +100,7 @@ pub fn layout_number(name: &str) -> Option<u32> {
     long.or_else(|| SHORT_NAMES.iter().find(|(n, _)| *n == name).map(|(_, number)| *number))
 }
 
-/// The geometry of an array: who holds what.
+/// The geometry of an array: which member holds what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     level: Level,
@@ -139,7 +139,7 @@ enum Powers {
     Role,
 }
 
-/// Who holds what in a row of chunks.
+/// The roles of data and parity in a row of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Holds the parity.
@@ -155,7 +155,7 @@ impl Layout {
     /// A geometry of `disks` members with chunks of `chunk_sectors` sectors. RAID-4 ignores `number`.
     ///
     /// # Errors
-    /// What md would not take, in a sentence.
+    /// A geometry that md would not take: one sentence.
     pub fn new(level: Level, number: u32, disks: u32, chunk_sectors: u64) -> Result<Self, String> {
         let min = level.disks_min();
         if disks < min || disks > DISKS_MAX {
@@ -240,7 +240,7 @@ impl Layout {
         self.row(sector >> self.chunk_sectors.trailing_zeros())
     }
 
-    /// Rows after which who holds what begins anew.
+    /// Rows after which the roles repeat.
     pub fn period(&self) -> u64 {
         match (self.level, self.number) {
             (Level::Raid4, _) => 1,
@@ -249,7 +249,7 @@ impl Layout {
         }
     }
 
-    /// Who holds what in row `row`.
+    /// The roles of data and parity in row `row`.
     #[inline]
     pub fn row(&self, row: u64) -> Row {
         match self.level {

@@ -18,7 +18,7 @@ use drystone_core::{Error, Result, SECTOR_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is written at once.
+/// Bytes that are written at once.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Bits of a page of Linux's counters, of 16 bits each.
 const PAGE_BITS: u64 = 2048;
@@ -84,7 +84,7 @@ impl BitmapStorage {
         BitmapStorage { header, image, dirty, words, set, next_pass: None }
     }
 
-    /// What it tells is too old.
+    /// The bits are too old: set all.
     fn set_all(&mut self, events: u64) {
         self.image[HEADER_BYTES..].fill(0xFF);
         self.dirty.fill(true);
@@ -172,7 +172,7 @@ impl BitmapStorage {
 
     fn set_events(&mut self, events: u64, cleared: u64) {
         let is_new = self.header.events != events;
-        // What was cleared may be told with the next change, if it says less now.
+        // An older `events_cleared` may be written with the next change.
         let is_more = self.header.events_cleared < cleared;
         (self.header.events, self.header.events_cleared) = (events, cleared);
         self.dirty[0] |= is_new || is_more;
@@ -230,7 +230,7 @@ fn read(
         let sector = start + image.len() as u64 / SECTOR_SIZE;
         image.extend_from_slice(&io.read(disk.index, sector, len).ok()?);
     }
-    // What follows is somebody else's.
+    // The bytes that follow belong to something else.
     image.resize(bytes.next_multiple_of(PAGE_BYTES), 0);
     Some(Ok((header, image)))
 }

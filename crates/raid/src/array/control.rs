@@ -1,4 +1,4 @@
-//! What is asked of a manager by control calls.
+//! Commands of control calls to a manager.
 
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
@@ -34,7 +34,7 @@ pub enum Command {
     Freeze(bool),
     /// Limits of synchronisation, KiB a second; as `sync_speed_min` and `sync_speed_max`.
     Speed {
-        /// Reached though members are busy.
+        /// Reached even while others use the array.
         min: Option<u64>,
         /// Not exceeded.
         max: Option<u64>,
@@ -44,7 +44,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What it means to set an attribute of which a manager takes care; `None` of others.
+    /// The command that sets an attribute; `None` for an attribute that the manager does not keep.
     ///
     /// # Errors
     /// The value is not permitted; the message says what is.
@@ -133,7 +133,7 @@ impl Request {
         self.end(outcome, locks);
     }
 
-    /// What became of it, once; `None` while the manager is at it. Any thread.
+    /// The outcome, once; `None` while the manager is at it. Any thread.
     pub fn outcome(&self, locks: &LockCounters) -> Option<Result<()>> {
         match &mut *self.progress.lock(locks) {
             Progress::Ended(outcome) => outcome.take(),

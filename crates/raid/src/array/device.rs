@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Fewest and most stripes of the cache (`md/stripe_cache_size`).
 const CACHE_STRIPES: (u64, u64) = (17, 32768);
 
-/// What the manager has not taken yet.
+/// Requests that the manager has not taken yet.
 #[derive(Default)]
 struct Requests {
     list: Vec<Arc<Request>>,
@@ -28,7 +28,7 @@ struct Requests {
     is_over: bool,
 }
 
-/// What control calls and the manager share.
+/// The queue of requests of a manager, and the status that it tells.
 pub(crate) struct ManagerQueue {
     pub(crate) shared: Arc<Shared>,
     requests: Lock<Requests>,
@@ -39,7 +39,7 @@ pub(crate) struct ManagerQueue {
     findings: Findings,
 }
 
-/// What was found when an array was started.
+/// Notices from the start of an array.
 pub(crate) struct Findings {
     pub(crate) suspects: Option<DoubtfulRanges>,
     pub(crate) left_out: Vec<String>,
@@ -130,12 +130,12 @@ impl Array {
         self.queue.request(command)
     }
 
-    /// What is known of the array. Any thread.
+    /// The status of the array. Any thread.
     pub fn status(&self) -> Arc<ArrayStatus> {
         self.queue.status.lock(&self.queue.status_locks).clone()
     }
 
-    /// What may have been wrong when it was started; nothing, unless that was forced. Any thread.
+    /// Ranges that may have been wrong when it was started; nothing, unless that was forced. Any thread.
     pub fn doubtful_ranges(&self) -> Option<&DoubtfulRanges> {
         self.queue.findings.suspects.as_ref()
     }
@@ -146,13 +146,13 @@ impl Array {
         &self.queue.findings.left_out
     }
 
-    /// What was found damaged when it was started, of members that take part all the same, one sentence
+    /// Damage that was found when it was started, of members that take part all the same, one sentence
     /// each. Any thread.
     pub fn notices(&self) -> &[String] {
         &self.queue.findings.notices
     }
 
-    /// What the shards of the stripe cache have counted. Waits for each shard's turn; any thread.
+    /// The counts of the shards of the stripe cache. Waits for each shard's turn; any thread.
     pub fn counts(&self) -> ShardCounts {
         self.shared().counts().0
     }
@@ -287,7 +287,7 @@ fn kind(conf: &Conf) -> &'static str {
 /// Most chunks that an allocation query looks at.
 const CHUNKS_MAX: usize = 1024;
 
-/// What members know of their data; a member that is not there, or not all, holds data.
+/// The extents that members tell; a member that is not there, or not all, holds data.
 fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentList) -> Result<()> {
     let (mut at, end) = (offset, offset + length);
     for _ in 0..CHUNKS_MAX {

@@ -13,7 +13,7 @@ use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::{Device, Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// What a device is in the array.
+/// The state of a device in the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskState {
     /// Holds a role; all of it can be read.
@@ -45,7 +45,7 @@ impl DiskState {
     }
 }
 
-/// What a log's area is to be given before it is used.
+/// Writes that a log's area needs before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogTodo {
     Nothing,
@@ -60,7 +60,7 @@ pub(crate) struct Disk {
     pub(crate) name: Arc<str>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) index: DevIndex,
-    /// What was written to it last, but for what all members share.
+    /// Its superblock as it was written last, but for what all members share.
     pub(crate) superblock: Superblock,
     /// Where it keeps what beside its data.
     pub(crate) places: Places,
@@ -81,9 +81,9 @@ pub(crate) struct Disk {
     pub(crate) by_bitmap: bool,
     /// It has not got the bitmap yet.
     pub(crate) wants_bitmap: bool,
-    /// What its partial parity log lacks.
+    /// Writes that its partial parity log needs.
     pub(crate) log_todo: LogTodo,
-    /// What it is to be read as having; only where nothing is written.
+    /// Replacement contents for reads; only where nothing is written.
     pub(crate) patches: Option<Arc<Patches>>,
 }
 

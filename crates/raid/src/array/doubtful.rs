@@ -1,4 +1,4 @@
-//! What may be wrong of an array that is started though something may be lost.
+//! Ranges that may hold wrong data in an array that was started by force.
 //!
 //! Two things can be: blocks that are computed from parity that may not fit, since the array was not
 //! stopped cleanly and no log says what it should be; and, once a member was forced in that had not

@@ -1,4 +1,4 @@
-//! What an operator should hear of an array: a member that fails, a synchronisation that begins or ends.
+//! Events of an array for its operator: a member that fails, a synchronisation that begins or ends.
 
 use super::status::action_name;
 use crate::engine::SyncAction;
@@ -17,7 +17,7 @@ pub enum Failed {
     Gone,
     /// It did not take a write at this byte, and the write cannot be put on its bad block list.
     Write(u64),
-    /// What it holds at this byte can neither be read nor computed, and cannot be put on its bad block list.
+    /// Its data at this byte can neither be read nor computed, and cannot be put on its bad block list.
     Read(u64),
     /// It did not flush.
     Flush,
@@ -85,7 +85,7 @@ pub enum ArrayEvent {
         member: Arc<str>,
         /// Why.
         why: Failed,
-        /// What is left.
+        /// Members that are left.
         left: Strength,
     },
     /// Blocks of 4 KiB of a member went on its list of bad blocks.
@@ -103,18 +103,18 @@ pub enum ArrayEvent {
     NoRoom(Arc<str>),
     /// A synchronisation begins.
     SyncBegan {
-        /// What is done.
+        /// The kind.
         action: SyncAction,
-        /// Who is rebuilt.
+        /// Devices that are rebuilt.
         members: Vec<Arc<str>>,
         /// Where it begins, in percent.
         percent: u8,
     },
     /// It has ended.
     SyncEnded {
-        /// What was done.
+        /// The kind.
         action: SyncAction,
-        /// Who was rebuilt.
+        /// Devices that were rebuilt.
         members: Vec<Arc<str>>,
         /// How far it came, in percent; `None` if to the end.
         stopped_at: Option<u8>,
@@ -154,7 +154,7 @@ fn names(members: &[Arc<str>]) -> String {
     names.join(" and ")
 }
 
-/// What a synchronisation is, as the subject of a sentence.
+/// A synchronisation as the subject of a sentence.
 fn subject(action: SyncAction, members: &[Arc<str>]) -> String {
     match action {
         SyncAction::Recover => format!("the rebuild of {}", names(members)),

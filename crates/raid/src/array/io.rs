@@ -22,7 +22,7 @@ impl Ticket {
 pub(crate) struct Io {
     pub(crate) ctx: Context,
     next: u64,
-    /// What has ended and was not asked for.
+    /// Bios that have ended and were not taken.
     ended: BioList,
 }
 

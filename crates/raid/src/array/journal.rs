@@ -1,4 +1,4 @@
-//! What an array's journal holds and its members do not have: it is not replayed, so such an array is not read
+//! Writes that an array's journal holds and its members lack. A journal is not replayed, so such an array is not read
 //! unless somebody insists.
 
 use super::disk::Disk;
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Most ranges of bytes that are named.
 const TOLD_MAX: usize = 10;
 
-/// What the members lack of what the journal holds, in a sentence; nothing if they have all of it.
+/// The writes of the journal that the members lack, in a sentence; nothing if they have all of them.
 pub(super) fn what_members_lack(
     io: &mut Io,
     disks: &[Disk],

@@ -1,4 +1,4 @@
-//! What devices hold before they are members: foreign data, superblocks of other arrays.
+//! The contents of devices before they are members: foreign data, superblocks of other arrays.
 
 use super::io::Io;
 use crate::metadata::MetadataError;
@@ -9,7 +9,7 @@ use drystone_core::context::DevIndex;
 use drystone_core::{Context, Device, DeviceInfo, Error, Result, SECTOR_SIZE, Status};
 use std::sync::Arc;
 
-/// What is on a device, told by signatures. Reads its start and its end, and waits for that.
+/// The contents of a device, told by signatures. Reads its start and its end, and waits for that.
 ///
 /// # Errors
 /// The device cannot be opened, or not be read; the message says why.
@@ -28,7 +28,7 @@ pub fn contents(ctx: Context, device: &Arc<dyn Device>) -> Result<Contents> {
     Ok(identify(&head, &read(tail, TAIL_BYTES)?, sectors))
 }
 
-/// What is on a device, but for what a journal holds.
+/// The contents of a device, but for those of a journal.
 pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
     let info = device.info();
     let mut read = reader(io, device)?;

@@ -26,11 +26,11 @@ use std::sync::Arc;
 pub struct Opened {
     /// The device.
     pub array: Array,
-    /// Who takes care of it.
+    /// Its manager.
     pub manager: Manager,
 }
 
-/// What is on `devices`, for [`crate::metadata::assemble::assemble`]: one for each of them. Reads, and
+/// The contents of `devices`, for [`crate::metadata::assemble::assemble`]: one for each of them. Reads, and
 /// waits for that. A device that cannot be read is one without a superblock.
 ///
 /// # Errors
@@ -159,7 +159,7 @@ fn members(
     Ok((disks, headers))
 }
 
-/// What may be wrong of an array that was `found`, and is started as it is `now`.
+/// Ranges that may be wrong of an array that was `found`, and is started as it is `now`.
 fn suspects(
     io: &mut Io,
     (disks, headers): (&[Disk], &[Option<BitmapHeader>]),
@@ -191,7 +191,7 @@ fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
     }
 }
 
-/// What device number `index` of the candidates is, if it takes part.
+/// The state of device number `index` of the candidates, if it takes part.
 fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     let members = (0..).map(Role).zip(&assembly.members).find_map(|(role, member)| match member {
         Member::InSync { device } if *device == index => Some((DiskState::InSync(role), IN_SYNC)),
@@ -203,7 +203,7 @@ fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     let replacements =
         (0..).map(Role).zip(&assembly.replacements).find_map(|(role, replacement)| {
             let replacement = replacement.as_ref().filter(|r| r.device == index)?;
-            // What was being written when the array stopped may be on the member and not on it. Parity is
+            // Writes in flight when the array stopped may be on the member and not on it. Parity is
             // made to fit the member, so it gets all of that again.
             let recovered = if assembly.resync_from.is_some() { 0 } else { replacement.recovered };
             Some((DiskState::Replacement(role), recovered))
@@ -285,7 +285,7 @@ pub fn create(
     Ok((io.ctx, found.collect()))
 }
 
-/// What is found on a device of which a new member was made.
+/// The contents of a device of which a new member was made.
 fn created(name: String, member: &NewMember) -> Candidate {
     let superblock = &member.superblock;
     let sector = superblock

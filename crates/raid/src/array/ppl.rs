@@ -39,12 +39,12 @@ pub(crate) struct Patch {
     bytes: Vec<u8>,
 }
 
-/// What the logs of an array say.
+/// The contents of an array's logs.
 pub(crate) struct Replay {
     pub(crate) conf: PplConf,
     patches: Vec<Patch>,
     entries: usize,
-    /// What of the logs makes no sense, one sentence each.
+    /// Entries that make no sense, one sentence each.
     pub(crate) notices: Vec<String>,
     /// Something could not be read, or made no sense.
     pub(crate) is_wrong: bool,
@@ -163,7 +163,7 @@ impl Replay {
     }
 }
 
-/// What an entry of a disk's log has of parity, from the first sector of `area` on.
+/// The partial parity of an entry of a disk's log, from the first sector of `area` on.
 fn partial_parity(
     io: &mut Io,
     disk: &Disk,

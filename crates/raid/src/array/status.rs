@@ -1,4 +1,4 @@
-//! What can be known of an array from outside, as `mdadm --detail` and `/proc/mdstat` tell it.
+//! The status of an array, as `mdadm --detail` and `/proc/mdstat` tell it.
 
 use super::disk::DiskState;
 use crate::engine::SyncAction;
@@ -18,7 +18,7 @@ pub struct DiskStatus {
     pub number: MemberNumber,
     /// Of the device, by its superblock.
     pub uuid: Uuid,
-    /// What it is.
+    /// Its state.
     pub state: DiskState,
     /// It has sectors that cannot be read.
     pub has_bad_blocks: bool,
@@ -46,7 +46,7 @@ pub enum ArrayState {
 /// A synchronisation under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncStatus {
-    /// What is done.
+    /// The kind.
     pub action: SyncAction,
     /// Member sectors done.
     pub done: u64,

@@ -136,7 +136,7 @@ impl Bitmap {
         match self.words[word].load(Acquire) {
             SET => true,
             seen if seen & (STATE | USED) == SET | USED => {
-                // Who is faster uses it as well.
+                // A faster writer uses it as well.
                 let _ = self.change(word, seen, SET);
                 false
             }
@@ -246,7 +246,7 @@ mod loom_tests {
             Arc::new(Model { bitmap, on_disk: AtomicBool::new(is_set), shards })
         }
 
-        /// What a writer does in two turns. False if it has to wait.
+        /// A write in two turns. False if it has to wait.
         fn write(&self, shard: usize) -> bool {
             let mut stripe = self.shards[shard].lock().unwrap();
             if self.bitmap.intend(0) != Intent::Known {
@@ -281,7 +281,7 @@ mod loom_tests {
             self.shards.iter().any(|shard| shard.lock().unwrap().is_being_written)
         }
 
-        /// What the manager does when it was asked.
+        /// The manager does as it was asked.
         fn set(&self) {
             self.on_disk.store(true, Relaxed);
             self.bitmap.set(0);

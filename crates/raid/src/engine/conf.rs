@@ -1,10 +1,10 @@
-//! What contexts know of an array: published as a whole, copied by each channel, looked at anew when
+//! The configuration of an array for its contexts: published as a whole, copied by each channel, read again when
 //! its epoch has changed.
 //!
 //! Invariants:
 //! * A failed member is left out only of a configuration that is published after the failure is on
 //!   record on the members that are left. So whatever is written by a configuration is found again.
-//! * What moves while I/O goes on (how far a member is rebuilt, how far parity is known to fit) is in
+//! * State that moves while I/O goes on (how far a member is rebuilt, how far parity is known to fit) is in
 //!   atomics, which the manager alone writes, after what they promise has happened.
 
 use super::bitmap::Bitmap;
@@ -25,7 +25,7 @@ pub(crate) const IN_SYNC: u64 = u64::MAX;
 /// right, of an array that is only read.
 pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
 
-/// What all logs of an array have in common.
+/// The configuration that all logs of an array share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PplConf {
     /// Of all headers.
@@ -59,7 +59,7 @@ pub(crate) struct Member {
     pub(crate) write_error: bool,
     /// Where its partial parity log is, if the array has them.
     pub(crate) log: Option<LogArea>,
-    /// What it is to be read as having, where it has something else.
+    /// Replacement contents for reads.
     pub(crate) patches: Option<Arc<Patches>>,
 }
 
@@ -68,7 +68,7 @@ impl Member {
         self.in_sync_below.load(Acquire) == IN_SYNC
     }
 
-    /// What it is to be read as having at a member sector, whatever it has.
+    /// The replacement contents for a read of a member sector, if it has any.
     pub(crate) fn patch(&self, sector: u64) -> Option<&[u8]> {
         self.patches.as_ref()?.get(&sector).map(Vec::as_slice)
     }
@@ -102,7 +102,7 @@ pub(crate) struct RoleSlot {
     pub(crate) replacement: Option<Member>,
 }
 
-/// What is being synchronised (`md/sync_action`).
+/// A kind of synchronisation (`md/sync_action`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncAction {
     /// Make parity fit the data, after an unclean shutdown.
@@ -146,7 +146,7 @@ pub(crate) struct Conf {
     pub(crate) ppl: Option<PplConf>,
 }
 
-/// What parts of a [`Conf`] its maker says.
+/// The parts of a [`Conf`] that its maker says.
 pub(crate) struct ConfSpec {
     pub(crate) layout: Layout,
     pub(crate) limits: Limits,

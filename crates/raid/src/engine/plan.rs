@@ -1,4 +1,4 @@
-//! What a stripe needs next: decisions without any I/O, from what is known of its blocks.
+//! The next need of a stripe: decisions without any I/O, from what is known of its blocks.
 //!
 //! A stripe has one block for each member. A block is *up to date* if the cache holds what the
 //! member holds or is to hold; it is *lost* if it is neither up to date nor can be read.
@@ -9,7 +9,7 @@
 use super::roles::Roles;
 use crate::layout::{Layout, Row};
 
-/// What is known of a stripe.
+/// The known state of a stripe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) row: Row,
@@ -47,7 +47,7 @@ pub(crate) enum Method {
     NoParity,
 }
 
-/// What a write needs.
+/// The method and the needs of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WritePlan {
     pub(crate) method: Method,
@@ -55,7 +55,7 @@ pub(crate) struct WritePlan {
     pub(crate) needs: Roles,
 }
 
-/// What pending writes cover.
+/// The blocks that pending writes cover.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Covered {
     /// Blocks that are written whole.
@@ -96,7 +96,7 @@ impl View {
         (self.data | self.parity()) - self.uptodate - self.readable
     }
 
-    /// What makes all of `wanted` up to date.
+    /// The step that makes all of `wanted` up to date, or leads there.
     pub(crate) fn fetch(&self, wanted: Roles) -> Fetch {
         let missing = wanted - self.uptodate;
         if missing.is_empty() {

@@ -10,7 +10,7 @@ use drystone_core::SharedBioList;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
 use drystone_core::quiesced::Quiesced;
 
-/// What a channel brings to the shards.
+/// The kind of items that a channel brings to the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// I/O of the array.

@@ -40,7 +40,7 @@ pub(crate) struct Spares {
     common: Arc<CommonSpares>,
 }
 
-/// What the channels of an array have in common of those.
+/// The spare tickets that the channels of an array share.
 pub(crate) type CommonSpares = ArrayQueue<Ticket>;
 
 /// Most tickets that a channel keeps.
@@ -191,7 +191,7 @@ impl Ticket {
     }
 }
 
-/// What a turn at a log leaves to be done.
+/// The effects of a turn at a log, for the channel to hand on.
 #[derive(Default)]
 pub(crate) struct LogEffects {
     /// Bios for the member of a role, or for its replacement.
@@ -205,7 +205,7 @@ pub(crate) struct LogEffects {
     pub(crate) foreign: Vec<u32>,
 }
 
-/// What a log waits for.
+/// The state of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -227,7 +227,7 @@ pub(crate) struct Log {
     round: Vec<Ticket>,
     /// Stripes that were let go and are not done.
     left: usize,
-    /// What was done may still be in caches.
+    /// Stripes that are done may still be in caches of members.
     wants_flush: bool,
     /// Devices that failed, and are not known to be out.
     failed: Vec<MemberNumber>,
@@ -287,7 +287,7 @@ impl Log {
         if is_free && !self.queue.is_empty() {
             self.go_on(turn, out);
         }
-        // What these wait for may be in the hands of a context whose owner is away.
+        // These may wait for a context whose owner is away.
         out.foreign.extend(self.queue.iter().map(|ticket| ticket.0.home));
     }
 

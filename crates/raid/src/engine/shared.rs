@@ -1,4 +1,4 @@
-//! What all contexts share of an array.
+//! The state of an array that all its contexts share.
 //!
 //! Invariants:
 //! * The data path reads what is published by its epoch, and takes the turn at shards; nothing else
@@ -37,7 +37,7 @@ pub(crate) fn shard_of(sector: u64) -> usize {
 }
 
 bitflags::bitflags! {
-    /// What the manager is asked to do.
+    /// Requests to the manager.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Wanted: u32 {
         /// Make the array dirty, so that writes may begin.
@@ -135,7 +135,7 @@ impl Shared {
         (all / shards + usize::from(number < all % shards)).max(1)
     }
 
-    /// By what a shard works.
+    /// The input of a turn at a shard or a log.
     pub(crate) fn turn_input<'a>(&self, conf: &'a Conf, epoch: u64, home: u32) -> TurnInput<'a> {
         TurnInput {
             conf,
@@ -241,7 +241,7 @@ impl Shared {
         }
     }
 
-    /// What was asked of the manager since it looked last.
+    /// Requests since the manager looked last.
     pub(crate) fn take_wanted(&self) -> Wanted {
         Wanted::from_bits_truncate(self.wanted.swap(0, AcqRel))
     }
@@ -251,7 +251,7 @@ impl Shared {
         self.wanted.load(Acquire) != 0
     }
 
-    /// Who is to be woken when something is asked.
+    /// The manager's context, which is woken when something is asked.
     pub(crate) fn set_manager(&self, manager: Weak<Handle>) {
         *self.manager.lock(&self.manager_locks) = manager;
     }
@@ -284,7 +284,7 @@ impl Shared {
         self.mismatches.fetch_add(sectors, Relaxed);
     }
 
-    /// What the shards have counted, with how many of their stripes do something. Waits for each
+    /// The sum of the shards' counts, with how many of their stripes do something. Waits for each
     /// shard's turn.
     pub(crate) fn counts(&self) -> (ShardCounts, usize) {
         let (mut sum, mut active) = (ShardCounts::default(), 0);
@@ -342,7 +342,7 @@ impl Shared {
             let turn = lock.wait(locks);
             look(&turn);
             if lock.leave(turn) {
-                // Whoever brought something meanwhile left without it.
+                // A channel that brought something meanwhile left without a turn.
                 self.ports()
                     .get(lock.publisher())
                     .iter()

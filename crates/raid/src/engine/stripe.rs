@@ -4,7 +4,7 @@
 //! * A stripe does one thing at a time. What comes meanwhile waits in `reads`, `writes` or `sync`.
 //! * A block that is not in `blocks` is in a bio on its way to or from a member; `io` counts those.
 //! * `uptodate` are the blocks that hold what their member holds, or would hold if it were there.
-//! * Whoever has pieces here ends only after they were taken out.
+//! * An item with pieces here ends only after they were taken out.
 
 use super::compute::{Arithmetic, Blocks};
 use super::plan::{Covered, View, data_of};
@@ -54,7 +54,7 @@ pub(crate) struct NoRoom {
     pub(crate) flags: BioFlags,
 }
 
-/// What a stripe does.
+/// The state of a stripe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing, or it is in the queue of those that are to be looked at.
@@ -69,7 +69,7 @@ pub(crate) enum State {
     AwaitingRoom,
     /// The members have to know, by their bitmap, that it is to be written.
     AwaitingBitmap,
-    /// What is lost has to be on the lists of bad blocks.
+    /// Lost blocks have to be on the lists of bad blocks.
     AwaitingList,
     /// The partial parity of what is in `draining` has to be in its log.
     Logging,
@@ -94,7 +94,7 @@ pub(crate) struct Stripe {
     pub(crate) writes: Vec<Piece>,
     /// The writes that are under way.
     pub(crate) draining: Vec<Piece>,
-    /// What is to be written once it is logged.
+    /// The blocks that are to be written once they are logged.
     pub(crate) pending: Option<(Roles, BioFlags)>,
     /// Its place in the partial parity log, once that is written.
     pub(crate) ticket: Option<Ticket>,
@@ -218,7 +218,7 @@ impl Stripe {
         first..first + roles.len()
     }
 
-    /// What the pending writes to `roles` cover.
+    /// The blocks that the pending writes to `roles` cover.
     pub(crate) fn covered(&self, roles: Roles) -> Covered {
         let mut covered = Covered::default();
         for piece in self.writes.iter().filter(|piece| roles.has(piece.role)) {

@@ -132,7 +132,7 @@ impl StripeTable {
         self.idle -= 1;
     }
 
-    /// What comes after `stripe`, or first.
+    /// The link to the stripe after `stripe`, or to the first one.
     fn after(&mut self, id: StripeId) -> &mut StripeId {
         match id {
             NONE => &mut self.first,

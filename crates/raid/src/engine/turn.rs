@@ -1,10 +1,10 @@
-//! What a turn at a shard or a log goes by, and what it reports to the manager.
+//! The input of a turn at a shard or a log, and its reports to the manager.
 
 use super::conf::Conf;
 use crate::ids::MemberNumber;
 use crate::parity::Parity;
 
-/// What one turn at a shard or a log goes by.
+/// The input of one turn at a shard or a log.
 pub(crate) struct TurnInput<'a> {
     pub(crate) conf: &'a Conf,
     /// The epoch of `conf`.
@@ -22,7 +22,7 @@ impl TurnInput<'_> {
     }
 }
 
-/// What a member did not do, or did though it was listed as bad.
+/// An error of a member, or a success that was not expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It did not take a block. What was written waits until this is on record.

@@ -1,7 +1,7 @@
-//! What array some devices make, and whether it may start (`drivers/md/md.c` `analyze_sbs`,
+//! The array that some devices make, and whether it may start (`drivers/md/md.c` `analyze_sbs`,
 //! `super_1_validate`; `raid5.c` `raid5_run`; mdadm `Assemble.c`).
 //!
-//! Who is what, decided by the freshest superblock F, of the most events:
+//! The freshest superblock F, the one with the most events, decides what each device is:
 //! 1. A member counts if its events are those of F or one less. An array that stops being written
 //!    takes one event back, so one less is no sign of age.
 //! 2. Its role is what F's table says of its number, never its own: a member that failed in F's last
@@ -33,25 +33,25 @@ use crate::layout::{Layout, layout_name};
 /// A device that may be of an array.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What sentences call it.
+    /// Its name in messages.
     pub name: String,
-    /// What [`super::superblock::probe`] found.
+    /// The result of [`super::superblock::probe`].
     pub found: Result<(Minor, Superblock), MetadataError>,
     /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
     pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
     /// Why it cannot be used though its superblock is whole: what it keeps beside that is damaged, or cannot be
     /// where it says.
     pub damage: Option<MetadataError>,
-    /// What [`ppl::damage`] says of it: what its log had to say is not known.
+    /// The result of [`ppl::damage`]: with it, the contents of its log are not known.
     pub log_damage: Option<MetadataError>,
     /// Sectors of the device.
     pub device_sectors: u64,
-    /// What [`Candidate::with_journal`] found: nothing if it is no journal.
+    /// The result of [`Candidate::with_journal`]; nothing if it is no journal.
     pub journal: Option<Result<Journal, MetadataError>>,
 }
 
 impl Candidate {
-    /// What is on a device of so many sectors, whose superblock is `found`. `read` gives so many bytes from a
+    /// The contents of a device of so many sectors, whose superblock is `found`. `read` gives so many bytes from a
     /// sector of it on. A journal is not read: see [`Candidate::with_journal`].
     pub fn look<E: fmt::Display>(
         name: String,
@@ -107,17 +107,17 @@ fn bitmap_header<E: fmt::Display>(
     }
 }
 
-/// What a role's member is. Numbers of devices are indices of the candidates.
+/// The state of a role's member. Numbers of devices are indices of the candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
     /// Its data is whole.
     InSync {
-        /// Who.
+        /// The device.
         device: usize,
     },
     /// Its data is whole below a member sector; writes go to all of it.
     Rebuilding {
-        /// Who.
+        /// The device.
         device: usize,
         /// Member sectors below are rebuilt.
         recovered: u64,
@@ -126,19 +126,19 @@ pub enum Member {
     },
     /// It is there and too old to be used.
     Stale {
-        /// Who.
+        /// The device.
         device: usize,
         /// The bitmap marks all that it has missed, so it can be added again without rebuilding all.
         by_bitmap: bool,
     },
     /// It is there and has failed.
     Faulty {
-        /// Who.
+        /// The device.
         device: usize,
     },
     /// It is there, and what it keeps beside its superblock is damaged.
     Damaged {
-        /// Who.
+        /// The device.
         device: usize,
     },
     /// It is not there.
@@ -163,7 +163,7 @@ impl Member {
 /// A device that is to take a member's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
-    /// Who.
+    /// The device.
     pub device: usize,
     /// Member sectors below have been copied.
     pub recovered: u64,
@@ -436,7 +436,7 @@ fn same_array(candidates: &[Candidate], freshest: usize, fresh: &Superblock) -> 
                 candidate.name, found.set_uuid, fresh.set_uuid
             ));
         }
-        // Who has fewer events is from before the array was changed.
+        // A device with fewer events is from before the array was changed.
         if shape(found) != shape(fresh) && found.events >= fresh.events {
             return Err(format!(
                 "{} says {}, but {other} says {}, and neither is older: leave out the one that is \
@@ -574,7 +574,7 @@ impl Assembly {
         })
     }
 
-    /// What a superblock says that cannot be, beside that of the array.
+    /// A contradiction between a superblock and that of the array.
     fn contradiction(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (size, fresh) = (own.size, &self.fresh);
         // A spare is told of a new size with its role, which a crash may keep from it. A crash while the size changes
@@ -599,7 +599,7 @@ impl Assembly {
             .then(|| format!("its number is {number}, expected below {}", fresh.roles_max()))
     }
 
-    /// What is in the way of the array's size on a member that was not told of it, if something is.
+    /// The reason why a member that was not told of the array's size cannot hold it, if so.
     fn no_room(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
         let grown = Superblock { size: self.fresh.size, ..own.clone() };
@@ -607,7 +607,7 @@ impl Assembly {
         Some(format!("it was not told that {} sectors of it are used: {why}", self.fresh.size))
     }
 
-    /// What to do about devices of another history, if there are any: they can be used together if the device
+    /// The advice about devices of another history, if there are any: they can be used together if the device
     /// that this one goes by is left out.
     fn other_histories(&self, candidates: &[Candidate]) -> String {
         let found = || candidates.iter().filter_map(|c| Some((c, superblock(c)?.1)));
@@ -781,7 +781,7 @@ impl Assembly {
         let headers =
             in_sync.filter_map(|m| candidates[m.device()?].bitmap.as_ref()?.as_ref().ok());
         let Some(cleared) = headers.map(|header| header.events_cleared).next() else { return };
-        // What one of another history has written itself is marked nowhere.
+        // Writes of a device of another history are marked nowhere.
         let is_ours =
             |c| superblock(c).is_some_and(|(_, own)| self.other_history(c, own).is_none());
         let ours: Vec<bool> = candidates.iter().map(is_ours).collect();

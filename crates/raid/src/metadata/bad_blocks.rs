@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(list.add(100_000..100_001), Err(Full));
         assert_eq!(list.clear(2..4), Err(Full));
         assert_eq!(list, before);
-        // What joins two makes room.
+        // A range that joins two makes room.
         list.add(8..16).unwrap();
         list.add(100_000..100_001).unwrap();
         assert_eq!(list.len(), ENTRIES_MAX);
@@ -253,7 +253,7 @@ mod tests {
         }
         let error = BadBlocks::parse(&at(1, 8).to_le_bytes(), 200, 1000).unwrap_err();
         assert!(error.message().contains("bblog_shift is 200, expected up to 32"), "{error}");
-        // What ends with the device, and with a unit of which the device has a part.
+        // A range that ends with the device, and one with a unit of which the device has a part.
         for (entry, shift) in [(at(992, 8), 0), (at(62, 1), 4), (at(0, 1), 10)] {
             assert!(BadBlocks::parse(&entry.to_le_bytes(), shift, 1000).is_ok(), "{shift}");
         }

@@ -79,7 +79,7 @@ impl BitmapHeader {
         }
     }
 
-    /// What a header says.
+    /// The fields of a header.
     ///
     /// # Errors
     /// No magic number; a version that is not kept here; a field that Linux would refuse.
@@ -221,7 +221,7 @@ fn area_sectors(sync_size: u64, chunk_bytes: u64) -> u64 {
 /// `wanted` is what the user chose.
 ///
 /// # Errors
-/// What was chosen is no power of two, or takes more bits than there is room for.
+/// The chosen size is no power of two, or takes more bits than there is room for.
 pub fn choose_chunk(
     sync_size: u64,
     room_sectors: u64,

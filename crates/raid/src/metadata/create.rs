@@ -28,7 +28,7 @@ pub enum Policy {
     Ppl,
 }
 
-/// What is asked for.
+/// The options of a new array.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// The geometry.
@@ -60,7 +60,7 @@ pub struct CreateOptions {
 /// A device for a new array.
 #[derive(Clone, Debug)]
 pub struct NewDevice {
-    /// What sentences call it.
+    /// Its name in messages.
     pub name: String,
     /// Its size.
     pub sectors: u64,
@@ -79,12 +79,12 @@ pub struct Write {
     pub bytes: Vec<u8>,
 }
 
-/// What is written to a device.
+/// Bytes that are written to a device.
 #[derive(Clone, Debug)]
 pub struct NewMember {
     /// Its superblock.
     pub superblock: Superblock,
-    /// What has to be written first, and be durable before the superblock is.
+    /// Writes that have to be durable before the superblock is written.
     pub before: Vec<Write>,
     /// The superblock's bytes.
     pub last: Write,
@@ -134,7 +134,7 @@ pub fn set_name(host: &str, name: &str) -> String {
 /// `layout.disks()` of them are its members, the others spares.
 ///
 /// # Errors
-/// What cannot be made, in one sentence.
+/// The array cannot be made, and why: one sentence.
 pub fn plan(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Result<Plan, String> {
     check_devices(options, devices)?;
     let (minor, chunk) = (options.minor, options.layout.chunk_sectors());
@@ -296,7 +296,7 @@ fn new_bitmap(
     Ok(BitmapHeader::new(options.set_uuid, used, chunk))
 }
 
-/// Who is who in a new array.
+/// The roles of the devices of a new array.
 struct Places {
     /// The table of roles.
     roles: Vec<u16>,

@@ -1,4 +1,4 @@
-//! What superblocks, bitmaps and bad block logs say, in the lines of `mdadm --examine`,
+//! The contents of superblocks, bitmaps and bad block logs, in the lines of `mdadm --examine`,
 //! `--examine-bitmap` and `--examine-badblocks` (mdadm 4.2). Times are in UTC.
 
 use std::fmt::Write as _;

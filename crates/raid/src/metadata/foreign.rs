@@ -1,4 +1,4 @@
-//! What else a device may hold, told by signatures, so that nothing is overwritten by mistake.
+//! Other data that a device may hold, told by signatures, so that nothing is overwritten by mistake.
 //!
 //! The list is of what people keep on disks, not of all that there is: what is none of it and not
 //! zero is told as such.
@@ -56,7 +56,7 @@ const BCACHEFS: &[u8] = &[
     0xC6, 0x85, 0x73, 0xF6, 0x66, 0xCE, 0x90, 0xA9, 0xD9, 0x6A, 0x60, 0xCF, 0x80, 0x3D, 0xF7, 0xEF,
 ];
 
-/// What a device holds.
+/// The contents of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Zeroes, as far as was looked.
@@ -67,7 +67,7 @@ pub enum Contents {
     Unknown,
 }
 
-/// What a device of so many sectors holds, given its first [`HEAD_BYTES`] and last [`TAIL_BYTES`],
+/// The contents of a device of so many sectors, given its first [`HEAD_BYTES`] and last [`TAIL_BYTES`],
 /// or all of it twice if it is smaller.
 pub fn identify(head: &[u8], tail: &[u8], device_sectors: u64) -> Contents {
     let found = md(head, tail, device_sectors)

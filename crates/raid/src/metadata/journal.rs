@@ -30,7 +30,7 @@ const META_HEADER_BYTES: usize = 32;
 /// Most blocks of members that are noted: 4 GiB of them.
 const BLOCKS_MAX: usize = 1 << 20;
 
-/// What the journal holds of a stripe.
+/// The blocks of a stripe that the journal holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Logged {
     /// By role: the checksum of the newest block.
@@ -39,7 +39,7 @@ pub struct Logged {
     pub has_parity: bool,
 }
 
-/// What a replay of the journal would write.
+/// The blocks that a replay of the journal would write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Journal {
     uuid: Uuid,
@@ -69,7 +69,7 @@ fn checksum(uuid: Uuid, bytes: &[u8]) -> u32 {
     !crc32c(&[&uuid.0, bytes].concat())
 }
 
-/// What a block behind a meta block is.
+/// The kind of a block behind a meta block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Data,

@@ -26,7 +26,7 @@ pub struct Partition {
 /// bytes from a sector on, fewer where the device ends.
 ///
 /// # Errors
-/// What `read` says.
+/// The error of `read`.
 pub fn partitions<E>(
     device_sectors: u64,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,

@@ -144,7 +144,7 @@ impl Places {
         self.bad_blocks.clone()
     }
 
-    /// What is there and not used, one sentence.
+    /// An area that exists and is not used, in one sentence.
     pub fn unused(&self) -> Option<&str> {
         self.unused.as_deref()
     }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is given a place shares it with nothing, and is on the device.
+        /// Areas do not overlap, and lie on the device.
         #[test]
         fn areas_are_apart(
             features in prop::sample::select(vec![0u32, 1, 8, 9, 0x400, 0x408, 0x800]),

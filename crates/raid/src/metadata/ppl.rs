@@ -102,7 +102,7 @@ impl PplHeader {
         PplHeader { signature, generation, entries: Vec::new() }
     }
 
-    /// What a header says.
+    /// The fields of a header.
     ///
     /// # Errors
     /// It is of another array or of none, has too many entries, its checksum is wrong, or its generation leaves
@@ -206,7 +206,7 @@ pub fn damage<E: fmt::Display>(
 /// [`HEADER_BYTES`] from a sector of the area on.
 ///
 /// # Errors
-/// What `read` said.
+/// The error of `read`.
 pub fn newest<E>(
     area_sectors: u64,
     signature: u32,
@@ -242,7 +242,7 @@ pub struct ParityBlock {
     pub parity_at: Option<usize>,
 }
 
-/// What an entry says is to be done, in an array whose members use `used` sectors.
+/// The parity blocks that an entry tells to compute, in an array whose members use `used` sectors.
 ///
 /// # Errors
 /// Sizes or places that no write has.
@@ -548,7 +548,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is built decodes to the stripes that it was built of.
+        /// A built log decodes to the stripes that it was built of.
         #[test]
         fn built_entries_decode_to_their_stripes(
             stripes in prop::collection::vec((0u64..24, 0u64..16, 0u32..3, 1u32..4), 1..20),

@@ -20,7 +20,7 @@ const HEADROOM_SECTORS_MAX: u64 = 262_144;
 const DATA_ALIGNMENT_SECTORS: u64 = 2048;
 const GIB_SECTORS: u64 = 1 << 21;
 
-/// What stands between the superblock and the bad block log.
+/// The log between the superblock and the bad block log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
     /// Nothing, but there is room for a bitmap.

@@ -31,7 +31,7 @@ const MAX_DEV_AT: usize = offset_of!(RawSuperblock, max_dev);
 const _: () = assert!(FIXED_BYTES == size_of::<RawSuperblock>());
 
 bitflags! {
-    /// What a superblock's `feature_map` says.
+    /// The bits of a superblock's `feature_map`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Features: u32 {
         /// `bitmap_offset` holds.
@@ -64,7 +64,7 @@ bitflags! {
 }
 
 impl Features {
-    /// What is so of an array and not of one of its devices. Linux writes it anew with each update
+    /// The features of an array, not of one of its devices. Linux writes it anew with each update
     /// (`super_1_sync`); a device that says otherwise was not told.
     pub(crate) const OF_ARRAY: Self = Self::RESHAPE_ACTIVE
         .union(Self::RESHAPE_BACKWARDS)
@@ -117,12 +117,12 @@ pub fn places(device_sectors: u64) -> impl Iterator<Item = u64> {
     Minor::ALL.into_iter().filter_map(move |minor| minor.sector(device_sectors)).chain(old)
 }
 
-/// What begins like a superblock, of whatever version and machine.
+/// The bytes begin like a superblock, of whatever version and machine.
 pub fn is_magic(bytes: &[u8]) -> bool {
     [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| bytes.starts_with(magic))
 }
 
-/// What a device is to its array, by the table of roles.
+/// The role of a device, or its state, in the table of roles (`dev_roles`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DevRole {
     /// A member, with its number.
@@ -242,7 +242,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// What `bytes` say, if they are a superblock at all; a wrong checksum is let through.
+    /// The fields of `bytes`, if they are a superblock at all; a wrong checksum is let through.
     ///
     /// # Errors
     /// No magic number, another major version, or more devices than there are bytes for.
@@ -602,7 +602,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 /// array was made last. `read` gives the 4096 bytes from a sector on.
 ///
 /// # Errors
-/// What `read` said; or, in the inner result, why there is none that can be used.
+/// The error of `read`; or, in the inner result, why there is none that can be used.
 pub fn probe<E>(
     device_sectors: u64,
     mut read: impl FnMut(u64) -> Result<Vec<u8>, E>,

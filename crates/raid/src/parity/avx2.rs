@@ -55,7 +55,7 @@ fn double(vector: Vector) -> Vector {
     [double(vector[0]), double(vector[1])]
 }
 
-/// What each value of a byte's low and high four bits is, times a coefficient.
+/// Each value of a byte's low and high four bits, times a coefficient.
 #[derive(Clone, Copy)]
 struct Products {
     low: __m256i,

@@ -52,7 +52,7 @@ pub const fn power(exponent: u8) -> u8 {
     EXP[exponent as usize]
 }
 
-/// What `value` is multiplied with to give 1.
+/// The inverse of `value`.
 ///
 /// # Panics
 ///

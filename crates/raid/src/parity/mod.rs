@@ -47,7 +47,7 @@ use thiserror::Error;
 
 use kernels::Kernels;
 
-/// What a buffer's length is a multiple of.
+/// The length of a buffer is a multiple of this.
 pub const BLOCK_BYTES: usize = 64;
 
 /// The data of a member, behind the power of the generator that it has in Q: 0 to 254.
@@ -188,7 +188,7 @@ impl fmt::Debug for Parity {
     }
 }
 
-/// What P + S and Q + T are multiplied with to give, as a sum, the data of the first of two
+/// The factors of P + S and Q + T that give, as a sum, the data of the first of two
 /// members: g^(y-x) k and g^(-x) k, where k is the inverse of g^(y-x) + 1.
 fn two_data_coefficients((x, y): (u8, u8)) -> (u8, u8) {
     let apart = gf::power_of_difference(y, x);

@@ -1,4 +1,4 @@
-//! What the kernels for vectors have in common: how they go over buffers.
+//! The loops over buffers that the kernels for vectors have in common.
 //!
 //! Several blocks of 64 bytes go through a pass together, so that its loop over the sources costs
 //! little; what is left at the end goes one by one. How many was measured

@@ -19,7 +19,7 @@ impl Manager {
         let words = bitmap.words.clone();
         self.write_bitmap();
         if self.members.is_changed() {
-            // Who did not take the bitmap is out before anything relies on it.
+            // A member that did not take the bitmap is out before anything relies on it.
             self.write_superblocks();
         }
         wanted.iter().for_each(|word| words.set(*word));
@@ -54,10 +54,10 @@ impl Manager {
             return;
         }
         self.shared.keep_under_way(&words, self.io.ctx.locks());
-        // What was written is durable on all members before any of them forgets of it.
+        // Data is durable on all members before any of them forgets its bit.
         let failed = self.records().1.flush_members();
         if !failed.is_empty() {
-            // What the bits stand for may be lost there.
+            // Data that the bits stand for may be lost there.
             failed.iter().for_each(|position| self.members.fail(*position, Failed::Flush));
             self.write_superblocks();
             self.publish();

@@ -1,4 +1,4 @@
-//! What is asked for by control calls (mdadm's *manage* mode).
+//! Commands of control calls (mdadm's *manage* mode).
 
 use super::safe_mode::Record;
 use super::spare_layout::{Needs, placed};
@@ -44,8 +44,8 @@ impl Manager {
         }
     }
 
-    /// Who is added, or is to replace a member, has a superblock that says so: without one the next start knows
-    /// nothing of it.
+    /// Check that a device that was added, or is to replace a member, has a superblock that says so: without it the
+    /// next start knows nothing of the device.
     ///
     /// # Errors
     /// It did not take it, and has failed. One that was to be added is let go: no context has had it yet.
@@ -80,8 +80,8 @@ impl Manager {
         }
     }
 
-    /// What has begun because of a command can be seen before it is said to be done, and what was to end has
-    /// ended (Linux `stop_sync_thread`).
+    /// Tell the outcome of a command when its effects can be seen: work that it starts has begun, work that it ends
+    /// has ended (Linux `stop_sync_thread`).
     pub(super) fn tell_outcomes(&mut self) {
         let sync = &self.sync;
         let is_over = self.is_over;
@@ -153,7 +153,7 @@ impl Manager {
         let found = candidate(&mut self.io, device)?;
         let own = found.found.ok().map(|(_, own)| own);
         self.check_not_needed(name, own.as_ref())?;
-        // What is damaged is made anew.
+        // Damaged metadata is made anew.
         let own = own.filter(|_| found.damage.is_none());
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
@@ -227,14 +227,14 @@ impl Manager {
             .members
             .iter()
             .all(|disk| disk.number().0 != own.dev_number && disk.state.role() != Some(role));
-        // Who calls a member failed that is in use saw another history.
+        // A device that calls a member failed which is in use saw another history.
         let mut in_use = self.members.iter().filter(|d| matches!(d.state, DiskState::InSync(_)));
         let is_ours = in_use.all(|disk| matches!(own.role_of(disk.number().0), DevRole::Active(_)));
         let fits = shape(own) == shape(common)
             && own.data_size >= self.used
             && own.bitmap_offset().is_some()
             && role.0 < common.raid_disks;
-        // What it holds where it had errors may be damaged, which the bitmap does not mark.
+        // Its blocks with errors may be damaged, which the bitmap does not mark.
         let is_sound = !own.has_error_flag(own.dev_number);
         (fits && is_sound && is_whole && is_of_age && is_free && is_ours).then_some(role)
     }
@@ -251,7 +251,7 @@ impl Manager {
         models.sort_by_key(|disk| disk.is_faulty());
         let models: Vec<&Superblock> = models.into_iter().map(|disk| &disk.superblock).collect();
         let sectors = device.info().size_bytes / SECTOR_SIZE;
-        // What superblocks say is used may be part of a chunk more than what is.
+        // The size in superblocks may be part of a chunk more than what is used.
         let size = self.records.common().size;
         let bitmap = self.records.bitmap_header();
         let block_sectors = u64::from(device.info().limits.logical_block_size) / SECTOR_SIZE;

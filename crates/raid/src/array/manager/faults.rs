@@ -1,4 +1,4 @@
-//! What becomes of members that do not do what they should.
+//! Faults of members, as contexts report them.
 
 use super::{ArrayEvent, Failed, Manager, byte_of};
 use crate::engine::{Fault, Report};
@@ -24,8 +24,8 @@ impl Manager {
             self.write_superblocks();
         }
         self.publish();
-        // How far a member is rebuilt is seen at once. Nobody is to see that with a list that does not have
-        // yet what could not be computed.
+        // Contexts see at once how far a member is rebuilt. They must not see that before the list of the bad blocks
+        // up to there.
         self.shared.pass_turns(self.io.ctx.locks());
     }
 
@@ -72,7 +72,7 @@ impl Manager {
         if now < at {
             return Some(at);
         }
-        // What fails again is reported before the next look; if nothing is, there is room.
+        // A write that fails again is reported before the next look; without a report there is room.
         for disk in self.members.iter_mut() {
             disk.lacks_room = std::mem::take(&mut disk.was_full);
         }

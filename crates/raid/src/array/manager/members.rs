@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * No two devices have one name or one number; a role has at most one member and one replacement.
-//! * Whatever changes what superblocks say marks that ([`Members::is_changed`]), until they are written.
-//! * Whatever changes which devices are to be rebuilt marks that too, so that a rebuild under way begins again.
+//! * A change that superblocks are to say is marked ([`Members::is_changed`]) until they are written.
+//! * A change of the devices that are to be rebuilt is marked too, so that a rebuild under way begins again.
 
 use crate::array::disk::{Disk, DiskState, LogTodo};
 use crate::array::event::{ArrayEvent, Failed, Strength};

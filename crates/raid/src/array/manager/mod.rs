@@ -1,11 +1,11 @@
-//! Who takes care of an array: one thread, with a context of its own (Linux `md_thread`s
+//! The manager of an array: one thread, with a context of its own (Linux `md_thread`s
 //! `raid5d` and `md_do_sync`).
 //!
 //! Invariants:
 //! * Superblocks say what is so, or more cautiously: dirty is written before the first write passes,
 //!   clean after the last has ended; a failed member is on record on the others before a
 //!   configuration without it is published; how far something is rebuilt is written after it is.
-//! * What contexts work by changes by publishing a configuration, after the superblocks that it
+//! * The configuration of contexts changes by being published, after the superblocks that it
 //!   relies on are durable.
 //! * Nothing here is waited for by a context that could go on without it.
 
@@ -46,7 +46,7 @@ const QUIET_PAUSE_NS: Ns = 1_000_000;
 /// How long writes are waited for that are under way when an array is to be stopped.
 const STOP_PATIENCE_NS: Ns = 30_000_000_000;
 
-/// What a [`Manager`] is made of.
+/// The parts of a [`Manager`].
 pub(super) struct ManagerSpec<'a> {
     pub(super) io: Io,
     pub(super) disks: Vec<Disk>,
@@ -265,7 +265,7 @@ impl Manager {
         self.requests.change_status(change);
     }
 
-    /// What is so now. This is done at each step, and takes the memory of the disks that were told.
+    /// The status of now. This is done at each step, and takes the memory of the disks that were told.
     fn status(&self, mut disks: Vec<DiskStatus>) -> ArrayStatus {
         let disk = |disk: &Disk| DiskStatus {
             name: disk.name.clone(),

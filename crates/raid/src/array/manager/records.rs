@@ -1,4 +1,4 @@
-//! What members have on record of the array: superblocks, the write-intent bitmap, empty partial parity logs.
+//! The records of an array on its members: superblocks, the write-intent bitmap, empty partial parity logs.
 //!
 //! Invariants:
 //! * Superblocks are never newer than what they rely on: members are flushed before them, the bitmap and the logs
@@ -33,7 +33,7 @@ pub(super) struct Target<'a> {
 
 /// See the module's text.
 pub(super) struct Records {
-    /// What all superblocks say alike.
+    /// The fields that all superblocks share.
     common: Arc<Superblock>,
     bitmap: Option<BitmapStorage>,
     /// The last change of the superblocks only said that the array is dirty, so that the count of
@@ -54,7 +54,7 @@ impl Records {
         Records { common, bitmap, can_decrease_events: false, wall_clock, updated_ns: 0 }
     }
 
-    /// What all superblocks say alike.
+    /// The fields that all superblocks share.
     pub(super) fn common(&self) -> &Arc<Superblock> {
         &self.common
     }
@@ -84,10 +84,10 @@ impl Records {
         self.bring_level(to);
         let (mut written, mut is_lower) = (self.common.events, false);
         loop {
-            // What was written on some is never to be taken for what others have. What was written on none
-            // does not count: who has not heard of two updates is a stranger after a crash.
+            // An update that some members have gets a count that no other update has. One that no member has does
+            // not count: a member two events behind is not taken in again after a crash.
             self.change_common().events = written;
-            // What they will say is good has to be durable on all members before any of them says so.
+            // Data that superblocks call good has to be durable on all members before any of them says so.
             let (mut failed, mut why) = (to.flush_if_better(), Failed::Flush);
             if failed.is_empty() {
                 let spares_too = self.next_events(to);
@@ -101,8 +101,8 @@ impl Records {
                 }
                 self.update_common(to);
                 (failed, why) = (self.write_all(to, spares_too), Failed::Superblock);
-                // Who has an event that was taken away must not be two behind either: it goes up by one, and
-                // by another one when all have that, so that who failed is older than they.
+                // A member with an event that was taken away must not be two behind either: the count goes up by one,
+                // and by another one when all have that, so that a member that failed is older than they.
                 is_lower |= self.common.events < written && !failed.is_empty();
                 written = self.common.events;
             }
@@ -131,7 +131,7 @@ impl Records {
         if behind.is_empty() {
             return;
         }
-        // What the update said to be durable may not be on these.
+        // Data that the update called durable may not be on these.
         let failed = to.flush_members();
         failed.iter().for_each(|position| to.members.fail(*position, Failed::Flush));
         let behind = behind.into_iter().filter(|position| !failed.contains(position));
@@ -167,7 +167,7 @@ impl Records {
         let fits_below = to.shared.fits_below.load(Acquire);
         let has_logs = to.shared.conf().ppl.is_some();
         let common = Arc::make_mut(&mut self.common);
-        // What is being written may not fit, wherever it is.
+        // Stripes that are being written may not fit, wherever they are.
         common.resync_offset = match to.record {
             Record::Clean => fits_below,
             // The logs tell what is being written, and nothing of what the resync has yet to put right.
@@ -176,7 +176,7 @@ impl Records {
         };
         common.utime = (self.wall_clock)();
         let roles = &mut common.roles;
-        // Who is not there is no member.
+        // A device that is not there is no member.
         roles.fill(DevRole::Spare.number());
         for disk in to.members.iter() {
             let number = disk.number().0 as usize;

@@ -31,7 +31,7 @@ impl Requests {
         self.queue = Some(queue);
     }
 
-    /// What has been asked for since this was called last. Nothing of it has begun.
+    /// Requests since this was called last. None of them has begun.
     pub(super) fn take_new(&self) -> Vec<Arc<Request>> {
         self.queue.as_ref().map_or(Vec::new(), |queue| queue.take_requests())
     }

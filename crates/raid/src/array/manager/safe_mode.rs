@@ -15,7 +15,7 @@ use drystone_core::clock::Ns;
 /// Without writes for so long the array is put on record as clean (`safe_mode_delay`, 204 ms).
 const SAFE_MODE_DELAY_NS: Ns = 204_000_000;
 
-/// What the members are on record as.
+/// The state that the members are on record in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// They fit one another.
@@ -27,7 +27,7 @@ pub(super) enum Record {
     Settling(u64),
 }
 
-/// What the manager is to do.
+/// The next step of the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Nothing until then, if there is a time.
@@ -76,7 +76,7 @@ impl SafeMode {
         self.record = Record::Clean;
     }
 
-    /// What is to be done, if so many writes have passed by now.
+    /// The next step, if so many writes have passed by now.
     pub(super) fn next(&mut self, writes: u64, now: Ns) -> Next {
         match self.record {
             Record::Clean if std::mem::take(&mut self.wants_writes) => {
@@ -108,7 +108,7 @@ impl SafeMode {
         self.record = Record::Settling(epoch);
     }
 
-    /// What is to be done, now that it is known whether all writes have ended.
+    /// The next step, now that it is known whether all writes have ended.
     pub(super) fn writes_checked(&mut self, have_ended: bool, now: Ns) -> Next {
         if have_ended {
             self.record = Record::Clean;

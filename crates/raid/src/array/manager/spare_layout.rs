@@ -12,7 +12,7 @@ const ALIGNMENT_SECTORS: u64 = 2048;
 /// At least this much it is aligned to.
 const BLOCK_SECTORS: u64 = 8;
 
-/// What a spare has to hold.
+/// The areas that a spare has to hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs<'a> {
     /// Sectors of data.
@@ -76,7 +76,7 @@ fn laid_out(
     }
     let logs = [places.bitmap().ok()?, places.ppl(), places.bad_blocks()].into_iter().flatten();
     let used = super_offset..super_offset + BLOCK_SECTORS;
-    // What is behind the data keeps it from growing.
+    // Areas behind the data keep it from growing.
     let ends = logs.chain([used, sectors..sectors]).map(|area| area.start);
     let end = ends.filter(|end| *end >= data_offset).min()?;
     own.data_size = end.checked_sub(data_offset).filter(|size| *size >= needs.used)?;
@@ -157,7 +157,7 @@ mod tests {
         (own, image.sectors(), bitmap)
     }
 
-    /// What is placed is what a start takes.
+    /// A start takes the layout.
     fn check(own: &Superblock, sectors: u64, needs: Needs<'_>) {
         let found = Superblock::parse(&own.to_bytes(), own.super_offset, sectors);
         let found = found.unwrap_or_else(|error| panic!("{error}"));

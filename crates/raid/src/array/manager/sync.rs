@@ -17,12 +17,12 @@ use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, Op, SECTOR_SIZE, Sector};
 
-/// What is synchronised, and what is to be.
+/// The synchronisation under way, and the one that is to follow.
 pub(super) struct Synchronisation {
     /// The array by member sectors.
     device: DevIndex,
     run: Option<SyncRun>,
-    /// What was asked for and has not begun.
+    /// Asked for, and not begun.
     asked: Option<SyncAction>,
     frozen: bool,
     speed: Speed,
@@ -38,7 +38,7 @@ impl Synchronisation {
         Synchronisation { device, run: None, asked: None, frozen: false, speed: Speed::default() }
     }
 
-    /// What is under way.
+    /// The kind of the synchronisation under way.
     pub(super) fn action(&self) -> Option<SyncAction> {
         self.run.as_ref().map(SyncRun::action)
     }
@@ -48,7 +48,7 @@ impl Synchronisation {
         self.run.is_some() || self.asked.is_some()
     }
 
-    /// What was asked for is under way.
+    /// A synchronisation that was asked for is under way.
     pub(super) fn is_asked_for(&self) -> bool {
         self.action().is_some_and(is_asked_for)
     }
@@ -109,7 +109,7 @@ impl Manager {
         self.interrupt_rebuild_if_changed();
         let io = &mut self.io;
         self.sync.run.as_mut()?.advance(|ticket| io.take(ticket).map(|bio| bio.status));
-        // What could not be computed is on record before it counts as done.
+        // Blocks that could not be computed are on record before they count as done.
         self.take_reports();
         self.interrupt_rebuild_if_changed();
         let mut run = self.sync.run.take()?;
@@ -184,8 +184,8 @@ impl Manager {
         }
     }
 
-    /// All contexts write by the configuration of the synchronisation, so that nothing more is missed
-    /// by who is to be given what it has missed.
+    /// All contexts write by the configuration of the synchronisation, so that no write bypasses a member that
+    /// is being rebuilt.
     fn all_know(&mut self, run: &mut SyncRun) -> bool {
         let Some(epoch) = run.awaited() else { return true };
         if !self.shared.shards_are_at(epoch, self.io.ctx.locks()) {

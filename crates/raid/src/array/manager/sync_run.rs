@@ -37,7 +37,7 @@ impl Default for Speed {
     }
 }
 
-/// What others do with the array.
+/// The I/O of others on the array.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Bios that were started so far.
@@ -181,7 +181,7 @@ impl SyncRun {
             region.ended = region.ended.or_else(|| take(region.ticket));
         }
         while let Some(Region { end, ended: Some(status), .. }) = self.window.front() {
-            // What was not looked at is not done, nor is what comes after it.
+            // A cancelled region is not done, nor is any behind it.
             self.is_interrupted |= *status == Status::Cancelled;
             if !self.is_interrupted {
                 self.done = *end;
@@ -203,7 +203,7 @@ impl SyncRun {
         while self.awaits.is_none() && self.next < self.end && !is_needed(self.next) {
             self.next = after(self.next).min(self.end);
         }
-        // What is skipped is not done, so it does not count for the pace.
+        // Skipped sectors took no time, so they do not count for the pace.
         self.pace.0 += self.next - from;
         if self.window.is_empty() && !self.is_interrupted {
             self.done = self.next;

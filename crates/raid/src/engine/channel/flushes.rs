@@ -27,7 +27,7 @@ pub(super) struct FailedFlush {
     pub(super) part: Box<Bio>,
 }
 
-/// What becomes of a flush when the last member has answered.
+/// The result of a flush when the last member has answered.
 pub(super) enum Flushed {
     /// All have flushed.
     Done(Box<Bio>),
@@ -35,7 +35,7 @@ pub(super) enum Flushed {
     Failed(FailedFlush),
 }
 
-/// What becomes of a failed flush under a new configuration.
+/// The next step of a failed flush under a new configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     /// The members that failed are out: the others flush again.
@@ -121,7 +121,7 @@ impl FailedFlush {
         self.failures.iter().map(report).collect()
     }
 
-    /// What becomes of it under the configuration of now.
+    /// The next step under the configuration of now.
     pub(super) fn retry(&self, membership: &Membership) -> Retry {
         let is_member = |(number, _): &&(MemberNumber, Status)| membership.has(*number);
         match self.failures.iter().find(is_member) {
@@ -142,7 +142,7 @@ pub(super) fn tag(member: MemberNumber, number: u32) -> u64 {
     u64::from(member.0) << 32 | u64::from(number)
 }
 
-/// What [`tag`] was made of.
+/// The parts of a [`tag`].
 pub(super) fn of_tag(tag: u64) -> (MemberNumber, u32) {
     (MemberNumber((tag >> 32) as u32), tag as u32)
 }

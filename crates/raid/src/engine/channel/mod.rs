@@ -50,13 +50,13 @@ pub struct ArrayChannel {
     shared: Arc<Shared>,
     index: u32,
     membership: Membership,
-    /// What is to be brought to shards.
+    /// Bios for shards.
     to_shards: WorkSet<[BioList; SHARDS]>,
-    /// What is to be brought to partial parity logs, by role.
+    /// Bios for partial parity logs, by role.
     to_logs: WorkSet<Vec<BioList>>,
-    /// What the turn at a shard leaves to be done.
+    /// Effects of the turn at a shard that are not handed on yet.
     effects: TurnEffects,
-    /// What the turn at a log leaves to be done.
+    /// Effects of the turn at a log that are not handed on yet.
     log_effects: LogEffects,
     flushes: Flushes,
     held: HeldBios,
@@ -108,7 +108,7 @@ impl ArrayChannel {
         if self.membership.refresh(&self.shared.conf, &locks, channel_of) {
             env.request_sweep();
         }
-        // What waits in a shard for this very change.
+        // Stripes and tickets may wait for this very change.
         self.to_shards.touch_all();
         self.to_logs.touch_all();
         self.retry_flushes(env);

@@ -7,7 +7,7 @@ use crate::layout::{Layout, MemberAddress};
 use drystone_core::check::is_plain;
 use drystone_core::{Bio, BioFlags, BioList, Env, Op, SECTOR_SIZE, Sector, Status};
 
-/// What an ended part with this channel's hook was; in its `user_data`.
+/// The kind of an ended part with this channel's hook; in its `user_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hooked {
     /// A flush of a member.

@@ -1,10 +1,10 @@
-//! What a channel has in flight, and what it counts of it.
+//! The bios that a channel has in flight, and its counts of them.
 //!
 //! Invariants:
 //! * `items` are the bios, or parts of them, that this channel brought to shards and has not got back.
 //! * `member_io` are the bios to members that this channel sent, whichever channel's items they are for.
 //! * `writes` are the writes that passed and have not ended.
-//! * What `started` has is published at the end of the call in which it came.
+//! * `started` is published at the end of the call in which the bios came.
 
 use drystone_core::context::RemappedDone;
 use drystone_core::op::{OP_GROUPS, OpGroup};

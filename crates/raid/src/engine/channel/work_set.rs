@@ -64,7 +64,7 @@ impl<L: AsRef<[BioList]> + AsMut<[BioList]>> WorkSet<L> {
         Some(Entry { number, is_changed })
     }
 
-    /// What is to be brought to a number.
+    /// The bios for a number.
     #[inline]
     pub(super) fn list(&mut self, number: usize) -> &mut BioList {
         &mut self.lists.as_mut()[number]

@@ -1,4 +1,4 @@
-//! What is done with a stripe that is to be looked at (Linux `handle_stripe`): the next step towards
+//! The steps of a stripe (Linux `handle_stripe`): the next one towards
 //! what is asked of it, again and again, until it has to wait for I/O or has no work any more.
 
 use super::{MemberIo, Shard, TurnEffects};
@@ -12,7 +12,7 @@ use crate::layout::BLOCK_BYTES;
 use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf, Status};
 
-/// What a stripe does after one step.
+/// The state of a stripe after one step.
 pub(super) enum Step {
     /// Its next step can be taken at once.
     Continue,
@@ -249,7 +249,7 @@ impl Shard {
         if mistake!("intent_too_late") { Intent::Known } else { intent }
     }
 
-    /// What is written cannot be made good.
+    /// The pending writes cannot be done: they end with an error.
     fn refuse_writes(&mut self, id: StripeId, out: &mut TurnEffects) -> Step {
         for piece in std::mem::take(&mut self.stripe(id).writes) {
             self.piece_done(piece, Status::IoError, out);
@@ -352,7 +352,7 @@ impl Shard {
         }
     }
 
-    /// What was sent to members has been written, or not.
+    /// The blocks that were sent to members have been written, or not.
     fn written(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
         let stripe = self.stripe(id);
         if !stripe.no_room.is_empty() {
@@ -374,7 +374,7 @@ impl Shard {
         stripe.failed.clear();
         self.log_done(id, out);
         let stripe = self.stripe(id);
-        // What was on a list of bad blocks counts until it is off it on the disk: that may not come about.
+        // A listed bad block counts as unreadable until it is off the list on the disk, which may fail.
         let lost = Roles::below(turn.conf.layout.disks()) - turn.conf.readable(stripe.sector);
         let is_kept = lost.len() <= turn.conf.layout.level().parity_disks();
         let status = if is_kept { Status::Ok } else { Status::IoError };
@@ -407,7 +407,7 @@ impl Shard {
         let stripe = self.stripe(id);
         let is_awaited = !stripe.draining.is_empty() || stripe.sync.is_some();
         if turn.conf.is_suspended && !is_awaited {
-            // A block that is written anew, for nobody: an array that is being stopped does not wait for it.
+            // A rewrite that no bio waits for: an array that is being stopped does not wait for it either.
             self.await_manager(id, State::AwaitingRoom);
             return Step::Blocked;
         }

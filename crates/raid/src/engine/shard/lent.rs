@@ -7,7 +7,7 @@
 //!   [`Stripe::give_back`], which comes before its item ends. The cache's own block is `set_aside`
 //!   meanwhile.
 //! * Nothing writes to such a block: all data of the stripe is there, so none is read or computed.
-//! * What was lent is not in the cache afterwards.
+//! * Lent memory is not in the cache afterwards.
 
 #![allow(unsafe_code)]
 

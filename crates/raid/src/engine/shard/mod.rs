@@ -1,4 +1,4 @@
-//! A shard of the stripe cache, as whoever has the turn at it uses it: as if there were one thread.
+//! A shard of the stripe cache, as the holder of its turn uses it: as if there were one thread.
 //!
 //! ```text
 //! item -> pieces -> stripes: ready -> looked at -> I/O to members -> looked at again ... -> idle
@@ -43,7 +43,7 @@ use std::collections::VecDeque;
 pub(crate) use runs::MemberIo;
 use runs::{Makings, Run};
 
-/// What a turn leaves to be done by whoever had it.
+/// The effects of a turn, for its channel to hand on.
 #[derive(Default)]
 pub(crate) struct TurnEffects {
     /// Blocks to be read and written.
@@ -59,7 +59,7 @@ pub(crate) struct TurnEffects {
     pub(crate) words: Vec<usize>,
     /// Tickets for partial parity logs.
     pub(crate) tickets: Vec<Ticket>,
-    /// What tickets are made of.
+    /// Spare tickets.
     pub(crate) spares: Spares,
 }
 
@@ -81,7 +81,7 @@ impl Item {
     }
 }
 
-/// What is counted.
+/// The counts of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardCounts {
     /// Stripes that became idle.
@@ -269,7 +269,7 @@ impl Shard {
         out: &mut TurnEffects,
     ) -> bool {
         while let Some((sector, piece)) = self.next_piece(turn, number) {
-            // Under the same exclusion as writes is who gets the same stripe.
+            // Items that get the same stripe exclude one another, as a repair and writes have to.
             let is_apart = self.items.get(number).is_sync && mistake!("repair_races_writes");
             let found = self.table.find(sector).filter(|_| !is_apart);
             let id = self.stripe_of(turn, sector, (found, is_its_turn), out);
@@ -354,7 +354,7 @@ impl Shard {
         Some(id)
     }
 
-    /// Who waits for the stripe of `sector` gets a part of it.
+    /// Items that wait for the stripe of `sector` get a part of it.
     fn join(&mut self, turn: &TurnInput<'_>, sector: u64, id: StripeId, out: &mut TurnEffects) {
         for position in 0..self.waiting.len() {
             let number = self.waiting[position];
@@ -364,7 +364,7 @@ impl Shard {
                 self.add_piece(id, piece, number, out);
             }
         }
-        // Whoever has all it wanted waits no longer.
+        // An item whose pieces all have stripes waits no longer.
         let items = &self.items;
         self.waiting.retain(|number| items.get(*number).has_more());
     }

@@ -41,7 +41,7 @@ impl Model {
         model
     }
 
-    /// What a context does at a shard, until nobody has left anything.
+    /// A context works at a shard until nobody has left anything.
     fn visit(&self, visitor: &mut Visitor) {
         let Visitor { who, locks, brought, flight, out } = visitor;
         loop {
@@ -176,7 +176,8 @@ fn loom_stripe_waiters_of_a_cache_that_grows() {
     all_end_meanwhile(|model| model.resize(1, 2), 0, 2);
 }
 
-/// What a dropped context had begun comes back undone, and is begun again; who waits for its stripe waits on.
+/// I/O that a dropped context had begun comes back undone, and is begun again; an item that waits for its stripe
+/// waits on.
 #[test]
 fn loom_stripe_waiters_behind_what_is_cancelled() {
     all_end_meanwhile(|model| model.read(1, &[2], 1), 1, 3);

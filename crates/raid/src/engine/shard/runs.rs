@@ -41,7 +41,7 @@ impl MemberIo {
         }
     }
 
-    /// What a run has in common.
+    /// The properties that all blocks of a run share.
     fn kind(&self) -> (Role, [bool; 3], u16) {
         (self.role, [self.is_replacement, self.is_copy, self.is_write], self.flags.bits())
     }
@@ -188,7 +188,7 @@ impl Shard {
         for ((id, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
             let is_replacement = as_replacement.unwrap_or(run.first.is_replacement);
             let io = MemberIo { stripe: *id, sector, is_replacement, ..run.first };
-            // Whoever has the number and the role by now may not have the block.
+            // The device that has the number and the role by now may not have the block.
             let has_block = io.is_write || turn.conf.readable(sector).has(io.role);
             if (is_to_be_split || is_cancelled) && has_block {
                 // Which of the blocks it was is not known: each is tried by itself.

@@ -23,7 +23,7 @@ impl Shard {
     ) -> Step {
         let stripe = &mut self.stripes[id.index()];
         if !std::mem::replace(&mut stripe.sync_began, true) {
-            // What the members hold counts, not what the cache does.
+            // The contents of the members count, not those of the cache.
             stripe.uptodate = Roles::EMPTY;
         }
         match turn.conf.action {
@@ -115,7 +115,7 @@ impl Shard {
             return self.repair(turn, id, bad, out);
         }
         let all_parity = parity_of(&stripe.row) & turn.conf.readable(sector);
-        // What its member could not read is computed, and written anew: it may not have fitted.
+        // A block that its member could not read is computed and written again: it may not have fitted.
         let parity = all_parity - stripe.unreadable;
         let lost = data - turn.conf.readable(sector);
         if all_parity.len() <= lost.len() {

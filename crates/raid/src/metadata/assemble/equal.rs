@@ -1,4 +1,4 @@
-//! What superblocks say together that have as many events as the freshest one F.
+//! Superblocks that have as many events as the freshest one F, taken together.
 //!
 //! None of them is newer, so none is right because its device was named first: for each thing that one of them
 //! says and F does not, the worst is taken, or the array is refused. Which of the two depends on what Linux can
@@ -15,7 +15,7 @@
 use super::{Candidate, superblock};
 use crate::metadata::superblock::{DevRole, Features, Superblock};
 
-/// What keeps an array from being written or started.
+/// A reason not to write an array, or not to start it.
 const CAUTIONS: Features =
     Features::JOURNAL.union(Features::RESHAPE_ACTIVE).union(Features::CLUSTERED);
 

@@ -102,7 +102,7 @@ fn write_hole(assembly: &Assembly) -> String {
     )
 }
 
-/// What can neither be written nor safely read.
+/// An array that can neither be written nor safely read.
 fn unsupported(assembly: &Assembly) -> Option<String> {
     let features = assembly.fresh.feature_map;
     if features.contains(Features::RESHAPE_ACTIVE) {
