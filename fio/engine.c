@@ -3,8 +3,8 @@
  *
  *   fio --ioengine=external:libdrystone_fio.so --stack=FILE --filename=DEVICE --thread ...
  *
- * A stack is opened once in the process and shared by all jobs that name it (stacks.c); each thread has a
- * context of its own. Only the C API (drystone.h) is used. docs/fio.md is for users.
+ * A stack is opened once in the process and shared by all jobs that name it (stacks.c). Each thread
+ * has a context of its own. Only the C API (drystone.h) is used. docs/fio.md is for users.
  *
  * Invariants
  * - Of a job's io_us, `queued` wait in `batch`, the others that fio knows as queued are in flight.
@@ -21,27 +21,29 @@
 #include "lib/rand.h"
 #include "optgroup.h"
 
-/* The fio whose headers this was built with. Its structures are what FIO_IOOPS_VERSION does not tell of. */
+/*
+ * The fio whose headers this was built with. FIO_IOOPS_VERSION does not change with its structures.
+ */
 #ifndef DRYSTONE_FIO_NEEDED
 #define DRYSTONE_FIO_NEEDED "fio-3.33"
 #endif
 
-/* How long the end of a job waits for I/O that drivers have: as long as a request may take before it is lost. */
+/* The end of a job waits for I/O that drivers have, as long as a request may take. */
 #define CLOSE_TIMEOUT (30ull * 1000 * 1000 * 1000)
 
-/* Polls in vain after which the core is offered to others, as `drystone bench` does. */
+/* Empty polls after which the thread yields its core, as `drystone bench` does. */
 #define POLLS_IN_VAIN 64
 
-/* What a job has, from its init to its cleanup. */
+/* The state of a job, from its init to its cleanup. */
 struct job {
 	drystone_context *context;
 	struct drystone_io *batch;
 	struct drystone_completion *done;
 	unsigned int depth;
 	unsigned int queued;
-	int failed;		/* what the library gave for the batch, which will not get better */
+	int failed;		/* the library's error for the batch, which is final */
 	bool own_memory;	/* the buffers are malloc's, not the context's */
-	char **names;		/* of its devices: fio frees its files before the cleanup */
+	char **names;		/* of its devices: fio frees its files before cleanup */
 	unsigned int devices;
 };
 
@@ -49,21 +51,26 @@ struct job {
 	.name = #name_, .lname = #name_, .type = type_, .off1 = offsetof(struct options, name_), \
 	.help = help_, .category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_IOURING }
 
-/* One of reads and one of writes. */
+/* An option with a value for reads and one for writes. */
 #define OPTION2(name_, least_, most_, help_) { \
-	.name = #name_, .lname = #name_, .type = FIO_OPT_INT, .off1 = offsetof(struct options, name_[DDIR_READ]), \
-	.off2 = offsetof(struct options, name_[DDIR_WRITE]), .minval = least_, .maxval = most_, .interval = 1, \
+	.name = #name_, .lname = #name_, .type = FIO_OPT_INT, \
+	.off1 = offsetof(struct options, name_[DDIR_READ]), \
+	.off2 = offsetof(struct options, name_[DDIR_WRITE]), \
+	.minval = least_, .maxval = most_, .interval = 1, \
 	.help = help_, .category = FIO_OPT_C_ENGINE, .group = FIO_OPT_G_IOURING }
 
 static struct fio_option options[] = {
 	OPTION(stack, FIO_OPT_STR_STORE, "Stack file whose devices --filename names"),
 	OPTION(throttle_group, FIO_OPT_STR_STORE, "Throttle group of the stack that the I/O belongs to"),
-	OPTION(show, FIO_OPT_STR_STORE, "When a job ends, add what `drystone show` says of its devices to this file"),
+	OPTION(show, FIO_OPT_STR_STORE,
+	       "When a job ends, add what `drystone show` says of its devices to this file"),
 	OPTION(hipri, FIO_OPT_STR_SET, "Poll for completions, where the device can be polled"),
 	OPTION(fixedbufs, FIO_OPT_STR_SET, "Make the buffers known to the kernel beforehand"),
 	OPTION(nowait, FIO_OPT_BOOL, "Fail with EAGAIN instead of waiting for a tag"),
-	OPTION2(cmdprio_percentage, 0, 100, "Percentage of reads,writes that have the priority of cmdprio"),
-	OPTION2(cmdprio_class, IOPRIO_CLASS_RT, IOPRIO_CLASS_IDLE, "Their class: 1 real-time, 2 best effort, 3 idle"),
+	OPTION2(cmdprio_percentage, 0, 100,
+		"Percentage of reads,writes that have the priority of cmdprio"),
+	OPTION2(cmdprio_class, IOPRIO_CLASS_RT, IOPRIO_CLASS_IDLE,
+		"Their class: 1 real-time, 2 best effort, 3 idle"),
 	OPTION2(cmdprio, 0, 7, "Their level: 0 first, 7 last"),
 	{ .name = "cmdprio_bssplit", .lname = "cmdprio_bssplit", .type = FIO_OPT_UNSUPPORTED,
 	  .help = "this engine has no priorities by block size: use cmdprio_percentage" },
@@ -124,7 +131,7 @@ static void free_job(struct job *job)
 	free(job);
 }
 
-/* False without memory. */
+/* Returns false if there is no memory. */
 static bool make_job(struct thread_data *td, struct job *job)
 {
 	struct fio_file *f;
@@ -247,7 +254,7 @@ static int open_file(struct thread_data *td, struct fio_file *f)
 	return 0;
 }
 
-/* Nothing is cached in this process but by the stack's own devices. */
+/* Only the stack's own devices cache anything in this process. */
 static int invalidate(struct thread_data fio_unused *td, struct fio_file fio_unused *f)
 {
 	return 0;
@@ -255,7 +262,7 @@ static int invalidate(struct thread_data fio_unused *td, struct fio_file fio_unu
 
 /* --- I/O --- */
 
-/* Some of the reads and writes have another priority than the job, by fio's own dice. */
+/* Some reads and writes have another priority than the job; fio's random numbers choose them. */
 static void choose_priority(struct thread_data *td, struct io_u *io_u)
 {
 	const struct options *o = td->eo;
@@ -269,7 +276,7 @@ static void choose_priority(struct thread_data *td, struct io_u *io_u)
 	io_u->ioprio = ioprio_value(class, o->cmdprio[ddir]);
 }
 
-/* Whether the operation is one of ours. */
+/* Returns whether the engine supports the operation. */
 static bool describe(struct thread_data *td, const struct io_u *io_u, struct drystone_io *io)
 {
 	struct options *o = td->eo;
@@ -352,7 +359,7 @@ static int commit(struct thread_data *td)
 	stamp(td, job);
 	ret = drystone_submit(job->context, job->batch, job->queued);
 	if (ret < 0) {
-		/* fio asks again for what it still counts as queued; that was said once. */
+		/* fio repeats what it still counts as queued; the error was reported once. */
 		job->failed = ret;
 		refuse(td, ret, "submit");
 		return ret;
@@ -378,7 +385,7 @@ static int getevents(struct thread_data *td, unsigned int min, unsigned int max,
 	do {
 		ret = drystone_poll(job->context, job->done + came, max - came);
 		came += ret > 0 ? ret : 0;
-		/* With more jobs than cores, who holds what this one waits for may need the core. */
+		/* With more jobs than cores, the holder of an awaited tag may need the core. */
 		if (ret == 0 && ++in_vain % POLLS_IN_VAIN == 0)
 			sched_yield();
 	} while (ret >= 0 && came < (int)min && !t);

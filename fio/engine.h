@@ -1,5 +1,5 @@
 /*
- * What the parts of the engine share: a job's options, and the stacks of the process (stacks.c).
+ * Shared by the parts of the engine: a job's options, and the stacks of the process (stacks.c).
  */
 #ifndef DRYSTONE_FIO_ENGINE_H
 #define DRYSTONE_FIO_ENGINE_H
@@ -36,7 +36,7 @@ struct options {
 	unsigned int uncached;
 };
 
-/* What is said once in a process, whichever job has reason to say it first. Options that are ignored come first. */
+/* Notes printed once in a process, by the first job with a reason. Ignored options come first. */
 enum note {
 	NOTE_REGISTERFILES,
 	NOTE_NONVECTORED,
@@ -50,25 +50,25 @@ enum note {
 
 #pragma GCC visibility push(hidden)
 
-/* Say why a call of the library failed, and have the job end. 1. */
+/* Reports why a call of the library failed, and ends the job. Returns 1. */
 int refuse(struct thread_data *td, int error, const char *what);
 
-/* Say a sentence of the engine's own on an option that cannot be, and have the job end. 1. */
+/* Reports the engine's sentence on an impossible option, and ends the job. Returns 1. */
 int refuse_option(struct thread_data *td, const char *what, const char *sentence);
 
-/* Whether nobody has asked for this note before. Any thread may. */
+/* Returns whether this is the first request for this note. Any thread may call it. */
 bool is_first(enum note note);
 
-/* The job's stack, opened if it is the first that names it; NULL if that was refused. */
+/* The job's stack, opened by the first job that names it; NULL if that was refused. */
 struct shared *use_stack(struct thread_data *td);
 
-/* The job does not use it any more. Whoever is the last closes it. */
+/* Ends the job's use of the stack. The last user closes it. */
 void leave_stack(struct thread_data *td, struct shared *shared);
 
 /* The library's handle. */
 drystone_stack *handle_of(const struct shared *shared);
 
-/* Add what the product says of each of the devices to the file that --show names. */
+/* Adds the attributes of each of the devices to the file that --show names. */
 void show_devices(struct thread_data *td, struct shared *shared, char **names, unsigned int count);
 
 #pragma GCC visibility pop

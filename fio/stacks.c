@@ -2,9 +2,9 @@
  * The stacks of the process: each is opened once and shared by all jobs that name it.
  *
  * Invariants
- * - A stack is open while a job that was set up has not been cleaned up; what is left at the end of the process,
- *   because fio gave up, is closed then.
- * - The list, the numbers of users and what was noted are touched under `lock` alone.
+ * - A stack is open while a job that was set up has not been cleaned up. Stacks that are left at
+ *   the end of the process, because fio gave up, are closed then.
+ * - `lock` protects the list, the numbers of users and the notes.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #include "engine.h"
 
-/* Room for what the product says of a device: some 60 attributes. */
+/* Room for the attributes of a device: some 60. */
 #define SHOWN_MAX 65536
 
 /* A stack and the jobs that use it. */
@@ -98,7 +98,7 @@ static struct shared *open_stack(struct thread_data *td, char *path)
 	return shared;
 }
 
-/* The lock is held, and nobody uses the stack. */
+/* The lock is held, and the stack has no users. */
 static int close_stack(struct shared *shared)
 {
 	struct shared **link = &stacks;
@@ -131,7 +131,7 @@ __attribute__((destructor)) static void close_stacks(void)
 		close_stack(stacks);
 }
 
-/* --- what a job asks for --- */
+/* --- options of a job --- */
 
 static void note_ignored(const struct options *o)
 {
@@ -175,7 +175,7 @@ static int check_options(struct thread_data *td)
 	return 0;
 }
 
-/* It is a user from its setup, or (--create_serialize=0) its init, to its cleanup. */
+/* A job is a user from its setup, or (--create_serialize=0) its init, to its cleanup. */
 struct shared *use_stack(struct thread_data *td)
 {
 	struct options *o = td->eo;
@@ -195,9 +195,9 @@ struct shared *use_stack(struct thread_data *td)
 	return o->shared;
 }
 
-/* --- what the product says of a device --- */
+/* --- attributes of a device --- */
 
-/* One line. The name is one of the stack's: nothing in it needs quoting. */
+/* Writes one line. The name is one of the stack's: nothing in it needs quoting. */
 static int show_device(FILE *to, const struct shared *shared, const char *name, char *said)
 {
 	char request[256];

@@ -1,6 +1,7 @@
 /*
- * A program that forks while it has a stack open and I/O in flight: the child is refused in every call on what is
- * its parent's, opens a stack of its own, and ends as programs do; the parent goes on working.
+ * A program that forks while it has a stack open and I/O in flight. Each call of the child on its
+ * parent's objects is refused. The child opens a stack of its own, and exits normally. The parent
+ * continues to work.
  */
 #define _POSIX_C_SOURCE 200809L	/* fork, alarm */
 
@@ -14,7 +15,7 @@
 
 #define BLOCK 4096
 
-/* Arrays and slow devices have threads of their own, a file perhaps helpers. */
+/* Arrays and slow devices have threads of their own; a file may have helpers. */
 static const char parents[] =
 	"[device.slow]\n"
 	"type = \"null\"\n"
@@ -86,7 +87,7 @@ static void use(drystone_context *context, const char *name, int byte)
 	}
 }
 
-/* Everything is refused, and closes nothing of the parent's. */
+/* Each call is refused, and closes nothing of the parent's. */
 static void try_parents(drystone_stack *stack, drystone_context *context)
 {
 	struct drystone_io io = { .op = DRYSTONE_FLUSH };
@@ -120,9 +121,10 @@ static void try_parents(drystone_stack *stack, drystone_context *context)
 static void be_the_child(drystone_stack *stack, drystone_context *context)
 {
 	who = "child";
-	alarm(60);	/* whatever hangs */
+	alarm(60);	/* bounds a hang */
 	try_parents(stack, context);
-	check(drystone_stack_open_text(DRYSTONE_ABI_VERSION, childs, NULL, 1, &stack), "a stack of its own");
+	check(drystone_stack_open_text(DRYSTONE_ABI_VERSION, childs, NULL, 1, &stack),
+	      "a stack of its own");
 	check(drystone_context_open(stack, &context), "a context of its own");
 	use(context, "file", 'c');
 	check(drystone_context_close(context, DRYSTONE_FOREVER), "close");
