@@ -21,7 +21,7 @@ const LIMITS: [(&str, usize); 11] = [
     ("exports", 24),
     ("lab", 35),
     ("queue", 15),
-    ("raid", 24),
+    ("raid", 2),
     ("sim", 28),
     ("stack", 36),
     ("targets", 9),

@@ -11,6 +11,7 @@
 //!    the one that was written last counts, then the one that more members share.
 //! 5. In what the order of the devices has no say: what others of as many events say counts too (`equal.rs`).
 
+mod candidate;
 mod equal;
 mod start;
 
@@ -20,92 +21,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::MetadataError;
-use super::SECTOR_BYTES;
 use super::Uuid;
-use super::bad_blocks;
 use super::bitmap::{self, BitmapHeader};
-use super::journal::{self, Journal};
 use super::places::Places;
-use super::ppl;
 use super::superblock::{DevRole, Features, Minor, Superblock, flagged_role, level_name, seconds};
 use crate::layout::{Layout, layout_name};
-
-/// A device that may be of an array.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// Its name in messages.
-    pub name: String,
-    /// The result of [`super::superblock::probe`].
-    pub found: Result<(Minor, Superblock), MetadataError>,
-    /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
-    pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
-    /// Why it cannot be used though its superblock is whole: what it keeps beside that is damaged, or cannot be
-    /// where it says.
-    pub damage: Option<MetadataError>,
-    /// The result of [`ppl::damage`]: with it, the contents of its log are not known.
-    pub log_damage: Option<MetadataError>,
-    /// Sectors of the device.
-    pub device_sectors: u64,
-    /// The result of [`Candidate::with_journal`]; nothing if it is no journal.
-    pub journal: Option<Result<Journal, MetadataError>>,
-}
-
-impl Candidate {
-    /// The contents of a device of so many sectors, whose superblock is `found`. `read` gives so many bytes from a
-    /// sector of it on. A journal is not read: see [`Candidate::with_journal`].
-    pub fn look<E: fmt::Display>(
-        name: String,
-        device_sectors: u64,
-        found: Result<(Minor, Superblock), MetadataError>,
-        mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-    ) -> Self {
-        let mut candidate = Candidate {
-            name,
-            found,
-            bitmap: None,
-            damage: None,
-            log_damage: None,
-            device_sectors,
-            journal: None,
-        };
-        let Ok((_, own)) = &candidate.found else { return candidate };
-        let is_on_device = |sector: &u64| *sector < device_sectors;
-        let sector = own
-            .bitmap_offset()
-            .map(|offset| own.super_offset.checked_add_signed(offset.into()).filter(is_on_device));
-        candidate.bitmap = sector.map(|sector| bitmap_header(sector, &mut read));
-        let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
-        match Places::of(own, device_sectors, header) {
-            Err(error) => candidate.damage = Some(error),
-            Ok(places) => {
-                candidate.damage = bad_blocks::read(own, &places, device_sectors, &mut read).err();
-                candidate.log_damage = ppl::damage(own, &places, &mut read);
-            }
-        }
-        candidate
-    }
-
-    /// The same with what its journal holds, if it is one: all of that is read, which may be gigabytes.
-    #[must_use]
-    pub fn with_journal<E: fmt::Display>(
-        mut self,
-        read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-    ) -> Self {
-        self.journal = superblock(&self).and_then(|(_, own)| journal::of(own, read));
-        self
-    }
-}
-
-fn bitmap_header<E: fmt::Display>(
-    sector: Option<u64>,
-    mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-) -> Result<BitmapHeader, MetadataError> {
-    let nowhere = || MetadataError::Invalid("the bitmap is not on the device".to_owned());
-    match read(sector.ok_or_else(nowhere)?, SECTOR_BYTES) {
-        Ok(bytes) => BitmapHeader::parse(&bytes),
-        Err(error) => Err(MetadataError::Invalid(format!("the bitmap cannot be read: {error}"))),
-    }
-}
+pub use candidate::Candidate;
+use candidate::{events, superblock};
 
 /// The state of a role's member. Numbers of devices are indices of the candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,14 +271,6 @@ fn number_given_again(candidates: &[Candidate], device: usize, own: &Superblock)
 fn both(candidates: &[Candidate], devices: (usize, usize), role: u16) -> String {
     let (name, other) = (&candidates[devices.0].name, &candidates[devices.1].name);
     format!("{name} and {other} both have role {role} of the array: leave out one of them")
-}
-
-fn superblock(candidate: &Candidate) -> Option<(Minor, &Superblock)> {
-    candidate.found.as_ref().ok().map(|(minor, found)| (*minor, found))
-}
-
-fn events(candidate: &Candidate) -> Option<u64> {
-    superblock(candidate).map(|(_, found)| found.events)
 }
 
 fn self_flagged(candidates: &[Candidate]) -> Vec<(usize, u32)> {

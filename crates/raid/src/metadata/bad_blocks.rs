@@ -6,13 +6,14 @@
 //! them.
 
 use super::places::Places;
+use super::raw::BAD_BLOCK_LOG_BYTES;
 use super::superblock::{Features, Superblock};
 use super::{MetadataError, invalid, put, u64_at};
 use std::fmt;
 use std::ops::Range;
 
 /// Bytes of the log.
-pub const LOG_BYTES: usize = 4096;
+pub const LOG_BYTES: usize = BAD_BLOCK_LOG_BYTES;
 /// Entries of the log, and so of the list.
 pub const ENTRIES_MAX: usize = LOG_BYTES / 8;
 /// Most units of an entry: its length has ten bits.

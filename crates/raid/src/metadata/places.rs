@@ -6,9 +6,9 @@
 //! used else. All arithmetic on what a superblock says is here, and checked.
 
 use super::bitmap::BitmapHeader;
-use super::ppl::HEADER_SECTORS;
+use super::raw::{BAD_BLOCK_LOG_BYTES, PPL_HEADER_SECTORS};
 use super::superblock::{Features, Superblock};
-use super::{MetadataError, bad_blocks, invalid};
+use super::{MetadataError, invalid};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::SECTOR_SIZE;
 use std::ops::Range;
@@ -53,7 +53,7 @@ impl Places {
         });
         let ppl = own.ppl().map(|area| {
             let sectors = u64::from(area.sectors);
-            let is_enough = sectors >= HEADER_SECTORS + STRIPE_SECTORS;
+            let is_enough = sectors >= PPL_HEADER_SECTORS + STRIPE_SECTORS;
             let too_small =
                 || invalid(format!("the partial parity log has {sectors} sectors, expected 16"));
             is_enough.then_some(()).ok_or_else(too_small)?;
@@ -68,7 +68,7 @@ impl Places {
             };
         }
         let others: Vec<Named> = kept.into_iter().chain(places.others()).collect();
-        let sectors = bad_blocks::LOG_BYTES as u64 / SECTOR_SIZE;
+        let sectors = BAD_BLOCK_LOG_BYTES as u64 / SECTOR_SIZE;
         let found = match u64::from(own.bblog_size) == sectors {
             true => check("the bad block log", own.bblog_offset.into(), sectors, &others),
             false => Err(invalid(format!(

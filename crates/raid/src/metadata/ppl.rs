@@ -17,7 +17,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::FromBytes;
 
 use super::places::Places;
-use super::raw::{RawPplEntry, RawPplHeader};
+use super::raw::{PPL_HEADER_SECTORS, RawPplEntry, RawPplHeader};
 use super::superblock::Superblock;
 use super::{MetadataError, Uuid, check_count, invalid, u32_at};
 use crate::layout::{Layout, Level, MemberAddress, STRIPE_SECTORS};
@@ -25,7 +25,7 @@ use crate::layout::{Layout, Level, MemberAddress, STRIPE_SECTORS};
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 4096;
 /// Sectors of a header.
-pub const HEADER_SECTORS: u64 = 8;
+pub const HEADER_SECTORS: u64 = PPL_HEADER_SECTORS;
 /// Most entries of a header.
 pub const ENTRIES_MAX: usize = 148;
 /// Most bytes of partial parity behind a header: what Linux keeps for one.

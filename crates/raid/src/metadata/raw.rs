@@ -8,6 +8,12 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Bytes of a bad block log.
+pub(super) const BAD_BLOCK_LOG_BYTES: usize = 4096;
+
+/// Sectors of a PPL header (`PPL_HEADER_SIZE`).
+pub(super) const PPL_HEADER_SECTORS: u64 = size_of::<RawPplHeader>() as u64 / 512;
+
 /// `struct mdp_superblock_1`, without the table `dev_roles` that follows it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

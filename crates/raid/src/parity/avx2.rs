@@ -4,8 +4,9 @@
 
 use std::arch::x86_64::*;
 
+use super::blocks::{BLOCK_BYTES, Source, block_at, blocks};
+use super::gf;
 use super::passes::define_passes;
-use super::{BLOCK_BYTES, Source, block_at, blocks, gf};
 
 /// A block in registers.
 type Vector = [__m256i; 2];

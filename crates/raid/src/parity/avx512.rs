@@ -3,8 +3,9 @@
 
 use std::arch::x86_64::*;
 
+use super::blocks::{BLOCK_BYTES, Source, block_at, blocks};
+use super::gf;
 use super::passes::define_passes;
-use super::{BLOCK_BYTES, Source, block_at, blocks, gf};
 
 /// The matrix of each coefficient.
 static MATRICES: [u64; 256] = matrices();

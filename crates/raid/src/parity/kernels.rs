@@ -3,7 +3,8 @@
 //! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which has
 //! asked the CPU whether it has the instructions, or as [`SCALAR`], which needs none. That is what every `unsafe` block here rests on.
 
-use super::{Isa, Source, scalar};
+use super::blocks::{Isa, Source};
+use super::scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 

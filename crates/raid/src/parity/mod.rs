@@ -31,6 +31,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod blocks;
 pub mod gf;
 mod kernels;
 #[cfg(test)]
@@ -45,39 +46,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+pub use blocks::{BLOCK_BYTES, Isa, Source};
 use kernels::Kernels;
-
-/// The length of a buffer is a multiple of this.
-pub const BLOCK_BYTES: usize = 64;
-
-/// The data of a member, behind the power of the generator that it has in Q: 0 to 254.
-pub type Source<'a> = (u8, &'a [u8]);
-
-/// A set of instructions for which there are kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Isa {
-    /// Plain Rust, on every CPU.
-    Scalar,
-    /// AVX2: 32 bytes at a time.
-    Avx2,
-    /// AVX-512 (F and BW) with GFNI: 64 bytes at a time, and a multiplication in one instruction.
-    Avx512,
-}
-
-impl Isa {
-    /// All of them, the narrowest first.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
-}
-
-impl fmt::Display for Isa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Isa::Scalar => "scalar",
-            Isa::Avx2 => "avx2",
-            Isa::Avx512 => "avx512+gfni",
-        })
-    }
-}
 
 /// The CPU, or this build, lacks what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -204,14 +174,4 @@ fn check_lengths<'a>(dst: &[u8], sources: impl IntoIterator<Item = &'a [u8]>) {
 
 fn check_length(length: usize, buffer: &[u8]) {
     assert!(buffer.len() == length, "buffers of {length} and {} bytes", buffer.len());
-}
-
-/// A buffer in blocks.
-fn blocks(buffer: &mut [u8]) -> &mut [[u8; BLOCK_BYTES]] {
-    buffer.as_chunks_mut().0
-}
-
-/// The `N` blocks of a source from the `at`th on.
-fn block_at<const N: usize>(source: &[u8], at: usize) -> &[[u8; BLOCK_BYTES]; N] {
-    source.as_chunks().0[at..].first_chunk().expect("lengths have been checked")
 }

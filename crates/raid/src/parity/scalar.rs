@@ -1,7 +1,7 @@
 //! The kernels in plain Rust, for every CPU. The loops over eight words at a time are such that
 //! the compiler makes vectors of them where the target has some (SSE2, NEON).
 
-use super::{BLOCK_BYTES, Source, block_at, blocks};
+use super::blocks::{BLOCK_BYTES, Source, block_at, blocks};
 
 const WORDS: usize = BLOCK_BYTES / 8;
 

@@ -1,8 +1,8 @@
 //! Commands of control calls (mdadm's *manage* mode).
 
-use super::safe_mode::Record;
+use super::safe_mode::{QUIET_PAUSE_NS, Record};
 use super::spare_layout::{Needs, placed};
-use super::{Failed, Manager, QUIET_PAUSE_NS, STOP_PATIENCE_NS};
+use super::{Failed, Manager, STOP_PATIENCE_NS};
 use crate::array::bitmap::check_blocks as check_bitmap;
 use crate::array::control::Command;
 use crate::array::disk::{Disk, DiskState, LogTodo};

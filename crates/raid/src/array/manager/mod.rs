@@ -39,10 +39,8 @@ use records::{Records, Target};
 use requests::Requests;
 use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
-use sync::Synchronisation;
+use sync_run::Synchronisation;
 
-/// The pause between two looks whether writes that are to end have ended.
-const QUIET_PAUSE_NS: Ns = 1_000_000;
 /// How long writes are waited for that are under way when an array is to be stopped.
 const STOP_PATIENCE_NS: Ns = 30_000_000_000;
 

@@ -9,9 +9,10 @@
 //!
 //! Invariant: this only decides. The manager writes superblocks and publishes as it is told, at once.
 
-use super::QUIET_PAUSE_NS;
 use drystone_core::clock::Ns;
 
+/// The pause between two looks whether writes that are to end have ended.
+pub(super) const QUIET_PAUSE_NS: Ns = 1_000_000;
 /// Without writes for so long the array is put on record as clean (`safe_mode_delay`, 204 ms).
 const SAFE_MODE_DELAY_NS: Ns = 204_000_000;
 

@@ -7,112 +7,28 @@
 //! * For a member that came back the chunks that the bitmap says are all that are set once no write goes
 //!   past it any more.
 
-use super::sync_run::{LOOK_NS, Load, Speed, SyncRun};
-use super::{ArrayEvent, Disk, Manager, QUIET_PAUSE_NS};
-use crate::array::status::SyncStatus;
+use super::safe_mode::QUIET_PAUSE_NS;
+use super::sync_run::{LOOK_NS, Load, SyncRun, is_asked_for};
+use super::{ArrayEvent, Disk, Manager};
 use crate::engine::SyncAction;
 use crate::metadata::superblock::CLEAN;
 use drystone_core::clock::Ns;
-use drystone_core::context::DevIndex;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, Op, SECTOR_SIZE, Sector};
-
-/// The synchronisation under way, and the one that is to follow.
-pub(super) struct Synchronisation {
-    /// The array by member sectors.
-    device: DevIndex,
-    run: Option<SyncRun>,
-    /// Asked for, and not begun.
-    asked: Option<SyncAction>,
-    frozen: bool,
-    speed: Speed,
-}
-
-/// It is done because somebody asked for it.
-fn is_asked_for(action: SyncAction) -> bool {
-    matches!(action, SyncAction::Check | SyncAction::Repair)
-}
-
-impl Synchronisation {
-    pub(super) fn new(device: DevIndex) -> Self {
-        Synchronisation { device, run: None, asked: None, frozen: false, speed: Speed::default() }
-    }
-
-    /// The kind of the synchronisation under way.
-    pub(super) fn action(&self) -> Option<SyncAction> {
-        self.run.as_ref().map(SyncRun::action)
-    }
-
-    /// Something is under way, or is to be.
-    pub(super) fn is_busy(&self) -> bool {
-        self.run.is_some() || self.asked.is_some()
-    }
-
-    /// A synchronisation that was asked for is under way.
-    pub(super) fn is_asked_for(&self) -> bool {
-        self.action().is_some_and(is_asked_for)
-    }
-
-    pub(super) fn status(&self, total: u64, now: Ns) -> Option<SyncStatus> {
-        self.run.as_ref().map(|run| run.status(total, now))
-    }
-
-    pub(super) fn is_frozen(&self) -> bool {
-        self.frozen
-    }
-
-    pub(super) fn speed(&self) -> Speed {
-        self.speed
-    }
-
-    /// Change limits.
-    pub(super) fn set_speed(&mut self, min: Option<u64>, max: Option<u64>) {
-        self.speed.min = min.unwrap_or(self.speed.min);
-        self.speed.max = max.unwrap_or(self.speed.max);
-    }
-
-    /// Have something synchronised.
-    pub(super) fn ask(&mut self, action: SyncAction) {
-        (self.frozen, self.asked) = (false, Some(action));
-    }
-
-    /// End what was asked for.
-    pub(super) fn end_asked(&mut self) {
-        (self.frozen, self.asked) = (false, None);
-        if self.is_asked_for() {
-            self.interrupt();
-        }
-    }
-
-    /// Synchronise nothing from now on, or again.
-    pub(super) fn freeze(&mut self, on: bool) {
-        self.frozen = on;
-        if on {
-            self.interrupt();
-        }
-    }
-
-    /// Give up what is under way, as soon as may be.
-    pub(super) fn interrupt(&mut self) {
-        if let Some(run) = &mut self.run {
-            run.interrupt();
-        }
-    }
-}
 
 impl Manager {
     /// Go on with what is to be synchronised. When it is to be looked again.
     pub(super) fn synchronise(&mut self, now: Ns) -> Option<Ns> {
-        if self.sync.run.is_none() {
+        if self.sync.action().is_none() {
             self.begin_sync(now);
         }
         self.interrupt_rebuild_if_changed();
         let io = &mut self.io;
-        self.sync.run.as_mut()?.advance(|ticket| io.take(ticket).map(|bio| bio.status));
+        self.sync.run_mut()?.advance(|ticket| io.take(ticket).map(|bio| bio.status));
         // Blocks that could not be computed are on record before they count as done.
         self.take_reports();
         self.interrupt_rebuild_if_changed();
-        let mut run = self.sync.run.take()?;
+        let mut run = self.sync.take()?;
         run.measure(now);
         self.skip_clean(&mut run);
         self.note_progress(&mut run);
@@ -128,7 +44,7 @@ impl Manager {
             true => self.begin_regions(&mut run, now),
             false => run.awaited().map(|_| now + QUIET_PAUSE_NS),
         };
-        self.sync.run = Some(run);
+        self.sync.put_back(run);
         if checkpoint {
             self.checkpoint(now);
         }
@@ -144,7 +60,7 @@ impl Manager {
     }
 
     fn begin_sync(&mut self, now: Ns) {
-        if self.read_only || self.sync.frozen || self.requests.is_stopping() {
+        if self.read_only || self.sync.is_frozen() || self.requests.is_stopping() {
             return;
         }
         let fits_below = self.shared.fits_below.load(Acquire);
@@ -152,7 +68,7 @@ impl Manager {
             (SyncAction::Resync, fits_below)
         } else if let Some(start) = self.find_rebuild() {
             (SyncAction::Recover, start)
-        } else if let Some(action) = self.sync.asked.take() {
+        } else if let Some(action) = self.sync.take_asked() {
             (action, 0)
         } else {
             return;
@@ -169,9 +85,9 @@ impl Manager {
             members: self.members.names_of(run.rebuilt()),
             percent: run.percent(),
         });
-        self.sync.run = Some(run);
+        self.sync.put_back(run);
         let epoch = self.publish();
-        if let Some(run) = &mut self.sync.run {
+        if let Some(run) = self.sync.run_mut() {
             run.await_epoch(epoch);
         }
     }
@@ -220,7 +136,7 @@ impl Manager {
             let started = stats.groups.iter().map(|group| group.started).sum();
             Load { started, in_flight: reads + writes }
         };
-        let rate = run.rate(self.sync.speed, load, now);
+        let rate = run.rate(self.sync.speed(), load, now);
         while run.has_room() {
             let due = run.due(rate, now);
             if due > now {
@@ -231,7 +147,7 @@ impl Manager {
                 break;
             }
             let bio = Bio::without_data(Op::Discard, Sector(run.next()), sectors * SECTOR_SIZE);
-            let ticket = self.io.start(self.sync.device, bio);
+            let ticket = self.io.start(self.sync.device(), bio);
             run.begin(sectors, ticket);
         }
         // All that was left had been skipped.
@@ -261,7 +177,7 @@ impl Manager {
     }
 
     fn checkpoint(&mut self, now: Ns) {
-        if let Some(run) = &mut self.sync.run {
+        if let Some(run) = self.sync.run_mut() {
             run.set_checkpoint(now);
             if !is_asked_for(run.action()) {
                 self.members.mark_changed();

@@ -435,8 +435,8 @@ impl Shard {
     }
 
     /// Every member that failed is out of the configuration by now, or its block is known as bad.
-    pub(super) fn is_on_record(&mut self, turn: &TurnInput<'_>, id: StripeId) -> bool {
-        let stripe = self.stripe(id);
+    pub(super) fn is_on_record(&self, turn: &TurnInput<'_>, id: StripeId) -> bool {
+        let stripe = &self.stripes[id.index()];
         let (sector, failed) = (stripe.sector, &stripe.failed);
         failed.iter().all(|failed| {
             let as_replacement = turn.conf.is_replacement_at(failed.role, failed.number);

@@ -22,6 +22,7 @@
 mod handle;
 mod lent;
 mod log;
+mod member_io;
 #[cfg(all(test, loom))]
 mod models;
 mod runs;
@@ -40,8 +41,8 @@ use crate::layout::{BLOCK_BYTES, STRIPE_SECTORS};
 use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status, mistake};
 use std::collections::VecDeque;
 
-pub(crate) use runs::MemberIo;
-use runs::{Makings, Run};
+pub(crate) use member_io::MemberIo;
+use member_io::{Makings, Run};
 
 /// The effects of a turn, for its channel to hand on.
 #[derive(Default)]

@@ -3,93 +3,17 @@
 //! Invariant: a run is known by number from when its bio is made until that has come back; the bio
 //! has the blocks meanwhile, in the order of the run's stripes.
 
+use super::member_io::{MemberIo, Run};
 use super::{Shard, TurnEffects};
 use crate::engine::conf::Member;
 use crate::engine::stripe::Stripe;
 use crate::engine::turn::{Fault, Report, TurnInput};
-use crate::ids::{MemberNumber, Role, StripeId};
+use crate::ids::{MemberNumber, Role};
 use crate::layout::STRIPE_SECTORS;
-use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
-
-/// A block that is to be read or written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemberIo {
-    pub(crate) role: Role,
-    /// Member sector.
-    pub(crate) sector: u64,
-    pub(super) stripe: StripeId,
-    pub(crate) is_write: bool,
-    pub(crate) is_replacement: bool,
-    /// It goes to a replacement, or went to what was one: what is sent is a copy of the block.
-    pub(super) is_copy: bool,
-    /// It failed together with others, and is tried by itself.
-    pub(super) is_alone: bool,
-    pub(crate) flags: BioFlags,
-}
-
-impl MemberIo {
-    pub(super) fn read(stripe: StripeId) -> Self {
-        MemberIo {
-            role: Role(0),
-            sector: 0,
-            stripe,
-            is_write: false,
-            is_replacement: false,
-            is_copy: false,
-            is_alone: false,
-            flags: BioFlags::empty(),
-        }
-    }
-
-    /// The properties that all blocks of a run share.
-    fn kind(&self) -> (Role, [bool; 3], u16) {
-        (self.role, [self.is_replacement, self.is_copy, self.is_write], self.flags.bits())
-    }
-
-    fn follows(&self, other: &MemberIo) -> bool {
-        let is_next = self.sector == other.sector + STRIPE_SECTORS;
-        is_next && self.kind() == other.kind() && !self.is_alone && !other.is_alone
-    }
-}
-
-/// Blocks on their way, in one bio.
-pub(crate) struct Run {
-    first: MemberIo,
-    /// md's number of the device.
-    number: MemberNumber,
-    stripes: Vec<StripeId>,
-}
+use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
 
 /// Most blocks of a run: as many as a request has segments by default.
 const RUN_BLOCKS_MAX: usize = 128;
-
-/// Memory that making bios needs, kept from turn to turn: by the shard, which all runs come back to,
-/// whatever context brings them.
-#[derive(Default)]
-pub(super) struct Makings {
-    /// Idle boxes.
-    bios: BioList,
-    stripes: Vec<Vec<StripeId>>,
-    bufs: Vec<IoBuf>,
-}
-
-/// Most idle boxes that are kept.
-const BIOS_KEPT: usize = 256;
-
-impl Makings {
-    fn bio(&mut self) -> Box<Bio> {
-        self.bios.pop().unwrap_or_else(Bio::flush)
-    }
-
-    /// Keep what a run that has ended was made of.
-    fn keep(&mut self, bio: Box<Bio>, mut run: Run) {
-        if self.bios.len() < BIOS_KEPT {
-            self.bios.push(bio);
-            run.stripes.clear();
-            self.stripes.push(run.stripes);
-        }
-    }
-}
 
 impl Stripe {
     /// A copy for a role's replacement. The block itself may be on its way to the member if the copy

@@ -12,7 +12,7 @@
 //! cluster and an error flag of a Synology NAS are believed whoever says so: they only keep the array from being
 //! written or started. So is a bitmap, which is then kept.
 
-use super::{Candidate, superblock};
+use super::candidate::{Candidate, superblock};
 use crate::metadata::superblock::{DevRole, Features, Superblock};
 
 /// A reason not to write an array, or not to start it.

@@ -1,6 +1,7 @@
 //! Whether an array may start, and whether it may be written.
 
-use super::{Assembly, BitmapUse, Candidate, Member, Start, events};
+use super::candidate::{Candidate, events};
+use super::{Assembly, BitmapUse, Member, Start};
 use crate::layout::Level;
 use crate::metadata::MetadataError;
 use crate::metadata::ppl;

@@ -1,0 +1,82 @@
+//! I/O to members, block by block and in runs, and the memory that it is made of.
+
+use crate::ids::{MemberNumber, Role, StripeId};
+use crate::layout::STRIPE_SECTORS;
+use drystone_core::{Bio, BioFlags, BioList, IoBuf};
+
+/// A block that is to be read or written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemberIo {
+    pub(crate) role: Role,
+    /// Member sector.
+    pub(crate) sector: u64,
+    pub(super) stripe: StripeId,
+    pub(crate) is_write: bool,
+    pub(crate) is_replacement: bool,
+    /// It goes to a replacement, or went to what was one: what is sent is a copy of the block.
+    pub(super) is_copy: bool,
+    /// It failed together with others, and is tried by itself.
+    pub(super) is_alone: bool,
+    pub(crate) flags: BioFlags,
+}
+
+impl MemberIo {
+    pub(super) fn read(stripe: StripeId) -> Self {
+        MemberIo {
+            role: Role(0),
+            sector: 0,
+            stripe,
+            is_write: false,
+            is_replacement: false,
+            is_copy: false,
+            is_alone: false,
+            flags: BioFlags::empty(),
+        }
+    }
+
+    /// The properties that all blocks of a run share.
+    pub(super) fn kind(&self) -> (Role, [bool; 3], u16) {
+        (self.role, [self.is_replacement, self.is_copy, self.is_write], self.flags.bits())
+    }
+
+    pub(super) fn follows(&self, other: &MemberIo) -> bool {
+        let is_next = self.sector == other.sector + STRIPE_SECTORS;
+        is_next && self.kind() == other.kind() && !self.is_alone && !other.is_alone
+    }
+}
+
+/// Blocks on their way, in one bio.
+pub(crate) struct Run {
+    pub(super) first: MemberIo,
+    /// md's number of the device.
+    pub(super) number: MemberNumber,
+    pub(super) stripes: Vec<StripeId>,
+}
+
+/// Memory that making bios needs, kept from turn to turn: by the shard, which all runs come back to,
+/// whatever context brings them.
+#[derive(Default)]
+pub(super) struct Makings {
+    /// Idle boxes.
+    bios: BioList,
+    pub(super) stripes: Vec<Vec<StripeId>>,
+    pub(super) bufs: Vec<IoBuf>,
+}
+
+/// Most idle boxes that are kept.
+const BIOS_KEPT: usize = 256;
+
+impl Makings {
+    pub(super) fn bio(&mut self) -> Box<Bio> {
+        self.bios.pop().unwrap_or_else(Bio::flush)
+    }
+
+    /// Keep what a run that has ended was made of.
+    pub(super) fn keep(&mut self, bio: Box<Bio>, mut run: Run) {
+        if self.bios.len() < BIOS_KEPT {
+            self.bios.push(bio);
+            run.stripes.clear();
+            self.stripes.push(run.stripes);
+        }
+    }
+}
