@@ -1,20 +1,27 @@
 # Drystone on Debian 12: every target installs what it lacks (as root or by sudo) and asks nothing.
 # The work is done by the short scripts in scripts/.
 
-.PHONY: build install run capi sim soak test test-long sim-test test-guest bench bench-peers bench-parity bench-raid clean
+.PHONY: build install run capi lab sim soak test test-long sim-test test-guest bench bench-peers bench-parity bench-raid clean
 .NOTPARALLEL:
 
 build:            ## build the release program: target/release/drystone
 	@scripts/build.sh
 
-install:          ## put the built program into $(PREFIX)/bin (/usr/local)
-	@install -D -m 755 "$${CARGO_TARGET_DIR:-target}/release/drystone" "$${PREFIX:-/usr/local}/bin/drystone"
+install:          ## put the built programs into $(PREFIX)/bin (/usr/local)
+	@built="$${CARGO_TARGET_DIR:-target}/release" bin="$${PREFIX:-/usr/local}/bin"; \
+	install -D -m 755 "$$built/drystone" "$$bin/drystone" || exit; \
+	for program in drystone-lab drystone-sim; do \
+	    [ ! -e "$$built/$$program" ] || install -m 755 "$$built/$$program" "$$bin/$$program" || exit; \
+	done
 
 run:              ## build, then serve the embedded default stack until Ctrl-C
 	@scripts/run.sh
 
 capi:             ## build the library for C and fio's engine: target/release/libdrystone*.so*
 	@scripts/capi.sh
+
+lab:              ## build the laboratory: then `drystone lab` works
+	@scripts/lab.sh
 
 sim:              ## build the simulator: then `drystone sim` works
 	@scripts/sim.sh

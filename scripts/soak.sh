@@ -4,9 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/sim.sh
 program="${CARGO_TARGET_DIR:-target}/release/drystone-sim"
-scenarios=$("$program" sim --list | awk '/^Mistakes/ { exit } /^  / { print $1 }')
+scenarios=$("$program" --list | awk '/^Mistakes/ { exit } /^  / { print $1 }')
 count=$(wc -w <<<"$scenarios")
 minutes=$(((${MINUTES:-30} + count - 1) / count))
 for scenario in $scenarios; do
-    "$program" sim --scenario "$scenario" --minutes "$minutes"
+    "$program" --scenario "$scenario" --minutes "$minutes"
 done

@@ -21,7 +21,7 @@ LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", "32", "--batch", 
 
 # The first match counts: a stage, a pattern of the function, a pattern of the instruction's file.
 STAGES = [
-    ("the bench's own loop: random sectors, idle list, counts", r"Lane::|lab::engine", r""),
+    ("the bench's own loop: random sectors, idle list, counts", r"Lane::|drystone_bench::", r""),
     ("begin a call: the context's gate, plug, one link",
      r"Context::submit|ContextCore::submit|drop_in_place.*Call", r""),
     ("take completions: mailbox, ring, list of done",

@@ -41,15 +41,15 @@ pub fn without_io_uring() -> Vec<String> {
 fn built_program() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "-p", "drystone", "--message-format=json"])
+        .args(["build", "-p", "drystone", "-p", "drystone-lab", "--message-format=json"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()
         .expect("cargo runs");
-    assert!(output.status.success(), "cargo build -p drystone failed");
+    assert!(output.status.success(), "cargo build -p drystone -p drystone-lab failed");
     let text = String::from_utf8_lossy(&output.stdout);
     let after = text.rsplit_once(r#""executable":""#).expect("cargo names the program").1;
-    PathBuf::from(after.split('"').next().expect("a path"))
+    Path::new(after.split('"').next().expect("a path")).with_file_name("drystone")
 }
 
 /// A running server with a folder of its own, in which its stack file, images and sockets lie.

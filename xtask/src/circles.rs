@@ -19,7 +19,7 @@ const LIMITS: [(&str, usize); 11] = [
     ("drivers", 15),
     ("drystone", 17),
     ("exports", 24),
-    ("lab", 35),
+    ("lab", 21),
     ("queue", 15),
     ("raid", 2),
     ("sim", 28),

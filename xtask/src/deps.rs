@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::tree::{Package, Tree};
 
 /// Our crates, lowest first. A crate may import those before it.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
     "drystone-core",
     "drystone-queue",
     "drystone-throttle",
@@ -17,11 +17,12 @@ const ORDER: [&str; 13] = [
     "drystone-drivers",
     "drystone-exports",
     "drystone-stack",
-    "drystone-lab",
-    "drystone-sim",
+    "drystone-bench",
     "drystone-capi",
     "drystone-fio",
     "drystone",
+    "drystone-lab",
+    "drystone-sim",
 ];
 
 /// Crates that stand side by side: a crate of one family imports none of another family.

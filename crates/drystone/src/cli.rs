@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,17 +12,16 @@ use drystone_raid::metadata::Uuid;
 use crate::args::{ClientArgs, interval};
 use crate::bench::BenchArgs;
 use crate::commands;
+use crate::companion::{Companion, CompanionArgs};
 use crate::failure::Failure;
 use crate::front_ends::fuse::FileOptions;
 use crate::groups::{self, GroupCommand};
-use crate::lab::{self, LabCommand};
 use crate::log_writes::{self, LogWritesArgs};
 use crate::md::assemble::uuid;
 use crate::md::images::Wanted;
 use crate::md::{self, MdCommand};
 use crate::output;
 use crate::serve::{Rescue, ServeOptions, serve};
-use crate::sim::{self, SimArgs};
 use crate::volumes::{self, VolumeCommand};
 
 /// A multi-queue block layer in user space: serves, controls and measures stacks of devices.
@@ -131,10 +131,15 @@ enum Command {
     /// Measure peak IOPS of one device
     Bench(BenchArgs),
     /// Compare a design with those that it replaces, on this machine
-    #[command(subcommand)]
-    Lab(LabCommand),
+    ///
+    /// The program drystone-lab does it, which `make lab` builds.
+    #[command(disable_help_flag = true)]
+    Lab(CompanionArgs),
     /// Run whole stacks on simulated disks that fail, in an order that a seed decides
-    Sim(SimArgs),
+    ///
+    /// The program drystone-sim does it, which `make sim` builds.
+    #[command(disable_help_flag = true)]
+    Sim(CompanionArgs),
     /// Print help on a command, on stack files or on the control socket
     Help {
         /// `stack`, `control`, or a command with its words, as in md create
@@ -213,9 +218,14 @@ impl ServeArgs {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    run_program(|cli: Cli| run(cli.command))
+}
+
+/// Parses the command line of this process, runs it, and tells a failure on standard error.
+pub fn run_program<C: Parser>(run: impl FnOnce(C) -> Result<(), Failure>) -> ExitCode {
     ignore_file_size_signal();
-    let done = match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
+    let done = match C::try_parse() {
+        Ok(cli) => run(cli),
         Err(error) if error.use_stderr() => error.exit(),
         Err(help) => output::written(help.print().and_then(|()| io::stdout().flush())).map(drop),
     };
@@ -252,14 +262,20 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::LogWrites(args) => log_writes::run(&args),
         Command::Md(command) => md::run(&command),
         Command::Bench(args) => commands::bench(&args),
-        Command::Lab(command) => lab::run(&command),
-        Command::Sim(args) => sim::run(&args),
+        Command::Lab(args) => Err(Companion::Lab.hand_over(&args.arguments)),
+        Command::Sim(args) => Err(Companion::Sim.hand_over(&args.arguments)),
         Command::Help { topic } => help(&topic),
     }
 }
 
 fn help(topic: &[String]) -> Result<(), Failure> {
     let words: Vec<&str> = topic.iter().map(String::as_str).collect();
+    if let [command, below @ ..] = &*words
+        && let Some(companion) = Companion::of_command(command)
+    {
+        let words = below.iter().chain(&["--help"]).map(OsString::from);
+        return Err(companion.hand_over(&words.collect::<Vec<_>>()));
+    }
     output::print(&help_on(&words)?)?;
     Ok(())
 }
@@ -339,7 +355,6 @@ mod tests {
     #[test]
     fn no_help_has_a_line_of_more_than_100_columns() {
         let mut topics = all_commands(&Cli::command(), &[]);
-        topics.retain(|words| words.last().is_none_or(|last| last != "serve-variant"));
         topics.extend([vec!["stack".to_owned()], vec!["control".to_owned()]]);
         assert!(topics.len() > 40, "{topics:?}");
         for topic in topics {

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use drystone_bench::machine;
 use drystone_core::sync::lock_table;
-use drystone_lab::engine::machine;
 use drystone_stack::attributes::ATTRIBUTES;
 use drystone_stack::events::Lasting;
 use drystone_stack::group;

@@ -1,5 +1,6 @@
 //! The program `drystone`: serves a stack, controls a running one, explains and checks stack
-//! files, measures devices. A library, so that tests can run its parts with a stack of their own.
+//! files, measures devices. A library, so that tests can run its parts with a stack of their own, and
+//! `drystone-lab` and `drystone-sim` speak to their users in the same way.
 
 #![deny(unsafe_code)]
 
@@ -10,27 +11,26 @@ mod calendar;
 pub mod cli;
 mod client;
 mod commands;
+mod companion;
 mod control_socket;
 mod descriptors;
-mod draft;
+pub mod draft;
 pub mod ending;
 mod events;
-mod failure;
+pub mod failure;
 mod folder;
 pub mod front_ends;
 mod groups;
-mod io_flusher;
-mod lab;
+pub mod io_flusher;
 mod log_writes;
 mod md;
 mod memory;
-mod output;
+pub mod output;
 mod paths;
 pub mod serve;
 pub mod server;
 pub mod server_handle;
-mod signals;
-mod sim;
+pub mod signals;
 mod stop_limit;
 mod terminal;
 pub mod unix_socket;

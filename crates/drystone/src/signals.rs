@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use drystone_bench::Stop;
 use drystone_core::threads;
 
 use crate::ending::Ending;
@@ -51,6 +52,19 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
+/// A wish to end a measurement early, which the first Ctrl-C makes; the second ends the process at once.
+///
+/// # Errors
+/// When a handler cannot be installed.
+pub fn stop_on_signals() -> anyhow::Result<Stop> {
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.flag())?;
+        signal_hook::flag::register(signal, stop.flag())?;
+    }
+    Ok(stop)
+}
+
 /// Tells when to stop.
 pub struct StopSignal {
     first: Receiver<i32>,
@@ -60,6 +74,9 @@ pub struct StopSignal {
 impl StopSignal {
     /// Installs the handlers. From here on the first signal is told by [`StopSignal::ending`] and held until
     /// [`StopSignal::wait`].
+    ///
+    /// # Errors
+    /// When a handler cannot be installed.
     pub fn install() -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         if !is_ignored(SIGHUP) {

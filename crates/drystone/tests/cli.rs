@@ -91,10 +91,8 @@ fn help_comes_from_the_schemas() {
         assert!(words.iter().all(|word| stdout(&output).contains(word)), "{topic}");
     }
     refused(folder.path(), &["help", "nothing"], 2, &["no help on `nothing`"]);
-    for words in
-        [&["help", "md", "create"][..], &["help", "lab", "run"], &["help", "log-writes", "list"]]
-    {
-        let help = stdout(&drystone(folder.path(), words));
+    for words in [["help", "md", "create"], ["help", "log-writes", "list"]] {
+        let help = stdout(&drystone(folder.path(), &words));
         assert!(help.contains("Usage: drystone ") && help.contains("--"), "{help}");
     }
     refused(
@@ -124,15 +122,6 @@ fn wrong_usage_is_told_apart_from_refusal() {
     refused(at, &["bench", "--device", "null", "--bs", "100"], 2, &["multiple of 512"]);
     refused(at, &["bench", "--device", "null", "--rw", "trim"], 2, &["randread"]);
     refused(at, &["bench", "--device", "null,siez=1"], 1, &["--device:1:6", "`size`?"]);
-    refused(at, &["lab"], 2, &["list", "run"]);
-    refused(at, &["lab", "run"], 2, &["<NAME>"]);
-    refused(at, &["lab", "run", "raid"], 2, &["no experiment `raid`", "mq-deadline"]);
-    refused(at, &["lab", "run", "mq-deadline", "--runs", "0"], 2, &["1..=1000"]);
-    refused(at, &["lab", "run", "mq-deadline", "--runtime", "0"], 2, &["at least 1ms"]);
-    refused(at, &["lab", "run", "mq-deadline", "--threads", "0"], 2, &["1..=256"]);
-    refused(at, &["lab", "run", "mq-deadline", "--json", "no/a.json"], 1, &["write no/a.json"]);
-    refused(at, &["lab", "run", "mq-deadline", "--folder", "f"], 2, &["--folder is for `all`"]);
-    refused(at, &["lab", "run", "all", "--json", "a.json"], 2, &["--json is for one experiment"]);
     fs::write(at.join("s.toml"), GOOD).unwrap();
     refused(at, &["bench", "--stack", "s.toml", "--name", "x"], 1, &["no device `x`"]);
 }
@@ -308,33 +297,6 @@ fn benchmarks_do_not_write_over_a_file_system() {
 }
 
 #[test]
-fn what_an_interrupted_lab_has_measured_is_kept() {
-    let folder = TempDir::new().unwrap();
-    let at = folder.path();
-    fs::write(at.join("old.html"), "the page of yesterday").unwrap();
-    let mut lab = Command::new(env!("CARGO_BIN_EXE_drystone"));
-    let run =
-        "lab run plug-time --threads 1 --runs 1000 --runtime 20ms --json a.json --html old.html";
-    let lab = lab.args(run.split(' ')).current_dir(at).stderr(Stdio::piped());
-    let mut lab = lab.stdout(Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
-    let mut said = BufReader::new(lab.stderr.take().unwrap());
-    said.read_line(&mut first).unwrap();
-    assert!(first.contains("1 of "), "{first}");
-    assert_eq!(fs::read_to_string(at.join("old.html")).unwrap(), "the page of yesterday");
-    let pid = rustix::process::Pid::from_child(&lab);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let text = std::io::read_to_string(&mut said).unwrap();
-    assert_eq!(lab.wait().unwrap().code(), Some(0), "{text}");
-    let json: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(at.join("a.json")).unwrap()).unwrap();
-    let rows = json["rows"].as_array().unwrap();
-    assert!(!rows.is_empty() && json["parameters"]["stopped_early"] == true, "{json}");
-    assert!(fs::read_to_string(at.join("old.html")).unwrap().contains("Stopped before its end"));
-    assert_eq!(fs::read_dir(at).unwrap().count(), 2, "nothing else is left");
-}
-
-#[test]
 fn what_an_interrupted_bench_has_measured_is_kept() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
@@ -360,19 +322,14 @@ fn what_an_interrupted_bench_has_measured_is_kept() {
 #[test]
 fn json_has_the_standard_output_to_itself() {
     let folder = TempDir::new().unwrap();
-    let runs = ["bench --device null --runtime 1500ms --warmup 1ms --json -", SHORT_LAB];
-    for run in runs {
-        let words: Vec<&str> = run.split(' ').collect();
-        let output = drystone(folder.path(), &words);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let json: Result<serde_json::Value, _> = serde_json::from_str(&stdout(&output));
-        assert!(json.is_ok(), "{run}: {}", stdout(&output));
-        assert!(!stderr(&output).is_empty(), "{run}: the lines are there too");
-    }
+    let run = "bench --device null --runtime 1500ms --warmup 1ms --json -";
+    let output = drystone(folder.path(), &run.split(' ').collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let json: Result<serde_json::Value, _> = serde_json::from_str(&stdout(&output));
+    assert!(json.is_ok(), "{}", stdout(&output));
+    assert!(!stderr(&output).is_empty(), "the lines are there too");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
-
-const SHORT_LAB: &str = "lab run plug-time --threads 1 --runs 1 --runtime 5ms --json -";
 
 #[test]
 fn a_bench_says_that_it_reads_holes() {
@@ -388,14 +345,6 @@ fn a_bench_says_that_it_reads_holes() {
     let output = drystone(at, &[&device[..], &["--fill"]].concat());
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     assert!(stdout(&output).contains("average: IOPS="), "{}", stdout(&output));
-}
-
-#[test]
-fn lists_are_told_as_json() {
-    let folder = TempDir::new().unwrap();
-    let list = stdout(&drystone(folder.path(), &["lab", "list", "--json"]));
-    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
-    assert_eq!(list["experiments"][0]["name"], "mq-deadline");
 }
 
 #[test]
@@ -437,30 +386,4 @@ fn benchmarks_that_cannot_run_say_why() {
     bench("null", &["--cpus", "8000"], &["--cpus", "8000"]);
     bench("ram,size=1MiB,queue.nr_requests=300", &[], &["at most 256"]);
     bench("file,path=none.img", &[], &["none.img does not exist"]);
-}
-
-#[test]
-fn a_model_is_refused_in_words() {
-    let folder = TempDir::new().unwrap();
-    let lab = |words: &[&'static str]| [&["lab", "model"][..], words].concat();
-    refused(folder.path(), &lab(&["raid"]), 2, &["no model `raid`", "mq-deadline"]);
-    for bad in ["0", "x", "1..", "1..1000", "2,,4", ""] {
-        let arguments = lab(&["mq-deadline", "--cores", bad]);
-        refused(
-            folder.path(),
-            &arguments,
-            2,
-            &["--cores", "no number of cores from 1 to 256", "write 1..128"],
-        );
-    }
-    refused(
-        folder.path(),
-        &lab(&["mq-deadline", "--cores", "8..2"]),
-        2,
-        &["goes down: write 2..8"],
-    );
-    refused(folder.path(), &lab(&["mq-deadline", "--runs", "0"]), 2, &["--runs"]);
-    refused(folder.path(), &lab(&["mq-deadline", "--runtime", "1us"]), 2, &["at least 1ms"]);
-    let json = lab(&["mq-deadline", "--json", "none/out.json"]);
-    refused(folder.path(), &json, 1, &["cannot write none/out.json"]);
 }

@@ -50,6 +50,7 @@ fn the_program_is_installed_as_it_says() {
     let built = folder.path().join("target/release");
     fs::create_dir_all(&built).unwrap();
     fs::write(built.join("drystone"), "the program").unwrap();
+    fs::write(built.join("drystone-lab"), "the laboratory").unwrap();
     let mut make = Command::new("make");
     make.arg("-f").arg(repository().join("Makefile")).arg("install").current_dir(folder.path());
     // A PREFIX that was given to an outer make would go before ours.
@@ -58,6 +59,8 @@ fn the_program_is_installed_as_it_says() {
     }
     let output = make.env("PREFIX", folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
-    let installed = fs::read_to_string(folder.path().join("bin/drystone")).unwrap();
-    assert_eq!(installed, "the program");
+    let installed = |name: &str| fs::read_to_string(folder.path().join("bin").join(name)).ok();
+    assert_eq!(installed("drystone").as_deref(), Some("the program"));
+    assert_eq!(installed("drystone-lab").as_deref(), Some("the laboratory"));
+    assert_eq!(installed("drystone-sim"), None, "it was not built");
 }

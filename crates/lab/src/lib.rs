@@ -1,7 +1,7 @@
 //! The laboratory: experiments that compare a design of Drystone with those it replaces, on the
-//! machine at hand, each as one library call that `drystone lab run` makes.
+//! machine at hand, each as one library call that `drystone-lab run` makes.
 //!
-//! * [`engine`] keeps I/O in flight and counts; `drystone bench` uses it too.
+//! * [`drystone_bench`] keeps I/O in flight and counts; `drystone bench` uses it too.
 //! * [`scheduler`] has the schedulers that Drystone replaces, [`throttle`] the throttles.
 //! * [`run`] runs an experiment by name and gives an [`Outcome`]: text, JSON, or one HTML page.
 //! * [`run_all`] runs those of the five mails, and makes one page of them.
@@ -12,8 +12,9 @@
 #![forbid(unsafe_code)]
 
 mod blk_throttle;
+#[cfg(not(loom))]
+pub mod cli;
 mod dm_poll;
-pub mod engine;
 mod folder;
 mod html;
 mod kernel;
@@ -31,10 +32,10 @@ mod steps;
 mod temp_file;
 pub mod throttle;
 
+pub use drystone_bench::Stop;
 pub use mails::{Pages, is_of_a_mail, run_all};
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
 pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
-pub use steps::Stop;
 
 /// How an experiment is run.
 #[derive(Clone, Debug, Default)]

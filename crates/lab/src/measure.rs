@@ -16,7 +16,7 @@ use drystone_stack::live::{OpenDevice, OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::engine::{self, Counts, Crew, Pattern, Shared, Sum, Work, phase};
+use drystone_bench::{Counts, Crew, Pattern, Shared, Sum, Work, phase};
 
 /// A run to be made.
 pub struct Point<'a> {
@@ -126,7 +126,7 @@ pub fn on_counted<T>(
         contexts.push((cx, index));
     }
     let shared = Shared::new(works.len(), || 0);
-    engine::run(contexts, works, &shared, &[], watch)
+    drystone_bench::run(contexts, works, &shared, &[], watch)
 }
 
 /// Let the lanes warm up, then measure: what `begin` and `end` give at the ends of the time.

@@ -17,13 +17,13 @@ use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
-use crate::engine::{Pattern, machine};
 use crate::measure::{Load, Point, Sample, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::{Before, Mailed, SharedOnly};
 use crate::steps::Steps;
 use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say, kernel};
+use drystone_bench::{Pattern, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "mq-deadline",

@@ -8,8 +8,8 @@ use std::fmt::Write;
 use drystone_core::sync::{ClassStats, lock_table};
 use serde_json::{Map, Value, json};
 
-use crate::engine::machine;
 use crate::{Options, html};
+use drystone_bench::machine;
 
 /// Where it ran.
 #[derive(Clone, Debug, PartialEq, Eq)]

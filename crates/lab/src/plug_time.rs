@@ -20,11 +20,11 @@ use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
-use crate::engine::{Counts, Pattern, machine};
 use crate::measure::{Load, Sample, on_counted, sampled, warmup_ns, write_zeroes};
 use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
 use crate::scheduler::Clocked;
 use crate::{Experiment, Options, RUNS, Say, THREADS};
+use drystone_bench::{Counts, Pattern, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "plug-time",

@@ -20,10 +20,10 @@ use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
-use crate::engine::{Pattern, Work, machine};
 use crate::measure::{self, on_device, sampled, warmup_ns};
 use crate::outcome::{Machine, Outcome, Row, Table, spread};
 use crate::{Experiment, Options, Say};
+use drystone_bench::{Pattern, Work, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "reorder",

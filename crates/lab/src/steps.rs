@@ -1,31 +1,10 @@
 //! How far an experiment is, and whether it is to end early.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use drystone_bench::Stop;
+
 use crate::{Options, Say};
-
-/// Whether an experiment is to end with what it has. Clones are the same; any thread may use them.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// End after the run that is under way.
-    pub fn ask(&self) {
-        self.0.store(true, Relaxed);
-    }
-
-    /// Whether it was asked to end.
-    pub fn is_asked(&self) -> bool {
-        self.0.load(Relaxed)
-    }
-
-    /// What a signal handler sets.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        self.0.clone()
-    }
-}
 
 impl Options {
     /// The runs of a point: all of them, or fewer, but one at least, when it is to end early.

@@ -1,6 +1,7 @@
 //! The simulator: the whole stack in one thread, on simulated disks and a simulated clock, in an
 //! order that a seed decides.
 
+pub mod cli;
 pub mod counts;
 pub mod crash;
 pub mod disk;

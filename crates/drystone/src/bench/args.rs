@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use drystone_core::context::PollMode;
 use drystone_core::{Priority, PriorityClass};
-use drystone_lab::engine;
 use drystone_stack::duration::{Unit, parse_duration};
 use drystone_stack::size::parse_size;
 
@@ -105,13 +104,13 @@ pub enum Pattern {
     Randwrite,
 }
 
-impl From<Pattern> for engine::Pattern {
+impl From<Pattern> for drystone_bench::Pattern {
     fn from(pattern: Pattern) -> Self {
         match pattern {
-            Pattern::Read => engine::Pattern::Read,
-            Pattern::Write => engine::Pattern::Write,
-            Pattern::Randread => engine::Pattern::Randread,
-            Pattern::Randwrite => engine::Pattern::Randwrite,
+            Pattern::Read => drystone_bench::Pattern::Read,
+            Pattern::Write => drystone_bench::Pattern::Write,
+            Pattern::Randread => drystone_bench::Pattern::Randread,
+            Pattern::Randwrite => drystone_bench::Pattern::Randwrite,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What stands on a device that a benchmark is to write to.
 
 use anyhow::{Context as _, ensure};
+use drystone_bench::failure;
 use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, Sector};
-use drystone_lab::engine::failure;
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 
 use crate::failure::Failure;

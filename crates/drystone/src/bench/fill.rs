@@ -3,8 +3,7 @@
 use anyhow::{bail, ensure};
 use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, Sector};
 
-use drystone_lab::Stop;
-use drystone_lab::engine::failure;
+use drystone_bench::{Stop, failure};
 
 /// Bytes of a write.
 const WRITE_BYTES: u64 = 1 << 20;

@@ -3,7 +3,7 @@
 use drystone_core::histogram::Snapshot;
 use serde_json::{Map, Value, json};
 
-use drystone_lab::engine::Counts;
+use drystone_bench::Counts;
 
 /// Percentiles that are reported, with their names.
 const PERCENTILES: [(&str, f64); 5] =

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure};
+use drystone_bench::{Crew, Shared, Stop, Work, machine, phase};
 use drystone_core::clock::SystemClock;
 use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
-use drystone_lab::Stop;
-use drystone_lab::engine::{self, Crew, Shared, Work, machine, phase};
 use drystone_stack::live::{OpenEnv, engine_of, open_device, open_one};
 use drystone_stack::spec::{DeviceKind, DeviceSpec, StackSpec};
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ use super::report::{Figures, Rate};
 use super::{BenchArgs, CpuList, Pattern, contents, fill};
 use crate::draft::{Draft, is_standard_output};
 use crate::failure::Failure;
-use crate::lab::stop_on_signals;
+use crate::signals::stop_on_signals;
 use crate::{alloc, output};
 
 /// Opened and ready to start.
@@ -226,7 +225,8 @@ impl Run<'_> {
     fn measure(&self, contexts: Vec<(Context, DevIndex)>) -> anyhow::Result<Figures> {
         let cpus = self.args.cpus.as_ref().map_or(&[][..], |CpuList(cpus)| cpus);
         let watch = |crew: &Crew<'_, '_>| self.watch(crew);
-        let (lanes, watched) = engine::run(contexts, &self.works, &self.shared, cpus, watch)?;
+        let (lanes, watched) =
+            drystone_bench::run(contexts, &self.works, &self.shared, cpus, watch)?;
         Ok(Figures {
             bs: self.args.bs,
             lanes,

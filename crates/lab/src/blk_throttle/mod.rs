@@ -19,13 +19,13 @@ use drystone_stack::live::{OpenDevice, open_with};
 use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
-use crate::engine::machine;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome, threads_text};
 use crate::temp_file::TempFile;
 use crate::throttle::{Before, Mailed, NoThrottle};
 use crate::{Experiment, Options, Say};
 pub(crate) use accuracy::EXPERIMENT as ACCURACY;
+use drystone_bench::machine;
 use point::Sample;
 use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, Scene};
 

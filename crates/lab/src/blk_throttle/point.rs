@@ -14,8 +14,8 @@ use drystone_stack::live::{OpenDevice, OpenEnv};
 use drystone_stack::spec::DeviceSpec;
 
 use super::scene::{BLOCK_BYTES, Opened, Scene};
-use crate::engine::{Crew, Pattern, Work, failure};
 use crate::measure::{on_opened, process_cpu_ns, sampled, stretch, warmup_ns};
+use drystone_bench::{Crew, Pattern, Work, failure};
 
 /// Of dd's I/Os so many are made before anything is counted: one in this.
 const DD_WARM_UP: u64 = 16;

@@ -26,12 +26,12 @@ use anyhow::Context as _;
 use drystone_core::context::PollMode;
 use serde_json::json;
 
-use crate::engine::machine;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
 use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say};
 use cores::{Cores, Pinned};
+use drystone_bench::machine;
 use point::{BATCH, Sample};
 use scene::{DEPTH, MAIL_DEPTH, Scene};
 

@@ -13,8 +13,8 @@ use drystone_stack::live::{LiveStack, OpenEnv};
 
 use super::cores::{Cores, Pinned};
 use super::scene::{MEMBERS, Scene, VOLUME};
-use crate::engine::{self, Counts, Pattern, Shared, Work, machine, phase};
 use crate::measure::{stretch, warmup_ns};
+use drystone_bench::{Counts, Pattern, Shared, Work, machine, phase};
 
 /// As fio by itself.
 pub(super) const BATCH: usize = 1;
@@ -102,7 +102,7 @@ pub(super) fn measure(
     let works: Vec<Work> = works(scene, mode, &*volume);
     let shared = Shared::new(contexts.len(), || 0);
     let read = || -> anyhow::Result<Vec<(String, Polls)>> { polls(&stack) };
-    let (lanes, seen) = engine::run(contexts, &works, &shared, &cores.submit, |crew| {
+    let (lanes, seen) = drystone_bench::run(contexts, &works, &shared, &cores.submit, |crew| {
         crew.enter(phase::WARM_UP);
         crew.pause(Instant::now() + Duration::from_nanos(warmup_ns(runtime_ns)))?;
         at.locks.reset();

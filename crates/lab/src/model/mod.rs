@@ -37,10 +37,10 @@ use self::variants::Measured;
 use self::verdict::Check;
 use crate::Say;
 use crate::dm_poll;
-use crate::engine::machine;
 use crate::measure::Sample;
 use crate::mq_deadline::{EXPERIMENT, LOAD, VARIANTS};
 use crate::outcome::{Machine, spread, threads_text};
+use drystone_bench::machine;
 
 /// The models that there are, by the names of their experiments.
 pub const MODELS: [&str; 2] = [EXPERIMENT.name, dm_poll::EXPERIMENT.name];

@@ -29,11 +29,11 @@ use anyhow::{Context as _, bail, ensure};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::engine::machine;
 use crate::outcome::{Machine, Outcome};
 use crate::raid5_wait::cache::{HASH_LOCKS, STRIPES};
 use crate::{Experiment, Options, Say};
 use case::{Case, FILE_BYTES};
+use drystone_bench::machine;
 use load::Sample;
 use report::Measured;
 use rig::Rig;

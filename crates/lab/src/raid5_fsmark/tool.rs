@@ -82,7 +82,7 @@ impl Daemon {
     /// When it does not come so far; it has said why on standard error.
     pub(super) fn start(task: &Task, file: &Path) -> anyhow::Result<Daemon> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["lab", "serve-variant", &task.variant]);
+        command.args(["serve-variant", &task.variant]);
         command.args([if task.disks { "disks" } else { "ram" }, &task.members.to_string()]);
         command.arg(task.member_bytes.to_string()).arg(file);
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -36,11 +36,11 @@ use drystone_core::{ContextSet, Device};
 use drystone_stack::live::OpenEnv;
 use serde_json::json;
 
-use crate::engine::machine;
 use crate::measure::{warmup_ns, write_zeroes};
 use crate::outcome::{Machine, Outcome};
 use crate::{Experiment, Options, Say};
 use array::{Open, Opening};
+use drystone_bench::machine;
 use load::{BIO_BYTES, FILE_BYTES, Sample};
 use scene::{Members, Scene};
 

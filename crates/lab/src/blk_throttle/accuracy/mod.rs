@@ -17,10 +17,10 @@ use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::Change;
 use serde_json::json;
 
-use crate::engine::{Crew, Pattern, Work, machine, phase};
 use crate::measure::{on_opened, process_cpu_ns};
 use crate::outcome::{Curve, Machine, Outcome, Plot, Row, Table};
 use crate::{Experiment, Options, Say};
+use drystone_bench::{Crew, Pattern, Work, machine, phase};
 use sheet::{Flow, Sheet, Unit};
 use taken::{Look, Steps, Taken};
 

@@ -1,5 +1,5 @@
 //! The simulation: threads that keep I/Os in flight on volumes of three members and learn of their ends
-//! by interrupts or by polling, as `engine::lane` does it.
+//! by interrupts or by polling, as `drystone_bench::lane` does it.
 //!
 //! ```text
 //!  submit one -> poll: look at the queue of the oldest  line -> taken? hold -> tell others' owners -> reap
@@ -22,7 +22,7 @@ use crate::dm_poll::scene::MEMBERS;
 use crate::model::cores::Cores;
 use crate::model::design::{Costs, Ps, Setting};
 
-/// Looks in vain after which a lane offers its core (`engine::lane`).
+/// Looks in vain after which a lane offers its core (`drystone_bench::lane`).
 const POLLS_IN_VAIN: u32 = 64;
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
@@ -62,7 +62,7 @@ struct Bio {
 struct Thread {
     bios: Vec<Bio>,
     idle: VecDeque<usize>,
-    /// By submission, as `engine::cookies` keeps it.
+    /// By submission, as `drystone_bench::cookies` keeps it.
     order: VecDeque<usize>,
     /// Polled parts in flight by member.
     polled: [usize; MEMBERS],

@@ -1,15 +1,19 @@
 //! The engine of measurements: [`Lane`]s, one on each thread, keep I/O in flight in the manner of
 //! fio's t/io_uring and count what that takes; a [`Crew`] starts them and leads them through the
-//! phases of a run. `drystone bench` and the experiments use it.
+//! phases of a run. `drystone bench` and the experiments of `drystone-lab` use it.
+
+#![forbid(unsafe_code)]
 
 mod cookies;
 mod crew;
 mod lane;
 pub mod machine;
+mod stop;
 
 pub use cookies::Paths;
 pub use crew::{Crew, Sum, run};
 pub use lane::{Counts, Lane, Progress, Shared, Work, failure, phase};
+pub use stop::Stop;
 
 /// What the I/Os of a measurement do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

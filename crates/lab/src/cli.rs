@@ -1,31 +1,46 @@
-//! `drystone lab`: experiments of the laboratory.
+//! The command line of `drystone-lab`, to which `drystone lab` hands over.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use drystone::draft::{Draft, is_standard_output};
+use drystone::ending::Ending;
+use drystone::failure::Failure;
+use drystone::server::Server;
+use drystone::server_handle::{ServerHandle as _, StopMode};
+use drystone::signals::stop_on_signals;
+use drystone::{io_flusher, output};
 use drystone_core::clock::SystemClock;
-use drystone_lab::raid5_fsmark::{self, Asked, Task};
-use drystone_lab::raid5_wait::array::Counts;
-use drystone_lab::{
+use drystone_stack::duration::{Unit, parse_duration};
+use serde_json::json;
+
+use crate::raid5_fsmark::{self, Asked, Task};
+use crate::raid5_wait::array::Counts;
+use crate::{
     EXPERIMENTS, Experiment, MODELS, ModelOptions, Options, Outcome, RUNTIME_NS, Stop,
     is_of_a_mail, parse_cores,
 };
-use drystone_stack::duration::{Unit, parse_duration};
-use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::draft::{Draft, is_standard_output};
-use crate::ending::Ending;
-use crate::failure::Failure;
-use crate::io_flusher;
-use crate::output;
-use crate::server::Server;
-use crate::server_handle::{ServerHandle as _, StopMode};
+/// Compares a design with those that it replaces, on this machine.
+///
+/// Exit status: 0 done, 1 refused, 2 wrong usage.
+#[derive(Debug, Parser)]
+#[command(name = "drystone-lab", bin_name = "drystone lab", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    drystone::cli::run_program(|cli: Cli| run(&cli.command))
+}
 
 /// What to do in the laboratory.
 #[derive(Debug, Subcommand)]
-pub enum LabCommand {
+enum LabCommand {
     /// List the experiments
     List {
         /// Print JSON
@@ -43,7 +58,7 @@ pub enum LabCommand {
 
 /// Arguments of `drystone lab serve-variant`.
 #[derive(Debug, Clone, Args)]
-pub struct ServeVariantArgs {
+struct ServeVariantArgs {
     /// before, mailed or ours
     variant: String,
     /// What the members are
@@ -60,7 +75,7 @@ pub struct ServeVariantArgs {
 
 /// Arguments of `drystone lab run`.
 #[derive(Debug, Clone, Args)]
-pub struct RunArgs {
+struct RunArgs {
     /// The experiment, as `drystone lab list` names it; `all` makes one page of those of the five mails
     name: String,
     /// Runs of each variant [default: 5; raid5-fsmark: 3]
@@ -97,7 +112,7 @@ pub struct RunArgs {
 
 /// Arguments of `drystone lab model`.
 #[derive(Debug, Clone, Args)]
-pub struct ModelArgs {
+struct ModelArgs {
     /// The experiment: mq-deadline or dm-poll
     name: String,
     /// Numbers of cores: a range, of which the powers of two and both ends are taken, or a list
@@ -128,8 +143,7 @@ fn cores(text: &str) -> Result<Cores, String> {
     parse_cores(text).map(Cores)
 }
 
-/// Runs a command of the laboratory.
-pub fn run(command: &LabCommand) -> Result<(), Failure> {
+fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
         LabCommand::List { json } => list(*json),
         LabCommand::Run(args) if args.name == "all" => Ok(all(args)?),
@@ -172,7 +186,7 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
         Draft::new(&path)?.write(&format!("{}\n", outcome.json()))
     };
     let options = |found: &Experiment| options(args, false, &stop, found);
-    let measured = drystone_lab::run_all(&options, keep, say)?;
+    let measured = crate::run_all(&options, keep, say)?;
     html.write(&measured.html())?;
     markdown.write(&measured.markdown())?;
     output::print(&format!("wrote {} and {}\n", pages[0].display(), pages[1].display()))?;
@@ -230,7 +244,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     let markdown = draft(&args.markdown)?;
     let options = options(args, html.is_some(), &stop_on_signals()?, found);
     let say = &mut |line: &str| output::note(line);
-    let outcome = drystone_lab::run(&args.name, &options, say)?;
+    let outcome = crate::run(&args.name, &options, say)?;
     write(json, || format!("{}\n", outcome.json()))?;
     write(html, || outcome.html())?;
     write(markdown, || outcome.markdown())?;
@@ -260,7 +274,7 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
         threads: args.threads,
     };
     let say = &mut |line: &str| output::note(line);
-    let outcome = drystone_lab::model(&args.name, &options, say)?;
+    let outcome = crate::model(&args.name, &options, say)?;
     write(json, || format!("{}\n", outcome.json()))?;
     write(html, || outcome.html())?;
     print(&outcome.text(), &[&args.json, &args.html])
@@ -310,20 +324,35 @@ fn write(draft: Option<Draft>, text: impl FnOnce() -> String) -> anyhow::Result<
     draft.map_or(Ok(()), |draft| draft.write(&text()))
 }
 
-/// Asked by the first Ctrl-C; the second ends the process at once, and so does the first before this.
-pub(crate) fn stop_on_signals() -> anyhow::Result<Stop> {
-    let stop = Stop::default();
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.flag())?;
-        signal_hook::flag::register(signal, stop.flag())?;
-    }
-    Ok(stop)
-}
-
 fn runtime(text: &str) -> Result<u64, String> {
     match parse_duration(text, Unit::Seconds).map_err(|error| error.to_string())? {
         nanoseconds if nanoseconds < 1_000_000 => Err("at least 1ms".to_owned()),
         nanoseconds if nanoseconds > 3600 * 1_000_000_000 => Err("at most 3600s".to_owned()),
         nanoseconds => Ok(nanoseconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_help_has_a_line_of_more_than_100_columns() {
+        let mut root = Cli::command();
+        root.build();
+        for command in root.get_subcommands_mut().filter(|command| !command.is_hide_set()) {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Usage: drystone lab "), "{help}");
+            for line in help.lines() {
+                assert!(line.chars().count() <= 100, "{line}");
+            }
+        }
     }
 }

@@ -1,28 +1,29 @@
-//! `drystone sim`: the simulator.
+//! The command line of `drystone-sim`, to which `drystone sim` hands over.
 //!
-//! The simulator needs a build with points inside every call (`--cfg drystone_sim`), which the
-//! product does not have: there this command hands over to the program `drystone-sim` that
-//! `make sim` puts beside it.
+//! The simulator needs a build with points inside every call (`--cfg drystone_sim`), which an ordinary build does
+//! not have: `make sim` makes one.
 
 use std::fmt::Write;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
-use drystone_sim::mixed::Outcome;
-use drystone_sim::runner::{self, Order, SCENARIOS, Scenario, Summary};
-use drystone_sim::{MISTAKES, Mistake, shrink, trace};
+use clap::Parser;
+use drystone::failure::Failure;
+use drystone::output;
 
-use crate::failure::Failure;
-use crate::output;
+use crate::mixed::Outcome;
+use crate::runner::{self, Order, SCENARIOS, Scenario, Summary};
+use crate::{HAS_POINTS, MISTAKES, Mistake, mistake, shrink, trace};
 
 /// Seeds without `--runs`, `--minutes` or `--seed`.
 const RUNS: u64 = 100;
 
-/// Arguments of `drystone sim`.
-#[derive(Debug, Clone, Args)]
-pub struct SimArgs {
+/// Runs whole stacks on simulated disks that fail, in an order that a seed decides.
+///
+/// Exit status: 0 all seeds are well, 1 a seed failed, 2 wrong usage.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "drystone-sim", bin_name = "drystone sim", version, max_term_width = 100)]
+pub struct Cli {
     /// The first seed; without it one that was never used. Alone: only this seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -59,17 +60,22 @@ pub struct SimArgs {
     list: bool,
 }
 
-impl SimArgs {
+impl Cli {
     fn is_one_seed(&self) -> bool {
         self.seed.is_some() && self.runs.is_none() && self.minutes.is_none()
     }
 }
 
-/// Runs `drystone sim`.
-///
-/// # Errors
-/// A seed failed, or the arguments are wrong.
-pub fn run(args: &SimArgs) -> Result<(), Failure> {
+/// What a program without points says.
+const NO_POINTS: &str = "this drystone-sim has no points at which a simulated context could be stopped \
+                         inside a call: `make sim` builds one that has";
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    drystone::cli::run_program(|args: Cli| run(&args))
+}
+
+fn run(args: &Cli) -> Result<(), Failure> {
     if args.list {
         return list();
     }
@@ -77,8 +83,8 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
         let text = "--jobs has no effect on one seed: leave it out, or add --runs or --minutes";
         return Err(Failure::Usage(text.to_owned()));
     }
-    if !drystone_sim::HAS_POINTS {
-        return Err(hand_over());
+    if !HAS_POINTS {
+        return Err(Failure::Refused(NO_POINTS.to_owned()));
     }
     let scenario = runner::scenario(&args.scenario).ok_or_else(|| {
         Failure::Usage(format!("there is no scenario `{}`: --list lists them", args.scenario))
@@ -92,10 +98,10 @@ pub fn run(args: &SimArgs) -> Result<(), Failure> {
 }
 
 /// Everything the simulator is told.
-fn order(args: &SimArgs) -> Result<Order, Failure> {
+fn order(args: &Cli) -> Result<Order, Failure> {
     let keep = args.keep.as_deref().map(shrink::parse).transpose().map_err(Failure::Usage)?;
     let known = |name: &String| {
-        let found = drystone_sim::mistake(name).map(|mistake| mistake.name);
+        let found = mistake(name).map(|mistake| mistake.name);
         found.ok_or_else(|| {
             Failure::Usage(format!("there is no mistake `{name}`: --list lists them"))
         })
@@ -123,27 +129,8 @@ fn list() -> Result<(), Failure> {
     output::print(&text).map(drop)
 }
 
-/// Becomes the program that can simulate.
-fn hand_over() -> Failure {
-    let Ok(own) = std::env::current_exe() else {
-        return Failure::Refused("where this program is cannot be found out".to_owned());
-    };
-    let beside = own.with_file_name("drystone-sim");
-    if own == beside {
-        let message =
-            "this drystone-sim is no simulator, but an ordinary program: `make sim` builds one";
-        return Failure::Refused(message.to_owned());
-    }
-    let error = Command::new(&beside).args(std::env::args_os().skip(1)).exec();
-    Failure::Refused(format!(
-        "{} cannot be run: {error}; `make sim` builds it: this program has no points at which a \
-         simulated context could be stopped inside a call",
-        beside.display()
-    ))
-}
-
 /// One seed.
-fn one(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
+fn one(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     let outcome = (scenario.run)(order);
     if order.trace {
         print_trace(&outcome, args.trace_all)?;
@@ -161,7 +148,7 @@ fn one(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failure
 }
 
 /// Many seeds.
-fn many(args: &SimArgs, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
+fn many(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     let (started, first) = (Instant::now(), order.seed);
     let over = args.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     let count = if over.is_some() { u64::MAX } else { args.runs.unwrap_or(RUNS) };
@@ -218,7 +205,7 @@ fn replay(scenario: &Scenario, order: &Order) -> String {
 }
 
 /// Tells at once what has failed, and then looks for a smaller failure.
-fn failed(args: &SimArgs, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
+fn failed(args: &Cli, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
     let why = outcome.failure.as_ref().map(ToString::to_string).unwrap_or_default();
     output::error(&format!("seed {} failed: {why}", order.seed));
     output::note(&format!("again: {}", replay(scenario, order)));
