@@ -5,6 +5,7 @@
 //!   fit: so no error of a disk excuses one of the array.
 //! * A disk counts as hurt from before its first fault until it is known to be a whole member again.
 
+use super::redundancy::{DiskCondition, has_hurt_spare, parity_fits, safe_roles};
 use super::run::{Operator, Run, Started, one};
 use crate::disk::Disk;
 use drystone_core::clock::Ns;
@@ -25,24 +26,6 @@ const ECHO_NS: Ns = 300_000_000;
 const PATIENCE_NS: Ns = 3_600_000_000_000;
 /// Where a superblock 1.2 is, and its sectors.
 pub(super) const SUPERBLOCK: (u64, usize) = (8, 8);
-
-/// What is known of a target that is an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Redundancy {
-    /// Members that may be lost.
-    pub parity: u64,
-    /// Members that hold data in each row.
-    pub data: u64,
-    /// Sectors of a chunk.
-    pub chunk: u64,
-    /// What was being written to a missing member is all that a power cut may spoil.
-    pub logged: bool,
-}
-
-/// Nothing has to be done for parity to fit everywhere.
-pub(super) fn parity_fits(status: &ArrayStatus) -> bool {
-    !status.resync_pending && status.sync.is_none_or(|sync| sync.action != SyncAction::Resync)
-}
 
 /// Who looks after an array.
 pub(super) struct Admin {
@@ -126,29 +109,46 @@ impl Admin {
 
     /// The disk is a member, and nothing is known against it.
     fn is_good(&self, status: &ArrayStatus, disk: usize) -> bool {
-        let is_member = matches!(Self::state(status, disk), Some((DiskState::InSync(_), false)));
-        let is_on = self.run.world.disk(disk, |disk| disk.is_on() && disk.cut_at().is_none());
-        is_member && is_on && !self.run.hurt.borrow().contains(&disk)
+        let DiskCondition { state, is_good } = self.conditions(status, None)[disk];
+        is_good && matches!(state, Some(DiskState::InSync(_)))
     }
 
-    /// Whether the array makes up for the loss of the disk, too; then it counts as hurt.
-    pub(super) fn may_hurt(&self, disk: usize) -> bool {
-        let status = self.status();
-        let fits = parity_fits(&status);
-        // Who is to take a member's place may have it at any moment.
-        let place = match Self::state(&status, disk) {
-            Some((DiskState::Replacement(role), _)) => Some(DiskState::InSync(role)),
-            _ => None,
+    /// Each disk as the status has it, with nothing good in those of `lost`.
+    fn conditions(&self, status: &ArrayStatus, lost: Option<usize>) -> Vec<DiskCondition> {
+        let condition = |disk: usize| {
+            let state = Self::state(status, disk);
+            let is_good = lost != Some(disk)
+                && state.is_some_and(|(_, has_bad_blocks)| !has_bad_blocks)
+                && self.run.world.disk(disk, |disk| disk.is_on() && disk.cut_at().is_none())
+                && !self.run.hurt.borrow().contains(&disk);
+            DiskCondition { state: state.map(|(state, _)| state), is_good }
         };
-        let has_place = |other| Self::state(&status, other).map(|(state, _)| state) == place;
-        let others = (0..self.run.world.disks())
-            .filter(|other| *other != disk && (place.is_none() || !has_place(*other)));
-        let good = others.filter(|other| self.is_good(&status, *other)).count() as u64;
-        let may = fits && good + self.parity >= u64::from(status.layout.disks());
-        if may {
+        (0..self.run.world.disks()).map(condition).collect()
+    }
+
+    fn makes_up_for(&self, status: &ArrayStatus, safe_roles: u64) -> bool {
+        safe_roles + self.parity >= u64::from(status.layout.disks())
+    }
+
+    /// Counts the disk as hurt if the array makes up for its loss, too. False if it does not.
+    pub(super) fn hurt_if_spared(&self, disk: usize) -> bool {
+        let status = self.status();
+        let safe = safe_roles(&self.conditions(&status, Some(disk)));
+        let is_spared = parity_fits(&status) && self.makes_up_for(&status, safe);
+        if is_spared {
             self.run.hurt.borrow_mut().insert(disk);
         }
-        may
+        is_spared
+    }
+
+    /// Has a spare take the disk's place. False if that is refused; nor is it asked for if the spare is hurt and
+    /// the array would not make up for the loss.
+    pub(super) fn replace(&self, disk: usize) -> bool {
+        let status = self.status();
+        let safe = safe_roles(&self.conditions(&status, Some(disk)));
+        let is_spared =
+            self.makes_up_for(&status, safe) || !has_hurt_spare(&self.conditions(&status, None));
+        is_spared && self.order("replace", Command::Replace(Self::name(disk))).is_ok()
     }
 
     /// End what hurts the disk, and bring it back into the array.
@@ -257,7 +257,7 @@ impl Admin {
         let first = rng.u64(0..disks as u64) as usize;
         for disk in (first..first + disks).map(|disk| disk % disks) {
             let is_member = self.is_good(&self.status(), disk);
-            if is_member && self.may_hurt(disk) {
+            if is_member && self.hurt_if_spared(disk) {
                 failed.push(disk);
                 let _ = self.order("fail", Command::Fail(Self::name(disk)));
             }

@@ -1,7 +1,7 @@
 //! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of each.
 
-use super::array::Redundancy;
 use super::plan::{FaultPlan, Mix, Nature, Plan, Target, chance, of};
+use super::redundancy::Redundancy;
 use super::upkeep::Happening;
 use crate::disk::{DiskOptions, Latency};
 use crate::schedule::Policy;

@@ -62,7 +62,7 @@ impl Life {
                 matches!(Admin::state(&status, disk), Some((DiskState::InSync(_), false)));
             is_member && status.sync.is_none()
         };
-        if !in_sync(&self.admin) || !self.admin.may_hurt(disk) {
+        if !in_sync(&self.admin) || !self.admin.hurt_if_spared(disk) {
             return;
         }
         let sectors = self.run.world.disk(disk, |disk| disk.size()) / SECTOR;

@@ -106,14 +106,14 @@ impl Life {
     }
 
     fn replace(&mut self) {
-        let name = format!("d{}", self.disk());
-        self.order("replace", Command::Replace(name));
+        let disk = self.disk();
+        self.admin.replace(disk);
     }
 
     /// Somebody pulls a member out, and puts it back, or a new one.
     fn lose(&mut self) {
         let disk = self.disk();
-        if !self.admin.may_hurt(disk) {
+        if !self.admin.hurt_if_spared(disk) {
             return;
         }
         self.order("fail", Command::Fail(format!("d{disk}")));
@@ -124,7 +124,7 @@ impl Life {
     /// A disk has faults for a while, and perhaps longer.
     fn fault(&mut self) {
         let disk = self.disk();
-        if !self.admin.may_hurt(disk) {
+        if !self.admin.hurt_if_spared(disk) {
             return;
         }
         let kind = self.rng.u32(0..8);

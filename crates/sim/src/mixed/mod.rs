@@ -13,15 +13,16 @@ mod load;
 mod nbd;
 mod plan;
 mod records;
+mod redundancy;
 mod run;
 mod starts;
 mod stops;
 mod trouble;
 mod upkeep;
 
-pub use array::Redundancy;
 pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
 pub use plan::{FaultPlan, Mix, Nature, Plan, Target};
+pub use redundancy::Redundancy;
 pub use run::Keep;
 pub use upkeep::Happening;
 

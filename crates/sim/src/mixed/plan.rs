@@ -2,9 +2,9 @@
 //! subset of everything and leaves the rest out, so that what hides behind a common operation is
 //! met too.
 
-use super::array::Redundancy;
 use super::builder::Builder;
 use super::nbd::NbdPlan;
+use super::redundancy::Redundancy;
 use super::upkeep::Happening;
 use crate::disk::DiskOptions;
 use crate::schedule::Policy;

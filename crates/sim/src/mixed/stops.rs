@@ -1,6 +1,7 @@
 //! An array that is stopped in order (`md stop`), also while it is rebuilt, and started again.
 
-use super::array::{Admin, parity_fits};
+use super::array::Admin;
+use super::redundancy::parity_fits;
 use super::run::{Operator, Started};
 use super::starts::is_hurt;
 use super::trouble::is_recovering;
@@ -29,7 +30,7 @@ impl Operator {
     fn begin_rebuild(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
-        if !admin.wait_until_settled() || !admin.may_hurt(disk) {
+        if !admin.wait_until_settled() || !admin.hurt_if_spared(disk) {
             return;
         }
         let _ = admin.order("speed", Command::Speed { min: Some(SLOW), max: Some(SLOW) });

@@ -53,10 +53,9 @@ impl Life {
     /// Begin to replace the member, or to do without it and to rebuild it. False if nothing has begun.
     fn begin_rebuild(&mut self, lost: usize) -> bool {
         let name = Admin::name(lost);
-        let replaced =
-            self.rng.bool() && self.admin.order("replace", Command::Replace(name.clone())).is_ok();
+        let replaced = self.rng.bool() && self.admin.replace(lost);
         if !replaced {
-            if !self.admin.may_hurt(lost) {
+            if !self.admin.hurt_if_spared(lost) {
                 return false;
             }
             self.order("fail", Command::Fail(name));
@@ -77,10 +76,12 @@ impl Life {
         let mut sources = disks.map(|disk| (lost + disk) % self.run.world.disks());
         let source = sources
             .find(|disk| matches!(state(*disk), Some(DiskState::InSync(_))))
-            .filter(|source| self.rng.u32(0..3) > 0 && self.admin.may_hurt(*source));
+            .filter(|source| self.rng.u32(0..3) > 0 && self.admin.hurt_if_spared(*source));
         match (source, target) {
             (Some(source), _) => self.spoil(source, Side::Source),
-            (None, Some(target)) if self.admin.may_hurt(target) => self.spoil(target, Side::Target),
+            (None, Some(target)) if self.admin.hurt_if_spared(target) => {
+                self.spoil(target, Side::Target)
+            }
             (None, _) => {}
         }
     }
@@ -162,7 +163,7 @@ impl Life {
             return Some(if self.rng.bool() { all } else { vec![self.disk()] });
         }
         let disk = self.disk();
-        self.admin.may_hurt(disk).then(|| vec![disk])
+        self.admin.hurt_if_spared(disk).then(|| vec![disk])
     }
 
     /// Members against which nothing is known, and that are to remain members.
