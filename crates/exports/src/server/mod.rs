@@ -6,6 +6,7 @@
 //! `front_ends`; nothing else here knows of it.
 
 mod access;
+mod blocks;
 mod budget;
 pub(crate) mod errno;
 mod flow;
@@ -15,7 +16,6 @@ mod inbox;
 mod ledger;
 mod membership;
 mod pool;
-mod ragged;
 mod reserve;
 mod tag;
 mod volume;
@@ -30,10 +30,10 @@ pub use membership::Membership;
 pub use volume::{Client, Clients, Geometry, Shape, Volume};
 pub use worker::Worker;
 
+pub(crate) use blocks::Blocks;
 pub(crate) use flow::Flow;
 pub(crate) use front_end::{FrontEnd, Work};
 pub(crate) use pool::Pool;
-pub(crate) use ragged::Blocks;
 pub(crate) use reserve::{DATA_AT, Reserve};
 pub(crate) use tag::{FUSE, NBD, Tag};
 pub(crate) use volume::find;

@@ -423,13 +423,13 @@ impl Connection {
             service.drop_queries();
             return None;
         }
-        service.next_query()
+        service.begin_query()
     }
 
     /// The device said which ranges hold data.
     pub(super) fn answered(&mut self, found: &[Extent]) {
         if let Some(Phase::Transmission(_, service)) = &mut self.phase {
-            service.answered(found, &mut self.pool, &mut self.stream);
+            service.end_query(found, &mut self.pool, &mut self.stream);
         }
     }
 

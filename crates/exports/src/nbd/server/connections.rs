@@ -7,8 +7,8 @@
 use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
 use super::exports::ExportTable;
+use super::op::{connection_of, user_data_of};
 use super::places::Origin;
-use super::service::{connection_of, user_data_of};
 use super::{Arrival, HANDSHAKES_MAX, Incoming, ListenerTls};
 use crate::server::{FrontEnd, Inbox, NBD, Tag, Work, errno};
 use drystone_core::clock::Ns;

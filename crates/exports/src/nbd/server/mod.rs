@@ -21,11 +21,13 @@ mod coalesce;
 mod connection;
 mod connections;
 mod exports;
+mod op;
 mod places;
-mod ragged;
 mod service;
 mod stream;
+mod unaligned;
 mod window;
+mod write_locks;
 
 pub use connections::Listener;
 pub use exports::{Export, ExportTable};

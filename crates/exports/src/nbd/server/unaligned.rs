@@ -13,7 +13,7 @@
 //! * One such request of a connection has blocks locked so at a time; others of the connection wait for it.
 //! * One bio of it is under way at a time, and it has one buffer, which the connection's share covers.
 
-use super::service::{Service, write_flags};
+use super::op::write_flags;
 use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::{Blocks, DATA_AT, Pool};
@@ -32,7 +32,7 @@ enum Step {
 }
 
 /// How far a request for parts of blocks has come.
-pub(super) struct Ragged {
+pub(super) struct Unaligned {
     blocks: Blocks,
     /// Edges that are not read yet.
     left: [Option<u64>; 2],
@@ -57,7 +57,7 @@ pub(super) fn buffer_bytes(blocks: &Blocks, command: Command) -> usize {
     }
 }
 
-impl Ragged {
+impl Unaligned {
     /// Nothing is done yet; the first bio reads the first edge into `buf`.
     pub(super) fn begin(
         blocks: Blocks,
@@ -66,9 +66,9 @@ impl Ragged {
         pool: &mut Pool,
     ) -> (Self, Box<Bio>) {
         let left = blocks.edges();
-        let mut ragged = Ragged { blocks, left, step: Step::WriteAll };
-        match ragged.read_edge(request, buf, pool) {
-            Ok(bio) => (ragged, bio),
+        let mut unaligned = Unaligned { blocks, left, step: Step::WriteAll };
+        match unaligned.read_edge(request, buf, pool) {
+            Ok(bio) => (unaligned, bio),
             Err(_) => unreachable!("it covers some block in part"),
         }
     }
@@ -153,12 +153,4 @@ fn write(
     bio.sector = Sector::from_bytes(start);
     bio.set_buf(buf, Some(range));
     bio
-}
-
-impl Service {
-    /// The blocks of a request.
-    #[inline]
-    pub(super) fn blocks(&self, request: &Request) -> Blocks {
-        Blocks::of(request.offset..request.offset + request.length, self.block)
-    }
 }

@@ -1,0 +1,409 @@
+//! A connection's requests become bios, completed bios become replies.
+//!
+//! Its state stands in three parts: the table of operations ([`OpTable`]), the locks of their writes
+//! ([`WriteLocks`]) and the queries for block status ([`Queries`]).
+//!
+//! Invariants:
+//! * Exactly one reply is queued for each operation.
+//! * A bio that is to be submitted because another ended waits in `next` until [`Service::go_on`],
+//!   which is called before anything else is done with the connection.
+//! * Zeroes have all of their blocks locked alone while edges are written, and the blocks inside
+//!   shared, by pieces where they are written.
+
+mod reply;
+mod status;
+mod unaligned;
+mod zeroes;
+
+pub(super) use reply::queue_refusal;
+
+use super::op::{Op, OpId, OpTable, write_flags};
+use super::stream::Stream;
+use super::unaligned::buffer_bytes;
+use super::window::BARE_BYTES;
+use super::write_locks::{Hold, WriteLocks};
+use crate::nbd::proto::Command;
+use crate::nbd::reply::ReplyStyle;
+use crate::nbd::request::Request;
+use crate::server::{Blocks, Clients, DATA_AT, Pool};
+use drystone_core::range_lock::RangeUser;
+use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector};
+use status::Queries;
+use std::ops::Range;
+use std::sync::Arc;
+use zeroes::{LONG_BYTES, ZERO_BYTES};
+
+/// Most bytes that a cache request reads: the rest is advice not taken.
+const CACHE_BYTES: u64 = BARE_BYTES;
+
+/// The requests of one connection. All calls are made by its worker's thread.
+pub(super) struct Service {
+    device: Arc<dyn Device>,
+    clients: Clients,
+    style: ReplyStyle,
+    /// Bytes of a block of the device.
+    block: u64,
+    /// The wire number of each selected context, by place.
+    context_ids: Vec<u32>,
+    ops: OpTable,
+    locks: WriteLocks,
+    queries: Queries,
+    /// Bios that go on with an operation of which others have ended.
+    next: BioList,
+    /// The device zeroes by itself.
+    zeroes_itself: bool,
+    /// The server stops: operations end with the bios that are under way.
+    stopping: bool,
+}
+
+impl Service {
+    /// The service of connection `number` on `device`.
+    pub(super) fn new(
+        (device, clients): (Arc<dyn Device>, Clients),
+        locks: RangeUser,
+        style: ReplyStyle,
+        context_ids: Vec<u32>,
+        number: usize,
+    ) -> Self {
+        let limits = device.info().limits;
+        Service {
+            device,
+            clients,
+            style,
+            block: limits.logical_block_size.into(),
+            context_ids,
+            ops: OpTable::new(number),
+            locks: WriteLocks::new(locks),
+            queries: Queries::default(),
+            next: BioList::new(),
+            zeroes_itself: limits.max_write_zeroes_bytes > 0,
+            stopping: false,
+        }
+    }
+
+    /// The form of the client's replies.
+    pub(super) fn style(&self) -> ReplyStyle {
+        self.style
+    }
+
+    /// The number of operations under way.
+    pub(super) fn in_flight(&self) -> usize {
+        self.ops.count()
+    }
+
+    /// The blocks of a request.
+    #[inline]
+    fn blocks(&self, request: &Request) -> Blocks {
+        Blocks::of(request.offset..request.offset + request.length, self.block)
+    }
+
+    /// Pushes the bios of operations that go on to `bios`.
+    #[inline]
+    pub(super) fn go_on(&mut self, bios: &mut BioList) {
+        bios.append(&mut self.next);
+        if self.locks.is_blocked() {
+            let ops = &mut self.ops;
+            self.locks.take_granted(|id| {
+                let bio = ops.op_mut(id).and_then(|op| op.blocked.take());
+                bio.into_iter().for_each(|bio| bios.push(bio));
+            });
+        }
+    }
+
+    /// True while operations wait for others that write the same blocks. The thread is woken when one
+    /// may go on.
+    #[inline]
+    pub(super) fn waits_for_range(&self) -> bool {
+        self.locks.is_blocked()
+    }
+
+    /// True if one of them may.
+    pub(super) fn has_range(&self) -> bool {
+        self.locks.has_news()
+    }
+
+    /// Ends the operations that have no bio under way: the client has gone.
+    pub(super) fn give_up(&mut self, pool: &mut Pool) {
+        while let Some(id) = self.locks.leave_line() {
+            self.take_blocked(id, pool);
+            self.remove(id);
+        }
+        while let Some(bio) = self.next.pop() {
+            let id = OpId::of(&bio);
+            give_back(bio, pool);
+            if let Some(op) = self.remove(id) {
+                debug_assert_eq!(op.pending, 1, "an operation that goes on has one bio");
+            }
+        }
+        if self.locks.is_blocked() {
+            self.give_up_blocked(pool);
+        }
+    }
+
+    #[cold]
+    fn give_up_blocked(&mut self, pool: &mut Pool) {
+        let blocked = self.ops.iter().filter(|(_, op)| op.blocked.is_some());
+        let blocked: Vec<OpId> = blocked.map(|(id, _)| id).collect();
+        for id in blocked {
+            debug_assert!(self.ops.op(id).is_some_and(|op| op.locked), "none waits for its turn");
+            self.take_blocked(id, pool);
+            self.locks.give_up_blocked();
+            self.remove(id);
+        }
+    }
+
+    fn take_blocked(&mut self, id: OpId, pool: &mut Pool) {
+        let bio = self.ops.op_mut(id).and_then(|op| op.blocked.take());
+        bio.into_iter().for_each(|bio| give_back(bio, pool));
+    }
+
+    /// Lets operations end with the bios that are under way.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// True once the server stops.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// The `user_data` of the bios that may zero for long.
+    pub(super) fn long_zeroing(&self) -> impl Iterator<Item = u64> {
+        let is_long = |op: &Op| op.is_zeroing() && op.request.length > LONG_BYTES && op.pending > 0;
+        let long = self.ops.iter().filter(move |(_, op)| is_long(op));
+        long.map(|(id, _)| self.ops.user_data(id))
+    }
+
+    /// Bytes of the buffer that `request` takes for its data.
+    pub(super) fn buffer_bytes(&self, request: &Request) -> usize {
+        let blocks = self.blocks(request);
+        match request.command {
+            Command::Read => blocks.all_bytes(),
+            Command::Write if blocks.is_whole() => blocks.all_bytes(),
+            Command::Write => buffer_bytes(&blocks, request.command),
+            Command::Cache => blocks.all_bytes().min(CACHE_BYTES as usize),
+            Command::WriteZeroes => {
+                let inside = blocks.inside();
+                let piece = (inside.end - inside.start).min(ZERO_BYTES) as usize;
+                piece.max(buffer_bytes(&blocks, request.command))
+            }
+            Command::Flush | Command::Trim | Command::BlockStatus | Command::Disc => 0,
+        }
+    }
+
+    /// Where the data of a write begins in its buffer: its first block begins at [`DATA_AT`].
+    pub(super) fn payload_at(&self, request: &Request) -> usize {
+        DATA_AT + self.blocks(request).skip()
+    }
+
+    /// Starts `request`: pushes its bios to `bios`, or replies at once. `payload` holds a write's data
+    /// from [`Service::payload_at`] on.
+    pub(super) fn start(
+        &mut self,
+        request: Request,
+        payload: Option<IoBuf>,
+        pool: &mut Pool,
+        stream: &mut Stream,
+        bios: &mut BioList,
+    ) {
+        match request.command {
+            Command::Read => self.read(request, pool, stream, bios),
+            Command::Write => self.write(request, payload, pool, stream, bios),
+            Command::Flush => self.flush(request, pool, bios),
+            Command::Trim => self.trim(request, pool, stream, bios),
+            Command::WriteZeroes => self.write_zeroes(request, pool, stream, bios),
+            Command::Cache => self.cache(request, pool, stream, bios),
+            Command::BlockStatus => self.block_status(request, pool, bios),
+            Command::Disc => unreachable!("ends the connection before it gets here"),
+        }
+    }
+
+    /// Takes an operation out that is over, and frees its range.
+    #[inline]
+    fn remove(&mut self, id: OpId) -> Option<Op> {
+        let op = self.ops.remove(id)?;
+        if op.locked {
+            self.unlock(id);
+        }
+        Some(op)
+    }
+
+    /// Frees the range of an operation, and its turn if it has that.
+    #[inline]
+    fn unlock(&mut self, id: OpId) {
+        if let Some(next) = self.locks.unlock(id) {
+            self.begin_turn(next);
+        }
+    }
+
+    /// Pushes the first bio of an operation that changes `range`, once that is locked.
+    #[inline]
+    fn change(
+        &mut self,
+        id: OpId,
+        mut bio: Box<Bio>,
+        (hold, range): (Hold, Range<u64>),
+        bios: &mut BioList,
+    ) {
+        bio.user_data = self.ops.user_data(id);
+        let Some(op) = self.ops.op_mut(id) else { return };
+        op.locked = true;
+        match self.locks.lock(id, hold, &range) {
+            true => bios.push(bio),
+            false => op.blocked = Some(bio),
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, request: Request, pool: &mut Pool, stream: &mut Stream, bios: &mut BioList) {
+        let blocks = self.blocks(&request);
+        let Some(buf) = pool.take(blocks.all_bytes()) else {
+            return self.out_of_memory(request, pool, stream);
+        };
+        let id = self.ops.add(Op::new(request));
+        let mut bio = pool.bio();
+        bio.op = BioOp::Read;
+        bio.flags = BioFlags::SYNC;
+        bio.sector = Sector::from_bytes(blocks.all().start);
+        bio.set_buf(buf, Some(DATA_AT..DATA_AT + blocks.all_bytes()));
+        bio.user_data = self.ops.user_data(id);
+        bios.push(bio);
+    }
+
+    #[inline]
+    fn write(
+        &mut self,
+        request: Request,
+        payload: Option<IoBuf>,
+        pool: &mut Pool,
+        stream: &mut Stream,
+        bios: &mut BioList,
+    ) {
+        let Some(buf) = payload else { return self.out_of_memory(request, pool, stream) };
+        let blocks = self.blocks(&request);
+        if !blocks.is_whole() {
+            return self.start_unaligned(request, blocks, buf, pool, bios);
+        }
+        let id = self.ops.add(Op::new(request));
+        let mut bio = pool.bio();
+        bio.op = BioOp::Write;
+        // The buffer is the operation's own.
+        bio.flags = write_flags(&request) | BioFlags::STABLE;
+        bio.sector = Sector::from_bytes(request.offset);
+        bio.set_buf(buf, Some(DATA_AT..DATA_AT + request.length as usize));
+        self.change(id, bio, (Hold::Shared, blocks.range()), bios);
+    }
+
+    /// Makes all writes so far durable.
+    fn flush(&mut self, request: Request, pool: &mut Pool, bios: &mut BioList) {
+        let id = self.ops.add(Op::new(request));
+        let mut bio = bare(&request, BioOp::Flush, 0..0, pool);
+        bio.user_data = self.ops.user_data(id);
+        bios.push(bio);
+    }
+
+    /// Discards the whole blocks of the range: trim is advice.
+    fn trim(&mut self, request: Request, pool: &mut Pool, stream: &mut Stream, bios: &mut BioList) {
+        let (inside, id) = (self.blocks(&request).inside(), self.ops.add(Op::new(request)));
+        if inside.is_empty() {
+            return self.end(id, pool, stream);
+        }
+        let bio = bare(&request, BioOp::Discard, inside.clone(), pool);
+        self.change(id, bio, (Hold::Shared, inside), bios);
+    }
+
+    /// Reads the beginning of the range, so that a cache below has it.
+    fn cache(
+        &mut self,
+        request: Request,
+        pool: &mut Pool,
+        stream: &mut Stream,
+        bios: &mut BioList,
+    ) {
+        let (blocks, length) = (self.blocks(&request), self.buffer_bytes(&request));
+        let Some(buf) = pool.take(length) else {
+            return self.out_of_memory(request, pool, stream);
+        };
+        let id = self.ops.add(Op::new(request));
+        let mut bio = pool.bio();
+        bio.op = BioOp::Read;
+        bio.flags = BioFlags::BACKGROUND;
+        bio.sector = Sector::from_bytes(blocks.all().start);
+        bio.set_buf(buf, Some(DATA_AT..DATA_AT + length));
+        bio.user_data = self.ops.user_data(id);
+        bios.push(bio);
+    }
+
+    /// Takes a bio back. The last one of its operation queues the reply, or the next bio.
+    #[inline]
+    pub(super) fn completed(&mut self, bio: Box<Bio>, pool: &mut Pool, stream: &mut Stream) {
+        let id = OpId::of(&bio);
+        if !bio.status.is_ok() {
+            self.note_failure(id, &bio);
+        }
+        let buf = pool.give_bio(bio);
+        let Some(op) = self.ops.op_mut(id) else { return };
+        op.data = buf;
+        op.pending -= 1;
+        if op.request.command == Command::BlockStatus && op.status.is_ok() {
+            return self.queries.push(id);
+        }
+        if op.unaligned.is_some() {
+            return self.step_unaligned(id, pool, stream);
+        }
+        if op.pending == 0 && op.request.command == Command::WriteZeroes {
+            return self.step_zeroes(id, pool, stream);
+        }
+        if op.pending == 0 {
+            self.end(id, pool, stream);
+        }
+    }
+
+    /// Replies to an operation that is done.
+    #[inline]
+    fn end(&mut self, id: OpId, pool: &mut Pool, stream: &mut Stream) {
+        if let Some(op) = self.remove(id) {
+            self.reply(op, pool, stream);
+        }
+    }
+
+    /// Goes on with an operation by `bio`.
+    fn push_next(&mut self, id: OpId, mut bio: Box<Bio>) {
+        if let Some(op) = self.ops.op_mut(id) {
+            op.pending = 1;
+        }
+        bio.user_data = self.ops.user_data(id);
+        self.next.push(bio);
+    }
+
+    /// Fails an operation with the first of its bios that does.
+    #[cold]
+    fn note_failure(&mut self, id: OpId, bio: &Bio) {
+        if let Some(op) = self.ops.op_mut(id).filter(|op| op.status.is_ok()) {
+            op.status = bio.status;
+            self.clients.note_failure(bio);
+        }
+    }
+}
+
+/// Gives a bio that was not submitted back, with its buffer.
+fn give_back(bio: Box<Bio>, pool: &mut Pool) {
+    let buf = pool.give_bio(bio);
+    buf.into_iter().for_each(|buf| pool.give(buf));
+}
+
+/// The bytes that a bio is for.
+fn range_of(bio: &Bio) -> Range<u64> {
+    let start = bio.sector.bytes();
+    start..start + bio.bytes
+}
+
+/// A bio without data, with the request's flags.
+fn bare(request: &Request, kind: BioOp, range: Range<u64>, pool: &mut Pool) -> Box<Bio> {
+    let mut bio = pool.bio();
+    bio.op = kind;
+    bio.flags = write_flags(request);
+    bio.sector = Sector::from_bytes(range.start);
+    bio.bytes = range.end - range.start;
+    bio
+}
