@@ -18,7 +18,7 @@ const LIMITS: [(&str, usize); 11] = [
     ("core", 33),
     ("drivers", 15),
     ("drystone", 17),
-    ("exports", 24),
+    ("exports", 5),
     ("lab", 21),
     ("queue", 15),
     ("raid", 2),

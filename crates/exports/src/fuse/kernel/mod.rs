@@ -13,10 +13,12 @@ mod device;
 mod error;
 mod helper;
 mod killed;
+mod mount_point;
 mod mountinfo;
 
 pub use error::MountError;
 pub use killed::is_killed;
+pub use mount_point::MountPoint;
 pub use mountinfo::{MountEntry, parse as parse_mountinfo};
 
 use super::proto::init::MAX_WRITE;
@@ -31,20 +33,6 @@ use std::path::{Path, PathBuf};
 
 /// The type that our mounts have in the list of mounts.
 pub const FILE_SYSTEM: &str = "fuse.drystone";
-
-/// What is to be mounted where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountPoint {
-    /// Where: a file or folder that exists.
-    pub path: PathBuf,
-    /// What it is.
-    pub kind: Kind,
-    /// Shown in the list of mounts.
-    pub source: String,
-    /// Let other users in, as far as the permissions of the files do; without this only the user who
-    /// mounts gets in.
-    pub allow_other: bool,
-}
 
 /// A mount of ours. Dropping it changes nothing: unmount it.
 #[derive(Debug)]

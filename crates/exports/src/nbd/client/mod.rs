@@ -8,10 +8,12 @@ use std::io::{Read, Write};
 use super::proto::{ErrorCode, ReplyCode};
 
 mod connection;
+mod description;
 mod negotiation;
 
 pub use connection::{Connection, RawRequest, Reply, Status};
-pub use negotiation::{Description, Negotiation, OptionReply};
+pub use description::Description;
+pub use negotiation::{Negotiation, OptionReply};
 
 /// Longest option reply or chunk that is believed.
 const MESSAGE_MAX_BYTES: u64 = 80 << 20;

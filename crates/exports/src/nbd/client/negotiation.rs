@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 
 use super::{
-    ClientError, Connection, Result, ensure, read_bytes, read_u16, read_u32, read_u64, send, text,
+    ClientError, Connection, Description, Result, ensure, read_bytes, read_u16, read_u32, read_u64,
+    send, text,
 };
 use crate::nbd::export::BlockSizes;
 use crate::nbd::proto::{
@@ -26,21 +27,6 @@ impl OptionReply {
     fn is_final(&self) -> bool {
         self.code == ReplyCode::Ack.wire() || ReplyCode::wire_is_error(self.code)
     }
-}
-
-/// What the server told of an export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
-    /// Size.
-    pub size_bytes: u64,
-    /// Transmission flags.
-    pub flags: TransmissionFlags,
-    /// Canonical name, if told.
-    pub name: Option<String>,
-    /// Description, if told.
-    pub description: Option<String>,
-    /// Block sizes, if told.
-    pub block_sizes: Option<BlockSizes>,
 }
 
 /// A handshake under way.

@@ -4,71 +4,34 @@
 //! * Everything here belongs to the worker's thread. New connections come through its door.
 //! * Without connections that have a deadline or a share of the budget there is none: an idle server sleeps.
 
+use super::arrival::Arrival;
 use super::coalesce::DELAY_NS;
 use super::connection::{Connection, Want};
+use super::deadlines::Deadlines;
+use super::event::Event;
 use super::exports::ExportTable;
+use super::incoming::Incoming;
+use super::listeners::Listeners;
 use super::op::{connection_of, user_data_of};
 use super::places::Origin;
-use super::{Arrival, HANDSHAKES_MAX, Incoming, ListenerTls};
-use crate::server::{FrontEnd, Inbox, NBD, Tag, Work, errno};
+use super::settings::HANDSHAKES_MAX;
+use crate::server::{FrontEnd, Work, errno};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use drystone_core::{Bio, BioList};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// A socket that accepts connections.
-pub struct Listener {
-    /// The socket, bound and listening.
-    pub socket: OwnedFd,
-    /// How its connections treat TLS.
-    pub tls: ListenerTls,
-    /// The exports that it serves.
-    pub table: Arc<ExportTable>,
-    /// The doors of all workers, over which its connections are spread.
-    pub peers: Vec<Arc<Inbox>>,
-    /// A socket with this number or a higher one is closed at once: the kernel gives the lowest number that
-    /// is free, so the process has few descriptors left, which others need.
-    pub descriptors_max: i32,
-}
-
-/// What an event on the ring is about: the upper bits of its value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
-enum About {
-    Accept = 0,
-    Receive = 1,
-    Payload = 2,
-    Send = 3,
-    /// Accepting goes on after the descriptors ran out.
-    AcceptAgain = 4,
-    /// The device tells a connection which ranges hold data.
-    Extents = 5,
-}
-
-const ABOUT_SHIFT: u32 = 40;
-
-fn value(about: About, number: usize) -> u64 {
-    NBD.event() | (about as u64) << ABOUT_SHIFT | number as u64
-}
 
 /// How long a stopping server waits for clients to take the replies that they are owed.
 const DRAIN_NS: Ns = 5_000_000_000;
 /// How often connections are swept that have more memory than their minimum.
 const SWEEP_NS: Ns = 1_000_000_000;
-/// How long accepting pauses when the process is out of descriptors or memory.
-const ACCEPT_PAUSE_NS: Ns = 100_000_000;
-
 /// The listeners and connections of a worker.
 #[derive(Default)]
 pub(crate) struct Connections {
     /// The export tables of connections that have come, each once.
     tables: Vec<Arc<ExportTable>>,
-    listeners: Vec<Listener>,
-    accepting: Vec<bool>,
+    listeners: Listeners,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     /// Connections that have not chosen an export, the oldest first.
@@ -80,8 +43,7 @@ pub(crate) struct Connections {
     /// Connections whose next receive waits, and until when.
     delayed: Vec<usize>,
     resume_at: Ns,
-    /// When a connection is to be looked at for having taken too long.
-    deadlines: BTreeSet<(Ns, usize)>,
+    deadlines: Deadlines,
     /// When connections are swept; 0 is never.
     sweep_at: Ns,
     /// Connections that wait for memory.
@@ -94,52 +56,6 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    // --- accepting
-
-    /// Accept connections on `listener` from now on.
-    fn listen(&mut self, work: &mut Work, listener: Listener) {
-        let number = self.listeners.len();
-        self.listeners.push(listener);
-        self.accepting.push(false);
-        self.accept(work, number);
-    }
-
-    fn accept(&mut self, work: &mut Work, number: usize) {
-        if !self.stopping {
-            let socket = self.listeners[number].socket.as_raw_fd();
-            work.cx.start_net(socket, NetOp::Accept, value(About::Accept, number));
-            self.accepting[number] = true;
-        }
-    }
-
-    fn accepted(&mut self, work: &mut Work, number: usize, event: RingEvent) {
-        self.accepting[number] = false;
-        let exhausted = [errno::EMFILE, errno::ENFILE, errno::ENOMEM, errno::ENOBUFS];
-        match event.buffers {
-            Buffers::Socket(socket) => self.deal_out(work, number, socket),
-            _ if exhausted.contains(&-event.result) && !self.stopping => {
-                let at = work.cx.now() + ACCEPT_PAUSE_NS;
-                work.cx.start_timer(at, value(About::AcceptAgain, number));
-                self.accepting[number] = true;
-                return;
-            }
-            _ => {}
-        }
-        self.accept(work, number);
-    }
-
-    /// Give a new connection to the worker that has the fewest.
-    fn deal_out(&mut self, work: &mut Work, number: usize, socket: OwnedFd) {
-        let Listener { tls, table, peers, descriptors_max, .. } = &self.listeners[number];
-        if socket.as_raw_fd() >= *descriptors_max {
-            return;
-        }
-        let Some(peer) = peers.iter().min_by_key(|peer| peer.connections()) else { return };
-        prepare(&socket, table.settings().peer_timeout_ns);
-        let (tls, table, dealt) = (tls.clone(), table.clone(), peer.enter());
-        peer.put(Incoming { socket, tls, table, dealt }, &work.locks);
-    }
-
     // --- connections
 
     fn serve(&mut self, work: &mut Work, incoming: Incoming) {
@@ -151,7 +67,7 @@ impl Connections {
             Some(place) => *place = connection,
             None => self.connections.push(connection),
         }
-        self.set_deadline(number, if timeout > 0 { now + timeout } else { 0 });
+        self.deadlines.set(number, if timeout > 0 { now + timeout } else { 0 });
         self.touched.push(number);
         self.negotiating.push(number);
         self.bound_negotiating(table);
@@ -162,7 +78,7 @@ impl Connections {
     fn bound_negotiating(&mut self, table: usize) {
         let Connections { negotiating, connections, .. } = self;
         let standing = |number: &usize| {
-            let connection = connections[*number].as_ref().filter(|it| it.table == table)?;
+            let connection = connections[*number].as_ref().filter(|it| it.table() == table)?;
             let (origin, has_spoken) = connection.standing();
             Some((origin, has_spoken, *number))
         };
@@ -203,7 +119,7 @@ impl Connections {
         let more = connection.advance(
             &mut work.cx,
             &work.locks,
-            &self.tables[connection.table],
+            &self.tables[connection.table()],
             &mut bios,
         );
         if more {
@@ -233,8 +149,8 @@ impl Connections {
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
         let fd = connection.fd();
         while let Some(want) = connection.wants() {
-            let (op, about) = match want {
-                Want::Receive(buf, range) => (NetOp::Recv { buf, range }, About::Receive),
+            let (op, event) = match want {
+                Want::Receive(buf, range) => (NetOp::Recv { buf, range }, Event::Receive),
                 Want::ReceiveLater => {
                     self.delayed.push(number);
                     if self.delayed.len() == 1 {
@@ -242,13 +158,13 @@ impl Connections {
                     }
                     continue;
                 }
-                Want::ReceivePayload(buf, range) => (NetOp::Recv { buf, range }, About::Payload),
-                Want::Send(parts) => (NetOp::Send { parts }, About::Send),
+                Want::ReceivePayload(buf, range) => (NetOp::Recv { buf, range }, Event::Payload),
+                Want::Send(parts) => (NetOp::Send { parts }, Event::Send),
             };
-            work.cx.start_net(fd, op, value(about, number));
+            work.cx.start_net(fd, op, event.value(number));
         }
         if let Some(query) = connection.next_query() {
-            work.cx.start_query(query, value(About::Extents, number));
+            work.cx.start_query(query, Event::Extents.value(number));
         }
         if connection.withdraws() {
             work.withdraw(user_data_of(number));
@@ -271,7 +187,7 @@ impl Connections {
             let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
             if let Some(Want::Receive(buf, range)) = connection.delay_over() {
                 let fd = connection.fd();
-                let value = value(About::Receive, number);
+                let value = Event::Receive.value(number);
                 work.cx.start_net(fd, NetOp::Recv { buf, range }, value);
             }
             self.touched.push(number);
@@ -282,7 +198,7 @@ impl Connections {
     }
 
     fn forget(&mut self, work: &mut Work, number: usize) {
-        self.set_deadline(number, 0);
+        self.deadlines.set(number, 0);
         let Some(connection) = self.connections[number].take() else { return };
         if connection.in_handshake() {
             self.leave_negotiating(number);
@@ -327,7 +243,7 @@ impl Connections {
             let Some(connection) = connection.as_mut().filter(|it| it.has_share()) else {
                 continue;
             };
-            let settings = self.tables[connection.table].settings();
+            let settings = self.tables[connection.table()].settings();
             if connection.sweep(settings.stall_timeout_ns / SWEEP_NS) {
                 self.touched.push(number);
             }
@@ -341,49 +257,34 @@ impl Connections {
 
     // --- deadlines
 
-    /// Look at a connection again at `at`; 0 for never.
-    fn set_deadline(&mut self, number: usize, at: Ns) {
-        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
-        let before = std::mem::replace(&mut connection.deadline_ns, at);
-        if before != 0 {
-            self.deadlines.remove(&(before, number));
-        }
-        if at != 0 {
-            self.deadlines.insert((at, number));
-        }
-    }
-
     /// A handshake is over: from now on only idleness counts.
     fn negotiated(&mut self, work: &mut Work, number: usize) {
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
-        let idle = self.tables[connection.table].settings().idle_timeout_ns;
-        connection.active_ns = if idle > 0 { work.cx.now() } else { 0 };
-        let due = connection.active_ns + idle;
-        self.set_deadline(number, due);
+        let idle = self.tables[connection.table()].settings().idle_timeout_ns;
+        connection.note_activity(if idle > 0 { work.cx.now() } else { 0 });
+        let due = connection.active_ns() + idle;
+        self.deadlines.set(number, due);
     }
 
     /// Close connections that took too long.
     fn expire(&mut self) {
         let now = self.now;
-        while let Some((at, number)) = self.deadlines.first().copied()
-            && at <= now
-        {
-            self.set_deadline(number, 0);
+        while let Some(number) = self.deadlines.take_due(now) {
             let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
-            let idle = self.tables[connection.table].settings().idle_timeout_ns;
-            let due = connection.active_ns + idle;
+            let idle = self.tables[connection.table()].settings().idle_timeout_ns;
+            let due = connection.active_ns() + idle;
             if self.stopping && connection.has_bios() {
                 // They end, at the latest by their device's time-out; then the client has its time.
-                self.set_deadline(number, now + DRAIN_NS);
+                self.deadlines.set(number, now + DRAIN_NS);
                 continue;
             }
             if connection.in_handshake() || self.stopping {
                 connection.kill();
             } else if due > now {
-                self.set_deadline(number, due);
+                self.deadlines.set(number, due);
                 continue;
             } else if connection.end_idle() {
-                self.set_deadline(number, now + idle);
+                self.deadlines.set(number, now + idle);
             }
             self.touched.push(number);
         }
@@ -394,12 +295,12 @@ impl FrontEnd for Connections {
     type Arrival = Arrival;
 
     fn is_empty(&self) -> bool {
-        self.connections.len() == self.free.len() && !self.accepting.contains(&true)
+        self.connections.len() == self.free.len() && !self.listeners.is_busy()
     }
 
     fn deadline(&self) -> Option<Ns> {
         let resume = (!self.delayed.is_empty()).then_some(self.resume_at);
-        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let deadline = self.deadlines.first();
         let sweep = (self.sweep_at != 0).then_some(self.sweep_at);
         resume.into_iter().chain(deadline).chain(sweep).min()
     }
@@ -440,33 +341,28 @@ impl FrontEnd for Connections {
         !self.touched.is_empty()
     }
 
-    fn handle(&mut self, work: &mut Work, event: RingEvent) {
-        let value = Tag::rest_of_event(event.token.value());
-        let (about, number) = (value >> ABOUT_SHIFT, (value & ((1 << ABOUT_SHIFT) - 1)) as usize);
-        if about == About::Accept as u64 {
-            return self.accepted(work, number, event);
-        }
-        if about == About::AcceptAgain as u64 {
-            self.accepting[number] = false;
-            return self.accept(work, number);
+    fn handle(&mut self, work: &mut Work, ended: RingEvent) {
+        let (event, number) = Event::of(ended.token.value());
+        match event {
+            Event::Accept => return self.listeners.end_accept(work, number, ended),
+            Event::AcceptAgain => return self.listeners.end_pause(work, number),
+            _ => {}
         }
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
-        connection.active_ns = self.now;
+        connection.note_activity(self.now);
         // Nobody asks for these to end early, but the kernel cancels what a thread started when that
         // thread ends, and that may have been a visitor's: then it is done again.
-        let moved = (event.result != -errno::ECANCELED).then_some(event.result);
-        match event.buffers {
+        let moved = (ended.result != -errno::ECANCELED).then_some(ended.result);
+        match ended.buffers {
             // Without an answer (there was no thread to ask) all of it counts as data.
             Buffers::Extents(found) => connection.answered(&found),
-            _ if about == About::Extents as u64 => connection.answered(&[]),
-            Buffers::One(buf) if about == About::Payload as u64 => {
-                connection.received_payload(buf, moved);
-            }
+            _ if event == Event::Extents => connection.answered(&[]),
+            Buffers::One(buf) if event == Event::Payload => connection.received_payload(buf, moved),
             Buffers::One(buf) => connection.received(buf, moved),
             Buffers::Parts(parts) => {
                 if let Some(rest) = connection.sent(parts, moved) {
                     let fd = connection.fd();
-                    let send = self::value(About::Send, number);
+                    let send = Event::Send.value(number);
                     work.cx.start_net(fd, NetOp::Send { parts: rest }, send);
                     return;
                 }
@@ -479,7 +375,7 @@ impl FrontEnd for Connections {
     fn admit(&mut self, work: &mut Work, arrival: Arrival) {
         match arrival {
             _ if self.stopping => {}
-            Arrival::Listener(listener) => self.listen(work, listener),
+            Arrival::Listener(listener) => self.listeners.add(work, listener),
             Arrival::Connection(incoming) => self.serve(work, incoming),
         }
     }
@@ -497,16 +393,13 @@ impl FrontEnd for Connections {
 
     fn begin_stop(&mut self, work: &mut Work) {
         self.stopping = true;
-        for number in 0..self.listeners.len() {
-            work.cx.cancel_net(value(About::Accept, number));
-            work.cx.cancel_net(value(About::AcceptAgain, number));
-        }
+        self.listeners.stop(work);
         self.now = work.cx.now();
         for number in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[number] {
                 connection.stop();
                 self.touched.push(number);
-                self.set_deadline(number, self.now + DRAIN_NS);
+                self.deadlines.set(number, self.now + DRAIN_NS);
             }
         }
     }
@@ -518,49 +411,5 @@ impl Drop for Connections {
         for connection in self.connections.iter_mut().flatten() {
             connection.kill();
         }
-    }
-}
-
-/// Probes that a silent client does not answer before it is given up (tcp(7), `TCP_KEEPCNT`).
-const PROBES: u32 = 4;
-
-/// Set a new socket up: replies must not wait for more, and a client that vanished without a word is found
-/// out in `peer_timeout` ns. One that owes an acknowledgement, or takes nothing of what is sent, has
-/// `TCP_USER_TIMEOUT`; one that is idle is probed after half that time. Its kernel answers, so whoever is
-/// there stays. TCP only; a Unix socket refuses, which is fine.
-fn prepare(socket: &OwnedFd, peer_timeout: Ns) {
-    use rustix::net::sockopt::*;
-    let timeout = Duration::from_nanos(peer_timeout);
-    let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    // The kernel counts these in seconds, and refuses 0 and what is above its MAX_TCP_KEEPIDLE.
-    let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, 32_767));
-    let _ = set_tcp_nodelay(socket, true);
-    let _ = set_tcp_user_timeout(socket, ms);
-    let _ = set_tcp_keepidle(socket, seconds(timeout / 2));
-    let _ = set_tcp_keepintvl(socket, seconds(timeout / 2 / PROBES));
-    let _ = set_tcp_keepcnt(socket, PROBES);
-    let _ = set_socket_keepalive(socket, true);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::sockopt::*;
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
-
-    #[test]
-    fn a_tcp_client_that_vanishes_is_given_up_in_time() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let socket = OwnedFd::from(listener.accept().unwrap().0);
-        prepare(&socket, 300_000_000_000);
-        assert_eq!(tcp_user_timeout(&socket).unwrap(), 300_000);
-        let (idle, interval) = (tcp_keepidle(&socket).unwrap(), tcp_keepintvl(&socket).unwrap());
-        let silent = idle + interval * tcp_keepcnt(&socket).unwrap();
-        assert_eq!((silent.as_secs(), socket_keepalive(&socket)), (298, Ok(true)));
-        prepare(&socket, 1_000_000_000);
-        assert_eq!(tcp_keepidle(&socket).unwrap().as_secs(), 1, "what the kernel takes at least");
-        prepare(&socket, 86_400_000_000_000);
-        assert_eq!(tcp_keepidle(&socket).unwrap().as_secs(), 32_767, "what it takes at most");
     }
 }

@@ -1,7 +1,7 @@
 //! The exports of a server: names, devices, and what each client may see.
 
-use super::Settings;
 use super::places::{Peer, Place, Places};
+use super::settings::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
 use crate::nbd::tls::PeerNames;

@@ -10,10 +10,10 @@
 //! * The first status other than `Ok` stays.
 
 use super::unaligned::Unaligned;
-use crate::nbd::proto::{Command, CommandFlags};
+use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::{NBD, Tag, ZeroWrites};
-use drystone_core::{Bio, BioFlags, IoBuf, Status};
+use drystone_core::{Bio, IoBuf, Status};
 use std::ops::Range;
 
 /// Bits of `user_data` for the operation.
@@ -75,15 +75,6 @@ impl Op {
     pub(super) fn is_zeroing(&self) -> bool {
         matches!(self.request.command, Command::Trim | Command::WriteZeroes)
     }
-}
-
-/// The flags of a bio that writes for `request`.
-pub(super) fn write_flags(request: &Request) -> BioFlags {
-    let mut flags = BioFlags::empty();
-    flags.set(BioFlags::FUA, request.flags.contains(CommandFlags::FUA));
-    flags.set(BioFlags::NOUNMAP, request.flags.contains(CommandFlags::NO_HOLE));
-    flags.set(BioFlags::FAST_ZERO, request.flags.contains(CommandFlags::FAST_ZERO));
-    flags
 }
 
 /// The number of the connection in a bio's `user_data`.
@@ -171,6 +162,7 @@ impl OpTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nbd::proto::CommandFlags;
     use crate::nbd::request::ContextSet;
 
     fn op(cookie: u64) -> Op {

@@ -13,7 +13,7 @@
 //! * One such request of a connection has blocks locked so at a time; others of the connection wait for it.
 //! * One bio of it is under way at a time, and it has one buffer, which the connection's share covers.
 
-use super::op::write_flags;
+use super::bios::write_flags;
 use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::{Blocks, DATA_AT, Pool};

@@ -17,7 +17,9 @@ mod zeroes;
 
 pub(super) use reply::queue_refusal;
 
-use super::op::{Op, OpId, OpTable, write_flags};
+use super::bios::{bare, give_back, write_flags};
+use super::op::{Op, OpId, OpTable};
+use super::queries::Queries;
 use super::stream::Stream;
 use super::unaligned::buffer_bytes;
 use super::window::BARE_BYTES;
@@ -28,10 +30,14 @@ use crate::nbd::request::Request;
 use crate::server::{Blocks, Clients, DATA_AT, Pool};
 use drystone_core::range_lock::RangeUser;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector};
-use status::Queries;
 use std::ops::Range;
 use std::sync::Arc;
-use zeroes::{LONG_BYTES, ZERO_BYTES};
+
+/// Bytes of a piece of zeroes where the device does not zero by itself.
+const ZERO_BYTES: u64 = BARE_BYTES;
+
+/// Most bytes that a device zeroes at once: more it may do piece by piece, and end early.
+const LONG_BYTES: u64 = 4 << 20;
 
 /// Most bytes that a cache request reads: the rest is advice not taken.
 const CACHE_BYTES: u64 = BARE_BYTES;
@@ -384,26 +390,4 @@ impl Service {
             self.clients.note_failure(bio);
         }
     }
-}
-
-/// Gives a bio that was not submitted back, with its buffer.
-fn give_back(bio: Box<Bio>, pool: &mut Pool) {
-    let buf = pool.give_bio(bio);
-    buf.into_iter().for_each(|buf| pool.give(buf));
-}
-
-/// The bytes that a bio is for.
-fn range_of(bio: &Bio) -> Range<u64> {
-    let start = bio.sector.bytes();
-    start..start + bio.bytes
-}
-
-/// A bio without data, with the request's flags.
-fn bare(request: &Request, kind: BioOp, range: Range<u64>, pool: &mut Pool) -> Box<Bio> {
-    let mut bio = pool.bio();
-    bio.op = kind;
-    bio.flags = write_flags(request);
-    bio.sector = Sector::from_bytes(range.start);
-    bio.bytes = range.end - range.start;
-    bio
 }

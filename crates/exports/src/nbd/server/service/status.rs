@@ -6,59 +6,20 @@
 //!
 //! The bio lets the throttle group count each query as an I/O. Nothing here asks a file system itself,
 //! which may block.
-//!
-//! Invariant: at most one query of a connection is under way. The others wait in the order in which
-//! their bios came back.
 
 use super::Service;
 use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
 use crate::nbd::request::Request;
-use crate::nbd::server::op::{Op, OpId};
+use crate::nbd::server::op::Op;
 use crate::nbd::server::stream::Stream;
 use crate::nbd::server::window::Cost;
 use crate::server::Pool;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::{BioFlags, BioList, Op as BioOp, Sector};
-use std::collections::VecDeque;
 
 /// Most extents that one query asks the device for: a file system is asked twice for each, about 1 us
 /// a time on ext4. The client asks on from where the answer ends.
 const EXTENTS_MAX: usize = 256;
-
-/// The queries of a connection.
-#[derive(Default)]
-pub(super) struct Queries {
-    /// Operations whose query may begin.
-    waiting: VecDeque<OpId>,
-    /// The operation whose query is under way.
-    asked: Option<OpId>,
-}
-
-impl Queries {
-    /// Adds the query of an operation.
-    pub(super) fn push(&mut self, id: OpId) {
-        self.waiting.push_back(id);
-    }
-
-    /// Begins the next query, if none is under way.
-    fn begin(&mut self) -> Option<OpId> {
-        if self.asked.is_none() {
-            self.asked = self.waiting.pop_front();
-            return self.asked;
-        }
-        None
-    }
-
-    /// Ends the query under way.
-    fn end(&mut self) -> Option<OpId> {
-        self.asked.take()
-    }
-
-    /// Takes a query out that has not begun.
-    fn pop(&mut self) -> Option<OpId> {
-        self.waiting.pop_front()
-    }
-}
 
 impl Service {
     /// Lets the query pass the limits of its group, as an I/O of no bytes.
@@ -124,21 +85,5 @@ impl Service {
             });
         }
         stream.reply_queued(Cost::of(request));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_query_is_under_way_at_a_time() {
-        let mut queries = Queries::default();
-        assert_eq!((queries.begin(), queries.end()), (None, None));
-        (0..3).for_each(|id| queries.push(OpId(id)));
-        assert_eq!((queries.begin(), queries.begin()), (Some(OpId(0)), None));
-        assert_eq!((queries.end(), queries.begin()), (Some(OpId(0)), Some(OpId(1))));
-        assert_eq!((queries.pop(), queries.pop()), (Some(OpId(2)), None), "it goes on alone");
-        assert_eq!((queries.end(), queries.end()), (Some(OpId(1)), None));
     }
 }

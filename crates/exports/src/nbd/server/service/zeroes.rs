@@ -2,21 +2,15 @@
 //!
 //! Invariant: a piece of zeroes has only its own range locked, shared.
 
-use super::{Service, bare, range_of};
+use super::{Service, ZERO_BYTES};
 use crate::nbd::proto::{CommandFlags, ErrorCode};
 use crate::nbd::request::Request;
-use crate::nbd::server::op::{Op, OpId, write_flags};
+use crate::nbd::server::bios::{bare, range_of, write_flags};
+use crate::nbd::server::op::{Op, OpId};
 use crate::nbd::server::stream::Stream;
-use crate::nbd::server::window::BARE_BYTES;
 use crate::nbd::server::write_locks::Hold;
 use crate::server::{Blocks, DATA_AT, Pool, ZeroWrites};
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op as BioOp, Status};
-
-/// Bytes of a piece of zeroes where the device does not zero by itself.
-pub(super) const ZERO_BYTES: u64 = BARE_BYTES;
-
-/// Most bytes that a device zeroes at once: more it may do piece by piece, and end early.
-pub(super) const LONG_BYTES: u64 = 4 << 20;
 
 impl Service {
     pub(super) fn write_zeroes(

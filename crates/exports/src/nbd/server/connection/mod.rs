@@ -10,17 +10,20 @@
 //! * Memory for a request's data is asked for once its window has room, just before it is taken.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
+mod handshake;
+mod transmission;
+
 use super::coalesce::Coalesce;
 use super::exports::ExportTable;
+use super::incoming::{Incoming, ListenerTls};
 use super::places::{Origin, Peer, Place};
-use super::service::{Service, queue_refusal};
+use super::progress::Progress;
+use super::service::Service;
 use super::stream::{Sent, Stream};
 use super::window::{Cost, Windows};
-use super::{Incoming, ListenerTls};
-use crate::nbd::handshake::{Event, Handshake, Negotiated, OUTPUT_MAX_BYTES};
+use crate::nbd::handshake::Handshake;
 use crate::nbd::request::{Refusal, Request};
-use crate::nbd::tls::PeerNames;
-use crate::nbd::transmission::{Item, Transmission};
+use crate::nbd::transmission::Transmission;
 use crate::server::{Client, Pool};
 use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
@@ -40,10 +43,6 @@ const DIRECT_BYTES: usize = 16 << 10;
 /// Bytes that are asked for in one go before they are sent on their way: what fits a core's
 /// cache, so that data copied there is still there when the socket takes it.
 const GO_BYTES: u64 = 1 << 20;
-
-/// Whoever takes and sends less of what it owes, in the time after which it is cut off, keeps memory from others as
-/// if it did nothing: so much gives something back to the budget.
-const ENOUGH_BYTES: u64 = 1 << 20;
 
 /// Requests of a window, at most, whose writes cost nothing beside those of others (32 bytes each); beyond that they
 /// take a lock.
@@ -112,7 +111,7 @@ pub(super) struct Connection {
     place: Option<Place>,
     _dealt: Client,
     /// Number of its export table among those that its worker knows.
-    pub(super) table: usize,
+    table: usize,
     number: usize,
     life: Life,
     phase: Option<Phase>,
@@ -130,20 +129,13 @@ pub(super) struct Connection {
     windows: Windows,
     /// It was parsed, and waits until its window has room, and the pool memory.
     held: Option<Taken>,
-    /// Bytes came or went since the last sweep.
-    moved: bool,
-    /// Sweeps since the client last took or sent [`ENOUGH_BYTES`], while it owed that and others waited for memory.
-    stalls: u64,
-    /// What it has taken and sent in these.
-    moved_bytes: u64,
+    progress: Progress,
     /// TLS was told that nothing more comes.
     goodbye: bool,
     /// What was waiting for a limit when the client went has been withdrawn.
     withdrawn: bool,
     /// When the connection last brought anything.
-    pub(super) active_ns: Ns,
-    /// When it is to be looked at for having taken too long; 0 is never.
-    pub(super) deadline_ns: Ns,
+    active_ns: Ns,
 }
 
 impl Connection {
@@ -178,13 +170,10 @@ impl Connection {
             member: None,
             windows,
             held: None,
-            moved: true,
-            stalls: 0,
-            moved_bytes: 0,
+            progress: Progress::new(),
             goodbye: false,
             withdrawn: false,
             active_ns: now,
-            deadline_ns: 0,
         };
         connection.stream.queue_bytes(&mut connection.pool, &Handshake::greeting());
         connection
@@ -192,6 +181,22 @@ impl Connection {
 
     pub(super) fn fd(&self) -> i32 {
         self.socket.as_raw_fd()
+    }
+
+    /// The number of its export table.
+    pub(super) fn table(&self) -> usize {
+        self.table
+    }
+
+    /// Notes that the connection has brought something.
+    #[inline]
+    pub(super) fn note_activity(&mut self, now: Ns) {
+        self.active_ns = now;
+    }
+
+    /// The time at which the connection last brought anything.
+    pub(super) fn active_ns(&self) -> Ns {
+        self.active_ns
     }
 
     /// The device that the client chose, once it has.
@@ -321,32 +326,18 @@ impl Connection {
     /// taken too little of its replies, or sent too little of its data, for `stalls_max` times while others waited
     /// for the memory that it has.
     pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
-        let moved = std::mem::take(&mut self.moved);
-        // One that sends a byte now and then keeps nothing idle either, if others want that.
-        if !moved || self.pool.is_wanted_by_others() {
+        let has_moved = self.progress.take_moved();
+        // A client that sends a byte now and then keeps nothing idle either, if others want that.
+        if !has_moved || self.pool.is_wanted_by_others() {
             self.pool.shrink();
         }
         let owes = self.stream.sending || self.payload.is_some();
-        let stalls = owes && self.pool.has_share() && self.life != Life::Dead;
-        let is_wanted = stalls && self.pool.is_wanted_by_others();
-        self.stalls = match self.moved_bytes < ENOUGH_BYTES && is_wanted {
-            true => self.stalls + 1,
-            false => 0,
-        };
-        if self.stalls == 0 {
-            self.moved_bytes = 0;
-        }
-        let over = self.stalls > 0 && self.stalls >= stalls_max;
-        if over {
+        let keeps = owes && self.pool.has_share() && self.life != Life::Dead;
+        let is_over = self.progress.sweep(keeps && self.pool.is_wanted_by_others(), stalls_max);
+        if is_over {
             self.kill();
         }
-        over
-    }
-
-    /// The client has taken or sent so many bytes of what it owed, if any.
-    fn moved(&mut self, bytes: Option<i32>) {
-        self.moved = true;
-        self.moved_bytes += bytes.map_or(0, |bytes| bytes.max(0) as u64);
+        is_over
     }
 
     /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut short.
@@ -354,7 +345,7 @@ impl Connection {
         self.stream.receiving = false;
         self.coalesce.receive();
         self.has_spoken |= result.is_some_and(|result| result > 0);
-        self.moved(result.filter(|_| self.payload.is_some()));
+        self.progress.note(result.filter(|_| self.payload.is_some()));
         self.stream.received(buf, result.unwrap_or(0).max(0) as usize);
         if result.is_some_and(|result| result <= 0) {
             self.end_of_input();
@@ -364,7 +355,7 @@ impl Connection {
     /// A receive into a write's data ended; as above.
     pub(super) fn received_payload(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
-        self.moved(result);
+        self.progress.note(result);
         if let Some(payload) = &mut self.payload {
             payload.buf = Some(buf);
             payload.got += result.unwrap_or(0).max(0) as usize;
@@ -393,7 +384,7 @@ impl Connection {
         parts: Vec<SendPart>,
         result: Option<i32>,
     ) -> Option<Vec<SendPart>> {
-        self.moved(result);
+        self.progress.note(result);
         if result.is_some_and(|result| result <= 0) {
             let lost = self.stream.send_failed();
             self.windows.end(lost);
@@ -472,226 +463,6 @@ impl Connection {
         false
     }
 
-    /// One step of the handshake. True if there may be another.
-    fn negotiate(
-        &mut self,
-        mut handshake: Box<Handshake>,
-        cx: &mut Context,
-        locks: &Arc<LockCounters>,
-        table: &ExportTable,
-    ) -> bool {
-        let tls = self.stream.tls().is_some();
-        let mut out = Vec::new();
-        if out.try_reserve_exact(OUTPUT_MAX_BYTES).is_err() {
-            self.phase = Some(Phase::Handshake(handshake));
-            self.kill();
-            return false;
-        }
-        let view = table.for_client(&self.peer, tls, locks);
-        let step = match self.stream.input() {
-            Ok(input) => handshake.advance(input, &view, &mut out),
-            Err(_) => {
-                self.phase = Some(Phase::Handshake(handshake));
-                self.life = Life::Draining;
-                return false;
-            }
-        };
-        self.stream.consume(step.consumed);
-        self.stream.queue_bytes(&mut self.pool, &out);
-        match step.event {
-            Event::Replied => {}
-            Event::NeedMore => {
-                self.phase = Some(Phase::Handshake(handshake));
-                return step.consumed > 0 && self.stream.may_have_more();
-            }
-            Event::StartTls => return self.begin_tls(handshake),
-            Event::Transmission(negotiated) => {
-                self.place = view.into_place();
-                return self.begin_transmission(*negotiated, cx, locks, table);
-            }
-            Event::Close(_) => self.drain(),
-        }
-        self.phase = Some(Phase::Handshake(handshake));
-        true
-    }
-
-    fn begin_tls(&mut self, handshake: Box<Handshake>) -> bool {
-        // The reply that allows it goes out in the clear: it must leave before the session
-        // starts, so it is sent by itself (see `wants`).
-        self.phase = Some(Phase::Tls(handshake));
-        false
-    }
-
-    /// Go on with the TLS handshake.
-    fn negotiate_tls(&mut self, mut handshake: Box<Handshake>) -> bool {
-        if self.stream.tls().is_none() {
-            if self.stream.sending || self.stream.wants_send() {
-                self.phase = Some(Phase::Tls(handshake));
-                return false;
-            }
-            let started = self.tls.config.as_ref().map(|config| self.stream.start_tls(config));
-            if !matches!(started, Some(Ok(()))) {
-                self.kill();
-                return false;
-            }
-        }
-        if self.stream.input().is_err() {
-            // The alert in the session's output still goes out.
-            self.phase = Some(Phase::Tls(handshake));
-            self.drain();
-            return false;
-        }
-        let done = self.stream.tls().is_some_and(|tls| !tls.is_handshaking());
-        if done {
-            self.peer.names = self.stream.tls().and_then(|tls| tls.peer_names());
-            handshake.tls_established();
-            self.phase = Some(Phase::Handshake(handshake));
-        } else {
-            self.phase = Some(Phase::Tls(handshake));
-        }
-        done
-    }
-
-    fn begin_transmission(
-        &mut self,
-        negotiated: Negotiated,
-        cx: &mut Context,
-        locks: &Arc<LockCounters>,
-        table: &ExportTable,
-    ) -> bool {
-        let number = table.index_of(&negotiated.export.name);
-        let opened = number.map(|number| {
-            let volume = &table.exports()[number].volume;
-            self.pool.priority = volume.priority;
-            let names = self.peer.names.iter().flat_map(PeerNames::all);
-            let member = volume.membership.of(names, || self.peer.origin.uid());
-            let served = (volume.device.clone(), volume.clients.clone());
-            // An operation may be under way for each request of both windows.
-            let places = 2 * table.settings().max_in_flight.min(PLACES_MAX) as usize;
-            let range_locks = volume.write_lock.join(places, cx.handle().clone(), locks.clone());
-            (volume.clients.enter(), member, cx.open(&volume.device), (served, range_locks))
-        });
-        let Some((client, member, Ok(index), (served, range_locks))) = opened else {
-            self.kill();
-            return false;
-        };
-        self.client = Some(client);
-        self.pool.join(&served.0, member.id());
-        self.member = Some(member);
-        let ids = negotiated.contexts.iter().map(|c| c.id).collect();
-        let service =
-            Box::new(Service::new(served, range_locks, negotiated.style, ids, self.number));
-        self.device = Some(index);
-        self.stream.make_roomy();
-        self.phase = Some(Phase::Transmission(Box::new(Transmission::new(&negotiated)), service));
-        true
-    }
-
-    /// Parse and start one request, or take more of a write's data. True if there may be more.
-    #[inline]
-    fn transmit(
-        &mut self,
-        mut transmission: Box<Transmission>,
-        mut service: Box<Service>,
-        bios: &mut BioList,
-    ) -> bool {
-        let more = match self.payload.take() {
-            Some(payload) => self.take_payload(payload, &mut service, bios),
-            None => match self.held.take() {
-                Some(taken) => self.begin(taken, &mut service, bios),
-                None => self.next_request(&mut transmission, &mut service, bios),
-            },
-        };
-        self.phase = Some(Phase::Transmission(transmission, service));
-        more
-    }
-
-    #[inline]
-    fn next_request(
-        &mut self,
-        transmission: &mut Transmission,
-        service: &mut Service,
-        bios: &mut BioList,
-    ) -> bool {
-        let Ok(input) = self.stream.input() else {
-            self.drain();
-            return false;
-        };
-        let parsed = transmission.next(input);
-        self.stream.consume(parsed.consumed);
-        match parsed.item {
-            Item::NeedMore => parsed.consumed > 0 && self.stream.may_have_more(),
-            Item::Request(request) => {
-                self.coalesce.request();
-                self.begin(Taken::Request(request), service, bios)
-            }
-            Item::Refused(refusal) => self.begin(Taken::Refused(refusal), service, bios),
-            Item::Close(_) => {
-                self.drain();
-                true
-            }
-        }
-    }
-
-    /// Begin with what was parsed if its window has room, else hold it. True if there may be more.
-    #[inline]
-    fn begin(&mut self, taken: Taken, service: &mut Service, bios: &mut BioList) -> bool {
-        let cost = taken.cost();
-        let bytes = match &taken {
-            Taken::Request(request) => service.buffer_bytes(request),
-            Taken::Refused(_) => 0,
-        };
-        if !self.windows.has_room(cost) || bytes > 0 && !self.pool.reserve(bytes) {
-            self.held = Some(taken);
-            return false;
-        }
-        self.windows.begin(cost);
-        match taken {
-            Taken::Request(request) => {
-                if request.payload_bytes() > 0 {
-                    let (buf, at) = (self.pool.take(bytes), service.payload_at(&request));
-                    self.payload = Some(Payload { request, buf, at, got: 0 });
-                } else {
-                    service.start(request, None, &mut self.pool, &mut self.stream, bios);
-                }
-            }
-            Taken::Refused(refusal) => {
-                queue_refusal(service.style(), &refusal, &mut self.pool, &mut self.stream);
-            }
-        }
-        true
-    }
-
-    /// Move received bytes into a write's data; start the write when it is whole.
-    #[inline]
-    fn take_payload(
-        &mut self,
-        mut payload: Payload,
-        service: &mut Service,
-        bios: &mut BioList,
-    ) -> bool {
-        let wanted = payload.request.length as usize - payload.got;
-        if wanted > 0 {
-            let Ok(input) = self.stream.input() else {
-                self.drain();
-                return false;
-            };
-            let n = input.len().min(wanted);
-            if let Some(buf) = &mut payload.buf {
-                let at = payload.at + payload.got;
-                buf[at..at + n].copy_from_slice(&input[..n]);
-            }
-            payload.got += n;
-            self.stream.consume(n);
-            if n < wanted {
-                self.payload = Some(payload);
-                return n > 0;
-            }
-        }
-        service.start(payload.request, payload.buf, &mut self.pool, &mut self.stream, bios);
-        true
-    }
-
     /// What to start on the ring now, if anything. Call until it wants nothing more.
     pub(super) fn wants(&mut self) -> Option<Want> {
         if self.stream.lost && self.life != Life::Dead {
@@ -706,7 +477,7 @@ impl Connection {
         if self.stream.wants_send() {
             let parts = self.stream.take_send(&mut self.pool);
             if !parts.is_empty() {
-                self.begin_owing();
+                self.progress.begin_owing(self.payload.is_none());
             }
             if !parts.is_empty() {
                 return Some(Want::Send(parts));
@@ -719,14 +490,6 @@ impl Connection {
             return None;
         }
         self.wants_receive()
-    }
-
-    /// The client is owed something from now on, and could take nothing before.
-    fn begin_owing(&mut self) {
-        self.moved = true;
-        if self.payload.is_none() {
-            self.moved_bytes = ENOUGH_BYTES;
-        }
     }
 
     fn wants_receive(&mut self) -> Option<Want> {

@@ -1,0 +1,19 @@
+//! An export as the server describes it.
+
+use crate::nbd::export::BlockSizes;
+use crate::nbd::proto::TransmissionFlags;
+
+/// The server's description of an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Size.
+    pub size_bytes: u64,
+    /// Transmission flags.
+    pub flags: TransmissionFlags,
+    /// Canonical name, if told.
+    pub name: Option<String>,
+    /// Description, if told.
+    pub description: Option<String>,
+    /// Block sizes, if told.
+    pub block_sizes: Option<BlockSizes>,
+}

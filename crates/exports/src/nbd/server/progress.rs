@@ -1,0 +1,97 @@
+//! The progress of a client that owes something: replies to take, or data to send.
+//!
+//! A client that moves less than [`ENOUGH_BYTES`] in the time-out for stalls, while others wait for
+//! the memory that its requests have, is cut off: it keeps memory from others as if it did nothing.
+//!
+//! Invariant: the stalls in a row count only while the client owes something and others wait.
+
+/// Enough bytes in the time-out: so much gives something back to the budget.
+const ENOUGH_BYTES: u64 = 1 << 20;
+
+/// Bytes that a client moved, and sweeps in which it moved too few.
+pub(super) struct Progress {
+    /// Bytes came or went since the last sweep.
+    has_moved: bool,
+    /// Sweeps since the client last moved enough.
+    stalls: u64,
+    /// Bytes of what it owed that it has moved in these.
+    bytes: u64,
+}
+
+impl Progress {
+    /// The progress of a new client.
+    pub(super) fn new() -> Self {
+        Progress { has_moved: true, stalls: 0, bytes: 0 }
+    }
+
+    /// Notes that something was moved, and so many bytes of what the client owed.
+    #[inline]
+    pub(super) fn note(&mut self, owed: Option<i32>) {
+        self.has_moved = true;
+        self.bytes += owed.map_or(0, |bytes| bytes.max(0) as u64);
+    }
+
+    /// Notes that the client is owed something from now on; `owed_nothing`: it had nothing to move
+    /// before.
+    pub(super) fn begin_owing(&mut self, owed_nothing: bool) {
+        self.has_moved = true;
+        if owed_nothing {
+            self.bytes = ENOUGH_BYTES;
+        }
+    }
+
+    /// True if something was moved since this was asked last.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
+    }
+
+    /// Counts a sweep, in which the client did or did not keep memory that others want. True if it has
+    /// stalled for `stalls_max` sweeps.
+    pub(super) fn sweep(&mut self, keeps_wanted: bool, stalls_max: u64) -> bool {
+        self.stalls = match self.bytes < ENOUGH_BYTES && keeps_wanted {
+            true => self.stalls + 1,
+            false => 0,
+        };
+        if self.stalls == 0 {
+            self.bytes = 0;
+        }
+        self.stalls > 0 && self.stalls >= stalls_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_moves_too_little_is_cut_off() {
+        let mut progress = Progress::new();
+        for sweep in 1..=3 {
+            progress.note(Some(ENOUGH_BYTES as i32 / 4));
+            assert_eq!(progress.sweep(true, 3), sweep == 3, "sweep {sweep}");
+        }
+    }
+
+    #[test]
+    fn enough_bytes_or_nobody_that_waits_begin_again() {
+        let mut progress = Progress::new();
+        for keeps_wanted in [true, false] {
+            assert!(!progress.sweep(true, 3) && !progress.sweep(true, 3));
+            progress.note(keeps_wanted.then_some(ENOUGH_BYTES as i32));
+            assert!(!progress.sweep(keeps_wanted, 3));
+        }
+        progress.begin_owing(true);
+        assert!(!progress.sweep(true, 1), "it had nothing to move before");
+        assert!(progress.sweep(true, 1));
+    }
+
+    #[test]
+    fn a_failed_receive_moves_nothing() {
+        let mut progress = Progress::new();
+        assert!(progress.take_moved() && !progress.take_moved());
+        progress.note(Some(-104));
+        assert!(progress.take_moved() && progress.sweep(true, 1));
+        progress.begin_owing(false);
+        assert!(progress.take_moved() && progress.sweep(true, 1), "it owed something before");
+    }
+}
