@@ -21,6 +21,17 @@ impl<T> Slab<T> {
         Slab { entries: Vec::new(), free: Vec::new() }
     }
 
+    /// Without values, and with room for `count` without an allocation.
+    pub fn with_capacity(count: usize) -> Self {
+        Slab { entries: Vec::with_capacity(count), free: Vec::with_capacity(count) }
+    }
+
+    /// The number that the next [`Slab::insert`] gives.
+    #[inline]
+    pub fn next_number(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.entries.len() as u32)
+    }
+
     /// Give `value` a number.
     #[inline]
     pub fn insert(&mut self, value: T) -> u32 {
@@ -118,7 +129,9 @@ mod tests {
         assert_eq!(["a", "b", "c"].map(|value| slab.insert(value)), [0, 1, 2]);
         assert_eq!((slab.remove(0), slab.remove(2)), (Some("a"), Some("c")));
         assert_eq!((slab.remove(2), slab.remove(9)), (None, None), "a number is freed once");
-        assert_eq!(["d", "e", "f"].map(|value| slab.insert(value)), [2, 0, 3]);
+        for (value, number) in [("d", 2), ("e", 0), ("f", 3)] {
+            assert_eq!((slab.next_number(), slab.insert(value)), (number, number));
+        }
         assert_eq!((slab[1], slab.len(), slab.numbers_end()), ("b", 4, 4));
     }
 

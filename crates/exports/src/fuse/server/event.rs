@@ -27,7 +27,7 @@ pub(super) enum Event {
 
 impl Event {
     /// The value for the session at `place` of its worker.
-    pub(super) fn value(self, place: usize) -> u64 {
+    pub(super) fn value(self, place: u32) -> u64 {
         debug_assert!(place < 1 << OP_SHIFT);
         let kind = match self {
             Event::Poll => 0,
@@ -35,11 +35,11 @@ impl Event {
             Event::Extents(op) => QUERY | u64::from(op.0) << OP_SHIFT,
             Event::Asker => QUERY | RING_POLL,
         };
-        FUSE.event() | kind | place as u64
+        FUSE.event() | kind | u64::from(place)
     }
 
     /// The place of the session, and the event, of a value.
-    pub(super) fn of(value: u64) -> (usize, Event) {
+    pub(super) fn of(value: u64) -> (u32, Event) {
         let value = Tag::rest_of_event(value);
         let rest = value & (QUERY - 1);
         let event = match (value & QUERY != 0, value & RING_POLL != 0) {
@@ -48,7 +48,7 @@ impl Event {
             (true, false) => Event::Extents(OpId((rest >> OP_SHIFT) as u32)),
             (true, true) => Event::Asker,
         };
-        ((rest & ((1 << OP_SHIFT) - 1)) as usize, event)
+        ((rest & ((1 << OP_SHIFT) - 1)) as u32, event)
     }
 }
 

@@ -9,6 +9,7 @@
 use super::interrupts::Interrupts;
 use crate::fuse::proto::{self, Attributes, ROOT};
 use crate::server::{Client, Geometry, Volume, find};
+use drystone_core::Slab;
 use drystone_core::context::Handle as ContextHandle;
 use drystone_core::op::OpGroup;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
@@ -109,12 +110,6 @@ struct Handle {
     _member: Member,
 }
 
-#[derive(Default)]
-struct Handles {
-    open: Vec<Option<Handle>>,
-    free: Vec<usize>,
-}
-
 /// What one session tells the others.
 #[repr(align(128))]
 #[derive(Default)]
@@ -132,7 +127,7 @@ pub struct Mount {
     volumes: Vec<Shared>,
     /// No holes are punched.
     refuses_holes: AtomicBool,
-    handles: Lock<Handles>,
+    handles: Lock<Slab<Handle>>,
     interrupts: Interrupts,
     sessions: Box<[Told]>,
     /// Sessions that serve.
@@ -164,7 +159,7 @@ impl Mount {
             options,
             refuses_holes: AtomicBool::new(false),
             volumes: volumes.into_iter().map(shared).collect(),
-            handles: Lock::new(LockClass::Control, Handles::default()),
+            handles: Lock::new(LockClass::Control, Slab::new()),
             interrupts: Interrupts::new(),
             sessions: (0..sessions).map(|_| Told::default()).collect(),
             serving: AtomicUsize::new(0),
@@ -297,7 +292,7 @@ impl Mount {
     /// A session is over. After the last of them nothing is open.
     pub(super) fn end(&self, user: &LockCounters) {
         if self.serving.fetch_sub(1, AcqRel) == 1 {
-            *self.handles.lock(user) = Handles::default();
+            *self.handles.lock(user) = Slab::new();
         }
     }
 
@@ -409,13 +404,8 @@ impl Mount {
         let member = shared.volume.membership.of([], || Some(uid));
         let group = member.id();
         let handle = Handle { _client: shared.volume.clients.enter(), _member: member };
-        let mut handles = self.handles.lock(user);
-        let place = handles.free.pop().unwrap_or(handles.open.len());
-        match handles.open.get_mut(place) {
-            Some(free) => *free = Some(handle),
-            None => handles.open.push(Some(handle)),
-        }
-        handle_in(group) | place as u64
+        let number = self.handles.lock(user).insert(handle);
+        handle_in(group) | u64::from(number)
     }
 
     /// The throttle group that user `uid` has with volume `index`.
@@ -425,13 +415,9 @@ impl Mount {
 
     /// A handle was closed for the last time.
     pub(super) fn release(&self, handle: u64, user: &LockCounters) {
-        let place = handle as u32 as usize;
-        let mut handles = self.handles.lock(user);
-        let open = handles.open.get_mut(place).and_then(Option::take);
-        if open.is_some() {
-            handles.free.push(place);
-        }
-        drop(handles);
+        let open = self.handles.lock(user).remove(handle as u32);
+        // The file is closed without the lock.
+        drop(open);
     }
 }
 

@@ -11,7 +11,7 @@
 
 use super::op::{IN_FLIGHT_MAX, Op, OpId};
 use crate::server::{FUSE, Tag};
-use drystone_core::Bio;
+use drystone_core::{Bio, Slab};
 use std::ops::Range;
 
 /// Bits of `user_data` for the part and the operation.
@@ -22,15 +22,14 @@ const OP_BITS: u32 = 20;
 pub(super) struct OpTable {
     /// The session's bits of `user_data`.
     base: u64,
-    ops: Vec<Option<Op>>,
-    free: Vec<OpId>,
+    ops: Slab<Op>,
     ready: Vec<OpId>,
 }
 
 /// The place of the session in a bio's `user_data`.
 #[inline]
-pub(super) fn session_of(bio: &Bio) -> usize {
-    (Tag::rest_of_bio(bio.user_data) >> (PART_BITS + OP_BITS)) as usize
+pub(super) fn session_of(bio: &Bio) -> u32 {
+    (Tag::rest_of_bio(bio.user_data) >> (PART_BITS + OP_BITS)) as u32
 }
 
 /// The operation of a bio, and the part of it that the bio is.
@@ -41,92 +40,65 @@ pub(super) fn op_of(bio: &Bio) -> (OpId, usize) {
 }
 
 /// The `user_data` of all bios of the session at `place`.
-pub(super) fn user_data_of_session(place: usize) -> Range<u64> {
+pub(super) fn user_data_of_session(place: u32) -> Range<u64> {
     base_of(place)..base_of(place + 1)
 }
 
-fn base_of(place: usize) -> u64 {
-    FUSE.bio() | (place as u64) << (PART_BITS + OP_BITS)
+fn base_of(place: u32) -> u64 {
+    FUSE.bio() | u64::from(place) << (PART_BITS + OP_BITS)
 }
 
 impl OpTable {
     /// The table of the session at `place` of its worker.
-    pub(super) fn new(place: usize) -> Self {
+    pub(super) fn new(place: u32) -> Self {
         let count = IN_FLIGHT_MAX as usize;
         OpTable {
             base: base_of(place),
-            ops: Vec::with_capacity(count),
-            free: Vec::with_capacity(count),
+            ops: Slab::with_capacity(count),
             ready: Vec::with_capacity(count),
         }
-    }
-
-    fn count(&self) -> usize {
-        self.ops.len() - self.free.len()
     }
 
     /// True at the bound of requests in flight.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.count() >= IN_FLIGHT_MAX as usize
+        self.ops.len() >= IN_FLIGHT_MAX as usize
     }
 
     /// True when no operation is under way.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.count() == 0
+        self.ops.is_empty()
     }
 
     /// Adds an operation.
     #[inline]
     pub(super) fn add(&mut self, op: Op) -> OpId {
-        match self.free.pop() {
-            Some(id) => {
-                self.ops[id.index()] = Some(op);
-                id
-            }
-            None => {
-                self.ops.push(Some(op));
-                OpId(self.ops.len() as u32 - 1)
-            }
-        }
+        OpId(self.ops.insert(op))
     }
 
     /// Takes an operation out, whose answer is written next.
     #[inline]
     pub(super) fn remove(&mut self, id: OpId) -> Option<Op> {
-        let op = self.ops.get_mut(id.index())?.take()?;
-        self.free.push(id);
-        Some(op)
+        self.ops.remove(id.0)
     }
 
     /// The operation.
     #[inline]
     pub(super) fn op(&self, id: OpId) -> Option<&Op> {
-        self.ops.get(id.index())?.as_ref()
+        self.ops.get(id.0)
     }
 
     /// The operation, to be changed.
     #[inline]
     pub(super) fn op_mut(&mut self, id: OpId) -> Option<&mut Op> {
-        self.ops.get_mut(id.index())?.as_mut()
-    }
-
-    /// Lends an operation, which [`OpTable::put_back`] returns.
-    pub(super) fn lend(&mut self, id: OpId) -> Option<Op> {
-        self.ops.get_mut(id.index())?.take()
-    }
-
-    /// Takes an operation back that [`OpTable::lend`] has given out.
-    pub(super) fn put_back(&mut self, id: OpId, op: Op) {
-        debug_assert!(self.op(id).is_none());
-        self.ops[id.index()] = Some(op);
+        self.ops.get_mut(id.0)
     }
 
     /// The operation that answers request `unique`.
     pub(super) fn find(&self, unique: u64) -> Option<OpId> {
-        let is_it = |op: &Option<Op>| op.as_ref().is_some_and(|op| op.reply.unique == unique);
-        self.ops.iter().position(is_it).map(|index| OpId(index as u32))
+        let mut ops = self.ops.iter();
+        ops.find(|(_, op)| op.reply.unique == unique).map(|(number, _)| OpId(number))
     }
 
     /// The `user_data` of the bio that is that part of an operation.
@@ -143,8 +115,8 @@ impl OpTable {
     }
 
     /// The place of the session in its worker.
-    pub(super) fn session_place(&self) -> usize {
-        (Tag::rest_of_bio(self.base) >> (PART_BITS + OP_BITS)) as usize
+    pub(super) fn session_place(&self) -> u32 {
+        (Tag::rest_of_bio(self.base) >> (PART_BITS + OP_BITS)) as u32
     }
 
     /// Marks an operation ready for its next step.
@@ -182,9 +154,7 @@ mod tests {
         assert!(table.remove(ids[5]).is_none() && table.op(ids[5]).is_none());
         assert!(!table.is_full());
         assert_eq!((table.find(5), table.add(op(500))), (None, ids[5]));
-        let lent = table.lend(ids[7]).expect("it is there");
-        assert!(table.is_full() && table.op(ids[7]).is_none(), "a lent one keeps its number");
-        table.put_back(ids[7], lent);
+        assert!(table.is_full() && table.op(ids[7]).is_some_and(|op| op.reply.unique == 7));
         ids.iter().for_each(|id| drop(table.remove(*id)));
         assert!(table.is_idle());
         assert!(table.op(OpId(IN_FLIGHT_MAX)).is_none(), "a number that never was");

@@ -10,29 +10,28 @@ use super::op_table::{session_of, user_data_of_session};
 use super::session::Session;
 use super::{IN_FLIGHT_MAX, Incoming};
 use crate::server::{FrontEnd, Work, errno};
-use drystone_core::Bio;
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
+use drystone_core::{Bio, Slab};
 
 /// The sessions of a worker.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    sessions: Vec<Option<Session>>,
-    free: Vec<usize>,
+    sessions: Slab<Session>,
     /// Sessions that something happened to in this round.
-    touched: Vec<usize>,
+    touched: Vec<u32>,
     /// Sessions that have more to read once their bios are on their way.
-    again: Vec<usize>,
+    again: Vec<u32>,
     /// Sessions that need a poll before a sleep.
-    unarmed: Vec<usize>,
+    unarmed: Vec<u32>,
     /// Those of them that look before that.
-    polling: Vec<usize>,
+    polling: Vec<u32>,
     aborted: bool,
 }
 
 impl Sessions {
-    fn go_on(&mut self, work: &mut Work, place: usize) {
-        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+    fn go_on(&mut self, work: &mut Work, place: u32) {
+        let Some(session) = self.sessions.get_mut(place) else { return };
         if session.has_interrupts() {
             session.follow_interrupts();
         }
@@ -63,28 +62,27 @@ impl Sessions {
     /// Room in the lists, so that none of them grows on the way of an I/O: a session is named by each of
     /// its bios at the most, and once by whatever else happens.
     fn reserve(&mut self) {
-        let sessions = self.sessions.len() + 1;
+        let sessions = self.sessions.numbers_end() as usize + 1;
         self.touched.reserve(sessions * (2 * IN_FLIGHT_MAX as usize));
-        for list in [&mut self.again, &mut self.unarmed, &mut self.polling, &mut self.free] {
+        for list in [&mut self.again, &mut self.unarmed, &mut self.polling] {
             list.reserve(sessions);
         }
     }
 
     /// Begins the polls of a session before a sleep.
-    fn arm(&mut self, work: &mut Work, place: usize) {
-        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+    fn arm(&mut self, work: &mut Work, place: u32) {
+        let Some(session) = self.sessions.get_mut(place) else { return };
         session.begin_polls(|poll, fd| work.cx.start_net(fd, NetOp::PollIn, poll.value(place)));
     }
 
-    fn forget(&mut self, work: &mut Work, place: usize) {
-        let Some(session) = self.sessions[place].take() else { return };
+    fn forget(&mut self, work: &mut Work, place: u32) {
+        let Some(session) = self.sessions.remove(place) else { return };
         work.cx.close(session.end());
-        self.free.push(place);
     }
 
     fn give_up_all(&mut self) {
-        for place in 0..self.sessions.len() {
-            let Some(session) = &mut self.sessions[place] else { continue };
+        for place in 0..self.sessions.numbers_end() {
+            let Some(session) = self.sessions.get_mut(place) else { continue };
             session.give_up();
             self.touched.push(place);
         }
@@ -112,11 +110,11 @@ impl FrontEnd for Sessions {
     type Arrival = Incoming;
 
     fn is_empty(&self) -> bool {
-        self.sessions.len() == self.free.len()
+        self.sessions.is_empty()
     }
 
     fn deadline(&self) -> Option<Ns> {
-        self.sessions.iter().flatten().filter_map(Session::asker_deadline).min()
+        self.sessions.iter().filter_map(|(_, session)| session.asker_deadline()).min()
     }
 
     fn begin_round(&mut self, _work: &mut Work) {}
@@ -125,31 +123,26 @@ impl FrontEnd for Sessions {
         if self.aborted {
             return;
         }
-        let place = self.free.pop().unwrap_or(self.sessions.len());
+        let place = self.sessions.next_number();
         let mount = arrival.mount.clone();
-        let session = Session::new(arrival, place, work);
-        if session.is_none() {
-            mount.fail("memory is too short for a session".to_owned());
-            self.free.push(place);
-        }
+        let Some(session) = Session::new(arrival, place, work) else {
+            return mount.fail("memory is too short for a session".to_owned());
+        };
         self.reserve();
-        match self.sessions.get_mut(place) {
-            Some(free) => *free = session,
-            None => self.sessions.push(session),
-        }
+        self.sessions.insert(session);
         self.touched.push(place);
     }
 
     fn handle(&mut self, work: &mut Work, ended: RingEvent) {
         let (place, event) = Event::of(ended.token.value());
-        let Some(Some(session)) = self.sessions.get_mut(place) else { return };
+        let Some(session) = self.sessions.get_mut(place) else { return };
         end_event(session, work, event, ended);
         self.touched.push(place);
     }
 
     fn completed(&mut self, bio: Box<Bio>) {
         let place = session_of(&bio);
-        if let Some(Some(session)) = self.sessions.get_mut(place) {
+        if let Some(session) = self.sessions.get_mut(place) {
             session.completed(bio);
             self.touched.push(place);
         }
@@ -158,24 +151,22 @@ impl FrontEnd for Sessions {
     /// Nobody says which session a wake-up is for: those with news of others, or that wait for their mount, or
     /// have not seen all interrupts, look. So do those with an asker that is to be looked at.
     fn collected(&mut self, work: &mut Work) {
-        for (place, session) in self.sessions.iter().enumerate() {
+        for (place, session) in self.sessions.iter() {
             let is_time = |at: Ns| at <= work.cx.set().clock().now();
             let looks = |it: &Session| {
                 it.has_news_of_others()
                     || it.has_interrupts()
                     || it.asker_deadline().is_some_and(is_time)
             };
-            if session.as_ref().is_some_and(looks) {
+            if looks(session) {
                 self.touched.push(place);
             }
         }
     }
 
     fn begin_busy_poll(&mut self) -> Option<Ns> {
-        let wants = |place: &usize| {
-            let session = self.sessions.get_mut(*place).and_then(Option::as_mut);
-            session.is_some_and(Session::begin_busy_poll)
-        };
+        let wants =
+            |place: &u32| self.sessions.get_mut(*place).is_some_and(Session::begin_busy_poll);
         self.polling.clear();
         self.polling.extend(self.unarmed.iter().copied().filter(wants));
         (!self.polling.is_empty()).then_some(BUSY_POLL_NS_MAX)
@@ -183,7 +174,7 @@ impl FrontEnd for Sessions {
 
     fn busy_poll(&mut self, work: &mut Work) -> bool {
         for place in &self.polling {
-            let Some(Some(session)) = self.sessions.get_mut(*place) else { continue };
+            let Some(session) = self.sessions.get_mut(*place) else { continue };
             if session.busy_poll(work) {
                 self.touched.push(*place);
             }
@@ -193,7 +184,7 @@ impl FrontEnd for Sessions {
 
     fn end_busy_poll(&mut self) {
         for place in self.polling.drain(..) {
-            if let Some(Some(session)) = self.sessions.get_mut(place) {
+            if let Some(session) = self.sessions.get_mut(place) {
                 session.fail_busy_poll();
             }
         }
@@ -231,8 +222,8 @@ impl FrontEnd for Sessions {
 
 impl Drop for Sessions {
     fn drop(&mut self) {
-        for session in self.sessions.drain(..).flatten() {
-            drop(session.end());
+        for place in 0..self.sessions.numbers_end() {
+            self.sessions.remove(place).into_iter().for_each(|session| drop(session.end()));
         }
     }
 }

@@ -18,7 +18,7 @@ use super::settings::HANDSHAKES_MAX;
 use crate::server::{FrontEnd, Work, errno};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioList, Slab};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -32,24 +32,23 @@ pub(crate) struct Connections {
     /// The export tables of connections that have come, each once.
     tables: Vec<Arc<ExportTable>>,
     listeners: Listeners,
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    connections: Slab<Connection>,
     /// Connections that have not chosen an export, the oldest first.
-    negotiating: Vec<usize>,
+    negotiating: Vec<u32>,
     /// Connections that something happened to in this round.
-    touched: Vec<usize>,
+    touched: Vec<u32>,
     /// Connections that have more to do once their bios are on their way.
-    again: Vec<usize>,
+    again: Vec<u32>,
     /// Connections whose next receive waits, and until when.
-    delayed: Vec<usize>,
+    delayed: Vec<u32>,
     resume_at: Ns,
     deadlines: Deadlines,
     /// When connections are swept; 0 is never.
     sweep_at: Ns,
     /// Connections that wait for memory.
-    short: Vec<usize>,
+    short: Vec<u32>,
     /// Connections with requests that wait for others that write the same blocks.
-    ranges: Vec<usize>,
+    ranges: Vec<u32>,
     /// The time of this round; kept only while there are deadlines.
     now: Ns,
     stopping: bool,
@@ -59,14 +58,10 @@ impl Connections {
     // --- connections
 
     fn serve(&mut self, work: &mut Work, incoming: Incoming) {
-        let number = self.free.pop().unwrap_or(self.connections.len());
+        let number = self.connections.next_number();
         let timeout = incoming.table.settings().handshake_timeout_ns;
         let (table, now) = (self.number_of(&incoming.table), work.cx.now());
-        let connection = Some(Connection::new(incoming, number, table, work.pool(), now));
-        match self.connections.get_mut(number) {
-            Some(place) => *place = connection,
-            None => self.connections.push(connection),
-        }
+        self.connections.insert(Connection::new(incoming, number, table, work.pool(), now));
         self.deadlines.set(number, if timeout > 0 { now + timeout } else { 0 });
         self.touched.push(number);
         self.negotiating.push(number);
@@ -77,12 +72,12 @@ impl Connections {
     /// them, rather one that has sent nothing, the oldest of those.
     fn bound_negotiating(&mut self, table: usize) {
         let Connections { negotiating, connections, .. } = self;
-        let standing = |number: &usize| {
-            let connection = connections[*number].as_ref().filter(|it| it.table() == table)?;
+        let standing = |number: &u32| {
+            let connection = connections.get(*number).filter(|it| it.table() == table)?;
             let (origin, has_spoken) = connection.standing();
             Some((origin, has_spoken, *number))
         };
-        let all: Vec<(Origin, bool, usize)> = negotiating.iter().filter_map(standing).collect();
+        let all: Vec<(Origin, bool, u32)> = negotiating.iter().filter_map(standing).collect();
         if all.len() <= HANDSHAKES_MAX {
             return;
         }
@@ -93,13 +88,13 @@ impl Connections {
             oldest.min_by_key(|(origin, has_spoken, _)| (Reverse(of(*origin)), *has_spoken));
         let Some((_, _, number)) = victim.copied() else { return };
         self.leave_negotiating(number);
-        if let Some(connection) = &mut self.connections[number] {
+        if let Some(connection) = self.connections.get_mut(number) {
             connection.kill();
             self.touched.push(number);
         }
     }
 
-    fn leave_negotiating(&mut self, number: usize) {
+    fn leave_negotiating(&mut self, number: u32) {
         self.negotiating.retain(|other| *other != number);
     }
 
@@ -112,8 +107,8 @@ impl Connections {
         })
     }
 
-    fn go_on(&mut self, work: &mut Work, number: usize) {
-        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+    fn go_on(&mut self, work: &mut Work, number: u32) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
         let handshake = connection.in_handshake();
         let mut bios = BioList::new();
         let more = connection.advance(
@@ -129,7 +124,7 @@ impl Connections {
             self.leave_negotiating(number);
             self.negotiated(work, number);
         }
-        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let Some(connection) = self.connections.get_mut(number) else { return };
         if let (Some(device), false) = (connection.device(), bios.is_empty()) {
             work.queue(device, &mut bios);
         }
@@ -145,8 +140,8 @@ impl Connections {
         self.start_wanted(work, number);
     }
 
-    fn start_wanted(&mut self, work: &mut Work, number: usize) {
-        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+    fn start_wanted(&mut self, work: &mut Work, number: u32) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
         let fd = connection.fd();
         while let Some(want) = connection.wants() {
             let (op, event) = match want {
@@ -184,7 +179,7 @@ impl Connections {
         }
         let mut delayed = std::mem::take(&mut self.delayed);
         for number in delayed.drain(..) {
-            let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
+            let Some(connection) = self.connections.get_mut(number) else { continue };
             if let Some(Want::Receive(buf, range)) = connection.delay_over() {
                 let fd = connection.fd();
                 let value = Event::Receive.value(number);
@@ -197,14 +192,13 @@ impl Connections {
         work.cx.submit_ring();
     }
 
-    fn forget(&mut self, work: &mut Work, number: usize) {
+    fn forget(&mut self, work: &mut Work, number: u32) {
         self.deadlines.set(number, 0);
-        let Some(connection) = self.connections[number].take() else { return };
+        let Some(connection) = self.connections.remove(number) else { return };
         if connection.in_handshake() {
             self.leave_negotiating(number);
         }
         work.cx.close(connection.into_socket());
-        self.free.push(number);
         if work.reserve.wants_trim() && self.sweep_at == 0 {
             self.sweep_at = work.cx.now() + SWEEP_NS;
         }
@@ -216,7 +210,7 @@ impl Connections {
     fn go_on_with_memory(&mut self) {
         let Connections { short, touched, connections, .. } = self;
         short.retain(|number| {
-            let waits = connections[*number].as_ref().is_some_and(Connection::waits_for_memory);
+            let waits = connections.get(*number).is_some_and(Connection::waits_for_memory);
             if !waits {
                 touched.push(*number);
             }
@@ -228,7 +222,7 @@ impl Connections {
     fn go_on_with_ranges(&mut self) {
         let Connections { ranges, touched, connections, .. } = self;
         ranges.retain(|number| {
-            let Some(connection) = &connections[*number] else { return false };
+            let Some(connection) = connections.get(*number) else { return false };
             if connection.has_range() {
                 touched.push(*number);
             }
@@ -239,10 +233,9 @@ impl Connections {
     /// Let connections give back what they do not use, and let what was freed go back to the system.
     fn sweep(&mut self, work: &mut Work) {
         let mut shared = false;
-        for (number, connection) in self.connections.iter_mut().enumerate() {
-            let Some(connection) = connection.as_mut().filter(|it| it.has_share()) else {
-                continue;
-            };
+        for number in 0..self.connections.numbers_end() {
+            let connection = self.connections.get_mut(number);
+            let Some(connection) = connection.filter(|it| it.has_share()) else { continue };
             let settings = self.tables[connection.table()].settings();
             if connection.sweep(settings.stall_timeout_ns / SWEEP_NS) {
                 self.touched.push(number);
@@ -258,8 +251,8 @@ impl Connections {
     // --- deadlines
 
     /// A handshake is over: from now on only idleness counts.
-    fn negotiated(&mut self, work: &mut Work, number: usize) {
-        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+    fn negotiated(&mut self, work: &mut Work, number: u32) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
         let idle = self.tables[connection.table()].settings().idle_timeout_ns;
         connection.note_activity(if idle > 0 { work.cx.now() } else { 0 });
         let due = connection.active_ns() + idle;
@@ -270,7 +263,7 @@ impl Connections {
     fn expire(&mut self) {
         let now = self.now;
         while let Some(number) = self.deadlines.take_due(now) {
-            let Some(Some(connection)) = self.connections.get_mut(number) else { continue };
+            let Some(connection) = self.connections.get_mut(number) else { continue };
             let idle = self.tables[connection.table()].settings().idle_timeout_ns;
             let due = connection.active_ns() + idle;
             if self.stopping && connection.has_bios() {
@@ -295,7 +288,7 @@ impl FrontEnd for Connections {
     type Arrival = Arrival;
 
     fn is_empty(&self) -> bool {
-        self.connections.len() == self.free.len() && !self.listeners.is_busy()
+        self.connections.is_empty() && !self.listeners.is_busy()
     }
 
     fn deadline(&self) -> Option<Ns> {
@@ -316,7 +309,7 @@ impl FrontEnd for Connections {
 
     fn completed(&mut self, bio: Box<Bio>) {
         let number = connection_of(&bio);
-        if let Some(Some(connection)) = self.connections.get_mut(number) {
+        if let Some(connection) = self.connections.get_mut(number) {
             connection.completed(bio);
             self.touched.push(number);
         }
@@ -348,7 +341,7 @@ impl FrontEnd for Connections {
             Event::AcceptAgain => return self.listeners.end_pause(work, number),
             _ => {}
         }
-        let Some(Some(connection)) = self.connections.get_mut(number) else { return };
+        let Some(connection) = self.connections.get_mut(number) else { return };
         connection.note_activity(self.now);
         // Nobody asks for these to end early, but the kernel cancels what a thread started when that
         // thread ends, and that may have been a visitor's: then it is done again.
@@ -395,8 +388,8 @@ impl FrontEnd for Connections {
         self.stopping = true;
         self.listeners.stop(work);
         self.now = work.cx.now();
-        for number in 0..self.connections.len() {
-            if let Some(connection) = &mut self.connections[number] {
+        for number in 0..self.connections.numbers_end() {
+            if let Some(connection) = self.connections.get_mut(number) {
                 connection.stop();
                 self.touched.push(number);
                 self.deadlines.set(number, self.now + DRAIN_NS);
@@ -408,8 +401,8 @@ impl FrontEnd for Connections {
 impl Drop for Connections {
     /// Whatever the ring still has of the connections comes back before their memory goes.
     fn drop(&mut self) {
-        for connection in self.connections.iter_mut().flatten() {
-            connection.kill();
+        for number in 0..self.connections.numbers_end() {
+            self.connections.get_mut(number).into_iter().for_each(Connection::kill);
         }
     }
 }

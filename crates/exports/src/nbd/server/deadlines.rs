@@ -8,18 +8,18 @@ use std::collections::BTreeSet;
 /// Deadlines by connection, by number.
 #[derive(Default)]
 pub(super) struct Deadlines {
-    due: BTreeSet<(Ns, usize)>,
+    due: BTreeSet<(Ns, u32)>,
     /// The deadline of each connection; 0 is none.
     of: Vec<Ns>,
 }
 
 impl Deadlines {
     /// Sets the deadline of connection `number`; 0 removes it.
-    pub(super) fn set(&mut self, number: usize, at: Ns) {
-        if self.of.len() <= number {
-            self.of.resize(number + 1, 0);
+    pub(super) fn set(&mut self, number: u32, at: Ns) {
+        if self.of.len() <= number as usize {
+            self.of.resize(number as usize + 1, 0);
         }
-        let before = std::mem::replace(&mut self.of[number], at);
+        let before = std::mem::replace(&mut self.of[number as usize], at);
         if before != 0 {
             self.due.remove(&(before, number));
         }
@@ -39,7 +39,7 @@ impl Deadlines {
     }
 
     /// Takes a connection whose deadline is over, the first first. It has none then.
-    pub(super) fn take_due(&mut self, now: Ns) -> Option<usize> {
+    pub(super) fn take_due(&mut self, now: Ns) -> Option<u32> {
         let (_, number) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
         self.set(number, 0);
         Some(number)
@@ -60,7 +60,7 @@ mod tests {
         deadlines.set(0, 80);
         deadlines.set(0, 0);
         deadlines.set(7, 0);
-        let due: Vec<usize> = std::iter::from_fn(|| deadlines.take_due(90)).collect();
+        let due: Vec<u32> = std::iter::from_fn(|| deadlines.take_due(90)).collect();
         assert_eq!((due, deadlines.is_empty()), (vec![1, 3], true));
     }
 }

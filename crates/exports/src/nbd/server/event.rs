@@ -35,16 +35,15 @@ impl Event {
     ];
 
     /// The value for listener or connection `number`.
-    pub(super) fn value(self, number: usize) -> u64 {
-        debug_assert!(number < 1 << KIND_SHIFT);
-        NBD.event() | (self as u64) << KIND_SHIFT | number as u64
+    pub(super) fn value(self, number: u32) -> u64 {
+        NBD.event() | (self as u64) << KIND_SHIFT | u64::from(number)
     }
 
     /// The event of a value, and the number of its listener or connection.
     #[inline]
-    pub(super) fn of(value: u64) -> (Event, usize) {
+    pub(super) fn of(value: u64) -> (Event, u32) {
         let value = Tag::rest_of_event(value);
-        let number = (value & ((1 << KIND_SHIFT) - 1)) as usize;
+        let number = (value & ((1 << KIND_SHIFT) - 1)) as u32;
         (Event::ALL[(value >> KIND_SHIFT) as usize], number)
     }
 }
@@ -56,7 +55,7 @@ mod tests {
     #[test]
     fn each_value_has_one_meaning() {
         for event in Event::ALL {
-            for number in [0, 1, (1 << KIND_SHIFT) - 1] {
+            for number in [0, 1, u32::MAX] {
                 assert_eq!(Event::of(event.value(number)), (event, number));
             }
         }

@@ -38,21 +38,21 @@ impl Listeners {
     /// Accepts connections on `listener` from now on.
     pub(super) fn add(&mut self, work: &mut Work, listener: Listener) {
         self.listeners.push(Listening { listener, is_busy: false });
-        self.accept(work, self.listeners.len() - 1);
+        self.accept(work, self.listeners.len() as u32 - 1);
     }
 
     /// Accepts no more.
     pub(super) fn stop(&mut self, work: &mut Work) {
         self.is_stopped = true;
-        for number in 0..self.listeners.len() {
+        for number in 0..self.listeners.len() as u32 {
             work.cx.cancel_net(Event::Accept.value(number));
             work.cx.cancel_net(Event::AcceptAgain.value(number));
         }
     }
 
-    fn accept(&mut self, work: &mut Work, number: usize) {
+    fn accept(&mut self, work: &mut Work, number: u32) {
         if !self.is_stopped {
-            let of = &mut self.listeners[number];
+            let of = &mut self.listeners[number as usize];
             let socket = of.listener.socket.as_raw_fd();
             work.cx.start_net(socket, NetOp::Accept, Event::Accept.value(number));
             of.is_busy = true;
@@ -60,21 +60,23 @@ impl Listeners {
     }
 
     /// Goes on with a listener whose pause is over.
-    pub(super) fn end_pause(&mut self, work: &mut Work, number: usize) {
-        self.listeners[number].is_busy = false;
+    pub(super) fn end_pause(&mut self, work: &mut Work, number: u32) {
+        self.listeners[number as usize].is_busy = false;
         self.accept(work, number);
     }
 
     /// Takes the end of an accept: hands the connection out, and accepts the next.
-    pub(super) fn end_accept(&mut self, work: &mut Work, number: usize, ended: RingEvent) {
-        self.listeners[number].is_busy = false;
+    pub(super) fn end_accept(&mut self, work: &mut Work, number: u32, ended: RingEvent) {
+        self.listeners[number as usize].is_busy = false;
         let exhausted = [errno::EMFILE, errno::ENFILE, errno::ENOMEM, errno::ENOBUFS];
         match ended.buffers {
-            Buffers::Socket(socket) => hand_out(&self.listeners[number].listener, work, socket),
+            Buffers::Socket(socket) => {
+                hand_out(&self.listeners[number as usize].listener, work, socket)
+            }
             _ if exhausted.contains(&-ended.result) && !self.is_stopped => {
                 let at = work.cx.now() + ACCEPT_PAUSE_NS;
                 work.cx.start_timer(at, Event::AcceptAgain.value(number));
-                self.listeners[number].is_busy = true;
+                self.listeners[number as usize].is_busy = true;
                 return;
             }
             _ => {}

@@ -13,7 +13,7 @@ use super::unaligned::Unaligned;
 use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::{NBD, Tag, ZeroWrites};
-use drystone_core::{Bio, IoBuf, Status};
+use drystone_core::{Bio, IoBuf, Slab, Status};
 use std::ops::Range;
 
 /// Bits of `user_data` for the operation.
@@ -78,77 +78,64 @@ impl Op {
 }
 
 /// The number of the connection in a bio's `user_data`.
-pub(super) fn connection_of(bio: &Bio) -> usize {
-    (Tag::rest_of_bio(bio.user_data) >> OP_BITS) as usize
+pub(super) fn connection_of(bio: &Bio) -> u32 {
+    (Tag::rest_of_bio(bio.user_data) >> OP_BITS) as u32
 }
 
 /// The `user_data` of all bios of connection `number`.
-pub(super) fn user_data_of(number: usize) -> Range<u64> {
+pub(super) fn user_data_of(number: u32) -> Range<u64> {
     base_of(number)..base_of(number + 1)
 }
 
-fn base_of(number: usize) -> u64 {
-    NBD.bio() | (number as u64) << OP_BITS
+fn base_of(number: u32) -> u64 {
+    NBD.bio() | u64::from(number) << OP_BITS
 }
 
 /// The operations of a connection that are under way.
 pub(super) struct OpTable {
     /// The connection's bits of `user_data`.
     base: u64,
-    ops: Vec<Option<Op>>,
-    free: Vec<OpId>,
+    ops: Slab<Op>,
 }
 
 impl OpTable {
     /// The table of connection `number`.
-    pub(super) fn new(number: usize) -> Self {
-        OpTable { base: base_of(number), ops: Vec::new(), free: Vec::new() }
+    pub(super) fn new(number: u32) -> Self {
+        OpTable { base: base_of(number), ops: Slab::new() }
     }
 
     /// The number of operations.
     pub(super) fn count(&self) -> usize {
-        self.ops.len() - self.free.len()
+        self.ops.len()
     }
 
     /// Adds an operation.
     #[inline]
     pub(super) fn add(&mut self, op: Op) -> OpId {
-        match self.free.pop() {
-            Some(id) => {
-                self.ops[id.index()] = Some(op);
-                id
-            }
-            None => {
-                self.ops.push(Some(op));
-                OpId(self.ops.len() as u32 - 1)
-            }
-        }
+        OpId(self.ops.insert(op))
     }
 
     /// Takes an operation out.
     #[inline]
     pub(super) fn remove(&mut self, id: OpId) -> Option<Op> {
-        let op = self.ops.get_mut(id.index())?.take()?;
-        self.free.push(id);
-        Some(op)
+        self.ops.remove(id.0)
     }
 
     /// The operation.
     #[inline]
     pub(super) fn op(&self, id: OpId) -> Option<&Op> {
-        self.ops.get(id.index())?.as_ref()
+        self.ops.get(id.0)
     }
 
     /// The operation, to be changed.
     #[inline]
     pub(super) fn op_mut(&mut self, id: OpId) -> Option<&mut Op> {
-        self.ops.get_mut(id.index())?.as_mut()
+        self.ops.get_mut(id.0)
     }
 
     /// All operations.
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpId, &Op)> {
-        let ops = (0..).map(OpId).zip(&self.ops);
-        ops.filter_map(|(id, op)| Some((id, op.as_ref()?)))
+        self.ops.iter().map(|(number, op)| (OpId(number), op))
     }
 
     /// The `user_data` of an operation's bios.

@@ -63,7 +63,7 @@ pub(super) struct Session {
 
 impl Session {
     /// A session at `place` of its worker; `None` when memory is short.
-    pub(super) fn new(incoming: Incoming, place: usize, work: &mut Work) -> Option<Self> {
+    pub(super) fn new(incoming: Incoming, place: u32, work: &mut Work) -> Option<Self> {
         let Incoming { mount, number, device } = incoming;
         let mut buffers = Buffers::new(work.reserve.clone(), mount.volume_count())?;
         let descriptor = Descriptor::new(device, buffers.take(MAX_WRITE as usize)?);
@@ -219,10 +219,7 @@ impl Session {
     /// Takes an idle bio with the marks of an operation.
     #[inline]
     fn bio(&mut self, volume: usize, group: u32, op: BioOp, flags: BioFlags) -> Box<Bio> {
-        let mut bio = self.buffers.bio();
-        (bio.priority, bio.group) = (self.mount.shared(volume).volume.priority, group);
-        (bio.op, bio.flags) = (op, flags);
-        bio
+        marked_bio(&self.mount, &mut self.buffers, (volume, group), (op, flags))
     }
 
     /// Submits one bio with this round's others.
@@ -234,4 +231,18 @@ impl Session {
         bios.push(bio);
         work.queue(device, &mut bios);
     }
+}
+
+/// Takes an idle bio for a volume, with its throttle group.
+#[inline]
+fn marked_bio(
+    mount: &Mount,
+    buffers: &mut Buffers,
+    (volume, group): (usize, u32),
+    (op, flags): (BioOp, BioFlags),
+) -> Box<Bio> {
+    let mut bio = buffers.bio();
+    (bio.priority, bio.group) = (mount.shared(volume).volume.priority, group);
+    (bio.op, bio.flags) = (op, flags);
+    bio
 }

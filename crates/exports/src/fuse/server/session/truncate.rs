@@ -14,16 +14,17 @@
 //! differs from the size before, the kernel drops the pages behind it from its cache; the next
 //! question is answered with the device's size.
 
-use super::Session;
+use super::{Session, marked_bio};
 use crate::fuse::proto;
-use crate::fuse::server::channel::data_bytes_max;
-use crate::fuse::server::mount::handle_in;
+use crate::fuse::server::buffers::Buffers;
+use crate::fuse::server::channel::{KernelChannel, data_bytes_max};
+use crate::fuse::server::mount::{Mount, handle_in};
 use crate::fuse::server::op::{Caller, Op, OpId, OpKind, ReplyTo};
 use crate::fuse::server::truncate::Truncate;
 use crate::fuse::server::unaligned::UnalignedWrite;
 use crate::fuse::server::volumes::Target;
 use crate::server::{DATA_AT, Geometry, Work, errno};
-use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector, Status};
+use drystone_core::{Bio, BioFlags, Op as BioOp, Sector, Status};
 use std::ops::Range;
 
 impl Session {
@@ -95,7 +96,7 @@ impl Session {
         if !op.status.is_ok() {
             return self.answer_op(op);
         }
-        match self.next_zeroes(&mut op) {
+        match next_zeroes(&mut op, &self.mount, &mut self.channel, &mut self.buffers) {
             Ok(Some(bio)) => {
                 op.pending = 1;
                 self.submit_write(op, bio, &range, work);
@@ -110,19 +111,20 @@ impl Session {
 
     /// Takes the next step of a truncation whose bio is back: the next bio, or the answer.
     pub(super) fn step_truncate(&mut self, id: OpId, work: &mut Work) {
-        let Some(mut op) = self.ops.lend(id) else { return };
+        let is_open = self.is_open();
+        let Some(op) = self.ops.op_mut(id) else { return };
         if matches!(&op.kind, OpKind::Truncate(truncate) if !truncate.is_complete()) {
             op.stop_if_interrupted();
         }
-        let goes_on = op.status.is_ok() && self.is_open();
-        let next = if goes_on { self.next_zeroes(&mut op) } else { Ok(None) };
-        let volume = op.volume;
+        let next = match op.status.is_ok() && is_open {
+            true => next_zeroes(op, &self.mount, &mut self.channel, &mut self.buffers),
+            false => Ok(None),
+        };
         if let Err(status) = next {
             op.status = status;
         }
-        let bio = next.ok().flatten();
+        let (bio, volume) = (next.ok().flatten(), op.volume);
         op.pending = u32::from(bio.is_some());
-        self.ops.put_back(id, op);
         match bio {
             Some(mut bio) => {
                 bio.user_data = self.ops.user_data(id, 0);
@@ -132,35 +134,39 @@ impl Session {
         }
     }
 
-    /// Makes the bio for the next of its blocks, or for all of them; `None` when all have theirs.
-    fn next_zeroes(&mut self, op: &mut Op) -> Result<Option<Box<Bio>>, Status> {
-        let OpKind::Truncate(truncate) = &mut op.kind else { return Ok(None) };
-        if truncate.is_complete() {
-            return Ok(None);
-        }
-        let Some(bytes) = truncate.buffer_bytes() else {
-            let Range { start, end } = truncate.take_rest();
-            let mut bio = self.bio(op.volume, op.group, BioOp::WriteZeroes, BioFlags::empty());
-            (bio.sector, bio.bytes) = (Sector::from_bytes(start), end - start);
-            return Ok(Some(bio));
-        };
-        let buf = op.buf.take().or_else(|| self.take_zeroes(op.reply, bytes));
-        let buf = buf.ok_or(Status::Resource)?;
-        let mut bio = self.bio(op.volume, op.group, BioOp::Write, BioFlags::empty());
-        truncate.fill_next(&mut bio, buf);
-        Ok(Some(bio))
-    }
-
-    fn take_zeroes(&mut self, to: ReplyTo, bytes: usize) -> Option<IoBuf> {
-        let mut buf = self.channel.take_room(to.entry, bytes, &mut self.buffers)?;
-        buf[DATA_AT..DATA_AT + bytes].fill(0);
-        Some(buf)
-    }
-
     pub(super) fn answer_truncate(&mut self, to: ReplyTo, volume: usize, truncate: &Truncate) {
         self.mount.note_truncation(volume);
         let geometry = Geometry { size: truncate.size(), ..self.volumes.geometry(volume) };
         let attributes = self.mount.file_attributes(self.mount.node_of(volume), &geometry);
         self.channel.answer_with(to, |out| proto::passing_attributes(out, &attributes));
     }
+}
+
+/// Makes the bio for the next blocks of a truncation, or for all of them; `None` when all have theirs.
+fn next_zeroes(
+    op: &mut Op,
+    mount: &Mount,
+    channel: &mut KernelChannel,
+    buffers: &mut Buffers,
+) -> Result<Option<Box<Bio>>, Status> {
+    let OpKind::Truncate(truncate) = &mut op.kind else { return Ok(None) };
+    if truncate.is_complete() {
+        return Ok(None);
+    }
+    let (target, flags) = ((op.volume, op.group), BioFlags::empty());
+    let Some(bytes) = truncate.buffer_bytes() else {
+        let Range { start, end } = truncate.take_rest();
+        let mut bio = marked_bio(mount, buffers, target, (BioOp::WriteZeroes, flags));
+        (bio.sector, bio.bytes) = (Sector::from_bytes(start), end - start);
+        return Ok(Some(bio));
+    };
+    let take_zeroes = || {
+        let mut buf = channel.take_room(op.reply.entry, bytes, buffers)?;
+        buf[DATA_AT..DATA_AT + bytes].fill(0);
+        Some(buf)
+    };
+    let buf = op.buf.take().or_else(take_zeroes).ok_or(Status::Resource)?;
+    let mut bio = marked_bio(mount, buffers, target, (BioOp::Write, flags));
+    truncate.fill_next(&mut bio, buf);
+    Ok(Some(bio))
 }

@@ -112,7 +112,7 @@ pub(super) struct Connection {
     _dealt: Client,
     /// Number of its export table among those that its worker knows.
     table: usize,
-    number: usize,
+    number: u32,
     life: Life,
     phase: Option<Phase>,
     stream: Stream,
@@ -139,13 +139,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(
-        incoming: Incoming,
-        number: usize,
-        table: usize,
-        pool: Pool,
-        now: Ns,
-    ) -> Self {
+    pub(super) fn new(incoming: Incoming, number: u32, table: usize, pool: Pool, now: Ns) -> Self {
         let settings = incoming.table.settings();
         let windows = Windows::new(settings.max_in_flight, settings.max_bytes_in_flight);
         let mut connection = Connection {

@@ -69,7 +69,7 @@ impl Service {
         locks: RangeUser,
         style: ReplyStyle,
         context_ids: Vec<u32>,
-        number: usize,
+        number: u32,
     ) -> Self {
         let limits = device.info().limits;
         Service {
