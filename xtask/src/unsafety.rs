@@ -33,7 +33,7 @@ const ALLOWED: [Allow; 33] = [
     all("crates/raid/src/parity/kernels.rs", "calls functions that need instructions of the CPU"),
     all("crates/raid/src/parity/avx2.rs", "vectors are loaded and stored by address"),
     all("crates/raid/src/parity/avx512.rs", "vectors are loaded and stored by address"),
-    all("crates/drivers/src/ram/mod.rs", "its memory is copied to and from without a lock"),
+    all("crates/drivers/src/ram/store.rs", "its memory is copied to and from without a lock"),
     all("crates/drivers/tests/allocations.rs", "a global allocator that counts"),
     all("crates/drivers/tests/others.rs", "fork"),
     all("crates/drivers/examples/memcpy.rs", "reads the CPU clock of its thread"),

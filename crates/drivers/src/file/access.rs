@@ -4,8 +4,8 @@
 //! A file has blocks of 512 bytes, so that what it holds means the same on every disk; only who asks for direct I/O
 //! gets the larger blocks that direct I/O needs on some file systems (on a disk of 4096-byte sectors, for one).
 
-use super::open::{is_in_memory, stat};
-use super::{Direct, FileOptions};
+use super::options::{Direct, FileOptions};
+use super::system::{is_in_memory, stat};
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
 use std::io;

@@ -1,6 +1,6 @@
 //! What a file can do besides the operations that a ring carries out on it.
 
-use super::open;
+use super::system;
 use drystone_core::blocking::might_block;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -83,22 +83,22 @@ impl Backing for OpenFile {
 
     fn size(&self) -> io::Result<u64> {
         might_block("fstat");
-        open::size_of(&self.fd, self.block_device)
+        system::size_of(&self.fd, self.block_device)
     }
 
     fn is_shorter_than(&self, bytes: u64) -> bool {
         // A block device does not take a write beyond its end.
-        !self.block_device && self.has_known_length && open::is_shorter_than(&self.fd, bytes)
+        !self.block_device && self.has_known_length && system::is_shorter_than(&self.fd, bytes)
     }
 
     fn is_at(&self, path: &Path) -> bool {
         might_block("stat");
-        open::is_at(&self.fd, path)
+        system::is_at(&self.fd, path)
     }
 
     fn extend(&self, bytes: u64) -> io::Result<()> {
         might_block("ftruncate");
-        open::extend(&self.fd, bytes)
+        system::extend(&self.fd, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {

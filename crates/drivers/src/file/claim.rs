@@ -1,7 +1,7 @@
 //! What a device holds of the file that it stands on, however often that is opened anew: its lock, and which file it is.
 
 use super::locks;
-use super::open::stat;
+use super::system::{limit_below, stat};
 use drystone_core::blocking::might_block;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,7 +24,7 @@ impl Claim {
 impl Claim {
     /// The limit of file size, if it is less than so many bytes.
     pub(super) fn limit_below(&self, bytes: u64) -> Option<u64> {
-        super::open::limit_below(&self.fd, bytes)
+        limit_below(&self.fd, bytes)
     }
 }
 

@@ -22,7 +22,7 @@
 //! * A mark is written by its queue alone, twice for a row of changes. A queue that found none free counts as one
 //!   whose mark is set.
 
-use super::Backing;
+use super::backing::Backing;
 use crossbeam_utils::CachePadded;
 use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::{mistake, mutated};
@@ -61,7 +61,7 @@ impl Length {
     }
 
     /// The file has grown to so many bytes.
-    pub(crate) fn has_grown(&self, bytes: u64) {
+    pub(crate) fn note_growth(&self, bytes: u64) {
         self.bytes.store(bytes, Release);
     }
 

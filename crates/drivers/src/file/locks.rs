@@ -12,8 +12,8 @@
 //! * Who makes a file and is refused takes it away again before it lets go of the lock. So whoever has the lock looks
 //!   whether the path still leads to the file, and opens the path once more if not.
 
-use super::FileOptions;
-use super::open::{find_process, held, is_open, size_of};
+use super::options::FileOptions;
+use super::system::{find_process, held, is_open, size_of};
 use drystone_core::{Error, Result};
 use std::fs::Metadata;
 use std::io;
@@ -178,7 +178,7 @@ mod tests {
             unlock(&other);
             waits.join().unwrap().expect("the file is its maker's");
         });
-        super::super::open::extend(&maker, 4096).unwrap();
+        super::super::system::extend(&maker, 4096).unwrap();
         assert!(lock(&other, &options, true).is_err(), "the file is made");
     }
 

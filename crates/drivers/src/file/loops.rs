@@ -5,8 +5,8 @@
 //! nor is any other file looked at: one whose file system hangs would hang the start. So a device is not found that is
 //! attached later, or by another path (a hard link, a bind mount).
 
-use super::FileOptions;
-use super::open::stat;
+use super::options::FileOptions;
+use super::system::stat;
 use drystone_core::blocking::might_block;
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};

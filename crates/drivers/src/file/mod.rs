@@ -23,6 +23,7 @@
 mod access;
 mod backing;
 mod claim;
+mod extents;
 mod holes;
 mod length;
 mod locks;
@@ -30,22 +31,25 @@ mod loops;
 mod offline;
 mod open;
 mod opened;
+mod options;
 mod queue;
 mod reopen;
+mod shared;
+mod system;
 
 pub use backing::Backing;
 pub use offline::OfflineFile;
-pub use open::{Direct, FileOptions};
 pub(crate) use opened::Opened;
-use opened::Opening;
+pub use options::{Direct, FileOptions};
 pub use queue::FileQueue;
 
-use drystone_core::clock::SystemClock;
-use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
-use drystone_core::sync::LockCounters;
-use drystone_core::{Env, Error, Extent, Limits, Published, Result, SECTOR_SIZE};
+use opened::Discard;
+use shared::FileShared;
+
+use drystone_core::primitive::Ordering::*;
+use drystone_core::{Env, Error, Extent, Limits, Result, SECTOR_SIZE};
 use drystone_queue::{Driver, HwQueues};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Tags of a hardware queue.
@@ -56,58 +60,6 @@ const QUEUES: u32 = 64;
 /// A file or block device.
 pub struct File {
     shared: Arc<FileShared>,
-}
-
-/// What the queues of a file share.
-pub(crate) struct FileShared {
-    pub(crate) path: PathBuf,
-    pub(crate) read_only: bool,
-    /// Bytes of a logical block.
-    pub(crate) block_size: u32,
-    pub(crate) physical_block_size: u32,
-    /// As clients were told, whatever it is opened as later.
-    pub(crate) discard: Option<Discard>,
-    /// Bytes of the device.
-    bytes: AtomicU64,
-    /// How it was opened; `None` of a simulator's.
-    options: Option<FileOptions>,
-    opening: Published<Opening>,
-    /// Somebody opens it anew or makes it longer.
-    is_changing: AtomicBool,
-    /// Counts the lock of `opening` for those who are no queue.
-    locks: Arc<LockCounters>,
-}
-
-impl FileShared {
-    fn new(
-        path: &Path,
-        options: Option<&FileOptions>,
-        physical_block_size: u32,
-        opened: Opened,
-    ) -> Self {
-        FileShared {
-            path: path.to_owned(),
-            read_only: options.is_some_and(|options| options.read_only),
-            block_size: opened.block_size,
-            physical_block_size,
-            discard: opened.discard,
-            bytes: AtomicU64::new(opened.length.bytes()),
-            options: options.cloned(),
-            opening: Published::new(Opening::first(opened)),
-            is_changing: AtomicBool::new(false),
-            locks: LockCounters::new(SystemClock::new()),
-        }
-    }
-}
-
-/// How ranges of a file are discarded. Found out when it is opened; where the system cannot after all, as when
-/// a device below was exchanged, the advice is not taken: clients were told that they may give it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Discard {
-    /// In whole units of so many bytes, a power of two.
-    pub(crate) granularity: u32,
-    /// By the block device itself; else holes are punched.
-    pub(crate) is_of_device: bool,
 }
 
 impl File {
@@ -127,7 +79,7 @@ impl File {
     /// It is empty, or not a whole number of sectors.
     pub fn over(backing: Box<dyn Backing>, path: &Path, physical_block_size: u32) -> Result<Self> {
         let size = backing.size().map_err(|e| Error::os(path.display(), e))?;
-        open::check_size(path, size, SECTOR_SIZE as u32)?;
+        system::check_size(path, size, SECTOR_SIZE as u32)?;
         let opened = Opened {
             discard: Some(Discard {
                 granularity: physical_block_size.max(4096),
@@ -145,7 +97,7 @@ impl File {
 
     /// The size as it was when last looked at, in bytes.
     fn size(&self) -> u64 {
-        self.shared.bytes.load(Acquire)
+        self.shared.size()
     }
 
     /// Make the file `bytes` long, or take over that it has grown.
@@ -174,13 +126,12 @@ impl File {
         }
         let actual = opened.backing.size().map_err(|e| Error::os(&path, e))?;
         if actual < wanted {
-            opened
-                .backing
-                .extend(wanted)
-                .map_err(|e| open::too_long(format!("{path} cannot grow to {wanted} bytes"), e))?;
+            opened.backing.extend(wanted).map_err(|e| {
+                system::too_long(format!("{path} cannot grow to {wanted} bytes"), e)
+            })?;
         }
-        opened.length.has_grown(wanted);
-        s.bytes.store(wanted, Release);
+        opened.length.note_growth(wanted);
+        s.note_growth(wanted);
         Ok(())
     }
 }
@@ -228,7 +179,7 @@ impl Driver for File {
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        holes::extents(&self.shared, offset, length, max)
+        extents::extents(&self.shared, offset, length, max)
     }
 
     fn attribute(&self, name: &str) -> Option<String> {

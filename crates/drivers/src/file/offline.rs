@@ -3,7 +3,9 @@
 use super::access::logical_block_size;
 use super::locks::{lock, unlock};
 use super::loops;
-use super::open::{self, FileOptions};
+use super::open::open_flags;
+use super::options::FileOptions;
+use super::system::{is_block_device, limit_below, open_fd, size_of};
 use drystone_core::error::ErrorKind;
 use drystone_core::{Error, Result};
 use std::fs;
@@ -32,13 +34,13 @@ impl OfflineFile {
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         let options = FileOptions { path: path.to_owned(), read_only, ..FileOptions::default() };
-        let block_device = open::is_block_device(path)?;
-        let fd = open::open_fd(path, open::open_flags(&options, block_device) & !libc::O_CREAT)?;
+        let block_device = is_block_device(path)?;
+        let fd = open_fd(path, open_flags(&options, block_device) & !libc::O_CREAT)?;
         lock(&fd, &options, false)?;
         loops::check(&fd, &options).inspect_err(|_| unlock(&fd))?;
-        let size = open::size_of(&fd, block_device);
+        let size = size_of(&fd, block_device);
         let size = size.map_err(|error| Error::os(path.display(), error))?;
-        if let Some(limit) = open::limit_below(&fd, size).filter(|_| !read_only) {
+        if let Some(limit) = limit_below(&fd, size).filter(|_| !read_only) {
             unlock(&fd);
             return Err(Error::invalid(format!(
                 "{} has {size} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes: raise that first",

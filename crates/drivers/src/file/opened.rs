@@ -11,15 +11,11 @@ use super::backing::Backing;
 use super::claim::Claim;
 use super::holes::Holes;
 use super::length::{Doubt, Length};
-use super::{Discard, FileShared};
 use drystone_core::blocking::Aside;
 use drystone_core::buf::Segment;
-use drystone_core::mistake;
-use drystone_core::primitive::{AtomicBool, Ordering::*};
-use drystone_core::sync::LockCounters;
-use drystone_core::{Error, Result};
+use drystone_core::primitive::AtomicBool;
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// See the module's text.
 pub(crate) struct Opened {
@@ -48,6 +44,16 @@ pub(crate) struct Opened {
     pub(crate) flush_failed: Arc<AtomicBool>,
     /// Set when the file has been opened anew.
     pub(super) after: OnceLock<Doubt>,
+}
+
+/// How ranges of a file are discarded. Found out when it is opened; where the system cannot after all, as when
+/// a device below was exchanged, the advice is not taken: clients were told that they may give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Discard {
+    /// In whole units of so many bytes, a power of two.
+    pub(crate) granularity: u32,
+    /// By the block device itself; else holes are punched.
+    pub(crate) is_of_device: bool,
 }
 
 /// What I/O needs of memory.
@@ -113,87 +119,10 @@ impl Opened {
         self.length.look(&**self.backing)
     }
 
-    /// `next` is the same file, opened anew.
-    fn is_followed_by(&self, next: &mut Opened) {
+    /// Hands the state of the file on to `next`, which is the same file opened anew.
+    pub(super) fn precede(&self, next: &mut Opened) {
         next.flush_failed = self.flush_failed.clone();
         // There is one exchange of an opening.
         let _ = self.after.set(Doubt::of(next.length.clone()));
-    }
-}
-
-/// The opening that queues are to use, and the one before.
-#[derive(Clone)]
-pub(super) struct Opening {
-    opened: Arc<Opened>,
-    before: Weak<Opened>,
-}
-
-impl Opening {
-    pub(super) fn first(opened: Opened) -> Self {
-        Opening { opened: Arc::new(opened), before: Weak::new() }
-    }
-}
-
-impl FileShared {
-    /// Counts exchanges: a queue that has seen another count is to call [`FileShared::current`].
-    pub(crate) fn epoch(&self) -> u64 {
-        self.opening.epoch()
-    }
-
-    /// What to use from now on, with its count.
-    pub(crate) fn current(&self, user: &LockCounters) -> (u64, Arc<Opened>) {
-        let (epoch, opening) = self.opening.get(user);
-        (epoch, opening.opened.clone())
-    }
-
-    /// The same, for threads that are no queue's.
-    pub(crate) fn opened(&self) -> Arc<Opened> {
-        self.current(&self.locks).1
-    }
-
-    /// Whether I/O is under way on an opening that was exchanged, or a queue has not taken over the next one.
-    pub(crate) fn is_exchanging(&self) -> bool {
-        self.opening.get(&self.locks).1.before.strong_count() > 0
-    }
-
-    /// Have queues use `next` in the place of `before`, which it is the same file as, or is not. Each takes it over when
-    /// it is next told that something has changed.
-    pub(super) fn exchange(
-        &self,
-        before: &Arc<Opened>,
-        mut next: Opened,
-        is_same: bool,
-    ) -> Result<()> {
-        if is_same {
-            before.is_followed_by(&mut next);
-            if !mistake!("failure_kept") {
-                next.flush_failed.store(false, Release);
-            }
-        }
-        let next = Arc::new(next);
-        self.opening.update(&self.locks, |opening| {
-            *opening = Opening { opened: next, before: Arc::downgrade(before) };
-            Ok(())
-        })
-    }
-
-    /// The right to change which file it is, or how long: one has it at a time.
-    pub(super) fn turn(&self) -> Result<Turn<'_>> {
-        if self.is_changing.swap(true, Acquire) {
-            let path = self.path.display();
-            let text =
-                format!("{path} is being opened anew, or made longer: try again when that is over");
-            return Err(Error::new(drystone_core::error::ErrorKind::Busy, text));
-        }
-        Ok(Turn(&self.is_changing))
-    }
-}
-
-/// See [`FileShared::turn`].
-pub(super) struct Turn<'a>(&'a AtomicBool);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Release);
     }
 }

@@ -10,7 +10,8 @@
 //! * A request has one operation with the ring at a time; `progress` of its bytes are done.
 
 use super::length::Mark;
-use super::{FileShared, Opened};
+use super::opened::Opened;
+use super::shared::FileShared;
 use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
 use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;

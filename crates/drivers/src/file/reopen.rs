@@ -19,12 +19,12 @@
 
 use super::access::{self, Access, set_direct};
 use super::claim::{Claim, Identity};
-use super::open::{
-    FileOptions, Ready, find_opener, held, is_block_device, limit_notice, open_fd, open_flags,
-    size_of,
-};
+use super::open::{Ready, limit_notice, open_flags};
 use super::opened::Opened;
-use super::{File, FileShared, locks, loops};
+use super::options::FileOptions;
+use super::shared::FileShared;
+use super::system::{find_opener, held, is_block_device, open_fd, size_of};
+use super::{File, locks, loops};
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Error, Result};

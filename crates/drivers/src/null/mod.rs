@@ -9,162 +9,37 @@
 //!   on the context's ring), so a request ends although its context's thread is away.
 
 mod latency;
+mod options;
 #[cfg(test)]
 mod poll_modes;
 mod poll_queue;
 mod queue;
 mod seek;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod thread;
 
 pub use latency::{Latency, Percentile};
+pub use options::{Completion, NullOptions};
 pub use queue::NullQueue;
 pub use seek::Seek;
-
-use crate::ram::RamStore;
-use crossbeam_utils::CachePadded;
-use drystone_core::sync::{Lock, LockClass};
-use drystone_core::{Error, Extent, Limits, Result};
-use drystone_queue::{Driver, HwQueues, QUEUES_MAX};
-use poll_queue::PollQueue;
-use seek::Head;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
 pub use thread::CompletionThread;
 
-/// How requests complete (null_blk's `irqmode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Completion {
-    /// In the submit call (`irqmode=0`).
-    #[default]
-    Inline,
-    /// From another thread (`irqmode=1`).
-    Thread,
-    /// After a time (`irqmode=2`).
-    Timer,
-}
-
-impl Completion {
-    /// The names of all, by null_blk's numbers.
-    pub const NAMES: [&'static str; 3] = ["none", "thread", "timer"];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-
-    /// The one of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        let all = [Completion::Inline, Completion::Thread, Completion::Timer];
-        all.into_iter().find(|completion| completion.name() == name)
-    }
-}
-
-/// Parameters of a null device, named as null_blk's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NullOptions {
-    /// Size in bytes.
-    pub size_bytes: u64,
-    /// Logical and physical block size.
-    pub blocksize: u32,
-    /// How requests complete.
-    pub irqmode: Completion,
-    /// How long a request takes; without meaning for inline completion. `None` is 10 us with a
-    /// timer, and no time from a thread.
-    pub latency: Option<Latency>,
-    /// For timer completion: a head that moves. Requests are then served one after the other, in
-    /// the order in which the driver got them; each takes its `latency` and the head's way from
-    /// the end of the one before it. Such a device is a spinning disk to its queue.
-    pub seek: Option<Seek>,
-    /// Hardware queues, at first.
-    pub submit_queues: u32,
-    /// Poll queues, at first: more than 0 lets polled bios complete by polling only, after their `latency` if
-    /// the device has one. Contexts take turns at them: with fewer than contexts they share.
-    pub poll_queues: u32,
-    /// A poll queue that another context is polling is skipped; else it is waited for.
-    pub skip_busy: bool,
-    /// Tags of each hardware queue.
-    pub hw_queue_depth: u32,
-    /// Keep data.
-    pub memory_backed: bool,
-    /// Support discard (only with memory).
-    pub discard: bool,
-    /// Bandwidth limit in MiB/s; 0 for none.
-    pub mbps: u32,
-    /// Ranges of sectors (first, last) that fail with an I/O error.
-    pub badblocks: Vec<(u64, u64)>,
-    /// Say that there is a volatile write cache.
-    pub write_cache: bool,
-    /// Say that FUA is supported (only with a write cache).
-    pub fua: bool,
-    /// Largest request in bytes; 0 for the default.
-    pub max_bytes: u32,
-}
-
-impl Default for NullOptions {
-    fn default() -> Self {
-        NullOptions {
-            size_bytes: 250 << 30,
-            blocksize: 512,
-            irqmode: Completion::Inline,
-            latency: None,
-            seek: None,
-            submit_queues: 1,
-            poll_queues: 0,
-            skip_busy: true,
-            hw_queue_depth: 64,
-            memory_backed: false,
-            discard: false,
-            mbps: 0,
-            badblocks: Vec::new(),
-            write_cache: false,
-            fua: true,
-            max_bytes: 0,
-        }
-    }
-}
+use crate::ram::RamStore;
+use drystone_core::sync::{Lock, LockClass};
+use drystone_core::{Extent, Limits, Result};
+use drystone_queue::{Driver, HwQueues, QUEUES_MAX};
+use seek::Head;
+use shared::{Bandwidth, NullShared, TICK_NS};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 /// A null device.
 pub struct Null {
     shared: Arc<NullShared>,
     options: NullOptions,
 }
-
-/// What the queues of a null device share.
-pub(crate) struct NullShared {
-    pub(crate) memory: Option<RamStore>,
-    /// There are bad blocks: look them up.
-    pub(crate) has_badblocks: AtomicBool,
-    pub(crate) badblocks: Lock<Vec<(u64, u64)>>,
-    pub(crate) bandwidth: Option<Bandwidth>,
-    pub(crate) thread: Option<CompletionThread>,
-    pub(crate) head: Option<Head>,
-    /// By number: those that have been used. One that was taken away is there when it comes back.
-    poll_queues: Box<[OnceLock<Arc<CachePadded<PollQueue>>>]>,
-    skip_busy: bool,
-}
-
-impl NullShared {
-    /// Poll queue number `number`, which is made when it is first used.
-    fn poll_queue(&self, number: u32) -> &Arc<CachePadded<PollQueue>> {
-        let new = || Arc::new(CachePadded::new(PollQueue::new(self.skip_busy)));
-        self.poll_queues[number as usize].get_or_init(new)
-    }
-}
-
-/// A budget of bytes for each tick of 20 ms, refilled and not accumulated (null_blk's `mbps`).
-pub(crate) struct Bandwidth {
-    pub(crate) bytes_per_tick: u64,
-    pub(crate) tick: AtomicU64,
-    pub(crate) used: AtomicU64,
-}
-
-/// The longest movement of a head: an hour, as for the other times of a stack file.
-const SEEK_MAX_NS: u64 = 3_600_000_000_000;
-
-/// Length of a bandwidth tick.
-pub(crate) const TICK_NS: u64 = 20_000_000;
 
 impl Null {
     /// A null device with `options`.
@@ -181,7 +56,7 @@ impl Null {
     /// # Errors
     /// As for [`Null::new`].
     pub fn on_thread(options: NullOptions, thread: Option<CompletionThread>) -> Result<Self> {
-        check(&options)?;
+        options.check()?;
         let thread = match (options.irqmode, thread) {
             (Completion::Thread, Some(shared)) => Some(shared),
             (Completion::Thread, None) => Some(CompletionThread::start()?),
@@ -209,49 +84,6 @@ impl Null {
     }
 }
 
-fn check(o: &NullOptions) -> Result<()> {
-    let refuse = |what: String| Err(Error::invalid(what));
-    if !o.blocksize.is_power_of_two() || !(512..=4096).contains(&o.blocksize) {
-        return refuse(format!("blocksize {} is not 512, 1024, 2048 or 4096", o.blocksize));
-    }
-    if o.size_bytes < u64::from(o.blocksize) || !o.size_bytes.is_multiple_of(u64::from(o.blocksize))
-    {
-        return refuse(format!(
-            "size {} is not a positive multiple of blocksize {}",
-            o.size_bytes, o.blocksize
-        ));
-    }
-    if !(1..=drystone_queue::tags::MAX_DEPTH).contains(&o.hw_queue_depth) {
-        return refuse(format!("hw_queue_depth {} is not 1 to 10240", o.hw_queue_depth));
-    }
-    if !(1..=QUEUES_MAX).contains(&o.submit_queues) || o.poll_queues > QUEUES_MAX {
-        return refuse("submit_queues is 1 to 1024 and poll_queues 0 to 1024".to_owned());
-    }
-    if o.mbps > 40_960 {
-        return refuse(format!("mbps {} is more than 40960", o.mbps));
-    }
-    if let Some(seek) = o.seek {
-        check_seek(seek, o.irqmode)?;
-    }
-    if o.badblocks.iter().any(|(first, last)| first > last) {
-        return refuse("a range of badblocks ends before it begins".to_owned());
-    }
-    Ok(())
-}
-
-fn check_seek(seek: Seek, irqmode: Completion) -> Result<()> {
-    let Seek { min_ns, max_ns } = seek;
-    if irqmode != Completion::Timer {
-        return Err(Error::invalid("seek_max_nsec needs irqmode 2 (timer)"));
-    }
-    if min_ns > max_ns || max_ns > SEEK_MAX_NS {
-        return Err(Error::invalid(format!(
-            "seek_min_nsec {min_ns} and seek_max_nsec {max_ns} are not ascending up to an hour"
-        )));
-    }
-    Ok(())
-}
-
 impl Null {
     /// A line for each poll queue.
     fn poll_stat(&self) -> Option<String> {
@@ -260,17 +92,6 @@ impl Null {
             .filter_map(|(n, queue)| Some(format!("hctx{n} {}", queue.get()?.counts())))
             .collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
-    }
-}
-
-impl NullOptions {
-    /// How long a request takes.
-    fn latency(&self) -> Latency {
-        let by_itself = match self.irqmode {
-            Completion::Timer => 10_000,
-            Completion::Inline | Completion::Thread => 0,
-        };
-        self.latency.clone().unwrap_or(Latency::constant(by_itself))
     }
 }
 

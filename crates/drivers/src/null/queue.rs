@@ -1,8 +1,9 @@
 //! The null device as one context uses it.
 
-use super::latency::Generator;
+use super::latency::{Generator, Latency};
+use super::options::{Completion, NullOptions};
 use super::poll_queue::{PollQueue, Ticket};
-use super::{Completion, Latency, NullOptions, NullShared, TICK_NS};
+use super::shared::{NullShared, TICK_NS};
 use crate::ram::Zeroing;
 use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;

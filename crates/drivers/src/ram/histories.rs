@@ -5,7 +5,7 @@ use super::*;
 use crate::testing::Rig;
 use drystone_core::clock::ManualClock;
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioFlags, IoBuf, Sector};
+use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector};
 use drystone_queue::queue::QueueOptions;
 use proptest::prelude::*;
 use std::collections::BTreeSet;

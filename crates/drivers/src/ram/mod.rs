@@ -1,314 +1,28 @@
-//! The RAM device: sparse anonymous memory. Memory is taken on the first write of a page and
-//! given back by discard.
+//! The RAM device: sparse memory ([`RamStore`]) that ends its requests inline.
 //!
-//! Invariants:
-//! * The mapping is as long as the device and lives as long as the store; requests were checked
-//!   against the device's size before they come here.
-//! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its
-//!   copy, a discard clears them before it frees: whatever overlaps, no data is ever called a
-//!   hole.
-//! * A call zeroes or frees no more than a piece: a long range is `Zeroing`'s.
-//! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
+//! Invariant: a call zeroes or frees no more than a piece: a long range is `Zeroing`'s.
 
 #[cfg(test)]
 mod histories;
+mod store;
 #[cfg(test)]
 mod tests;
 mod zeroing;
 
-use drystone_core::extent::ExtentList;
-use drystone_core::ring::RingEvent;
-use drystone_core::{Bio, BioFlags, Env, Error, Extent, Limits, Op, Result, Status};
-use drystone_queue::{AT_ONCE_BYTES_MAX, Driver, DriverQueue, HwQueues, Issue, Request, Slots};
-use std::ops::Range;
-use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+pub use store::RamStore;
 pub(crate) use zeroing::Zeroing;
 
-/// Bytes whose state one bit of `written` tells: a page.
-const GRANULE: u64 = 4096;
+use drystone_core::ring::RingEvent;
+use drystone_core::{Bio, Env, Error, Extent, Limits, Result, Status};
+use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
+use std::ops::Range;
+use std::sync::Arc;
+use store::GRANULE;
+
 /// Tags of each hardware queue. RAM completes inline, so this only bounds a batch.
 const DEPTH: u32 = 256;
 /// Hardware queues: as many contexts have one of their own.
 const QUEUES: u32 = 64;
-
-/// Words of `written` that one call looks at to free what they stand for: 16 GiB, 0.1 ms.
-const WORK_MAX: u32 = 1 << 16;
-/// A granule that is freed takes as long as so many words.
-const FREE_WORK: u32 = 64;
-/// Bytes that one call overwrites, which may take new memory for all of them: 1 ms.
-const OVERWRITTEN_MAX: usize = AT_ONCE_BYTES_MAX as usize;
-
-/// A range that is still to be zeroed, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rest {
-    from: usize,
-    end: usize,
-    /// Its memory is kept.
-    keeps: bool,
-}
-
-impl Rest {
-    /// All of a request.
-    fn of(rq: &Request) -> Self {
-        let from = rq.offset() as usize;
-        let keeps = rq.unit.op == Op::WriteZeroes && rq.unit.flags.contains(BioFlags::NOUNMAP);
-        Rest { from, end: from + rq.unit.bytes as usize, keeps }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.from == self.end
-    }
-}
-
-/// Sparse memory that requests are executed on.
-pub struct RamStore {
-    base: NonNull<u8>,
-    len: usize,
-    written: Box<[AtomicU64]>,
-}
-
-// SAFETY: the mapping belongs to the store; it is accessed by raw copies only, which any thread
-// may make (see the invariants for overlapping ones).
-unsafe impl Send for RamStore {}
-// SAFETY: as above.
-unsafe impl Sync for RamStore {}
-
-impl RamStore {
-    /// Memory for `size_bytes` bytes, all of it a hole.
-    ///
-    /// # Errors
-    /// When that much address space cannot be had.
-    pub fn new(size_bytes: u64) -> Result<Self> {
-        let too_large = || Error::invalid(format!("{size_bytes} bytes of RAM cannot be mapped"));
-        let len = usize::try_from(size_bytes).map_err(|_| too_large())?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new anonymous mapping, placed by the kernel, touches nothing of ours.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(too_large());
-        }
-        let words = (size_bytes.div_ceil(GRANULE)).div_ceil(64) as usize;
-        Ok(RamStore {
-            base: NonNull::new(base.cast()).ok_or_else(too_large)?,
-            len,
-            // SAFETY: zeroes are a value of an atomic number. Memory of the kernel is zero without
-            // being touched.
-            written: unsafe { Box::<[AtomicU64]>::new_zeroed_slice(words).assume_init() },
-        })
-    }
-
-    /// It has to be fast, and cannot be: memory that is kept is overwritten.
-    #[inline]
-    fn is_slow_for(&self, rq: &Request) -> bool {
-        let both = BioFlags::FAST_ZERO | BioFlags::NOUNMAP;
-        rq.unit.op == Op::WriteZeroes && rq.unit.flags.contains(both)
-    }
-
-    /// What the request zeroes, if that is too much for one call ([`Zeroing`]).
-    #[inline]
-    pub(crate) fn long_zeroing(&self, rq: &Request) -> Option<Rest> {
-        let is_long = !rq.unit.op.has_data() && rq.unit.bytes > AT_ONCE_BYTES_MAX;
-        let is_inside =
-            || rq.offset().checked_add(rq.unit.bytes).is_some_and(|end| end <= self.len as u64);
-        (is_long && is_inside() && !self.is_slow_for(rq)).then(|| Rest::of(rq))
-    }
-
-    /// Execute a request, which lies inside the store.
-    #[inline]
-    pub fn execute(&self, rq: &Request) -> Status {
-        let (offset, bytes) = (rq.offset() as usize, rq.unit.bytes as usize);
-        if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
-            return Status::IoError;
-        }
-        match rq.unit.op {
-            Op::Read => self.read(rq, offset),
-            Op::Write => self.write(rq, offset),
-            Op::WriteZeroes if self.is_slow_for(rq) => return Status::NotSupported,
-            Op::Discard | Op::WriteZeroes => {
-                let mut rest = Rest::of(rq);
-                while !rest.is_empty() {
-                    self.zero_some(&mut rest);
-                }
-            }
-            Op::Flush => {}
-        }
-        Status::Ok
-    }
-
-    /// Execute a read or write of one segment, which lies inside the store; `None` for others.
-    #[inline]
-    pub fn do_bio(&self, bio: &Bio) -> Option<Status> {
-        let (segment, offset) = (bio.single_segment()?, bio.sector.bytes() as usize);
-        let end = offset.checked_add(segment.len).filter(|end| *end <= self.len);
-        let place = end.map(|_| self.base.as_ptr().wrapping_add(offset))?;
-        // SAFETY: the range lies inside the mapping, the bio's memory is vouched for until it ends.
-        unsafe {
-            match bio.op {
-                Op::Read => std::ptr::copy(place, segment.ptr, segment.len),
-                Op::Write => std::ptr::copy(segment.ptr, place, segment.len),
-                _ => return None,
-            }
-        }
-        if bio.op == Op::Write {
-            self.mark(offset as u64, bio.bytes);
-        }
-        Some(Status::Ok)
-    }
-
-    #[inline]
-    fn read(&self, rq: &Request, offset: usize) {
-        let mut from = self.base.as_ptr().wrapping_add(offset);
-        rq.each_segment(|s| {
-            // SAFETY: the segments sum up to the request's bytes, which lie inside the mapping
-            // (checked by execute); the bio's memory is vouched for until it completes.
-            unsafe { std::ptr::copy(from, s.ptr, s.len) };
-            from = from.wrapping_add(s.len);
-        });
-    }
-
-    #[inline]
-    fn write(&self, rq: &Request, offset: usize) {
-        let mut to = self.base.as_ptr().wrapping_add(offset);
-        rq.each_segment(|s| {
-            // SAFETY: as for read.
-            unsafe { std::ptr::copy(s.ptr, to, s.len) };
-            to = to.wrapping_add(s.len);
-        });
-        self.mark(offset as u64, rq.unit.bytes);
-    }
-
-    /// Note that the granules of a range hold data.
-    fn mark(&self, offset: u64, bytes: u64) {
-        for granule in offset / GRANULE..(offset + bytes).div_ceil(GRANULE) {
-            let (word, bit) = (&self.written[(granule / 64) as usize], 1 << (granule % 64));
-            if word.load(Relaxed) & bit == 0 {
-                word.fetch_or(bit, Release);
-            }
-        }
-    }
-
-    /// Zero a beginning of `rest`, as much as one call should do. Granules that lie in it wholly are given
-    /// back to the system, unless they are to be kept; what else there is is overwritten.
-    pub(crate) fn zero_some(&self, rest: &mut Rest) {
-        let Rest { from, end, keeps } = *rest;
-        if keeps {
-            rest.from = end.min(from + OVERWRITTEN_MAX);
-            self.overwrite_with_zeroes(from, rest.from);
-            return self.mark(from as u64, (rest.from - from) as u64);
-        }
-        let granule = GRANULE as usize;
-        let (first, last) = (from.div_ceil(granule), end / granule);
-        rest.from = end;
-        if first >= last {
-            return self.zero_parts(from, end);
-        }
-        self.zero_parts(from, first * granule);
-        let next = self.free_some(first, last);
-        match next == last {
-            true => self.zero_parts(last * granule, end),
-            false => rest.from = next * granule,
-        }
-    }
-
-    /// Zero parts of granules. One that holds no data reads as zeroes, and gets no memory for it.
-    fn zero_parts(&self, from: usize, end: usize) {
-        let granule = GRANULE as usize;
-        let mut at = from;
-        while at < end {
-            let next = end.min((at / granule + 1) * granule);
-            let (word, bit) = (&self.written[at / granule / 64], 1 << (at / granule % 64));
-            if word.load(Acquire) & bit != 0 {
-                self.overwrite_with_zeroes(at, next);
-            }
-            at = next;
-        }
-    }
-
-    /// Free a beginning of the granules `first..last`, as many as one call should. The one after them.
-    fn free_some(&self, first: usize, last: usize) -> usize {
-        let (mut at, mut work, mut run) = (first, 0, first..first);
-        while at < last && work < WORK_MAX {
-            let next = last.min((at / 64 + 1) * 64);
-            let mask = u64::MAX >> (64 - (next - at)) << (at % 64);
-            let word = &self.written[at / 64];
-            let held = word.load(Relaxed) & mask;
-            if held != 0 {
-                word.fetch_and(!mask, AcqRel);
-                if run.end != at {
-                    self.give_back(std::mem::replace(&mut run, at..at));
-                }
-                run.end = next;
-            }
-            (at, work) = (next, work + 1 + held.count_ones() * FREE_WORK);
-        }
-        self.give_back(run);
-        at
-    }
-
-    /// Give the memory of granules back to the system; they read as zeroes afterwards.
-    fn give_back(&self, granules: Range<usize>) {
-        let (from, end) = (granules.start * GRANULE as usize, granules.end * GRANULE as usize);
-        if from == end {
-            return;
-        }
-        // SAFETY: the range lies inside our own mapping and is page aligned.
-        let freed = unsafe {
-            let start = self.base.as_ptr().add(from);
-            libc::madvise(start.cast(), end - from, libc::MADV_DONTNEED) == 0
-        };
-        if !freed {
-            self.overwrite_with_zeroes(from, end);
-        }
-    }
-
-    fn overwrite_with_zeroes(&self, from: usize, to: usize) {
-        // SAFETY: inside the mapping, as checked when the request came.
-        unsafe { std::ptr::write_bytes(self.base.as_ptr().add(from), 0, to - from) };
-    }
-
-    /// The allocation query.
-    pub fn extents(&self, offset: u64, length: u64, max: usize) -> Vec<Extent> {
-        let mut list = ExtentList::new();
-        let (mut at, end) = (offset, offset + length);
-        while at < end && list.as_slice().len() <= max {
-            let (data, until) = self.run(at / GRANULE, end.div_ceil(GRANULE));
-            let until = (until * GRANULE).min(end);
-            list.push(match data {
-                true => Extent::data(at, until - at),
-                false => Extent::hole(at, until - at),
-            });
-            at = until;
-        }
-        let mut extents = list.into_vec();
-        extents.truncate(max);
-        extents
-    }
-
-    /// Whether `granule` holds data, and the first granule (at most `end`) that differs.
-    fn run(&self, granule: u64, end: u64) -> (bool, u64) {
-        let bits = |g: u64| self.written[(g / 64) as usize].load(Acquire);
-        let data = bits(granule) >> (granule % 64) & 1 == 1;
-        let mut at = granule;
-        while at < end {
-            let differing = if data { !bits(at) } else { bits(at) } >> (at % 64);
-            if differing != 0 {
-                return (data, (at + u64::from(differing.trailing_zeros())).min(end));
-            }
-            at = (at / 64 + 1) * 64;
-        }
-        (data, end)
-    }
-}
-
-impl Drop for RamStore {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody uses the store any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// A RAM device.
 pub struct Ram {
@@ -340,7 +54,7 @@ impl Driver for Ram {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.store.len as u64
+        self.store.size_bytes()
     }
 
     fn limits(&self) -> Limits {

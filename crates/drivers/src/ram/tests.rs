@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{ENGINES, Rig, pattern};
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
-use drystone_core::{BioList, IoBuf, Sector};
+use drystone_core::{BioFlags, BioList, IoBuf, Op, Sector};
 use drystone_queue::queue::QueueOptions;
 use drystone_queue::scheduler::SchedulerKind;
 use proptest::prelude::*;

@@ -7,7 +7,7 @@
 //! * However many ranges there are, a call does one piece. They take turns, so a short one does not wait for the end
 //!   of a long one, which may be another client's.
 
-use super::{RamStore, Rest};
+use super::store::{RamStore, Rest};
 use drystone_core::Env;
 use drystone_queue::{Request, Slots};
 use std::collections::VecDeque;

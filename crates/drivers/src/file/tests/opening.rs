@@ -39,13 +39,13 @@ fn who_has_a_device_open_is_found() {
         assert_eq!(libc::ioctl(terminal.as_raw_fd(), libc::TIOCGPTN, &raw mut number), 0);
     }
     let path = PathBuf::from(format!("/dev/pts/{number}"));
-    assert_eq!(open::find_opener(&path), None);
+    assert_eq!(system::find_opener(&path), None);
     let opened = std::fs::File::options().read(true).custom_flags(libc::O_NOCTTY).open(&path);
-    assert_eq!(open::find_opener(&path), Some(std::process::id()));
+    assert_eq!(system::find_opener(&path), Some(std::process::id()));
     drop(opened.unwrap());
     let dir = tempfile::tempdir().unwrap();
     let _file = file(dir.path(), MIB);
-    assert_eq!(open::find_opener(&dir.path().join("disk.img")), None, "it is no device");
+    assert_eq!(system::find_opener(&dir.path().join("disk.img")), None, "it is no device");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn open_while_it_is_taken_away(options: &FileOptions) -> Result<FileShared> {
 
 /// How often this process has the file open.
 fn times_open(file: &std::os::fd::OwnedFd) -> usize {
-    let wanted = open::stat(file.as_raw_fd()).unwrap();
+    let wanted = system::stat(file.as_raw_fd()).unwrap();
     let same = |m: &std::fs::Metadata| (m.dev(), m.ino()) == (wanted.st_dev, wanted.st_ino);
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     open.filter(|fd| std::fs::metadata(fd.path()).is_ok_and(|meta| same(&meta))).count()

@@ -1,0 +1,140 @@
+//! The state that the queues of a file share, and its exchange when the file is opened anew.
+//!
+//! Invariant: one thread at a time changes which file it is, or how long ([`FileShared::turn`]).
+
+use super::opened::{Discard, Opened};
+use super::options::FileOptions;
+use drystone_core::clock::SystemClock;
+use drystone_core::mistake;
+use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
+use drystone_core::sync::LockCounters;
+use drystone_core::{Error, Published, Result};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+/// The state that the queues of a file share.
+pub(crate) struct FileShared {
+    pub(crate) path: PathBuf,
+    pub(crate) read_only: bool,
+    /// Bytes of a logical block.
+    pub(crate) block_size: u32,
+    pub(crate) physical_block_size: u32,
+    /// As clients were told, whatever it is opened as later.
+    pub(crate) discard: Option<Discard>,
+    /// Bytes of the device.
+    bytes: AtomicU64,
+    /// How it was opened; `None` of a simulator's.
+    pub(super) options: Option<FileOptions>,
+    opening: Published<Opening>,
+    /// Somebody opens it anew or makes it longer.
+    is_changing: AtomicBool,
+    /// Counts the lock of `opening` for those who are no queue.
+    locks: Arc<LockCounters>,
+}
+
+impl FileShared {
+    pub(super) fn new(
+        path: &Path,
+        options: Option<&FileOptions>,
+        physical_block_size: u32,
+        opened: Opened,
+    ) -> Self {
+        FileShared {
+            path: path.to_owned(),
+            read_only: options.is_some_and(|options| options.read_only),
+            block_size: opened.block_size,
+            physical_block_size,
+            discard: opened.discard,
+            bytes: AtomicU64::new(opened.length.bytes()),
+            options: options.cloned(),
+            opening: Published::new(Opening::first(opened)),
+            is_changing: AtomicBool::new(false),
+            locks: LockCounters::new(SystemClock::new()),
+        }
+    }
+
+    /// The size of the device in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.bytes.load(Acquire)
+    }
+
+    /// Notes that the device has grown. Only with the [`FileShared::turn`].
+    pub(super) fn note_growth(&self, bytes: u64) {
+        self.bytes.store(bytes, Release);
+    }
+
+    /// Counts exchanges: a queue that has seen another count is to call [`FileShared::current`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.opening.epoch()
+    }
+
+    /// What to use from now on, with its count.
+    pub(crate) fn current(&self, user: &LockCounters) -> (u64, Arc<Opened>) {
+        let (epoch, opening) = self.opening.get(user);
+        (epoch, opening.opened.clone())
+    }
+
+    /// The same, for threads that are no queue's.
+    pub(crate) fn opened(&self) -> Arc<Opened> {
+        self.current(&self.locks).1
+    }
+
+    /// Whether I/O is under way on an opening that was exchanged, or a queue has not taken over the next one.
+    pub(crate) fn is_exchanging(&self) -> bool {
+        self.opening.get(&self.locks).1.before.strong_count() > 0
+    }
+
+    /// Have queues use `next` in the place of `before`, which it is the same file as, or is not. Each takes it over when
+    /// it is next told that something has changed.
+    pub(super) fn exchange(
+        &self,
+        before: &Arc<Opened>,
+        mut next: Opened,
+        is_same: bool,
+    ) -> Result<()> {
+        if is_same {
+            before.precede(&mut next);
+            if !mistake!("failure_kept") {
+                next.flush_failed.store(false, Release);
+            }
+        }
+        let next = Arc::new(next);
+        self.opening.update(&self.locks, |opening| {
+            *opening = Opening { opened: next, before: Arc::downgrade(before) };
+            Ok(())
+        })
+    }
+
+    /// The right to change which file it is, or how long: one has it at a time.
+    pub(super) fn turn(&self) -> Result<Turn<'_>> {
+        if self.is_changing.swap(true, Acquire) {
+            let path = self.path.display();
+            let text =
+                format!("{path} is being opened anew, or made longer: try again when that is over");
+            return Err(Error::new(drystone_core::error::ErrorKind::Busy, text));
+        }
+        Ok(Turn(&self.is_changing))
+    }
+}
+
+/// The opening that queues are to use, and the one before.
+#[derive(Clone)]
+struct Opening {
+    opened: Arc<Opened>,
+    before: Weak<Opened>,
+}
+
+impl Opening {
+    fn first(opened: Opened) -> Self {
+        Opening { opened: Arc::new(opened), before: Weak::new() }
+    }
+}
+
+/// See [`FileShared::turn`].
+pub(super) struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}
