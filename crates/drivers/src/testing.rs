@@ -65,7 +65,7 @@ impl Rig {
         self.cx.submit(self.dev, &mut list);
     }
 
-    /// What has ended, without waiting.
+    /// The bios that have ended, without waiting.
     pub(crate) fn reap(&mut self) -> Vec<Box<Bio>> {
         let mut out = BioList::new();
         self.cx.reap(&mut out);

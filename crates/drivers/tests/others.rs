@@ -1,5 +1,5 @@
-//! Files beside other processes. Not among the unit tests: a child has the descriptors of all tests that run beside
-//! the one that makes it, with their locks, until it executes its program.
+//! Files beside other processes. Not among the unit tests: a child has the descriptors of all tests
+//! that run beside the one that makes it, with their locks, until it executes its program.
 
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::{File, FileOptions, OfflineFile};
@@ -60,7 +60,8 @@ fn what_is_closed_is_free_although_a_child_has_inherited_it() {
     drop((child, other));
 }
 
-/// A loop device that has a file attached, until this is dropped; `None` where there are none to be had.
+/// A loop device that has a file attached, until this is dropped; `None` where there are none to be
+/// had.
 struct LoopDevice {
     name: String,
     file: PathBuf,

@@ -1,8 +1,8 @@
 //! Drystone: exports, the front ends that bring requests in.
 //!
 //! [`server`] is what they share: a data thread's worker, its door, the volumes. Each protocol is a
-//! folder: state machines that take bytes and give bytes, and a front end of the worker that carries
-//! requests out on its context's ring. Threads and clocks belong to whoever runs the worker.
+//! folder: state machines that take bytes and give bytes, and a front end of the worker that
+//! carries requests out on its context's ring. Threads and clocks belong to the caller.
 #![deny(unsafe_code)]
 
 pub mod fuse;

@@ -1,8 +1,9 @@
 //! How I/O goes to a file: in blocks of which size, and past the page cache or not.
 //!
-//! A block device has the logical blocks of the host, whatever is asked for: it zeroes and discards nothing smaller.
-//! A file has blocks of 512 bytes, so that what it holds means the same on every disk; only who asks for direct I/O
-//! gets the larger blocks that direct I/O needs on some file systems (on a disk of 4096-byte sectors, for one).
+//! A block device has the logical blocks of the host, whatever is asked for: it zeroes and discards
+//! nothing smaller. A file has blocks of 512 bytes, so that what it holds means the same on every
+//! disk; only who asks for direct I/O gets the larger blocks that direct I/O needs on some file
+//! systems (on a disk of 4096-byte sectors, for one).
 
 use super::options::{Direct, FileOptions};
 use super::system::{is_in_memory, stat};
@@ -22,29 +23,29 @@ pub(super) struct Access {
     pub(super) block_size: u32,
     /// Alignment of memory for direct I/O; `None`: the page cache is used.
     pub(super) direct: Option<u32>,
-    /// What users may not expect, one sentence without its subject, which is the file.
+    /// A notice of what it cannot do: one sentence without its subject, which is the file.
     pub(super) notice: Option<String>,
 }
 
 /// The access, or why there is none.
 type Choice = std::result::Result<Access, String>;
 
-/// What the host says of a file.
+/// The host's facts about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Host {
     /// Logical block of a block device.
     device_block: Option<u32>,
-    /// What direct I/O needs, if the file system tells.
+    /// The needs of direct I/O, if the file system tells.
     alignment: Option<Alignment>,
     /// The file system is memory.
     in_memory: bool,
 }
 
-/// What direct I/O needs, in bytes.
+/// The needs of direct I/O, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alignment {
     memory: u32,
-    /// Of offsets and lengths; 0 where there is no direct I/O.
+    /// The alignment of offsets and lengths; 0 where there is no direct I/O.
     offset: u32,
 }
 
@@ -134,7 +135,8 @@ fn no_direct(alignment: Alignment) -> String {
     }
 }
 
-/// Why a file goes through the page cache though it need not be told to. Nobody expects otherwise of one in memory.
+/// Why a file goes through the page cache though it need not be told to. Nobody expects otherwise
+/// of one in memory.
 fn why_buffered(host: Host) -> Option<String> {
     let why = match host.alignment {
         _ if host.in_memory => return None,
@@ -175,8 +177,8 @@ impl Access {
     }
 }
 
-/// Switches direct I/O on, or gives it up where it was not demanded. The lock belongs to the open file, so the flag
-/// is set on it instead of opening anew.
+/// Switches direct I/O on, or gives it up where it was not demanded. The lock belongs to the open
+/// file, so the flag is set on it instead of opening anew.
 pub(super) fn set_direct(fd: &OwnedFd, options: &FileOptions, access: &mut Access) -> Result<()> {
     if access.direct.is_none() {
         return Ok(());
@@ -216,7 +218,7 @@ fn statx_alignment(fd: &OwnedFd) -> Option<Alignment> {
         .then_some(Alignment { memory: stat.stx_dio_mem_align, offset: stat.stx_dio_offset_align })
 }
 
-/// Of a block device.
+/// The access to a block device.
 pub(super) fn logical_block_size(fd: &OwnedFd) -> u32 {
     const BLKSSZGET: libc::c_ulong = 0x1268;
     let mut bytes: libc::c_int = 0;
@@ -282,7 +284,7 @@ mod tests {
         }
     }
 
-    /// What is asked for, and what comes of it.
+    /// The options, and the access that they lead to.
     type Case = (u32, Option<Alignment>, Direct, Option<u32>, Wanted);
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a file can do besides the operations that a ring carries out on it.
+//! Operations on a file besides those that a ring carries out on it.
 
 use super::system;
 use drystone_core::blocking::might_block;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// An open file, or what stands for one in a simulator. Called from any thread; but for
 /// [`Backing::is_shorter_than`] nothing here is on the way of an I/O.
 pub trait Backing: Send + Sync {
-    /// What a ring knows it by. Valid for as long as this lives.
+    /// The descriptor by which a ring knows it. Valid for as long as this lives.
     fn descriptor(&self) -> RawFd;
 
     /// Its length in bytes, as of now.
@@ -19,8 +19,8 @@ pub trait Backing: Send + Sync {
     /// When the system refuses.
     fn size(&self) -> io::Result<u64>;
 
-    /// Whether it has become shorter than `bytes`, as far as that is known at once: this is called by data
-    /// threads, and never waits.
+    /// Whether it has become shorter than `bytes`, as far as that is known at once: this is called
+    /// by data threads, and never waits.
     fn is_shorter_than(&self, bytes: u64) -> bool {
         self.size().is_ok_and(|size| size < bytes)
     }
@@ -131,7 +131,7 @@ fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> io::Result<u64> {
     sought(found, whence, from, end)
 }
 
-/// What the file system's answer to a question from `from` on means.
+/// The meaning of the file system's answer to a search from `from` on.
 pub(super) fn sought(found: io::Result<u64>, whence: i32, from: u64, end: u64) -> io::Result<u64> {
     let error = match found {
         Ok(found) => return Ok(found.clamp(from, end)),

@@ -1,4 +1,5 @@
-//! What a device holds of the file that it stands on, however often that is opened anew: its lock, and which file it is.
+//! What a device holds of the file that it stands on, however often that is opened anew: its lock,
+//! and which file it is.
 
 use super::locks;
 use super::system::{limit_below, stat};
@@ -7,15 +8,16 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The lock of a file, held until this is dropped. It belongs to the open file that took it, which stays open for it
-/// when the file is opened anew: so it never has to be taken from one and given to another.
+/// The lock of a file, held until this is dropped. It belongs to the open file that took it, which
+/// stays open for it when the file is opened anew: so it never has to be taken from one and given
+/// to another.
 pub(super) struct Claim {
     fd: Arc<OwnedFd>,
     pub(super) identity: Identity,
 }
 
 impl Claim {
-    /// Of a file that `fd` has locked.
+    /// The claim of a file that `fd` has locked.
     pub(super) fn new(fd: Arc<OwnedFd>, identity: Identity) -> Arc<Self> {
         Arc::new(Claim { fd, identity })
     }
@@ -35,18 +37,18 @@ impl Drop for Claim {
     }
 }
 
-/// Which file or disk it is, whatever its path.
+/// The identity of a file or disk, regardless of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// A file.
     File { file_system: u64, inode: u64 },
-    /// A block device by its number; the sequence tells disks apart that have it one after the other, and is 0 where
-    /// the kernel has none (before Linux 5.15).
+    /// A block device by its number; the sequence tells disks apart that have it one after the
+    /// other, and is 0 where the kernel has none (before Linux 5.15).
     Device { number: u64, sequence: u64 },
 }
 
 impl Identity {
-    /// Of what is open.
+    /// The identity of an open file.
     pub(super) fn of(fd: &OwnedFd, block_device: bool) -> io::Result<Self> {
         let stat = stat(fd.as_raw_fd())?;
         Ok(match block_device {

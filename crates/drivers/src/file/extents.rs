@@ -1,4 +1,4 @@
-//! Which ranges of a file hold data: the allocation query, by `lseek`.
+//! The allocation query: the ranges of a file that hold data, by `lseek`.
 //!
 //! ```text
 //!   offset                                      end     actual end of the file
@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Invariants:
-//! * A hole that a write made in a file that was cut short is none: the length is looked at after the holes, and
-//!   of a file that was cut short all is data.
+//! * A hole that a write made in a file that was cut short is none: the length is looked at after
+//!   the holes, and of a file that was cut short all is data.
 //! * Answers that make no sense end the query: each step goes forward, or the rest is data.
-//! * The calls may take long. They are for threads that may block ([`drystone_core::extent::ExtentQuery`]).
+//! * The calls may take long. They are for threads that may block
+//!   ([`drystone_core::extent::ExtentQuery`]).
 
 use super::opened::Opened;
 use super::shared::FileShared;
@@ -50,8 +51,8 @@ pub(super) fn extents(
     Ok(extents)
 }
 
-/// Extents of `range`, at most one more than `max`. From where on nothing is known; `None` if only the number
-/// of extents ended it.
+/// Extents of `range`, at most one more than `max`. From where on nothing is known; `None` if only
+/// the number of extents ended it.
 fn walk(
     opened: &Opened,
     range: Range<u64>,

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! * A hole is never remembered, so a write that has ended is seen. "Data" is always a permitted
-//!   answer, so the last run of data is remembered: the search for the end of a long run takes as long
-//!   as it is (tmpfs looks at each page), and a client that goes through a file asks for it again and
-//!   again.
+//!   answer, so the last run of data is remembered: the search for the end of a long run takes as
+//!   long as it is (tmpfs looks at each page), and a client that goes through a file asks for it
+//!   again and again.
 //! * A run is remembered only if no hole was made since it was asked for.
 
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -55,8 +55,8 @@ impl Holes {
         self.known.store(ASKING, Relaxed);
     }
 
-    /// Remembers a run that was found since [`Holes::begin_asking`]. Of two threads that ask at once one
-    /// is remembered; a mistake makes a copy less sparse, never wrong.
+    /// Remembers a run that was found since [`Holes::begin_asking`]. Of two threads that ask at
+    /// once one is remembered; a mistake makes a copy less sparse, never wrong.
     pub(super) fn remember(&self, run: Range<u64>) {
         let (from, to) = (run.start.div_ceil(1 << UNIT_BITS), run.end >> UNIT_BITS);
         if to > from && to <= u64::from(u32::MAX) {

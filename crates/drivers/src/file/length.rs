@@ -10,17 +10,20 @@
 //! ```
 //!
 //! Invariants:
-//! * The file had `bytes` bytes when that was stored: one that is shorter was cut off by somebody else.
+//! * The file had `bytes` bytes when that was stored: one that is shorter was cut off by somebody
+//!   else.
 //! * `cut_short` is never taken back.
-//! * The mark of a queue is set from before a change of the file is issued until the length was looked at after
-//!   every change that the queue has issued ended.
-//! * So no read is acknowledged with the hole that a write has made. The mark was set before the write, and the
-//!   kernel did the write before the read that met it: the reader finds the mark set, and looks itself; or finds
-//!   it cleared, and then sees what was noted before that (Release and Acquire). It loads the marks first.
-//! * While an opening before this one is in use by queues ([`Doubt`]), everybody looks at the length himself: what they
-//!   change they note with the length of that opening. A queue looks at this one before it leaves the other.
-//! * A mark is written by its queue alone, twice for a row of changes. A queue that found none free counts as one
-//!   whose mark is set.
+//! * The mark of a queue is set from before a change of the file is issued until the length was
+//!   looked at after every change that the queue has issued ended.
+//! * So no read is acknowledged with the hole that a write has made. The mark was set before the
+//!   write, and the kernel did the write before the read that met it: the reader finds the mark
+//!   set, and looks itself; or finds it cleared, and then sees what was noted before that (Release
+//!   and Acquire). It loads the marks first.
+//! * While an opening before this one is in use by queues ([`Doubt`]), everybody looks at the
+//!   length himself: what they change they note with the length of that opening. A queue looks at
+//!   this one before it leaves the other.
+//! * A mark is written by its queue alone, twice for a row of changes. A queue that found none free
+//!   counts as one whose mark is set.
 
 use super::backing::Backing;
 use crossbeam_utils::CachePadded;
@@ -31,12 +34,12 @@ use std::sync::Arc;
 /// Queues that have a mark of their own. Few for the model checker, which follows each.
 const MARKS: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// The length of a file, and who may be changing it.
+/// The length of a file, and the queues that may be changing it.
 #[derive(Debug)]
 pub(crate) struct Length {
     bytes: AtomicU64,
     cut_short: AtomicBool,
-    /// Which marks have an owner, a bit for each.
+    /// The marks that have an owner, a bit for each.
     owned: AtomicU64,
     /// Queues that have no mark.
     without_mark: AtomicU32,
@@ -44,7 +47,7 @@ pub(crate) struct Length {
 }
 
 impl Length {
-    /// Of a file of so many bytes.
+    /// The length of a file of so many bytes.
     pub(crate) fn new(bytes: u64) -> Arc<Self> {
         Arc::new(Length {
             bytes: AtomicU64::new(bytes),
@@ -145,7 +148,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Of a queue that is opened.
+    /// The mark of a queue that is opened.
     pub(crate) fn new(length: Arc<Length>) -> Self {
         Mark { number: length.claim(), length, in_flight: 0, is_set: false }
     }
@@ -163,8 +166,9 @@ impl Mark {
         self.in_flight -= 1;
     }
 
-    /// For what has ended, changes and reads, before it is acknowledged: whether the file was cut short. Makes a
-    /// system call only where somebody may have changed the file since the last look.
+    /// For what has ended, changes and reads, before it is acknowledged: whether the file was cut
+    /// short. Makes a system call only where somebody may have changed the file since the last
+    /// look.
     pub(crate) fn look(&mut self, backing: &dyn Backing) -> bool {
         let may_clear = self.is_set && (self.in_flight == 0 || mutated!("length_in_flight"));
         if may_clear && mutated!("length_look_late") {
@@ -278,8 +282,8 @@ mod loom_tests {
     }
 
     impl Model {
-        /// The first block is written, which changes no length, beside the third one. What ended is told of one
-        /// by one; then the queue is closed.
+        /// The first block is written, which changes no length, beside the third one. What ended is
+        /// told of one by one; then the queue is closed.
         fn write(&self, mut mark: Mark) {
             mark.change_begins();
             mark.change_begins();
@@ -303,7 +307,8 @@ mod loom_tests {
         }
     }
 
-    /// One queue reads while another one, with a mark or without, writes, and somebody cuts the file to a block.
+    /// One queue reads while another one, with a mark or without, writes, and somebody cuts the
+    /// file to a block.
     fn read_beside_a_cut(has_mark: bool) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -324,8 +329,8 @@ mod loom_tests {
         });
     }
 
-    /// The file is opened anew: one queue reads on the new opening while another one writes on the one before, and
-    /// leaves it.
+    /// The file is opened anew: one queue reads on the new opening while another one writes on the
+    /// one before, and leaves it.
     #[test]
     fn loom_length_of_a_file_opened_anew() {
         let mut builder = loom::model::Builder::new();

@@ -2,15 +2,18 @@
 //!
 //! Invariants:
 //! * A writer holds the whole file exclusively: nobody else, QEMU included, has any lock of it.
-//! * A reader holds, shared, only bytes that QEMU gives a meaning (`block/file-posix.c`): a lock of byte 100 + n says
-//!   "I use permission n", one of byte 200 + n says "I do not share permission n". It reads, and shares neither
-//!   writing nor resizing; so it keeps writers out, QEMU's and ours, and lets readers in.
-//! * A reader takes its locks before it looks for writers, as QEMU does: of two that begin at once, at
-//!   least one sees the other.
-//! * Who makes a file waits for the lock while the file is empty: somebody who found it there, before it had its
-//!   length, has the lock for a moment, and is refused. So of several that make a file at once one always gets it.
-//! * Who makes a file and is refused takes it away again before it lets go of the lock. So whoever has the lock looks
-//!   whether the path still leads to the file, and opens the path once more if not.
+//! * A reader holds, shared, only bytes that QEMU gives a meaning (`block/file-posix.c`): a lock of
+//!   byte 100 + n says "I use permission n", one of byte 200 + n says "I do not share permission
+//!   n". It reads, and shares neither writing nor resizing; so it keeps writers out, QEMU's and
+//!   ours, and lets readers in.
+//! * A reader takes its locks before it looks for writers, as QEMU does: of two that begin at once,
+//!   at least one sees the other.
+//! * Who makes a file waits for the lock while the file is empty: somebody who found it there,
+//!   before it had its length, has the lock for a moment, and is refused. So of several that make a
+//!   file at once one always gets it.
+//! * Who makes a file and is refused takes it away again before it lets go of the lock. So whoever
+//!   has the lock looks whether the path still leads to the file, and opens the path once more if
+//!   not.
 
 use super::options::FileOptions;
 use super::system::{find_process, held, is_open, size_of};
@@ -31,9 +34,9 @@ const USED: i64 = 100;
 /// The byte that says that a permission is not shared.
 const UNSHARED: i64 = 200;
 
-/// What a reader locks.
+/// The byte that a reader locks.
 const READER: [i64; 3] = [USED + CONSISTENT_READ, UNSHARED + WRITE, UNSHARED + RESIZE];
-/// What nobody may have locked beside a reader.
+/// The bytes that nobody may have locked beside a reader.
 const AGAINST_READERS: [i64; 3] = [USED + WRITE, USED + RESIZE, UNSHARED + CONSISTENT_READ];
 
 /// How long to wait for a lock that no living process seems to hold: a process that was killed
@@ -42,8 +45,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look meanwhile.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Lock the file, against everybody for a writer, against writers for a reader. `makes`: the file was not there
-/// before. May wait: not for a data thread.
+/// Lock the file, against everybody for a writer, against writers for a reader. `makes`: the file
+/// was not there before. May wait: not for a data thread.
 pub(super) fn lock(fd: &OwnedFd, options: &FileOptions, makes: bool) -> Result<()> {
     let mut waited = Duration::ZERO;
     while !try_lock(fd, options)? {

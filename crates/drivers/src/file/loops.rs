@@ -1,9 +1,10 @@
-//! Loop devices of the host that stand on a file. They take no byte locks, so whoever writes the file beside one is
-//! not found by them.
+//! Loop devices of the host that stand on a file. They take no byte locks, so whoever writes the
+//! file beside one is not found by them.
 //!
-//! Looked for once, when a file is opened, by the path that sysfs has of what is attached. No loop device is opened,
-//! nor is any other file looked at: one whose file system hangs would hang the start. So a device is not found that is
-//! attached later, or by another path (a hard link, a bind mount).
+//! Looked for once, when a file is opened, by the path that sysfs has of what is attached. No loop
+//! device is opened, nor is any other file looked at: one whose file system hangs would hang the
+//! start. So a device is not found that is attached later, or by another path (a hard link, a bind
+//! mount).
 
 use super::options::FileOptions;
 use super::system::stat;
@@ -20,12 +21,12 @@ use std::path::Path;
 pub(super) struct LoopDevice {
     /// Its name: `loop3`.
     pub(super) name: String,
-    /// What is written to it is written to the file.
+    /// Writes to it go to the file.
     pub(super) is_writable: bool,
 }
 
-/// Refuses to write to a file beside a loop device that may write to it, too. What users are to know of one that is
-/// harmless enough, a sentence without its subject, which is the file.
+/// Refuses to write to a file beside a loop device that may write to it, too. What users are to
+/// know of one that is harmless enough, a sentence without its subject, which is the file.
 pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String>> {
     let Some(LoopDevice { name, is_writable }) = attached_to(fd) else { return Ok(None) };
     match (options.read_only, is_writable) {
@@ -46,7 +47,8 @@ pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String
     }
 }
 
-/// The loop device that has this file attached: one that may write to it, if there is any. None of a block device.
+/// The loop device that has this file attached: one that may write to it, if there is any. None of
+/// a block device.
 pub(super) fn attached_to(fd: &OwnedFd) -> Option<LoopDevice> {
     might_block("sysfs");
     attached_in(Path::new("/sys/block"), fd)

@@ -2,21 +2,24 @@
 //!
 //! Invariants:
 //! * A file opened for writing is locked against every other writer for as long as the device
-//!   lives, also while it is opened anew (open-file-description lock; `O_EXCL` on block devices). One opened for reading is locked
-//!   against every writer, QEMU included (`locks`).
-//! * Nor is a file written that a loop device of the host has attached and may write to (`loops`): those take no locks.
-//! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device succeeds any more: the
-//!   kernel may have dropped the pages it could not write, so a later success would be a lie.
-//!   Only opening the file anew ends that (`reopen`).
-//! * A file that became shorter than its device below us fails all I/O from when that is seen, for a write beyond
-//!   its end would make it longer again, with a hole for what it held. Nothing is acknowledged that ended after a
-//!   write of any context before it was seen that the file had its length after that write (`length`): no read
-//!   tells zeroes of such a hole, and no allocation query calls it one. Where nothing writes, the length is not
-//!   looked at, and reads behind the end notice it, because they end early.
-//! * Not noticed is what is cut off between the look and the write, or growth, that restores the length: that of the
-//!   device's last block is begun only while the file has it. Nor does a read that the page cache serves while the
-//!   file is being cut notice that the rest of the last page was zeroed. On 9p and CIFS, which would have the thread
-//!   wait for a server, only reads that end early notice a cut.
+//!   lives, also while it is opened anew (open-file-description lock; `O_EXCL` on block devices).
+//!   One opened for reading is locked against every writer, QEMU included (`locks`).
+//! * Nor is a file written that a loop device of the host has attached and may write to (`loops`):
+//!   those take no locks.
+//! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device
+//!   succeeds any more: the kernel may have dropped the pages it could not write, so a later
+//!   success would be a lie. Only opening the file again ends that (`reopen`).
+//! * A file that became shorter than its device below us fails all I/O from when that is seen, for
+//!   a write beyond its end would make it longer again, with a hole for what it held. Nothing is
+//!   acknowledged that ended after a write of any context before it was seen that the file had its
+//!   length after that write (`length`): no read tells zeroes of such a hole, and no allocation
+//!   query calls it one. Where nothing writes, the length is not looked at, and reads behind the
+//!   end notice it, because they end early.
+//! * Not noticed is what is cut off between the look and the write, or growth, that restores the
+//!   length: that of the device's last block is begun only while the file has it. Nor does a read
+//!   that the page cache serves while the file is being cut notice that the rest of the last page
+//!   was zeroed. On 9p and CIFS, which would have the thread wait for a server, only reads that end
+//!   early notice a cut.
 //! * Direct I/O is used only where every logical block can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
@@ -66,14 +69,14 @@ impl File {
     /// Open (and create, if the options say so) the file at `options.path`.
     ///
     /// # Errors
-    /// A sentence with the path: not there, not permitted, held by another process (with its
-    /// number where it can be found), too small, not a whole number of blocks, no direct I/O, no space.
+    /// A sentence with the path: not there, not permitted, held by another process (with its number
+    /// where it can be found), too small, not a whole number of blocks, no direct I/O, no space.
     pub fn open(options: &FileOptions) -> Result<Self> {
         Ok(File { shared: Arc::new(open::open(options)?) })
     }
 
-    /// A file that is open already, in whatever way the contexts' rings know it: for a simulator. It
-    /// can free and zero ranges. `path` is only its name.
+    /// A file that is open already, in a way that the contexts' rings know: for a simulator.
+    /// It can free and zero ranges. `path` is only its name.
     ///
     /// # Errors
     /// It is empty, or not a whole number of sectors.

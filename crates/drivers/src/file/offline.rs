@@ -11,8 +11,8 @@ use drystone_core::{Error, Result};
 use std::fs;
 use std::path::Path;
 
-/// A file or block device, locked as a served one is for as long as this lives, also where a child of fork has
-/// inherited it; its owner reads and writes it with ordinary calls.
+/// A file or block device, locked as a served one is for as long as this lives, also where a child
+/// of fork has inherited it; its owner reads and writes it with ordinary calls.
 #[derive(Debug)]
 pub struct OfflineFile {
     file: fs::File,
@@ -25,9 +25,9 @@ impl OfflineFile {
     /// against writers.
     ///
     /// # Errors
-    /// It does not exist, is neither a file nor a block device, is in use or is to be written beside a loop device that
-    /// may write to it ([`ErrorKind::Busy`]), is to be written and longer than the limit of file size, or what the system
-    /// says.
+    /// It does not exist, is neither a file nor a block device, is in use or is to be written
+    /// beside a loop device that may write to it ([`ErrorKind::Busy`]), is to be written and longer
+    /// than the limit of file size, or what the system says.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         if !path.exists() {
             let text = format!("{} does not exist", path.display());
@@ -58,8 +58,8 @@ impl OfflineFile {
         &self.file
     }
 
-    /// Bytes of its logical block: of a block device that of the host, of a file 512. The page cache is
-    /// between this and ordinary calls, which may be of any length.
+    /// Bytes of its logical block: of a block device that of the host, of a file 512. The page
+    /// cache is between this and ordinary calls, which may be of any length.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }

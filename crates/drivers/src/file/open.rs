@@ -42,8 +42,8 @@ pub(super) fn open_found(options: &FileOptions, mut existed: bool) -> Result<Fil
     Err(Error::new(ErrorKind::Busy, text))
 }
 
-/// Nothing if the path does not lead to the file any more that was opened: another one that made it was refused, and
-/// has taken it away again while this one waited for the lock.
+/// Nothing if the path does not lead to the file any more that was opened: another one that made it
+/// was refused, and has taken it away again while this one waited for the lock.
 fn try_open(options: &FileOptions, existed: bool) -> Result<Option<FileShared>> {
     let path = &options.path;
     if !existed && (options.read_only || options.size_bytes.is_none()) {
@@ -62,7 +62,7 @@ fn try_open(options: &FileOptions, existed: bool) -> Result<Option<FileShared>> 
         return Ok(None);
     }
     let beside = loops::check(&fd, options)?;
-    // Several may have found nothing there: the file is new for whoever has the lock first, and
+    // Several may have found nothing there: the file is new for the first that has the lock, and
     // only that one may take it away again.
     let new = !existed && size_of(&fd, false).is_ok_and(|size| size == 0);
     let opened = open_locked(options, (fd, claim.clone()), (block_device, new), beside);
@@ -103,7 +103,7 @@ pub(super) struct Ready<'a> {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) block_device: bool,
     pub(super) access: Access,
-    /// Of the device: its logical block, and its length.
+    /// The device's logical block, and its length.
     pub(super) block_size: u32,
     pub(super) bytes: u64,
 }
@@ -135,7 +135,7 @@ impl Ready<'_> {
     }
 }
 
-/// Of the open file: the path may lead to another one by now.
+/// Sets the mode of the open file: the path may lead to another one by now.
 fn set_mode(fd: &OwnedFd, mode: u32, path: &Path) -> Result<()> {
     // SAFETY: fchmod takes no pointers.
     match unsafe { libc::fchmod(fd.as_raw_fd(), mode) } {
@@ -156,7 +156,7 @@ pub(super) fn open_flags(options: &FileOptions, block_device: bool) -> i32 {
     }
 }
 
-/// What users are to know of a device of so many bytes whose end cannot be written.
+/// The notice for users of a device of so many bytes whose end cannot be written.
 pub(super) fn limit_notice(fd: &OwnedFd, bytes: u64, options: &FileOptions) -> Option<String> {
     let limit = limit_below(fd, bytes).filter(|_| !options.read_only)?;
     Some(format!(
@@ -164,7 +164,8 @@ pub(super) fn limit_notice(fd: &OwnedFd, bytes: u64, options: &FileOptions) -> O
     ))
 }
 
-/// The size of the device. What a block device has behind its last whole block cannot be addressed, as in Linux.
+/// The size of the device. What a block device has behind its last whole block cannot be addressed,
+/// as in Linux.
 fn checked_size(
     options: &FileOptions,
     fd: &OwnedFd,
@@ -195,7 +196,7 @@ fn has_poll_queues(fd: &OwnedFd, block_device: bool) -> bool {
     queue_file(device, "io_poll").is_some_and(|value| value.trim() == "1")
 }
 
-/// What can be done with ranges of a file.
+/// The operations on ranges that a file can do.
 #[derive(Default)]
 struct Can {
     punch_hole: bool,
@@ -240,8 +241,8 @@ fn discard_of_device(fd: RawFd, physical_block_size: u32) -> Option<Discard> {
     (most.trim() != "0").then_some(Discard { granularity, is_of_device: true })
 }
 
-/// What sysfs says of the queue of a block device. A partition has none of its own: it stands in its disk's
-/// folder.
+/// An attribute of a block device's queue in sysfs. A partition has none of its own: it stands in
+/// its disk's folder.
 fn queue_file(device: libc::dev_t, name: &str) -> Option<String> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let of = |folder: &str| {

@@ -1,11 +1,12 @@
-//! A file as it was opened once: what queues do I/O on until it is opened anew (`reopen`).
+//! A file as it was opened once: queues do I/O on it until it is opened again (`reopen`).
 //!
 //! Invariants:
-//! * A queue has an opening for as long as anything of the queue is with the kernel on it. The last that has it closes it.
-//! * Two openings of the same file, one after the other, have one `flush_failed`: a flush that fails on the one
-//!   before is told of on both.
-//! * While an opening is in use whose file has been opened anew, nobody trusts the marks of the new one's length
-//!   ([`Doubt`]); a queue looks at the new one's length before it leaves the old one.
+//! * A queue has an opening for as long as anything of the queue is with the kernel on it. The last
+//!   that has it closes it.
+//! * Two openings of the same file, one after the other, have one `flush_failed`: a flush that
+//!   fails on the one before is told of on both.
+//! * While an opening is in use whose file has been opened anew, nobody trusts the marks of the new
+//!   one's length ([`Doubt`]); a queue looks at the new one's length before it leaves the old one.
 
 use super::backing::Backing;
 use super::claim::Claim;
@@ -20,12 +21,12 @@ use std::sync::{Arc, OnceLock};
 /// See the module's text.
 pub(crate) struct Opened {
     pub(crate) backing: Aside<Box<dyn Backing>>,
-    /// Of a file of the system.
+    /// The claim of a file of the system.
     pub(super) claim: Option<Aside<Arc<Claim>>>,
     /// Bytes of a logical block of the device.
     pub(crate) block_size: u32,
     pub(crate) alignment: Alignment,
-    /// What users may not expect of it, one sentence without its subject.
+    /// A notice of what it cannot do: one sentence without its subject.
     pub(crate) notice: Option<String>,
     /// The file lies in memory (tmpfs, ramfs).
     pub(crate) memory_fs: bool,
@@ -38,16 +39,17 @@ pub(crate) struct Opened {
     pub(crate) discard: Option<Discard>,
     /// Ranges can be zeroed without being freed.
     pub(crate) zero_range: AtomicBool,
-    /// Which ranges hold data.
+    /// The ranges that are known to hold data.
     pub(crate) holes: Holes,
     /// A flush failed: see the invariants of the module above.
     pub(crate) flush_failed: Arc<AtomicBool>,
-    /// Set when the file has been opened anew.
+    /// Set when the file has been opened again.
     pub(super) after: OnceLock<Doubt>,
 }
 
-/// How ranges of a file are discarded. Found out when it is opened; where the system cannot after all, as when
-/// a device below was exchanged, the advice is not taken: clients were told that they may give it.
+/// How ranges of a file are discarded. Found out when it is opened; where the system cannot after
+/// all, as when a device below was exchanged, the advice is not taken: clients were told that they
+/// may give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Discard {
     /// In whole units of so many bytes, a power of two.
@@ -56,12 +58,12 @@ pub(crate) struct Discard {
     pub(crate) is_of_device: bool,
 }
 
-/// What I/O needs of memory.
+/// The alignment of memory that I/O needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alignment {
-    /// Of its address; 0: I/O goes through the page cache and needs nothing.
+    /// The alignment of its address; 0: I/O goes through the page cache and needs none.
     memory: u32,
-    /// Of its length.
+    /// The alignment of its length.
     length: u32,
 }
 
@@ -69,7 +71,7 @@ impl Alignment {
     /// Through the page cache.
     pub(super) const NONE: Self = Alignment { memory: 0, length: 0 };
 
-    /// Of direct I/O in blocks of so many bytes to memory that is aligned so.
+    /// The alignment for direct I/O in blocks of so many bytes to memory that is aligned so.
     pub(super) fn direct(memory: u32, block: u32) -> Self {
         Alignment { memory: memory.max(1), length: block }
     }
@@ -79,8 +81,8 @@ impl Alignment {
         self.memory > 0
     }
 
-    /// Whether I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes only segments of
-    /// whole blocks (Linux `bdev_iter_is_aligned`).
+    /// Whether I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes
+    /// only segments of whole blocks (Linux `bdev_iter_is_aligned`).
     pub(crate) fn takes(self, segment: Segment) -> bool {
         !self.is_direct()
             || (segment.ptr as usize).is_multiple_of(self.memory as usize)
@@ -89,7 +91,7 @@ impl Alignment {
 }
 
 impl Opened {
-    /// What a simulator gave, of `bytes` bytes.
+    /// A simulator's file of `bytes` bytes.
     pub(super) fn over(backing: Box<dyn Backing>, bytes: u64, block_size: u32) -> Self {
         Opened {
             backing: Aside::new(backing),
@@ -109,7 +111,7 @@ impl Opened {
         }
     }
 
-    /// What a ring knows the file by.
+    /// The descriptor by which a ring knows the file.
     pub(crate) fn fd(&self) -> RawFd {
         self.backing.descriptor()
     }
@@ -119,7 +121,7 @@ impl Opened {
         self.length.look(&**self.backing)
     }
 
-    /// Hands the state of the file on to `next`, which is the same file opened anew.
+    /// Hands the state of the file on to `next`, which is the same file opened again.
     pub(super) fn precede(&self, next: &mut Opened) {
         next.flush_failed = self.flush_failed.clone();
         // There is one exchange of an opening.

@@ -17,20 +17,22 @@ pub enum Direct {
 /// How to open a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// Size in bytes. A file that does not exist is made sparse with this size; one that exists
     /// must be at least as large, and only this much of it is used.
     pub size_bytes: Option<u64>,
-    /// Permission bits of a file that is made, whatever the umask; without them, 0600 less the umask.
+    /// Permission bits of a file that is made, regardless of the umask; without them, 0600 less the
+    /// umask.
     pub mode: Option<u32>,
     /// Direct I/O.
     pub direct: Direct,
-    /// Bytes of a logical block, a power of two from 512 to 4096. Without them, those of a block device of the host;
-    /// of a file 512, or what direct I/O needs if that is demanded.
+    /// Bytes of a logical block, a power of two from 512 to 4096. Without them, those of a block
+    /// device of the host; of a file 512, or what direct I/O needs if that is demanded.
     pub logical_block_size: Option<u32>,
     /// Never write.
     pub read_only: bool,
-    /// Ask the file system which ranges are holes; without an answer here, where it can be relied on.
+    /// Ask the file system which ranges are holes; without an answer here, where it can be relied
+    /// on.
     pub detect_holes: Option<bool>,
 }

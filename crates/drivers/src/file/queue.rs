@@ -3,10 +3,11 @@
 //! Invariants:
 //! * `parts[slot]` holds what the kernel may refer to for the request in that slot (vectors,
 //!   bounce buffer) and is changed only while nothing of it is with the ring.
-//! * A request ends on the opening of the file that it began on ([`Use`]). A queue has at most two: no file is opened
-//!   anew before everybody has left the one before.
-//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::ended_at_once`], which see that the file was
-//!   not cut short (`length`). Those that change it are counted in `mark` from before they are issued.
+//! * A request ends on the opening of the file that it began on ([`Use`]). A queue has at most two:
+//!   no file is opened anew before everybody has left the one before.
+//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::ended_at_once`], which see
+//!   that the file was not cut short (`length`). Those that change it are counted in `mark` from
+//!   before they are issued.
 //! * A request has one operation with the ring at a time; `progress` of its bytes are done.
 
 use super::length::Mark;
@@ -27,7 +28,7 @@ const ZERO_CHUNK: u64 = 1 << 20;
 /// Vectors that a slot has room for from the start; a request of more bios allocates once.
 const VECTORS: usize = 16;
 
-/// What one request needs besides the bios' own memory.
+/// The memory that one request needs besides that of its bios.
 struct Part {
     iovecs: Vec<libc::iovec>,
     bounce: Option<IoBuf>,
@@ -74,10 +75,10 @@ impl Use {
 /// One context's queue of a file.
 pub struct FileQueue {
     shared: Arc<FileShared>,
-    /// What new requests begin on, and the exchange by which it does.
+    /// The opening that new requests begin on, and its exchange.
     now: Use,
     epoch: u64,
-    /// What requests are under way on that were begun before the file was opened anew.
+    /// The opening before, while requests are under way on it.
     before: Option<Use>,
     channel: u32,
     parts: Vec<Part>,
@@ -125,7 +126,7 @@ impl FileQueue {
         &self.use_of(rq.slot()).opened
     }
 
-    /// The file was opened anew: use that from now on.
+    /// Takes the new opening over: the file was opened again.
     #[cold]
     fn follow(&mut self, env: &mut Env) {
         debug_assert!(
@@ -138,7 +139,7 @@ impl FileQueue {
         self.leave(env);
     }
 
-    /// Give up the opening before, once nothing is under way on it.
+    /// Gives up the opening before, once nothing is under way on it.
     #[cold]
     fn leave(&mut self, env: &mut Env) {
         if let Some(before) = self.before.take_if(|before| before.in_flight == 0) {
@@ -213,7 +214,7 @@ impl FileQueue {
         (done == segment.len as isize).then_some(Status::Ok)
     }
 
-    /// What a request ends with that ended without the ring.
+    /// The status of a request that ended without the ring.
     fn ended_at_once(&mut self, rq: &Request, status: Status) -> Status {
         self.over(rq);
         let used = self.use_of_mut(rq.slot());
@@ -340,12 +341,12 @@ impl FileQueue {
         }
     }
 
-    /// What to do with the result of an operation: `Ok(None)` when the request is done,
+    /// Takes the result of an operation: `Ok(None)` when the request is done,
     /// `Ok(Some)` to go on with another operation.
     fn advance(&mut self, rq: &mut Request, result: i32) -> Result<Option<FileOp>, Status> {
         match -result {
-            // The kernel also cancels what a thread started when that thread ends, and that may have
-            // been a visitor's.
+            // The kernel also cancels what a thread started when that thread ends, and that may
+            // have been a visitor's.
             libc::EINTR | libc::EAGAIN | libc::ECANCELED if !rq_cancelled(rq) => {
                 // Another request may have found out meanwhile that the file system cannot do it.
                 return self.again(rq).map(Some).ok_or(Status::NotSupported);
@@ -504,7 +505,7 @@ fn rq_cancelled(rq: &Request) -> bool {
     rq.driver_data == CANCELLED
 }
 
-/// Mark in `driver_data` of a request whose operation was asked to end early.
+/// The mark in `driver_data` of a request whose operation was asked to end early.
 const CANCELLED: u64 = 1;
 
 fn discard_op(opened: &Opened, rq: &Request) -> FileOp {

@@ -1,4 +1,4 @@
-//! Opening the file of a device anew, while the device is in use.
+//! Opening the file of a device again, while the device is in use.
 //!
 //! ```text
 //!   who opens it                              each queue
@@ -10,12 +10,13 @@
 //! ```
 //!
 //! Invariants:
-//! * What goes wrong before the exchange changes nothing: the file that is open stays in use.
-//! * The same file stays locked all the while, by the lock that the device has ([`Claim`]). Another one is locked before
-//!   the exchange, and the one before until its I/O has ended.
-//! * Where it is the same file, nothing that was lost and that nobody has been told of is forgotten. The kernel tells a lost write to each opening
-//!   once, and one that was opened after the loss never hears of it if somebody else was told. So the one before
-//!   is asked (`fdatasync`) after the new one was opened: what is lost later, both are told.
+//! * A failure before the exchange changes nothing: the file that is open stays in use.
+//! * The same file stays locked all the while, by the lock that the device has ([`Claim`]). Another
+//!   one is locked before the exchange, and the one before until its I/O has ended.
+//! * Where it is the same file, nothing that was lost and that nobody has been told of is
+//!   forgotten. The kernel tells a lost write to each opening once, and one that was opened after
+//!   the loss never hears of it if somebody else was told. So the one before is asked (`fdatasync`)
+//!   after the new one was opened: what is lost later, both are told.
 
 use super::access::{self, Access, set_direct};
 use super::claim::{Claim, Identity};
@@ -32,15 +33,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl File {
-    /// Open the path anew, and use that from now on: a failed flush and a cut file are forgotten, and what was lost by
-    /// them stays lost. I/O under way ends with the file that was open until now; whether it has, the attribute
-    /// `reopening` tells. `replaced`: also if the path leads to another file now. May wait for the file
-    /// system: not for a data thread. The queues must be told ([`drystone_queue::Driver::set_attribute`] does).
+    /// Open the path anew, and use that from now on: a failed flush and a cut file are forgotten,
+    /// and what was lost by them stays lost. I/O under way ends with the file that was open until
+    /// now; whether it has, the attribute `reopening` tells. `replaced`: also if the path leads to
+    /// another file now. May wait for the file system: not for a data thread. The queues must be
+    /// told ([`drystone_queue::Driver::set_attribute`] does).
     ///
     /// # Errors
-    /// A sentence; then the file that is open stays in use. It is another file, shorter than the device, needs larger
-    /// blocks, or is in use; something was lost that nobody has been told of; the file before this one is still in use
-    /// ([`ErrorKind::Busy`]); or what the system says.
+    /// A sentence; then the file that is open stays in use. It is another file, shorter than the
+    /// device, needs larger blocks, or is in use; something was lost that nobody has been told of;
+    /// the file before this one is still in use ([`ErrorKind::Busy`]); or what the system says.
     pub fn reopen(&self, replaced: bool) -> Result<()> {
         let shared = &*self.shared;
         let _turn = shared.turn()?;
@@ -106,7 +108,7 @@ fn given_anew(shared: &FileShared, before: &Opened) -> Result<Opened> {
     Ok(Opened { discard: before.discard, ..opened })
 }
 
-/// What was written before must be durable, or somebody has been told that it is not.
+/// Makes earlier writes durable, or tells that they are not.
 fn tell_losses(shared: &FileShared, before: &Opened) -> Result<()> {
     if shared.read_only || before.flush_failed.load(Acquire) {
         return Ok(());
@@ -131,7 +133,7 @@ fn check_length(shared: &FileShared, size: u64, bytes: u64) -> Result<()> {
     }
 }
 
-/// What is at the path now.
+/// The file at the path now.
 struct Found {
     fd: Arc<OwnedFd>,
     identity: Identity,

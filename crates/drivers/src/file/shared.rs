@@ -1,4 +1,4 @@
-//! The state that the queues of a file share, and its exchange when the file is opened anew.
+//! The state that the queues of a file share, and its exchange when the file is opened again.
 //!
 //! Invariant: one thread at a time changes which file it is, or how long ([`FileShared::turn`]).
 
@@ -19,16 +19,16 @@ pub(crate) struct FileShared {
     /// Bytes of a logical block.
     pub(crate) block_size: u32,
     pub(crate) physical_block_size: u32,
-    /// As clients were told, whatever it is opened as later.
+    /// The discard that clients were told of, even if a later opening has another.
     pub(crate) discard: Option<Discard>,
     /// Bytes of the device.
     bytes: AtomicU64,
     /// How it was opened; `None` of a simulator's.
     pub(super) options: Option<FileOptions>,
     opening: Published<Opening>,
-    /// Somebody opens it anew or makes it longer.
+    /// A thread opens it again or makes it longer.
     is_changing: AtomicBool,
-    /// Counts the lock of `opening` for those who are no queue.
+    /// Counts the lock of `opening` for threads that are no queue's.
     locks: Arc<LockCounters>,
 }
 
@@ -63,12 +63,12 @@ impl FileShared {
         self.bytes.store(bytes, Release);
     }
 
-    /// Counts exchanges: a queue that has seen another count is to call [`FileShared::current`].
+    /// Counts exchanges: a queue that has seen another count calls [`FileShared::current`].
     pub(crate) fn epoch(&self) -> u64 {
         self.opening.epoch()
     }
 
-    /// What to use from now on, with its count.
+    /// The opening to use from now on, with its count.
     pub(crate) fn current(&self, user: &LockCounters) -> (u64, Arc<Opened>) {
         let (epoch, opening) = self.opening.get(user);
         (epoch, opening.opened.clone())
@@ -79,13 +79,14 @@ impl FileShared {
         self.current(&self.locks).1
     }
 
-    /// Whether I/O is under way on an opening that was exchanged, or a queue has not taken over the next one.
+    /// Whether I/O is under way on an opening that was exchanged, or a queue has not taken over the
+    /// next one.
     pub(crate) fn is_exchanging(&self) -> bool {
         self.opening.get(&self.locks).1.before.strong_count() > 0
     }
 
-    /// Have queues use `next` in the place of `before`, which it is the same file as, or is not. Each takes it over when
-    /// it is next told that something has changed.
+    /// Have queues use `next` in the place of `before`, which it is the same file as, or is not.
+    /// Each takes it over when it is next told that something has changed.
     pub(super) fn exchange(
         &self,
         before: &Arc<Opened>,

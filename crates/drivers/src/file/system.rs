@@ -1,4 +1,5 @@
-//! Calls to the system about open files: sizes, kinds of file systems, processes that have them open.
+//! Calls to the system about open files: sizes, kinds of file systems, processes that have them
+//! open.
 //!
 //! All of them may block, but [`is_shorter_than`].
 
@@ -85,8 +86,8 @@ pub(super) fn extend(fd: &OwnedFd, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// The limit of file size in bytes (`ulimit -f`), if there is one and it is less than so many bytes: what is written
-/// beyond it fails. Nothing of a block device.
+/// The limit of file size in bytes (`ulimit -f`), if there is one and it is less than so many
+/// bytes: what is written beyond it fails. Nothing of a block device.
 pub(super) fn limit_below(fd: &OwnedFd, bytes: u64) -> Option<u64> {
     stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
@@ -122,7 +123,7 @@ pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
     }
 }
 
-/// Whether `path` names the open file. What cannot be found out does not count against it.
+/// Whether `path` names the open file. True if that cannot be found out.
 pub(super) fn is_at(fd: &OwnedFd, path: &Path) -> bool {
     let (Ok(opened), found) = (stat(fd.as_raw_fd()), std::fs::metadata(path)) else { return true };
     match found {
@@ -164,7 +165,7 @@ pub(super) fn is_shorter_than(fd: &OwnedFd, bytes: u64) -> bool {
     }
 }
 
-/// What kind of file system it is, as statfs(2) tells.
+/// The kind of the file system, as statfs(2) tells.
 pub(super) fn file_system(fd: &OwnedFd) -> Option<i64> {
     // SAFETY: fstatfs fills the struct of zeroes.
     unsafe {
@@ -173,8 +174,9 @@ pub(super) fn file_system(fd: &OwnedFd) -> Option<i64> {
     }
 }
 
-/// Whether `statx` tells a file's length at once. 9p asks its server and CIFS may wait for what is being written, both
-/// in spite of `AT_STATX_DONT_SYNC` (Linux `v9fs_vfs_getattr_dotl`, `cifs_getattr`).
+/// Whether `statx` tells a file's length at once. 9p asks its server and CIFS may wait for what is
+/// being written, both in spite of `AT_STATX_DONT_SYNC` (Linux `v9fs_vfs_getattr_dotl`,
+/// `cifs_getattr`).
 pub(super) fn has_known_length(fd: &OwnedFd) -> bool {
     const ASKS: [i64; 3] = [0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
     file_system(fd).is_some_and(|kind| !ASKS.contains(&kind))
@@ -186,8 +188,9 @@ pub(super) fn is_in_memory(fd: &OwnedFd) -> bool {
     file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
-/// Whether what a file system of this kind says of holes can be relied on. ZFS before 2.2.2 and 2.1.14 called data a hole
-/// that had just been written (<https://github.com/openzfs/zfs/issues/15526>), and no call tells its version.
+/// Whether what a file system of this kind says of holes can be relied on. ZFS before 2.2.2 and
+/// 2.1.14 called data a hole that had just been written
+/// (<https://github.com/openzfs/zfs/issues/15526>), and no call tells its version.
 pub(super) fn tells_holes(kind: Option<i64>) -> bool {
     const ZFS_SUPER_MAGIC: i64 = 0x2fc1_2fc1;
     kind != Some(ZFS_SUPER_MAGIC)

@@ -50,8 +50,9 @@ impl Null {
         Self::on_thread(options, None)
     }
 
-    /// A null device with `options`, which for completion from a thread takes `thread`; without one it starts its own.
-    /// Devices whose requests take time should share a thread, because these requests keep it awake.
+    /// A null device with `options`, which for completion from a thread takes `thread`; without one
+    /// it starts its own. Devices whose requests take time should share a thread, because these
+    /// requests keep it awake.
     ///
     /// # Errors
     /// As for [`Null::new`].

@@ -54,8 +54,9 @@ pub struct NullOptions {
     pub seek: Option<Seek>,
     /// Hardware queues, at first.
     pub submit_queues: u32,
-    /// Poll queues, at first: more than 0 lets polled bios complete by polling only, after their `latency` if
-    /// the device has one. Contexts take turns at them: with fewer than contexts they share.
+    /// Poll queues, at first: more than 0 lets polled bios complete by polling only, after their
+    /// `latency` if the device has one. Contexts take turns at them: with fewer than contexts they
+    /// share.
     pub poll_queues: u32,
     /// A poll queue that another context is polling is skipped; else it is waited for.
     pub skip_busy: bool,

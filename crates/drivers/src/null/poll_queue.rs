@@ -1,5 +1,5 @@
-//! A poll queue of a null device: requests in it complete only when somebody looks, and whoever looks
-//! completes all that are due, also those of other contexts that share the queue.
+//! A poll queue of a null device: requests in it complete only when somebody looks, and whoever
+//! looks completes all that are due, also those of other contexts that share the queue.
 //!
 //! Invariants:
 //! * `due` is touched with its lock only, which is tried: a queue that another thread polls is
@@ -44,7 +44,7 @@ impl PartialOrd for Ticket {
     }
 }
 
-/// What is due first is the greatest, as a heap wants it.
+/// The entry that is due first is the greatest, as a heap wants it.
 impl Ord for Ticket {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |ticket: &Self| (ticket.at, ticket.context, ticket.slot);
@@ -64,7 +64,7 @@ pub(crate) struct PollQueue {
     skipped: AtomicU64,
 }
 
-/// What a look at a poll queue gave.
+/// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looked {
     /// Somebody else was looking.

@@ -113,7 +113,7 @@ impl NullQueue {
         }
     }
 
-    /// A piece more of what is to be zeroed.
+    /// Zeroes one more piece.
     #[cold]
     fn zero_more(&mut self, env: &mut Env, slots: &mut Slots, done: &mut Vec<u32>) {
         let shared = self.shared.clone();
@@ -158,8 +158,8 @@ impl NullQueue {
         Issue::Started
     }
 
-    /// When a request that begins now and takes `latency` is done. The reading that bios share may be
-    /// older than a fast device takes.
+    /// When a request that begins now and takes `latency` is done. The reading that bios share may
+    /// be older than a fast device takes.
     fn due(env: &mut Env, latency: Ns) -> Ns {
         if latency == 0 { 0 } else { env.time.now() + latency }
     }
@@ -190,7 +190,7 @@ impl NullQueue {
         env.ring.timer(at, Env::token(self.channel, rq.slot().into()));
     }
 
-    /// What a command does: bad blocks first, then data.
+    /// Executes a command: bad blocks first, then data.
     fn execute(&self, env: &Env, rq: &Request) -> Status {
         if self.hits_badblock(env, rq) {
             return Status::IoError;

@@ -1,9 +1,11 @@
 //! A disk with one head: what it takes to move it, and when it is free.
 //!
 //! Invariants:
-//! * A request is served when the one that came before it has ended, from where that one left the head.
-//! * The sum of all service times is exact however many contexts submit at once. Two that submit in the same moment may end
-//!   in the other order than the head went: the place and the time are two words, each changed by one atomic operation.
+//! * A request is served when the one that came before it has ended, from where that one left the
+//!   head.
+//! * The sum of all service times is exact however many contexts submit at once. Two that submit in
+//!   the same moment may end in the other order than the head went: the place and the time are two
+//!   words, each changed by one atomic operation.
 
 use drystone_core::Op;
 use drystone_core::clock::Ns;
@@ -17,8 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// min_ns + (max_ns - min_ns) * sqrt(distance / size)      else, rounded down
 /// ```
 ///
-/// The head speeds up over the first half of its way and brakes over the other, hence the root; the least time is what it
-/// takes to settle (C. Ruemmler and J. Wilkes, "An introduction to disk drive modeling", IEEE Computer, March 1994).
+/// The head speeds up over the first half of its way and brakes over the other, hence the root; the
+/// least time is what it takes to settle (C. Ruemmler and J. Wilkes, "An introduction to disk drive
+/// modeling", IEEE Computer, March 1994).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seek {
     /// The shortest movement, ns: settling.
@@ -54,7 +57,8 @@ impl Head {
         Head { seek, size_sectors, sector: AtomicU64::new(0), free_at: AtomicU64::new(0) }
     }
 
-    /// When the request `unit`, which comes at `now` and takes `base_ns` once the head is there, ends.
+    /// When the request `unit`, which comes at `now` and takes `base_ns` once the head is there,
+    /// ends.
     pub(crate) fn serve(&self, unit: &Unit, now: Ns, base_ns: Ns) -> Ns {
         // A flush has no place.
         let distance = match unit.op {

@@ -1,12 +1,12 @@
-//! The threads that are null devices: they take requests, and send each one's message to its context
-//! when its time has come.
+//! The threads that are null devices: they take requests, and send each one's message to its
+//! context when its time has come.
 //!
 //! * Requests that take no time are completed in their order, by a thread of the device that sleeps
 //!   between them.
-//! * Requests that take time are completed by one thread for all devices that were given it, which is
-//!   like hardware: it keeps time by looking at the clock all the while, so that what it costs to be
-//!   told of a completion is all that is added to the latency. It goes on looking for [`AWAKE_NS`]
-//!   when there is nothing to do, so that to start a request costs no wake-up.
+//! * Requests that take time are completed by one thread for all devices that were given it, which
+//!   is like hardware: it keeps time by looking at the clock all the while, so that what it costs
+//!   to be told of a completion is all that is added to the latency. It goes on looking for
+//!   [`AWAKE_NS`] when there is nothing to do, so that to start a request costs no wake-up.
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::mailbox::Message;
@@ -22,14 +22,14 @@ const AWAKE_NS: Ns = 1_000_000;
 /// that it reads.
 const ARRIVALS_NS: Ns = 1_000;
 
-/// Handle of a completing thread; when the last is dropped it ends, once it has completed all. From any
-/// thread.
+/// Handle of a completing thread; when the last is dropped it ends, once it has completed all. From
+/// any thread.
 #[derive(Clone, Debug)]
 pub struct CompletionThread {
     sender: Arc<Sender<Job>>,
 }
 
-/// What the thread is told.
+/// A message to the thread.
 enum Job {
     /// The clock of those that use the device.
     Clock(Arc<dyn Clock>),
@@ -59,7 +59,7 @@ impl PartialOrd for Due {
     }
 }
 
-/// What is due first is the greatest, as a heap wants it.
+/// The entry that is due first is the greatest, as a heap wants it.
 impl Ord for Due {
     fn cmp(&self, other: &Self) -> Ordering {
         other.at.cmp(&self.at)
@@ -115,7 +115,7 @@ fn run(jobs: &Receiver<Job>) {
     }
 }
 
-/// What the time-keeping thread has to complete.
+/// The requests that the time-keeping thread has to complete.
 #[derive(Default)]
 struct Waiting {
     due: BinaryHeap<Due>,

@@ -3,8 +3,9 @@
 //! Invariants:
 //! * The mapping lives as long as the store. Requests were checked against the device's size before
 //!   they come here.
-//! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its copy, a
-//!   discard clears them before it frees: whatever overlaps, no data is ever called a hole.
+//! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its
+//!   copy, a discard clears them before it frees: even if they overlap, no data is ever called a
+//!   hole.
 //! * A call zeroes or frees no more than a piece: a long range is that of [`super::Zeroing`].
 //! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
 
@@ -97,7 +98,7 @@ impl RamStore {
         rq.unit.op == Op::WriteZeroes && rq.unit.flags.contains(both)
     }
 
-    /// What the request zeroes, if that is too much for one call ([`super::Zeroing`]).
+    /// The range that the request zeroes, if that is too long for one call ([`super::Zeroing`]).
     #[inline]
     pub(crate) fn long_zeroing(&self, rq: &Request) -> Option<Rest> {
         let is_long = !rq.unit.op.has_data() && rq.unit.bytes > AT_ONCE_BYTES_MAX;
@@ -180,8 +181,8 @@ impl RamStore {
         }
     }
 
-    /// Zero a beginning of `rest`, as much as one call should do. Granules that lie in it wholly are given
-    /// back to the system, unless they are to be kept; what else there is is overwritten.
+    /// Zero a beginning of `rest`, as much as one call should do. Granules that lie in it wholly
+    /// are given back to the system, unless they are to be kept; what else there is is overwritten.
     pub(crate) fn zero_some(&self, rest: &mut Rest) {
         let Rest { from, end, keeps } = *rest;
         if keeps {
@@ -217,7 +218,8 @@ impl RamStore {
         }
     }
 
-    /// Free a beginning of the granules `first..last`, as many as one call should. The one after them.
+    /// Free a beginning of the granules `first..last`, as many as one call should. The one after
+    /// them.
     fn free_some(&self, first: usize, last: usize) -> usize {
         let (mut at, mut work, mut run) = (first, 0, first..first);
         while at < last && work < WORK_MAX {

@@ -1,11 +1,12 @@
-//! Zeroing of ranges whose length no call should take: a context does a piece of one of them each time
-//! it looks at its ring, and everything else of it goes on between.
+//! Zeroing of ranges whose length no call should take: a context does a piece of one of them each
+//! time it looks at its ring, and everything else of it goes on between.
 //!
 //! Invariants:
-//! * While there are ranges a timer of the context's ring is set, so that the work goes on although the
-//!   owner sleeps or is away. Never is more than one: it may find that all ranges were withdrawn.
-//! * However many ranges there are, a call does one piece. They take turns, so a short one does not wait for the end
-//!   of a long one, which may be another client's.
+//! * While there are ranges a timer of the context's ring is set, so that the work goes on although
+//!   the owner sleeps or is away. Never is more than one: it may find that all ranges were
+//!   withdrawn.
+//! * However many ranges there are, a call does one piece. They take turns, so a short one does not
+//!   wait for the end of a long one, which may be another client's.
 
 use super::store::{RamStore, Rest};
 use drystone_core::Env;
@@ -16,7 +17,7 @@ use std::ops::Range;
 /// Marks the values of the timer's tokens. Others of these drivers name a slot alone.
 const MARK: u64 = 1 << 40;
 
-/// The ranges that a context is to zero.
+/// The ranges that a context zeroes.
 pub(crate) struct Zeroing {
     channel: u32,
     ranges: VecDeque<(u32, Rest)>,
@@ -35,7 +36,7 @@ impl Zeroing {
         token_value & MARK != 0
     }
 
-    /// The request in this slot is to zero `rest`.
+    /// Begins to zero `rest` for the request in this slot.
     #[cold]
     pub(crate) fn begin(&mut self, env: &mut Env, rq: &Request, rest: Rest) {
         self.ranges.push_back((rq.slot(), rest));
@@ -57,8 +58,8 @@ impl Zeroing {
         done
     }
 
-    /// Forget the requests all of whose bios have their `user_data` in `range`: what is left of them is not
-    /// zeroed. Their slots are pushed to `gone`.
+    /// Forget the requests all of whose bios have their `user_data` in `range`: what is left of
+    /// them is not zeroed. Their slots are pushed to `gone`.
     #[cold]
     pub(crate) fn withdraw(&mut self, range: &Range<u64>, slots: &mut Slots, gone: &mut Vec<u32>) {
         self.ranges.retain(|(slot, _)| {

@@ -1,7 +1,8 @@
 //! Why a connection ends.
 
-/// Why the state machine gave up or was told to stop. After it, the driver sends what is left to send,
-/// ends TLS with a close_notify, and closes the socket. The text is for the log, never for the peer.
+/// Why the state machine gave up or was told to stop. After it, the driver sends what is left to
+/// send, ends TLS with a close_notify, and closes the socket. The text is for the log, never for
+/// the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
     /// The client sent `ABORT`.

@@ -1,4 +1,4 @@
-//! What can be exported: one export's properties, and the directory in which the handshake looks.
+//! Exports: the properties of one, and the directory in which the handshake looks.
 //!
 //! The driver decides what exists. It may give each connection a directory of its own, for example
 //! one that shows more once a TLS peer is known.
@@ -11,8 +11,8 @@ pub const CONTEXTS_MAX: usize = 8;
 /// Block size constraints of an export, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Clients shall ask for multiples of this, a power of two, at most 64 KiB. What they ask for is served also if
-    /// they do not.
+    /// Clients shall ask for multiples of this, a power of two, at most 64 KiB. What they ask for
+    /// is served also if they do not.
     pub min: u32,
     /// Requests of this size and alignment are served best: a power of two, at least `min` and 512.
     pub preferred: u32,
@@ -81,7 +81,7 @@ pub struct ExportInfo {
     pub contexts: Vec<MetaContext>,
 }
 
-/// What is wrong with an export's description: a configuration error.
+/// A fault of an export's description: a configuration error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
     /// Name or description is too long or has a NUL.
@@ -89,7 +89,7 @@ pub enum ExportError {
     BadString {
         /// The export.
         name: String,
-        /// Which string.
+        /// The name of the string.
         what: &'static str,
     },
     /// The block sizes break the protocol's rules.
@@ -178,7 +178,8 @@ pub enum Lookup {
 
 /// Where the handshake finds exports. Called on the connection's thread, only during the handshake.
 pub trait ExportDirectory {
-    /// Finds an export by the name that the client sent; the empty name asks for the default export.
+    /// Finds an export by the name that the client sent; the empty name asks for the default
+    /// export.
     fn find(&self, name: &str) -> Lookup;
 
     /// Whether this client may begin to use the export. Asked last, when nothing else refuses it.

@@ -1,7 +1,7 @@
-//! What a device says of a range (its extents), turned into block status chunks. Nothing here allocates.
+//! The extents of a range as block status chunks. Nothing here allocates.
 //!
-//! Extents come from the device in order, without gaps, from the first byte of the request. They may end
-//! early (the rest is not known, which reads as "data") or late (the surplus is cut off).
+//! Extents come from the device in order, without gaps, from the first byte of the request. They
+//! may end early (the rest is not known, which reads as "data") or late (the surplus is cut off).
 
 use super::proto::{AllocationFlags, ChunkType, Command, CommandFlags, STATUS_DESCRIPTORS_MAX};
 use super::reply::{ReplyStyle, ReplyTag};
@@ -30,7 +30,7 @@ impl Extent {
     }
 }
 
-/// What a block status reply must keep to.
+/// The bounds of a block status reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusQuery {
     /// The request's length; descriptors do not reach beyond it.
@@ -50,13 +50,14 @@ impl StatusQuery {
     }
 }
 
-/// Cuts extents into pieces of whole blocks. A block with several states gets what is true of all of it.
+/// Cuts extents into pieces of whole blocks. A block with several states gets what is true of all
+/// of it.
 struct Blocks<'a> {
     extents: std::slice::Iter<'a, Extent>,
-    /// What is left of the extent last taken from `extents`.
+    /// The rest of the extent last taken from `extents`.
     current: Option<(u64, AllocationFlags)>,
     block: u64,
-    /// What is left of the query.
+    /// The rest of the query.
     remaining: u64,
 }
 
@@ -110,7 +111,7 @@ impl Iterator for Blocks<'_> {
 struct Descriptors<'a> {
     blocks: std::iter::Peekable<Blocks<'a>>,
     longest: u64,
-    /// What was joined and not yet given.
+    /// The joined extent that is not given yet.
     pending: Option<(u64, AllocationFlags)>,
 }
 
@@ -156,9 +157,9 @@ impl ReplyStyle {
         }
     }
 
-    /// Writes the `base:allocation` chunk of a block status reply for the context `id`, with as many
-    /// descriptors as there are, as are wanted and as `out` has room for, at least one. `done` marks the
-    /// last chunk of the reply. Returns the bytes written.
+    /// Writes the `base:allocation` chunk of a block status reply for the context `id`, with as
+    /// many descriptors as there are, as are wanted and as `out` has room for, at least one. `done`
+    /// marks the last chunk of the reply. Returns the bytes written.
     ///
     /// # Panics
     /// When `out` has no room for one descriptor, and for `Simple`: mistakes of the driver.

@@ -1,8 +1,8 @@
 //! Entry points for fuzzers: drive the state machines with arbitrary bytes and check what must hold
 //! whatever a peer sends. A failed check panics.
 //!
-//! Both feed the same bytes once as a whole and once in pieces, and compare. Bytes of the input choose
-//! the configuration and the pieces, so that a corpus is plain byte strings.
+//! Both feed the same bytes once as a whole and once in pieces, and compare. Bytes of the input
+//! choose the configuration and the pieces, so that a corpus is plain byte strings.
 
 use super::close::CloseReason;
 use super::export::{BlockSizes, ExportInfo, MetaContext};
@@ -57,7 +57,8 @@ fn policy(choice: u8) -> TlsPolicy {
         [usize::from(choice & 3)]
 }
 
-/// Feeds `clear`, and `secret` as plain text out of TLS if the handshake upgrades after all of `clear`.
+/// Feeds `clear`, and `secret` as plain text out of TLS if the handshake upgrades after all of
+/// `clear`.
 fn drive_handshake(choice: u8, clear: &[&[u8]], secret: &[&[u8]]) -> (Vec<u8>, Event) {
     let exports = exports(choice);
     let mut handshake = Handshake::new(policy(choice));
@@ -149,7 +150,8 @@ fn check_request(request: &Request, negotiated: &Negotiated) {
     assert!(writes || !request.flags.contains(CommandFlags::FUA));
 }
 
-/// Feeds pieces to a parser as a driver does; the items it found, and the payload bytes it skipped over.
+/// Feeds pieces to a parser as a driver does; the items it found, and the payload bytes it skipped
+/// over.
 fn drive_transmission(negotiated: &Negotiated, pieces: &[&[u8]]) -> (Vec<Item>, u64) {
     let mut parser = Transmission::new(negotiated);
     let (mut items, mut payload, mut taken) = (Vec::new(), 0_u64, 0);
@@ -189,8 +191,8 @@ fn drive_transmission(negotiated: &Negotiated, pieces: &[&[u8]]) -> (Vec<Item>, 
 /// Drives a request parser with arbitrary bytes.
 ///
 /// # Panics
-/// When an invariant fails: pieces change the result, a request breaks what [`Request`] promises, input
-/// is neither consumed nor refused.
+/// When an invariant fails: pieces change the result, a request breaks what [`Request`] promises,
+/// input is neither consumed nor refused.
 pub fn fuzz_transmission(data: &[u8]) {
     let mut data = data;
     let (choice, seed) = (take(&mut data), take(&mut data));

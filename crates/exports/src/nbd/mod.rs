@@ -10,12 +10,12 @@
 //!                                          bytes to send <-- ReplyStyle's encoders <----/
 //! ```
 //!
-//! The driver owns every buffer and every byte that crosses a socket; the state machines keep only what
-//! is needed to go on after a message that arrived in pieces. A connection belongs to one thread at a
-//! time; nothing here is shared between connections.
+//! The driver owns every buffer and every byte that crosses a socket; the state machines keep only
+//! what is needed to go on after a message that arrived in pieces. A connection belongs to one
+//! thread at a time; nothing here is shared between connections.
 //!
-//! The normative source is `doc/proto.md` of the NetworkBlockDevice project, with its extended-headers
-//! extension; "the protocol text" in these pages means that document.
+//! The normative source is `doc/proto.md` of the NetworkBlockDevice project, with its
+//! extended-headers extension; "the protocol text" in these pages means that document.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! The numbers of the protocol: magic values, codes and flags, all big-endian on the wire.
 //!
 //! Names follow the protocol text without its `NBD_` prefixes. Codes that a client may invent
-//! (options, commands) convert through `from_wire`, which answers `None` for what is not known here.
+//! (options, commands) convert through `from_wire`, which answers `None` for what is not known
+//! here.
 
 use bitflags::bitflags;
 
@@ -39,7 +40,7 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 
 /// Longest string (export name, query, message) that the protocol text permits, in bytes.
 pub const STRING_MAX_BYTES: usize = 4096;
-/// Payloads below this size must not be taken for an attack, whatever maximum was advertised.
+/// Payloads below this size must not be taken for an attack, even above the advertised maximum.
 pub const PAYLOAD_TOLERATED_BYTES: u32 = 1 << 25;
 /// Largest minimum block size that may be advertised.
 pub const MIN_BLOCK_SIZE_MAX_BYTES: u32 = 1 << 16;
@@ -47,7 +48,7 @@ pub const MIN_BLOCK_SIZE_MAX_BYTES: u32 = 1 << 16;
 pub const STATUS_DESCRIPTORS_MAX: usize = 1 << 20;
 
 bitflags! {
-    /// What the server says in its greeting.
+    /// The server's flags in its greeting.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct HandshakeFlags: u16 {
         /// Option replies are structured; options other than `EXPORT_NAME` are understood.
@@ -58,7 +59,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What the client answers to the greeting.
+    /// The client's answer to the greeting.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
         /// The client speaks fixed newstyle.
@@ -69,7 +70,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What an export can do, as sent at the end of the handshake.
+    /// The features of an export, as sent at the end of the handshake.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct TransmissionFlags: u16 {
         /// Always set on the wire; [`Handshake`](super::Handshake) adds it.

@@ -1,8 +1,8 @@
 //! Replies as bytes, written into the driver's buffers. Nothing here allocates.
 //!
-//! All encoders write at the start of `out` and return how many bytes they wrote; an `out` that is too
-//! small is a mistake of the driver, and they panic. The sizes can be asked for beforehand, so that a
-//! read's header and its data can share one buffer.
+//! All encoders write at the start of `out` and return how many bytes they wrote; an `out` that is
+//! too small is a mistake of the driver, and they panic. The sizes can be asked for beforehand, so
+//! that a read's header and its data can share one buffer.
 
 use super::proto::{
     ChunkType, EXTENDED_REPLY_BYTES, EXTENDED_REPLY_MAGIC, ErrorCode, ReplyFlags,
@@ -12,10 +12,11 @@ use super::proto::{
 use super::wire::{ErrorHeader, ExtendedChunk, Hole, SimpleReply, StructuredChunk, write};
 use zerocopy::byteorder::big_endian::U64;
 
-/// The largest header of any reply that is not an error message or a list of extents: an extended hole.
+/// The largest header of any reply that is not an error message or a list of extents: an extended
+/// hole.
 pub const REPLY_HEADER_MAX_BYTES: usize = EXTENDED_REPLY_BYTES + 12;
 
-/// What a reply repeats of its request.
+/// The fields of its request that a reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTag {
     /// The client's name for the request.
@@ -160,8 +161,8 @@ impl ReplyStyle {
         }
     }
 
-    /// Writes an error as the whole, or the last chunk, of a reply. Simple replies drop the message;
-    /// one above 4096 bytes is cut.
+    /// Writes an error as the whole, or the last chunk, of a reply. Simple replies drop the
+    /// message; one above 4096 bytes is cut.
     pub fn error(self, out: &mut [u8], tag: ReplyTag, error: ErrorCode, message: &str) -> usize {
         if self == Self::Simple {
             return simple(out, tag, error.wire());

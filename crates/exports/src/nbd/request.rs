@@ -44,12 +44,12 @@ impl ContextSet {
 
 /// A request that may be carried out.
 ///
-/// Guaranteed for all commands but `Flush` (whose offset and length are 0): the length is not 0, the
-/// range lies within the export (it need not be whole blocks); a read or write fits the maximum payload;
-/// the command is one that the export serves, and so is each flag.
+/// Guaranteed for all commands but `Flush` (whose offset and length are 0): the length is not 0,
+/// the range lies within the export (it need not be whole blocks); a read or write fits the maximum
+/// payload; the command is one that the export serves, and so is each flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do; never `Disc`, which ends the connection.
+    /// The command; never `Disc`, which ends the connection.
     pub command: Command,
     /// `FUA` on writing commands only (elsewhere it has no effect and is dropped), `DF`, `NO_HOLE`,
     /// `FAST_ZERO`, `REQ_ONE` on theirs.
@@ -74,7 +74,7 @@ impl Request {
         }
     }
 
-    /// What a reply to this request must repeat.
+    /// The fields that a reply to this request must repeat.
     #[inline]
     pub const fn tag(&self) -> ReplyTag {
         ReplyTag { cookie: self.cookie, offset: self.offset }
@@ -84,7 +84,7 @@ impl Request {
 /// A request that must be answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the reply must repeat.
+    /// The fields that the reply must repeat.
     pub tag: ReplyTag,
     /// The error to reply.
     pub error: ErrorCode,

@@ -1,12 +1,13 @@
-//! TLS for a connection without I/O: ciphertext in and out as bytes, plain text in and out as bytes.
+//! TLS for a connection without I/O: ciphertext in and out as bytes, plain text in and out as
+//! bytes.
 //!
-//! A wrapper of rustls with the ring provider; TLS 1.2 and 1.3, no session resumption, no early data.
-//! rustls has no pre-shared keys, so certificates are the only credentials here. Unlike the rest of this
-//! protocol code, a session allocates while it works, and certificates are checked against the system's
-//! clock; both happen inside rustls.
+//! A wrapper of rustls with the ring provider; TLS 1.2 and 1.3, no session resumption, no early
+//! data. rustls has no pre-shared keys, so certificates are the only credentials here. Unlike the
+//! rest of this protocol code, a session allocates while it works, and certificates are checked
+//! against the system's clock; both happen inside rustls.
 //!
-//! Bounds of one session: 64 KiB of handshake (rustls), one record more than 16 KiB of received plain
-//! text, and [`SEND_BUFFER_BYTES`] of ciphertext to send.
+//! Bounds of one session: 64 KiB of handshake (rustls), one record more than 16 KiB of received
+//! plain text, and [`SEND_BUFFER_BYTES`] of ciphertext to send.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -24,31 +25,34 @@ mod validity;
 pub use names::PeerNames;
 pub use validity::{Moment, Validity};
 
-/// Ciphertext (and, before the handshake is done, plain text) that a session holds until it is taken.
+/// Ciphertext (and, before the handshake is done, plain text) that a session holds until it is
+/// taken.
 pub const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// Received plain text at which a session takes no more ciphertext until it is read.
 const PLAINTEXT_HIGH_BYTES: usize = 16 << 10;
 
-/// Why a TLS configuration cannot be used. The text has no file names, since only bytes are known here.
+/// Why a TLS configuration cannot be used. The text has no file names, since only bytes are known
+/// here.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsConfigError {
     /// Not PEM, or not of this kind.
     #[error("the {what} cannot be read as PEM: {source}")]
     Pem {
-        /// Which of the inputs.
+        /// The name of the input.
         what: &'static str,
-        /// What the PEM parser says.
+        /// The PEM parser's words.
         source: pem::Error,
     },
     /// PEM without a certificate in it.
     #[error("the {0} contains no certificate (a \"BEGIN CERTIFICATE\" section)")]
     NoCertificate(&'static str),
-    /// A certificate authority or key that rustls cannot use, or a key that is not the certificate's.
+    /// A certificate authority or key that rustls cannot use, or a key that is not the
+    /// certificate's.
     #[error("the {what} cannot be used: {source}")]
     Unusable {
-        /// Which of the inputs.
+        /// The name of the input.
         what: &'static str,
-        /// What rustls says.
+        /// The words of rustls.
         source: rustls::Error,
     },
     /// The client certificate authorities cannot verify anything.
@@ -56,8 +60,8 @@ pub enum TlsConfigError {
     Verifier(#[from] rustls::client::VerifierBuilderError),
 }
 
-/// Why a session failed. Before closing, the driver sends what is left of the ciphertext: it holds the
-/// alert for the peer.
+/// Why a session failed. Before closing, the driver sends what is left of the ciphertext: it holds
+/// the alert for the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The peer broke the protocol or its certificate is not acceptable.
@@ -141,8 +145,8 @@ impl TlsSession {
         Ok(Self { connection, peer_closed: false })
     }
 
-    /// Takes received ciphertext and returns how much of it. When that is not all, plain text waits to
-    /// be read first. There may be ciphertext to send afterwards.
+    /// Takes received ciphertext and returns how much of it. When that is not all, plain text waits
+    /// to be read first. There may be ciphertext to send afterwards.
     ///
     /// # Errors
     /// [`TlsError`]: send what [`take_ciphertext`](Self::take_ciphertext) still gives, then close.
@@ -213,15 +217,16 @@ impl TlsSession {
         self.connection.send_close_notify();
     }
 
-    /// The names in the client's certificate; `None` without one. They are verified once the handshake
-    /// is done.
+    /// The names in the client's certificate; `None` without one. They are verified once the
+    /// handshake is done.
     pub fn peer_names(&self) -> Option<PeerNames> {
         let certificate = self.connection.peer_certificates()?.first()?;
         PeerNames::of(certificate)
     }
 }
 
-/// Takes any bytes as a certificate, and as the subject of one: see [`super::fuzz::fuzz_certificate`].
+/// Takes any bytes as a certificate, and as the subject of one: see
+/// [`super::fuzz::fuzz_certificate`].
 pub(super) fn read_any_certificate(bytes: &[u8]) {
     let certificate = CertificateDer::from(bytes);
     if let Some(names) = PeerNames::of(&certificate) {

@@ -4,8 +4,8 @@
 //! - Nothing is allocated, ever.
 //! - A header that is whole in the input is decoded in place; only one cut in two is copied, into
 //!   `partial`.
-//! - The payload of an accepted write never passes through here: it follows the consumed bytes in the
-//!   stream, and the driver takes it before it calls again.
+//! - The payload of an accepted write never passes through here: it follows the consumed bytes in
+//!   the stream, and the driver takes it before it calls again.
 //! - The payload of a refused request is skipped here (`Phase::Skip`); the connection lives on.
 //! - After `Phase::Closed` no byte is looked at.
 
@@ -23,13 +23,14 @@ use super::request::{ContextSet, Header, Refusal, Request};
 /// and the context ids).
 const MESSAGE_MAX_BYTES: usize = EXTENDED_REQUEST_BYTES + 8 + 4 * CONTEXTS_MAX;
 
-/// What was found in the input.
+/// An item of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
     /// All input was consumed; receive more.
     NeedMore,
-    /// Carry this out. [`Request::payload_bytes`] bytes of data follow in the stream; the driver takes
-    /// them itself, out of the rest of the input and then from the socket, before the next call.
+    /// Carry this out. [`Request::payload_bytes`] bytes of data follow in the stream; the driver
+    /// takes them itself, out of the rest of the input and then from the socket, before the next
+    /// call.
     Request(Request),
     /// Reply with this error, in the connection's style, and go on.
     Refused(Refusal),
@@ -37,12 +38,12 @@ pub enum Item {
     Close(CloseReason),
 }
 
-/// What one call did.
+/// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
     /// Bytes taken from the input.
     pub consumed: usize,
-    /// What they were.
+    /// The item that they were.
     pub item: Item,
 }
 
@@ -111,8 +112,8 @@ impl Transmission {
 
     /// Finds the next request in the received bytes.
     ///
-    /// The driver calls again with the rest of the input (less the payload of a write) until it gets
-    /// [`Item::NeedMore`], which comes with all input consumed, or [`Item::Close`].
+    /// The driver calls again with the rest of the input (less the payload of a write) until it
+    /// gets [`Item::NeedMore`], which comes with all input consumed, or [`Item::Close`].
     #[inline]
     pub fn next(&mut self, input: &[u8]) -> Parsed {
         if self.partial_len == 0
@@ -195,8 +196,8 @@ impl Transmission {
         }
     }
 
-    /// Bytes of payload that are read together with the header: those of a block status request whose
-    /// list of contexts has a possible length.
+    /// Bytes of payload that are read together with the header: those of a block status request
+    /// whose list of contexts has a possible length.
     #[inline]
     fn inline_payload_bytes(&self, header: &Header) -> usize {
         if header.command != Command::BlockStatus.wire() || self.payload_bytes(header) == 0 {
@@ -326,7 +327,8 @@ impl Transmission {
         Err((error, "the range ends beyond the end of the export"))
     }
 
-    /// Which contexts a block status request wants: all that were selected, or those in its payload.
+    /// The contexts that a block status request wants: all that were selected, or those in its
+    /// payload.
     fn read_contexts(
         &self,
         request: &mut Request,

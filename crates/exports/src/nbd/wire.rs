@@ -56,7 +56,7 @@ wire! {
     }
     /// The payload of a hole chunk.
     Hole: 12, { offset: U64, length: U32, }
-    /// What an error chunk has before its message.
+    /// The fields of an error chunk before its message.
     ErrorHeader: 6, { error: U32, message_bytes: U16, }
     /// A descriptor of a block status chunk.
     Descriptor: 8, { length: U32, status: U32, }

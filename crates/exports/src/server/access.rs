@@ -1,10 +1,10 @@
-//! Who may use an export, and what for.
+//! Access to an export: the clients that may use it, and for what.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// What a client may do.
+/// The access of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read.
@@ -13,7 +13,8 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Addresses whose first `prefix` bits are the same. `Display` writes `192.0.2.0/24`, or one address without `/32`.
+/// Addresses whose first `prefix` bits are the same. `Display` writes `192.0.2.0/24`, or one
+/// address without `/32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
     /// The first address.
@@ -22,8 +23,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Reads `192.0.2.0/24`, `2001:db8::/32` or a single address; `None` for anything else, also an address that has
-    /// bits behind the prefix.
+    /// Reads `192.0.2.0/24`, `2001:db8::/32` or a single address; `None` for anything else, also an
+    /// address that has bits behind the prefix.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address.parse::<IpAddr>().ok()?, Some(prefix)),
@@ -42,7 +43,8 @@ impl Network {
             .then_some(network)
     }
 
-    /// Whether the address is one of these. An IPv4 address that is written as IPv6 is that IPv4 address.
+    /// Whether the address is one of these. An IPv4 address that is written as IPv6 is that IPv4
+    /// address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         bits(address).1 == bits(self.address).1 && self.start(address) == bits(self.address).0
@@ -82,23 +84,23 @@ pub struct AllowList {
 }
 
 impl AllowList {
-    /// Lets those in whose certificate has `name`.
+    /// Admits clients whose certificate has `name`.
     pub fn allow_name(&mut self, name: &str, access: Access) {
         self.by_name.insert(name.to_owned(), access);
     }
 
-    /// Lets those in whose user id is `uid`.
+    /// Admits clients with user id `uid`.
     pub fn allow_uid(&mut self, uid: u32, access: Access) {
         self.by_uid.insert(uid, access);
     }
 
-    /// Lets those in whose address is in `network`.
+    /// Admits clients whose address is in `network`.
     pub fn allow_network(&mut self, network: Network, access: Access) {
         self.by_network.insert(network, access);
     }
 
-    /// What a client may do, or `None` if it may not use the export. A name of its certificate counts before its
-    /// user id, that before its address, and of addresses the smallest network.
+    /// What a client may do, or `None` if it may not use the export. A name of its certificate
+    /// counts before its user id, that before its address, and of addresses the smallest network.
     pub fn access<'a>(
         &self,
         mut names: impl Iterator<Item = &'a str>,

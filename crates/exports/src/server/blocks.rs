@@ -1,4 +1,4 @@
-//! Ranges of bytes, and the blocks that they are in: a device reads and writes whole blocks only.
+//! Ranges of bytes, and the blocks that they touch: a device reads and writes whole blocks only.
 //!
 //! ```text
 //!   block      |.........|.........|.........|
@@ -8,8 +8,8 @@
 //!   inside               |wwwwwwwww|             written as it is
 //! ```
 //!
-//! The rest of an edge block is what others wrote. So whoever writes a part of a block has all blocks that it
-//! touches for itself meanwhile ([`drystone_core::range_lock`]).
+//! Others may write the rest of an edge block. So a write of parts of blocks has all blocks that it
+//! touches locked alone meanwhile ([`drystone_core::range_lock`]).
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Those of `range` on a device whose blocks have `block` bytes, a power of two.
+    /// The blocks of `range` on a device whose blocks have `block` bytes, a power of two.
     #[inline]
     pub(crate) fn of(range: Range<u64>, block: u64) -> Self {
         debug_assert!(block.is_power_of_two(), "a block of {block} bytes");
@@ -71,8 +71,8 @@ impl Blocks {
         (self.range.start & (self.block - 1)) as usize
     }
 
-    /// Where the blocks begin that the range covers in part: the first and the last, or just the first if there is
-    /// one block.
+    /// Where the blocks begin that the range covers in part: the first and the last, or just the
+    /// first if there is one block.
     pub(crate) fn edges(&self) -> [Option<u64>; 2] {
         let (all, is_one) = (self.all(), self.all_bytes() as u64 == self.block);
         let (starts, ends) = (self.range.start == all.start, self.range.end == all.end);
@@ -95,8 +95,8 @@ impl Blocks {
         start as usize..end as usize
     }
 
-    /// Fill what the range leaves of the block that begins at `block` in `all`, the bytes of all blocks, with
-    /// what `read` has, the bytes of that block.
+    /// Fill what the range leaves of the block that begins at `block` in `all`, the bytes of all
+    /// blocks, with what `read` has, the bytes of that block.
     pub(crate) fn complete(&self, all: &mut [u8], block: u64, read: &[u8]) {
         let covered = self.covered(block);
         let at = (block - self.all().start) as usize;

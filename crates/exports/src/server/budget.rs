@@ -1,22 +1,25 @@
 //! The memory that requests of clients may have, all together.
 //!
-//! Each client has [`MINIMUM`] bytes of its own and takes more from the one [`Budget`] of the process, by
-//! chunks. What is not there, or would be too much for one, is waited for in line; the [`Ledger`] says who is served.
+//! Each client has [`MINIMUM`] bytes of its own and takes more from the one [`Budget`] of the
+//! process, by chunks. A client waits in line for bytes that are not there, or too many for one;
+//! the [`Ledger`] orders those that wait.
 //!
-//! The guarantee: a request that takes at most [`MINIMUM`] waits for nobody, as long as its client has nothing else; and
-//! one of at most 1 MiB of a client that has nothing else waits for the reserve alone, an eighth of the budget, of which
-//! each client has one such request. Nothing that others hold beside it keeps that client waiting.
+//! The guarantee: a request that takes at most [`MINIMUM`] waits for nobody, as long as its client
+//! has nothing else; and one of at most 1 MiB of a client that has nothing else waits for the
+//! reserve alone, an eighth of the budget, of which each client has one such request. Nothing that
+//! others hold beside it keeps that client waiting.
 //!
 //! Invariants:
-//! * What shares have (granted to those that wait, too) is what the ledger has for their clients.
+//! * The ledger has the bytes of all shares, also those granted to clients that wait.
 //! * Everything but the hints is under the lock.
 //!
-//! Why whoever waits gets on: what a share has is for buffers. Those that are idle are freed by the next
-//! sweep, or as soon as one is given back; and while somebody waits who has nothing, a client whose share he needs
-//! begins nothing new with that ([`Share::is_revoked`]). Those of a device come back, by its time-out at the latest, and those
-//! that wait for a limit when it lets them pass.
-//! Those of replies and of data on its way are the client's affair: one that takes or sends
-//! too little is cut off while somebody waits who has nothing. And nobody waits for more than the whole.
+//! Progress: a share's bytes are for buffers. Those that are idle are freed by the
+//! next sweep, or as soon as one is given back; and while a client that has nothing waits, one
+//! whose share it needs begins nothing new with that ([`Share::is_revoked`]). Those of a device
+//! come back, by its time-out at the latest, and those that wait for a limit when it lets them
+//! pass. Those of replies and of data on its way are the client's affair: one that takes or sends
+//! too little is cut off while a client that has nothing waits. And nobody waits for more than the
+//! whole.
 
 use super::ledger::{ClientId, Key, Ledger};
 use drystone_core::context::Handle;
@@ -24,12 +27,12 @@ use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Bytes of buffers that each client may have whatever others do: 24 requests of 4 KiB, or one of 256 KiB.
+/// Bytes of buffers that each client may always have: 24 requests of 4 KiB, or one of 256 KiB.
 pub(crate) const MINIMUM: u64 = 288 << 10;
-/// What is beyond that comes in multiples of this, so that the budget is rarely asked.
+/// More comes in multiples of this, so that the budget is rarely asked.
 const CHUNK: u64 = 1 << 20;
-/// The part of a budget that is a reserve, for first requests: one of 1 MiB for each 16 MiB, as small a budget as a
-/// stack file may have.
+/// The part of a budget that is a reserve, for first requests: one of 1 MiB for each 16 MiB, as
+/// small a budget as a stack file may have.
 const RESERVE: u64 = 8;
 /// The longest first request that the reserve is for: a buffer of 1 MiB, in whole chunks.
 const SHORT: u64 = 2 * CHUNK;
@@ -37,11 +40,12 @@ const SHORT: u64 = 2 * CHUNK;
 /// Memory for requests of clients of a process. Any thread may use it.
 pub struct Budget {
     total: u64,
-    /// Less than half is free, or somebody waits: nobody keeps what is idle. A hint that is read without the lock.
+    /// Less than half is free, or a client waits: pools keep no idle buffers. A hint that is read
+    /// without the lock.
     scarce: AtomicBool,
-    /// Somebody waits who has nothing. Such a hint, too.
+    /// A client that has nothing waits. A hint, too.
     starving: AtomicBool,
-    /// Of one request, what is beyond it is not counted.
+    /// Most bytes that count of one request.
     longest: u64,
     ledger: Lock<Ledger<Arc<Waiter>>>,
 }
@@ -51,7 +55,7 @@ struct Waiter {
     bytes: u64,
     /// The bytes were taken from the budget for it.
     granted: AtomicBool,
-    /// Whom to wake then.
+    /// The thread to wake then.
     thread: Arc<Handle>,
 }
 
@@ -114,7 +118,7 @@ impl Budget {
     }
 }
 
-/// What one client has of a budget beyond its minimum. Belongs to one thread.
+/// One client's part of a budget beyond its minimum. Belongs to one thread.
 pub(crate) struct Share {
     budget: Arc<Budget>,
     user: Arc<LockCounters>,
@@ -137,7 +141,7 @@ impl Share {
         self.client = Some(self.budget.ledger.lock(&self.user).enter(consumer));
     }
 
-    /// Among the clients of the budget. Who wants anything has joined them.
+    /// The client's number in the ledger, once it has asked for anything.
     fn client(&self) -> ClientId {
         self.client.expect("it has joined a consumer")
     }
@@ -165,14 +169,14 @@ impl Share {
         !self.is_empty() && self.budget.is_scarce()
     }
 
-    /// Somebody waits for memory who has none, and would get on with what the client has.
+    /// True if a client that has no memory waits, and would go on with what this client has.
     pub(super) fn is_wanted_by_others(&self) -> bool {
         let is_wanted = |client| self.budget.ledger.lock(&self.user).is_wanted_from(client);
         self.budget.is_scarce() && self.client.is_some_and(is_wanted)
     }
 
-    /// Somebody waits for memory who has none, and gets on only when the client gives back all that it has beyond its
-    /// minimum.
+    /// Somebody waits for memory who has none, and gets on only when the client gives back all that
+    /// it has beyond its minimum.
     #[inline]
     pub(super) fn is_revoked(&self) -> bool {
         !self.is_empty() && self.budget.starving.load(Relaxed) && self.is_revoked_now()

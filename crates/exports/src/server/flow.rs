@@ -1,5 +1,6 @@
-//! Flow control: the bounds of one client's requests in flight. The server reads nothing from a client
-//! at a bound, so a client's share of its memory is known, and its own requests alone slow it down.
+//! Flow control: the bounds of one client's requests in flight. The server reads nothing from a
+//! client at a bound, so a client's share of its memory is known, and its own requests alone slow
+//! it down.
 //!
 //! Invariant: a request and its bytes count from when it was read until it was answered.
 

@@ -1,7 +1,8 @@
 //! The interface between a worker and its front ends.
 //!
 //! Invariants:
-//! * A front end sees only [`Work`]: its context and the batch of this round, not the worker or other front ends.
+//! * A front end sees only [`Work`]: its context and the batch of this round, not the worker or
+//!   other front ends.
 //! * The worker submits bios of one round as one batch for each device, then withdraws.
 
 use super::budget::{Budget, Share};
@@ -14,7 +15,8 @@ use drystone_core::{Bio, BioList, Context, DevIndex};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A front end on one worker: it brings requests in as bios, and answers them when the bios have ended.
+/// A front end on one worker: it brings requests in as bios, and answers them when the bios have
+/// ended.
 ///
 /// The worker's thread makes all calls.
 pub(crate) trait FrontEnd {
@@ -29,7 +31,8 @@ pub(crate) trait FrontEnd {
         None
     }
 
-    /// Before a wait: how long to busy-poll for requests that no ring announces, if that is worth it.
+    /// Before a wait: how long to busy-poll for requests that no ring announces, if that is worth
+    /// it.
     fn begin_busy_poll(&mut self) -> Option<Ns> {
         None
     }
@@ -69,8 +72,8 @@ pub(crate) trait FrontEnd {
     /// Takes nothing new, and ends when what is there has ended.
     fn begin_stop(&mut self, work: &mut Work);
 
-    /// After [`FrontEnd::begin_stop`]: ends as soon as the context has none of its operations, without answers to
-    /// clients that still wait.
+    /// After [`FrontEnd::begin_stop`]: ends as soon as the context has none of its operations,
+    /// without answers to clients that still wait.
     fn abort(&mut self, _work: &mut Work) {}
 }
 
@@ -91,7 +94,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// The work of a context without a batch, without memory that the ring knows, and without a bound for buffers.
+    /// The work of a context without a batch, without memory that the ring knows, and without a
+    /// bound for buffers.
     pub(crate) fn new(cx: Context) -> Self {
         let locks = cx.locks().sibling();
         let reserve = Reserve::new(None, locks.clone());

@@ -1,11 +1,12 @@
 //! The table of all front ends: the one place that names them.
 //!
-//! A new front end is a folder with a type that implements [`FrontEnd`], a [`Tag`] of its own, and a line in the table
-//! at the end of this file. [`FrontEnds`] is all front ends of a worker as one: the worker knows no other.
+//! A new front end is a folder with a type that implements [`FrontEnd`], a [`Tag`] of its own, and
+//! a line in the table at the end of this file. [`FrontEnds`] is all front ends of a worker as one:
+//! the worker knows no other.
 //!
 //! Invariants:
-//! * A front end marks what it starts with its [`Tag`]: the values of its operations on the ring, and the
-//!   `user_data` of its bios. The table returns what has ended by that tag.
+//! * A front end marks what it starts with its [`Tag`]: the values of its operations on the ring,
+//!   and the `user_data` of its bios. The table returns what has ended by that tag.
 //! * Calls are resolved at compile time: no I/O goes through a pointer.
 
 use super::front_end::{FrontEnd, Work};
@@ -114,8 +115,8 @@ macro_rules! front_ends {
     };
 }
 
-// A line: the front end's tag (`tag.rs`), the field with its part of a worker, and the variant of `Arrival` with
-// the arrivals that it takes.
+// A line: the front end's tag (`tag.rs`), the field with its part of a worker, and the variant of
+// `Arrival` with the arrivals that it takes.
 front_ends! {
     /// NBD: listeners, and connections that were accepted.
     NBD, nbd: crate::nbd::server::Connections, Nbd(crate::nbd::server::Arrival);

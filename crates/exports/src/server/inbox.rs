@@ -1,4 +1,4 @@
-//! How what is to be served reaches the worker that will serve it: listeners, connections, sessions.
+//! A worker's inbox, through which listeners, connections and sessions reach it.
 
 use super::{Arrival, Client, Clients};
 use drystone_core::context::Handle;
@@ -6,9 +6,9 @@ use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// The door of a worker. Any thread may put something in.
+/// The inbox of a worker. Any thread may put something in.
 ///
-/// Invariant: nothing waits behind a door that is closed, so no client waits for a worker that has
+/// Invariant: nothing waits in an inbox that is closed, so no client waits for a worker that has
 /// ended.
 pub struct Inbox {
     /// None once the worker has ended.
@@ -23,7 +23,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The door of the worker whose context has this handle.
+    /// The inbox of the worker whose context has this handle.
     pub fn new(handle: Arc<Handle>) -> Arc<Self> {
         Arc::new(Inbox {
             waiting: Lock::new(LockClass::Control, Some(Vec::new())),
@@ -35,8 +35,8 @@ impl Inbox {
         })
     }
 
-    /// Connections that were dealt to the worker and are not closed. A front end that spreads what comes to it
-    /// over workers goes by that.
+    /// Connections that were handed to the worker and are not closed. A front end that spreads its
+    /// arrivals over workers goes by this number.
     pub fn connections(&self) -> u32 {
         self.connections.count()
     }
@@ -46,8 +46,8 @@ impl Inbox {
         self.connections.enter()
     }
 
-    /// Hand something over to the front end that it is for. A worker that has ended takes nothing: then its
-    /// descriptors are closed.
+    /// Hands an arrival to its front end. A worker that has ended takes nothing: then the arrival's
+    /// descriptors are closed. Any thread may call.
     pub fn put(&self, arrival: impl Into<Arrival>, user: &LockCounters) {
         let arrival = arrival.into();
         let mut waiting = self.waiting.lock(user);
@@ -65,7 +65,7 @@ impl Inbox {
         self.handle.wake();
     }
 
-    /// After [`Inbox::stop`]: do not wait for the mounts of FUSE sessions. Whoever still asks
+    /// After [`Inbox::stop`]: do not wait for the mounts of FUSE sessions. A client that still asks
     /// gets no answer, and an error once the last descriptor of the mount is closed.
     pub fn abort(&self) {
         self.abort.store(true, SeqCst);
@@ -87,10 +87,10 @@ impl Inbox {
         self.waiting.lock(user).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The worker ends: close what waits, and whatever comes.
+    /// Closes the inbox: drops its arrivals, and all that come later.
     pub(super) fn close(&self, user: &LockCounters) {
         let waiting = self.waiting.lock(user).take();
-        // What waits may refer to this door, and goes without the lock.
+        // Arrivals may refer to this inbox, so they go without the lock.
         drop(waiting);
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_behind_a_closed_door() {
+    fn nobody_waits_in_a_closed_inbox() {
         let set = ContextSet::new(ManualClock::new(1));
         let cx = set.open(Engine::Plain).unwrap();
         let locks = cx.locks().sibling();

@@ -1,56 +1,62 @@
-//! Who has how much of the budget, and who gets what is free: dynamic thresholds, as switches share the
-//! memory of their ports (A. K. Choudhury and E. L. Hahne, "Dynamic Queue Length Thresholds for
-//! Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998).
+//! The books of the budget: each client's part, and the order of those that wait, by dynamic
+//! thresholds, as switches share the memory of their ports (A. K. Choudhury and E. L. Hahne,
+//! "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on
+//! Networking 6(2), 1998).
 //!
-//! A consumer is all clients of one device and throttle group. It may hold [`ALPHA`] times what is free, and a
-//! client [`ALPHA`] times what its consumer may still take. So whoever fills memory with requests that wait
-//! leaves a part of it, which is what others begin with; with what they take, the thresholds of all sink.
+//! A consumer is all clients of one device and throttle group. It may hold [`ALPHA`] times what is
+//! free, and a client [`ALPHA`] times what its consumer may still take. So a consumer that fills
+//! memory with requests that wait leaves a part of it, which is what others begin with; with what
+//! they take, the thresholds of all sink.
 //!
-//! Beside that stands a reserve, for short requests of clients that hold nothing: long requests of others, and
-//! what they leave unsent, keep nobody from his first request.
+//! Beside that stands a reserve, for short requests of clients that hold nothing: long requests of
+//! others, and what they leave unsent, keep nobody from his first request.
 //!
 //! Invariants:
-//! * `free`, `set_aside` and what all clients hold is the whole; what is left of the reserve, and what clients
-//!   have of it, is the reserve.
-//! * A client waits for one request at most; of a consumer's line the first is served whose client is below
-//!   its threshold or holds nothing, and while there is such a one no other client of the consumer takes any.
+//! * `free`, `set_aside` and what all clients hold is the whole; what is left of the reserve, and
+//!   what clients have of it, is the reserve.
+//! * A client waits for one request at most; of a consumer's line the first is served whose client
+//!   is below its threshold or holds nothing, and while there is such a one no other client of the
+//!   consumer takes any.
 //! * Consumers do not wait for one another, with one exception: the `head`, see below.
-//! * A client has no more of the reserve than one short request, which it gives back before anything else. A consumer has
-//!   no more than [`ALPHA`] times what is left of it, or one request.
-//! * Nobody waits for a short request who holds nothing while the reserve has it, unless his consumer has its part.
+//! * A client has no more of the reserve than one short request, which it gives back before
+//!   anything else. A consumer has no more than [`ALPHA`] times what is left of it, or one request.
+//! * A client that holds nothing never waits for a short request while the reserve has it, unless
+//!   its consumer has its part.
 //!
-//! Why whoever waits gets on: a client that waits takes nothing else, and one that is busy is told when its memory
-//! is wanted ([`Ledger::is_revoked_from`]), so some time it holds nothing, and is passed over no more. Then nobody of its consumer takes any before it, so either it is below the consumer's
-//! threshold or the consumer holds nothing some time. The first of the consumers that wait and hold nothing is the
-//! head, which gets its request however long it is. A request of no more than a fair part, the whole by the number of
-//! consumers, is waited for beside the others: what any consumer gives back that holds more than that part
-//! is set aside for the head. When none of them holds more there is enough. For a longer one nobody else is
-//! served until it is.
+//! Progress: a client that waits takes nothing else, and one that is busy is told
+//! when its memory is wanted ([`Ledger::is_revoked_from`]), so some time it holds nothing, and is
+//! passed over no more. Then nobody of its consumer takes any before it, so either it is below the
+//! consumer's threshold or the consumer holds nothing some time. The first of the consumers that
+//! wait and hold nothing is the head, which gets its request however long it is. A request of no
+//! more than a fair part, the whole by the number of consumers, is waited for beside the others:
+//! what any consumer gives back that holds more than that part is set aside for the head. When none
+//! of them holds more there is enough. For a longer one nobody else is served until it is.
 
+use drystone_core::Slab;
 use std::collections::VecDeque;
-use std::ops::{Index, IndexMut};
 
-/// How many times what is free one may hold. One consumer alone leaves a third, two leave a fifth. Powers
-/// of two are usual; 1 leaves half of the memory unused, 8 a ninth, less than one long request.
+/// The part that one may hold, in multiples of what is free. One consumer alone leaves a third, two
+/// leave a fifth. Powers of two are usual; 1 leaves half of the memory unused, 8 a ninth, less than
+/// one long request.
 const ALPHA: u64 = 2;
 
-/// A device and a throttle group on it: whose requests wait for one another anyway.
+/// A device and a throttle group on it, whose requests wait for one another anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     /// A number of the device, different for any two that have clients.
     pub(crate) device: usize,
-    /// Of the throttle group.
+    /// The number of the throttle group.
     pub(crate) group: u32,
 }
 
 /// A client; given by [`Ledger::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClientId(usize);
+pub(super) struct ClientId(u32);
 
 struct Client {
-    consumer: usize,
+    consumer: u32,
     held: u64,
-    /// What it has of the reserve, beside that.
+    /// Bytes that it has of the reserve, beside that.
     reserved: u64,
 }
 
@@ -61,7 +67,7 @@ impl Client {
 }
 
 struct Waiting<W> {
-    client: usize,
+    client: u32,
     bytes: u64,
     waiter: W,
 }
@@ -70,7 +76,7 @@ struct Consumer<W> {
     key: Key,
     clients: u32,
     held: u64,
-    /// Of the reserve.
+    /// Bytes of the reserve that its clients have.
     reserved: u64,
     line: VecDeque<Waiting<W>>,
 }
@@ -81,22 +87,22 @@ impl<W> Consumer<W> {
     }
 }
 
-/// The books. `W` is what is told when a request that waited is served.
+/// The books. `W` is the waiter that is told when its request is served.
 pub(super) struct Ledger<W> {
     total: u64,
     free: u64,
-    /// What is kept for the head.
+    /// Bytes that are set aside for the head.
     set_aside: u64,
-    /// What is left of the reserve.
+    /// Bytes that are left of the reserve.
     reserve: u64,
     /// The longest request that is short.
     short: u64,
-    /// How many wait for a short one.
+    /// Clients that wait for a short request.
     short_waiting: usize,
     clients: Slab<Client>,
     consumers: Slab<Consumer<W>>,
-    /// Consumers with somebody in line; whoever was served goes behind the others.
-    hungry: VecDeque<usize>,
+    /// Consumers with clients in line; a consumer that was served goes behind the others.
+    hungry: VecDeque<u32>,
     /// Consumers that hold anything or wait.
     active: u64,
 }
@@ -135,7 +141,8 @@ impl<W> Ledger<W> {
 
     /// A client of this consumer, which holds nothing.
     pub(super) fn enter(&mut self, key: Key) -> ClientId {
-        let known = self.consumers.position(|consumer| consumer.key == key);
+        let known = self.consumers.iter().find(|(_, consumer)| consumer.key == key);
+        let known = known.map(|(number, _)| number);
         let consumer = known.unwrap_or_else(|| {
             let line = VecDeque::new();
             self.consumers.insert(Consumer { key, clients: 0, held: 0, reserved: 0, line })
@@ -146,7 +153,7 @@ impl<W> Ledger<W> {
 
     /// The client goes; it holds nothing and does not wait.
     pub(super) fn leave(&mut self, ClientId(client): ClientId) {
-        let gone = self.clients.remove(client);
+        let gone = self.clients.remove(client).expect("the client has entered");
         assert!(gone.has_nothing(), "a client that goes has given all back");
         let number = gone.consumer;
         let consumer = &mut self.consumers[number];
@@ -213,7 +220,8 @@ impl<W> Ledger<W> {
     pub(super) fn serve(&mut self, mut served: impl FnMut(W)) {
         loop {
             self.serve_by_thresholds(&mut served);
-            // Whoever has a part of the reserve may not be among the active any more, so the parts of others grow.
+            // Whoever has a part of the reserve may not be among the active any more, so the parts
+            // of others grow.
             let Some(waiter) = self.serve_short() else { return };
             served(waiter);
         }
@@ -240,30 +248,31 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// A consumer waits that holds nothing, or a client that holds nothing while others of its consumer do:
-    /// `client`'s memory is wanted by somebody who has none.
+    /// A consumer waits that holds nothing, or a client that holds nothing while others of its
+    /// consumer do: `client`'s memory is wanted by somebody who has none.
     pub(super) fn is_wanted_from(&self, client: ClientId) -> bool {
         self.head().is_some() || self.is_wanted_by_alike(client)
     }
 
-    /// The same, and somebody who has nothing gets on only when `client` gives back all that it holds: it is to begin
-    /// nothing new with that, but to wait for its turn.
+    /// The same, and somebody who has nothing gets on only when `client` gives back all that it
+    /// holds: it is to begin nothing new with that, but to wait for its turn.
     pub(super) fn is_revoked_from(&self, client: ClientId) -> bool {
         let consumer = &self.consumers[self.clients[client.0].consumer];
         let is_large = consumer.held > self.fair_part();
         self.head().is_some() && (is_large || self.is_frozen()) || self.is_wanted_by_alike(client)
     }
 
-    /// Somebody waits who has nothing.
+    /// True if a client that has nothing waits.
     pub(super) fn is_starving(&self) -> bool {
-        let has_nothing = |number: &usize| {
+        let has_nothing = |number: &u32| {
             let line = &self.consumers[*number].line;
             line.iter().any(|other| self.clients[other.client].has_nothing())
         };
         self.head().is_some() || self.hungry.iter().any(has_nothing)
     }
 
-    /// One of the same consumer waits who has nothing, or for the reserve, of which `client` has a part.
+    /// One of the same consumer waits who has nothing, or for the reserve, of which `client` has a
+    /// part.
     fn is_wanted_by_alike(&self, ClientId(client): ClientId) -> bool {
         let Client { consumer, reserved, .. } = self.clients[client];
         let of_own = self.consumers[consumer].line.iter();
@@ -274,7 +283,7 @@ impl<W> Ledger<W> {
     // --- the head
 
     /// The first of the consumers that wait and hold nothing.
-    fn head(&self) -> Option<usize> {
+    fn head(&self) -> Option<u32> {
         self.hungry.iter().copied().find(|number| self.consumers[*number].held == 0)
     }
 
@@ -307,12 +316,12 @@ impl<W> Ledger<W> {
     // --- the reserve
 
     /// A short request of a client that holds nothing.
-    fn is_short(&self, client: usize, bytes: u64) -> bool {
+    fn is_short(&self, client: u32, bytes: u64) -> bool {
         bytes <= self.short && self.clients[client].has_nothing()
     }
 
     /// The reserve has so much for the client, and its consumer is not beyond its part with it.
-    fn may_reserve(&self, client: usize, bytes: u64) -> bool {
+    fn may_reserve(&self, client: u32, bytes: u64) -> bool {
         let of_consumer = self.consumers[self.clients[client].consumer].reserved;
         let has_room = self.reserve.checked_sub(bytes).is_some_and(|left| {
             of_consumer == 0 || of_consumer + bytes <= left.saturating_mul(ALPHA)
@@ -320,8 +329,9 @@ impl<W> Ledger<W> {
         has_room && self.is_short(client, bytes)
     }
 
-    /// The first who waits for a short request, holds nothing, and is `wanted`: the consumer, and the place in line.
-    fn first_short(&self, wanted: impl Fn(&Waiting<W>) -> bool) -> Option<(usize, usize)> {
+    /// The first who waits for a short request, holds nothing, and is `wanted`: the consumer, and
+    /// the place in line.
+    fn first_short(&self, wanted: impl Fn(&Waiting<W>) -> bool) -> Option<(u32, usize)> {
         let is_it = |other: &Waiting<W>| self.is_short(other.client, other.bytes) && wanted(other);
         self.hungry.iter().find_map(|number| {
             let place = self.consumers[*number].line.iter().position(is_it)?;
@@ -337,7 +347,7 @@ impl<W> Ledger<W> {
             self.first_short(|other| self.may_reserve(other.client, other.bytes))?;
         let is_head = self.head() == Some(number);
         let served = self.serve_with(number, place, Self::hand_out_reserve);
-        // What is gathered for the head is not for whoever comes to be the first.
+        // The bytes gathered for this head are not for the next.
         if is_head && !self.consumers[number].line.is_empty() {
             self.hungry.pop_back();
             self.hungry.push_front(number);
@@ -345,14 +355,14 @@ impl<W> Ledger<W> {
         served
     }
 
-    fn hand_out_reserve(&mut self, client: usize, bytes: u64) {
+    fn hand_out_reserve(&mut self, client: u32, bytes: u64) {
         self.reserve -= bytes;
         self.clients[client].reserved += bytes;
         self.consumers[self.clients[client].consumer].reserved += bytes;
     }
 
     /// What the client has of the reserve is given back first. The rest.
-    fn give_reserve_back(&mut self, client: usize, bytes: u64) -> u64 {
+    fn give_reserve_back(&mut self, client: u32, bytes: u64) -> u64 {
         let client = &mut self.clients[client];
         let reserved = bytes.min(client.reserved);
         client.reserved -= reserved;
@@ -364,7 +374,7 @@ impl<W> Ledger<W> {
     // --- thresholds
 
     /// Its consumer's next request: it is below the threshold of a client, or holds nothing.
-    fn is_next(&self, client: usize, bytes: u64) -> bool {
+    fn is_next(&self, client: u32, bytes: u64) -> bool {
         let Client { consumer, held, reserved } = self.clients[client];
         let held = held + reserved;
         let taken = self.consumers[consumer].held.saturating_add(bytes);
@@ -378,16 +388,16 @@ impl<W> Ledger<W> {
     }
 
     /// There is so much, and neither of both is beyond its threshold with it.
-    fn may_have(&self, consumer: usize, client: usize, bytes: u64) -> bool {
+    fn may_have(&self, consumer: u32, client: u32, bytes: u64) -> bool {
         let held = self.consumers[consumer].held;
         let below = held == 0 || held.saturating_add(bytes) <= self.threshold(bytes);
         bytes <= self.free && below && self.is_next(client, bytes)
     }
 
-    fn serve_one_of(&mut self, number: usize) -> Option<W> {
+    fn serve_one_of(&mut self, number: u32) -> Option<W> {
         let Consumer { held, line, .. } = &self.consumers[number];
         if *held > 0 && *held >= self.threshold(0) {
-            // The usual case, whatever its clients wait for: the line may be long.
+            // The usual case, for any request of its clients: the line may be long.
             return None;
         }
         let next = line.iter().position(|other| self.is_next(other.client, other.bytes))?;
@@ -397,15 +407,15 @@ impl<W> Ledger<W> {
 
     // --- books
 
-    fn serve_at(&mut self, number: usize, place: usize) -> Option<W> {
+    fn serve_at(&mut self, number: u32, place: usize) -> Option<W> {
         self.serve_with(number, place, Self::hand_out)
     }
 
     fn serve_with(
         &mut self,
-        number: usize,
+        number: u32,
         place: usize,
-        hand_out: impl Fn(&mut Self, usize, u64),
+        hand_out: impl Fn(&mut Self, u32, u64),
     ) -> Option<W> {
         let waiting = self.leave_line(number, place)?;
         hand_out(self, waiting.client, waiting.bytes);
@@ -416,71 +426,25 @@ impl<W> Ledger<W> {
         Some(waiting.waiter)
     }
 
-    fn leave_line(&mut self, number: usize, place: usize) -> Option<Waiting<W>> {
+    fn leave_line(&mut self, number: u32, place: usize) -> Option<Waiting<W>> {
         let waiting = self.change(number, |consumer| consumer.line.remove(place))?;
         self.short_waiting -= usize::from(waiting.bytes <= self.short);
         Some(waiting)
     }
 
-    fn hand_out(&mut self, client: usize, bytes: u64) {
+    fn hand_out(&mut self, client: u32, bytes: u64) {
         self.free -= bytes;
         self.clients[client].held += bytes;
         let number = self.clients[client].consumer;
         self.change(number, |consumer| consumer.held += bytes);
     }
 
-    fn change<T>(&mut self, number: usize, act: impl FnOnce(&mut Consumer<W>) -> T) -> T {
+    fn change<T>(&mut self, number: u32, act: impl FnOnce(&mut Consumer<W>) -> T) -> T {
         let consumer = &mut self.consumers[number];
         let before = u64::from(consumer.is_active());
         let told = act(consumer);
         self.active = self.active - before + u64::from(consumer.is_active());
         told
-    }
-}
-
-/// Things by number; a number that is free is given again.
-struct Slab<T> {
-    things: Vec<Option<T>>,
-    vacant: Vec<usize>,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Slab { things: Vec::new(), vacant: Vec::new() }
-    }
-}
-
-impl<T> Slab<T> {
-    fn insert(&mut self, thing: T) -> usize {
-        let number = self.vacant.pop().unwrap_or(self.things.len());
-        match self.things.get_mut(number) {
-            Some(place) => *place = Some(thing),
-            None => self.things.push(Some(thing)),
-        }
-        number
-    }
-
-    fn remove(&mut self, number: usize) -> T {
-        self.vacant.push(number);
-        self.things[number].take().expect("its number was given")
-    }
-
-    fn position(&self, is_it: impl Fn(&T) -> bool) -> Option<usize> {
-        self.things.iter().position(|thing| thing.as_ref().is_some_and(&is_it))
-    }
-}
-
-impl<T> Index<usize> for Slab<T> {
-    type Output = T;
-
-    fn index(&self, number: usize) -> &T {
-        self.things[number].as_ref().expect("its number was given")
-    }
-}
-
-impl<T> IndexMut<usize> for Slab<T> {
-    fn index_mut(&mut self, number: usize) -> &mut T {
-        self.things[number].as_mut().expect("its number was given")
     }
 }
 

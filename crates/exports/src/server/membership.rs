@@ -1,11 +1,11 @@
-//! Which throttle group a client's I/O belongs to.
+//! The rules for the throttle group of a client's I/O.
 
 use drystone_throttle::{Groups, Member};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The groups of an export's clients, by path. A path is looked up when a client connects, so that
-/// a group may be removed and made anew meanwhile; where there is none the next rule counts.
+/// a group may be removed and created again meanwhile; where there is none the next rule counts.
 #[derive(Clone)]
 pub struct Membership {
     groups: Arc<Groups>,
@@ -21,12 +21,13 @@ impl Membership {
         Membership { groups, export: export.to_owned(), by_name, by_uid }
     }
 
-    /// Those whose certificate has `name` belong to `group` instead.
+    /// Adds a rule: clients whose certificate has `name` belong to `group`.
     pub fn set_name(&mut self, name: &str, group: &str) {
         self.by_name.insert(name.to_owned(), group.to_owned());
     }
 
-    /// Those whose user id is `uid`, and whose certificate says nothing else, belong to `group`.
+    /// Adds a rule: clients with user id `uid` belong to `group`, unless their certificate says
+    /// otherwise.
     pub fn set_uid(&mut self, uid: u32, group: &str) {
         self.by_uid.insert(uid, group.to_owned());
     }

@@ -1,4 +1,4 @@
-//! What all servers share: a data thread's [`Worker`], its inbox, the volumes that are served.
+//! Shared parts of all servers: a data thread's [`Worker`], its inbox, the volumes that are served.
 //!
 //! A worker owns its thread's context and drives the front ends on it ([`crate::nbd::server`],
 //! [`crate::fuse::server`]). A front end is one folder: it brings requests in as bios and answers

@@ -1,10 +1,10 @@
-//! Buffers of one connection, used again and again: so none is allocated in the steady state, and none
-//! that held one client's data is ever sent to another.
+//! Buffers of one connection, used again and again: so none is allocated in the steady state, and
+//! none that held one client's data is ever sent to another.
 //!
-//! Invariant: a pool's share of the [`super::Budget`] covers the buffers that it has made, idle ones
-//! too. A connection asks for a buffer for a request's data first ([`Pool::reserve`]). Beside these
-//! there are only replies without data, and the buffers that a worker lends, which have a bound of
-//! their own ([`super::reserve`]).
+//! Invariant: a pool's share of the [`super::Budget`] covers the buffers that it has made, idle
+//! ones too. A connection asks for a buffer for a request's data first ([`Pool::reserve`]). Beside
+//! these there are only replies without data, and the buffers that a worker lends, which have a
+//! bound of their own ([`super::reserve`]).
 
 use super::budget::{MINIMUM, Share};
 use super::ledger::Key;
@@ -21,14 +21,14 @@ const KEEP_BIOS: usize = 256;
 pub(crate) struct Pool {
     reserve: Arc<Reserve>,
     share: Share,
-    /// Bytes of the buffers that the pool has made, whoever has them now.
+    /// Bytes of the buffers that the pool has made, idle or in use.
     held: u64,
     idle: [Vec<IoBuf>; CLASSES],
     idle_bytes: u64,
     bios: BioList,
-    /// What every bio is marked with.
+    /// The priority of every bio.
     pub(crate) priority: Priority,
-    /// As is this: its throttle group.
+    /// The throttle group of every bio.
     group: u32,
 }
 
@@ -51,8 +51,8 @@ impl Pool {
         }
     }
 
-    /// Its requests are for this device and of this throttle group, whose clients share what one consumer of the
-    /// budget may have. Once, before anything is reserved.
+    /// Its requests are for this device and of this throttle group, whose clients share what one
+    /// consumer of the budget may have. Once, before anything is reserved.
     pub(crate) fn join(&mut self, device: &Arc<dyn Device>, group: u32) {
         // Clients keep their device, so no other has its address.
         let device = Arc::as_ptr(device).cast::<()>().addr();
@@ -60,8 +60,8 @@ impl Pool {
         self.share.join(Key { device, group });
     }
 
-    /// Whether there may be a buffer with room for `data_bytes` now, which is to be taken at once. If not,
-    /// the pool waits for it ([`Pool::waits`]): ask again for the same then.
+    /// Whether there may be a buffer with room for `data_bytes` now, which is to be taken at once.
+    /// If not, the pool waits for it ([`Pool::waits`]): ask again for the same then.
     #[inline]
     pub(crate) fn reserve(&mut self, data_bytes: usize) -> bool {
         if self.share.has_asked() {
@@ -93,7 +93,7 @@ impl Pool {
         if self.share.take(self.lacks(bytes)) {
             return true;
         }
-        // What is idle here does not help others.
+        // Idle buffers here do not help others.
         self.shrink_to(0);
         self.share.settle_all(self.held);
         if self.lacks(bytes) == 0 || self.share.take(self.lacks(bytes)) {
@@ -120,13 +120,14 @@ impl Pool {
         self.share.wait_no_more();
     }
 
-    /// It has more than each pool may have, or was granted more, also if its client keeps it from taking that.
+    /// It has more than each pool may have, or was granted more, also if its client keeps it from
+    /// taking that.
     #[inline]
     pub(crate) fn has_share(&self) -> bool {
         !self.share.is_empty() || self.share.is_granted()
     }
 
-    /// Somebody waits who has nothing, and would get on with what this pool has.
+    /// True if a client that has nothing waits, and this pool's memory would let it go on.
     pub(crate) fn is_wanted_by_others(&self) -> bool {
         self.share.is_wanted_by_others()
     }
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_served_in_order_and_whoever_goes_gives_way() {
+    fn clients_that_wait_are_served_in_order() {
         let budget = Budget::new(4 << 20);
         let mut pools: Vec<_> = (0..4).map(|_| pool(None, &budget)).collect();
         let whole = take(&mut pools[0], 4 << 20);
@@ -364,14 +365,14 @@ mod tests {
         let next = take(&mut pools[1], 3 << 20);
         assert!(pools[2].waits(), "it has the class of 4 MiB");
         drop(pools.remove(2));
-        assert!(!pools[0].reserve(4 << 20), "who has left the line is not waited for");
+        assert!(!pools[0].reserve(4 << 20), "a client that has left the line is not waited for");
         pools[1].give(next);
         assert_eq!((pools[1].held, pools[1].has_share()), (0, false), "nothing idle is kept");
         let again = take(&mut pools[0], 4 << 20);
         drop((again, small));
     }
 
-    /// One that always has a request under way gives its share back all the same.
+    /// A client that always has a request under way gives its share back all the same.
     #[test]
     fn a_busy_client_gives_way_to_one_that_has_nothing() {
         let budget = Budget::new(4 << 20);
@@ -389,7 +390,7 @@ mod tests {
         }
         assert!(!busy.has_share() && other.reserve(4 << 20));
         let all = other.take(4 << 20).unwrap();
-        // What each client has anyway goes on.
+        // Each client's minimum goes on.
         let mut third = pool(None, &budget);
         for _ in 0..100 {
             let buf = take(&mut third, 4096);
@@ -399,7 +400,8 @@ mod tests {
         assert!(!busy.waits());
     }
 
-    /// Memory that was granted counts as the client's before it takes it: it may be what others wait for.
+    /// Memory that was granted counts as the client's before it takes it: it may be what others
+    /// wait for.
     #[test]
     fn what_was_granted_and_not_taken_is_seen() {
         let budget = Budget::new(4 << 20);
@@ -414,7 +416,7 @@ mod tests {
         assert!(!other.has_share() && !one.waits());
     }
 
-    /// What is idle at a client that is alone is no reason for it to wait.
+    /// A client that is alone does not wait for its own idle buffers.
     #[test]
     fn a_client_that_is_alone_does_not_wait_for_itself() {
         let budget = Budget::new(4 << 20);

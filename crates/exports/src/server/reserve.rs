@@ -1,8 +1,8 @@
 //! Buffers in memory that a worker's ring knows, lent to its pools and sessions.
 //!
 //! Invariants:
-//! * A buffer has room for a reply header before its data ([`DATA_AT`]), and its data is aligned for
-//!   direct I/O.
+//! * A buffer has room for a reply header before its data ([`DATA_AT`]), and its data is aligned
+//!   for direct I/O.
 //! * A buffer that comes back is zeroed before another client gets it.
 
 use drystone_core::sync::{Lock, LockClass, LockCounters};
@@ -18,8 +18,8 @@ pub(super) const CLASSES: usize = 6;
 /// Bytes of freed buffers for which the heap is trimmed.
 const TRIM_BYTES: u64 = 4 << 20;
 
-/// The reserve of one worker. Its pools and sessions lock it only when they have nothing, and all of
-/// them are its thread's, so nobody waits for the lock.
+/// The reserve of one worker. Its pools and sessions lock it only when they have nothing, and all
+/// of them are its thread's, so nobody waits for the lock.
 pub(crate) struct Reserve {
     arena: Option<Arc<Arena>>,
     /// Bytes that pools freed since the heap was trimmed.

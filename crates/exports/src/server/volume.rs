@@ -1,4 +1,4 @@
-//! A volume that is served: what it is to every client, and how many of them there are.
+//! A volume that is served: its device, its geometry, its clients.
 
 use super::Membership;
 use drystone_core::failures::{Failure, Failures};
@@ -7,24 +7,24 @@ use drystone_core::{Bio, Device, Limits, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A device under a name, and what every front end needs to know to serve it. Clones are the same volume: a
-/// client that comes in by any of them counts with all.
+/// A device under a name, and what every front end needs to know to serve it. Clones are the same
+/// volume: a client that comes in by any of them counts with all.
 #[derive(Clone)]
 pub struct Volume {
     /// The name of the export.
     pub name: String,
-    /// What is served.
+    /// The device.
     pub device: Arc<dyn Device>,
-    /// Refuse writes, whatever the device does.
+    /// Refuse writes, even if the device takes them.
     pub read_only: bool,
     /// Class and level of its clients' I/O.
     pub priority: Priority,
-    /// Which throttle group each client's I/O belongs to.
+    /// The rules for the throttle group of each client's I/O.
     pub membership: Membership,
-    /// Its clients, whichever front end they came by.
+    /// Its clients of all front ends.
     pub clients: Clients,
-    /// What its clients write goes through this: one for each device, whatever exports it has, or two that write
-    /// parts of one block lose each other's bytes.
+    /// What its clients write goes through this: one for each device, whatever exports it has, or
+    /// two that write parts of one block lose each other's bytes.
     pub write_lock: Arc<RangeLock>,
 }
 
@@ -39,18 +39,18 @@ pub struct Geometry {
     pub read_only: bool,
 }
 
-/// What clients are told of a volume.
+/// A volume as clients are told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// How large it is.
     pub geometry: Geometry,
-    /// What it can do; read-only as the geometry says.
+    /// The limits of the device; read-only as the geometry says.
     pub limits: Limits,
 }
 
 impl Volume {
-    /// What it is at this moment: a device may grow, and change what it can do. Any thread may ask, but not on
-    /// the way of an I/O: it allocates.
+    /// What it is at this moment: a device may grow, and change what it can do. Any thread may ask,
+    /// but not on the way of an I/O: it allocates.
     pub fn shape(&self) -> Shape {
         let info = self.device.info();
         let read_only = self.read_only || info.limits.read_only;
@@ -74,7 +74,8 @@ pub(crate) fn find<'a>(
     volumes.into_iter().position(|volume| volume.name.as_bytes() == name)
 }
 
-/// How many clients there are, and which of their I/O failed; its clones are the same clients. Any thread may ask.
+/// How many clients there are, and which of their I/O failed; its clones are the same clients. Any
+/// thread may ask.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Inner>);
 
@@ -96,7 +97,7 @@ impl Clients {
         Client(self.0.clone())
     }
 
-    /// What clients were told to have failed, until somebody takes it: one at a time may.
+    /// The failures that clients were told of, until they are taken: by one thread at a time.
     pub fn failures(&self) -> &Failures {
         &self.0.failures
     }

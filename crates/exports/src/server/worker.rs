@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * Everything here belongs to one thread. Other threads touch only its [`Inbox`].
-//! * Each round handles all that has come, submits the bios that follow as one batch for each device,
-//!   and enters the kernel once, in the wait.
+//! * Each round handles all that has come, submits the bios that follow as one batch for each
+//!   device, and enters the kernel once, in the wait.
 //! * Without front ends that have a deadline, the wait has none: an idle server sleeps.
 //! * A ring event and a bio find their front end by the tag in the value that they carry
 //!   ([`super::tag`]).
@@ -62,8 +62,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Let the buffers of NBD clients be taken from `budget`, which workers may share; otherwise only each
-    /// connection has its bound. Those of FUSE sessions are bounded by themselves
+    /// Let the buffers of NBD clients be taken from `budget`, which workers may share; otherwise
+    /// only each connection has its bound. Those of FUSE sessions are bounded by themselves
     /// ([`crate::fuse::server`]). Before [`Worker::run`].
     pub fn share_budget(&mut self, budget: Arc<Budget>) {
         self.work.budget = budget;
@@ -116,7 +116,8 @@ impl Worker {
         self.front_ends.begin_round(&mut self.work);
     }
 
-    /// Busy-polls for requests that no ring announces, and collects events meanwhile. True if there is work.
+    /// Busy-polls for requests that no ring announces, and collects events meanwhile. True if there
+    /// is work.
     fn busy_poll(&mut self) -> bool {
         if self.work.cx.poll_mode() == PollMode::Interrupt {
             return false;

@@ -1,5 +1,5 @@
-//! Zeroes on a device that has no way of its own to write them: one buffer of them is written again and
-//! again, so that the longest range takes no more memory than a piece.
+//! Zeroes on a device that has no way of its own to write them: one buffer of them is written again
+//! and again, so that the longest range takes no more memory than a piece.
 
 use super::DATA_AT;
 use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector};
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// A range that becomes zeroes by plain writes.
 #[derive(Clone)]
 pub(crate) struct ZeroWrites {
-    /// What no bio has been made for.
+    /// The range that no bio has been made for.
     rest: Range<u64>,
     longest: u64,
 }
@@ -29,7 +29,7 @@ impl ZeroWrites {
         self.rest.is_empty()
     }
 
-    /// What is left.
+    /// The range that no bio has been made for.
     pub(crate) fn range(&self) -> Range<u64> {
         self.rest.clone()
     }
@@ -40,8 +40,9 @@ impl ZeroWrites {
         std::mem::replace(&mut self.rest, end..end)
     }
 
-    /// Make `bio` the write of the next piece out of `buf`, which has [`ZeroWrites::room`] zeroes from
-    /// [`DATA_AT`] on. Pieces end at multiples of the longest, where arrays have whole stripes.
+    /// Make `bio` the write of the next piece out of `buf`, which has [`ZeroWrites::room`] zeroes
+    /// from [`DATA_AT`] on. Pieces end at multiples of the longest, where arrays have whole
+    /// stripes.
     pub(crate) fn fill(&mut self, bio: &mut Bio, buf: IoBuf, flags: BioFlags) {
         let Range { start, end } = self.rest;
         let bytes = (end - start).min(self.longest - start % self.longest);

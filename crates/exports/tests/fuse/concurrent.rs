@@ -1,5 +1,5 @@
-//! Requests in flight together, over several sessions on several threads, on a disk whose I/O ends in any
-//! order: beside an obvious model of what each byte may be.
+//! Requests in flight together, over several sessions on several threads, on a disk whose I/O ends
+//! in any order: beside an obvious model of what each byte may be.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -66,8 +66,8 @@ fn left_at(batch: &[Step], at: usize) -> Vec<u8> {
     writes.map(|(place, step)| if step.what == What::Zero { 0 } else { value(place) }).collect()
 }
 
-/// A batch that is in flight together: each byte is then what one of those left that wrote it, or as
-/// before if none did.
+/// A batch that is in flight together: each byte is then what one of those left that wrote it, or
+/// as before if none did.
 fn run_batch(kernel: &mut Kernel, disk: &Disk, batch: &[Step]) -> Result<(), TestCaseError> {
     let before = disk.bytes.lock().unwrap().clone();
     let send = |(place, step)| send(kernel, place, step);

@@ -225,7 +225,8 @@ const HELD: Ns = Ns::MAX;
 const LOOK_NS: Ns = 1_000_000;
 
 impl DiskChannel {
-    /// Reads see what is there when they begin, writes are there when they end: as far apart as may be.
+    /// Reads see what is there when they begin, writes are there when they end: as far apart as may
+    /// be.
     fn begin(&self, bio: &mut Bio) {
         bio.status = match bio.op {
             Op::Read => self.disk.read(bio),

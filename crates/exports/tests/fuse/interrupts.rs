@@ -1,5 +1,5 @@
-//! Askers that are interrupted: of those who are killed what takes long ends, in whatever order the kernel's two
-//! requests are read.
+//! Askers that are interrupted: of those who are killed what takes long ends, in whatever order the
+//! kernel's two requests are read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -14,7 +14,8 @@ use crate::kernel::*;
 const EINTR: i32 = 4;
 const PIECES: usize = 64;
 
-/// A disk that is zeroed piece by piece, each of which takes a fifth of a second, with two sessions.
+/// A disk that is zeroed piece by piece, each of which takes a fifth of a second, with two
+/// sessions.
 fn served() -> (Arc<Disk>, Kernel) {
     let mut disk = Arc::into_inner(Disk::new(PIECES << 20, 512)).unwrap();
     disk.zeroes = false;
@@ -100,7 +101,8 @@ fn an_interrupt_that_names_nothing_long_changes_nothing() {
     catch_up(&mut kernel, 1);
 }
 
-/// Whatever signal came the kernel tells of it, and of none after it: so it is looked at what the asker does.
+/// Whatever signal came the kernel tells of it, and of none after it: so it is looked at what the
+/// asker does.
 #[test]
 fn only_who_is_killed_is_not_answered_in_full() {
     static LOOKS: AtomicU32 = AtomicU32::new(0);

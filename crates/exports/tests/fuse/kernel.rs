@@ -1,5 +1,5 @@
-//! The kernel's side, played by the test: requests and answers over sockets that keep messages apart,
-//! one for each session.
+//! The kernel's side, played by the test: requests and answers over sockets that keep messages
+//! apart, one for each session.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -89,8 +89,8 @@ pub fn volume(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Volu
     }
 }
 
-/// Workers on threads of their own, each with a door. The first looks for requests before it sleeps, the
-/// next does not, and so on.
+/// Workers on threads of their own, each with a door. The first looks for requests before it
+/// sleeps, the next does not, and so on.
 pub fn workers(count: usize, engine: Engine) -> (Vec<Arc<Inbox>>, Vec<JoinHandle<()>>) {
     let set = ContextSet::new(SystemClock::new());
     let contexts: Vec<_> = (0..count).map(|_| set.open(engine).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! A mount by the real kernel. Whatever touches the mount is another process with a limit of time, and
-//! the mount is torn down whatever happens: nothing that fails leaves anything stuck.
+//! A mount by the real kernel. Whatever touches the mount is another process with a limit of time,
+//! and the mount is torn down whatever happens: nothing that fails leaves anything stuck.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

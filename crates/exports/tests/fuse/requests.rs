@@ -123,8 +123,8 @@ fn writes_end_at_the_end() {
     assert_eq!(kernel.write(0, &[]), Ok(0));
 }
 
-/// The kernel sends no sync after a write past the page cache: the write itself tells that it is to be
-/// durable.
+/// The kernel sends no sync after a write past the page cache: the write itself tells that it is to
+/// be durable.
 #[test]
 fn synced_writes_are_durable_when_they_end() {
     let (disk, mut kernel) = served();
@@ -143,8 +143,9 @@ fn synced_writes_are_durable_when_they_end() {
     }
 }
 
-/// A file that is the mount point begins with no size in the kernel, which would keep that with a page cache that
-/// holds writes back. And who opens past the page cache is told so only where the kernel looks after that.
+/// A file that is the mount point begins with no size in the kernel, which would keep that with a
+/// page cache that holds writes back. And who opens past the page cache is told so only where the
+/// kernel looks after that.
 #[test]
 fn kernels_are_asked_for_what_they_do_well() {
     let (writeback, max_pages) = (1 << 16, 1 << 22);
@@ -311,8 +312,8 @@ fn attributes_stay_as_they_are() {
     assert_eq!(u64_at(&attributes, 48), 1_700_000_000);
 }
 
-/// What is cut off reads as zeroes, though the device keeps its size; the answer has the size asked for, and may not
-/// be relied upon.
+/// What is cut off reads as zeroes, though the device keeps its size; the answer has the size asked
+/// for, and may not be relied upon.
 #[test]
 fn what_is_cut_off_becomes_zeroes() {
     for zeroes in [true, false] {
@@ -350,7 +351,8 @@ fn holes_can_be_refused_for_a_while() {
     assert_eq!(disk.bytes.lock().unwrap()[..1024], [0; 1024]);
 }
 
-/// `open` with `O_TRUNC` changes nothing where that is wished for; `ftruncate`, which names a handle, does.
+/// `open` with `O_TRUNC` changes nothing where that is wished for; `ftruncate`, which names a
+/// handle, does.
 #[test]
 fn opening_to_overwrite_can_change_nothing() {
     let disk = Disk::new(SIZE, 512);

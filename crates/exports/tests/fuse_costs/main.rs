@@ -1,5 +1,5 @@
-//! What a FUSE request costs in the steady state, by what is counted: heap allocations, by an allocator
-//! that counts.
+//! What a FUSE request costs in the steady state, by what is counted: heap allocations, by an
+//! allocator that counts.
 
 #[path = "../fuse/disk.rs"]
 #[allow(dead_code)]
@@ -74,8 +74,9 @@ fn requests() -> Vec<Vec<u8>> {
     ]
 }
 
-/// As many as a session may have in flight, of the kinds that take most: parts of blocks, of which only one
-/// is at work, so that all others are kept; the longest; and whole blocks that stay before them.
+/// As many as a session may have in flight, of the kinds that take most: parts of blocks, of which
+/// only one is at work, so that all others are kept; the longest; and whole blocks that stay before
+/// them.
 fn worst() -> Vec<Vec<u8>> {
     let write = |offset, length| {
         kernel::request(kernel::WRITE, 2, 1, 0, &kernel::write(0, offset, &vec![1; length]))
@@ -92,7 +93,8 @@ fn worst() -> Vec<Vec<u8>> {
     long.chain((4..u64::from(IN_FLIGHT_MAX)).map(few)).collect()
 }
 
-/// One test, because the count is the process's. Without io_uring each wait for a request allocates.
+/// One test, because the count is the process's. Without io_uring each wait for a request
+/// allocates.
 #[test]
 fn requests_allocate_nothing() {
     let disk = Disk::new(8 << 20, 512);

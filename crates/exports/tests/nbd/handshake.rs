@@ -237,7 +237,8 @@ fn options_are_counted() {
     assert_eq!(negotiation.stream().closed, Some(CloseReason::TooManyOptions(44)));
 }
 
-/// A driver asks for the next batch when this one is sent: a client that takes nothing costs no more memory.
+/// A driver asks for the next batch when this one is sent: a client that takes nothing costs no
+/// more memory.
 #[test]
 fn one_call_appends_at_most_64_kib() {
     let export = |number| {

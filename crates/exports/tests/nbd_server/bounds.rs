@@ -10,7 +10,8 @@ use crate::served::{Served, export};
 const NONE: CommandFlags = CommandFlags::empty();
 const MIB: usize = 1 << 20;
 
-/// nbd-tester-client's integrity test of large requests sends 42 MiB at once. Many clients go up to 64 MiB.
+/// nbd-tester-client's integrity test of large requests sends 42 MiB at once. Many clients go up to
+/// 64 MiB.
 #[test]
 fn requests_of_up_to_64_mib_are_served_by_default() {
     let served = Served::disk(Disk::new(65 * MIB, 512), 1);

@@ -101,7 +101,8 @@ fn those_too_many_are_told() {
     }
 }
 
-/// An export that a list keeps from a client does not exist for it; one that it may only read takes no writes.
+/// An export that a list keeps from a client does not exist for it; one that it may only read takes
+/// no writes.
 #[test]
 fn a_list_says_who_may_use_an_export() {
     let own = rustix::process::geteuid().as_raw();

@@ -20,7 +20,8 @@ use crate::served::{Served, export, until};
 const LONG: u64 = 16 << 20;
 const NONE: CommandFlags = CommandFlags::empty();
 
-/// A disk behind two data threads, and the budget, in which one request of [`LONG`] bytes finds room.
+/// A disk behind two data threads, and the budget, in which one request of [`LONG`] bytes finds
+/// room.
 struct Fixture {
     disk: Arc<Disk>,
     budget: Arc<Budget>,
@@ -125,7 +126,8 @@ fn what_an_idle_client_has_goes_back() {
     assert_eq!(client.read(0, 512, NONE).unwrap(), [7; 512]);
 }
 
-/// One that asks for something all the time, and for little, keeps no idle memory that another waits for.
+/// One that asks for something all the time, and for little, keeps no idle memory that another
+/// waits for.
 #[test]
 fn what_a_client_that_is_never_quiet_has_idle_goes_back() {
     let all = Fixture::new(Settings::default());

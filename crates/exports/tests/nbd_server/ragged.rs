@@ -112,8 +112,8 @@ fn left_at(batch: &[Step], at: usize, block: usize) -> Vec<u8> {
     writes.map(|(place, step)| if step.what == What::Write { value(place) } else { 0 }).collect()
 }
 
-/// A batch that is in flight together: each byte is then what one of those left that changed it, or as
-/// before if none did.
+/// A batch that is in flight together: each byte is then what one of those left that changed it, or
+/// as before if none did.
 fn run_batch(clients: &mut [Connection<UnixStream>], disk: &Disk, batch: &[Step]) {
     let (before, block) = (disk.bytes.lock().unwrap().clone(), disk.block as usize);
     let mut open = Vec::new();
@@ -271,8 +271,8 @@ fn zeroes_that_are_written_are_locked_by_pieces() {
     assert!(bytes[5..].iter().all(|byte| *byte == 0), "zeroes came behind what was written before");
 }
 
-/// A client that has so many writes of a byte each under way in the first block, on a disk that holds the read of the
-/// first.
+/// A client that has so many writes of a byte each under way in the first block, on a disk that
+/// holds the read of the first.
 fn many_in_one_block(served: &Served, disk: &Disk) -> (Connection<UnixStream>, Vec<u64>) {
     let mut client = client(served, 0, "one");
     disk.holds.store(true, SeqCst);

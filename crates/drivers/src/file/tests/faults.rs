@@ -207,14 +207,16 @@ fn in_pieces(op: Op, offset: u64) -> Box<Bio> {
     Bio::vectored(op, Sector::from_bytes(offset), pieces)
 }
 
-/// Cuts the file of a rig, and writes behind its new end as a context does whose write is in flight.
+/// Cuts the file of a rig, and writes behind its new end as a context does whose write is in
+/// flight.
 fn cut_and_write(dir: &Path) {
     cut(dir, MIB);
     let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();
     disk.write_all_at(&[5; 8192], 2 * MIB).unwrap();
 }
 
-/// Two contexts on a file full of data whose operations of several pieces are said to have ended well.
+/// Two contexts on a file full of data whose operations of several pieces are said to have ended
+/// well.
 fn two_contexts(dir: &Path, engine: Engine) -> (Rig, Rig) {
     let (mut first, faults) = faulty(dir, engine);
     assert_eq!(first.write(0, &pattern(4 * MIB as usize, 3), NONE), Status::Ok);
@@ -255,7 +257,8 @@ fn no_read_ends_well_after_it_was_seen_that_a_file_was_cut_short() {
     }
 }
 
-/// That write alone would give the file its length back, so that nobody would see what became of it.
+/// That write alone would give the file its length back, so that nobody would see what became of
+/// it.
 #[test]
 fn a_write_of_the_last_block_does_not_hide_that_a_file_was_cut_short() {
     for range in [false, true] {

@@ -85,8 +85,8 @@ fn of_many_that_create_at_once_one_wins_and_the_file_stays() {
     }
 }
 
-/// Two find nothing at the path and open the same new file; the one with the lock is refused for something, and takes
-/// the file away again while the other waits for the lock.
+/// Two find nothing at the path and open the same new file; the one with the lock is refused for
+/// something, and takes the file away again while the other waits for the lock.
 #[test]
 fn a_file_that_another_maker_took_away_again_is_not_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,7 +178,8 @@ fn a_path_that_names_another_file_is_noticed() {
     assert_eq!(is_replaced(), "0");
 }
 
-/// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves in the result who is in the way.
+/// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves in the result who is in
+/// the way.
 pub(super) fn byte_lock(
     file: &std::fs::File,
     command: i32,

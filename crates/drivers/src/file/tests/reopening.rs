@@ -43,7 +43,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Another file of 4 MiB full of `byte` takes the place of the first one, which is given back by its new name.
+/// Another file of 4 MiB full of `byte` takes the place of the first one, which is given back by
+/// its new name.
 fn put_another(dir: &Path, byte: u8) -> std::path::PathBuf {
     let (path, aside) = (dir.join("disk.img"), dir.join("aside.img"));
     std::fs::rename(&path, &aside).unwrap();
@@ -277,7 +278,8 @@ fn the_lock_is_held_all_the_while() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(SeqCst) {
-                    // "I share no writing", which neither a writer lets anybody say, nor a reader use.
+                    // "I share no writing", which neither a writer lets anybody say, nor a reader
+                    // use.
                     let (done, _) = byte_lock(&other, libc::F_OFD_SETLK, libc::F_WRLCK, 201);
                     taken.fetch_add(u64::from(done == 0), SeqCst);
                     tries.fetch_add(1, SeqCst);

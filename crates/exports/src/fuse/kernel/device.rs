@@ -27,8 +27,8 @@ pub(super) fn open() -> Result<OwnedFd, MountError> {
 pub(super) fn clone_of(device: &OwnedFd) -> Result<OwnedFd, MountError> {
     let clone = open()?;
     let number = device.as_raw_fd() as u32;
-    // SAFETY: the kernel takes a pointer to the number of a descriptor, 32 bits long, which the setter
-    // holds; it reads it during the call and writes nothing.
+    // SAFETY: the kernel takes a pointer to the number of a descriptor, 32 bits long, which the
+    // setter holds; it reads it during the call and writes nothing.
     let cloned = unsafe { ioctl(&clone, Setter::<FUSE_DEV_IOC_CLONE, u32>::new(number)) };
     cloned.map_err(|error| MountError::Device { why: error.to_string() })?;
     Ok(clone)

@@ -1,4 +1,4 @@
-//! What is wrong with a mount point, in one sentence each.
+//! Faults of a mount point, in one sentence each.
 
 use std::io;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub enum MountError {
     Served {
         /// The mount point.
         path: PathBuf,
-        /// What is served there.
+        /// The kind that is served there.
         export: String,
     },
     /// The kernel refuses.
@@ -96,7 +96,7 @@ pub enum MountError {
         /// Its reason.
         why: String,
     },
-    /// Who knows what is mounted.
+    /// A cause that is not known.
     #[error("the list of mounts cannot be read: {0}")]
     NoList(io::Error),
 }

@@ -71,7 +71,7 @@ fn run(mut command: Command, path: &Path) -> Result<Output, MountError> {
     })
 }
 
-/// What it says of its failure.
+/// Its own words on its failure.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());

@@ -1,9 +1,10 @@
-//! Whether a process is being killed, by what `/proc/TID/status` tells of its signals (proc_pid_status(5)).
+//! Whether a process is being killed, by what `/proc/TID/status` tells of its signals
+//! (proc_pid_status(5)).
 
 use rustix::process::Signal;
 use std::fs;
 
-/// Signals that end nobody who leaves them as they are (signal(7)).
+/// Signals whose default action ends no process (signal(7)).
 const HARMLESS: [Signal; 8] = [
     Signal::CHILD,
     Signal::CONT,
@@ -15,12 +16,13 @@ const HARMLESS: [Signal; 8] = [
     Signal::WINCH,
 ];
 
-/// Whether a signal has come to the thread with this id that ends it as soon as it gets to run: SIGKILL, which it
-/// also has when its process is ended otherwise, or another that it neither handles nor ignores nor blocks. Of a
-/// thread that is traced only SIGKILL counts, since whoever traces it may take the others away.
+/// Whether a signal has come to the thread with this id that ends it as soon as it gets to run:
+/// SIGKILL, which it also has when its process is ended otherwise, or another that it neither
+/// handles nor ignores nor blocks. Of a thread that is traced only SIGKILL counts, since its tracer
+/// may take the others away.
 ///
-/// Also true where that cannot be known: of thread 0, which stands for those that are not seen in this PID
-/// namespace, and where `/proc` does not tell of it. Reads `/proc`: not for a data thread.
+/// Also true where that cannot be known: of thread 0, which stands for those that are not seen in
+/// this PID namespace, and where `/proc` does not tell of it. Reads `/proc`: not for a data thread.
 pub fn is_killed(task: u32) -> bool {
     if task == 0 || !shows_own_namespace() {
         return true;
@@ -62,7 +64,7 @@ fn bit(signal: Signal) -> u64 {
 mod tests {
     use super::*;
 
-    /// What the kernel tells of a thread with these sets of signals.
+    /// The kernel's text about a thread with these sets of signals.
     fn status(tracer: u32, sets: [&[Signal]; 5]) -> Vec<u8> {
         let names = ["SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt"];
         let mut text = format!("Name:\ta\nTracerPid:\t{tracer}\nSigQ:\t0/128\n").into_bytes();

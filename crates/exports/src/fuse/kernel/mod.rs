@@ -1,12 +1,13 @@
 //! The kernel's side of a mount: `/dev/fuse`, mounting and unmounting.
 //!
-//! These calls block and belong to the thread that starts and stops the server, never to a data thread:
-//! an unmount waits for answers that the data threads give.
+//! These calls block and belong to the thread that starts and stops the server, never to a data
+//! thread: an unmount waits for answers that the data threads give.
 //!
 //! Invariants:
-//! * A mount point that may be dead is not looked at with `stat` before the list of mounts was asked
-//!   what is there: a mount without a server answers nothing but `ENOTCONN`.
-//! * Only what [`mount`] mounted is unmounted by [`Mounted`], found by its number in the list of mounts.
+//! * A mount point that may be dead is not looked at with `stat` before the list of mounts was
+//!   asked what is there: a mount without a server answers nothing but `ENOTCONN`.
+//! * Only what [`mount`] mounted is unmounted by [`Mounted`], found by its number in the list of
+//!   mounts.
 
 #[allow(unsafe_code)]
 mod device;
@@ -90,7 +91,7 @@ fn clear(path: &Path) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// What is found at a path where something is to be mounted.
+/// The state of a path that is a mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Where the path leads to, without symbolic links.
@@ -99,12 +100,12 @@ pub struct Found {
     pub is_dead: bool,
 }
 
-/// Where a path leads to, and whether something is in the way there. A server that has stopped answering is
-/// waited for without end.
+/// Where a path leads to, and whether something is in the way there. A server that has stopped
+/// answering is waited for without end.
 ///
 /// # Errors
-/// [`MountError::Served`] and [`MountError::Busy`] when something that is not dead is mounted there; when the
-/// path's folder does not exist, or the list of mounts cannot be read.
+/// [`MountError::Served`] and [`MountError::Busy`] when something that is not dead is mounted
+/// there; when the path's folder does not exist, or the list of mounts cannot be read.
 pub fn look_at(path: &Path) -> Result<Found, MountError> {
     let path = resolve(path)?;
     let is_dead = look_at_resolved(&path)?;
@@ -130,8 +131,8 @@ fn busy(path: PathBuf, top: MountEntry) -> MountError {
 /// As many symbolic links lead from one to the next at the most (Linux `MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
-/// Where the path leads to, without symbolic links. Its last part need not exist, and is not asked for more than
-/// where it points to: what is mounted there may answer nothing.
+/// Where the path leads to, without symbolic links. Its last part need not exist, and is not asked
+/// for more than where it points to: what is mounted there may answer nothing.
 ///
 /// # Errors
 /// [`MountError::Missing`] when its folder does not exist; when the list of mounts cannot be read.
@@ -199,7 +200,7 @@ fn attach_ourselves(path: &Path, point: &MountPoint, device: &OwnedFd) -> rustix
     rustix::mount::mount(&*point.source, path, FILE_SYSTEM, flags, &*options)
 }
 
-/// What is mounted at the path, the topmost.
+/// The topmost mount at the path.
 fn top_at(path: &Path) -> Result<Option<MountEntry>, MountError> {
     let list = fs::read("/proc/self/mountinfo").map_err(MountError::NoList)?;
     Ok(parse_mountinfo(&list).into_iter().rfind(|entry| entry.path == path))
@@ -288,8 +289,8 @@ impl Mounted {
         }
     }
 
-    /// Takes it away from its path at once, though it be in use: who has files open keeps them until the
-    /// server ends.
+    /// Takes it away from its path at once, though it be in use: who has files open keeps them
+    /// until the server ends.
     ///
     /// # Errors
     /// When it is not permitted.

@@ -12,7 +12,7 @@ pub struct MountPoint {
     pub kind: Kind,
     /// The source that the list of mounts shows.
     pub source: String,
-    /// Let other users in, as far as the permissions of the files do; without this only the user who
-    /// mounts gets in.
+    /// Let other users in, as far as the permissions of the files do; without this only the user
+    /// who mounts gets in.
     pub allow_other: bool,
 }

@@ -8,19 +8,20 @@ pub const MAJOR: u32 = 7;
 const MINOR: u32 = 38;
 /// The oldest that it works with: Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
-/// Longest write, and read, in bytes: what 256 pages hold, the most that the kernel permits without a
-/// setting of the machine.
+/// Longest write, and read, in bytes: what 256 pages hold, the most that the kernel permits without
+/// a setting of the machine.
 pub const MAX_WRITE: u32 = 1 << 20;
 /// The same over io_uring, where every entry has room for the longest.
 pub const MAX_WRITE_OVER_RING: u32 = 256 << 10;
-/// Requests nobody waits for (read-ahead, write-back, asynchronous direct I/O) that the kernel has in
-/// flight. Deep enough for a fast disk; the kernel's own default of 12 is from the time of hard disks.
+/// Requests nobody waits for (read-ahead, write-back, asynchronous direct I/O) that the kernel has
+/// in flight. Deep enough for a fast disk; the kernel's own default of 12 is from the time of hard
+/// disks.
 const MAX_BACKGROUND: u16 = 256;
 /// From so many on the kernel tells writers to be slow: three quarters, as it does itself.
 const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
 
 bitflags::bitflags! {
-    /// What one side can do, or wants.
+    /// Features that one side has, or wants.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct InitFlags: u64 {
         /// Reads may be in flight together.
@@ -49,7 +50,7 @@ bitflags::bitflags! {
 }
 
 impl InitFlags {
-    /// What we want whenever it is offered.
+    /// Features that the server wants whenever they are offered.
     const WANTED: InitFlags = Self::ASYNC_READ
         .union(Self::BIG_WRITES)
         .union(Self::DO_READDIRPLUS)
@@ -61,7 +62,7 @@ impl InitFlags {
         .union(Self::DIRECT_IO_ALLOW_MMAP);
 }
 
-/// What the kernel offers.
+/// The kernel's offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitAsk {
     /// Its major number.
@@ -70,7 +71,7 @@ pub struct InitAsk {
     pub minor: u32,
     /// Longest read-ahead, bytes.
     pub max_readahead: u32,
-    /// What it can do.
+    /// Its features.
     pub flags: InitFlags,
 }
 
@@ -90,7 +91,7 @@ impl InitAsk {
     }
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitReply {
     /// Major number: ours.
@@ -99,7 +100,7 @@ pub struct InitReply {
     pub minor: u32,
     /// Longest read-ahead, bytes.
     pub max_readahead: u32,
-    /// What is used.
+    /// The features in use.
     pub flags: InitFlags,
     /// Most requests in flight that nobody waits for.
     pub max_background: u16,
@@ -131,7 +132,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// What the server is ready for.
+/// The features that the server's options ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Let the page cache hold writes back.

@@ -1,6 +1,6 @@
 //! The kernel's FUSE interface: requests out of bytes, replies into bytes.
 //!
-//! Everything here is total: whatever the bytes, there is a request or a reason, and nothing panics.
+//! Everything here is total: any bytes give a request or a reason, and nothing panics.
 //! Numbers are in the byte order of the machine, since kernel and server are on the same.
 
 pub(crate) mod init;
@@ -39,7 +39,7 @@ pub mod seek {
 
 /// Flags of `open`, as on x86 and most other architectures (asm-generic/fcntl.h).
 pub mod open_flags {
-    /// Which access.
+    /// The bits for the access.
     pub const ACCESS: u32 = 3;
     /// Each write is durable when it has ended; `O_SYNC` has this bit, too.
     pub const DSYNC: u32 = 0o10000;
@@ -53,7 +53,7 @@ pub mod open_flags {
     };
 }
 
-/// What a reply to an open tells the kernel.
+/// Flags of the reply to an open.
 pub mod opened_flags {
     /// No page cache for this handle.
     pub const DIRECT_IO: u32 = 1 << 0;

@@ -1,4 +1,4 @@
-//! What the server answers. Every function writes after the place of the header, which is written
+//! The server's answers. Every function writes after the place of the header, which is written
 //! last, by [`header`], when the length of the reply is known; it returns how many bytes it wrote.
 
 use super::init::InitReply;
@@ -11,12 +11,12 @@ use zerocopy::IntoBytes;
 
 /// Length of the header of every reply.
 pub const OUT_HEADER_BYTES: usize = size_of::<OutHeader>();
-/// How long the kernel may rely on a name or on attributes, seconds: a volume that has grown is seen
-/// after this.
+/// How long the kernel may rely on a name or on attributes, seconds: a volume that has grown is
+/// seen after this.
 const VALID_S: u64 = 1;
 
-/// Writes the header of a reply of `bytes` bytes (without the header) to request `unique`: `error` is
-/// 0 or a positive errno, with which there are no bytes.
+/// Writes the header of a reply of `bytes` bytes (without the header) to request `unique`: `error`
+/// is 0 or a positive errno, with which there are no bytes.
 pub fn header(unique: u64, error: i32, bytes: usize) -> [u8; OUT_HEADER_BYTES] {
     debug_assert!(error == 0 || bytes == 0);
     let len = (OUT_HEADER_BYTES + bytes) as u32;
@@ -121,7 +121,7 @@ pub fn init(out: &mut [u8], reply: &InitReply) -> usize {
     write(out, &init)
 }
 
-/// What `statfs` shows.
+/// The statistics that `statfs` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes of all files.
@@ -149,7 +149,7 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
     /// Place of the entry after it.
     pub next: u64,
-    /// What it is.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 

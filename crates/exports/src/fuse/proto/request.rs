@@ -1,4 +1,4 @@
-//! What the kernel asks.
+//! The kernel's requests.
 
 use super::init::InitAsk;
 use super::wire::{
@@ -14,20 +14,21 @@ pub const WRITE_HEAD_BYTES: usize = IN_HEADER_BYTES + size_of::<WriteIn>();
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// What the reply names it by.
+    /// The number by which the reply names it.
     pub unique: u64,
     /// The inode it is about.
     pub node: u64,
-    /// User id of whoever asks.
+    /// User id of the asker.
     pub uid: u32,
-    /// The thread that asks, by its id where the mount was made (its PID namespace); 0 if it is not seen there.
+    /// The thread that asks, by its id where the mount was made (its PID namespace); 0 if it is not
+    /// seen there.
     pub task: u32,
-    /// What is asked for.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// What is asked for. Offsets and lengths are bytes, and anything at all; a handle is what an open was
-/// answered with, or anything.
+/// An operation. Offsets and lengths are bytes, and may have any value; a handle is the one that an
+/// open was answered with, or anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// The inode of a name in a folder.
@@ -52,7 +53,7 @@ pub enum Operation<'a> {
     },
     /// Open a file.
     Open {
-        /// Those of `open`.
+        /// The flags of `open`.
         flags: u32,
     },
     /// Read a file.
@@ -64,8 +65,8 @@ pub enum Operation<'a> {
         /// How much.
         length: u32,
     },
-    /// Write a file. The data follows the first [`WRITE_HEAD_BYTES`] bytes, and there is as much as it
-    /// says.
+    /// Write a file. The data follows the first [`WRITE_HEAD_BYTES`] bytes, and there is as much as
+    /// it says.
     Write {
         /// Through which handle.
         handle: u64,
@@ -73,10 +74,10 @@ pub enum Operation<'a> {
         offset: u64,
         /// How much.
         length: u32,
-        /// Those of the file ([`super::open_flags`]), and of this write.
+        /// The flags of the file ([`super::open_flags`]), and of this write.
         flags: u32,
     },
-    /// What `statfs` shows.
+    /// The statistics that `statfs` shows.
     Statistics,
     /// A handle is closed.
     Release {
@@ -103,9 +104,9 @@ pub enum Operation<'a> {
     },
     /// A folder is closed.
     ReleaseFolder,
-    /// Whoever asked something gives up. Has no reply.
+    /// The asker of a request gives up. Has no reply.
     Interrupt {
-        /// The number of what he asked.
+        /// The number of that request.
         unique: u64,
     },
     /// The mount ends.
@@ -144,7 +145,8 @@ pub enum Operation<'a> {
 pub enum Malformed {
     /// There is not even a header, so nobody can be answered.
     Header,
-    /// The request with this number is shorter than its kind is, or says another length than it has.
+    /// The request with this number is shorter than its kind is, or says another length than it
+    /// has.
     Body {
         /// Its number.
         unique: u64,

@@ -29,7 +29,7 @@ wire! {
     OutHeader: 16 { len: u32, error: i32, unique: u64, }
     /// `struct fuse_init_in` as far as all kernels send it.
     InitIn: 16 { major: u32, minor: u32, max_readahead: u32, flags: u32, }
-    /// What follows if `flags` has `FUSE_INIT_EXT`, as far as it is used.
+    /// The fields behind them if `flags` has `FUSE_INIT_EXT`, as far as they are used.
     InitInExt: 4 { flags2: u32, }
     /// `struct fuse_init_out`.
     InitOut: 64 {

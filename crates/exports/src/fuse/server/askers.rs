@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The kernel tells of the first signal that comes to an asker, whichever it is, and of none that
-//! comes later (`request_wait_answer` in its fs/fuse/dev.c). A signal that the asker handles must not
-//! end a truncation: no file system does that, so programs do not expect it. So the server asks
+//! comes later (`request_wait_answer` in its fs/fuse/dev.c). A signal that the asker handles must
+//! not end a truncation: no file system does that, so programs do not expect it. So the server asks
 //! after the asker itself, again and again while its request goes on.
 //!
 //! Invariants:
@@ -68,8 +68,8 @@ impl Askers {
         self.watched.iter().map(|it| it.check_at).min().filter(|_| !is_asking)
     }
 
-    /// Begins a query if one is due: returns the thread that it is about. Requests that do not go on
-    /// are forgotten first.
+    /// Begins a query if one is due: returns the thread that it is about. Requests that do not go
+    /// on are forgotten first.
     pub(super) fn begin(&mut self, now: Ns, goes_on: impl Fn(u64) -> bool) -> Option<u32> {
         if self.deadline().is_none_or(|at| at > now) {
             return None;

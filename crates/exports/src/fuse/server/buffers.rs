@@ -1,11 +1,12 @@
 //! The memory of a session: all that its requests can take, there from its beginning.
 //!
-//! A file system's pages are written back through a session exactly when memory is short, so it must not
-//! ask for memory then. What it has bounds what it reads instead ([`Buffers::has_room`]).
+//! A file system's pages are written back through a session exactly when memory is short, so it
+//! must not ask for memory then. Its buffers bound the requests that it reads instead
+//! ([`Buffers::has_room`]).
 //!
 //! Invariants:
-//! * Every buffer has room for a reply header before its data ([`DATA_AT`]), and its data is aligned for
-//!   direct I/O. All of its pages were written to, so they are there.
+//! * Every buffer has room for a reply header before its data ([`DATA_AT`]), and its data is
+//!   aligned for direct I/O. All of its pages were written to, so they are there.
 //! * One of the longest is free whenever a request is read: any request fits into that.
 //! * None goes to another session: what came for one mount is never sent to another.
 
@@ -21,9 +22,9 @@ const BLOCK_MAX: usize = 4096;
 /// Data of the longest request, with the blocks at both of its ends.
 const LONGEST: usize = MAX_WRITE as usize + 2 * BLOCK_MAX;
 
-/// Room for data, and how many buffers have it. As many of 4 KiB as requests may be in flight; of the
-/// others what a fast disk moves in some milliseconds (8 MiB at 1 GiB/s). A request that finds none of
-/// its kind takes a longer one.
+/// Room for data, and how many buffers have it. As many of 4 KiB as requests may be in flight; of
+/// the others what a fast disk moves in some milliseconds (8 MiB at 1 GiB/s). A request that finds
+/// none of its kind takes a longer one.
 const KINDS: [(usize, usize); 4] =
     [(4096, IN_FLIGHT_MAX as usize), (64 << 10, 16), (256 << 10, 8), (LONGEST, 8)];
 /// Buffers of a block for each volume: the two edges of the one request that is at work on parts of
@@ -50,13 +51,13 @@ pub(super) struct Buffers {
     /// Boxes for unaligned writes; operations carry them about.
     #[allow(clippy::vec_box)]
     boxes: Vec<Box<UnalignedWrite>>,
-    /// Of the first kind, so many are for edges only.
+    /// Buffers of the first kind that are for edges only.
     edges: usize,
 }
 
 impl Buffers {
-    /// Those of a session of so many volumes; `None` when memory is short. Short ones come from
-    /// `reserve` as far as it has any.
+    /// The buffers of a session of so many volumes; `None` when memory is short. Short ones come
+    /// from `reserve` as far as it has any.
     pub(super) fn new(reserve: Arc<Reserve>, volumes: usize) -> Option<Self> {
         let edges = volumes * EDGES;
         let boxes = (0..IN_FLIGHT_MAX).map(|_| Box::default()).collect();
@@ -91,8 +92,8 @@ impl Buffers {
         !self.idle[KINDS.len() - 1].is_empty()
     }
 
-    /// A buffer with room for `data_bytes` from [`DATA_AT`] on; its contents are whatever the session last
-    /// had in it. `None` if there is none.
+    /// Takes a buffer with room for `data_bytes` from [`DATA_AT`] on; its contents are those that
+    /// the session last had in it. `None` if there is none.
     pub(super) fn take(&mut self, data_bytes: usize) -> Option<IoBuf> {
         let first = KINDS.iter().position(|(room, _)| data_bytes <= *room)?;
         if first == 0 && self.idle[0].len() > self.edges {

@@ -1,12 +1,12 @@
 //! Busy polling: a session looks for its next request for a while before it sleeps.
 //!
-//! A client that waits for each answer sends its next request some microseconds after it. To poll for
-//! that takes less than to sleep and be woken by it. Polls that find nothing make the next ones
+//! A client that waits for each answer sends its next request some microseconds after it. To poll
+//! for that takes less than to sleep and be woken by it. Polls that find nothing make the next ones
 //! rarer, as with a client that thinks between its requests, or one that needs this very core.
 //!
 //! Invariants:
-//! * A session polls only after an answer, once the requests before are on their way. So one without
-//!   requests does not poll, nor does one that waits for a device.
+//! * A session polls only after an answer, once the requests before are on their way. So one
+//!   without requests does not poll, nor does one that waits for a device.
 //! * After n failures in a row it polls after every 2^n - 1st answer at the most.
 
 use drystone_core::clock::Ns;
@@ -68,7 +68,7 @@ impl BusyPoll {
 mod tests {
     use super::*;
 
-    /// Of so many answers, how many were followed by a poll that found the next request, or did not.
+    /// The polls after so many answers that found the next request, and those that did not.
     fn run(poll: &mut BusyPoll, answers: u32, comes: impl Fn(u32) -> bool) -> (u32, u32) {
         let (mut found, mut failed) = (0, 0);
         for answer in 0..answers {

@@ -1,9 +1,10 @@
-//! The channel between a session and the kernel (libfuse: `fuse_chan`): requests in, answers out, by
-//! the descriptor or by the session's ring.
+//! The channel between a session and the kernel (libfuse: `fuse_chan`): requests in, answers out,
+//! by the descriptor or by the session's ring.
 //!
 //! Invariants:
 //! * A request is answered the way it came ([`ReplyTo`]), once if it has an answer.
-//! * An answer never waits: the kernel copies it at once, or refuses it because nobody waits for it.
+//! * An answer never waits: the kernel copies it at once, or refuses it because nobody waits for
+//!   it.
 //! * A closed channel gives buffers back as before, and answers nothing.
 
 use super::buffers::Buffers;
@@ -147,7 +148,8 @@ impl KernelChannel {
         }
     }
 
-    /// Copies the beginning of the request in an entry to `out`; the bytes copied, and those it has.
+    /// Copies the beginning of the request in an entry to `out`; the bytes copied, and those it
+    /// has.
     pub(super) fn entry_request(&self, entry: usize, out: &mut [u8]) -> (usize, usize) {
         self.ring.as_ref().map_or((0, 0), |ring| ring.request(entry, out))
     }

@@ -17,7 +17,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// Bytes of a request without data that are parsed: more than the longest name needs.
 pub(super) const SHORT_BYTES: usize = 512;
 /// Data of a write at least this long stays where it was read, and the session reads the next
-/// request elsewhere. Shorter data is copied, so that a buffer for the longest write is not held by it.
+/// request elsewhere. Shorter data is copied, so that a buffer for the longest write is not held by
+/// it.
 const HAND_OVER_BYTES: usize = 64 << 10;
 
 /// Operations whose beginning is all there is to parse.
@@ -153,8 +154,8 @@ impl Descriptor {
         &self.data[DATA_AT..DATA_AT + bytes]
     }
 
-    /// Writes an answer. A refusal means that nobody waits for it: its asker was killed, or the mount
-    /// is gone.
+    /// Writes an answer. A refusal means that nobody waits for it: its asker was killed, or the
+    /// mount is gone.
     pub(super) fn write(&self, answer: &[u8]) {
         let _ = rustix::io::write(&self.device, answer);
     }

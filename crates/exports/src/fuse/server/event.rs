@@ -1,6 +1,7 @@
-//! The values of a front end's operations on the ring: whose they are, and what they are.
+//! The values of the FUSE server's operations on the ring: their kind, and their session.
 //!
-//! Invariant: [`Event::of`] returns what [`Event::value`] was given, for each session and operation.
+//! Invariant: [`Event::of`] returns what [`Event::value`] was given, for each session and
+//! operation.
 
 use super::op::OpId;
 use crate::server::{FUSE, Tag};
@@ -12,7 +13,7 @@ const RING_POLL: u64 = 1 << 43;
 /// The operation's number stands from this bit on; the session's place is below.
 const OP_SHIFT: u32 = 22;
 
-/// What has ended on the ring.
+/// An operation on the ring that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The poll of the descriptor.

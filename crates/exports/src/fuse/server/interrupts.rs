@@ -48,7 +48,8 @@ impl Interrupts {
         self.count() > 0 && self.recent.lock(user).contains(&unique)
     }
 
-    /// The interrupts after the first `seen`, as far as they are remembered, and their number so far.
+    /// The interrupts after the first `seen`, as far as they are remembered, and their number so
+    /// far.
     pub(super) fn since(&self, seen: u64, user: &LockCounters) -> (Vec<u64>, u64) {
         let recent = self.recent.lock(user);
         let count = self.count();

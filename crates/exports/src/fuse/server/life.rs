@@ -24,7 +24,8 @@ impl Life {
         !std::mem::replace(&mut self.is_over, true)
     }
 
-    /// True once: the session is over, and its bios, of which some are pending, are to be withdrawn.
+    /// True once: the session is over, and its bios, of which some are pending, are to be
+    /// withdrawn.
     pub(super) fn take_withdrawal(&mut self, is_idle: bool) -> bool {
         let due = self.is_over && !is_idle && !self.has_withdrawn;
         self.has_withdrawn |= due;

@@ -1,13 +1,13 @@
 //! The FUSE server: requests of the kernel as bios.
 //!
-//! A [`Mount`] is what all threads share of one mount point. Each data thread has a `Session` of it,
-//! on a descriptor of its own (a clone, `FUSE_DEV_IOC_CLONE`), which is a front end of that thread's
-//! [`crate::server::Worker`]: whichever session reads a request answers it, and no lock is between
-//! them on the way of a read or write.
+//! A [`Mount`] is what all threads share of one mount point. Each data thread has a `Session` of
+//! it, on a descriptor of its own (a clone, `FUSE_DEV_IOC_CLONE`), which is a front end of that
+//! thread's [`crate::server::Worker`]: whichever session reads a request answers it, and no lock is
+//! between them on the way of a read or write.
 //!
-//! Bounds, so that memory is: requests in flight of a session ([`IN_FLIGHT_MAX`]), and their bytes, by the
-//! buffers that it has from its beginning ([`reserved_bytes`]). At a bound a session reads nothing more;
-//! the kernel keeps requests for others, or until it goes on.
+//! Bounds, so that memory is: requests in flight of a session ([`IN_FLIGHT_MAX`]), and their bytes,
+//! by the buffers that it has from its beginning ([`reserved_bytes`]). At a bound a session reads
+//! nothing more; the kernel keeps requests for others, or until it goes on.
 
 mod askers;
 mod buffers;
@@ -42,9 +42,9 @@ pub(crate) use sessions::Sessions;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A session that is to be served, on its way to a worker ([`crate::server::Inbox::put`]).
+/// A session on its way to a worker ([`crate::server::Inbox::put`]).
 pub struct Incoming {
-    /// What it is a session of.
+    /// The mount.
     pub mount: Arc<Mount>,
     /// Its number, below the mount's count of sessions, and no other session's.
     pub number: usize,

@@ -1,10 +1,10 @@
-//! What all sessions of a mount share.
+//! The state that all sessions of a mount share.
 //!
 //! Invariants:
-//! * Inodes are fixed: the root, and in a folder one for each volume. So look-ups need no count, and
-//!   `forget` nothing.
-//! * A handle stands for one `open`; while it is open its client counts, and its throttle group is not
-//!   removed. Its number carries the group, so that a read or write needs no look-up.
+//! * Inodes are fixed: the root, and in a folder one for each volume. So look-ups need no count,
+//!   and `forget` nothing.
+//! * A handle stands for one `open`; while it is open its client counts, and its throttle group is
+//!   not removed. Its number carries the group, so that a read or write needs no look-up.
 
 use super::interrupts::Interrupts;
 use crate::fuse::proto::{self, Attributes, ROOT};
@@ -17,7 +17,7 @@ use drystone_throttle::Member;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, OnceLock};
 
-/// What the mount point is.
+/// The kind of the mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file: the only volume.
@@ -29,20 +29,21 @@ pub enum Kind {
 /// How a mount looks from outside.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What the mount point is.
+    /// The kind of the mount point.
     pub kind: Kind,
     /// Owner of the files.
     pub uid: u32,
     /// Group of the files.
     pub gid: u32,
-    /// Permissions of the files (`0o600`); a folder can be searched by whoever may read them.
+    /// Permissions of the files (`0o600`); users that may read them may search a folder.
     pub permissions: u32,
-    /// Let the page cache hold writes back. Of folders only: the kernel then keeps the size of a file
-    /// itself, and begins with 0 for one that is the mount point.
+    /// Let the page cache hold writes back. Of folders only: the kernel then keeps the size of a
+    /// file itself, and begins with 0 for one that is the mount point.
     pub writeback_cache: bool,
-    /// `O_TRUNC`, and cutting the path to nothing, change nothing, as of a block device. `ftruncate` zeroes as ever.
+    /// `O_TRUNC`, and cutting the path to nothing, change nothing, as of a block device.
+    /// `ftruncate` zeroes as ever.
     pub ignore_truncate: bool,
-    /// Bypass the page cache for whoever opens a file, not only with `O_DIRECT`: for a loop device,
+    /// Bypass the page cache for every open file, not only with `O_DIRECT`: for a loop device,
     /// which has a cache of its own.
     pub direct_io: bool,
     /// Take requests over io_uring where the kernel offers it.
@@ -50,7 +51,8 @@ pub struct MountOptions {
     /// The time of day, seconds since 1970.
     pub now_s: fn() -> u64,
     /// Whether the thread with this id is being killed, or that cannot be known
-    /// ([`crate::fuse::kernel::is_killed`]). It is asked on helper threads, of those whose requests were interrupted.
+    /// ([`crate::fuse::kernel::is_killed`]). It is asked on helper threads, of those whose requests
+    /// were interrupted.
     pub is_killed: fn(u32) -> bool,
 }
 
@@ -68,11 +70,12 @@ pub enum Transport {
 /// A volume of a mount.
 pub(super) struct Shared {
     pub(super) volume: Volume,
-    /// Writes of its device, begun and ended, of whatever export, when somebody asked for its times last.
+    /// Writes of its device, begun and ended, of all exports, when its times were asked for last.
     changes: AtomicU64,
     /// When it was seen that there were more, or the mount was made; seconds since 1970.
     changed_s: AtomicU64,
-    /// It was truncated since somebody asked: the kernel takes it for as short until it looks again.
+    /// It was truncated since somebody asked: the kernel takes it for as short until it looks
+    /// again.
     was_truncated: AtomicBool,
 }
 
@@ -83,7 +86,7 @@ impl Shared {
         Shared { volume, changes, changed_s, was_truncated: AtomicBool::new(false) }
     }
 
-    /// When it was last written, about: whoever compares two times learns whether it was between them.
+    /// When it was last written, about: two times differ if it was written between them.
     fn time_s(&self, now_s: fn() -> u64) -> u64 {
         let changes = changes_of(&self.volume);
         let is_counted = self.volume.device.attribute("queue/iostats").is_none_or(|on| on != "0");
@@ -110,7 +113,7 @@ struct Handle {
     _member: Member,
 }
 
-/// What one session tells the others.
+/// The state that one session tells the others.
 #[repr(align(128))]
 #[derive(Default)]
 struct Told {
@@ -132,7 +135,7 @@ pub struct Mount {
     sessions: Box<[Told]>,
     /// Sessions that serve.
     serving: AtomicUsize,
-    /// Of them, have a ring, and have handed it to the kernel.
+    /// Sessions that have a ring, and those that have handed it to the kernel.
     rings: AtomicUsize,
     registered: AtomicUsize,
     /// As a number, how requests come.
@@ -148,7 +151,7 @@ impl Mount {
     /// A mount of `volumes` for `sessions` sessions, numbered from 0.
     ///
     /// # Panics
-    /// If a file is to have any other number of volumes than one (our own mistake).
+    /// If a file has any other number of volumes than one (our own mistake).
     pub fn new(options: MountOptions, volumes: Vec<Volume>, sessions: usize) -> Arc<Self> {
         assert!(options.kind == Kind::Folder || volumes.len() == 1, "a file is one volume");
         let made_s = (options.now_s)();
@@ -176,8 +179,8 @@ impl Mount {
         &self.options
     }
 
-    /// Refuse to punch holes, whatever the devices can do, or no longer. Any thread may call; requests that
-    /// begin later are answered so.
+    /// Refuse to punch holes, even if the devices can, or no longer. Any thread may call; requests
+    /// that begin later are answered so.
     pub fn refuse_holes(&self, on: bool) {
         self.refuses_holes.store(on, SeqCst);
     }
@@ -365,21 +368,22 @@ impl Mount {
         self.volumes[index].was_truncated.store(true, Release);
     }
 
-    /// Whether volume `index` was cut since this was asked last, by truncating its file: to the kernel the file is
-    /// as short then until somebody asks for its attributes.
+    /// Whether volume `index` was cut since this was asked last, by truncating its file: to the
+    /// kernel the file is as short then until somebody asks for its attributes.
     pub fn take_truncation(&self, index: usize) -> bool {
         self.volumes[index].was_truncated.swap(false, AcqRel)
     }
 
-    /// What the kernel can do by itself.
+    /// Notes the features that the kernel offers.
     pub(super) fn kernel_offers(&self, flags: proto::InitFlags) {
         // It came together with that.
         let offers = flags.contains(proto::InitFlags::DIRECT_IO_ALLOW_MMAP);
         self.direct_is_coherent.store(offers, Release);
     }
 
-    /// Whoever opens the file with `O_DIRECT` may be served past all that the kernel does about its page
-    /// cache: several at a time. Where the kernel does not, it would not see what others have in there.
+    /// True if files opened with `O_DIRECT` may be served past all that the kernel does about its
+    /// page cache: several at a time. Where the kernel does not, it would not see what others have
+    /// in there.
     pub(super) fn direct_is_coherent(&self) -> bool {
         self.direct_is_coherent.load(Acquire)
     }
@@ -389,7 +393,7 @@ impl Mount {
         Attributes { node, size, mode, uid, gid, time_s }
     }
 
-    /// What `statfs` shows.
+    /// The statistics that `statfs` shows.
     pub(super) fn statistics(&self) -> proto::Statistics {
         let bytes = (0..self.volumes.len()).map(|index| self.geometry(index).size);
         let files = self.volumes.len() as u64;

@@ -20,8 +20,8 @@ use drystone_core::IoBuf;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Entries of a session, and the fewest of a queue, which bound its requests in flight. 32 of 256 KiB
-/// keep a disk of 1 GiB/s busy for 8 ms; they take 8.5 MiB.
+/// Entries of a session, and the fewest of a queue, which bound its requests in flight. 32 of 256
+/// KiB keep a disk of 1 GiB/s busy for 8 ms; they take 8.5 MiB.
 const ENTRIES: usize = 32;
 const QUEUE_ENTRIES_MIN: usize = 4;
 /// Most entries of a session: not more than it may have operations.
@@ -49,8 +49,8 @@ pub(super) struct OverRing {
 }
 
 impl OverRing {
-    /// A ring with the queues of session `number` of `sessions`, if the kernel offers it and there is
-    /// memory.
+    /// A ring with the queues of session `number` of `sessions`, if the kernel offers it and there
+    /// is memory.
     pub(super) fn open(number: usize, sessions: usize) -> Option<Self> {
         if !ring::is_offered() {
             return None;
@@ -138,7 +138,7 @@ impl OverRing {
         }
         let entered = self.ring.enter();
         // The same call has brought the entries that had come.
-        self.is_readable = self.ring.has_news();
+        self.is_readable = self.ring.check_completions();
         entered
     }
 
@@ -152,7 +152,8 @@ impl OverRing {
         })
     }
 
-    /// Copies the beginning of an entry's request to `out`; the bytes copied, and the bytes that it has.
+    /// Copies the beginning of an entry's request to `out`; the bytes copied, and the bytes that it
+    /// has.
     pub(super) fn request(&self, entry: usize, out: &mut [u8]) -> (usize, usize) {
         self.ring.request(entry, out)
     }

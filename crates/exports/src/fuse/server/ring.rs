@@ -1,5 +1,6 @@
-//! FUSE over io_uring (linux/fuse.h 7.42, Documentation/filesystems/fuse/fuse-io-uring.rst): requests of the
-//! queue of each processor come as completions of commands, whose answers are the next commands.
+//! FUSE over io_uring (linux/fuse.h 7.42, Documentation/filesystems/fuse/fuse-io-uring.rst):
+//! requests of the queue of each processor come as completions of commands, whose answers are the
+//! next commands.
 //!
 //! ```text
 //!   entry:  REGISTER --> (kernel: waits, copies a request in) --> completion --> ours
@@ -7,10 +8,10 @@
 //! ```
 //!
 //! Invariants:
-//! * The kernel reads and writes the memory of an entry only inside [`Ring::enter`], on the thread that
-//!   made the ring: it is set up for a single issuer whose work is done when it asks for it.
-//! * The memory of an entry that is with the kernel stays where it is, and is not handed out; the ring is
-//!   closed before it goes.
+//! * The kernel reads and writes the memory of an entry only inside [`Ring::enter`], on the thread
+//!   that made the ring: it is set up for a single issuer whose work is done when it asks for it.
+//! * The memory of an entry that is with the kernel stays where it is, and is not handed out; the
+//!   ring is closed before it goes.
 
 use crate::fuse::proto::IN_HEADER_BYTES;
 use crate::fuse::proto::wire::{self, InHeader, UringCmdReq, UringEntInOut};
@@ -50,7 +51,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 288);
 
-/// What the kernel knows of an entry by its address.
+/// The memory of an entry that the kernel knows by its address.
 struct Known {
     header: Header,
     vectors: [Vector; 2],
@@ -71,8 +72,8 @@ pub(crate) struct Ring {
     // Closed before the memory goes.
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     entries: Vec<Entry>,
-    /// Signalled when the kernel has put something off: a ring that is set up so does not tell by its
-    /// own descriptor.
+    /// Signalled when the kernel has put something off: a ring that is set up so does not tell by
+    /// its own descriptor.
     bell: OwnedFd,
     /// Where data begins in a payload buffer.
     data_at: usize,
@@ -103,7 +104,8 @@ pub(crate) fn queue_count() -> Option<u16> {
 }
 
 impl Ring {
-    /// A ring with an entry for each of `payloads`, which say their queue. To be used by this thread.
+    /// A ring with an entry for each of `payloads`, which say their queue. To be used by this
+    /// thread.
     ///
     /// # Errors
     /// When the kernel refuses io_uring, or is too old.
@@ -143,7 +145,8 @@ impl Ring {
                 .cmd(command(0, queue))
                 .addr(Some(vectors as u64));
             let mut sqe = command.build().user_data(place as u64);
-            // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes, in which `len`, 32 bits, is here.
+            // SAFETY: an entry is a `struct io_uring_sqe` of 128 bytes, in which `len`, 32 bits, is
+            // here.
             unsafe {
                 (&raw mut sqe).cast::<u8>().add(SQE_LEN_AT).cast::<u32>().write(2);
             }
@@ -153,8 +156,8 @@ impl Ring {
 
     fn push(&mut self, sqe: &squeue::Entry128) {
         self.unsubmitted = true;
-        // SAFETY: the command names memory of an entry, which stays until the ring is closed, and is not
-        // touched before its completion came (`ours`).
+        // SAFETY: the command names memory of an entry, which stays until the ring is closed, and
+        // is not touched before its completion came (`ours`).
         let pushed = unsafe { self.uring.submission().push(sqe) };
         assert!(pushed.is_ok(), "there is a place for each entry");
     }
@@ -182,8 +185,8 @@ impl Ring {
         self.unsubmitted
     }
 
-    /// True when an entry came back.
-    pub(crate) fn has_news(&mut self) -> bool {
+    /// Checks the completion queue. True if an entry came back.
+    pub(crate) fn check_completions(&mut self) -> bool {
         !self.uring.completion().is_empty()
     }
 
@@ -202,7 +205,7 @@ impl Ring {
         let header = entry.header();
         let payload = header.entry.payload_sz as usize;
         let length = wire::read::<InHeader>(&header.in_out).map_or(0, |header| header.len as usize);
-        // What is neither header nor payload is the operation's own.
+        // The bytes that are neither header nor payload are the operation's own.
         let own = length.saturating_sub(IN_HEADER_BYTES + payload).min(PART_BYTES);
         let at = IN_HEADER_BYTES + own;
         out[..IN_HEADER_BYTES].copy_from_slice(&header.in_out[..IN_HEADER_BYTES]);
@@ -239,8 +242,8 @@ impl Ring {
         self.entries[place].payload.as_mut().map(|buf| &mut buf[self.data_at..])
     }
 
-    /// Answer the request of an entry with `header` and the first `bytes` of its payload, and fetch the
-    /// next. With the next [`Ring::enter`].
+    /// Answer the request of an entry with `header` and the first `bytes` of its payload, and fetch
+    /// the next. With the next [`Ring::enter`].
     pub(crate) fn commit(&mut self, device: RawFd, place: usize, header: &[u8], bytes: usize) {
         let entry = &mut self.entries[place];
         assert!(entry.ours && entry.payload.is_some(), "an answer for each request");
@@ -274,8 +277,8 @@ impl Entry {
     /// The header of an entry of ours.
     fn header(&self) -> &Header {
         assert!(self.ours);
-        // SAFETY: the kernel does not write to it before the entry is handed to it, for which this is
-        // borrowed exclusively.
+        // SAFETY: the kernel does not write to it before the entry is handed to it, for which this
+        // is borrowed exclusively.
         unsafe { &(*self.known.as_ptr()).header }
     }
 
@@ -300,8 +303,8 @@ mod tests {
     /// The place of `ring_ent_in_out.commit_id` in `struct fuse_uring_req_header`.
     const COMMIT_ID_AT: usize = 264;
 
-    /// What the kernel does with an entry, by the addresses that it was given, between what we do with it:
-    /// for Miri, which watches over both.
+    /// What the kernel does with an entry, by the addresses that it was given, between what we do
+    /// with it: for Miri, which watches over both.
     #[test]
     fn an_entry_is_shared_by_its_addresses() {
         let mut entry = Entry::new(3, IoBuf::zeroed(8192), 4096);

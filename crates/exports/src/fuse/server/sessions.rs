@@ -1,7 +1,7 @@
 //! The front end of a worker: its sessions.
 //!
-//! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound and
-//! goes on with what completes, or is in `again` or `unarmed`.
+//! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound
+//! and goes on with what completes, or is in `again` or `unarmed`.
 
 use super::busy_poll::BUSY_POLL_NS_MAX;
 use super::event::Event;
@@ -24,7 +24,7 @@ pub(crate) struct Sessions {
     again: Vec<u32>,
     /// Sessions that need a poll before a sleep.
     unarmed: Vec<u32>,
-    /// Those of them that look before that.
+    /// Sessions of `unarmed` that poll busily first.
     polling: Vec<u32>,
     aborted: bool,
 }
@@ -59,8 +59,8 @@ impl Sessions {
         }
     }
 
-    /// Room in the lists, so that none of them grows on the way of an I/O: a session is named by each of
-    /// its bios at the most, and once by whatever else happens.
+    /// Room in the lists, so that none of them grows on the way of an I/O: a session is named by
+    /// each of its bios at the most, and once by each other event.
     fn reserve(&mut self) {
         let sessions = self.sessions.numbers_end() as usize + 1;
         self.touched.reserve(sessions * (2 * IN_FLIGHT_MAX as usize));
@@ -148,8 +148,9 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// Nobody says which session a wake-up is for: those with news of others, or that wait for their mount, or
-    /// have not seen all interrupts, look. So do those with an asker that is to be looked at.
+    /// Nobody says which session a wake-up is for: those with news of others, or that wait for
+    /// their mount, or have not seen all interrupts, look. So do those with an asker that is to be
+    /// looked at.
     fn collected(&mut self, work: &mut Work) {
         for (place, session) in self.sessions.iter() {
             let is_time = |at: Ns| at <= work.cx.set().clock().now();
@@ -211,7 +212,7 @@ impl FrontEnd for Sessions {
         self.touched.append(&mut self.again);
     }
 
-    /// Whoever unmounts needs answers, so sessions go on until the kernel says that the mount is gone.
+    /// An unmount needs answers, so sessions go on until the kernel says that the mount is gone.
     fn begin_stop(&mut self, _work: &mut Work) {}
 
     fn abort(&mut self, _work: &mut Work) {

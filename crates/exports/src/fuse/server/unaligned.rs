@@ -100,8 +100,8 @@ impl UnalignedWrite {
         UnalignedWrite { kind, blocks, state: State::Waiting, edges, has_zeroed: false }
     }
 
-    /// A write of the range of `blocks`. `data` has room for all blocks from [`DATA_AT`] on, and the
-    /// data of the range where it belongs.
+    /// A write of the range of `blocks`. `data` has room for all blocks from [`DATA_AT`] on, and
+    /// the data of the range where it belongs.
     pub(super) fn write(blocks: Blocks, flags: BioFlags, data: IoBuf) -> Self {
         UnalignedWrite::new(Kind::Write(flags), blocks, Some(data))
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A device writes whole blocks, so a write of parts of them reads, merges and writes back, and no
-//! other write of the device may come between, of whatever front end
+//! other write of the device may come between, of any front end
 //! ([`drystone_core::range_lock`]).
 //!
 //! Invariants:
@@ -36,7 +36,7 @@ struct VolumeLocks {
 
 /// A write that has its range now.
 pub(super) enum Granted {
-    /// A write of whole blocks: its bio is to be submitted.
+    /// A write of whole blocks, whose bio is submitted next.
     Whole(Box<Bio>),
     /// An unaligned write: it begins.
     Unaligned(OpId),

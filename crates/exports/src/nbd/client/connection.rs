@@ -117,8 +117,8 @@ impl<S: Read + Write> Connection<S> {
         self.stream
     }
 
-    /// Sends a request and returns its cookie. A write in extended form gets the payload flag; other
-    /// commands get it when there is a payload, whose length then is the header's.
+    /// Sends a request and returns its cookie. A write in extended form gets the payload flag;
+    /// other commands get it when there is a payload, whose length then is the header's.
     ///
     /// # Errors
     /// [`ClientError::Io`].

@@ -1,7 +1,8 @@
-//! A small NBD client over any `Read + Write`, for tests: written from the protocol text alone, strict
-//! about what the server may send, and able to send what it should not.
+//! A small NBD client over any `Read + Write`, for tests: written from the protocol text alone,
+//! strict about what the server may send, and able to send what it should not.
 //!
-//! It blocks where its stream blocks, allocates as it likes, and trusts no length it has not bounded.
+//! It blocks where its stream blocks, allocates as it likes, and trusts no length it has not
+//! bounded.
 
 use std::io::{Read, Write};
 

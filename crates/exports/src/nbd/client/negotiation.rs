@@ -165,7 +165,8 @@ impl<S: Read + Write> Negotiation<S> {
         Ok(())
     }
 
-    /// Asks for TLS and gives the stream back to be wrapped; go on with [`after_tls`](Self::after_tls).
+    /// Asks for TLS and gives the stream back to be wrapped; go on with
+    /// [`after_tls`](Self::after_tls).
     ///
     /// # Errors
     /// [`ClientError`].
@@ -263,8 +264,8 @@ impl<S: Read + Write> Negotiation<S> {
         self.describe(OptionCode::Info, export, wanted)
     }
 
-    /// Asks for an export and starts transmission. When it is refused the negotiation is lost; probe
-    /// with [`info`](Self::info) or [`option`](Self::option) where that matters.
+    /// Asks for an export and starts transmission. When it is refused the negotiation is lost;
+    /// probe with [`info`](Self::info) or [`option`](Self::option) where that matters.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -68,7 +68,8 @@ impl Handshake {
     }
 
     /// `EXPORT_NAME` has no error reply, so each refusal here is the end of the connection. Clients
-    /// that cannot learn the block sizes are served by the byte, as those are that do not keep to them.
+    /// that cannot learn the block sizes are served by the byte, as those are that do not keep to
+    /// them.
     fn find_for_export_name<D: ExportDirectory + ?Sized>(
         &self,
         data: &[u8],
@@ -243,7 +244,7 @@ impl Handshake {
         Self::refuse(out, option, ReplyCode::ErrUnknown, "there is no such export")
     }
 
-    /// What both metadata options need: structured replies, valid data, a known export.
+    /// Checks the needs of both metadata options: structured replies, valid data, a known export.
     fn context_request<'a, D: ExportDirectory + ?Sized>(
         &self,
         data: &'a [u8],

@@ -1,7 +1,8 @@
 //! The data of options, and the replies to options, as bytes.
 //!
-//! Parsers borrow from the received data and accept exactly what the protocol text describes: lengths
-//! that do not add up, strings above 4096 bytes, with a NUL or not in UTF-8 are all [`Malformed`].
+//! Parsers borrow from the received data and accept exactly what the protocol text describes:
+//! lengths that do not add up, strings above 4096 bytes, with a NUL or not in UTF-8 are all
+//! [`Malformed`].
 
 use crate::nbd::proto::{
     InfoCode, OPTION_REPLY_MAGIC, ReplyCode, STRING_MAX_BYTES, TransmissionFlags,

@@ -2,14 +2,15 @@
 //!
 //! Invariants:
 //! - Every received byte is consumed once; nothing depends on how the stream was cut into pieces.
-//! - One call finishes at most one option, and appends at most [`OUTPUT_MAX_BYTES`], so that the driver
-//!   can send a reply before it goes on. A listing takes as many calls as it needs.
+//! - One call finishes at most one option, and appends at most [`OUTPUT_MAX_BYTES`], so that the
+//!   driver can send a reply before it goes on. A listing takes as many calls as it needs.
 //! - Memory is bounded: [`OPTION_DATA_MAX_BYTES`] of option data, which grow as bytes arrive.
-//! - Before TLS, where it is required, only `STARTTLS` and `ABORT` are served, and the directory is not
-//!   consulted.
-//! - `STARTTLS` forgets all that was negotiated before it. No byte that was received in the clear after
-//!   it is ever read as an option.
-//! - Metadata contexts belong to the export that they were set for; for any other they are forgotten.
+//! - Before TLS, where it is required, only `STARTTLS` and `ABORT` are served, and the directory is
+//!   not consulted.
+//! - `STARTTLS` forgets all that was negotiated before it. No byte that was received in the clear
+//!   after it is ever read as an option.
+//! - Metadata contexts belong to the export that they were set for; for any other they are
+//!   forgotten.
 
 use super::close::CloseReason as Reason;
 use super::export::{ExportDirectory, ExportInfo, MetaContext};
@@ -31,15 +32,16 @@ pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
 pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
 /// Options that one handshake may bring, beside those of [`OPTIONS_PER_EXPORT`].
 pub const OPTIONS_MAX: u32 = 32;
-/// Further options for each export that there is: a client may describe all of them on one connection.
+/// Further options for each export that there is: a client may describe all of them on one
+/// connection.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
-/// Most bytes that one call appends to the output: a batch of a listing, of which the last entry may
-/// bring a name and a description of 4096 bytes each.
+/// Most bytes that one call appends to the output: a batch of a listing, of which the last entry
+/// may bring a name and a description of 4096 bytes each.
 pub const OUTPUT_MAX_BYTES: usize = LIST_BATCH_BYTES + 2 * STRING_MAX_BYTES + 64;
 /// A listing goes on with the next call once it has appended so much.
 const LIST_BATCH_BYTES: usize = 4 << 10;
 
-/// What a listener says about TLS.
+/// A listener's policy for TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// `STARTTLS` is refused.
@@ -55,7 +57,7 @@ pub enum TlsPolicy {
 pub struct SelectedContext {
     /// The number by which block status requests and replies name it on this connection.
     pub id: u32,
-    /// What it reports.
+    /// Its kind.
     pub context: MetaContext,
 }
 
@@ -76,7 +78,7 @@ pub struct Negotiated {
     pub tls: bool,
 }
 
-/// What the driver must do next.
+/// The driver's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// All input was consumed; receive more.
@@ -85,8 +87,8 @@ pub enum Event {
     /// with the rest of the input.
     Replied,
     /// Send the output in the clear, then let a TLS session take the connection over; call
-    /// [`Handshake::tls_established`] when its handshake is done, and feed plain text from it. A TLS
-    /// handshake that fails ends the connection.
+    /// [`Handshake::tls_established`] when its handshake is done, and feed plain text from it. A
+    /// TLS handshake that fails ends the connection.
     StartTls,
     /// Send the output; the rest of the input belongs to a
     /// [`Transmission`](super::transmission::Transmission).
@@ -95,12 +97,12 @@ pub enum Event {
     Close(CloseReason),
 }
 
-/// What one call did.
+/// The result of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Bytes taken from the input.
     pub consumed: usize,
-    /// What to do next.
+    /// The next step.
     pub event: Event,
 }
 
@@ -144,7 +146,7 @@ pub struct Handshake {
     style: ReplyStyle,
     /// The canonical name of the export and what was selected for it.
     selected: Option<(String, Vec<SelectedContext>)>,
-    /// What has arrived of the message that `state` waits for.
+    /// The bytes so far of the message that `state` waits for.
     partial: Vec<u8>,
 }
 
@@ -182,7 +184,8 @@ impl Handshake {
         self.shutting_down = true;
     }
 
-    /// The TLS handshake that [`Event::StartTls`] asked for is done; input is plain text from TLS now.
+    /// The TLS handshake that [`Event::StartTls`] asked for is done; input is plain text from TLS
+    /// now.
     ///
     /// # Panics
     /// When no upgrade was under way: a mistake of the driver.
@@ -194,7 +197,7 @@ impl Handshake {
         self.state = State::OptionHeader;
     }
 
-    /// Takes received bytes and appends what is to be sent to `out`.
+    /// Takes received bytes and appends bytes to send to `out`.
     ///
     /// The driver calls again with the rest of the input until it gets something other than
     /// [`Event::Replied`].
@@ -291,8 +294,8 @@ impl Handshake {
         event
     }
 
-    /// Refuses an upgrade when input follows it: an attacker could have put it there in the clear, to
-    /// be read as if it came from the authenticated client.
+    /// Refuses an upgrade when input follows it: an attacker could have put it there in the clear,
+    /// to be read as if it came from the authenticated client.
     fn guard_upgrade(&mut self, event: Option<Event>, rest: &[u8]) -> Option<Event> {
         if event == Some(Event::StartTls) && !rest.is_empty() {
             return Some(self.close(Reason::PlaintextAfterStartTls));

@@ -36,7 +36,7 @@ pub struct Listener {
     pub table: Arc<ExportTable>,
     /// The inboxes of all workers, over which its connections are spread.
     pub peers: Vec<Arc<Inbox>>,
-    /// A socket with this number or a higher one is closed at once: the kernel gives the lowest number that
-    /// is free, so the process has few descriptors left, which others need.
+    /// A socket with this number or a higher one is closed at once: the kernel gives the lowest
+    /// number that is free, so the process has few descriptors left, which others need.
     pub descriptors_max: i32,
 }

@@ -46,7 +46,7 @@ impl Coalesce {
         Coalesce { mode: Mode::Prompt, left: PAUSE / 4, requests: 0 }
     }
 
-    /// Whether the next receive is to wait.
+    /// True if the next receive waits.
     #[inline]
     pub(super) fn delays(&self) -> bool {
         self.mode == Mode::Delayed

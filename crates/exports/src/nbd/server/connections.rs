@@ -1,8 +1,9 @@
 //! The front end of a worker: its listeners and connections.
 //!
 //! Invariants:
-//! * Everything here belongs to the worker's thread. New connections come through its door.
-//! * Without connections that have a deadline or a share of the budget there is none: an idle server sleeps.
+//! * Everything here belongs to the worker's thread. New connections come through its inbox.
+//! * Without connections that have a deadline or a share of the budget there is none: an idle
+//!   server sleeps.
 
 use super::arrival::Arrival;
 use super::coalesce::DELAY_NS;
@@ -13,7 +14,7 @@ use super::exports::ExportTable;
 use super::incoming::Incoming;
 use super::listeners::Listeners;
 use super::op::{connection_of, user_data_of};
-use super::places::Origin;
+use super::peer::Origin;
 use super::settings::HANDSHAKES_MAX;
 use crate::server::{FrontEnd, Work, errno};
 use drystone_core::clock::Ns;
@@ -68,8 +69,8 @@ impl Connections {
         self.bound_negotiating(table);
     }
 
-    /// Close one of a table's connections in the handshake if there are too many: one of whoever has most of
-    /// them, rather one that has sent nothing, the oldest of those.
+    /// Closes one of a table's connections in the handshake if there are too many: one of the
+    /// client that has most of them, rather one that has sent nothing, the oldest of those.
     fn bound_negotiating(&mut self, table: usize) {
         let Connections { negotiating, connections, .. } = self;
         let standing = |number: &u32| {
@@ -82,7 +83,7 @@ impl Connections {
             return;
         }
         let of = |origin: Origin| all.iter().filter(|(other, ..)| *other == origin).count();
-        // The newest is who comes in. Of those that are alike the first is taken.
+        // The newest comes in. Of equal ones the first is taken.
         let oldest = all[..all.len() - 1].iter();
         let victim =
             oldest.min_by_key(|(origin, has_spoken, _)| (Reverse(of(*origin)), *has_spoken));
@@ -188,7 +189,7 @@ impl Connections {
             self.touched.push(number);
         }
         self.delayed = delayed;
-        // What has come is there at once, without another round.
+        // Data that has come is there at once, without another round.
         work.cx.submit_ring();
     }
 
@@ -230,7 +231,8 @@ impl Connections {
         });
     }
 
-    /// Let connections give back what they do not use, and let what was freed go back to the system.
+    /// Let connections give back what they do not use, and let what was freed go back to the
+    /// system.
     fn sweep(&mut self, work: &mut Work) {
         let mut shared = false;
         for number in 0..self.connections.numbers_end() {
@@ -343,8 +345,8 @@ impl FrontEnd for Connections {
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
         connection.note_activity(self.now);
-        // Nobody asks for these to end early, but the kernel cancels what a thread started when that
-        // thread ends, and that may have been a visitor's: then it is done again.
+        // Nobody asks for these to end early, but the kernel cancels what a thread started when
+        // that thread ends, and that may have been a visitor's: then it is done again.
         let moved = (ended.result != -errno::ECANCELED).then_some(ended.result);
         match ended.buffers {
             // Without an answer (there was no thread to ask) all of it counts as data.
@@ -399,7 +401,7 @@ impl FrontEnd for Connections {
 }
 
 impl Drop for Connections {
-    /// Whatever the ring still has of the connections comes back before their memory goes.
+    /// The ring gives all operations of the connections back before their memory goes.
     fn drop(&mut self) {
         for number in 0..self.connections.numbers_end() {
             self.connections.get_mut(number).into_iter().for_each(Connection::kill);

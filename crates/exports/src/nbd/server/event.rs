@@ -1,13 +1,15 @@
-//! The values of the NBD server's operations on the ring: what they are, and whose.
+//! The values of the NBD server's operations on the ring: their kind, and their listener or
+//! connection.
 //!
-//! Invariant: [`Event::of`] returns what [`Event::value`] was given, for each listener and connection.
+//! Invariant: [`Event::of`] returns what [`Event::value`] was given, for each listener and
+//! connection.
 
 use crate::server::{NBD, Tag};
 
 /// The kind stands from this bit on; the number of the listener or connection is below.
 const KIND_SHIFT: u32 = 40;
 
-/// What has ended on the ring.
+/// An operation on the ring that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The accept of a listener.

@@ -1,6 +1,7 @@
 //! The exports of a server: names, devices, and what each client may see.
 
-use super::places::{Peer, Place, Places};
+use super::limits::{ConnectionLimits, Permit};
+use super::peer::Peer;
 use super::settings::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// A volume as NBD clients see it.
 #[derive(Clone)]
 pub struct Export {
-    /// What is exported, under the name that clients ask for.
+    /// The volume, under the name that clients ask for.
     pub volume: Volume,
     /// Shown in listings.
     pub description: String,
@@ -27,7 +28,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// What the handshake tells of it now.
+    /// Its description for the handshake.
     pub fn info(&self, settings: &Settings) -> ExportInfo {
         let shape = self.volume.shape();
         let mut info = ExportInfo::new(self.volume.name.clone(), shape.geometry.size);
@@ -54,8 +55,9 @@ impl Export {
     }
 }
 
-/// Any bytes can be addressed. A client that was told of a longer minimum would refuse by itself to send less
-/// (libnbd's do), or read blocks and write them back without knowing of other clients (QEMU's does).
+/// Any bytes can be addressed. A client that was told of a longer minimum would refuse by itself to
+/// send less (libnbd's do), or read blocks and write them back without knowing of other clients
+/// (QEMU's does).
 fn block_sizes(limits: &Limits, max_request: u32) -> BlockSizes {
     let block = limits.logical_block_size;
     let preferred = limits.io_min.max(4096).next_power_of_two().min(1 << 20);
@@ -70,13 +72,13 @@ pub struct ExportTable {
     default: usize,
     settings: Settings,
     /// Connections of the listener that have chosen an export.
-    places: Places,
+    limits: ConnectionLimits,
 }
 
 impl ExportTable {
     /// A table of `exports`, of which number `default` answers to the empty name.
     pub fn new(exports: Vec<Export>, default: usize, settings: Settings) -> Self {
-        ExportTable { exports, default, settings, places: Places::default() }
+        ExportTable { exports, default, settings, limits: ConnectionLimits::default() }
     }
 
     /// Bounds and times of the listener.
@@ -104,23 +106,23 @@ impl ExportTable {
         tls: bool,
         locks: &'a Arc<LockCounters>,
     ) -> ClientView<'a> {
-        ClientView { table: self, peer, tls, locks, place: RefCell::default() }
+        ClientView { table: self, peer, tls, locks, permit: RefCell::default() }
     }
 }
 
-/// What one client may see.
+/// The exports as one client may see them.
 pub(super) struct ClientView<'a> {
     table: &'a ExportTable,
     peer: &'a Peer,
     tls: bool,
     locks: &'a Arc<LockCounters>,
-    place: RefCell<Option<Place>>,
+    permit: RefCell<Option<Permit>>,
 }
 
 impl ClientView<'_> {
-    /// The place that the client was given, if it was.
-    pub(super) fn into_place(self) -> Option<Place> {
-        self.place.into_inner()
+    /// The permit that the client took, if it did.
+    pub(super) fn into_permit(self) -> Option<Permit> {
+        self.permit.into_inner()
     }
 
     /// Whether listings have it.
@@ -128,7 +130,7 @@ impl ClientView<'_> {
         (self.tls || !export.tls_required) && self.access(export).is_some()
     }
 
-    /// What the client may do, as far as it is known who it is.
+    /// The access of the client, as far as it is known.
     fn access(&self, export: &Export) -> Option<Access> {
         let Some(list) = &export.allow else { return Some(Access::ReadWrite) };
         let names = self.peer.names.iter().flat_map(PeerNames::all);
@@ -157,8 +159,8 @@ impl ExportDirectory for ClientView<'_> {
     fn admit(&self, _export: &ExportInfo) -> Result<(), &'static str> {
         let settings = &self.table.settings;
         let most = (settings.max_connections, settings.max_connections_per_client);
-        let place = self.table.places.take(self.peer, most, self.locks)?;
-        *self.place.borrow_mut() = Some(place);
+        let permit = self.table.limits.take(self.peer, most, self.locks)?;
+        *self.permit.borrow_mut() = Some(permit);
         Ok(())
     }
 

@@ -15,7 +15,8 @@ pub struct Incoming {
     pub tls: ListenerTls,
     /// The exports of its listener.
     pub table: Arc<ExportTable>,
-    /// Its place among the connections of the worker that it goes to ([`crate::server::Inbox::enter`]).
+    /// Its place among the connections of the worker that it goes to
+    /// ([`crate::server::Inbox::enter`]).
     pub dealt: Client,
 }
 

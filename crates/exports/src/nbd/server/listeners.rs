@@ -100,10 +100,10 @@ fn hand_out(listener: &Listener, work: &mut Work, socket: OwnedFd) {
 /// Probes that a silent client does not answer before it is given up (tcp(7), `TCP_KEEPCNT`).
 const PROBES: u32 = 4;
 
-/// Set a new socket up: replies must not wait for more, and a client that vanished without a word is found
-/// out in `peer_timeout` ns. One that owes an acknowledgement, or takes nothing of what is sent, has
-/// `TCP_USER_TIMEOUT`; one that is idle is probed after half that time. Its kernel answers, so whoever is
-/// there stays. TCP only; a Unix socket refuses, which is fine.
+/// Set a new socket up: replies must not wait for more, and a client that vanished without a word
+/// is found out in `peer_timeout` ns. One that owes an acknowledgement, or takes nothing of what is
+/// sent, has `TCP_USER_TIMEOUT`; one that is idle is probed after half that time. Its kernel
+/// answers, so a client that is there stays. TCP only; a Unix socket refuses, which is fine.
 fn prepare(socket: &OwnedFd, peer_timeout: Ns) {
     use rustix::net::sockopt::*;
     let timeout = Duration::from_nanos(peer_timeout);

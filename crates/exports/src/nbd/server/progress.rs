@@ -45,8 +45,8 @@ impl Progress {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// Counts a sweep, in which the client did or did not keep memory that others want. True if it has
-    /// stalled for `stalls_max` sweeps.
+    /// Counts a sweep, in which the client did or did not keep memory that others want. True if it
+    /// has stalled for `stalls_max` sweeps.
     pub(super) fn sweep(&mut self, keeps_wanted: bool, stalls_max: u64) -> bool {
         self.stalls = match self.bytes < ENOUGH_BYTES && keeps_wanted {
             true => self.stalls + 1,

@@ -10,9 +10,11 @@ pub struct Settings {
     pub max_connections: u32,
     /// Most of them of one client: of one certificate, or else of one user id or address.
     pub max_connections_per_client: u32,
-    /// Most requests in flight of a connection in each direction: so many reads, and as many others.
+    /// Most requests in flight of a connection in each direction: so many reads, and as many
+    /// others.
     pub max_in_flight: u32,
-    /// Most bytes of a connection's requests in flight in each direction; a longer request goes alone.
+    /// Most bytes of a connection's requests in flight in each direction; a longer request goes
+    /// alone.
     pub max_bytes_in_flight: u64,
     /// Longest read or write request, bytes.
     pub max_request: u32,
@@ -20,11 +22,12 @@ pub struct Settings {
     pub handshake_timeout_ns: u64,
     /// Time without a request after which a connection is closed, ns; 0 for no limit.
     pub idle_timeout_ns: u64,
-    /// Time without a sign of life after which a TCP client is given up, ns. Its kernel gives one even
-    /// while the client is idle.
+    /// Time without a sign of life after which a TCP client is given up, ns. Its kernel gives one
+    /// even while the client is idle.
     pub peer_timeout_ns: u64,
-    /// A client is cut off that owes something (it has replies to take, or data to send) and has moved less than 1 MiB of
-    /// it in this time, if others wait for the memory that its requests have, ns; whole seconds count.
+    /// A client is cut off that owes something (it has replies to take, or data to send) and has
+    /// moved less than 1 MiB of it in this time, if others wait for the memory that its requests
+    /// have, ns; whole seconds count.
     pub stall_timeout_ns: u64,
 }
 

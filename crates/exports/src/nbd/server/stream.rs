@@ -5,8 +5,9 @@
 //!   their events.
 //! * Without TLS the received bytes are parsed where the kernel put them; with TLS they are
 //!   decrypted into a buffer of their own first.
-//! * `queued` holds what is to be sent, in order; it becomes the next send as a whole. With TLS it is encrypted
-//!   no further than one send goes, into buffers of the connection that are used again.
+//! * `queued` holds the parts to send, in order; it becomes the next send as a whole. With TLS it
+//!   is encrypted no further than one send goes, into buffers of the connection that are used
+//!   again.
 
 use super::window::{Cost, Costs};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
@@ -19,7 +20,8 @@ use std::ops::Range;
 const RECEIVE_BYTES: usize = 256 << 10;
 /// The same during the handshake, when thousands of clients may do nothing at all.
 const HANDSHAKE_BYTES: usize = 4 << 10;
-/// Bytes of ciphertext in one part of a send: a length that is mapped, so that it goes back to the system.
+/// Bytes of ciphertext in one part of a send: a length that is mapped, so that it goes back to the
+/// system.
 const CIPHER_BYTES: usize = 256 << 10;
 /// Parts of ciphertext of one send: what is not sent yet waits in the clear, where it is anyway.
 const CIPHER_PARTS: usize = 2;
@@ -37,11 +39,11 @@ pub(super) struct Stream {
     tls: Option<TlsSession>,
     /// Idle buffers for ciphertext to send.
     cipher: Vec<IoBuf>,
-    /// What is to be sent, in the clear.
+    /// The parts to send, in the clear.
     queued: Vec<SendPart>,
     /// An idle list for the next send.
     spare: Vec<SendPart>,
-    /// What the requests took whose replies are in `queued`, and in the send under way.
+    /// The cost of the requests whose replies are in `queued`, and in the send under way.
     queued_replies: Costs,
     sending_replies: Costs,
     pub(super) receiving: bool,
@@ -251,7 +253,7 @@ impl Stream {
         }
     }
 
-    /// Fill `out` with what is to be sent; how much of it.
+    /// Fills `out` with ciphertext; returns its length.
     fn encrypt(&mut self, pool: &mut Pool, out: &mut [u8]) -> usize {
         let Some(tls) = &mut self.tls else { return 0 };
         let (mut filled, mut finished) = (0, 0);
@@ -286,7 +288,7 @@ impl Stream {
         let whole = whole.count();
         for part in parts.drain(..whole) {
             match self.tls {
-                // What was sent in the clear was sent before the session began.
+                // Parts in the clear were sent before the session began.
                 Some(_) => self.cipher.push(part.buf),
                 None => pool.give(part.buf),
             }
@@ -321,7 +323,7 @@ fn enlarge(buf: &mut Option<IoBuf>, range: &mut Range<usize>) {
     }
 }
 
-/// What became of a send.
+/// The result of a send.
 pub(super) enum Sent {
     /// All of it was sent, which ended these replies.
     All(Costs),

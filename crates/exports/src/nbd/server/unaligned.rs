@@ -8,10 +8,13 @@
 //! ```
 //!
 //! Invariants:
-//! * All blocks that the request touches are locked for it alone from before the first read until its reply, or until
-//!   the edges of its zeroes are written: what is inside is then locked as for whole blocks.
-//! * One such request of a connection has blocks locked so at a time; others of the connection wait for it.
-//! * One bio of it is under way at a time, and it has one buffer, which the connection's share covers.
+//! * All blocks that the request touches are locked for it alone from before the first read until
+//!   its reply, or until the edges of its zeroes are written: what is inside is then locked as for
+//!   whole blocks.
+//! * One such request of a connection has blocks locked so at a time; others of the connection wait
+//!   for it.
+//! * One bio of it is under way at a time, and it has one buffer, which the connection's share
+//!   covers.
 
 use super::bios::write_flags;
 use crate::nbd::proto::Command;
@@ -20,7 +23,7 @@ use crate::server::{Blocks, DATA_AT, Pool};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector};
 use std::ops::Range;
 
-/// What is under way of a request for parts of blocks.
+/// The step of a request for parts of blocks that is under way.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The edge block that begins here is read.
@@ -39,7 +42,7 @@ pub(super) struct Unaligned {
     step: Step,
 }
 
-/// What comes next.
+/// The next step.
 pub(super) enum Next {
     /// This bio.
     Bio(Box<Bio>),

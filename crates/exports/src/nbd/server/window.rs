@@ -1,28 +1,30 @@
-//! What a connection may have in flight: a window for each direction, so that what waits for a limit of the
-//! one direction takes no room from the other.
+//! A connection's windows for requests in flight, one for each direction: requests that wait for a
+//! limit of one direction take no room from the other.
 //!
 //! Invariants:
-//! * A request takes its part of its direction's window before a buffer for its data is taken, and gives it
-//!   back when its reply was sent.
+//! * A request takes its part of its direction's window before a buffer for its data is taken, and
+//!   gives it back when its reply was sent.
 //! * A request that finds its window empty always fits.
 //!
-//! A socket is in order, so a request that finds its window full holds up whatever is behind it.
+//! A socket is in order, so a request that finds its window full holds up all requests behind it.
 
 use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::Flow;
 
-/// A request that brings or takes no data counts for at most as much: it has no more memory than that.
+/// A request that brings or takes no data counts for at most as much: it has no more memory than
+/// that.
 pub(super) const BARE_BYTES: u64 = 1 << 20;
 
-/// Directions as throttle groups have them: whatever changes the device is a write, a flush too.
+/// Directions as throttle groups have them: a request that changes the device is a write, a flush
+/// too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Read,
     Write,
 }
 
-/// What a request takes of a window.
+/// A request's part of a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     direction: Direction,
@@ -30,7 +32,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Of a refused request: a place, since its reply has to be sent.
+    /// The cost of a refused request: a place, since its reply has to be sent.
     pub(super) const REFUSAL: Cost = Cost { direction: Direction::Read, bytes: 0 };
 
     pub(super) fn of(request: &Request) -> Cost {
@@ -47,14 +49,14 @@ impl Cost {
     }
 }
 
-/// What several requests of one direction take.
+/// The cost of several requests of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     requests: u32,
     bytes: u64,
 }
 
-/// What several requests take.
+/// The cost of several requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Costs {
     reads: Sum,
@@ -103,7 +105,7 @@ impl Windows {
         Windows { reads: flow(), writes: flow() }
     }
 
-    /// There is room for one more request.
+    /// True if there is room for one more request.
     #[inline]
     pub(super) fn has_room(&self, cost: Cost) -> bool {
         match cost.direction {
@@ -112,7 +114,7 @@ impl Windows {
         }
     }
 
-    /// A request was taken.
+    /// Counts a request that was taken.
     #[inline]
     pub(super) fn begin(&mut self, cost: Cost) {
         match cost.direction {
@@ -121,14 +123,14 @@ impl Windows {
         }
     }
 
-    /// These were answered.
+    /// Counts requests that were answered.
     #[inline]
     pub(super) fn end(&mut self, costs: Costs) {
         self.reads.end(costs.reads.requests, costs.reads.bytes);
         self.writes.end(costs.writes.requests, costs.writes.bytes);
     }
 
-    /// Nothing is in flight.
+    /// True when nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_idle() && self.writes.is_idle()
     }

@@ -1,5 +1,5 @@
-//! The locks on ranges of its device that a connection's writes hold, and the order of its unaligned
-//! writes.
+//! The locks on ranges of its device that a connection's writes hold, and the order of its
+//! unaligned writes.
 //!
 //! ```text
 //!   whole blocks:    shared lock ------------------------> free: goes; else blocked
@@ -10,8 +10,8 @@
 //! * An operation that changes blocks has them locked from its first bio to its reply, at the place
 //!   of its number: shared if it covers whole blocks, else alone.
 //! * An unaligned write asks for its lock when it is the first in line. So at most one of a
-//!   connection is before other clients, however slow its throttle group is. The others in line have
-//!   nothing locked.
+//!   connection is before other clients, however slow its throttle group is. The others in line
+//!   have nothing locked.
 //! * `blocked` counts the operations that have asked for a lock and do not hold it.
 
 use super::op::OpId;

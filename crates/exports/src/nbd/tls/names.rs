@@ -5,7 +5,7 @@ use webpki::EndEntityCert;
 
 use super::der::{element, elements};
 
-/// What a certificate calls its holder.
+/// The names of a certificate's holder.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PeerNames {
     /// The subject's common name (the last, when there are several), if it is text.

@@ -5,18 +5,18 @@
 //! filesystem operations*). If the process is being killed ([`crate::fuse::server::askers`]) nobody
 //! wants the answer, and a request that may take long ends early with `EINTR`:
 //! * Zeroing (`ftruncate`, `open` with `O_TRUNC`, `fallocate`): bios that wait for a limit of their
-//!   throttle group are withdrawn, no further piece begins, and the answer comes when the bios that a
-//!   device has are back.
+//!   throttle group are withdrawn, no further piece begins, and the answer comes when the bios that
+//!   a device has are back.
 //! * A write that waits for others to write the same blocks leaves the line.
 //!
 //! Other reads and writes go on, since a disk ends them in time.
 //!
 //! Invariants:
 //! * An interrupt has no answer.
-//! * An interrupt of a request that its reader does not know is remembered before the other sessions
-//!   are woken. A session looks there when it begins an operation that may take long, or blocks a
-//!   write; and it follows all that it has not seen when it is woken. So the order in which requests
-//!   and interrupts are read does not matter.
+//! * An interrupt of a request that its reader does not know is remembered before the other
+//!   sessions are woken. A session looks there when it begins an operation that may take long, or
+//!   blocks a write; and it follows all that it has not seen when it is woken. So the order in
+//!   which requests and interrupts are read does not matter.
 //!
 //! Cost: each interrupt is compared once with the operations of each session,
 //! [`crate::fuse::server::IN_FLIGHT_MAX`] at the most. An I/O that nobody interrupts costs nothing.
@@ -61,8 +61,8 @@ impl Session {
         true
     }
 
-    /// Watches the asker of an operation that may end early and has begun, if its interrupt was read
-    /// before.
+    /// Watches the asker of an operation that may end early and has begun, if its interrupt was
+    /// read before.
     #[cold]
     pub(super) fn watch_if_interrupted(&mut self, id: OpId) {
         let Some(op) = self.ops.op(id) else { return };
@@ -114,8 +114,8 @@ impl Session {
         let op = self.ops.op_mut(id);
         let Some(op) = op.filter(|op| op.is_long && !op.interrupted) else { return };
         op.interrupted = true;
-        // One whose bios are all back ends with its next step. Another operation may have its number
-        // by the time that `work` withdraws.
+        // One whose bios are all back ends with its next step. Another operation may have its
+        // number by the time that `work` withdraws.
         if op.pending > 0 {
             work.withdraw(self.ops.user_data_of(id));
         }

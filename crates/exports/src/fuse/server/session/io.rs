@@ -54,7 +54,7 @@ impl Session {
         work: &mut Work,
     ) {
         let end = offset.saturating_add(length.into());
-        // Of a file that is opened past the page cache this is all that tells of O_DSYNC: no sync follows.
+        // Only this flag tells of O_DSYNC if a file is open past the page cache: no sync follows.
         let is_synced = flags & open_flags::DSYNC != 0;
         let durable = if is_synced { BioFlags::FUA } else { BioFlags::empty() };
         let target = match self.volumes.target(&self.mount, caller.node, end) {
@@ -89,8 +89,8 @@ impl Session {
         self.submit_write(op, bio, &range, work);
     }
 
-    /// Submits the first bio of an operation that changes `range`, whole blocks, unless it has to wait
-    /// for others that write parts of them.
+    /// Submits the first bio of an operation that changes `range`, whole blocks, unless it has to
+    /// wait for others that write parts of them.
     #[inline]
     pub(super) fn submit_write(
         &mut self,

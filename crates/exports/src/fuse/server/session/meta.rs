@@ -95,7 +95,7 @@ impl Session {
                 self.mount.agree(Transport::Ring);
             }
             Ok(reply) => {
-                // Before the answer, so that whoever has seen that finds the mount initialised.
+                // Before the answer, so that a client that has seen it finds the mount initialised.
                 self.mount.initialised();
                 self.mount.agree(Transport::Descriptor);
                 self.channel.answer_with(to, |out| proto::init(out, &reply));

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! This folder has no state but the parts, each of which stands in a file of its own beside it. A
-//! request goes through `receive`, `dispatch`, then one of `io`, `truncate`, `unaligned`, `seek` and
-//! `meta`. No part calls the session: a part returns what is to be done next.
+//! request goes through `receive`, `dispatch`, then one of `io`, `truncate`, `unaligned`, `seek`
+//! and `meta`. No part calls the session: a part returns the next step.
 //!
 //! Invariants:
 //! * A session is dropped only when no poll, query or bio of it is under way.
@@ -166,11 +166,11 @@ impl Session {
         self.channel.end_busy_poll(false);
     }
 
-    /// True if other threads have done, or may have done, what it waits for: a write has its range, or
-    /// it is known how requests come.
+    /// True if other threads have done, or may have done, what it waits for: a write has its range,
+    /// or it is known how requests come.
     ///
-    /// False as long as it waits: a session that always has news keeps a thread that polls busily from
-    /// its ring.
+    /// False as long as it waits: a session that always has news keeps a thread that polls busily
+    /// from its ring.
     pub(super) fn has_news_of_others(&self) -> bool {
         self.locks.has_news() || self.channel.awaits_transport() || self.has_failed()
     }
@@ -187,7 +187,8 @@ impl Session {
         id
     }
 
-    /// Takes a bio back. The last one of its operation makes it answered, or ready for its next step.
+    /// Takes a bio back. The last one of its operation makes it answered, or ready for its next
+    /// step.
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
         let (id, part) = op_of(&bio);

@@ -1,5 +1,5 @@
-//! A session by itself, step by step: its bios end when and as the test wants, in orders that are rare with a
-//! device and another thread.
+//! A session by itself, step by step: its bios end when and as the test wants, in orders that are
+//! rare with a device and another thread.
 
 use super::Session;
 use crate::fuse::proto::{Operation, Request};

@@ -142,7 +142,8 @@ impl Session {
     }
 }
 
-/// Makes the bio for the next blocks of a truncation, or for all of them; `None` when all have theirs.
+/// Makes the bio for the next blocks of a truncation, or for all of them; `None` when all have
+/// theirs.
 fn next_zeroes(
     op: &mut Op,
     mount: &Mount,

@@ -110,7 +110,8 @@ impl Session {
         }
     }
 
-    /// Makes a bio of the operation, over blocks from `start` on, and submits it when `fill` is done.
+    /// Makes a bio of the operation, over blocks from `start` on, and submits it when `fill` is
+    /// done.
     fn submit_part(
         &mut self,
         (id, part): (OpId, usize),

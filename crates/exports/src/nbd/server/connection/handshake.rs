@@ -45,7 +45,7 @@ impl Connection {
             }
             Event::StartTls => return self.begin_tls(handshake),
             Event::Transmission(negotiated) => {
-                self.place = view.into_place();
+                self.permit = view.into_permit();
                 return self.begin_transmission(*negotiated, cx, locks, table);
             }
             Event::Close(_) => self.drain(),

@@ -2,11 +2,12 @@
 //!
 //! Invariants:
 //! * A connection is dropped only when no receive, no send and no bio of it is under way.
-//! * In the handshake nothing is parsed or received while a reply is owed, so that no client makes the
-//!   server keep more than one.
+//! * In the handshake nothing is parsed or received while a reply is owed, so that no client makes
+//!   the server keep more than one.
 //! * `windows` counts requests and their bytes from when they were taken until their reply was
-//!   sent. One that finds no room is `held`, as is one for whose data there is no memory; while it is nothing
-//!   more is parsed or received, so a client that does not read its replies costs no more than its windows.
+//!   sent. One that finds no room is `held`, as is one for whose data there is no memory; while it
+//!   is nothing more is parsed or received, so a client that does not read its replies costs no
+//!   more than its windows.
 //! * Memory for a request's data is asked for once its window has room, just before it is taken.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
@@ -16,7 +17,8 @@ mod transmission;
 use super::coalesce::Coalesce;
 use super::exports::ExportTable;
 use super::incoming::{Incoming, ListenerTls};
-use super::places::{Origin, Peer, Place};
+use super::limits::Permit;
+use super::peer::{Origin, Peer};
 use super::progress::Progress;
 use super::service::Service;
 use super::stream::{Sent, Stream};
@@ -44,8 +46,8 @@ const DIRECT_BYTES: usize = 16 << 10;
 /// cache, so that data copied there is still there when the socket takes it.
 const GO_BYTES: u64 = 1 << 20;
 
-/// Requests of a window, at most, whose writes cost nothing beside those of others (32 bytes each); beyond that they
-/// take a lock.
+/// Requests of a window, at most, whose writes cost nothing beside those of others (32 bytes each);
+/// beyond that they take a lock.
 const PLACES_MAX: u32 = 512;
 
 /// How far a connection's life has come.
@@ -90,7 +92,7 @@ impl Taken {
     }
 }
 
-/// What a connection wants from its ring next.
+/// An operation that a connection wants from its ring next.
 pub(super) enum Want {
     Receive(IoBuf, std::ops::Range<usize>),
     /// A receive after a moment: call [`Connection::delay_over`] then.
@@ -108,7 +110,7 @@ pub(super) struct Connection {
     /// The client has sent something.
     has_spoken: bool,
     /// Among the connections of its listener that have chosen an export.
-    place: Option<Place>,
+    permit: Option<Permit>,
     _dealt: Client,
     /// Number of its export table among those that its worker knows.
     table: usize,
@@ -132,7 +134,7 @@ pub(super) struct Connection {
     progress: Progress,
     /// TLS was told that nothing more comes.
     goodbye: bool,
-    /// What was waiting for a limit when the client went has been withdrawn.
+    /// Bios that waited for a limit when the client went have been withdrawn.
     withdrawn: bool,
     /// When the connection last brought anything.
     active_ns: Ns,
@@ -147,7 +149,7 @@ impl Connection {
             // A TCP socket too: the type only stands for a socket that can be shut down.
             socket: UnixStream::from(incoming.socket),
             has_spoken: false,
-            place: None,
+            permit: None,
             _dealt: incoming.dealt,
             table,
             number,
@@ -214,15 +216,16 @@ impl Connection {
         self.life == Life::Dead && !busy && !self.has_bios()
     }
 
-    /// Once, when the client is gone and requests of it are with a device: nobody wants them any more.
+    /// Once, when the client is gone and requests of it are with a device: nobody wants them any
+    /// more.
     pub(super) fn withdraws(&mut self) -> bool {
         let withdraws = self.life == Life::Dead && self.has_bios() && !self.withdrawn;
         self.withdrawn |= withdraws;
         withdraws
     }
 
-    /// The `user_data` of bios that zero for long, when the client is gone or the server stops: what is left of
-    /// them is not done. Others may come to their device whenever one has ended.
+    /// The `user_data` of bios that zero for long, when the client is gone or the server stops:
+    /// what is left of them is not done. Others may come to their device whenever one has ended.
     pub(super) fn cut_short(&self) -> Vec<u64> {
         match &self.phase {
             Some(Phase::Transmission(_, service))
@@ -301,24 +304,25 @@ impl Connection {
         self.pool.waits()
     }
 
-    /// Requests of it wait for others that write the same blocks; its worker is woken when one may go on.
+    /// Requests of it wait for others that write the same blocks; its worker is woken when one may
+    /// go on.
     pub(super) fn waits_for_range(&self) -> bool {
         matches!(&self.phase, Some(Phase::Transmission(_, service)) if service.waits_for_range())
     }
 
-    /// One of them may.
+    /// True if one of them may.
     pub(super) fn has_range(&self) -> bool {
         matches!(&self.phase, Some(Phase::Transmission(_, service)) if service.has_range())
     }
 
-    /// It is to be swept: it has memory that others may want.
+    /// True if it has memory that others may want, so that it is swept.
     pub(super) fn has_share(&self) -> bool {
         self.pool.has_share()
     }
 
-    /// Now and then: let go of memory that was not used since. True if the client was cut off because it has
-    /// taken too little of its replies, or sent too little of its data, for `stalls_max` times while others waited
-    /// for the memory that it has.
+    /// Now and then: let go of memory that was not used since. True if the client was cut off
+    /// because it has taken too little of its replies, or sent too little of its data, for
+    /// `stalls_max` times while others waited for the memory that it has.
     pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
         let has_moved = self.progress.take_moved();
         // A client that sends a byte now and then keeps nothing idle either, if others want that.
@@ -334,7 +338,8 @@ impl Connection {
         is_over
     }
 
-    /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut short.
+    /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut
+    /// short.
     pub(super) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
         self.stream.receiving = false;
         self.coalesce.receive();
@@ -359,7 +364,7 @@ impl Connection {
         }
     }
 
-    /// The client sends no more. What it asked for is still done, and its replies are sent if
+    /// The client sends no more. Its requests are still done, and its replies are sent if
     /// it still reads. A Unix socket says if it does not; of others the first reply tells.
     fn end_of_input(&mut self) {
         if self.life == Life::Open {
@@ -372,7 +377,7 @@ impl Connection {
         }
     }
 
-    /// A send ended; as above. What is left to be sent.
+    /// Ends a send; as above. Returns the parts that are left.
     pub(super) fn sent(
         &mut self,
         parts: Vec<SendPart>,
@@ -457,7 +462,7 @@ impl Connection {
         false
     }
 
-    /// What to start on the ring now, if anything. Call until it wants nothing more.
+    /// The next operation to start on the ring, if any. Call until it wants nothing more.
     pub(super) fn wants(&mut self) -> Option<Want> {
         if self.stream.lost && self.life != Life::Dead {
             self.kill();

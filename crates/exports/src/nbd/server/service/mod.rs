@@ -1,11 +1,11 @@
 //! A connection's requests become bios, completed bios become replies.
 //!
-//! Its state stands in three parts: the table of operations ([`OpTable`]), the locks of their writes
-//! ([`WriteLocks`]) and the queries for block status ([`Queries`]).
+//! Its state stands in three parts: the table of operations ([`OpTable`]), the locks of their
+//! writes ([`WriteLocks`]) and the queries for block status ([`Queries`]).
 //!
 //! Invariants:
 //! * Exactly one reply is queued for each operation.
-//! * A bio that is to be submitted because another ended waits in `next` until [`Service::go_on`],
+//! * A bio that follows another which has ended waits in `next` until [`Service::go_on`],
 //!   which is called before anything else is done with the connection.
 //! * Zeroes have all of their blocks locked alone while edges are written, and the blocks inside
 //!   shared, by pieces where they are written.
@@ -116,8 +116,8 @@ impl Service {
         }
     }
 
-    /// True while operations wait for others that write the same blocks. The thread is woken when one
-    /// may go on.
+    /// True while operations wait for others that write the same blocks. The thread is woken when
+    /// one may go on.
     #[inline]
     pub(super) fn waits_for_range(&self) -> bool {
         self.locks.is_blocked()
@@ -202,8 +202,8 @@ impl Service {
         DATA_AT + self.blocks(request).skip()
     }
 
-    /// Starts `request`: pushes its bios to `bios`, or replies at once. `payload` holds a write's data
-    /// from [`Service::payload_at`] on.
+    /// Starts `request`: pushes its bios to `bios`, or replies at once. `payload` holds a write's
+    /// data from [`Service::payload_at`] on.
     pub(super) fn start(
         &mut self,
         request: Request,

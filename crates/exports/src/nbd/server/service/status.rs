@@ -4,8 +4,8 @@
 //!   request -> bio of no bytes -> queue -> query (a helper thread asks the device) -> reply
 //! ```
 //!
-//! The bio lets the throttle group count each query as an I/O. Nothing here asks a file system itself,
-//! which may block.
+//! The bio lets the throttle group count each query as an I/O. Nothing here asks a file system
+//! itself, which may block.
 
 use super::Service;
 use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
@@ -17,8 +17,8 @@ use crate::server::Pool;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::{BioFlags, BioList, Op as BioOp, Sector};
 
-/// Most extents that one query asks the device for: a file system is asked twice for each, about 1 us
-/// a time on ext4. The client asks on from where the answer ends.
+/// Most extents that one query asks the device for: a file system is asked twice for each, about 1
+/// us a time on ext4. The client asks on from where the answer ends.
 const EXTENTS_MAX: usize = 256;
 
 impl Service {

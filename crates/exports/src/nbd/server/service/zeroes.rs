@@ -43,8 +43,8 @@ impl Service {
         }
     }
 
-    /// Makes the first bio that zeroes the whole blocks of an operation: by writes if there is a buffer,
-    /// which has room for a piece.
+    /// Makes the first bio that zeroes the whole blocks of an operation: by writes if there is a
+    /// buffer, which has room for a piece.
     fn zero_inside(&mut self, id: OpId, buf: Option<IoBuf>, pool: &mut Pool) -> Box<Bio> {
         let op = self.ops.op_mut(id).expect("it is not over");
         let request = &op.request;
@@ -59,8 +59,8 @@ impl Service {
         bio
     }
 
-    /// Goes on with the blocks inside, whose edges are done: nobody else waits for them, which may take
-    /// long.
+    /// Goes on with the blocks inside, whose edges are done: nobody else waits for them, which may
+    /// take long.
     #[cold]
     pub(super) fn zero_rest(&mut self, id: OpId, buf: IoBuf, pool: &mut Pool) {
         let buf = match self.zeroes_itself {
@@ -108,8 +108,8 @@ impl Service {
         self.end(id, pool, stream);
     }
 
-    /// Zeroes by writes, though the device's limits said otherwise when the client connected, or still
-    /// do.
+    /// Zeroes by writes, though the device's limits said otherwise when the client connected, or
+    /// still do.
     fn zero_by_writes_after_all(&mut self, id: OpId, pool: &mut Pool, stream: &mut Stream) {
         self.zeroes_itself = false;
         let Some(op) = self.ops.op_mut(id) else { return };
