@@ -106,7 +106,7 @@ fn check_tables(file: &SourceFile, report: &mut Report) {
 }
 
 /// The lines outside blocks of code, with their numbers.
-fn unfenced(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn unfenced(text: &str) -> Vec<(usize, &str)> {
     let (mut found, mut fenced) = (Vec::new(), false);
     for (index, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~") {
