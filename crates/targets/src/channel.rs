@@ -1,79 +1,53 @@
 //! A volume as one context uses it: bios are moved or divided, and sent on to the members.
 //!
+//! The channel is made of parts that own their state: the [`view`] of what is published, the
+//! [`segments`] whose targets hold bios or data, the bios [`held`] while the volume is suspended, and the
+//! [`accounts`]. This file has no state but these.
+//!
 //! Invariants:
 //! * A bio that the volume let pass carries its channel in its trail, so it counts as in flight
 //!   here until it ends ([`Env::remapped_in_flight`]), whatever it was divided into.
-//! * `members` are the context's channels of the live table's members.
-//! * While the volume is suspended bios are kept, in the order in which they came, and nothing new
+//! * While the volume is suspended bios are held, in the order in which they came, and nothing new
 //!   passes; what passed before goes on by the table that it passed by.
 //! * Nothing here is shared with other contexts but what is published.
 
+mod accounts;
 mod delay;
+mod end_io;
 mod flakey;
-mod hooked;
+mod held;
 mod log_writes;
-mod route;
+mod segments;
+mod view;
 
-use self::delay::Delays;
-use self::hooked::Hooked;
-use self::log_writes::Logging;
-use crate::flakey::Random;
-use crate::table::{Table, To};
-use crate::volume::{Live, Port, Shared};
-use drystone_core::check::{check, is_plain};
+use self::accounts::Accounts;
+use self::held::HeldBios;
+use self::segments::Segments;
+use self::view::{VolumeView, Way};
+use crate::table::Table;
+use crate::volume::Shared;
 use drystone_core::clock::Ns;
 use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
-use drystone_core::stats::{ChannelStats, StartedCounts};
-use drystone_core::{
-    Bio, BioFlags, BioList, Channel, Env, SECTOR_SIZE, Sector, Status, Subscription,
-};
-use std::cell::RefCell;
+use drystone_core::{Bio, BioList, Channel, Env, SECTOR_SIZE, Sector};
 use std::sync::Arc;
 
 /// One context's way into a volume. On cache lines of its own.
 #[repr(align(128))]
 pub struct VolumeChannel {
-    shared: Arc<Shared>,
-    port: Arc<Port>,
-    index: u32,
-    live: Subscription<Live>,
-    members: Vec<u32>,
-    /// What waits for `delay` segments of the live table. In a cell, as the next one, because the
-    /// table is borrowed meanwhile; only one thread is inside.
-    delays: RefCell<Delays>,
-    /// The random numbers of the live table's `flakey` segments.
-    randoms: RefCell<Vec<Random>>,
-    /// What is on its way through `log-writes` segments.
-    logging: RefCell<Logging>,
-    /// Flags that a bio must not have to go the short way.
-    special: BioFlags,
-    /// Bios that came while the volume was suspended.
-    kept: BioList,
-    stats: Arc<ChannelStats>,
-    /// Bios that passed in this call, by group.
-    started: StartedCounts,
+    view: VolumeView,
+    accounts: Accounts,
+    held: HeldBios,
+    segments: Segments,
 }
 
 impl VolumeChannel {
     pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32) -> Self {
-        // First the port, then the look: a suspension between the two finds the port.
-        let port = shared.open_port(Message::to(env.handle(), index, 0));
-        let live = Subscription::new(&shared.live, &env.locks);
-        let stats = shared.stats.for_channel();
         let mut channel = VolumeChannel {
-            shared,
-            port,
-            index,
-            live,
-            members: Vec::new(),
-            delays: RefCell::default(),
-            randoms: RefCell::default(),
-            logging: RefCell::default(),
-            special: BioFlags::empty(),
-            kept: BioList::new(),
-            stats,
-            started: StartedCounts::default(),
+            view: VolumeView::new(shared.clone(), env, index),
+            accounts: Accounts::new(shared),
+            held: HeldBios::default(),
+            segments: Segments::default(),
         };
         channel.go_by_live(env, true);
         channel
@@ -81,7 +55,7 @@ impl VolumeChannel {
 
     #[inline]
     fn refresh(&mut self, env: &mut Env) {
-        if !self.live.is_current(&self.shared.live) {
+        if !self.view.is_current() {
             self.refresh_live(env);
         }
     }
@@ -89,208 +63,127 @@ impl VolumeChannel {
     /// Take over what was published.
     #[cold]
     fn refresh_live(&mut self, env: &mut Env) {
-        let live = Subscription::new(&self.shared.live, &env.locks);
+        let live = self.view.published(env);
         if live.closed {
             // What was let through goes on, by the table that it was let through by.
-            self.send_due(env, Ns::MAX);
+            self.segments.send_due(&self.view, env, Ns::MAX);
         }
-        let former = std::mem::replace(&mut self.live, live);
-        let is_same = is_same(former.table.as_deref(), self.live.table.as_deref());
-        self.go_by_live(env, !is_same);
+        let is_new = self.view.replace(live);
+        self.go_by_live(env, is_new);
     }
 
     /// Go by what is published, whose table may be a new one.
     fn go_by_live(&mut self, env: &mut Env, is_new: bool) {
-        let table = self.live.table.as_deref();
         if is_new {
-            debug_assert_eq!(self.delays.get_mut().len(), 0, "tables are swapped in quiet volumes");
-            self.delays = table.map(Delays::new).unwrap_or_default().into();
-            let randoms = table.map(|table| flakey::randoms(table, env.context_id()));
-            self.randoms = randoms.unwrap_or_default().into();
+            self.segments.replace_table(self.view.table(), env.context_id());
         }
-        let members = table.map(Table::members).unwrap_or_default();
-        self.members = members.iter().map(|device| env.channel_of(device)).collect();
-        self.special = match self.live.io_poll {
-            true => BioFlags::PREFLUSH,
-            false => BioFlags::PREFLUSH | BioFlags::POLLED,
-        };
-        if self.live.suspended {
-            self.send_due(env, Ns::MAX);
-            self.report(env);
+        self.view.follow(env);
+        if self.view.is_suspended() {
+            self.segments.send_due(&self.view, env, Ns::MAX);
+            self.view.report(env);
         } else {
             self.release(env);
         }
     }
 
-    /// Tell whoever suspends the volume once nothing is in flight.
-    fn report(&self, env: &mut Env) {
-        if self.live.suspended {
-            self.port.quiesced.report(self.live.epoch(), env.remapped_in_flight(self.index));
-        }
-    }
-
-    /// Keep bios until the volume is resumed.
-    #[cold]
-    fn keep(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
-        while let Some(mut bio) = bios.pop() {
-            if bio.flags.contains(BioFlags::NOWAIT) {
-                env.end_with(bio, Status::Again);
-                continue;
-            }
-            bio.stamp(now);
-            self.kept.push(bio);
-        }
-    }
-
-    /// Send on what was kept.
+    /// Send on the held bios.
     fn release(&mut self, env: &mut Env) {
-        let mut kept = self.kept.take();
-        while let Some(bio) = kept.pop() {
+        let mut held = self.held.take();
+        while let Some(bio) = held.pop() {
             let Some(bio) = self.admit(env, bio) else { continue };
             // As a part: the bio itself keeps the time at which it was submitted.
             let mut parts = env.divide(bio);
             let bytes = parts.left();
             let part = parts.next(env, bytes);
-            self.start(env, part);
+            self.segments.start(&self.view, env, part);
             env.divided(parts);
         }
-        self.publish_started();
-    }
-
-    fn publish_started(&mut self) {
-        self.started.publish(self.live.iostats.then_some(&*self.stats));
+        self.accounts.publish(self.view.has_iostats());
     }
 
     /// Let bios pass that were just submitted. Those that one member takes whole are only moved, and
     /// get their time there.
     #[inline]
     fn take(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
+        let index = self.view.index();
         self.take_run(env, bios);
         let mut moved = 0;
         loop {
             moved += self.take_striped(env, bios);
             let Some(mut bio) = bios.pop() else { break };
-            match way(&self.live, self.special, &bio) {
+            match self.view.way(&bio) {
                 Way::Move(member, sector) => {
                     moved += 1;
-                    self.started.add(bio.op.group(), 1);
-                    let passed = bio.begin_remap(self.index);
-                    debug_assert!(passed, "it was looked at before");
-                    bio.sector = Sector(sector);
-                    env.send_down(self.members[member as usize], bio);
+                    self.accounts.start(bio.op.group());
+                    let noted = bio.begin_remap(index);
+                    debug_assert!(noted, "its trail was checked before");
+                    self.view.send_to_sector(env, (member, sector), bio);
                 }
                 Way::Divide => {
                     bio.stamp(now);
-                    self.started.add(bio.op.group(), 1);
-                    let bio = env.begin_remap(bio, self.index);
-                    self.divide(env, bio);
+                    self.accounts.start(bio.op.group());
+                    let bio = env.begin_remap(bio, index);
+                    self.segments.divide(&self.view, env, bio);
                 }
                 Way::Slow => {
                     bio.stamp(now);
                     if let Some(bio) = self.admit(env, bio) {
-                        self.start(env, bio);
+                        self.segments.start(&self.view, env, bio);
                     }
                 }
             }
         }
-        env.count_remapped(self.index, moved);
+        env.count_remapped(index, moved);
     }
 
     /// The bios at the beginning, if all that a table says is that they are moved to one member:
     /// the list goes there as it is.
     #[inline]
     fn take_run(&mut self, env: &mut Env, bios: &mut BioList) {
-        let (live, special, index) = (&*self.live, self.special, self.index);
-        let Some((member, add)) = live.table.as_deref().and_then(Table::only_linear) else {
-            return;
-        };
-        let started = &mut self.started;
+        let (view, accounts, index) = (&self.view, &mut self.accounts, self.view.index());
+        let Some((member, add)) = view.table().and_then(Table::only_linear) else { return };
         let mut run = bios.take_while(|bio| {
-            let plain = is_plain(bio, &live.limits, live.size_bytes, special);
-            if !plain || !bio.begin_remap(index) {
+            if !view.is_plain(bio) || !bio.begin_remap(index) {
                 return false;
             }
-            started.add(bio.op.group(), 1);
+            accounts.start(bio.op.group());
             bio.sector = Sector(bio.sector.0.wrapping_add(add));
             true
         });
         env.count_remapped(index, run.len());
-        env.send_all_down(self.members[member as usize], &mut run);
+        view.send_all(env, member, &mut run);
     }
 
     /// The same for a single striped segment, as long as bios lie in one chunk each. How many.
     #[inline]
     fn take_striped(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
-        let (live, special) = (&*self.live, self.special);
-        let Some(striped) = live.table.as_deref().and_then(Table::only_striped) else { return 0 };
+        let (view, index) = (&self.view, self.view.index());
+        let Some(striped) = view.table().and_then(Table::only_striped) else { return 0 };
         let mut moved = 0;
         while let Some(bio) = bios.front_mut() {
-            if !is_plain(bio, &live.limits, live.size_bytes, special) {
+            if !view.is_plain(bio) {
                 break;
             }
             let place = striped.place(bio.sector.0);
-            if bio.bytes > place.left * SECTOR_SIZE || !bio.begin_remap(self.index) {
+            if bio.bytes > place.left * SECTOR_SIZE || !bio.begin_remap(index) {
                 break;
             }
-            self.started.add(bio.op.group(), 1);
-            bio.sector = Sector(place.sector);
+            self.accounts.start(bio.op.group());
             moved += 1;
             let Some(bio) = bios.pop() else { break };
-            env.send_down(self.members[striped.member(place.stripe) as usize], bio);
+            view.send_to_sector(env, (striped.member(place.stripe), place.sector), bio);
         }
         moved
     }
 
     /// Check a bio and let it pass.
     fn admit(&mut self, env: &mut Env, mut bio: Box<Bio>) -> Option<Box<Bio>> {
-        if !self.live.io_poll {
-            bio.flags.remove(BioFlags::POLLED);
-        }
-        if let Err(status) = check(&bio, &self.live.limits, self.live.size_bytes) {
+        if let Err(status) = self.view.check(&mut bio) {
             env.end_with(bio, status);
             return None;
         }
-        if self.live.table.is_none() {
-            env.end_with(bio, Status::IoError);
-            return None;
-        }
-        self.started.add(bio.op.group(), 1);
-        Some(env.begin_remap(bio, self.index))
-    }
-
-    /// The live table: that of all bios that passed.
-    #[inline]
-    fn table(&self) -> Option<&Table> {
-        self.live.table.as_deref()
-    }
-}
-
-fn is_same(a: Option<&Table>, b: Option<&Table>) -> bool {
-    a.map(std::ptr::from_ref) == b.map(std::ptr::from_ref)
-}
-
-/// How a bio goes on that was just submitted.
-#[derive(Clone, Copy)]
-enum Way {
-    /// Whole, to a sector of a member.
-    Move(u32, u64),
-    /// In parts.
-    Divide,
-    /// As a closer look will tell.
-    Slow,
-}
-
-#[inline(always)]
-fn way(live: &Live, special: BioFlags, bio: &Bio) -> Way {
-    let Some(table) = live.table.as_deref() else { return Way::Slow };
-    if !is_plain(bio, &live.limits, live.size_bytes, special) || bio.is_trail_full() {
-        return Way::Slow;
-    }
-    let (to, sector, bytes) = table.piece(bio.sector.0);
-    match to {
-        To::Member(member) if bio.bytes <= bytes => Way::Move(member, sector),
-        _ if bio.flags.contains(BioFlags::NOWAIT) => Way::Slow,
-        _ => Way::Divide,
+        self.accounts.start(bio.op.group());
+        Some(env.begin_remap(bio, self.view.index()))
     }
 }
 
@@ -299,85 +192,61 @@ impl Channel for VolumeChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.refresh(env);
         let now = env.time.submit_time();
-        self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.index) > 0);
-        if self.live.suspended {
-            return self.keep(env, bios, now);
+        self.accounts.submitted(now, self.view.in_flight(env) > 0);
+        if self.view.is_suspended() {
+            return self.held.hold(env, bios, now);
         }
         self.take(env, bios, now);
-        self.publish_started();
+        self.accounts.publish(self.view.has_iostats());
     }
 
     #[inline]
     fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {
-        let now = env.time.completion_time();
-        if self.live.iostats {
-            for run in done {
-                let latency = now.saturating_sub(run.start_ns);
-                self.stats.ended(run.group, run.count, run.bytes, latency);
-            }
-        }
-        self.shared.stats.busy.update(now, true, env.remapped_in_flight(self.index) > 0);
-        self.report(env);
+        let (now, busy) = (env.time.completion_time(), self.view.in_flight(env) > 0);
+        self.accounts.ended(done, self.view.has_iostats(), now, busy);
+        self.view.report(env);
     }
 
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
-            match Hooked::of(&bio) {
-                Hooked::FlushFirst => self.flushed(env, bio),
-                Hooked::Flakey(number) => self.corrupted(env, number, bio),
-                Hooked::Logged(place) => self.logged(env, place, bio),
-                Hooked::LogWrite(place) => self.log_written(env, place, bio),
-            }
+            self.segments.returned(&self.view, env, bio);
         }
     }
 
     fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
         self.refresh(env);
-        self.go_on_logging(env);
-        self.report(env);
+        self.segments.resume_logging(&self.view, env);
+        self.view.report(env);
     }
 
-    /// What waits for a log may wait for a write of another context, whose owner is away: then its
-    /// ring is watched.
+    /// A carrier that waits for a log may wait for a write of another context, whose owner is away: then
+    /// its ring is watched.
     fn waits_on_peer(&self) -> bool {
-        self.logging.borrow().waiting() > 0
+        self.segments.waits_on_peer()
     }
 
     fn members(&self) -> &[u32] {
-        &self.members
+        self.view.members()
     }
 
     fn is_over(&mut self) -> bool {
-        if !self.live.closed {
-            return false;
-        }
-        self.shared.close_port(&self.port);
-        Port::is_ours_alone(&mut self.port)
+        self.view.is_closed() && self.view.close()
     }
 
     fn deadline(&self) -> Option<Ns> {
-        self.delays.borrow().due()
+        self.segments.due()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
-        self.send_due(env, now);
+        self.segments.send_due(&self.view, env, now);
     }
 
     fn in_flight(&self) -> usize {
-        self.kept.len() + self.delays.borrow().len() + self.logging.borrow().waiting()
+        self.held.len() + self.segments.in_flight()
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {
-        let mut kept = self.kept.take();
-        while let Some(bio) = kept.pop() {
-            env.end_with(bio, Status::Cancelled);
-        }
-        self.cancel_waiting(env);
-    }
-}
-
-impl Drop for VolumeChannel {
-    fn drop(&mut self) {
-        self.shared.close_port(&self.port);
+        self.held.cancel(env);
+        self.segments.cancel_waiting(&self.view, env);
     }
 }

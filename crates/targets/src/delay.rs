@@ -106,6 +106,13 @@ impl Delay {
         Delay { lanes }
     }
 
+    /// A segment whose classes wait `ns` each, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_ns(ns: [Ns; CLASSES]) -> Self {
+        let lane = |delay_ns| Lane { member: 0, add: 0, delay_ns, waiting: AtomicU64::new(0) };
+        Delay { lanes: ns.map(lane) }
+    }
+
     /// Where the I/O of a class goes: the member, and what is added to a sector, modulo 2^64.
     pub(crate) fn place(&self, class: Class) -> (u32, u64) {
         let lane = &self.lanes[class as usize];

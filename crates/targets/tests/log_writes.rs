@@ -182,7 +182,7 @@ fn carry(log: &WriteLog, mut carrier: LogCarrier, cx: &mut Context) {
             if cx.reap(&mut done) == 0 {
                 cx.wait(None);
             }
-            done.iter().filter(|bio| !bio.status.is_ok()).for_each(|_| carrier.has_failed());
+            done.iter().filter(|bio| !bio.status.is_ok()).for_each(|_| carrier.fail());
         }
         assert!(Instant::now() < deadline, "it is waited for in vain");
     }

@@ -106,7 +106,7 @@ impl<'a> Writer<'a> {
                 }
                 LogStep::Write(writes) => {
                     if !self.write(writes, pause)? {
-                        self.carrier.has_failed();
+                        self.carrier.fail();
                         failed = true;
                     }
                 }

@@ -9,7 +9,7 @@
 //! * Nothing waits in a channel that has seen that its volume is suspended, nor in a context without
 //!   an owner: nobody would come to send it on.
 
-use super::VolumeChannel;
+use super::view::VolumeView;
 use crate::delay::{CLASSES, Class, Delay};
 use crate::table::Table;
 use drystone_core::clock::Ns;
@@ -94,18 +94,16 @@ impl Delays {
         }
         self.due = self.queues.iter().filter_map(Queue::due).min();
     }
-}
 
-impl VolumeChannel {
     /// Send on, or keep, a part of `delay` segment `number`.
     #[inline(never)]
-    pub(super) fn delay(&self, env: &mut Env, number: u32, bio: Box<Bio>) {
-        let Some(table) = self.table() else {
+    pub(super) fn submit(&mut self, view: &VolumeView, env: &mut Env, number: u32, bio: Box<Bio>) {
+        let Some(table) = view.table() else {
             return env.end_with(bio, Status::IoError);
         };
         let (delay, class) = (table.delay(number), Class::of(&bio));
-        if self.live.suspended || delay.delay_ns(class) == 0 {
-            return self.send_to(env, delay.place(class), bio);
+        if view.is_suspended() || delay.delay_ns(class) == 0 {
+            return view.send_moved(env, delay.place(class), bio);
         }
         if env.is_draining() {
             return env.end_with(bio, Status::Cancelled);
@@ -114,22 +112,51 @@ impl VolumeChannel {
             return env.end_with(bio, Status::Again);
         }
         let now = env.time.recent();
-        self.delays.borrow_mut().keep(number, delay, class, now, bio);
+        self.keep(number, delay, class, now, bio);
     }
 
     /// Send on what is due at `now`.
-    pub(super) fn send_due(&self, env: &mut Env, now: Ns) {
-        if let Some(table) = self.table() {
-            let mut delays = self.delays.borrow_mut();
-            delays.take(table, now, |place, bio| self.send_to(env, place, bio));
+    pub(super) fn send_due(&mut self, view: &VolumeView, env: &mut Env, now: Ns) {
+        if let Some(table) = view.table() {
+            self.take(table, now, |place, bio| view.send_moved(env, place, bio));
         }
     }
 
-    /// End all that waits: nobody will come to send it on.
-    pub(super) fn cancel_waiting(&self, env: &mut Env) {
-        if let Some(table) = self.table() {
-            let cancel = |_, bio| env.end_with(bio, Status::Cancelled);
-            self.delays.borrow_mut().take(table, Ns::MAX, cancel);
+    /// End all that waits.
+    pub(super) fn cancel(&mut self, view: &VolumeView, env: &mut Env) {
+        if let Some(table) = view.table() {
+            self.take(table, Ns::MAX, |_, bio| env.end_with(bio, Status::Cancelled));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of the bios that are due the one goes first that came first, whatever its class and its own time.
+    #[test]
+    fn due_bios_go_in_the_order_in_which_they_came() {
+        let (delay, mut queue) = (Delay::of_ns([50, 10, 30]), Queue::default());
+        let classes = [Class::Read, Class::Write, Class::Flush, Class::Write, Class::Read];
+        let due: Vec<Ns> = (0..)
+            .zip(classes)
+            .map(|(n, class)| {
+                let mut bio = Bio::flush();
+                bio.user_data = n;
+                queue.keep(&delay, class, n, bio)
+            })
+            .collect();
+        assert_eq!(due, [50, 11, 32, 13, 54]);
+        assert_eq!((queue.due(), delay.status().as_str()), (Some(11), " 2 2 1"));
+        let mut take = |now| {
+            let taken = std::iter::from_fn(|| queue.take(&delay, now));
+            taken.map(|(_, bio)| bio.user_data).collect::<Vec<_>>()
+        };
+        assert_eq!(take(10), [0; 0]);
+        assert_eq!(take(12), [1]);
+        assert_eq!(take(53), [0, 2, 3]);
+        assert_eq!(take(54), [4]);
+        assert_eq!((queue.due(), delay.status().as_str()), (None, " 0 0 0"));
     }
 }

@@ -2,32 +2,32 @@
 //! the writes that take it there.
 //!
 //! Invariants:
-//! * What is sent to the device is a part with a copy of its data, hooked. When it has ended well it
-//!   is told to the log, and the copy becomes the log's.
-//! * What the log says is to be written now, whoever told it carries: the part does not end before.
-//!   So all that is written to a log is parts of the bio that made it necessary, and a bio that has
-//!   ended has nothing on its way to the log any more.
-//! * An error of the log is nobody's but the log's.
-//! * A place holds what it does from the part's way down until its end.
+//! * A part with a copy of its data goes to the device, with an end_io hook. When it has ended well the
+//!   log learns of it, and the copy becomes the log's.
+//! * The part that made a write to the log necessary carries it, and does not end before. So all writes
+//!   to a log are parts of the bio that made them necessary, and a bio that has ended has nothing on its
+//!   way to the log any more.
+//! * An error of the log is no error of the volume.
+//! * An entry has its number from the part's way down until the part's end.
 
-use super::VolumeChannel;
-use super::hooked::Hooked;
+use super::end_io::EndIo;
+use super::view::VolumeView;
 use crate::log_writes::LogWrites;
 use crate::log_writes::format::{LogEntry, LogFlags};
 use crate::log_writes::log::{Completed, Log, LogCarrier, LogStep, LogWrite, Logged};
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioFlags, Env, IoBuf, Op, SECTOR_SIZE, Sector, Slab, Status};
+use drystone_core::{Bio, BioFlags, Env, IoBuf, Op, SECTOR_SIZE, Slab, Status};
 use std::sync::Arc;
 
 /// What is on its way through the `log-writes` segments of a channel.
 #[derive(Default)]
 pub(super) struct Logging {
-    places: Slab<Place>,
+    entries: Slab<Entry>,
     /// Carriers that wait for others.
     waiting: usize,
 }
 
-enum Place {
+enum Entry {
     /// In the hands of the function that took it, which puts another in or frees the number.
     Taken,
     /// On its way to the device.
@@ -61,24 +61,28 @@ impl Logging {
         self.waiting
     }
 
-    /// Empty a place, which stays the caller's.
-    fn take(&mut self, number: u32) -> Place {
-        std::mem::replace(&mut self.places[number], Place::Taken)
+    /// Take an entry, whose number stays the caller's.
+    fn take(&mut self, number: u32) -> Entry {
+        std::mem::replace(&mut self.entries[number], Entry::Taken)
     }
 
     fn carried(&mut self, number: u32) -> Option<&mut Carried> {
-        match self.places.get_mut(number) {
-            Some(Place::Carried(carried)) => Some(carried),
+        match self.entries.get_mut(number) {
+            Some(Entry::Carried(carried)) => Some(carried),
             _ => None,
         }
     }
-}
 
-impl VolumeChannel {
     /// Send on a part of `log-writes` segment `number`.
     #[inline(never)]
-    pub(super) fn log_writes(&self, env: &mut Env, number: u32, mut part: Box<Bio>) {
-        let Some(table) = self.table() else {
+    pub(super) fn submit(
+        &mut self,
+        view: &VolumeView,
+        env: &mut Env,
+        number: u32,
+        mut part: Box<Bio>,
+    ) {
+        let Some(table) = view.table() else {
             return env.end_with(part, Status::IoError);
         };
         let segment = table.log_writes(number);
@@ -91,23 +95,29 @@ impl VolumeChannel {
                 Op::Flush => Sent::Flush(log.completed_so_far(&env.locks)),
                 _ => Sent::Write(entry(&part, log.sector_bytes())),
             };
-            self.hook_logged(segment, what, &mut part);
+            self.begin(view, segment, what, &mut part);
         }
-        self.send_to(env, (segment.member, 0), part);
+        view.send_moved(env, (segment.member, 0), part);
     }
 
-    fn hook_logged(&self, segment: &LogWrites, what: Sent, part: &mut Bio) {
+    fn begin(&mut self, view: &VolumeView, segment: &LogWrites, what: Sent, part: &mut Bio) {
         let (log, log_member) = (segment.log.log.clone(), segment.log_member);
-        let place = self.logging.borrow_mut().places.insert(Place::Sent { log, log_member, what });
-        Hooked::Logged(place).hook(self.index, part);
+        let number = self.entries.insert(Entry::Sent { log, log_member, what });
+        EndIo::Log(number).set(view.index(), part);
     }
 
     /// A part has ended on the device.
-    pub(super) fn logged(&self, env: &mut Env, number: u32, mut part: Box<Bio>) {
-        let place = self.logging.borrow_mut().take(number);
+    pub(super) fn part_ended(
+        &mut self,
+        view: &VolumeView,
+        env: &mut Env,
+        number: u32,
+        mut part: Box<Bio>,
+    ) {
+        let entry = self.take(number);
         let data = if part.op == Op::Write { part.take_buf() } else { None };
-        let Place::Sent { log, log_member, what } = place else {
-            debug_assert!(false, "a part comes back to its place");
+        let Entry::Sent { log, log_member, what } = entry else {
+            debug_assert!(false, "a part comes back to its entry");
             return env.end_bio(part);
         };
         let completed = match what {
@@ -117,80 +127,80 @@ impl VolumeChannel {
             }
             Sent::Write(entry) => Completed::Write(Logged::new(entry, data)),
         };
-        // What failed did not happen, as far as anybody knows.
+        // A write that failed did not happen, as far as can be known.
         let is_ok = part.status.is_ok();
         let Some(carrier) = is_ok.then(|| log.take(completed, &env.locks)).flatten() else {
-            self.logging.borrow_mut().places.remove(number);
+            self.entries.remove(number);
             return env.end_bio(part);
         };
         let carried = Carried { log, log_member, carrier, part, left: 0, waits: false };
-        self.carry(env, number, Box::new(carried));
+        self.carry(view, env, number, Box::new(carried));
     }
 
     /// A write to the log has ended.
-    pub(super) fn log_written(&self, env: &mut Env, number: u32, mut write: Box<Bio>) {
+    pub(super) fn write_ended(
+        &mut self,
+        view: &VolumeView,
+        env: &mut Env,
+        number: u32,
+        mut write: Box<Bio>,
+    ) {
         let failed = !write.status.is_ok();
         drop(write.take_buf());
         env.end_with(write, Status::Ok);
-        let mut logging = self.logging.borrow_mut();
-        let Some(carried) = logging.carried(number) else { return };
+        let Some(carried) = self.carried(number) else { return };
         if failed {
-            carried.carrier.has_failed();
+            carried.carrier.fail();
         }
         carried.left -= 1;
         if carried.left > 0 {
             return;
         }
-        let Place::Carried(carried) = logging.take(number) else { return };
-        drop(logging);
-        self.carry(env, number, carried);
+        let Entry::Carried(carried) = self.take(number) else { return };
+        self.carry(view, env, number, carried);
     }
 
     /// Others have written what carriers here may wait for.
-    pub(super) fn go_on_logging(&self, env: &mut Env) {
-        if self.logging.borrow().waiting == 0 {
+    pub(super) fn resume(&mut self, view: &VolumeView, env: &mut Env) {
+        if self.waiting == 0 {
             return;
         }
-        let end = self.logging.borrow().places.numbers_end();
-        for number in 0..end {
-            let mut logging = self.logging.borrow_mut();
-            if logging.carried(number).is_none_or(|carried| !carried.waits) {
+        for number in 0..self.entries.numbers_end() {
+            if self.carried(number).is_none_or(|carried| !carried.waits) {
                 continue;
             }
-            let Place::Carried(mut carried) = logging.take(number) else { continue };
+            let Entry::Carried(mut carried) = self.take(number) else { continue };
             carried.waits = false;
-            logging.waiting -= 1;
-            drop(logging);
-            self.carry(env, number, carried);
+            self.waiting -= 1;
+            self.carry(view, env, number, carried);
         }
     }
 
-    /// Do what is next for what is carried, whose place is number `number`.
-    fn carry(&self, env: &mut Env, number: u32, mut carried: Box<Carried>) {
+    /// Do the next step of the carried entry `number`.
+    fn carry(&mut self, view: &VolumeView, env: &mut Env, number: u32, mut carried: Box<Carried>) {
         let mut wakes = Vec::new();
         // A volume that was removed has no way to its log any more.
-        if self.table().is_none() {
+        if view.table().is_none() {
             carried.log.give_up(&env.locks, &mut wakes);
         }
-        let word = Some(self.port.doorbell());
+        let doorbell = Some(view.doorbell());
         let step = loop {
             let carrier = &mut carried.carrier;
-            match carried.log.step(carrier, word, &env.locks, &mut wakes) {
+            match carried.log.step(carrier, doorbell, &env.locks, &mut wakes) {
                 LogStep::Write(writes) if writes.is_empty() => {}
                 step => break step,
             }
         };
-        wakes.into_iter().for_each(|word: Arc<Message>| env.send_and_kick(word));
+        wakes.into_iter().for_each(|doorbell: Arc<Message>| env.send_and_kick(doorbell));
         match step {
-            LogStep::Write(writes) => self.write_log(env, number, carried, writes),
+            LogStep::Write(writes) => self.write_log(view, env, number, carried, writes),
             LogStep::Wait => {
                 carried.waits = true;
-                let mut logging = self.logging.borrow_mut();
-                logging.waiting += 1;
-                logging.places[number] = Place::Carried(carried);
+                self.waiting += 1;
+                self.entries[number] = Entry::Carried(carried);
             }
             LogStep::Done => {
-                self.logging.borrow_mut().places.remove(number);
+                self.entries.remove(number);
                 env.end_bio(carried.part);
             }
         }
@@ -198,30 +208,31 @@ impl VolumeChannel {
 
     /// Send writes to the log, as parts of the bio that the carried one is a part of.
     fn write_log(
-        &self,
+        &mut self,
+        view: &VolumeView,
         env: &mut Env,
         number: u32,
         mut carried: Box<Carried>,
         writes: Vec<LogWrite>,
     ) {
-        let member = self.members[carried.log_member as usize];
+        let member = carried.log_member;
         carried.left = writes.len();
         let mut parts = env.divide_again(&carried.part);
-        self.logging.borrow_mut().places[number] = Place::Carried(carried);
+        self.entries[number] = Entry::Carried(carried);
         for LogWrite { sector, data } in writes {
             let mut write = parts.flush(env);
-            (write.op, write.sector) = (Op::Write, Sector(sector));
+            write.op = Op::Write;
             write.flags = BioFlags::empty();
             write.set_buf(data, None);
-            Hooked::LogWrite(number).hook(self.index, &mut write);
-            env.send_down(member, write);
+            EndIo::LogWrite(number).set(view.index(), &mut write);
+            view.send_to_sector(env, (member, sector), write);
         }
         env.divided(parts);
     }
 }
 
-/// Give a write a copy of its data: what goes into the log is what the device got, whatever becomes
-/// of the submitter's buffer. False if memory is short.
+/// Give a write a copy of its data: the log gets what the device got, though the submitter may change
+/// its buffer. False if memory is short.
 fn copy_data(part: &mut Bio) -> bool {
     let Some(mut copy) = IoBuf::try_zeroed(part.bytes as usize) else { return false };
     part.copy_data_to(&mut copy);

@@ -104,7 +104,7 @@ pub struct LogCarrier {
 
 impl LogCarrier {
     /// A write that [`LogStep::Write`] asked for has failed.
-    pub fn has_failed(&mut self) {
+    pub fn fail(&mut self) {
         self.failed = true;
     }
 }
@@ -338,11 +338,11 @@ impl Log {
     }
 
     /// What `carrier` is to do next. Called once when it was made, and each time when its writes have
-    /// ended or `word` was sent, which is what it waits for. `wakes` are then to be sent.
+    /// ended or its `doorbell` rang, which it waits for. `wakes` are then to be sent.
     pub(crate) fn step(
         &self,
         carrier: &mut LogCarrier,
-        word: Option<&Arc<Message>>,
+        doorbell: Option<&Arc<Message>>,
         locks: &LockCounters,
         wakes: &mut Vec<Arc<Message>>,
     ) -> LogStep {
@@ -362,7 +362,7 @@ impl Log {
             return LogStep::Done;
         }
         if matches!(carrier.phase, Phase::Entries) {
-            state.is_in_place(carrier.batch);
+            state.finish_batch(carrier.batch);
             carrier.phase = Phase::InPlace;
         }
         match carrier.phase {
@@ -371,8 +371,8 @@ impl Log {
                 LogStep::Write(std::mem::take(&mut carrier.writes))
             }
             _ if state.in_super >= Some(carrier.end) => LogStep::Done,
-            Phase::InPlace if state.in_place < carrier.end => state.wait(word),
-            _ if state.super_under_way => state.wait(word),
+            Phase::InPlace if state.in_place < carrier.end => state.wait(doorbell),
+            _ if state.super_under_way => state.wait(doorbell),
             _ => {
                 state.super_under_way = true;
                 carrier.phase = Phase::Super(state.in_place);
@@ -412,7 +412,7 @@ impl State {
     }
 
     /// All entries of a batch were written.
-    fn is_in_place(&mut self, batch: u64) {
+    fn finish_batch(&mut self, batch: u64) {
         self.batches[(batch - self.first_batch) as usize].is_in_place = true;
         while let Some(first) = self.batches.pop_front_if(|batch| batch.is_in_place) {
             self.first_batch += 1;
@@ -420,8 +420,8 @@ impl State {
         }
     }
 
-    fn wait(&mut self, word: Option<&Arc<Message>>) -> LogStep {
-        self.waiters.extend(word.cloned());
+    fn wait(&mut self, doorbell: Option<&Arc<Message>>) -> LogStep {
+        self.waiters.extend(doorbell.cloned());
         LogStep::Wait
     }
 }

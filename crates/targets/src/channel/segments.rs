@@ -1,0 +1,247 @@
+//! The segments of the live table as one context uses them: a bio that passed is moved or divided as the
+//! table says, and goes on to members; `delay`, `flakey` and `log-writes` have state of their own here.
+//!
+//! Invariant: a `delay`, `flakey` or `log-writes` segment gets a part that was made here, never the bio
+//! that was submitted: that one has to keep its time, its data and its end_io hook.
+
+use super::delay::Delays;
+use super::end_io::EndIo;
+use super::flakey::Corruption;
+use super::log_writes::Logging;
+use super::view::VolumeView;
+use crate::striped::Striped;
+use crate::table::{Map, Segment, Table, To};
+use drystone_core::clock::Ns;
+use drystone_core::context::Parts;
+use drystone_core::mistake;
+use drystone_core::{Bio, BioFlags, Env, Op, SECTOR_SIZE, Sector, Status};
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Segments {
+    delays: Delays,
+    corruption: Corruption,
+    logging: Logging,
+}
+
+impl Segments {
+    /// Begin anew with another table, in context `context`. Nothing waits then.
+    pub(super) fn replace_table(&mut self, table: Option<&Table>, context: u32) {
+        debug_assert_eq!(self.delays.len(), 0, "tables are swapped in quiesced volumes");
+        self.delays = table.map(Delays::new).unwrap_or_default();
+        self.corruption = table.map(|table| Corruption::new(table, context)).unwrap_or_default();
+    }
+
+    /// A part whose end_io hook is this channel's has ended.
+    pub(super) fn returned(&mut self, view: &VolumeView, env: &mut Env, part: Box<Bio>) {
+        match EndIo::of(&part) {
+            EndIo::Preflush => self.flushed(view, env, part),
+            EndIo::Corrupt(number) => self.corruption.ended(view, env, number, part),
+            EndIo::Log(entry) => self.logging.part_ended(view, env, entry, part),
+            EndIo::LogWrite(entry) => self.logging.write_ended(view, env, entry, part),
+        }
+    }
+
+    /// Send on what is due at `now`.
+    pub(super) fn send_due(&mut self, view: &VolumeView, env: &mut Env, now: Ns) {
+        self.delays.send_due(view, env, now);
+    }
+
+    /// When [`Segments::send_due`] is to be called, if ever.
+    pub(super) fn due(&self) -> Option<Ns> {
+        self.delays.due()
+    }
+
+    /// End the bios that wait for their time: nobody will come to send them on.
+    pub(super) fn cancel_waiting(&mut self, view: &VolumeView, env: &mut Env) {
+        self.delays.cancel(view, env);
+    }
+
+    /// Others have written what carriers of a log may wait for.
+    pub(super) fn resume_logging(&mut self, view: &VolumeView, env: &mut Env) {
+        self.logging.resume(view, env);
+    }
+
+    /// True while a carrier of a log waits for what other contexts write.
+    pub(super) fn waits_on_peer(&self) -> bool {
+        self.logging.waiting() > 0
+    }
+
+    /// Bios that wait here.
+    pub(super) fn in_flight(&self) -> usize {
+        self.delays.len() + self.logging.waiting()
+    }
+
+    /// Begin with a bio, or a part, that passed.
+    pub(super) fn start(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
+        if bio.op == Op::Flush {
+            return self.flush(view, env, bio);
+        }
+        if bio.flags.contains(BioFlags::PREFLUSH) {
+            return self.flush_first(view, env, bio);
+        }
+        if bio.bytes == 0 {
+            return env.end_with(bio, Status::Ok);
+        }
+        self.spread(view, env, bio);
+    }
+
+    /// A flush goes to everything below.
+    fn flush(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
+        let Some(table) = view.table() else {
+            return env.end_with(bio, Status::IoError);
+        };
+        let mut parts = env.divide(bio);
+        let left_out = usize::from(mistake!("flush_not_forwarded"));
+        for to in table.flushes().iter().skip(left_out) {
+            let flush = parts.flush(env);
+            self.send(view, env, *to, 0, flush);
+        }
+        env.divided(parts);
+    }
+
+    /// A write that begins with a flush: a part flushes, and when it has ended the data follows
+    /// (`Channel::returned`).
+    fn flush_first(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
+        let mut parts = env.divide(bio);
+        let mut flush = parts.flush(env);
+        EndIo::Preflush.set(view.index(), &mut flush);
+        env.divided(parts);
+        self.flush(view, env, flush);
+    }
+
+    /// The flush before a write's data has ended.
+    fn flushed(&mut self, view: &VolumeView, env: &mut Env, flush: Box<Bio>) {
+        if flush.status.is_ok() {
+            let mut parts = env.divide_again(&flush);
+            let bytes = parts.left();
+            if bytes > 0 {
+                let mut data = parts.next(env, bytes);
+                data.flags.remove(BioFlags::PREFLUSH);
+                self.spread(view, env, data);
+            }
+            env.divided(parts);
+        }
+        env.end_bio(flush);
+    }
+
+    /// Send a bio on, in as many parts as the table makes of it.
+    fn spread(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
+        let Some(table) = view.table() else {
+            return env.end_with(bio, Status::IoError);
+        };
+        if !bio.op.has_data() {
+            return self.spread_range(view, env, bio);
+        }
+        let (to, sector, bytes) = table.piece(bio.sector.0);
+        let whole = bytes >= bio.bytes;
+        if whole && !to.needs_part() {
+            return self.send(view, env, to, sector, bio);
+        }
+        if !whole && bio.flags.contains(BioFlags::NOWAIT) {
+            return env.end_with(bio, Status::Again);
+        }
+        self.divide(view, env, bio);
+    }
+
+    /// Divide a read or write and send its parts on.
+    pub(super) fn divide(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
+        let Some(table) = view.table() else {
+            return env.end_with(bio, Status::IoError);
+        };
+        let mut parts = env.divide(bio);
+        while parts.left() > 0 {
+            let at = parts.sector().0;
+            let segment = table.segment(at);
+            if let Map::Striped(striped) = &segment.map {
+                self.divide_striped(view, env, (segment, striped), &mut parts);
+                continue;
+            }
+            let (to, sector, bytes) = segment.piece(at);
+            let bytes = bytes.min(parts.left());
+            let part = parts.next(env, bytes);
+            self.send(view, env, to, sector, part);
+        }
+        env.divided(parts);
+    }
+
+    /// Send on all chunks of a striped segment that are left of a bio.
+    #[inline]
+    fn divide_striped(
+        &mut self,
+        view: &VolumeView,
+        env: &mut Env,
+        (segment, striped): (&Segment, &Striped),
+        parts: &mut Parts,
+    ) {
+        let at = parts.sector().0;
+        let mut left = parts.left().min((segment.end - at) * SECTOR_SIZE);
+        let mut place = striped.place(at - segment.start);
+        while left > 0 {
+            let bytes = left.min(place.left * SECTOR_SIZE);
+            let part = parts.next(env, bytes);
+            view.send_to_sector(env, (striped.member(place.stripe), place.sector), part);
+            place = striped.next(place);
+            left -= bytes;
+        }
+    }
+
+    /// Send a bio to where it lies.
+    #[inline]
+    fn send(&mut self, view: &VolumeView, env: &mut Env, to: To, sector: u64, mut bio: Box<Bio>) {
+        match to {
+            To::Member(member) => view.send_to_sector(env, (member, sector), bio),
+            To::Zero => {
+                if bio.op == Op::Read {
+                    bio.zero_data();
+                }
+                env.end_with(bio, Status::Ok);
+            }
+            To::Error => env.end_with(bio, Status::IoError),
+            To::Delay(number) => self.delays.submit(view, env, number, bio),
+            To::Flakey(number) => self.corruption.submit(view, env, number, bio),
+            To::LogWrites(number) => self.logging.submit(view, env, number, bio),
+        }
+    }
+
+    /// Send on an operation without data: one range for each stripe, however many chunks it has.
+    fn spread_range(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
+        let Some(table) = view.table() else {
+            return env.end_with(bio, Status::IoError);
+        };
+        let (from, to) = (bio.sector.0, bio.end_sector().0);
+        let mut parts = env.divide(bio);
+        let segments = table.segments();
+        let first = segments.partition_point(|segment| segment.end <= from);
+        for segment in segments[first..].iter().take_while(|segment| segment.start < to) {
+            let (from, to) = (from.max(segment.start), to.min(segment.end));
+            self.send_range(view, env, segment, &mut parts, (from, to));
+        }
+        env.divided(parts);
+    }
+
+    fn send_range(
+        &mut self,
+        view: &VolumeView,
+        env: &mut Env,
+        segment: &Segment,
+        parts: &mut Parts,
+        (from, to): (u64, u64),
+    ) {
+        let mut send = |to: To, sector: u64, sectors: u64| {
+            if sectors > 0 {
+                let part = parts.elsewhere(env, Sector(sector), sectors * SECTOR_SIZE);
+                self.send(view, env, to, sector, part);
+            }
+        };
+        let Map::Striped(striped) = &segment.map else {
+            let (target, sector, _) = segment.piece(from);
+            return send(target, sector, to - from);
+        };
+        let (from, to) = (from - segment.start, to - segment.start);
+        for stripe in 0..striped.stripes() {
+            let (sector, sectors) = striped.range(stripe, from, to);
+            send(To::Member(striped.member(stripe)), sector, sectors);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A volume as one context sees it: a copy of what is published, and the channels of the members.
+//!
+//! Invariants:
+//! * `members` are the context's channels of the live table's members, by the members' numbers.
+//! * The port is open as long as the view exists. It is opened before what is published is read: a
+//!   suspension between the two finds the port.
+//! * [`VolumeView::report`] says that the channel is quiesced only by the epoch that this view has seen.
+
+use crate::table::{Table, To};
+use crate::volume::{Live, Port, Shared};
+use drystone_core::check::{check, is_plain};
+use drystone_core::mailbox::Message;
+use drystone_core::{Bio, BioFlags, BioList, Env, Op, Sector, Status, Subscription};
+use std::sync::Arc;
+
+/// See the module's text.
+pub(super) struct VolumeView {
+    shared: Arc<Shared>,
+    port: Arc<Port>,
+    index: u32,
+    live: Subscription<Live>,
+    members: Vec<u32>,
+    /// Flags that a bio must not have to go the short way.
+    special: BioFlags,
+}
+
+/// How a bio goes on that was just submitted.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// Whole, to a sector of a member.
+    Move(u32, u64),
+    /// In parts.
+    Divide,
+    /// By the checks and the parts that every bio can take.
+    Slow,
+}
+
+impl VolumeView {
+    /// The view of channel `index`, which [`VolumeView::follow`] is to complete.
+    pub(super) fn new(shared: Arc<Shared>, env: &mut Env, index: u32) -> Self {
+        let port = shared.open_port(Message::to(env.handle(), index, 0));
+        let live = Subscription::new(&shared.live, &env.locks);
+        let special = BioFlags::empty();
+        VolumeView { shared, port, index, live, members: Vec::new(), special }
+    }
+
+    /// True if nothing was published since the view was taken.
+    #[inline]
+    pub(super) fn is_current(&self) -> bool {
+        self.live.is_current(&self.shared.live)
+    }
+
+    /// What is published now, to be given to [`VolumeView::replace`].
+    pub(super) fn published(&self, env: &mut Env) -> Subscription<Live> {
+        Subscription::new(&self.shared.live, &env.locks)
+    }
+
+    /// Take `live` as what is published. True if its table is another one. [`VolumeView::follow`] is to
+    /// come after that.
+    pub(super) fn replace(&mut self, live: Subscription<Live>) -> bool {
+        let former = std::mem::replace(&mut self.live, live);
+        let address = |live: &Live| live.table.as_deref().map(std::ptr::from_ref);
+        address(&former) != address(&self.live)
+    }
+
+    /// Find the channels of the members, which may have changed.
+    pub(super) fn follow(&mut self, env: &mut Env) {
+        let members = self.table().map(Table::members).unwrap_or_default();
+        self.members = members.iter().map(|device| env.channel_of(device)).collect();
+        self.special = match self.live.io_poll {
+            true => BioFlags::PREFLUSH,
+            false => BioFlags::PREFLUSH | BioFlags::POLLED,
+        };
+    }
+
+    /// The live table: that of all bios that passed.
+    #[inline]
+    pub(super) fn table(&self) -> Option<&Table> {
+        self.live.table.as_deref()
+    }
+
+    /// New bios are held.
+    #[inline]
+    pub(super) fn is_suspended(&self) -> bool {
+        self.live.suspended
+    }
+
+    /// The volume is over.
+    pub(super) fn is_closed(&self) -> bool {
+        self.live.closed
+    }
+
+    /// `queue/iostats` is on.
+    #[inline]
+    pub(super) fn has_iostats(&self) -> bool {
+        self.live.iostats
+    }
+
+    /// The number of this channel in its context.
+    #[inline]
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The members' channels.
+    pub(super) fn members(&self) -> &[u32] {
+        &self.members
+    }
+
+    /// The message that makes this channel recheck what others did.
+    pub(super) fn doorbell(&self) -> &Arc<Message> {
+        self.port.doorbell()
+    }
+
+    /// Bios that passed and have not ended.
+    #[inline]
+    pub(super) fn in_flight(&self, env: &mut Env) -> usize {
+        env.remapped_in_flight(self.index)
+    }
+
+    /// Report that the channel is quiesced, if the volume is suspended and nothing is in flight.
+    pub(super) fn report(&self, env: &mut Env) {
+        if self.live.suspended {
+            self.port.quiesced.report(self.live.epoch(), self.in_flight(env));
+        }
+    }
+
+    /// Close the port. True once no other thread can ring its doorbell any more.
+    pub(super) fn close(&mut self) -> bool {
+        self.shared.close_port(&self.port);
+        Port::is_ours_alone(&mut self.port)
+    }
+
+    /// The way of a bio that was just submitted.
+    #[inline(always)]
+    pub(super) fn way(&self, bio: &Bio) -> Way {
+        let Some(table) = self.table() else { return Way::Slow };
+        if !self.is_plain(bio) || bio.is_trail_full() {
+            return Way::Slow;
+        }
+        let (to, sector, bytes) = table.piece(bio.sector.0);
+        match to {
+            To::Member(member) if bio.bytes <= bytes => Way::Move(member, sector),
+            _ if bio.flags.contains(BioFlags::NOWAIT) => Way::Slow,
+            _ => Way::Divide,
+        }
+    }
+
+    /// True for a bio that needs no check and no part of its own.
+    #[inline(always)]
+    pub(super) fn is_plain(&self, bio: &Bio) -> bool {
+        is_plain(bio, &self.live.limits, self.live.size_bytes, self.special)
+    }
+
+    /// Check `bio` as Linux's `submit_bio_noacct` does, and take the flag for polling off where polling is
+    /// off.
+    pub(super) fn check(&self, bio: &mut Bio) -> Result<(), Status> {
+        if !self.live.io_poll {
+            bio.flags.remove(BioFlags::POLLED);
+        }
+        check(bio, &self.live.limits, self.live.size_bytes)?;
+        if self.live.table.is_none() { Err(Status::IoError) } else { Ok(()) }
+    }
+
+    /// Send `bio` to a sector of a member.
+    #[inline]
+    pub(super) fn send_to_sector(
+        &self,
+        env: &mut Env,
+        (member, sector): (u32, u64),
+        mut bio: Box<Bio>,
+    ) {
+        bio.sector = Sector(sector);
+        env.send_down(self.members[member as usize], bio);
+    }
+
+    /// Send `bios` (emptied), whose sectors are the member's, to it.
+    #[inline]
+    pub(super) fn send_all(&self, env: &mut Env, member: u32, bios: &mut BioList) {
+        env.send_all_down(self.members[member as usize], bios);
+    }
+
+    /// Send a part, whose sectors are the volume's, to a member where they lie `add` further on. A flush
+    /// has no sector.
+    pub(super) fn send_moved(&self, env: &mut Env, (member, add): (u32, u64), mut bio: Box<Bio>) {
+        if bio.op != Op::Flush {
+            bio.sector = Sector(bio.sector.0.wrapping_add(add));
+        }
+        env.send_down(self.members[member as usize], bio);
+    }
+}
+
+impl Drop for VolumeView {
+    fn drop(&mut self) {
+        self.shared.close_port(&self.port);
+    }
+}
