@@ -6,7 +6,7 @@
 //!
 //! Source: `Documentation/admin-guide/device-mapper/delay.rst`.
 
-use crate::table::Area;
+use crate::area::Area;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicU64, Ordering::Relaxed};
 use drystone_core::{Bio, BioFlags, Op};

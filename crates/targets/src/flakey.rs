@@ -7,7 +7,7 @@
 //!
 //! Source: `Documentation/admin-guide/device-mapper/dm-flakey.rst`.
 
-use crate::table::Area;
+use crate::area::Area;
 use drystone_core::Op;
 use drystone_core::clock::Ns;
 use std::fmt::Write;

@@ -6,16 +6,19 @@
 //! of one target takes the whole of a bio it is only moved, else it is divided.
 #![forbid(unsafe_code)]
 
+mod area;
 mod channel;
 mod delay;
 mod divide;
 mod extents;
 mod flakey;
 mod log_writes;
+mod shared;
 mod striped;
 mod table;
 mod volume;
 
+pub use area::Area;
 pub use delay::{DelayClass, DelaySpec};
 pub use flakey::{CorruptByte, Faults, FlakeySpec, Writes};
 pub use log_writes::format::{
@@ -24,5 +27,6 @@ pub use log_writes::format::{
 };
 pub use log_writes::log::{LogCarrier, LogStep, LogWrite};
 pub use log_writes::{LogWritesSpec, WriteLog};
-pub use table::{Area, Line, Table, TargetSpec};
-pub use volume::{Volume, VolumeOptions};
+pub use shared::VolumeOptions;
+pub use table::{Line, Table, TargetSpec};
+pub use volume::Volume;

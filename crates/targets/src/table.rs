@@ -5,6 +5,7 @@
 //!   block long; every area lies inside its device and on its blocks.
 //! * A table does not change. A volume whose table is reloaded gets another one.
 
+use crate::area::Area;
 use crate::delay::{Class, Delay, DelaySpec};
 use crate::flakey::{Flakey, FlakeySpec};
 use crate::log_writes::{LogWrites, LogWritesSpec, WriteLog};
@@ -15,22 +16,6 @@ use std::sync::Arc;
 
 /// The last sector of a 63-bit byte offset, which bounds tables.
 const MAX_SECTOR: u64 = i64::MAX as u64 / SECTOR_SIZE;
-
-/// A place in another device.
-#[derive(Clone)]
-pub struct Area {
-    /// The device.
-    pub device: Arc<dyn Device>,
-    /// First sector there.
-    pub sector: u64,
-}
-
-impl Area {
-    /// As a table has it, with a space before it.
-    pub(crate) fn argument(&self) -> String {
-        format!(" {} {}", self.device.info().name, self.sector)
-    }
-}
 
 /// What a line of a table says of its sectors.
 #[derive(Clone)]

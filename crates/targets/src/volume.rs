@@ -2,153 +2,26 @@
 //!
 //! Invariants:
 //! * `control` serialises all that changes a volume. Contexts never take it.
-//! * What contexts need is published as [`Live`]; each keeps a copy and looks at its epoch once a
-//!   call. A live table is replaced only while the volume is suspended and quiet.
-//! * Quiet: every channel has seen the suspension, and none of the bios that it let pass is in
-//!   flight. A channel says so in its port, with the epoch that it has seen, from inside its
-//!   context's gate. A context that is outside a call is visited; nobody waits for its owner.
+//! * What contexts need is published ([`crate::shared::Live`]); each keeps a copy and reads its epoch once
+//!   a call. A live table is replaced only while the volume is suspended and quiesced.
+//! * Quiesced: every channel has seen the suspension, and none of the bios that it remapped is in flight.
+//!   A channel reports that in its port, with the epoch that it has seen, from inside its context's gate.
+//!   A context that is outside a call is visited; nothing waits for its owner.
 //!
 //! Source: `dm-ioctl` and dmsetup(8): load fills the inactive slot, resume makes it live.
 
 use crate::channel::VolumeChannel;
+use crate::shared::{Control, Shared, VolumeOptions};
 use crate::table::Table;
 use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
-use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
-use drystone_core::quiesced::Quiesced;
-use drystone_core::stats::{DeviceStats, DiskStats};
-use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
-use drystone_core::{
-    Channel, Device, DeviceInfo, Env, Error, Extent, Holder, Holders, Limits, Published, Result,
-};
+use drystone_core::stats::DiskStats;
+use drystone_core::sync::{Guard, LockCounters};
+use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holder, Holders, Result};
 use std::sync::{Arc, Weak};
-
-/// What contexts know of a volume.
-#[derive(Clone)]
-pub(crate) struct Live {
-    /// `None` until the first resume with a table: every I/O fails.
-    pub(crate) table: Option<Arc<Table>>,
-    pub(crate) limits: Limits,
-    pub(crate) size_bytes: u64,
-    /// New bios are kept.
-    pub(crate) suspended: bool,
-    /// The volume is over; there is no table.
-    pub(crate) closed: bool,
-    pub(crate) iostats: bool,
-    /// Bios may be polled: everything below can, and nobody has switched it off here.
-    pub(crate) io_poll: bool,
-    can_poll: bool,
-    wants_poll: bool,
-}
-
-/// What the control side of a volume and one of its channels share.
-pub(crate) struct PortState {
-    /// Nothing of the channel is in flight since a suspension.
-    pub(crate) quiesced: Quiesced,
-}
-
-/// A channel. Its doorbell makes it look at what is published.
-pub(crate) type Port = drystone_core::Port<PortState>;
-
-/// The open ones, by number.
-type Ports = drystone_core::Ports<PortState>;
-
-pub(crate) struct Shared {
-    name: String,
-    pub(crate) live: Published<Live>,
-    pub(crate) stats: DeviceStats,
-    control: Lock<Control>,
-    ports: Lock<Ports>,
-    holders: Holders,
-    options: VolumeOptions,
-    /// Count the locks of `live`, `control` and `ports`, each written only while it is held.
-    live_locks: Arc<LockCounters>,
-    control_locks: Arc<LockCounters>,
-    ports_locks: Arc<LockCounters>,
-}
-
-impl Shared {
-    pub(crate) fn open_port(&self, doorbell: Arc<Message>) -> Arc<Port> {
-        self.ports.lock(&self.ports_locks).open(doorbell, PortState { quiesced: Quiesced::new() })
-    }
-
-    pub(crate) fn close_port(&self, port: &Arc<Port>) {
-        port.quiesced.set_gone();
-        self.ports.lock(&self.ports_locks).close(port);
-    }
-
-    fn ports(&self) -> Ports {
-        self.ports.lock(&self.ports_locks).clone()
-    }
-
-    fn live(&self) -> Arc<Live> {
-        self.live.get(&self.live_locks).1
-    }
-
-    fn publish(&self, change: impl FnOnce(&mut Live)) {
-        let published = self.live.update(&self.live_locks, |live| {
-            change(live);
-            Ok(())
-        });
-        debug_assert!(published.is_ok());
-    }
-
-    fn kick_all(&self) {
-        self.ports().iter().for_each(|port| port.doorbell().clone().send_and_kick());
-    }
-
-    /// Make `table` the live one, by its members as they are now.
-    fn take_over(&self, live: &mut Live, table: Arc<Table>) {
-        let limits = table.limits();
-        live.limits = Limits { read_only: limits.read_only || self.options.read_only, ..limits };
-        live.size_bytes = table.size_bytes();
-        live.can_poll = can_poll(&table);
-        live.io_poll = live.wants_poll && live.can_poll;
-        live.table = Some(table);
-    }
-}
-
-/// A member's changes become the volume's, and its holders hear of them.
-impl Holder for Shared {
-    fn polling_ends(&self) {
-        if !self.live().io_poll {
-            return;
-        }
-        self.holders.polling_ends();
-        self.publish(|live| (live.io_poll, live.can_poll) = (false, false));
-        // No context goes on with what it knew before.
-        self.kick_all();
-    }
-
-    fn member_changed(&self) {
-        let control = self.control.lock(&self.control_locks);
-        self.publish(|live| {
-            if let Some(table) = live.table.take() {
-                self.take_over(live, table);
-            }
-        });
-        drop(control);
-        self.holders.changed();
-    }
-}
-
-/// What only control calls touch.
-#[derive(Default)]
-struct Control {
-    inactive: Option<Arc<Table>>,
-}
-
-/// What a volume's maker may choose.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct VolumeOptions {
-    /// Refuse writes.
-    pub read_only: bool,
-    /// `queue/iostats` switched off.
-    pub no_iostats: bool,
-}
 
 /// A device made of others. Cheap to clone; all clones are the same volume.
 #[derive(Clone)]
@@ -160,34 +33,11 @@ impl Volume {
     /// A volume without a table, suspended by nobody, of size 0. `locks` are its own: nobody else
     /// counts on them.
     pub fn new(name: &str, options: VolumeOptions, locks: Arc<LockCounters>) -> Self {
-        let live = Live {
-            table: None,
-            limits: Limits { read_only: options.read_only, ..Limits::default() },
-            size_bytes: 0,
-            suspended: false,
-            closed: false,
-            iostats: !options.no_iostats,
-            io_poll: false,
-            can_poll: false,
-            wants_poll: true,
-        };
-        let shared = Shared {
-            name: name.to_owned(),
-            live: Published::new(live),
-            stats: DeviceStats::new(locks.sibling()),
-            control: Lock::new(LockClass::Control, Control::default()),
-            ports: Lock::new(LockClass::Control, Ports::default()),
-            holders: Holders::new(locks.sibling()),
-            options,
-            live_locks: locks.sibling(),
-            control_locks: locks.sibling(),
-            ports_locks: locks,
-        };
-        Volume { shared: Arc::new(shared) }
+        Volume { shared: Shared::new(name, options, locks) }
     }
 
     fn control(&self) -> Guard<'_, Control> {
-        self.shared.control.lock(&self.shared.control_locks)
+        self.shared.control()
     }
 
     /// Put `table` into the inactive slot, in the place of one that is there. I/O is not touched.
@@ -229,7 +79,7 @@ impl Volume {
     /// Have every context look at the suspension, and see whether all I/O that was let through
     /// before it has ended. False also if the volume is not suspended. Waits for nobody; ask again.
     pub fn is_quiet(&self) -> bool {
-        let (epoch, live) = self.shared.live.get(&self.shared.live_locks);
+        let (epoch, live) = self.shared.published();
         if !live.suspended {
             return false;
         }
@@ -352,12 +202,6 @@ impl Volume {
 }
 
 /// A volume polls only if everything below can.
-fn can_poll(table: &Table) -> bool {
-    let polls =
-        |device: &Arc<dyn Device>| device.attribute("queue/io_poll").as_deref() == Some("1");
-    !table.members().is_empty() && table.members().iter().all(polls)
-}
-
 impl TypedDevice for Volume {
     type Channel = VolumeChannel;
 

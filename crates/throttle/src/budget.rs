@@ -1,16 +1,16 @@
-//! One limit: how much may pass in any time, without a lock.
+//! One limit without a lock: the generic cell rate algorithm (GCRA, ITU-T I.371) as virtual scheduling.
 //!
-//! The state is a *virtual time* (`tat`): when all that was charged would have passed at the limit.
-//! What is charged may run ahead of the clock by [`BURST_NS`], no further. A context that passes
-//! much takes a **lease** with a charge: more than it needs now, charged at once and spent later
-//! without touching anything shared.
+//! The state is the *theoretical arrival time* (`tat`): the time at which all charges would have passed
+//! at the limit. It may run ahead of the clock by [`BURST_NS`], no further. A context that passes much
+//! takes a **lease** with a charge: more than it needs now, charged at once and spent later without
+//! touching anything shared ([`crate::credit`]).
 //!
 //! Invariants:
 //! * An I/O passes when it is paid but for the burst, so after its charge `tat` is at most the clock and
 //!   the burst. What is worth more than the burst is paid while it waits.
 //! * While I/Os wait the clock may run ahead of `tat`: what passes late, because limits above were in the
 //!   way or somebody looked late, loses no time by it, up to a slice; and large ones find paid what small
-//!   ones left. But never by more than the largest I/O is worth, and what is left of the slice.
+//!   ones left. But never by more than the largest I/O is cost_ticks, and what is left of the slice.
 //! * `leased` is at least what contexts have leased and not spent, and at most what passes in
 //!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it back.
 //! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged within
@@ -37,14 +37,14 @@ pub(crate) const LEASE_NS: Ns = 30_000_000;
 pub const SLICE_NS: Ns = BURST_NS + LEASE_NS;
 
 pub(crate) const BURST: Ticks = ticks_of(BURST_NS);
-/// How late what waits may pass without losing time by it, beyond the burst.
+/// How late a waiting I/O may pass without losing time by it, beyond the burst.
 const LATE: Ticks = ticks_of(SLICE_NS) - BURST;
 
-/// The longest that one I/O can be worth: nine years.
-const WORTH_MAX: u128 = 1 << 62;
+/// The highest cost of one I/O: nine years.
+const COST_MAX: u128 = 1 << 62;
 
-/// What a context may spend where nothing limits it, until it asks again.
-pub(crate) const PLENTY: u64 = 1 << 62;
+/// The amount that a context may spend where nothing limits it, until it asks again.
+pub(crate) const UNLIMITED: u64 = 1 << 62;
 
 pub(crate) const fn ticks_of(ns: Ns) -> Ticks {
     ns.saturating_mul(TICKS_A_NS)
@@ -55,15 +55,15 @@ pub(crate) const fn ns_of(at: Ticks) -> Ns {
     at.div_ceil(TICKS_A_NS)
 }
 
-/// How long `amount` takes at `rate`, rounded up.
-pub(crate) fn worth(amount: u64, rate: u64) -> Ticks {
+/// The cost of `amount` units: how long they take at `rate`, rounded up.
+pub(crate) fn cost_ticks(amount: u64, rate: u64) -> Ticks {
     let exact = (u128::from(amount) * TICKS_A_SECOND).div_ceil(u128::from(rate));
-    exact.min(WORTH_MAX) as Ticks
+    exact.min(COST_MAX) as Ticks
 }
 
 /// How much passes in `time` at `rate`, rounded down.
 fn amount(time: Ticks, rate: u64) -> u64 {
-    (u128::from(time) * u128::from(rate) / TICKS_A_SECOND).min(u128::from(PLENTY)) as u64
+    (u128::from(time) * u128::from(rate) / TICKS_A_SECOND).min(u128::from(UNLIMITED)) as u64
 }
 
 /// See the module's text.
@@ -90,15 +90,15 @@ impl Budget {
     /// they may not pass.
     pub(crate) fn take(&self, now: Ticks, least: u64) -> Option<u64> {
         loop {
-            let Some(rate) = self.rate() else { return Some(PLENTY) };
+            let Some(rate) = self.rate() else { return Some(UNLIMITED) };
             let tat = self.tat.load(Acquire);
             let (base, end) = (tat.max(now), now + BURST);
-            let charged = base.saturating_add(worth(least, rate));
+            let charged = base.saturating_add(cost_ticks(least, rate));
             if charged > end {
                 return None;
             }
             let lease = self.lease(rate, end - charged, least);
-            let next = charged + worth(lease, rate);
+            let next = charged + cost_ticks(lease, rate);
             if self.tat.compare_exchange(tat, next, AcqRel, Relaxed).is_err() {
                 self.unlease(lease);
             } else if self.rate.load(Acquire) != rate {
@@ -111,8 +111,8 @@ impl Budget {
         }
     }
 
-    /// Lease so much that there is as much left of `room`, and for others; nothing if it were not
-    /// worth it.
+    /// Lease so much that there is as much left of `room`, and for others; nothing if that would be too
+    /// little to spare anything.
     fn lease(&self, rate: u64, room: Ticks, least: u64) -> u64 {
         let wanted = amount(room / 2, rate);
         if wanted < least.saturating_mul(2) {
@@ -154,7 +154,7 @@ impl Budget {
         if let Some(rate) = self.rate() {
             // Rounded down: what was spent stays paid.
             let exact = u128::from(unspent) * TICKS_A_SECOND / u128::from(rate);
-            self.lower(exact.min(WORTH_MAX) as Ticks);
+            self.lower(exact.min(COST_MAX) as Ticks);
         }
     }
 
@@ -175,15 +175,15 @@ impl Budget {
         let Some(rate) = self.rate() else { return 0 };
         self.largest.store(self.largest.load(Relaxed).max(units), Relaxed);
         let base = self.tat.load(Acquire).max(self.since.load(Relaxed));
-        base.saturating_add(worth(units, rate)).saturating_sub(BURST)
+        base.saturating_add(cost_ticks(units, rate)).saturating_sub(BURST)
     }
 
     /// Charge `units` that have waited and pass at `now`. With the turn.
     pub(crate) fn charge(&self, now: Ticks, units: u64) {
         let Some(rate) = self.rate() else { return };
-        let late = worth(self.largest.load(Relaxed), rate).saturating_add(LATE);
+        let late = cost_ticks(self.largest.load(Relaxed), rate).saturating_add(LATE);
         let base = self.since.load(Relaxed).max(now.saturating_sub(late));
-        change(&self.tat, |tat| tat.max(base).saturating_add(worth(units, rate)));
+        change(&self.tat, |tat| tat.max(base).saturating_add(cost_ticks(units, rate)));
     }
 
     /// Change the limit at `now`. What is owed stays owed, at the new one; a limit that comes or goes
@@ -208,11 +208,11 @@ fn change(cell: &AtomicU64, mut to: impl FnMut(u64) -> u64) {
     }
 }
 
-/// The time `at`, when the time between it and `now` is worth the same at another limit.
+/// The time `at`, moved so that the time from `now` to it costs the same amount at another limit.
 fn rescaled(at: Ticks, now: Ticks, before: u64, rate: u64) -> Ticks {
     let scale = |time: Ticks| {
         let scaled = (u128::from(time) * u128::from(before)).div_ceil(u128::from(rate));
-        scaled.min(WORTH_MAX) as Ticks
+        scaled.min(COST_MAX) as Ticks
     };
     match at.checked_sub(now) {
         Some(owed) => now.saturating_add(scale(owed)),

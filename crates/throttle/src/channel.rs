@@ -3,17 +3,17 @@
 //! Invariants:
 //! * A group's bios of a direction pass in the order in which they came: while one waits, what comes
 //!   after it does, too (`kept`).
-//! * Purses are given back when the rules change, when a bio has to wait, and when the channel goes.
+//! * LocalCredits are given back when the rules change, when a bio has to wait, and when the channel goes.
 //! * While bios wait the context promises to look for word of them ([`drystone_core::Env::entrusted`]),
 //!   once for each.
-//! * The way of a bio that finds its group's purse full touches no line that another context writes.
+//! * The way of a bio that finds its group's credit full touches no line that another context writes.
 
 use crate::counts::GroupCounts;
 use crate::device::DeviceThrottle;
 use crate::lane::{Caller, Lane, NEVER};
 use crate::limits::{Direction, charged_bytes, counted_at};
 use crate::port::Port;
-use crate::purse::Purse;
+use crate::credit::LocalCredit;
 use crate::rules::{Path, ROOT, Rules, slot_of};
 use crate::throttled::{Throttle, ThrottleChannel};
 use drystone_core::clock::Ns;
@@ -30,7 +30,7 @@ const LENGTH_MAX: u64 = 1 << 40;
 
 /// A group in one direction.
 struct Side {
-    purse: Purse,
+    credit: LocalCredit,
     path: Option<Arc<Path>>,
     /// Bios that wait.
     kept: usize,
@@ -38,26 +38,26 @@ struct Side {
 
 impl Side {
     fn new(path: Option<Arc<Path>>) -> Self {
-        let purse = if path.is_none() { Purse::unlimited() } else { Purse::default() };
-        Side { purse, path, kept: 0 }
+        let credit = if path.is_none() { LocalCredit::unlimited() } else { LocalCredit::default() };
+        Side { credit, path, kept: 0 }
     }
 
     /// False if there was nothing to give.
     fn give_back(&mut self) -> bool {
-        self.path.as_ref().is_some_and(|path| self.purse.give_back(path))
+        self.path.as_ref().is_some_and(|path| self.credit.give_back(path))
     }
 
-    /// Pay for an I/O of `bytes` that finds its purse empty. False if it has to wait.
+    /// Pay for an I/O of `bytes` that finds its credit empty. False if it has to wait.
     fn pay(&mut self, now: Ns, bytes: u64) -> bool {
         self.give_back();
         match &self.path {
             None => {
-                self.purse = Purse::unlimited();
-                self.purse.try_spend(bytes)
+                self.credit = LocalCredit::unlimited();
+                self.credit.try_spend(bytes)
             }
             Some(path) => {
                 let waits = self.kept > 0 || path.meters().any(|meter| meter.is_blocked());
-                !waits && self.purse.fill(path, now, bytes)
+                !waits && self.credit.fill(path, now, bytes)
             }
         }
     }
@@ -216,7 +216,7 @@ impl GroupChannel {
             bio.group == group && bio.op == op && bio.bytes <= whole
         });
         let side = &mut entry.sides[Direction::of(first) as usize];
-        let passes = same && op.has_data() && side.purse.try_spend_all(bytes, bios.len() as u64);
+        let passes = same && op.has_data() && side.credit.try_spend_all(bytes, bios.len() as u64);
         if passes {
             entry.counts.passed(counted_at(first), bytes, bios.len() as u64);
         }
@@ -251,9 +251,9 @@ impl GroupChannel {
         let at = counted_at(first);
         let direction = Direction::of(first);
         let Some(entry) = find(&mut self.entries, group) else { return BioList::new() };
-        let purse = &mut entry.sides[direction as usize].purse;
+        let credit = &mut entry.sides[direction as usize].credit;
         let (whole, mut bytes) = (device.max_io_bytes(), 0u64);
-        let run = match purse.is_unlimited() {
+        let run = match credit.is_unlimited() {
             true => bios.take_while(|bio| {
                 let goes = bio.group == group && bio.op == op && bio.bytes <= whole;
                 bytes = if goes { bytes.wrapping_add(bio.bytes) } else { bytes };
@@ -261,7 +261,7 @@ impl GroupChannel {
             }),
             false => bios.take_while(|bio| {
                 let same = bio.group == group && bio.op == op && bio.bytes <= whole;
-                let goes = same && purse.try_spend(bio.bytes);
+                let goes = same && credit.try_spend(bio.bytes);
                 bytes = if goes { bytes.wrapping_add(bio.bytes) } else { bytes };
                 goes
             }),
@@ -288,7 +288,7 @@ impl GroupChannel {
         let entry = self.entry(bio.group).expect("it was made");
         let side = entry.side(&bio);
         let bytes = charged_bytes(&bio);
-        if side.purse.try_spend(bytes) || side.pay(now, bytes) {
+        if side.credit.try_spend(bytes) || side.pay(now, bytes) {
             entry.count(&bio);
             return Some(bio);
         }

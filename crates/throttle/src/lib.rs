@@ -11,6 +11,7 @@
 mod budget;
 mod channel;
 mod counts;
+mod credit;
 mod device;
 mod group;
 mod groups;
@@ -21,7 +22,6 @@ mod meter;
 #[cfg(all(test, loom))]
 mod models;
 mod port;
-mod purse;
 mod rules;
 mod throttled;
 mod tree;

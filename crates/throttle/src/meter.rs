@@ -5,7 +5,7 @@
 //! * `blocked` is a hint for those who pass without the turn: it is true while bios are known to wait
 //!   for this very meter, which others then do not overtake.
 
-use crate::budget::{Budget, Ticks, worth};
+use crate::budget::{Budget, Ticks, cost_ticks};
 use drystone_core::primitive::{AtomicBool, Ordering::*};
 
 /// See the module's text. On cache lines of its own.
@@ -57,10 +57,10 @@ impl Meter {
         self.iops.charge(now, 1);
     }
 
-    /// What an I/O of `bytes` is worth here.
-    pub(crate) fn worth(&self, bytes: u64) -> Ticks {
-        let bytes = self.bps.rate().map_or(0, |rate| worth(bytes, rate));
-        bytes.max(self.iops.rate().map_or(0, |rate| worth(1, rate)))
+    /// The cost of an I/O of `bytes` here.
+    pub(crate) fn cost(&self, bytes: u64) -> Ticks {
+        let bytes = self.bps.rate().map_or(0, |rate| cost_ticks(bytes, rate));
+        bytes.max(self.iops.rate().map_or(0, |rate| cost_ticks(1, rate)))
     }
 
     /// Change the limits; also while the meter stands in no lane.

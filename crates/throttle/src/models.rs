@@ -1,7 +1,7 @@
 //! Models of what is shared without a lock, for every order of steps (loom). What each must catch when
 //! it is broken is listed in `scripts/loom.sh`.
 
-use crate::budget::{BURST, Budget, LEASE_NS, ticks_of, worth};
+use crate::budget::{BURST, Budget, LEASE_NS, ticks_of, cost_ticks};
 use crate::counts::{Count, Counted, Halves};
 use crate::device::DeviceThrottle;
 use crate::hierarchy::Hierarchy;
@@ -42,7 +42,7 @@ fn loom_throttle_leases() {
         let leased = take(&budget) + other.join().unwrap();
         assert!(leased > 0 && leased <= LEASE_NS / 1000, "{leased} leased");
         let owed = budget.when(0) + BURST - now;
-        assert!(owed <= BURST && owed >= worth(40 + leased, RATE));
+        assert!(owed <= BURST && owed >= cost_ticks(40 + leased, RATE));
     });
 }
 
@@ -60,7 +60,7 @@ fn loom_throttle_rate_change() {
         budget.set_rate(now, Some(500));
         let passed = other.join().unwrap();
         let owed = (budget.when(0) + BURST).saturating_sub(now);
-        assert!(owed >= worth(passed, 500), "{passed} passed, {owed} owed");
+        assert!(owed >= cost_ticks(passed, 500), "{passed} passed, {owed} owed");
     });
 }
 

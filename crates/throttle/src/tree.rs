@@ -2,7 +2,7 @@
 //!
 //! A node is a group; it has a queue of its own bios and children. The bios of a group go in the
 //! order in which they came. Where several queues of a node have bios that may go, the one goes
-//! first that was served least, by what its I/Os were worth at the limit that they share. So a
+//! first that was served least, by the cost of its I/Os at the limit that they share. So a
 //! group's own bios and each child share alike, however many bios each has (Linux serves them round
 //! robin, by I/Os), and a child that waits for a limit of its own is no hindrance to its siblings.
 //!
@@ -189,7 +189,7 @@ impl Tree {
         let reached = self.node(of).reached;
         self.take_out(of, who);
         let competitor = self.competitor(of, who);
-        // Whoever was away, or had to wait for limits of its own, has saved nothing up.
+        // A competitor that was away, or had to wait for limits of its own, has saved nothing up.
         competitor.served = competitor.served.max(reached);
         competitor.place = Place::Ready;
         let served = competitor.served;
@@ -259,12 +259,12 @@ impl Tree {
         Next { leaf: of, bytes: charged_bytes(bio), others: NEVER }
     }
 
-    /// Charge the bio at every meter on its way, and note who was served.
+    /// Charge the bio at every meter on its way, and note which competitors were served.
     fn charge(&mut self, next: &Next, now: Ticks) {
         let (mut of, mut who) = (next.leaf, next.leaf);
         loop {
-            let worth = self.worth(of, next.bytes);
-            self.serve(of, who, worth);
+            let cost = self.cost(of, next.bytes);
+            self.serve(of, who, cost);
             let node = self.node(of);
             if let Some(meter) = &node.meter {
                 meter.charge(now, next.bytes);
@@ -274,24 +274,24 @@ impl Tree {
         }
     }
 
-    /// What an I/O is worth at the first limit from node `of` upwards, which is what the competitors
-    /// of the node share.
-    fn worth(&mut self, mut of: u32, bytes: u64) -> Ticks {
+    /// The cost of an I/O at the first limit from node `of` upwards, which the competitors of the node
+    /// share.
+    fn cost(&mut self, mut of: u32, bytes: u64) -> Ticks {
         loop {
             let node = self.node(of);
             match (&node.meter, node.parent) {
-                (Some(meter), _) => return meter.worth(bytes),
+                (Some(meter), _) => return meter.cost(bytes),
                 (None, Some(parent)) => of = parent,
                 (None, None) => return 0,
             }
         }
     }
 
-    fn serve(&mut self, of: u32, who: u32, worth: Ticks) {
+    fn serve(&mut self, of: u32, who: u32, cost: Ticks) {
         let before = self.competitor(of, who).served;
         self.take_out(of, who);
         let competitor = self.competitor(of, who);
-        competitor.served = before.saturating_add(worth);
+        competitor.served = before.saturating_add(cost);
         competitor.place = Place::Ready;
         let served = competitor.served;
         let node = self.node(of);

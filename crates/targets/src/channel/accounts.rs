@@ -4,7 +4,7 @@
 //! * What passes in a call is published once a call, in one write for each group of operations.
 //! * With `queue/iostats` off nothing is counted but the busy time.
 
-use crate::volume::Shared;
+use crate::shared::Shared;
 use drystone_core::clock::Ns;
 use drystone_core::context::RemappedDone;
 use drystone_core::op::OpGroup;

@@ -6,8 +6,8 @@
 //!   suspension between the two finds the port.
 //! * [`VolumeView::report`] says that the channel is quiesced only by the epoch that this view has seen.
 
+use crate::shared::{Live, Port, Shared};
 use crate::table::{Table, To};
-use crate::volume::{Live, Port, Shared};
 use drystone_core::check::{check, is_plain};
 use drystone_core::mailbox::Message;
 use drystone_core::{Bio, BioFlags, BioList, Env, Op, Sector, Status, Subscription};

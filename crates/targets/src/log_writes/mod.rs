@@ -12,7 +12,7 @@ pub(crate) mod log;
 
 use self::format::LOG_HEADER_BYTES;
 use self::log::{Log, LogCarrier, LogStep};
-use crate::table::Area;
+use crate::area::Area;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Device, Limits, SECTOR_SIZE};

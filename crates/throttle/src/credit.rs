@@ -1,10 +1,11 @@
-//! What a context may spend for a group in a direction without asking anybody.
+//! Local credit: the bytes and I/Os that a context may pass for a group in a direction without touching
+//! anything shared.
 //!
 //! Invariants:
-//! * What is in a purse was charged at every limit on the path, the same at each.
-//! * `leased` is how much of it was leased when it was filled, so at least what is left.
+//! * Credit was charged before at every limit on the path, the same at each.
+//! * `leased` is how much of it was leased when it was filled, so at least as much as is left.
 
-use crate::budget::{Budget, PLENTY, ticks_of};
+use crate::budget::{Budget, UNLIMITED, ticks_of};
 use crate::hierarchy::DEPTH_MAX;
 use crate::meter::Meter;
 use crate::rules::Path;
@@ -16,25 +17,25 @@ type Both = (u64, u64);
 
 /// See the module's text.
 #[derive(Default)]
-pub(crate) struct Purse {
+pub(crate) struct LocalCredit {
     bytes: u64,
     ios: u64,
     leased: Both,
 }
 
-impl Purse {
-    /// That of a group that nothing limits.
+impl LocalCredit {
+    /// The credit of a group that nothing limits.
     pub(crate) fn unlimited() -> Self {
-        Purse { bytes: PLENTY, ios: PLENTY, leased: (0, 0) }
+        LocalCredit { bytes: UNLIMITED, ios: UNLIMITED, leased: (0, 0) }
     }
 
-    /// Nothing limits what is spent.
+    /// Nothing limits it.
     #[inline]
     pub(crate) fn is_unlimited(&self) -> bool {
-        self.ios == PLENTY && self.bytes == PLENTY
+        self.ios == UNLIMITED && self.bytes == UNLIMITED
     }
 
-    /// Spend what an I/O of `bytes` costs, if there is as much. What is plenty stays so.
+    /// Spend the cost of an I/O of `bytes`, if there is as much. Unlimited credit stays unlimited.
     #[inline]
     pub(crate) fn try_spend(&mut self, bytes: u64) -> bool {
         self.try_spend_all(bytes, 1)
@@ -43,15 +44,15 @@ impl Purse {
     /// The same for `ios` I/Os, of `bytes` in all.
     #[inline]
     pub(crate) fn try_spend_all(&mut self, bytes: u64, ios: u64) -> bool {
-        let enough = (self.bytes >= bytes || self.bytes == PLENTY) && self.ios >= ios;
+        let enough = (self.bytes >= bytes || self.bytes == UNLIMITED) && self.ios >= ios;
         if enough {
-            self.bytes -= if self.bytes == PLENTY { 0 } else { bytes };
-            self.ios -= if self.ios == PLENTY { 0 } else { ios };
+            self.bytes -= if self.bytes == UNLIMITED { 0 } else { bytes };
+            self.ios -= if self.ios == UNLIMITED { 0 } else { ios };
         }
         enough
     }
 
-    /// Give back what is left. False if that is nothing.
+    /// Give back the credit that is left. False if there is none.
     pub(crate) fn give_back(&mut self, path: &Path) -> bool {
         let left = std::mem::take(self);
         for meter in path.meters() {
@@ -62,7 +63,7 @@ impl Purse {
     }
 
     /// Pay for an I/O of `bytes` at every limit of `path`, if it may pass at `now`, and take a lease
-    /// with it. The purse is empty.
+    /// with it. The credit is empty.
     pub(crate) fn fill(&mut self, path: &Path, now: Ns, bytes: u64) -> bool {
         let mut got = [(0, 0); DEPTH_MAX];
         for (at, meter) in path.meters().enumerate() {
@@ -74,16 +75,16 @@ impl Purse {
             got[at] = lease;
         }
         let all = path.meters().zip(&got);
-        let least = all.clone().fold((PLENTY, PLENTY), |least, (_, lease)| {
+        let least = all.clone().fold((UNLIMITED, UNLIMITED), |least, (_, lease)| {
             (least.0.min(lease.0), least.1.min(lease.1))
         });
         for (meter, lease) in all {
             trim(&meter.bps, lease.0, least.0);
             trim(&meter.iops, lease.1, least.1);
         }
-        let limited = |lease| if lease == PLENTY { 0 } else { lease };
+        let limited = |lease| if lease == UNLIMITED { 0 } else { lease };
         let leased = (limited(least.0), limited(least.1));
-        *self = Purse { bytes: least.0, ios: least.1, leased };
+        *self = LocalCredit { bytes: least.0, ios: least.1, leased };
         true
     }
 }
@@ -108,14 +109,14 @@ fn give_up(meter: &Meter, bytes: u64, lease: Both) {
 
 /// Give back what was charged, and the lease with it.
 fn undo(budget: &Budget, charged: u64, lease: u64) {
-    if lease != PLENTY {
+    if lease != UNLIMITED {
         budget.give_back(charged.saturating_add(lease), lease);
     }
 }
 
 /// Keep only `least` of a lease.
 fn trim(budget: &Budget, lease: u64, least: u64) {
-    if lease != PLENTY && lease > least {
+    if lease != UNLIMITED && lease > least {
         budget.give_back(lease - least, lease - least);
     }
 }
