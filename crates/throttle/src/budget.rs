@@ -7,10 +7,11 @@
 //!
 //! Invariants:
 //! * An I/O passes when it is paid but for the burst, so after its charge `tat` is at most the clock and
-//!   the burst. What is worth more than the burst is paid while it waits.
-//! * While I/Os wait the clock may run ahead of `tat`: what passes late, because limits above were in the
-//!   way or somebody looked late, loses no time by it, up to a slice; and large ones find paid what small
-//!   ones left. But never by more than the largest I/O is cost_ticks, and what is left of the slice.
+//!   the burst. An I/O that costs more than the burst is paid while it waits.
+//! * While I/Os wait the clock may run ahead of `tat`. An I/O may pass late because of limits above, or
+//!   because a channel polled late; it loses no time by that, up to a slice. So a large I/O finds paid
+//!   what small ones left. But the clock runs ahead by no more than the cost of the largest I/O and the
+//!   rest of the slice.
 //! * `leased` is at least what contexts have leased and not spent, and at most what passes in
 //!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it back.
 //! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged within

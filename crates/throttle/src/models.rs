@@ -1,7 +1,7 @@
 //! Models of what is shared without a lock, for every order of steps (loom). What each must catch when
 //! it is broken is listed in `scripts/loom.sh`.
 
-use crate::budget::{BURST, Budget, LEASE_NS, ticks_of, cost_ticks};
+use crate::budget::{BURST, Budget, LEASE_NS, cost_ticks, ticks_of};
 use crate::counts::{Count, Counted, Halves};
 use crate::device::DeviceThrottle;
 use crate::hierarchy::Hierarchy;
