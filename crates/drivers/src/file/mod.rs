@@ -28,6 +28,7 @@ mod backing;
 mod claim;
 mod extents;
 mod holes;
+mod in_use;
 mod length;
 mod locks;
 mod loops;
@@ -39,6 +40,7 @@ mod queue;
 mod reopen;
 mod shared;
 mod system;
+mod transfer;
 
 pub use backing::Backing;
 pub use offline::OfflineFile;

@@ -1,151 +1,59 @@
 //! A file as one context uses it: requests become operations on the context's ring.
 //!
 //! Invariants:
-//! * `parts[slot]` holds what the kernel may refer to for the request in that slot (vectors,
-//!   bounce buffer) and is changed only while nothing of it is with the ring.
-//! * A request ends on the opening of the file that it began on ([`Use`]). A queue has at most two:
-//!   no file is opened anew before everybody has left the one before.
-//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::ended_at_once`], which see
-//!   that the file was not cut short (`length`). Those that change it are counted in `mark` from
-//!   before they are issued.
-//! * A request has one operation with the ring at a time; `progress` of its bytes are done.
+//! * `transfers[slot]` holds the memory that the kernel may refer to for the request in that slot
+//!   ([`Transfer`]).
+//! * A request ends on the opening of the file that it began on ([`OpeningsInUse`]).
+//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::end_inline`], which check that
+//!   the file was not cut short (`length`). Those that change it are counted from before they are
+//!   issued.
+//! * A request has one operation with the ring at a time.
 
-use super::length::Mark;
+use super::in_use::OpeningsInUse;
 use super::opened::Opened;
 use super::shared::FileShared;
-use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
+use super::transfer::{Transfer, ZERO_CHUNK};
+use drystone_core::buf::IoBuf;
 use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::ring::polled::PolledRing;
-use drystone_core::ring::{FileOp, RingEvent, RingFile};
+use drystone_core::ring::{FileOp, RingEvent};
 use drystone_core::{BioFlags, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
 use std::sync::Arc;
 
-/// Zeroes are written this many bytes at a time where the file system cannot zero by itself.
-const ZERO_CHUNK: u64 = 1 << 20;
-
-/// Vectors that a slot has room for from the start; a request of more bios allocates once.
-const VECTORS: usize = 16;
-
-/// The memory that one request needs besides that of its bios.
-struct Part {
-    iovecs: Vec<libc::iovec>,
-    bounce: Option<IoBuf>,
-    progress: u64,
-    /// Zeroes are being written by hand.
-    by_hand: bool,
-    /// The exchange of the file by which it was begun.
-    epoch: u64,
-}
-
-impl Part {
-    fn new() -> Self {
-        Part {
-            iovecs: Vec::with_capacity(VECTORS),
-            bounce: None,
-            progress: 0,
-            by_hand: false,
-            epoch: 0,
-        }
-    }
-}
-
-/// An opening of the file, as a queue uses it.
-struct Use {
-    opened: Arc<Opened>,
-    file: RingFile,
-    mark: Mark,
-    /// Requests that were begun on it and have not ended.
-    in_flight: u32,
-}
-
-impl Use {
-    fn new(opened: Arc<Opened>, env: &mut Env) -> Self {
-        let (file, mark) = (env.ring.register(opened.fd()), Mark::new(opened.length.clone()));
-        Use { opened, file, mark, in_flight: 0 }
-    }
-
-    /// For what has ended, before it is acknowledged: whether the file was cut short.
-    fn look(&mut self) -> bool {
-        self.mark.look(&**self.opened.backing)
-    }
-}
-
 /// One context's queue of a file.
 pub struct FileQueue {
     shared: Arc<FileShared>,
-    /// The opening that new requests begin on, and its exchange.
-    now: Use,
-    epoch: u64,
-    /// The opening before, while requests are under way on it.
-    before: Option<Use>,
+    openings: OpeningsInUse,
     channel: u32,
-    parts: Vec<Part>,
+    transfers: Vec<Transfer>,
     zeroes: Option<IoBuf>,
     /// For polled reads and writes, where the device below has poll queues.
     polled: Option<PolledRing>,
     polled_events: Vec<RingEvent>,
 }
 
-// SAFETY: the iovecs point at memory of bios and buffers that the same queue's requests own.
-unsafe impl Send for FileQueue {}
-
 impl FileQueue {
     pub(super) fn new(shared: Arc<FileShared>, env: &mut Env, channel: u32, slots: u32) -> Self {
-        let (epoch, opened) = shared.current(&env.locks);
         FileQueue {
-            now: Use::new(opened, env),
-            epoch,
-            before: None,
+            openings: OpeningsInUse::new(&shared, env),
             shared,
             channel,
-            parts: (0..slots).map(|_| Part::new()).collect(),
+            transfers: (0..slots).map(|_| Transfer::new()).collect(),
             zeroes: None,
             polled: None,
             polled_events: Vec::new(),
         }
     }
 
-    /// The opening that the request in `slot` was begun on.
-    fn use_of(&self, slot: u32) -> &Use {
-        match &self.before {
-            Some(before) if self.parts[slot as usize].epoch != self.epoch => before,
-            _ => &self.now,
-        }
+    fn transfer(&mut self, rq: &Request) -> &mut Transfer {
+        &mut self.transfers[rq.slot() as usize]
     }
 
-    fn use_of_mut(&mut self, slot: u32) -> &mut Use {
-        match &mut self.before {
-            Some(before) if self.parts[slot as usize].epoch != self.epoch => before,
-            _ => &mut self.now,
-        }
-    }
-
+    /// The opening that the request was begun on.
     fn opened(&self, rq: &Request) -> &Opened {
-        &self.use_of(rq.slot()).opened
-    }
-
-    /// Takes the new opening over: the file was opened again.
-    #[cold]
-    fn follow(&mut self, env: &mut Env) {
-        debug_assert!(
-            self.before.is_none(),
-            "everybody leaves an opening before the next exchange"
-        );
-        let (epoch, opened) = self.shared.current(&env.locks);
-        self.before = Some(std::mem::replace(&mut self.now, Use::new(opened, env)));
-        self.epoch = epoch;
-        self.leave(env);
-    }
-
-    /// Gives up the opening before, once nothing is under way on it.
-    #[cold]
-    fn leave(&mut self, env: &mut Env) {
-        if let Some(before) = self.before.take_if(|before| before.in_flight == 0) {
-            self.now.opened.is_cut_short();
-            env.ring.unregister(before.file);
-        }
+        self.openings.of(self.transfers[rq.slot() as usize].epoch()).opened()
     }
 
     /// Start a polled read or write. False if it has to go the ordinary way.
@@ -215,18 +123,20 @@ impl FileQueue {
     }
 
     /// The status of a request that ended without the ring.
-    fn ended_at_once(&mut self, rq: &Request, status: Status) -> Status {
+    fn end_inline(&mut self, rq: &Request, status: Status) -> Status {
         self.over(rq);
-        let used = self.use_of_mut(rq.slot());
-        used.in_flight -= 1;
-        let is_cut = used.look();
+        let epoch = self.transfer(rq).epoch();
+        let opening = self.openings.of_mut(epoch);
+        opening.end(1);
+        let is_cut = opening.check_length();
         if is_cut && status.is_ok() { Status::Offline } else { status }
     }
 
     /// Nothing of the request is with the kernel any more.
     fn over(&mut self, rq: &Request) {
         if rq.unit.op != Op::Read {
-            self.use_of_mut(rq.slot()).mark.change_ended();
+            let epoch = self.transfer(rq).epoch();
+            self.openings.of_mut(epoch).end_change();
         }
     }
 
@@ -251,10 +161,11 @@ impl FileQueue {
     }
 
     fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
-        // SAFETY: the memory belongs to the request's bios or to `parts[slot]`, both kept until
+        let file = self.openings.of(self.transfers[slot as usize].epoch()).file();
+        // SAFETY: the memory belongs to the request's bios or to `transfers[slot]`, both kept until
         // the request is given back, which happens only in `ring_event`; the descriptor lives
         // in the opening, which this queue keeps while requests are in flight on it.
-        unsafe { env.ring.file(self.use_of(slot).file, op, Env::token(self.channel, slot.into())) }
+        unsafe { env.ring.file(file, op, Env::token(self.channel, slot.into())) }
     }
 
     fn data_op(&mut self, rq: &Request) -> FileOp {
@@ -269,47 +180,10 @@ impl FileQueue {
                 false => FileOp::Read { segment, offset },
             };
         }
-        self.gather(rq);
-        self.vectored_op(rq)
-    }
-
-    /// Collect the request's vectors, through a bounce buffer if memory is not aligned.
-    fn gather(&mut self, rq: &Request) {
         let alignment = self.opened(rq).alignment;
-        let part = &mut self.parts[rq.slot() as usize];
-        part.iovecs.clear();
-        let mut aligned = true;
-        rq.each_segment(|s| {
-            aligned &= alignment.takes(s);
-            part.iovecs.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len });
-        });
-        if aligned {
-            return;
-        }
-        let bounce = IoBuf::zeroed(rq.unit.bytes as usize);
-        if rq.unit.op == Op::Write {
-            fill_bounce(rq, &bounce);
-        }
-        let whole = libc::iovec { iov_base: bounce.as_ptr().cast(), iov_len: bounce.len() };
-        part.iovecs.clear();
-        part.iovecs.push(whole);
-        part.bounce = Some(bounce);
-    }
-
-    /// The operation for what is left of a request whose vectors were gathered.
-    fn vectored_op(&mut self, rq: &Request) -> FileOp {
-        let part = &mut self.parts[rq.slot() as usize];
-        let (iovecs, count) = (part.iovecs.as_ptr(), part.iovecs.len() as u32);
-        let offset = rq.offset() + part.progress;
-        match rq.unit.op {
-            Op::Read => FileOp::Readv { iovecs, count, offset },
-            _ => FileOp::Writev {
-                iovecs,
-                count,
-                offset,
-                dsync: rq.unit.flags.contains(BioFlags::FUA),
-            },
-        }
+        let transfer = self.transfer(rq);
+        transfer.gather(rq, alignment);
+        transfer.vectored_op(rq)
     }
 
     fn zero_op(&mut self, rq: &Request) -> Option<FileOp> {
@@ -330,15 +204,7 @@ impl FileQueue {
 
     fn zero_by_hand(&mut self, rq: &Request) -> FileOp {
         let zeroes = self.zeroes.get_or_insert_with(|| IoBuf::zeroed(ZERO_CHUNK as usize));
-        let part = &mut self.parts[rq.slot() as usize];
-        part.by_hand = true;
-        let length = (rq.unit.bytes - part.progress).min(ZERO_CHUNK);
-        let dsync = rq.unit.flags.contains(BioFlags::FUA);
-        FileOp::Write {
-            segment: zeroes.segment(0..length as usize),
-            offset: rq.offset() + part.progress,
-            dsync,
-        }
+        self.transfers[rq.slot() as usize].zero_op(rq, zeroes)
     }
 
     /// Takes the result of an operation: `Ok(None)` when the request is done,
@@ -356,10 +222,8 @@ impl FileQueue {
         }
         match rq.unit.op {
             Op::Read | Op::Write => self.moved(rq, result as u64),
-            Op::WriteZeroes if self.parts[rq.slot() as usize].by_hand => {
-                let part = &mut self.parts[rq.slot() as usize];
-                part.progress += result as u64;
-                match part.progress < rq.unit.bytes && result > 0 {
+            Op::WriteZeroes if self.transfer(rq).is_by_hand() => {
+                match self.transfer(rq).advance_zeroes(rq, result as u64) && result > 0 {
                     true => Ok(Some(self.zero_by_hand(rq))),
                     false if result == 0 => Err(Status::IoError),
                     false => Ok(None),
@@ -375,8 +239,8 @@ impl FileQueue {
             Op::Flush => Some(FileOp::DataSync),
             Op::Discard => Some(discard_op(self.opened(rq), rq)),
             Op::WriteZeroes => self.zero_op(rq),
-            _ if self.parts[rq.slot() as usize].iovecs.is_empty() => Some(self.data_op(rq)),
-            _ => Some(self.vectored_op(rq)),
+            _ if self.transfer(rq).is_gathered() => Some(self.transfer(rq).vectored_op(rq)),
+            _ => Some(self.data_op(rq)),
         }
     }
 
@@ -390,7 +254,7 @@ impl FileQueue {
             Op::Flush => s.flush_failed.store(true, Release),
             // It was offered, and is advice.
             Op::Discard if unsupported => return Ok(None),
-            Op::WriteZeroes if unsupported && !self.parts[rq.slot() as usize].by_hand => {
+            Op::WriteZeroes if unsupported && !self.transfers[rq.slot() as usize].is_by_hand() => {
                 let unmap = !rq.unit.flags.contains(BioFlags::NOUNMAP);
                 let flag =
                     if unmap && s.punch_hole.load(Relaxed) { &s.punch_hole } else { &s.zero_range };
@@ -408,8 +272,7 @@ impl FileQueue {
 
     /// `n` more bytes were read or written.
     fn moved(&mut self, rq: &Request, n: u64) -> Result<Option<FileOp>, Status> {
-        let slot = rq.slot() as usize;
-        let progress = self.parts[slot].progress + n;
+        let progress = self.transfer(rq).progress() + n;
         if progress >= rq.unit.bytes {
             return Ok(None);
         }
@@ -421,44 +284,16 @@ impl FileQueue {
                 false => Status::IoError,
             });
         }
-        if self.parts[slot].iovecs.is_empty() {
-            self.gather(rq);
-            self.skip(slot, progress as usize);
-        } else {
-            self.skip(slot, n as usize);
-        }
-        self.parts[slot].progress = progress;
-        Ok(Some(self.vectored_op(rq)))
+        let alignment = s.alignment;
+        let transfer = self.transfer(rq);
+        transfer.advance(rq, n, alignment);
+        Ok(Some(transfer.vectored_op(rq)))
     }
 
-    /// Drop the first `n` bytes of the gathered vectors.
-    fn skip(&mut self, slot: usize, mut n: usize) {
-        let iovecs = &mut self.parts[slot].iovecs;
-        let whole = iovecs.iter().take_while(|v| {
-            let fits = v.iov_len <= n;
-            n -= if fits { v.iov_len } else { 0 };
-            fits
-        });
-        let whole = whole.count();
-        iovecs.drain(..whole);
-        if let Some(first) = iovecs.first_mut() {
-            first.iov_base = first.iov_base.wrapping_byte_add(n);
-            first.iov_len -= n;
-        }
-    }
-
-    /// The request is over: copy back what was bounced, forget what it needed.
+    /// Ends a request: copies bounced data back, and forgets its memory.
     fn finish(&mut self, rq: &Request, status: Status) {
         self.over(rq);
-        let part = &mut self.parts[rq.slot() as usize];
-        if let Some(bounce) = part.bounce.take()
-            && status.is_ok()
-            && rq.unit.op == Op::Read
-        {
-            empty_bounce(rq, &bounce);
-        }
-        part.iovecs.clear();
-        (part.progress, part.by_hand) = (0, false);
+        self.transfer(rq).end(rq, status.is_ok());
         if matches!(rq.unit.op, Op::Discard | Op::WriteZeroes) {
             self.opened(rq).holes.made();
         }
@@ -480,16 +315,17 @@ impl FileQueue {
     /// The same while requests are under way on the opening before.
     #[cold]
     fn ending_on_both(&mut self, env: &mut Env, slots: &mut Slots, done: &[u32]) {
-        done.iter().for_each(|slot| self.use_of_mut(*slot).in_flight -= 1);
-        let is_cut = self.now.look();
-        let was_cut = self.before.as_mut().is_some_and(Use::look);
         for slot in done {
-            let is_of_now = self.parts[*slot as usize].epoch == self.epoch;
+            self.openings.of_mut(self.transfers[*slot as usize].epoch()).end(1);
+        }
+        let (is_cut, was_cut) = self.openings.check_lengths();
+        for slot in done {
+            let is_of_now = self.transfers[*slot as usize].epoch() == self.openings.epoch();
             if if is_of_now { is_cut } else { was_cut } {
                 end_offline(slots, *slot);
             }
         }
-        self.leave(env);
+        self.openings.leave(env);
     }
 }
 
@@ -517,59 +353,32 @@ fn discard_op(opened: &Opened, rq: &Request) -> FileOp {
     FileOp::Allocate { mode, offset, length }
 }
 
-fn fill_bounce(rq: &Request, bounce: &IoBuf) {
-    let mut at = 0;
-    rq.each_segment(|s| {
-        let to = bounce.segment(at..at + s.len);
-        // SAFETY: the bio's memory is vouched for until it completes, the bounce buffer is ours
-        // and nobody else looks at it yet.
-        unsafe {
-            let to = std::slice::from_raw_parts_mut(to.ptr, to.len);
-            copy_from_segments(&[s], 0, to);
-        }
-        at += s.len;
-    });
-}
-
-fn empty_bounce(rq: &Request, bounce: &IoBuf) {
-    let mut at = 0;
-    rq.each_segment(|s| {
-        // SAFETY: the bio's memory is vouched for until it completes.
-        unsafe { copy_to_segments(&[s], 0, &bounce[at..at + s.len]) };
-        at += s.len;
-    });
-}
-
 impl DriverQueue for FileQueue {
     fn close(&mut self, env: &mut Env) {
-        env.ring.unregister(self.now.file);
-        if let Some(before) = self.before.take() {
-            env.ring.unregister(before.file);
-        }
+        self.openings.close(env);
     }
 
     fn refresh(&mut self, env: &mut Env) {
-        if self.shared.epoch() != self.epoch {
-            self.follow(env);
+        if self.shared.epoch() != self.openings.epoch() {
+            self.openings.follow(&self.shared, env);
         }
     }
 
     fn queue_rq(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
         rq.driver_data = 0;
-        self.parts[rq.slot() as usize].epoch = self.epoch;
+        let epoch = self.openings.epoch();
+        self.transfer(rq).begin(epoch);
         if self.flush_lost(rq) {
             return Issue::Done(Status::IoError);
         }
-        let opened = &self.now.opened;
+        // The request begins on the opening of now, which is its own from here on.
+        let opened = self.opened(rq);
         if opened.length.was_cut_short() || self.ends_with_device(rq) && opened.is_cut_short() {
             return Issue::Done(Status::Offline);
         }
-        if rq.unit.op != Op::Read {
-            self.now.mark.change_begins();
-        }
-        self.now.in_flight += 1;
+        self.openings.now().begin(rq.unit.op != Op::Read);
         match self.issue(env, rq) {
-            Issue::Done(status) => Issue::Done(self.ended_at_once(rq, status)),
+            Issue::Done(status) => Issue::Done(self.end_inline(rq, status)),
             issue => issue,
         }
     }
@@ -585,11 +394,12 @@ impl DriverQueue for FileQueue {
     }
 
     fn ending(&mut self, env: &mut Env, slots: &mut Slots, done: &[u32]) {
-        if self.before.is_some() {
+        if self.openings.has_two() {
             return self.ending_on_both(env, slots, done);
         }
-        self.now.in_flight -= done.len() as u32;
-        if !self.now.look() {
+        let opening = self.openings.now();
+        opening.end(done.len() as u32);
+        if !opening.check_length() {
             return;
         }
         done.iter().for_each(|slot| end_offline(slots, *slot));

@@ -1,0 +1,212 @@
+//! The memory of one request on a file besides that of its bios: vectors, a bounce buffer, and how far
+//! it has come.
+//!
+//! Invariants:
+//! * The kernel may refer to the vectors and the bounce buffer while an operation of the request is
+//!   with the ring. They are changed only while none is.
+//! * `progress` bytes of the request are done. The vectors, once gathered, cover the rest.
+
+use super::opened::Alignment;
+use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
+use drystone_core::ring::FileOp;
+use drystone_core::{BioFlags, Op};
+use drystone_queue::Request;
+
+/// Zeroes are written this many bytes at a time where the file system cannot zero by itself.
+pub(super) const ZERO_CHUNK: u64 = 1 << 20;
+
+/// Vectors that a slot has room for from the start; a request of more bios allocates once.
+const VECTORS: usize = 16;
+
+/// The memory of a request, for the slot that it lies in.
+pub(super) struct Transfer {
+    iovecs: Vec<libc::iovec>,
+    bounce: Option<IoBuf>,
+    progress: u64,
+    /// Zeroes are being written by hand.
+    is_by_hand: bool,
+    /// The exchange of the file by which the request began.
+    epoch: u64,
+}
+
+// SAFETY: the iovecs point at memory of bios and buffers that the same queue's requests own.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    /// The memory of a slot without a request.
+    pub(super) fn new() -> Self {
+        let iovecs = Vec::with_capacity(VECTORS);
+        Transfer { iovecs, bounce: None, progress: 0, is_by_hand: false, epoch: 0 }
+    }
+
+    /// Notes that a request begins, on the opening of that exchange.
+    #[inline]
+    pub(super) fn begin(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// The exchange of the file by which the request began.
+    #[inline]
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// True once the vectors were gathered.
+    pub(super) fn is_gathered(&self) -> bool {
+        !self.iovecs.is_empty()
+    }
+
+    /// Bytes of the request that are done.
+    pub(super) fn progress(&self) -> u64 {
+        self.progress
+    }
+
+    /// True while zeroes are written by hand.
+    pub(super) fn is_by_hand(&self) -> bool {
+        self.is_by_hand
+    }
+
+    /// Collects the request's vectors, through a bounce buffer if memory is not aligned.
+    pub(super) fn gather(&mut self, rq: &Request, alignment: Alignment) {
+        self.iovecs.clear();
+        let mut aligned = true;
+        rq.each_segment(|s| {
+            aligned &= alignment.takes(s);
+            self.iovecs.push(libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len });
+        });
+        if aligned {
+            return;
+        }
+        let bounce = IoBuf::zeroed(rq.unit.bytes as usize);
+        if rq.unit.op == Op::Write {
+            fill_bounce(rq, &bounce);
+        }
+        let whole = libc::iovec { iov_base: bounce.as_ptr().cast(), iov_len: bounce.len() };
+        self.iovecs.clear();
+        self.iovecs.push(whole);
+        self.bounce = Some(bounce);
+    }
+
+    /// The operation for the rest of a request whose vectors were gathered.
+    pub(super) fn vectored_op(&self, rq: &Request) -> FileOp {
+        let (iovecs, count) = (self.iovecs.as_ptr(), self.iovecs.len() as u32);
+        let offset = rq.offset() + self.progress;
+        match rq.unit.op {
+            Op::Read => FileOp::Readv { iovecs, count, offset },
+            _ => FileOp::Writev {
+                iovecs,
+                count,
+                offset,
+                dsync: rq.unit.flags.contains(BioFlags::FUA),
+            },
+        }
+    }
+
+    /// The write of the next zeroes by hand, out of `zeroes`, of [`ZERO_CHUNK`] bytes.
+    pub(super) fn zero_op(&mut self, rq: &Request, zeroes: &IoBuf) -> FileOp {
+        self.is_by_hand = true;
+        let length = (rq.unit.bytes - self.progress).min(ZERO_CHUNK);
+        let dsync = rq.unit.flags.contains(BioFlags::FUA);
+        FileOp::Write {
+            segment: zeroes.segment(0..length as usize),
+            offset: rq.offset() + self.progress,
+            dsync,
+        }
+    }
+
+    /// Notes that `n` more bytes were zeroed by hand. True if that is not all.
+    pub(super) fn advance_zeroes(&mut self, rq: &Request, n: u64) -> bool {
+        self.progress += n;
+        self.progress < rq.unit.bytes
+    }
+
+    /// Notes that `n` more bytes were read or written, and gathers the vectors if they were not.
+    pub(super) fn advance(&mut self, rq: &Request, n: u64, alignment: Alignment) {
+        self.progress += n;
+        if self.is_gathered() {
+            self.skip(n as usize);
+        } else {
+            self.gather(rq, alignment);
+            self.skip(self.progress as usize);
+        }
+    }
+
+    /// Drops the first `n` bytes of the gathered vectors.
+    fn skip(&mut self, mut n: usize) {
+        let whole = self.iovecs.iter().take_while(|v| {
+            let fits = v.iov_len <= n;
+            n -= if fits { v.iov_len } else { 0 };
+            fits
+        });
+        let whole = whole.count();
+        self.iovecs.drain(..whole);
+        if let Some(first) = self.iovecs.first_mut() {
+            first.iov_base = first.iov_base.wrapping_byte_add(n);
+            first.iov_len -= n;
+        }
+    }
+
+    /// Ends the request: copies bounced data of a read back, and forgets all.
+    pub(super) fn end(&mut self, rq: &Request, is_ok: bool) {
+        if let Some(bounce) = self.bounce.take()
+            && is_ok
+            && rq.unit.op == Op::Read
+        {
+            empty_bounce(rq, &bounce);
+        }
+        self.iovecs.clear();
+        (self.progress, self.is_by_hand) = (0, false);
+    }
+}
+
+fn fill_bounce(rq: &Request, bounce: &IoBuf) {
+    let mut at = 0;
+    rq.each_segment(|s| {
+        let to = bounce.segment(at..at + s.len);
+        // SAFETY: the bio's memory is vouched for until it completes, the bounce buffer is ours
+        // and nobody else looks at it yet.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(to.ptr, to.len);
+            copy_from_segments(&[s], 0, to);
+        }
+        at += s.len;
+    });
+}
+
+fn empty_bounce(rq: &Request, bounce: &IoBuf) {
+    let mut at = 0;
+    rq.each_segment(|s| {
+        // SAFETY: the bio's memory is vouched for until it completes.
+        unsafe { copy_to_segments(&[s], 0, &bounce[at..at + s.len]) };
+        at += s.len;
+    });
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn lengths(transfer: &Transfer) -> Vec<usize> {
+        transfer.iovecs.iter().map(|v| v.iov_len).collect()
+    }
+
+    #[test]
+    fn a_skip_drops_whole_vectors_and_shortens_the_next() {
+        let mut memory = [0_u8; 700];
+        let mut transfer = Transfer::new();
+        let mut at = memory.as_mut_ptr();
+        for iov_len in [100, 200, 400] {
+            transfer.iovecs.push(libc::iovec { iov_base: at.cast(), iov_len });
+            at = at.wrapping_add(iov_len);
+        }
+        transfer.skip(0);
+        assert_eq!(lengths(&transfer), [100, 200, 400]);
+        transfer.skip(150);
+        assert_eq!(lengths(&transfer), [150, 400]);
+        assert_eq!(transfer.iovecs[0].iov_base.cast(), memory.as_mut_ptr().wrapping_add(150));
+        transfer.skip(150);
+        assert_eq!(lengths(&transfer), [400]);
+        transfer.skip(400);
+        assert!(!transfer.is_gathered());
+    }
+}
